@@ -1,0 +1,128 @@
+"""Settings: every value that differs between machines comes from the environment (CONTRACT names it).
+
+Without DATABASE_URL the embedded PostgreSQL of this checkout is used; `dashboard.embedded` finds it.
+"""
+
+import sys
+from pathlib import Path
+
+import environ
+
+from dashboard import databases
+from tasks.compat import CSP_IN_DJANGO, TASKS_IN_DJANGO
+
+env = environ.Env()
+BASE_DIR = Path(__file__).resolve().parent.parent
+VAR_DIR = BASE_DIR / "var"
+
+DEBUG = env.bool("DEBUG", default=False)
+SECRET_KEY = env.str("SECRET_KEY", default="") or databases.generated_secret(VAR_DIR / "secret_key")
+ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=["localhost", "127.0.0.1", "[::1]"])
+CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", default=[])
+
+INSTALLED_APPS = [
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    *([] if TASKS_IN_DJANGO else ["django_tasks"]),
+    *([] if CSP_IN_DJANGO else ["csp"]),
+    "dashboard.apps.DashboardConfig",
+    "dashboard.apps.RowlockAdminConfig",
+    "orders",
+    "tasks",
+    *env.list("ROWLOCK_APPS", default=[]),
+]
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.middleware.csp.ContentSecurityPolicyMiddleware" if CSP_IN_DJANGO else "csp.middleware.CSPMiddleware",
+    "dashboard.middleware.DatabaseDownMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+ROOT_URLCONF = "dashboard.urls"
+WSGI_APPLICATION = "dashboard.wsgi.application"
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    }
+]
+
+DATABASES = {"default": databases.from_environment(env, VAR_DIR, sys.argv)}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+TASKS = {"default": {"BACKEND": "tasks.backend.PostgresBackend"}}
+ROWLOCK = {
+    "DIRECT_DATABASE_URL": env.str("DIRECT_DATABASE_URL", default=""),
+    "LEASE_SECONDS": env.float("ROWLOCK_LEASE_SECONDS", default=30.0),
+    "SWEEP_SECONDS": env.float("ROWLOCK_SWEEP_SECONDS", default=1.0),
+    "MAX_ATTEMPTS": env.int("ROWLOCK_MAX_ATTEMPTS", default=5),
+    "REDACT": env.list(
+        "ROWLOCK_REDACT", default=["password", "passwd", "secret", "token", "api_key", "authorization"]
+    ),
+}
+
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": f"django.contrib.auth.password_validation.{name}"}
+    for name in (
+        "UserAttributeSimilarityValidator",
+        "MinimumLengthValidator",
+        "CommonPasswordValidator",
+        "NumericPasswordValidator",
+    )
+]
+LANGUAGE_CODE = "en"
+TIME_ZONE = env.str("TZ", default="") or "UTC"
+USE_I18N = True
+USE_TZ = True
+USE_THOUSAND_SEPARATOR = False
+
+STATIC_URL = "static/"
+STATIC_ROOT = VAR_DIR / "static"
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {"BACKEND": "whitenoise.storage.CompressedManifestStaticFilesStorage"},
+}
+
+# Served over plain HTTP on loopback by default; behind TLS set HTTPS=1.
+HTTPS = env.bool("HTTPS", default=False)
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = SECURE_SSL_REDIRECT = HTTPS
+SECURE_HSTS_SECONDS = 31_536_000 if HTTPS else 0
+SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = HTTPS
+SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if HTTPS else None
+X_FRAME_OPTIONS = "DENY"
+SECURE_REFERRER_POLICY = "same-origin"
+CSP_DIRECTIVES: dict[str, list[str]] = {
+    "default-src": ["'self'"],
+    "img-src": ["'self'", "data:"],
+    "object-src": ["'none'"],
+    "base-uri": ["'none'"],
+    "frame-ancestors": ["'none'"],
+    "form-action": ["'self'"],
+}
+SECURE_CSP = CSP_DIRECTIVES
+CONTENT_SECURITY_POLICY = {"DIRECTIVES": CSP_DIRECTIVES}
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"}},
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "root": {"handlers": ["stderr"], "level": env.str("LOG_LEVEL", default="INFO")},
+    # One line per task and state is the framework's habit; at thousands of tasks a second it would be the work.
+    "loggers": {name: {"level": "WARNING"} for name in ("django_tasks", "django.tasks")},
+}
