@@ -13,9 +13,7 @@ TCP_KEEPALIVE = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_cou
 
 def from_environment(env: environ.Env, var_dir: Path, argv: list[str]) -> dict[str, Any]:
     """Django's settings of the one database; exits with one line when there is none and the command needs it."""
-    from dashboard import embedded
-
-    url = env.str("DATABASE_URL", default="") or embedded.running_url(var_dir)
+    url = env.str("DATABASE_URL", default="") or embedded_url(var_dir)
     if not url:
         if needs_database(argv):
             raise SystemExit(
@@ -33,6 +31,13 @@ def from_environment(env: environ.Env, var_dir: Path, argv: list[str]) -> dict[s
     }
     database.update(CONN_MAX_AGE=60, CONN_HEALTH_CHECKS=True)
     return database
+
+
+def embedded_url(var_dir: Path) -> str | None:
+    """Where this checkout's embedded server listens, or None when it does not run."""
+    from dashboard import embedded
+
+    return embedded.running_url(var_dir)
 
 
 def needs_database(argv: list[str]) -> bool:

@@ -38,7 +38,6 @@ MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.middleware.csp.ContentSecurityPolicyMiddleware" if CSP_IN_DJANGO else "csp.middleware.CSPMiddleware",
-    "dashboard.middleware.DatabaseDownMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
@@ -66,15 +65,8 @@ TEMPLATES = [
 DATABASES = {"default": databases.from_environment(env, VAR_DIR, sys.argv)}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 TASKS = {"default": {"BACKEND": "tasks.backend.PostgresBackend"}}
-ROWLOCK = {
-    "DIRECT_DATABASE_URL": env.str("DIRECT_DATABASE_URL", default=""),
-    "LEASE_SECONDS": env.float("ROWLOCK_LEASE_SECONDS", default=30.0),
-    "SWEEP_SECONDS": env.float("ROWLOCK_SWEEP_SECONDS", default=1.0),
-    "MAX_ATTEMPTS": env.int("ROWLOCK_MAX_ATTEMPTS", default=5),
-    "REDACT": env.list(
-        "ROWLOCK_REDACT", default=["password", "passwd", "secret", "token", "api_key", "authorization"]
-    ),
-}
+# Each key falls back to its environment variable: see tasks/conf.py.
+ROWLOCK: dict[str, object] = {}
 
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": f"django.contrib.auth.password_validation.{name}"}

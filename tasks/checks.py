@@ -1,0 +1,1 @@
+"""System checks: what `manage.py check` says of the queue's configuration."""

@@ -1,0 +1,12 @@
+"""Only the database's clock counts: the machines of workers and operators may disagree (fault F12)."""
+
+from typing import ClassVar
+
+from django.db import models
+
+
+class StatementTimestamp(models.Func):
+    """PostgreSQL's clock at the start of this statement; `now()` stands still inside a transaction."""
+
+    function = "statement_timestamp"
+    output_field: ClassVar[models.Field] = models.DateTimeField()

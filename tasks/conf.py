@@ -1,0 +1,53 @@
+"""The queue's settings: the dictionary `ROWLOCK`, each key falling back to its environment variable."""
+
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+
+
+class Setting(NamedTuple):
+    """One key of `ROWLOCK`: its environment variable, how to read that, and the default."""
+
+    variable: str
+    parse: Callable[[str], Any]
+    default: Any
+
+
+def names(text: str) -> list[str]:
+    """The parts of a comma-separated list, without blanks."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+SETTINGS = {
+    "DIRECT_DATABASE_URL": Setting("DIRECT_DATABASE_URL", str, ""),
+    "LEASE_SECONDS": Setting("ROWLOCK_LEASE_SECONDS", float, 30.0),
+    "SWEEP_SECONDS": Setting("ROWLOCK_SWEEP_SECONDS", float, 1.0),
+    "MAX_ATTEMPTS": Setting("ROWLOCK_MAX_ATTEMPTS", int, 5),
+    "REDACT": Setting("ROWLOCK_REDACT", names, ["password", "passwd", "secret", "token", "api_key", "authorization"]),
+    "GRACE_SECONDS": Setting("ROWLOCK_GRACE_SECONDS", float, 20.0),
+    "MAX_ARGUMENT_BYTES": Setting("ROWLOCK_MAX_ARGUMENT_BYTES", int, 1_000_000),
+}
+
+
+def get(key: str) -> Any:
+    """The value of `key` in `settings.ROWLOCK`, else in its environment variable, else its default.
+
+    Raises ImproperlyConfigured when the variable cannot be read as what it should be.
+    """
+    setting = SETTINGS[key]
+    configured = getattr(settings, "ROWLOCK", {})
+    if key in configured:
+        return configured[key]
+    text = os.environ.get(setting.variable, "")
+    if not text:
+        return setting.default
+    try:
+        return setting.parse(text)
+    except ValueError as error:
+        raise ImproperlyConfigured(
+            f"{setting.variable}={text!r} is not a valid {setting.parse.__name__}: set it like "
+            f"{setting.variable}={setting.default}."
+        ) from error

@@ -1,0 +1,32 @@
+"""What can go wrong in the queue; an exception's docstring is its default message."""
+
+
+class RowlockError(Exception):
+    """Rowlock could not do what was asked."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(message or type(self).__doc__)
+
+
+class InvalidArguments(RowlockError, ValueError):
+    """The task's arguments cannot be stored as JSON."""
+
+
+class UnknownTask(RowlockError, LookupError):
+    """No task function is registered under this path."""
+
+
+class LostClaim(RowlockError):
+    """The task is no longer held by this worker: it was recovered, requeued or cancelled meanwhile."""
+
+
+class Convicted(RowlockError):
+    """This worker was declared dead; it must give up its work and start under a new id."""
+
+
+class StaleVersion(RowlockError):
+    """The row was changed by somebody else since it was read."""
+
+
+class Busy(RowlockError):
+    """Another session holds the row; nothing was changed."""

@@ -1,0 +1,245 @@
+"""The tables of the queue. What each column means to people and scripts is fixed in the contract."""
+
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+from django.db.models import F, Q
+from django.utils.translation import gettext_lazy as _
+
+from tasks.clock import StatementTimestamp
+from tasks.querysets import TaskQuerySet, WorkerQuerySet
+
+
+class TaskStatus(models.TextChoices):
+    """The states of a task; each comment names the transitions that lead into the state."""
+
+    READY = "READY", _("Ready")  # enqueue, release, recover, requeue, a failure with attempts left
+    PROCESSING = "PROCESSING", _("Processing")  # claim
+    COMPLETED = "COMPLETED", _("Completed")  # complete
+    FAILED = "FAILED", _("Failed")  # fail or recover, with no attempt left
+    CANCELLED = "CANCELLED", _("Cancelled")  # cancel
+
+
+FINISHED = (TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.CANCELLED)
+HOLDS_ITS_KEY = (TaskStatus.READY, TaskStatus.PROCESSING)
+ONE_PER_KEY = "tasks_task_one_per_key"
+
+
+class Task(models.Model):
+    """One task. `version` is the fence: the database raises it on every update, whoever makes it."""
+
+    task_path = models.TextField()
+    queue_name = models.TextField(db_default="default")
+    priority = models.SmallIntegerField(db_default=0)
+    args = models.JSONField(db_default=[])
+    kwargs = models.JSONField(db_default={})
+    status = models.TextField(choices=TaskStatus, db_default=TaskStatus.READY)
+    version = models.IntegerField(db_default=1)
+    created_at = models.DateTimeField(db_default=StatementTimestamp())
+    run_after = models.DateTimeField(db_default=StatementTimestamp())
+    started_at = models.DateTimeField(null=True, blank=True)
+    finished_at = models.DateTimeField(null=True, blank=True)
+    attempt = models.SmallIntegerField(db_default=0)
+    max_attempts = models.SmallIntegerField(db_default=5)
+    claimed_by = models.TextField(null=True, blank=True)  # noqa: DJ001  null says that nobody holds it
+    finished_by = models.TextField(null=True, blank=True)  # noqa: DJ001  the worker that completed it
+    ordering_key = models.TextField(null=True, blank=True)  # noqa: DJ001  null takes the unkeyed claim path
+    return_value = models.JSONField(null=True, blank=True)
+    cancel_requested_at = models.DateTimeField(null=True, blank=True)
+
+    objects = TaskQuerySet.as_manager()
+
+    class Meta:
+        indexes = [
+            # The order of the claim. `queue_name = ANY(…)` cannot use it: see tasks/claims.py.
+            models.Index(
+                F("queue_name"),
+                F("priority").desc(),
+                F("run_after"),
+                F("id"),
+                condition=Q(status=TaskStatus.READY, ordering_key__isnull=True),
+                name="tasks_task_claim",
+            ),
+            models.Index(
+                fields=["ordering_key", "id"],
+                condition=Q(ordering_key__isnull=False, status__in=HOLDS_ITS_KEY),
+                name="tasks_task_key_order",
+            ),
+            models.Index(fields=["claimed_by"], condition=Q(status=TaskStatus.PROCESSING), name="tasks_task_claimed"),
+            models.Index(
+                fields=["id"], condition=Q(status__in=("FAILED", "CANCELLED")), name="tasks_task_unsuccessful"
+            ),
+        ]
+        constraints = [
+            # The guard of order per key. The claim looks for heads of keys; this makes it true.
+            models.UniqueConstraint(
+                fields=["ordering_key"],
+                condition=Q(status=TaskStatus.PROCESSING, ordering_key__isnull=False),
+                name=ONE_PER_KEY,
+            ),
+            models.CheckConstraint(condition=Q(status__in=TaskStatus.values), name="tasks_task_status_known"),
+            models.CheckConstraint(
+                condition=Q(status=TaskStatus.PROCESSING, claimed_by__isnull=False)
+                | Q(~Q(status=TaskStatus.PROCESSING), claimed_by__isnull=True),
+                name="tasks_task_claimed_iff_processing",
+            ),
+            models.CheckConstraint(
+                condition=Q(status__in=FINISHED, finished_at__isnull=False)
+                | Q(~Q(status__in=FINISHED), finished_at__isnull=True),
+                name="tasks_task_finished_at_iff_finished",
+            ),
+            # A READY row without an attempt left would fail every claim that meets it.
+            models.CheckConstraint(
+                condition=~Q(status=TaskStatus.READY) | Q(attempt__lt=F("max_attempts")),
+                name="tasks_task_ready_has_attempts",
+            ),
+            models.CheckConstraint(
+                condition=Q(attempt__gte=0, max_attempts__gte=1, attempt__lte=F("max_attempts")),
+                name="tasks_task_attempts_in_range",
+            ),
+            models.CheckConstraint(
+                condition=Q(priority__gte=-100, priority__lte=100), name="tasks_task_priority_in_range"
+            ),
+            models.CheckConstraint(
+                condition=~Q(task_path="") & ~Q(queue_name="") & (Q(ordering_key__isnull=True) | ~Q(ordering_key="")),
+                name="tasks_task_names_not_empty",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"#{self.pk} {self.task_path}"
+
+
+class Queue(models.Model):
+    """What operators decided about a queue. A queue without a row is not paused and recovers by itself."""
+
+    class Recovery(models.TextChoices):
+        AUTOMATIC = "automatic", _("Automatic")
+        ASK = "ask", _("Ask a person")
+
+    name = models.TextField(primary_key=True)
+    paused = models.BooleanField(db_default=False)
+    paused_at = models.DateTimeField(null=True, blank=True)
+    paused_by = models.TextField(db_default="", blank=True)
+    recovery = models.TextField(choices=Recovery, db_default=Recovery.AUTOMATIC)
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(condition=Q(recovery__in=("automatic", "ask")), name="tasks_queue_recovery_known")
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Attempt(models.Model):
+    """An attempt that did not simply succeed; success is told by the task's own row."""
+
+    class Outcome(models.TextChoices):
+        FAILED = "failed", _("Failed")  # the handler raised
+        ABANDONED = "abandoned", _("Abandoned")  # its worker died
+        TIMED_OUT = "timed_out", _("Timed out")  # its worker was ended at the task's timeout
+        RELEASED = "released", _("Released")  # given back while it ran: stop or cancel
+
+    # ON DELETE CASCADE stands in the database (migration 0001), so that raw deletes keep the tables in step.
+    task = models.ForeignKey(Task, on_delete=models.DO_NOTHING, db_constraint=False, related_name="attempts")
+    number = models.SmallIntegerField()
+    worker_id = models.TextField()
+    outcome = models.TextField(choices=Outcome)
+    exception_class = models.TextField(db_default="", blank=True)
+    traceback = models.TextField(db_default="", blank=True)
+    started_at = models.DateTimeField(null=True, blank=True)
+    finished_at = models.DateTimeField(db_default=StatementTimestamp())
+
+    def __str__(self) -> str:
+        return f"attempt {self.number} of #{self.task_id}: {self.outcome}"
+
+
+class Worker(models.Model):
+    """One worker process. `id` is fresh and random for each process, never a host name."""
+
+    id = models.TextField(primary_key=True)
+    hostname = models.TextField()
+    pid = models.IntegerField()
+    strategy = models.TextField(db_default="skip_locked")
+    queues = ArrayField(models.TextField(), db_default=[], blank=True)  # empty: every queue
+    task_paths = ArrayField(models.TextField(), db_default=[], blank=True)  # what it can run
+    started_at = models.DateTimeField(db_default=StatementTimestamp())
+    heartbeat_at = models.DateTimeField(db_default=StatementTimestamp())
+    lease_seconds = models.FloatField(null=True, blank=True)  # its own promise; null: the reader's setting
+    presence_epoch = models.TextField(null=True, blank=True)  # noqa: DJ001  null: presence never taken
+    missing_since = models.DateTimeField(null=True, blank=True)  # first look that missed its presence
+    current_task_id = models.BigIntegerField(null=True, blank=True)
+    current_since = models.DateTimeField(null=True, blank=True)
+    stop_requested_at = models.DateTimeField(null=True, blank=True)
+    stopped_at = models.DateTimeField(null=True, blank=True)
+    stop_reason = models.TextField(db_default="", blank=True)
+
+    objects = WorkerQuerySet.as_manager()
+
+    class Meta:
+        indexes = [models.Index(fields=["id"], condition=Q(stopped_at__isnull=True), name="tasks_worker_unstopped")]
+
+    def __str__(self) -> str:
+        return f"{self.id} ({self.hostname}, pid {self.pid})"
+
+
+class RefusedWrite(models.Model):
+    """A late write that the fence refused: the worker expected one version, the row had moved on."""
+
+    task_id = models.BigIntegerField(db_index=True)
+    worker_id = models.TextField()
+    expected_version = models.IntegerField()
+    actual_version = models.IntegerField(null=True, blank=True)  # null: the row is gone
+    intent = models.TextField()  # what it meant to write: complete, fail
+    at = models.DateTimeField(db_default=StatementTimestamp())
+
+    def __str__(self) -> str:
+        return f"#{self.task_id}: {self.worker_id} expected v{self.expected_version}, found v{self.actual_version}"
+
+
+class Throughput(models.Model):
+    """Finished attempts per minute, queue and shard, written with the flush that finished them."""
+
+    minute = models.DateTimeField()
+    queue_name = models.TextField()
+    shard = models.SmallIntegerField()  # spreads the workers, so that they do not wait for one row
+    completed = models.IntegerField(db_default=0)
+    failed = models.IntegerField(db_default=0)
+    run_ms = models.BigIntegerField(db_default=0)  # summed over the attempts
+    wait_ms = models.BigIntegerField(db_default=0)  # from due to started, summed
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["minute", "queue_name", "shard"], name="tasks_throughput_row")]
+
+    def __str__(self) -> str:
+        return f"{self.queue_name} at {self.minute:%H:%M}: {self.completed}"
+
+
+class Epoch(models.Model):
+    """One row: since when the server has run without losing every session at once (see tasks/presence.py)."""
+
+    id = models.SmallIntegerField(primary_key=True, db_default=1)
+    token = models.TextField()
+    first_seen_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [models.CheckConstraint(condition=Q(id=1), name="tasks_epoch_one_row")]
+
+    def __str__(self) -> str:
+        return self.token
+
+
+class Intervention(models.Model):
+    """What a person or a command changed, append-only: a trigger refuses to update or delete a row."""
+
+    at = models.DateTimeField(db_default=StatementTimestamp())
+    actor = models.TextField()
+    source = models.TextField()  # page or command
+    action = models.TextField()
+    target = models.TextField(db_index=True)
+    reason = models.TextField(db_default="", blank=True)
+    version_before = models.IntegerField(null=True, blank=True)
+    version_after = models.IntegerField(null=True, blank=True)
+
+    def __str__(self) -> str:
+        return f"{self.actor} {self.action} {self.target}"

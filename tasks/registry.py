@@ -1,0 +1,36 @@
+"""The task functions that may be enqueued and run: those declared with `@task`, never an arbitrary dotted path."""
+
+from typing import TYPE_CHECKING
+
+from tasks.exceptions import UnknownTask
+
+if TYPE_CHECKING:
+    from tasks.declaration import PostgresTask
+
+_registered: dict[str, "PostgresTask"] = {}
+
+
+def register(task: "PostgresTask") -> None:
+    """Remember the declaration under its path; copies made by `using()` do not replace it."""
+    _registered.setdefault(task.module_path, task)
+
+
+def find(path: str) -> "PostgresTask | None":
+    """The task declared under `path`, or None when nothing here knows it."""
+    return _registered.get(path)
+
+
+def get(path: str) -> "PostgresTask":
+    """The task declared under `path`; raises UnknownTask with what to do when there is none."""
+    task = _registered.get(path)
+    if task is None:
+        raise UnknownTask(
+            f"No task is registered as {path!r}. Declare it with @task in the `tasks` module of an installed app "
+            "(ROWLOCK_APPS adds apps), or correct the path."
+        )
+    return task
+
+
+def paths() -> list[str]:
+    """Every registered path, sorted."""
+    return sorted(_registered)
