@@ -1,26 +1,54 @@
 """The one place that knows two versions of Django: `django.tasks` (6.0) or its backport `django_tasks` (5.2)."""
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
+
 import django
 
 TASKS_IN_DJANGO = django.VERSION >= (6, 0)
 CSP_IN_DJANGO = django.VERSION >= (6, 0)
 
-if TASKS_IN_DJANGO:
-    from django.tasks import TaskContext, TaskResult, TaskResultStatus, task, task_backends
+# Type checkers read Django 6 whatever is installed: one set of names, and the backport follows it.
+if TYPE_CHECKING or TASKS_IN_DJANGO:
+    from django.tasks import TaskContext, TaskResult, TaskResultStatus, task_backends
     from django.tasks.backends.base import BaseTaskBackend
     from django.tasks.base import Task, TaskError
     from django.tasks.exceptions import InvalidTask, TaskResultDoesNotExist, TaskResultMismatch
     from django.tasks.signals import task_enqueued, task_finished, task_started
+
+    FRAMEWORK = "django.tasks"
 else:
-    from django_tasks import TaskContext, TaskResult, TaskResultStatus, task, task_backends
+    from django_tasks import TaskContext, TaskResult, TaskResultStatus, task_backends
     from django_tasks.backends.base import BaseTaskBackend
     from django_tasks.base import Task, TaskError
     from django_tasks.exceptions import InvalidTaskError as InvalidTask
     from django_tasks.exceptions import TaskResultDoesNotExist, TaskResultMismatch
     from django_tasks.signals import task_enqueued, task_finished, task_started
 
+    FRAMEWORK = "django_tasks"
+
+if TYPE_CHECKING:
+    P = ParamSpec("P")
+    R = TypeVar("R")
+
+    # The stubs know the framework's own options alone; a backend's task class may take more of them.
+    @overload
+    def task(function: Callable[P, R], /) -> Task[P, R]: ...
+    @overload
+    def task(
+        *, takes_context: Literal[True], **options: Any
+    ) -> Callable[[Callable[Concatenate[TaskContext, P], R]], Task[P, R]]: ...
+    @overload
+    def task(*, takes_context: Literal[False] = False, **options: Any) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+    def task(*function: Any, **options: Any) -> Any: ...
+elif TASKS_IN_DJANGO:
+    from django.tasks import task
+else:
+    from django_tasks import task
+
 __all__ = [
     "CSP_IN_DJANGO",
+    "FRAMEWORK",
     "TASKS_IN_DJANGO",
     "BaseTaskBackend",
     "InvalidTask",
