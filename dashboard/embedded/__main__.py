@@ -1,0 +1,26 @@
+"""`python -m dashboard.embedded`: ends with status 1 and one line when a process runs this checkout's server.
+
+`make clean` asks it. Needs the standard library alone, since it may run before `.venv` exists.
+"""
+
+import sys
+from pathlib import Path
+
+from dashboard import embedded
+from dashboard.embedded.exceptions import ServerError
+from dashboard.embedded.ownership import held
+
+
+def main() -> None:
+    home = embedded.home(Path(__file__).resolve().parents[2] / "var")
+    if not home.exists():
+        return
+    try:
+        with held(home):
+            pass
+    except ServerError as error:
+        sys.exit(f"{error} Stop it first.")
+
+
+if __name__ == "__main__":
+    main()

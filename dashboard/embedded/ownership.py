@@ -1,0 +1,90 @@
+"""Who owns a server's home: one process at a time, by `flock`, which the kernel drops however that process ends."""
+
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from urllib.parse import quote
+
+from dashboard.embedded.exceptions import HomeInUse, ServerError
+
+USER = DATABASE = "rowlock"
+RECORD = "owner.json"
+
+
+@dataclass(frozen=True)
+class Owner:
+    """What an owner tells the others: its process id, its server's socket folder, and what it runs (free text)."""
+
+    pid: int
+    socket_folder: str
+    runs: str
+
+    def __str__(self) -> str:
+        return f"process {self.pid} ({self.runs})"
+
+
+def database_url(socket_folder: str) -> str:
+    """The address, in DATABASE_URL's form, of the server whose socket lies in this folder."""
+    return f"postgres://{USER}@/{DATABASE}?host={quote(socket_folder, safe='')}"
+
+
+@contextmanager
+def held(home: Path) -> Iterator[Callable[[Owner], None]]:
+    """Owns `home`, made when missing; yields the function that records the owner for every process of the checkout.
+
+    Raises:
+        HomeInUse: another process owns it; the message names that process.
+    """
+    lock = open_lock(home)
+    try:
+        take(lock, home)
+        forget(home)  # what an owner left that was killed
+        try:
+            yield partial(record, home)
+        finally:
+            forget(home)
+    finally:
+        os.close(lock)
+
+
+def open_lock(home: Path) -> int:
+    """The descriptor of the home's lock file; not inherited by programs, so that none of them keeps the lock."""
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        return os.open(home / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    except PermissionError as error:
+        raise ServerError(
+            f"{error.filename} belongs to another user: run this as that user, or remove the folder."
+        ) from error
+
+
+def take(lock: int, home: Path) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        owner = recorded(home) or "a process that is just starting or stopping"
+        raise HomeInUse(f"The embedded PostgreSQL in {home} belongs to {owner}.") from None
+
+
+def record(home: Path, owner: Owner) -> None:
+    """Writes the record whole or not at all: settings of other processes read it at any moment."""
+    fresh = home / f"{RECORD}.new"
+    fresh.write_text(json.dumps(asdict(owner)))
+    fresh.replace(home / RECORD)
+
+
+def forget(home: Path) -> None:
+    (home / RECORD).unlink(missing_ok=True)
+
+
+def recorded(home: Path) -> Owner | None:
+    """The owner that recorded itself in `home`; it may have died since."""
+    try:
+        return Owner(**json.loads((home / RECORD).read_text()))
+    except (OSError, ValueError, TypeError):
+        return None

@@ -1,0 +1,10 @@
+"""The project's settings as the tests run them: the same database options, cheap passwords, plain static files."""
+
+from dashboard.settings import *  # noqa: F403
+
+SECRET_KEY = "of the tests alone"
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.InMemoryStorage"},
+    "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
+}
