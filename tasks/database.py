@@ -1,0 +1,76 @@
+"""Connections of the worker itself, and reading rows from either kind of connection."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import psycopg
+from django.db import connections
+from django.db.transaction import atomic, set_rollback
+
+from tasks import conf
+
+# Not psycopg's but Django's own keys of OPTIONS.
+DJANGO_KEYS = ("cursor_factory", "context", "prepare_threshold", "server_side_binding", "pool", "assume_role")
+# Noticing within half a second that the worker died inside a query; giving up a lock that somebody else holds.
+WORKER_SESSION = (
+    "-c client_connection_check_interval=500ms -c lock_timeout=1s -c statement_timeout=30s "
+    "-c idle_in_transaction_session_timeout=30s"
+)
+# The lease must outlive a dead network path (with a NOTIFY pending, keepalives alone held a lock for over 75 s).
+NETWORK = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3, "tcp_user_timeout": 10_000}
+
+
+class Connection(Protocol):
+    """Django's connection wrapper or psycopg's own connection: what the SQL of this app needs of either."""
+
+    def cursor(self) -> Any: ...
+
+
+def fetch(connection: Connection, sql: str, params: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+    """The rows of one statement, each as a dictionary by column name."""
+    with connection.cursor() as cursor:
+        cursor.execute(sql, params)
+        names = [column[0] for column in cursor.description]
+        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+
+@contextmanager
+def transaction(connection: Connection, *, rollback: bool = False) -> Iterator[None]:
+    """A transaction on either kind of connection; with `rollback` nothing of it stays (a dry run)."""
+    if isinstance(connection, psycopg.Connection):
+        with connection.transaction(force_rollback=rollback):
+            yield
+        return
+    alias = connection.alias  # type: ignore[attr-defined]
+    with atomic(using=alias):
+        yield
+        if rollback:
+            set_rollback(True, using=alias)
+
+
+def connect_directly(application_name: str, *, connect_timeout: int = 10) -> psycopg.Connection:
+    """A connection of the worker's own, in autocommit, past a pooling proxy when DIRECT_DATABASE_URL says how.
+
+    It is apart from Django's connection, so that nothing a handler does to its session (a failed transaction, SET,
+    LISTEN) can reach the claim, the flush or the worker's presence. Raises psycopg.OperationalError.
+    """
+    url = conf.get("DIRECT_DATABASE_URL")
+    params = {} if url else _params_of_default_database()
+    options = " ".join(filter(None, (params.pop("options", ""), WORKER_SESSION)))
+    return psycopg.connect(
+        url,
+        autocommit=True,
+        **{
+            **NETWORK,
+            **params,
+            "connect_timeout": connect_timeout,
+            "options": options,
+            "application_name": application_name,
+        },
+    )
+
+
+def _params_of_default_database() -> dict[str, Any]:
+    params = connections["default"].get_connection_params()
+    return {key: value for key, value in params.items() if key not in DJANGO_KEYS}

@@ -1,0 +1,53 @@
+"""`manage.py run_worker`: takes and runs tasks until TERM or INT."""
+
+import json
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+from django.db import connections
+
+from tasks import recovery
+from tasks.claims import DEFAULT_STRATEGY, STRATEGIES
+from tasks.commands import types
+from tasks.commands.output import write_line
+from tasks.worker.options import Options
+from tasks.worker.supervisor import Supervisor
+
+HELP = """Takes and runs tasks until TERM or INT. The first signal finishes what runs within the grace period
+(ROWLOCK_GRACE_SECONDS) and gives back what has not begun; the second ends at once."""
+
+
+class Command(BaseCommand):
+    help = HELP
+    requires_system_checks: list[str] = []
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "--queue", action="append", type=types.name, dest="queues", metavar="Q",
+            help="Serve this queue; may be repeated, the first named is served first. Default: every queue.",
+        )  # fmt: skip
+        parser.add_argument("--strategy", choices=sorted(STRATEGIES), default=DEFAULT_STRATEGY, help="How to claim.")
+        parser.add_argument("--concurrency", type=types.count, default=1, metavar="N", help="Worker processes.")
+        parser.add_argument(
+            "--batch-size", type=types.count, metavar="N",
+            help="Claim at most N tasks at once. The size adapts to the tasks' run times below that.",
+        )  # fmt: skip
+        parser.add_argument("--burst", action="store_true", help="End when nothing is due.")
+        parser.add_argument("--max-tasks", type=types.count, metavar="N", help="End after N tasks.")
+        parser.add_argument("--json", action="store_true", help="Print one JSON object on stdout at the end.")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        names = ("queues", "strategy", "concurrency", "batch_size", "burst", "max_tasks")
+        supervisor = Supervisor(Options(**{name: options[name] for name in names}))
+        if options["burst"]:
+            # A burst from cron may be the only worker there is: nobody else would take back a dead one's tasks.
+            recovery.recover(include_ask=False)
+        connections.close_all()
+        exit_status = supervisor.run()
+        report = vars(supervisor.report)
+        if options["json"]:
+            write_line(self.stdout, json.dumps(report))
+        elif options["verbosity"] > 0:
+            write_line(self.stdout, ", ".join(f"{name} {number}" for name, number in report.items()))
+        if exit_status:
+            raise SystemExit(exit_status)

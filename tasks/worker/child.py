@@ -1,0 +1,313 @@
+"""One worker process: claims batches, runs them, and hands the endings to the outbox.
+
+Two threads share one session. The main thread claims and runs, so that handlers may use signals and asyncio. The
+keeper flushes while a handler takes long, and keeps the session and the lease.
+"""
+
+import contextlib
+import logging
+import os
+import random
+import select
+import signal
+import threading
+import time
+
+import psycopg
+from django.db import connection as handler_connection
+from django.db import transaction
+
+from tasks import claims, conf, presence, registry, transitions
+from tasks.claims import STRATEGIES, Claim, Claimer
+from tasks.declaration import PostgresTask
+from tasks.exceptions import Convicted, LostClaim
+from tasks.transitions import Ending
+from tasks.worker import registration, runner
+from tasks.worker.batch import BatchSize
+from tasks.worker.options import Allowance, Options
+from tasks.worker.outbox import FLUSH_SECONDS, Outbox
+from tasks.worker.page import BEAT_NS, BUSY, CLAIMED, COMPLETED, REGISTERED, Page
+from tasks.worker.session import Session
+
+logger = logging.getLogger(__name__)
+POLL_SECONDS = 1.0
+POLL_SOON_SECONDS = 0.03
+CHECK_SECONDS = 5.0
+LEAVE_SECONDS = 3.0
+# Exit statuses that the supervisor understands.
+DONE, ID_TAKEN, RETIRED = 0, 81, 82
+
+HOLD_ROW = """
+SELECT 1 FROM tasks_task
+WHERE id = %(id)s::bigint AND claimed_by = %(worker_id)s::text AND attempt = %(attempt)s::int
+FOR NO KEY UPDATE
+"""
+
+
+class Child:
+    """The loop of one worker process. `lifeline` closes when the supervisor dies; `busy` tells it that work began."""
+
+    def __init__(
+        self, worker_id: str, options: Options, page: Page, allowance: Allowance, *, lifeline: int, busy: int
+    ) -> None:
+        self.worker_id = worker_id
+        self.options = options
+        self.strategy = STRATEGIES[options.strategy]
+        self.page = page
+        self.allowance = allowance
+        self.lifeline = lifeline
+        self.busy = busy
+        self.lease_seconds: float = conf.get("LEASE_SECONDS")
+        self.session = Session(worker_id)
+        self.outbox = Outbox(worker_id, page)
+        self.claimer = Claimer(worker_id, options.queues)
+        self.size = BatchSize(maximum=options.largest_batch)
+        self.is_stopping = False
+        self.is_done = threading.Event()
+        self.is_running_batch = threading.Event()
+        self.checked_at = time.monotonic()
+        self.wake_read, self.wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def main(self) -> int:
+        """Run until stopped, done or convicted; the exit status."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the supervisor decides
+        signal.signal(signal.SIGTERM, self.stop)
+        signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
+        if not self.session.open(lambda connection: registration.register(connection, self.worker_id, self.options)):
+            return ID_TAKEN
+        self.page.words[REGISTERED] = 1
+        keeper = threading.Thread(target=self.keep, name="keeper", daemon=True)
+        keeper.start()
+        try:
+            self.loop()
+            return DONE
+        except Convicted as error:
+            logger.warning("%s Its work is dropped; it starts again under a new id.", error)
+            return RETIRED
+        finally:
+            self.is_done.set()
+            self.is_running_batch.set()
+            keeper.join(timeout=LEAVE_SECONDS)
+            self.leave()
+
+    def stop(self, *_: object) -> None:
+        """Claim no more: what runs is finished, what has not begun is released."""
+        self.is_stopping = True
+
+    def loop(self) -> None:
+        while not self.is_stopping and not self.allowance.is_spent:
+            try:
+                batch = self.next_batch()
+                if batch:
+                    self.session.leave_duty()
+                    self.run_batch(batch)
+                elif self.options.burst:
+                    return
+                else:
+                    self.rest()
+            except psycopg.Error as error:
+                self.pause(error)
+
+    def next_batch(self) -> list[Claim]:
+        """Write what has ended and claim what comes next, in one transaction where the strategy allows it."""
+        limit = self.allowance.take(self.size.value)
+        batch: list[Claim] = []
+        try:
+            batch = self.session.run(lambda connection: self._flush_and_claim(connection, limit))
+        finally:
+            self.allowance.give_back(limit - len(batch))
+        self.page.add(CLAIMED, len(batch))
+        return batch
+
+    def _flush_and_claim(self, connection: psycopg.Connection, limit: int) -> list[Claim]:
+        self._keep_lease(connection)
+        self._release_unknown(connection)
+        with connection.transaction() if self.strategy.joins_flush else contextlib.nullcontext():
+            forget = self.outbox.flush(connection)
+            batch = claims.claim(connection, self.claimer, limit, self.options.strategy)
+        if forget().refused:
+            self.page.words[BEAT_NS] = 0  # somebody took our work: ask whether we were declared dead
+        return batch
+
+    def _keep_lease(self, connection: psycopg.Connection) -> None:
+        """Renew the lease when the supervisor is late with it. Raises Convicted."""
+        if self.page.is_lease_fresh(self.lease_seconds / 2):
+            return
+        if not presence.beat(connection, [self.worker_id]):
+            raise Convicted(f"Worker {self.worker_id} was declared dead: it was silent for longer than its lease.")
+        self.page.beat()
+
+    def _release_unknown(self, connection: psycopg.Connection) -> None:
+        """Now and then, and after every error: give back rows that are ours without our knowing (a lost answer)."""
+        now = time.monotonic()
+        if not self.session.is_unsure and now - self.checked_at < CHECK_SECONDS:
+            return
+        released = transitions.release_unknown(connection, self.worker_id, self.outbox.ids())
+        if released:
+            logger.warning("worker %s released tasks whose claim was never answered: %s", self.worker_id, released)
+        self.checked_at = now
+        self.session.is_unsure = False
+
+    def run_batch(self, batch: list[Claim]) -> None:
+        """Run the claimed tasks in order; give back what could not begin."""
+        self.page.publish([(claim.id, claim.attempt) for claim in batch])
+        self._signal_busy()
+        self.is_running_batch.set()
+        began = time.monotonic()
+        unknown: list[Claim] = []
+        ran = 0
+        rest = batch
+        for index, claim in enumerate(batch):
+            rest = batch[index:]
+            if self.is_stopping or not self.page.is_lease_fresh(self.lease_seconds):
+                break
+            task = registry.find(claim.task_path)
+            if task is None:
+                unknown.append(claim)
+            elif self.page.begin(index, task.timeout):
+                self.execute(claim, task)
+                ran += 1
+            else:
+                rest = []  # the supervisor has given the rest back
+                break
+            rest = []
+        self.size.learn(ran, time.monotonic() - began)
+        self._end_batch(rest, unknown)
+
+    def _end_batch(self, rest: list[Claim], unknown: list[Claim]) -> None:
+        # Under the lock, and before the next claim: a notification that the keeper has read is then seen by that claim.
+        with self.session.lock:
+            self.is_running_batch.clear()
+        self.page.clear()
+        for claims_left, park in ((rest, False), (unknown, True)):
+            if claims_left:
+                pairs = [(claim.id, claim.attempt) for claim in claims_left]
+                self.session.run(
+                    lambda connection, pairs=pairs, park=park: transitions.release(
+                        connection, self.worker_id, pairs, park=park
+                    )
+                )
+        for path in {claim.task_path for claim in unknown}:
+            logger.warning("no task is registered as %r here; its tasks are given back, no attempt is spent", path)
+
+    def execute(self, claim: Claim, task: PostgresTask) -> None:
+        """Run one task; its ending is in the outbox before the page says that it is over."""
+        if self.strategy.holds_row:
+            ending = runner.run(claim, task, self.worker_id, lambda work: self._hold_row(claim, work))
+            if ending.failure:
+                self.outbox.add(ending)
+        else:
+            ending = runner.run(claim, task, self.worker_id, runner.plainly)
+            self.outbox.add(ending)
+        self.page.end()
+        if task.durable:
+            self.flush()
+
+    def _hold_row(self, claim: Claim, work: runner.Work) -> str | None:
+        """The pessimistic strategy: the row stays locked through the work and is completed in the same transaction."""
+        params = {"id": claim.id, "worker_id": self.worker_id, "attempt": claim.attempt}
+        started = time.monotonic()
+        with transaction.atomic(durable=True):
+            with handler_connection.cursor() as cursor:
+                cursor.execute(HOLD_ROW, params)
+                if cursor.fetchone() is None:
+                    raise LostClaim(f"Task {claim.id} was taken from worker {self.worker_id} before it began.")
+            return_value = work()
+            ending = Ending(claim.id, claim.version, claim.attempt, started, time.monotonic(), return_value)
+            if transitions.flush(handler_connection, self.worker_id, [ending]).refused:
+                raise LostClaim(f"Task {claim.id} was taken from worker {self.worker_id} while it ran.")
+        self.page.add(COMPLETED, 1)
+        return return_value
+
+    def flush(self) -> None:
+        """Write what has ended; what cannot be written now stays in the outbox."""
+        try:
+            self.session.run(lambda connection: self.outbox.flush(connection)())
+        except psycopg.Error as error:
+            logger.warning("the outcome of %s tasks could not be written yet: %s", len(self.outbox), error)
+
+    def rest(self) -> None:
+        """Nothing was due. Go on duty and look once more; else wait to be woken, and poll behind that."""
+        seconds = POLL_SECONDS * random.uniform(0.8, 1.2)  # noqa: S311  spreads the workers' polls
+        if not self.session.is_on_duty:
+            duty = self.session.take_duty()
+            if duty == "mine":
+                return
+            seconds = seconds if duty == "others" else POLL_SOON_SECONDS
+        self.page.words[BUSY] = 0
+        if not self.is_stopping:
+            self.session.wait(seconds, self.wake_read)
+        self._drain_wakes()
+
+    def pause(self, error: psycopg.Error) -> None:
+        """Say what went wrong and wait a moment; a lost database is tried again with growing pauses."""
+        if self.session.connection is None:
+            logger.warning("worker %s lost the database, trying again: %s", self.worker_id, str(error).strip())
+        else:
+            logger.error("worker %s could not claim: %s", self.worker_id, str(error).strip())
+        seconds = self.session.retry_in() or POLL_SOON_SECONDS * random.uniform(1, 3)  # noqa: S311
+        if not self.is_stopping:
+            select.select([self.wake_read], [], [], seconds)
+        self._drain_wakes()
+
+    def leave(self) -> None:
+        """The last flush, and the worker's row closed; what cannot be written is found by recovery."""
+        deadline = time.monotonic() + LEAVE_SECONDS
+        while True:
+            try:
+                self.session.run(lambda connection: self.outbox.flush(connection)())
+                self.session.is_unsure = True
+                self.session.run(self._release_unknown)
+                self.session.run(lambda connection: registration.leave(connection, self.worker_id))
+                break
+            except Convicted:
+                break
+            except psycopg.Error as error:
+                if time.monotonic() > deadline:
+                    logger.error("worker %s could not say goodbye: %s", self.worker_id, str(error).strip())
+                    break
+                select.select([], [], [], self.session.retry_in() or POLL_SOON_SECONDS)
+        self.session.forget()
+
+    def keep(self) -> None:
+        """The keeper thread: while a batch runs, flush in time, keep the session, the presence and the lease."""
+        while not self.is_done.is_set():
+            self.is_running_batch.wait(timeout=POLL_SECONDS)
+            self._watch_lifeline()
+            if self.is_running_batch.is_set() and not self.is_done.wait(FLUSH_SECONDS):
+                try:
+                    self._keep_once()
+                except Convicted:
+                    self.is_stopping = True
+                except psycopg.Error as error:
+                    logger.warning("worker %s, while a task runs: %s", self.worker_id, str(error).strip())
+
+    def _keep_once(self) -> None:
+        if self.session.has_news():
+            with self.session.lock:
+                if self.is_running_batch.is_set():
+                    self.session.drain()
+        if not self.session.is_presence_held and not self.session.retry_in():
+            self.session.ensure()
+        if self.outbox.is_due():
+            self.flush()
+        if not self.page.is_lease_fresh(self.lease_seconds / 2):
+            self.session.run(self._keep_lease)
+
+    def _watch_lifeline(self) -> None:
+        """Without the supervisor nobody would end a task at its timeout: finish and go."""
+        if select.select([self.lifeline], [], [], 0)[0] and not self.is_stopping:
+            logger.warning("worker %s lost its supervisor: it finishes what runs and ends", self.worker_id)
+            self.is_stopping = True
+            os.write(self.wake_write, b"x")
+
+    def _signal_busy(self) -> None:
+        if not self.page.words[BUSY]:
+            self.page.words[BUSY] = 1
+            with contextlib.suppress(BlockingIOError, BrokenPipeError):
+                os.write(self.busy, b"x")
+
+    def _drain_wakes(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while os.read(self.wake_read, 1024):
+                pass

@@ -1,0 +1,226 @@
+"""The supervisor's database work: leases, sweeps, requests of operators, and the tasks of children that died.
+
+Nothing here may keep the supervisor from watching its children: statements are short, and while the database is away
+what has to be written waits here.
+"""
+
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+import psycopg
+from psycopg import sql
+
+from tasks import conf, presence, recovery, registry, transitions
+from tasks.database import connect_directly, fetch
+from tasks.exceptions import TimedOut
+from tasks.transitions import Failure
+from tasks.worker import runner
+from tasks.worker.page import CONVICTED, REGISTERED
+
+if TYPE_CHECKING:
+    from tasks.worker.supervisor import Process
+
+logger = logging.getLogger(__name__)
+RETRY_SECONDS = 0.5
+PUBLISH_AFTER_SECONDS = 0.25
+
+REQUESTS = """
+SELECT task.claimed_by AS worker_id, task.id, task.attempt FROM tasks_task AS task
+WHERE task.status = 'PROCESSING' AND task.claimed_by = ANY(%(ids)s::text[]) AND task.cancel_requested_at IS NOT NULL
+"""
+STOPS = "SELECT id FROM tasks_worker WHERE id = ANY(%(ids)s::text[]) AND stop_requested_at IS NOT NULL"
+
+PUBLISH = """
+UPDATE tasks_worker AS worker SET current_task_id = running.task_id,
+    current_since = clock_timestamp() - make_interval(secs => running.seconds)
+FROM unnest(%(ids)s::text[], %(task_ids)s::bigint[], %(seconds)s::float8[]) AS running (id, task_id, seconds)
+WHERE worker.id = running.id AND worker.current_task_id IS DISTINCT FROM running.task_id
+"""
+
+TASK_PATH = "SELECT task_path FROM tasks_task WHERE id = %(id)s::bigint"
+
+
+class Keeper:
+    """One connection, made when it is first needed, and what waits to be written through it."""
+
+    def __init__(self) -> None:
+        self.connection: psycopg.Connection | None = None
+        self.pending: deque[Callable[[psycopg.Connection], object]] = deque()
+        self.cancels: dict[str, list[tuple[int, int]]] = {}
+        self.stops: set[str] = set()
+        self.published: dict[str, int | None] = {}
+        self.beat_at = self.sweep_at = self.ask_at = self.retry_at = 0.0
+        self.beat_seconds: float = min(conf.get("LEASE_SECONDS") / 3, 10.0)
+        self.sweep_seconds: float = conf.get("SWEEP_SECONDS")
+
+    # What the supervisor asks for.
+
+    def release(self, worker_id: str, unstarted: list[tuple[int, int]]) -> None:
+        """Give back rows of a child that it has not begun, as (id, attempt)."""
+        if unstarted:
+            self.pending.append(lambda connection: transitions.release(connection, worker_id, unstarted))
+            self.hurry()
+
+    def bury(self, child: "Process") -> None:
+        """Give back what a dead child held: unstarted rows with their attempt, the running one by its cause of death."""
+        self.release(child.id, child.page.unstarted())
+        running = child.page.running()
+        if running and child.killed_for:
+            task_id, attempt, seconds = running
+            if child.killed_for == "timeout":
+                self.pending.append(lambda connection: self._time_out(connection, child.id, task_id, attempt, seconds))
+            else:
+                self.pending.append(lambda connection: transitions.interrupt(connection, child.id, task_id, attempt))
+        reason = child.killed_for or "crashed"
+        self.pending.append(lambda connection: recovery.take_back(connection, [child.id], reason=reason))
+        self.hurry()
+
+    def cancelled(self, worker_id: str) -> list[tuple[int, int]]:
+        """Tasks of this worker that somebody wants cancelled, as (id, attempt)."""
+        return self.cancels.pop(worker_id, [])
+
+    def is_stop_requested(self, worker_id: str) -> bool:
+        return worker_id in self.stops
+
+    def hurry(self) -> None:
+        """Do everything at the next tick."""
+        self.beat_at = self.ask_at = 0.0
+
+    # The supervisor's loop.
+
+    def descriptors(self) -> list[int]:
+        return [] if self.connection is None or self.connection.closed else [self.connection.fileno()]
+
+    def due_in(self) -> float:
+        """Seconds until the next thing is due."""
+        due = min(self.beat_at, self.sweep_at, self.ask_at)
+        return max(0.0, max(due, self.retry_at) - time.monotonic())
+
+    def tick(self, children: Iterable["Process"]) -> None:
+        """Do what is due; when the database is away, keep it for later."""
+        children = list(children)
+        now = time.monotonic()
+        if now < self.retry_at:
+            return
+        try:
+            connection = self._connect()
+            self._hear(connection)
+            self._write_pending(connection)
+            self._beat(connection, children, now)
+            self._publish(connection, children)
+            self._ask(connection, children, now)
+            self._sweep(connection, now)
+        except psycopg.Error as error:
+            self._lose(error)
+
+    def close(self) -> None:
+        """The last things: what still waits is tried once more."""
+        self.retry_at = 0.0
+        self.tick([])
+        if self.pending:
+            logger.error("%s writes could not be made; recovery will find these tasks", len(self.pending))
+        if self.connection is not None:
+            self.connection.close()
+
+    def let_go(self) -> None:
+        """In a forked child: this socket is the supervisor's. Closing it in order would end the supervisor's session,
+        so that the descriptor is pointed elsewhere instead.
+        """
+        if self.connection is not None and not self.connection.closed:
+            null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+            os.dup2(null, self.connection.fileno(), inheritable=False)
+            os.close(null)
+
+    def _connect(self) -> psycopg.Connection:
+        if self.connection is None or self.connection.closed:
+            self.connection = connect_directly(f"rowlock:supervisor:{os.getpid()}", connect_timeout=2)
+            self.connection.execute("SET statement_timeout = '5s'")
+            schema = fetch(self.connection, "SELECT current_schema() AS name")[0]["name"]
+            self.connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(f"rowlock_control_{schema}")))
+            self.hurry()
+        return self.connection
+
+    def _lose(self, error: psycopg.Error) -> None:
+        """An error of the session or of one statement: forget the session, and try again in a moment."""
+        logger.warning("supervisor: the database did not answer, trying again: %s", str(error).strip())
+        if self.connection is not None:
+            self.connection.close()
+        self.connection = None
+        self.retry_at = time.monotonic() + RETRY_SECONDS
+
+    def _hear(self, connection: psycopg.Connection) -> None:
+        for _ in connection.notifies(timeout=0):
+            self.ask_at = 0.0
+
+    def _write_pending(self, connection: psycopg.Connection) -> None:
+        while self.pending:
+            self.pending[0](connection)
+            self.pending.popleft()
+
+    def _beat(self, connection: psycopg.Connection, children: list["Process"], now: float) -> None:
+        """Renew the leases of those that can work. A frozen child gets none: its lease is to end."""
+        if now < self.beat_at:
+            return
+        self.beat_at = now + self.beat_seconds
+        beating = [child for child in children if child.page.words[REGISTERED] and not child.is_frozen]
+        renewed = presence.beat(connection, [child.id for child in beating]) if beating else set()
+        for child in beating:
+            if child.id in renewed:
+                child.page.beat()
+            else:
+                child.page.words[CONVICTED] = 1
+
+    def _publish(self, connection: psycopg.Connection, children: list["Process"]) -> None:
+        """What each child has been running for a moment; a change is written, nothing else."""
+        changed: dict[str, tuple[int | None, float]] = {}
+        for child in children:
+            running = child.page.running()
+            is_lasting = running is not None and running[2] >= PUBLISH_AFTER_SECONDS
+            task_id, seconds = (running[0], running[2]) if running is not None and is_lasting else (None, 0.0)
+            if self.published.get(child.id) != task_id:
+                changed[child.id] = (task_id, seconds)
+        if not changed:
+            return
+        params = {
+            "ids": list(changed),
+            "task_ids": [task_id for task_id, _ in changed.values()],
+            "seconds": [seconds for _, seconds in changed.values()],
+        }
+        connection.execute(PUBLISH, params)
+        self.published.update({worker_id: task_id for worker_id, (task_id, _) in changed.items()})
+
+    def _ask(self, connection: psycopg.Connection, children: list["Process"], now: float) -> None:
+        """Look for requests to cancel a task or stop a worker."""
+        if now < self.ask_at:
+            return
+        self.ask_at = now + 1.0
+        params = {"ids": [child.id for child in children]}
+        self.cancels = {}
+        for row in fetch(connection, REQUESTS, params):
+            self.cancels.setdefault(row["worker_id"], []).append((row["id"], row["attempt"]))
+        self.stops = {row["id"] for row in fetch(connection, STOPS, params)}
+
+    def _sweep(self, connection: psycopg.Connection, now: float) -> None:
+        if now < self.sweep_at:
+            return
+        swept = recovery.sweep(connection)
+        pause = presence.SECOND_LOOK_SECONDS + 0.01 if swept.suspects else self.sweep_seconds
+        self.sweep_at = time.monotonic() + (0.0 if len(swept.rows) >= recovery.CHUNK else pause)
+        if swept.rows:
+            logger.warning(
+                "took back from dead workers: %s tasks READY, %s FAILED", len(swept.requeued), len(swept.failed)
+            )
+
+    def _time_out(
+        self, connection: psycopg.Connection, worker_id: str, task_id: int, attempt: int, seconds: float
+    ) -> None:
+        rows = fetch(connection, TASK_PATH, {"id": task_id})
+        task = registry.find(rows[0]["task_path"]) if rows else None
+        retry = runner.retry_seconds(task, attempt) if task else 0.0
+        text = f"Ended after {seconds:.1f} s: its timeout is {task.timeout if task else '?'} s."
+        failure = Failure(f"{TimedOut.__module__}.{TimedOut.__qualname__}", text, retry, outcome="timed_out")
+        transitions.end_running(connection, worker_id, task_id, attempt, seconds, failure)

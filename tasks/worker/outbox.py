@@ -1,0 +1,97 @@
+"""Endings that wait to be written together; the flush that writes them."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+import psycopg
+
+from tasks import transitions
+from tasks.transitions import Ending, Failure, Flush
+from tasks.worker.page import COMPLETED, FAILED, REFUSED, UNWRITTEN, Page
+
+logger = logging.getLogger(__name__)
+FLUSH_SECONDS = 0.05
+
+
+class Outbox:
+    """The endings of one child, filled by its main thread and flushed by either thread, one at a time."""
+
+    def __init__(self, worker_id: str, page: Page) -> None:
+        self.worker_id = worker_id
+        self.page = page
+        self._endings: list[Ending] = []
+        self._guard = threading.Lock()
+        self._locked: set[int] = set()
+
+    def add(self, ending: Ending) -> None:
+        with self._guard:
+            self._endings.append(ending)
+            self.page.words[UNWRITTEN] = len(self._endings)
+
+    def ids(self) -> set[int]:
+        """The tasks that ended here and are not written yet."""
+        with self._guard:
+            return {ending.id for ending in self._endings}
+
+    def is_due(self) -> bool:
+        """Whether the oldest ending has waited for as long as one may."""
+        endings = self._endings
+        return bool(endings) and time.monotonic() - endings[0].finished >= FLUSH_SECONDS
+
+    def __len__(self) -> int:
+        return len(self._endings)
+
+    def flush(self, connection: psycopg.Connection) -> Callable[[], Flush]:
+        """Write everything that is in the box; call what it gives back once that is committed.
+
+        On an error everything stays in the box, but for what can never be written.
+        """
+        with self._guard:
+            endings = list(self._endings)
+        if not endings:
+            return Flush
+        try:
+            result = self._write(connection, endings)
+        except psycopg.DataError:
+            result = self._write_one_by_one(connection, endings)
+        return lambda: self._forget(endings, result)
+
+    def _write(self, connection: psycopg.Connection, endings: list[Ending]) -> Flush:
+        """All at once; once a row was found locked, around the locked ones until they are free again."""
+        if not self._locked:
+            try:
+                return transitions.flush(connection, self.worker_id, endings)
+            except psycopg.errors.LockNotAvailable:
+                logger.warning("a finished task's row is locked by another session; flushing around it")
+        result = transitions.flush(connection, self.worker_id, endings, skip_locked=True)
+        self._locked = {ending.id for ending in result.locked}
+        return result
+
+    def _write_one_by_one(self, connection: psycopg.Connection, endings: list[Ending]) -> Flush:
+        """One ending holds what PostgreSQL cannot store: it must not keep the others from being written (F2, F16)."""
+        total = Flush()
+        for ending in endings:
+            try:
+                part = transitions.flush(connection, self.worker_id, [ending])
+            except psycopg.DataError as error:
+                part = transitions.flush(connection, self.worker_id, [_unstorable(ending, error)])
+            total.completed += part.completed
+            total.failed += part.failed
+            total.refused += part.refused
+        return total
+
+    def _forget(self, endings: list[Ending], result: Flush) -> Flush:
+        with self._guard:
+            self._endings = result.locked + self._endings[len(endings) :]
+            self.page.words[UNWRITTEN] = len(self._endings)
+        self.page.add(COMPLETED, result.completed)
+        self.page.add(FAILED, result.failed)
+        self.page.add(REFUSED, len(result.refused))
+        return result
+
+
+def _unstorable(ending: Ending, error: psycopg.DataError) -> Ending:
+    failure = Failure("tasks.exceptions.Unstorable", f"PostgreSQL cannot store the outcome: {error}", 60.0)
+    return Ending(ending.id, ending.version, ending.attempt, ending.started, ending.finished, failure=failure)

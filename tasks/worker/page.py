@@ -1,0 +1,117 @@
+"""What a child shares with its supervisor: a page of memory that outlives the child's death.
+
+The supervisor reads which task runs, since when and until when it may; which rows of the batch have not begun, so
+that they can be given back exactly; and whether the child is busy. The child reads how fresh its lease is and whether
+its batch was taken from it. Both sides change the batch only under the lock.
+"""
+
+import mmap
+import multiprocessing
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+BATCH_LIMIT = 512
+(SERIAL, COUNT, POSITION, SINCE_NS, DEADLINE_NS, VOID_SERIAL, BEAT_NS, REGISTERED, CONVICTED, BUSY) = range(10)
+CLAIMED, COMPLETED, FAILED, REFUSED, UNWRITTEN = range(10, 15)
+IDS = 16
+ATTEMPTS = IDS + BATCH_LIMIT
+WORDS = ATTEMPTS + BATCH_LIMIT
+NONE = -1
+
+
+class Page:
+    """Shared memory of one child; every value is a 64-bit integer, times are `time.monotonic_ns()`."""
+
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, WORDS * 8)
+        self.words = memoryview(self._memory).cast("q")
+        self.lock = multiprocessing.get_context("fork").Lock()
+        self.words[POSITION] = NONE
+
+    # The child's side.
+
+    def publish(self, batch: list[tuple[int, int]]) -> None:
+        """A new batch, as (id, attempt) in the order in which it will run."""
+        with self.lock:
+            self.words[SERIAL] += 1
+            self.words[POSITION] = NONE
+            self.words[COUNT] = len(batch)
+            for index, (task_id, attempt) in enumerate(batch):
+                self.words[IDS + index] = task_id
+                self.words[ATTEMPTS + index] = attempt
+
+    def begin(self, index: int, timeout: float | None) -> bool:
+        """Begin the task at `index`; False when the supervisor has taken the rest of this batch back."""
+        now = time.monotonic_ns()
+        with self.lock:
+            if self.words[VOID_SERIAL] == self.words[SERIAL]:
+                return False
+            self.words[POSITION] = index
+            self.words[SINCE_NS] = now
+            self.words[DEADLINE_NS] = now + int(timeout * 1e9) if timeout else 0
+        return True
+
+    def end(self) -> None:
+        """The task that ran has ended; its completion may not be written yet."""
+        self.words[SINCE_NS] = 0
+        self.words[DEADLINE_NS] = 0
+
+    def clear(self) -> None:
+        """Nothing of a batch is held any more."""
+        with self.lock:
+            self.words[COUNT] = 0
+            self.words[POSITION] = NONE
+
+    def is_lease_fresh(self, lease_seconds: float) -> bool:
+        """Whether the lease was renewed within this time and the worker not convicted; else no task may begin."""
+        return not self.words[CONVICTED] and time.monotonic_ns() - self.words[BEAT_NS] < lease_seconds * 1e9
+
+    def add(self, counter: int, number: int) -> None:
+        self.words[counter] += number
+
+    # The supervisor's side.
+
+    def beat(self) -> None:
+        """The lease has been renewed just now."""
+        self.words[BEAT_NS] = time.monotonic_ns()
+
+    def running(self) -> tuple[int, int, float] | None:
+        """(id, attempt, seconds since its start) of the task that runs now, or None."""
+        since, position = self.words[SINCE_NS], self.words[POSITION]
+        if not since or position == NONE:
+            return None
+        seconds = (time.monotonic_ns() - since) / 1e9
+        return self.words[IDS + position], self.words[ATTEMPTS + position], seconds
+
+    def is_overdue(self) -> bool:
+        deadline = self.words[DEADLINE_NS]
+        return bool(deadline) and time.monotonic_ns() > deadline
+
+    def has_unstarted(self) -> bool:
+        return self.words[POSITION] + 1 < self.words[COUNT] and self.words[VOID_SERIAL] != self.words[SERIAL]
+
+    def take_unstarted(self) -> list[tuple[int, int]]:
+        """Take the rows of the batch that have not begun away from the child, as (id, attempt).
+
+        Empty when there are none, or when the child does not let go of the lock: it is frozen, and the lease decides.
+        """
+        with self._lock_within(0.2) as locked:
+            if not locked or not self.has_unstarted():
+                return []
+            self.words[VOID_SERIAL] = self.words[SERIAL]
+            return self.unstarted()
+
+    def unstarted(self) -> list[tuple[int, int]]:
+        """The rows after the one that began last; exact once the child is dead."""
+        first, count = self.words[POSITION] + 1, self.words[COUNT]
+        return [(self.words[IDS + index], self.words[ATTEMPTS + index]) for index in range(first, count)]
+
+    @contextmanager
+    def _lock_within(self, seconds: float) -> Iterator[bool]:
+        locked = self.lock.acquire(timeout=seconds)
+        try:
+            yield locked
+        finally:
+            if locked:
+                self.lock.release()

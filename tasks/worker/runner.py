@@ -1,0 +1,112 @@
+"""Running one claimed task: the handler, the framework's signals, and what came of it."""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from django.db import close_old_connections, connections, reset_queries
+from django.utils import timezone
+
+from tasks import arguments, backoff, redaction, results
+from tasks.claims import Claim
+from tasks.compat import TaskContext, TaskResult, TaskResultStatus, task_finished, task_started
+from tasks.declaration import PostgresTask
+from tasks.transitions import Ending, Failure
+
+logger = logging.getLogger(__name__)
+
+
+Work = Callable[[], str | None]
+
+
+def run(claim: Claim, task: PostgresTask, worker_id: str, call: Callable[[Work], str | None]) -> Ending:
+    """Run the handler of one claim to its end; an exception of the handler is its outcome, never the caller's.
+
+    `call` calls the work that it is given, which runs the handler and gives its return value as JSON text: `plainly`,
+    or in a transaction that holds the task's row.
+    """
+    started = time.monotonic()
+    close_old_connections()
+    args, kwargs = claim.arguments()
+    result = results.running_result(
+        task,
+        id=claim.id,
+        args=args,
+        kwargs=kwargs,
+        attempt=claim.attempt,
+        worker_id=worker_id,
+        enqueued_at=claim.created_at,
+        started_at=timezone.now(),
+    )
+    sender = type(task.get_backend())
+    return_value, failure = None, None
+
+    def work() -> str | None:
+        value = task.call(*([TaskContext(task_result=result)] if task.takes_context else []), *args, **kwargs)
+        object.__setattr__(result, "_return_value", value)
+        return None if value is None else arguments.encode_return_value(value)
+
+    try:
+        task_started.send(sender, task_result=result)
+        return_value = call(work)
+    except BaseException as error:  # noqa: BLE001  SystemExit and KeyboardInterrupt of a handler are its failure too
+        failure = describe(error, claim, task, args, kwargs)
+        _finish(result, TaskResultStatus.FAILED)
+        # Inside the except block: the framework's logger reads the exception from sys.exc_info().
+        task_finished.send_robust(sender, task_result=result)
+        close_broken_connections()
+    else:
+        _finish(result, TaskResultStatus.SUCCESSFUL)
+        task_finished.send_robust(sender, task_result=result)
+    reset_queries()
+    return Ending(claim.id, claim.version, claim.attempt, started, time.monotonic(), return_value, failure)
+
+
+def plainly(work: Work) -> str | None:
+    """Run the handler in no transaction but its own."""
+    return_value = work()
+    leave_no_transaction_open()
+    return return_value
+
+
+def describe(
+    error: BaseException, claim: Claim, task: PostgresTask, args: list[Any], kwargs: dict[str, Any]
+) -> Failure:
+    """What is kept of a failed attempt, and when the next one is due."""
+    exception_class, traceback = redaction.describe_exception(error, task, args, kwargs)
+    return Failure(exception_class, traceback, retry_seconds(task, claim.attempt))
+
+
+def retry_seconds(task: PostgresTask, attempt: int) -> float:
+    """The task's own backoff, or exponential with jitter; a backoff that itself fails does not lose the failure."""
+    if task.backoff is None:
+        return backoff.exponential(attempt)
+    try:
+        return max(0.0, float(task.backoff(attempt)))
+    except Exception:
+        logger.exception("the backoff of %s failed for attempt %s; using the default", task.module_path, attempt)
+        return backoff.exponential(attempt)
+
+
+def leave_no_transaction_open() -> None:
+    """A handler that returns inside a transaction has not saved its work: say so, as a failure of the task."""
+    for connection in connections.all(initialized_only=True):
+        if connection.connection is not None and not connection.get_autocommit():
+            connection.close()
+            raise RuntimeError(
+                f"The handler returned with a transaction open on database {connection.alias!r}, so its writes are "
+                "lost. Commit it, or use transaction.atomic()."
+            )
+
+
+def close_broken_connections() -> None:
+    """After a failure no transaction of the handler may reach the next task."""
+    for connection in connections.all(initialized_only=True):
+        if connection.in_atomic_block or not connection.get_autocommit():
+            connection.close()
+
+
+def _finish(result: TaskResult, status: TaskResultStatus) -> None:
+    object.__setattr__(result, "status", status)
+    object.__setattr__(result, "finished_at", timezone.now())

@@ -1,0 +1,165 @@
+"""The worker's own database session: its presence, what wakes it, and its way back after the session was lost."""
+
+import logging
+import select
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import psycopg
+from psycopg import sql
+
+from tasks import presence
+from tasks.database import connect_directly, fetch
+from tasks.exceptions import Convicted
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+RETRY_FIRST_SECONDS = 0.05
+RETRY_CAP_SECONDS = 5.0
+# The session is gone, or the server takes no writes now (read-only after a failover, F17): connect again.
+LOST = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.errors.ReadOnlySqlTransaction)
+# The session is well; somebody else was in the way.
+IN_THE_WAY = (
+    psycopg.errors.LockNotAvailable,
+    psycopg.errors.QueryCanceled,
+    psycopg.errors.DeadlockDetected,
+    psycopg.errors.SerializationFailure,
+)
+
+# One idle worker is on duty and holds this lock; enqueuers share it until they commit, and notify only when they
+# cannot have it. Neither 'mine' nor 'others' means that an enqueuer has not committed yet: look again soon.
+TAKE_DUTY = """
+SELECT CASE
+    WHEN pg_try_advisory_lock(hashtext('rowlock:duty'), hashtext(current_schema())) THEN 'mine'
+    WHEN NOT pg_try_advisory_lock_shared(hashtext('rowlock:duty'), hashtext(current_schema())) THEN 'others'
+    WHEN pg_advisory_unlock_shared(hashtext('rowlock:duty'), hashtext(current_schema())) THEN 'nobody'
+END AS duty
+"""
+LEAVE_DUTY = "SELECT pg_advisory_unlock(hashtext('rowlock:duty'), hashtext(current_schema()))"
+
+
+class Session:
+    """One connection shared by the child's two threads under a lock; it holds the worker's presence and LISTENs."""
+
+    def __init__(self, worker_id: str) -> None:
+        self.worker_id = worker_id
+        self.lock = threading.RLock()
+        self.connection: psycopg.Connection | None = None
+        self.is_presence_held = False
+        self.is_on_duty = False
+        # Set whenever an error may have hidden the answer to a claim: rows may be ours that we do not know of.
+        self.is_unsure = False
+        self._retry_at = 0.0
+        self._retry_seconds = RETRY_FIRST_SECONDS
+
+    def open(self, register: Callable[[psycopg.Connection], None]) -> bool:
+        """First connection: presence, then `register`, then LISTEN; False when this id's presence key is taken."""
+        self.connection = connect_directly(f"rowlock:worker:{self.worker_id}")
+        self.is_presence_held = presence.take(self.connection, self.worker_id)
+        if self.is_presence_held:
+            register(self.connection)
+            self._settle_in(self.connection)
+        return self.is_presence_held
+
+    def run(self, operation: Callable[[psycopg.Connection], T]) -> T:
+        """Call `operation` with a live connection, under the lock. Raises psycopg.Error, or Convicted."""
+        with self.lock:
+            connection = self.ensure()
+            try:
+                return operation(connection)
+            except psycopg.Error as error:
+                self.note(error)
+                raise
+
+    def ensure(self) -> psycopg.Connection:
+        """The live connection, made anew when it was lost. Raises psycopg.Error, or Convicted."""
+        with self.lock:
+            if self.connection is None or self.connection.closed:
+                return self._reconnect()
+            if not self.is_presence_held:
+                self._settle_in(self.connection)
+            return self.connection
+
+    def note(self, error: psycopg.Error) -> None:
+        """After an error an answer may be missing; when it means that the session is lost, forget the session."""
+        self.is_unsure = True
+        if isinstance(error, LOST) and not isinstance(error, IN_THE_WAY):
+            self.forget()
+
+    def forget(self) -> None:
+        """Close what may be left of the session."""
+        with self.lock:
+            if self.connection is not None:
+                self.connection.close()
+            self.connection = None
+            self.is_presence_held = self.is_on_duty = False
+            self.is_unsure = True
+
+    def retry_in(self) -> float:
+        """Seconds until the next attempt to connect is due; each failure doubles it."""
+        return max(0.0, self._retry_at - time.monotonic())
+
+    def take_duty(self) -> str:
+        """Be the idle worker whom enqueuers notify: `mine`, `others` or `nobody` (ask again soon)."""
+        duty: str = self.run(lambda connection: fetch(connection, TAKE_DUTY)[0]["duty"])
+        self.is_on_duty = duty == "mine"
+        return duty
+
+    def leave_duty(self) -> None:
+        if self.is_on_duty:
+            self.run(lambda connection: connection.execute(LEAVE_DUTY))
+            self.is_on_duty = False
+
+    def wait(self, seconds: float, other: int) -> None:
+        """Wait for a notification, for the file descriptor `other`, or for `seconds`."""
+        descriptors = [*self._descriptors(), other]
+        if select.select(descriptors, [], [], max(0.0, seconds))[0]:
+            self.drain()
+
+    def drain(self) -> None:
+        """Read what the server sent unasked, and so notice at once when it has closed the session."""
+        with self.lock:
+            if self.connection is None:
+                return
+            try:
+                for _ in self.connection.notifies(timeout=0):
+                    pass
+            except psycopg.Error as error:
+                self.note(error)
+
+    def has_news(self) -> bool:
+        """Whether the server sent something unasked: a notification, or the end of the session."""
+        descriptors = self._descriptors()
+        return bool(descriptors) and bool(select.select(descriptors, [], [], 0)[0])
+
+    def _descriptors(self) -> list[int]:
+        connection = self.connection
+        return [] if connection is None or connection.closed else [connection.fileno()]
+
+    def _reconnect(self) -> psycopg.Connection:
+        if self.retry_in():
+            raise psycopg.OperationalError("the database is not reachable; the next attempt is due in a moment")
+        try:
+            self.connection = connect_directly(f"rowlock:worker:{self.worker_id}")
+            self._settle_in(self.connection)
+        except psycopg.Error:
+            self.forget()
+            self._retry_at = time.monotonic() + self._retry_seconds
+            self._retry_seconds = min(RETRY_CAP_SECONDS, 2 * self._retry_seconds)
+            raise
+        self._retry_seconds = RETRY_FIRST_SECONDS
+        logger.info("worker %s is connected again", self.worker_id)
+        return self.connection
+
+    def _settle_in(self, connection: psycopg.Connection) -> None:
+        """Hold presence under the same id, unless convicted meanwhile; hear notifications.
+
+        Our own former session may hold the lock for a moment yet; then the next call tries again.
+        """
+        self.is_presence_held = self.is_presence_held or presence.take(connection, self.worker_id)
+        if self.is_presence_held and not presence.confirm(connection, self.worker_id):
+            raise Convicted(f"Worker {self.worker_id} was declared dead while its session was lost.")
+        schema = fetch(connection, "SELECT current_schema() AS name")[0]["name"]
+        connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(f"rowlock_{schema}")))

@@ -1,0 +1,249 @@
+"""The supervisor: starts child processes, renews their leases, ends what hangs, and buries the dead.
+
+It never runs a handler, so no handler can keep it from renewing the leases or from enforcing a timeout. A task that
+kills its process, leaks or hangs costs one child.
+"""
+
+import contextlib
+import logging
+import os
+import select
+import signal
+import time
+from dataclasses import dataclass, field
+
+import psycopg
+from django.db import connections
+
+from tasks import conf
+from tasks.worker.child import DONE, ID_TAKEN, RETIRED, Child
+from tasks.worker.keeper import Keeper
+from tasks.worker.options import Allowance, Options
+from tasks.worker.page import BUSY, CLAIMED, COMPLETED, FAILED, REFUSED, UNWRITTEN, Page
+
+logger = logging.getLogger(__name__)
+TICK_SECONDS = 0.1
+IDLE_TICK_SECONDS = 1.0
+SLOW_SECONDS = 0.25
+CRASH_LOOP_SECONDS = 60.0
+CRASH_CAP_SECONDS = 30.0
+LAST_FLUSH_SECONDS = 0.5
+
+
+@dataclass
+class Process:
+    """One child as its supervisor knows it. `killed_for`: why it was ended on purpose, or empty."""
+
+    id: str
+    pid: int
+    page: Page
+    started: float
+    killed_for: str = ""
+    is_frozen: bool = False
+    is_leaving: bool = False
+
+
+@dataclass
+class Report:
+    """What all children did together."""
+
+    claimed: int = 0
+    completed: int = 0
+    failed: int = 0
+    refused: int = 0
+
+    def add(self, page: Page) -> None:
+        self.claimed += page.words[CLAIMED]
+        self.completed += page.words[COMPLETED]
+        self.failed += page.words[FAILED]
+        self.refused += page.words[REFUSED]
+
+
+@dataclass
+class Supervisor:
+    """Runs `options.concurrency` children until stopped or, in a burst, until nothing is due."""
+
+    options: Options
+    children: dict[int, Process] = field(default_factory=dict)
+    report: Report = field(default_factory=Report)
+    signals: list[int] = field(default_factory=list)
+    crashes: int = 0
+    spawn_at: float = 0.0
+    stop_at: float | None = None
+    retired: int = 0
+
+    def __post_init__(self) -> None:
+        self.keeper = Keeper()
+        self.allowance = Allowance(self.options.max_tasks)
+        self.lifeline_read, self.lifeline_write = os.pipe2(os.O_CLOEXEC)
+        self.busy_read, self.busy_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.wake_read, self.wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def run(self) -> int:
+        """The whole life; the exit status: 0 when all ended in order, 128 + n when a second signal cut it short."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda caught, _: self.signals.append(caught))
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
+        while True:
+            self.spawn_missing()
+            if not self.children and self.is_over:
+                break
+            self.wait()
+            self.obey_signals()
+            self.reap()
+            self.watch()
+            self.keeper.tick(self.children.values())
+        self.keeper.close()
+        return 128 + self.signals[1] if len(self.signals) > 1 else 0
+
+    @property
+    def is_over(self) -> bool:
+        return self.stop_at is not None or self.retired >= self.options.concurrency
+
+    # Starting.
+
+    def spawn_missing(self) -> None:
+        """Start children until there are enough; after crashes with growing pauses."""
+        while not self.is_over and len(self.children) + self.retired < self.options.concurrency:
+            if time.monotonic() < self.spawn_at:
+                return
+            self.spawn()
+
+    def spawn(self) -> None:
+        process = Process(os.urandom(8).hex(), 0, Page(), time.monotonic())
+        process.page.beat()
+        connections.close_all()
+        process.pid = os.fork()
+        if process.pid == 0:
+            os._exit(self._be_child(process))
+        self.children[process.pid] = process
+
+    def _be_child(self, process: Process) -> int:
+        """In the new process: let go of what is the supervisor's alone, and run. Never returns to the caller's code."""
+        try:
+            self.keeper.let_go()
+            for descriptor in (self.lifeline_write, self.busy_read, self.wake_read, self.wake_write):
+                os.close(descriptor)
+            settings = connections["default"].settings_dict
+            settings["OPTIONS"] = {**settings["OPTIONS"], "application_name": f"rowlock:worker:{process.id}"}
+            child = Child(
+                process.id,
+                self.options,
+                process.page,
+                self.allowance,
+                lifeline=self.lifeline_read,
+                busy=self.busy_write,
+            )
+            return child.main()
+        except psycopg.OperationalError as error:
+            logger.error("worker %s cannot reach the database: %s", process.id, str(error).strip())
+        except BaseException:
+            logger.exception("worker %s ended by an error of its own", process.id)
+        return 1
+
+    # Waiting and signals.
+
+    def wait(self) -> None:
+        is_busy = any(child.page.words[BUSY] for child in self.children.values())
+        seconds = min(TICK_SECONDS if is_busy or self.signals else IDLE_TICK_SECONDS, self.keeper.due_in())
+        if not self.is_over and len(self.children) + self.retired < self.options.concurrency:
+            seconds = min(seconds, max(0.0, self.spawn_at - time.monotonic()))
+        sources = [self.busy_read, self.wake_read, *self.keeper.descriptors()]
+        for source in select.select(sources, [], [], seconds)[0]:
+            if source in (self.busy_read, self.wake_read):
+                with contextlib.suppress(BlockingIOError):
+                    os.read(source, 4096)
+
+    def obey_signals(self) -> None:
+        """First signal: stop in order within the grace period. Second signal, or its end: at once."""
+        now = time.monotonic()
+        if self.signals and self.stop_at is None:
+            self.stop_at = now + conf.get("GRACE_SECONDS")
+            logger.info("stopping: no new claims; running tasks have %s s to finish", conf.get("GRACE_SECONDS"))
+            for child in self.children.values():
+                self._send(child, signal.SIGTERM)
+        is_grace_over = self.stop_at is not None and now > self.stop_at
+        if len(self.signals) > 1 or is_grace_over:
+            for child in self.children.values():
+                self.kill(child, "stop")
+
+    # Watching over the children.
+
+    def watch(self) -> None:
+        for child in self.children.values():
+            self._watch_one(child)
+
+    def _watch_one(self, child: Process) -> None:
+        page = child.page
+        running = page.running()
+        if child.is_frozen or self.stop_at is not None or (running and running[2] > SLOW_SECONDS):
+            self.keeper.release(child.id, page.take_unstarted())
+        for task_id, attempt in self.keeper.cancelled(child.id):
+            if running and running[:2] == (task_id, attempt):
+                self._end(child, "cancel")
+            else:
+                self.keeper.release(child.id, page.take_unstarted())
+        if page.is_overdue():
+            self._end(child, "timeout")
+        if self.keeper.is_stop_requested(child.id) and not child.is_leaving:
+            child.is_leaving = True
+            self._send(child, signal.SIGTERM)
+
+    def _end(self, child: Process, reason: str) -> None:
+        """Kill the child, but give its other endings a moment to be written: what is written is not repeated."""
+        running = child.page.running()
+        if child.page.words[UNWRITTEN] and running and running[2] < LAST_FLUSH_SECONDS:
+            return
+        self.kill(child, reason)
+
+    def kill(self, child: Process, reason: str) -> None:
+        if not child.killed_for:
+            child.killed_for = reason
+            logger.warning("ending worker %s (pid %s): %s", child.id, child.pid, reason)
+        self._send(child, signal.SIGKILL)
+
+    @staticmethod
+    def _send(child: Process, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child.pid, number)
+
+    # Burying.
+
+    def reap(self) -> None:
+        while self.children:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
+            except ChildProcessError:
+                return
+            if not pid:
+                return
+            child = self.children.get(pid)
+            if child is None:
+                continue
+            if os.WIFSTOPPED(status) or os.WIFCONTINUED(status):
+                child.is_frozen = os.WIFSTOPPED(status)
+                self.keeper.hurry()
+            else:
+                self.bury(self.children.pop(pid), status)
+
+    def bury(self, child: Process, status: int) -> None:
+        """Account for a child that ended, and decide whether another takes its place."""
+        self.report.add(child.page)
+        code = os.waitstatus_to_exitcode(status)
+        if code == DONE:
+            if child.is_leaving or self.options.burst or self.allowance.is_spent or self.options.max_tasks is not None:
+                self.retired += 1
+            return
+        self.keeper.bury(child)
+        if code in (ID_TAKEN, RETIRED) or child.killed_for:
+            return
+        self._slow_down(child, code)
+
+    def _slow_down(self, child: Process, code: int) -> None:
+        lived = time.monotonic() - child.started
+        self.crashes = 0 if lived > CRASH_LOOP_SECONDS else self.crashes + 1
+        pause = min(CRASH_CAP_SECONDS, 0.0 if self.crashes <= 1 else 0.25 * 2 ** (self.crashes - 2))
+        self.spawn_at = time.monotonic() + pause
+        cause = f"signal {-code}" if code < 0 else f"exit status {code}"
+        logger.error("worker %s (pid %s) died by %s; another starts in %.2f s", child.id, child.pid, cause, pause)
