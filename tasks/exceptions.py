@@ -8,7 +8,8 @@ class RowlockError(Exception):
         super().__init__(message or type(self).__doc__)
 
 
-class InvalidArguments(RowlockError, ValueError):
+# TypeError too: the framework's own backends raise it for what JSON cannot hold.
+class InvalidArguments(RowlockError, ValueError, TypeError):
     """The task's arguments cannot be stored as JSON."""
 
 
@@ -30,3 +31,15 @@ class StaleVersion(RowlockError):
 
 class Busy(RowlockError):
     """Another session holds the row; nothing was changed."""
+
+
+class Abandoned(RowlockError):
+    """The worker died while it ran this attempt."""
+
+
+class TimedOut(RowlockError):
+    """The attempt ran past the task's timeout; its worker process was ended."""
+
+
+class Unstorable(RowlockError):
+    """PostgreSQL cannot store the outcome of this attempt."""

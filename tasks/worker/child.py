@@ -1,7 +1,7 @@
 """One worker process: claims batches, runs them, and hands the endings to the outbox.
 
 Two threads share one session. The main thread claims and runs, so that handlers may use signals and asyncio. The
-keeper flushes while a handler takes long, and keeps the session and the lease.
+companion flushes while a handler takes long, and keeps the session and the lease.
 """
 
 import contextlib
@@ -76,8 +76,8 @@ class Child:
         if not self.session.open(lambda connection: registration.register(connection, self.worker_id, self.options)):
             return ID_TAKEN
         self.page.words[REGISTERED] = 1
-        keeper = threading.Thread(target=self.keep, name="keeper", daemon=True)
-        keeper.start()
+        companion = threading.Thread(target=self.accompany, name="companion", daemon=True)
+        companion.start()
         try:
             self.loop()
             return DONE
@@ -87,7 +87,7 @@ class Child:
         finally:
             self.is_done.set()
             self.is_running_batch.set()
-            keeper.join(timeout=LEAVE_SECONDS)
+            companion.join(timeout=LEAVE_SECONDS)
             self.leave()
 
     def stop(self, *_: object) -> None:
@@ -155,40 +155,41 @@ class Child:
         self.is_running_batch.set()
         began = time.monotonic()
         unknown: list[Claim] = []
-        ran = 0
-        rest = batch
-        for index, claim in enumerate(batch):
-            rest = batch[index:]
-            if self.is_stopping or not self.page.is_lease_fresh(self.lease_seconds):
-                break
+        reached = 0
+        for reached, claim in enumerate(batch):
             task = registry.find(claim.task_path)
+            if not self.may_begin(reached, task):
+                break
             if task is None:
                 unknown.append(claim)
-            elif self.page.begin(index, task.timeout):
-                self.execute(claim, task)
-                ran += 1
             else:
-                rest = []  # the supervisor has given the rest back
-                break
-            rest = []
-        self.size.learn(ran, time.monotonic() - began)
-        self._end_batch(rest, unknown)
+                self.execute(claim, task)
+        else:
+            reached = len(batch)
+        self.size.learn(reached - len(unknown), time.monotonic() - began)
+        self._end_batch(batch[reached:], unknown)
 
-    def _end_batch(self, rest: list[Claim], unknown: list[Claim]) -> None:
-        # Under the lock, and before the next claim: a notification that the keeper has read is then seen by that claim.
+    def may_begin(self, index: int, task: PostgresTask | None) -> bool:
+        """Whether the task at `index` may begin: no stop was asked, the lease holds, the batch was not taken back."""
+        if self.is_stopping or not self.page.is_lease_fresh(self.lease_seconds):
+            return False
+        return self.page.begin(index, task.timeout if task else None)
+
+    def _end_batch(self, unstarted: list[Claim], unknown: list[Claim]) -> None:
+        # Under the lock, and before the next claim: a notification that the companion has read is then seen by that.
         with self.session.lock:
             self.is_running_batch.clear()
         self.page.clear()
-        for claims_left, park in ((rest, False), (unknown, True)):
-            if claims_left:
-                pairs = [(claim.id, claim.attempt) for claim in claims_left]
-                self.session.run(
-                    lambda connection, pairs=pairs, park=park: transitions.release(
-                        connection, self.worker_id, pairs, park=park
-                    )
-                )
+        self._release(unstarted, park=False)
+        self._release(unknown, park=True)
         for path in {claim.task_path for claim in unknown}:
             logger.warning("no task is registered as %r here; its tasks are given back, no attempt is spent", path)
+
+    def _release(self, given_back: list[Claim], *, park: bool) -> None:
+        """Give claims back; those that the supervisor gave back already do not match any more."""
+        pairs = [(claim.id, claim.attempt) for claim in given_back]
+        if pairs:
+            self.session.run(lambda connection: transitions.release(connection, self.worker_id, pairs, park=park))
 
     def execute(self, claim: Claim, task: PostgresTask) -> None:
         """Run one task; its ending is in the outbox before the page says that it is over."""
@@ -205,7 +206,7 @@ class Child:
 
     def _hold_row(self, claim: Claim, work: runner.Work) -> str | None:
         """The pessimistic strategy: the row stays locked through the work and is completed in the same transaction."""
-        params = {"id": claim.id, "worker_id": self.worker_id, "attempt": claim.attempt}
+        params: dict[str, int | str] = {"id": claim.id, "worker_id": self.worker_id, "attempt": claim.attempt}
         started = time.monotonic()
         with transaction.atomic(durable=True):
             with handler_connection.cursor() as cursor:
@@ -269,20 +270,20 @@ class Child:
                 select.select([], [], [], self.session.retry_in() or POLL_SOON_SECONDS)
         self.session.forget()
 
-    def keep(self) -> None:
-        """The keeper thread: while a batch runs, flush in time, keep the session, the presence and the lease."""
+    def accompany(self) -> None:
+        """The companion thread: while a batch runs, flush in time, keep the session, the presence and the lease."""
         while not self.is_done.is_set():
             self.is_running_batch.wait(timeout=POLL_SECONDS)
             self._watch_lifeline()
             if self.is_running_batch.is_set() and not self.is_done.wait(FLUSH_SECONDS):
                 try:
-                    self._keep_once()
+                    self._keep_session()
                 except Convicted:
                     self.is_stopping = True
                 except psycopg.Error as error:
                     logger.warning("worker %s, while a task runs: %s", self.worker_id, str(error).strip())
 
-    def _keep_once(self) -> None:
+    def _keep_session(self) -> None:
         if self.session.has_news():
             with self.session.lock:
                 if self.is_running_batch.is_set():

@@ -66,7 +66,7 @@ class Keeper:
             self.hurry()
 
     def bury(self, child: "Process") -> None:
-        """Give back what a dead child held: unstarted rows with their attempt, the running one by its cause of death."""
+        """Give back what a dead child held: unstarted rows with their attempt, the running one as its death says."""
         self.release(child.id, child.page.unstarted())
         running = child.page.running()
         if running and child.killed_for:
