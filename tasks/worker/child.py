@@ -14,8 +14,8 @@ import threading
 import time
 
 import psycopg
+from django.db import close_old_connections, reset_queries, transaction
 from django.db import connection as handler_connection
-from django.db import transaction
 
 from tasks import claims, conf, presence, registry, transitions
 from tasks.claims import STRATEGIES, Claim, Claimer
@@ -153,6 +153,9 @@ class Child:
         self.page.publish([(claim.id, claim.attempt) for claim in batch])
         self._signal_busy()
         self.is_running_batch.set()
+        # What a request does for a view: handlers find no connection that is too old or broken, and no query log grows.
+        close_old_connections()
+        reset_queries()
         began = time.monotonic()
         unknown: list[Claim] = []
         reached = 0

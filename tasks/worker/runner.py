@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from django.db import close_old_connections, connections, reset_queries
+from django.db import connections
 from django.utils import timezone
 
 from tasks import arguments, backoff, redaction, results
@@ -27,7 +27,6 @@ def run(claim: Claim, task: PostgresTask, worker_id: str, call: Callable[[Work],
     or in a transaction that holds the task's row.
     """
     started = time.monotonic()
-    close_old_connections()
     args, kwargs = claim.arguments()
     result = results.running_result(
         task,
@@ -59,7 +58,6 @@ def run(claim: Claim, task: PostgresTask, worker_id: str, call: Callable[[Work],
     else:
         _finish(result, TaskResultStatus.SUCCESSFUL)
         task_finished.send_robust(sender, task_result=result)
-    reset_queries()
     return Ending(claim.id, claim.version, claim.attempt, started, time.monotonic(), return_value, failure)
 
 
