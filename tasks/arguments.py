@@ -1,0 +1,266 @@
+"""Arguments and return values: only what JSON and PostgreSQL can keep and give back, checked before anything is stored.
+
+PostgreSQL refuses NUL characters, NaN and lone surrogates when the row is written, which would break the caller's
+transaction, or the worker's when it saves a result (fault F16). Here they are refused first, with their place.
+"""
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from datetime import date, time, timedelta
+from decimal import Decimal
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from django.db.models import Model, QuerySet
+from django.utils.functional import Promise
+
+from tasks import conf
+from tasks.exceptions import InvalidArguments
+
+MAX_DEPTH = 100
+MAX_INTEGER_DIGITS = 4300  # Python does not read longer ones back: sys.int_info.default_max_str_digits
+INTEGER_LIMIT = 10**MAX_INTEGER_DIGITS
+
+INSTEAD = {
+    Model: "pass its primary key",
+    QuerySet: "pass a list of primary keys",
+    Decimal: "pass str(value)",
+    UUID: "pass str(value)",
+    Promise: "pass str(value)",
+    date: "pass value.isoformat()",
+    time: "pass value.isoformat()",
+    timedelta: "pass value.total_seconds()",
+    bytes: "pass text, for example in base64",
+    set: "pass a sorted list",
+    frozenset: "pass a sorted list",
+}
+ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":"))
+# A float of 1e16 and more is written with an exponent; inside text the same characters are left alone.
+TEXT_OR_BIG_FLOAT = re.compile(r'"(?:[^"\\]|\\.)*"|-?[\d.]+e\+\d+')
+
+
+class Call(NamedTuple):
+    """The arguments of one call as the handler will see them, and the JSON array `[args, kwargs]` of both."""
+
+    args: list[Any]
+    kwargs: dict[str, Any]
+    json: str
+
+
+class _Refused(Exception):
+    """Why a value cannot be stored; the containers around it add the steps that lead to it."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+        self.steps: list[str] = []
+
+    def within(self, step: str) -> "_Refused":
+        self.steps.append(step)
+        return self
+
+    def at(self, name: str) -> str:
+        return f"{name}{''.join(reversed(self.steps))}: {self}."
+
+
+class _UnsupportedType(_Refused):
+    """No JSON type stands for this Python type: the framework's own backends raise TypeError here."""
+
+
+def encode_call(args: Sequence[Any], kwargs: Mapping[str, Any], limit: int | None = None) -> Call:
+    """Check the arguments of a call and put them into JSON; `limit` in bytes, by default the setting.
+
+    Raises InvalidArguments that names the place (`kwargs['a'][3]`), what is wrong there and what to do.
+    """
+    limit = max_bytes() if limit is None else limit
+    plain_args = _normalised("args", args, limit)
+    plain_kwargs = _normalised("kwargs", kwargs, limit)
+    call = Call(plain_args, plain_kwargs, _json([plain_args, plain_kwargs]))
+    _check_size("args and kwargs", call.json, limit)
+    return call
+
+
+def max_bytes() -> int:
+    """How large the arguments of a call, or a return value, may be as JSON."""
+    limit: int = conf.get("MAX_ARGUMENT_BYTES")
+    return limit
+
+
+def encode_return_value(value: Any) -> str:
+    """The JSON text of what a handler returned.
+
+    Raises TypeError where no JSON type fits, as the framework's own backends do, and InvalidArguments for the rest.
+    """
+    if value is None:
+        return "null"
+    limit = max_bytes()
+    try:
+        text = _json(_normalised("return_value", value, limit))
+    except InvalidArguments as error:
+        if isinstance(error.__cause__, _UnsupportedType):
+            raise TypeError(str(error)) from None
+        raise
+    _check_size("return_value", text, limit)
+    return text
+
+
+def decode(text: str) -> Any:
+    """The value of a stored JSON text; programs that write the table themselves may store what Python cannot read.
+
+    Raises InvalidArguments for nesting and integers beyond Python's own limits.
+    """
+    try:
+        return json.loads(text)
+    except (RecursionError, ValueError) as error:
+        raise InvalidArguments(f"The stored JSON cannot be read back: {error}. Enqueue the task again.") from error
+
+
+def check_key(key: Any) -> str | None:
+    """The ordering key of a call as it may be stored; None for a call without one. Raises InvalidArguments."""
+    if key is None:
+        return None
+    if problem := name_problem(key):
+        raise InvalidArguments(f"The ordering key {problem}.")
+    return str.__str__(key)
+
+
+def name_problem(name: Any, longest: int = 255) -> str | None:
+    """Why this cannot name a queue or a key (both stand in indexes), or None. `longest` in characters."""
+    if not isinstance(name, str):
+        return f"must be text, not {type(name).__name__}: use str(…)"
+    if not name:
+        return "must not be empty"
+    if len(name) > longest:
+        return f"has {len(name)} characters, at most {longest} fit: shorten or hash it"
+    return _text_problem(name)
+
+
+def _normalised(name: str, value: Any, limit: int) -> Any:
+    try:
+        return _Walk(limit).copy(value, 0)
+    except _Refused as refused:
+        raise InvalidArguments(refused.at(name)) from refused
+
+
+class _Walk:
+    """One pass over a value; `budget` is a lower bound of the bytes that are left, so that shared parts end too."""
+
+    def __init__(self, budget: int) -> None:
+        self.limit = budget
+        self.budget = budget
+
+    def copy(self, value: Any, depth: int) -> Any:
+        """The value in plain lists, dictionaries, text and numbers, or _Refused."""
+        if value is None or value is True or value is False:
+            return value
+        if isinstance(value, str):
+            return self._text(value)
+        if isinstance(value, (int, float)):
+            return _number(value)
+        if isinstance(value, bytes):
+            return self._text(_decoded(value))
+        if isinstance(value, Mapping):
+            return self._mapping(value, self._enter(value, depth))
+        if isinstance(value, Sequence):
+            return self._sequence(value, self._enter(value, depth))
+        raise _unsupported(value)
+
+    def _enter(self, value: Any, depth: int) -> int:
+        if depth == MAX_DEPTH:
+            raise _Refused(f"More than {MAX_DEPTH} levels, or a container inside itself: flatten it")
+        self._spend(len(value))
+        return depth + 1
+
+    def _spend(self, size: int) -> None:
+        self.budget -= size
+        if self.budget < 0:
+            raise _Refused(_too_large(self.limit))
+
+    def _sequence(self, value: Sequence[Any], depth: int) -> list[Any]:
+        copy = []
+        for index, item in enumerate(value):
+            try:
+                copy.append(self.copy(item, depth))
+            except _Refused as refused:
+                raise refused.within(f"[{index}]") from None
+        return copy
+
+    def _mapping(self, value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
+        copy = {}
+        for key, item in value.items():
+            try:
+                copy[self._key(key)] = self.copy(item, depth)
+            except _Refused as refused:
+                raise refused.within(f"[{_shown(key)}]") from None
+        return copy
+
+    def _key(self, key: Any) -> str:
+        if not isinstance(key, str):
+            raise _Refused(f"Keys must be text, not {type(key).__name__}: use str(key)")
+        return self._text(key)
+
+    def _text(self, value: str) -> str:
+        self._spend(len(value))
+        if problem := _text_problem(value):
+            raise _Refused(f"Text {problem}")
+        return str.__str__(value)
+
+
+def _text_problem(text: str) -> str | None:
+    if "\0" in text:
+        return "holds a NUL character, which PostgreSQL cannot store: remove it"
+    if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+        return "holds half of a surrogate pair, which is not valid Unicode: encode it again"
+    return None
+
+
+def _number(value: int | float) -> int | float:
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise _Refused(f"{float(value)!r} is not a number in JSON: pass None or text")
+        return float(value)
+    if not -INTEGER_LIMIT < value < INTEGER_LIMIT:
+        raise _Refused(f"An integer of more than {MAX_INTEGER_DIGITS} digits: pass it as text")
+    return int(value)
+
+
+def _decoded(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        raise _unsupported(value) from None
+
+
+def _unsupported(value: Any) -> _Refused:
+    instead = next((advice for kind, advice in INSTEAD.items() if isinstance(value, kind)), "pass plain JSON values")
+    return _UnsupportedType(f"Unsupported type {type(value).__name__}: {instead}")
+
+
+def _shown(key: Any) -> str:
+    """A dictionary's key for an error message, harmless and short whatever it is."""
+    return ascii(key)[:40] if isinstance(key, (str, int)) else type(key).__name__
+
+
+def _json(value: Any) -> str:
+    text = ENCODER.encode(value)
+    return TEXT_OR_BIG_FLOAT.sub(_positional, text) if "e+" in text else text
+
+
+def _positional(match: re.Match[str]) -> str:
+    """jsonb drops exponents, so 1e+23 would return as an integer, and another number: with `.0` it stays a float."""
+    token = match[0]
+    return token if token[0] == '"' else f"{Decimal(token):f}.0"
+
+
+def _check_size(what: str, text: str, limit: int) -> None:
+    size = len(text) if text.isascii() else len(text.encode())
+    if size > limit:
+        raise InvalidArguments(f"{what}: {size} bytes of JSON. {_too_large(limit)}.")
+
+
+def _too_large(limit: int) -> str:
+    return (
+        f"At most {limit} bytes of JSON are stored: keep the data elsewhere and pass its key, "
+        "or raise ROWLOCK_MAX_ARGUMENT_BYTES"
+    )
