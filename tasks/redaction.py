@@ -1,0 +1,131 @@
+"""What may be shown and kept: secrets out of arguments and tracebacks, and error texts that PostgreSQL can store.
+
+A value is secret when its argument, or the key above it, contains one of the names in the setting REDACT, in any case.
+"""
+
+import inspect
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, repeat
+from traceback import format_exception
+from typing import Any
+
+from tasks import conf, registry
+from tasks.compat import Task
+
+REDACTED = "[redacted]"
+SHORTEST_SECRET = 4  # characters: replacing shorter ones would riddle a traceback and hide nothing
+LONGEST_TEXT = 100_000  # characters
+NUL_SHOWN = "\\x00"
+
+
+def redact(value: Any) -> Any:
+    """A copy of a JSON value in which what stands under a secret name is replaced, however deep."""
+    names = _secret_names()
+    return _redacted(value, names)
+
+
+def redact_call(task_path: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments of a call as pages and commands may show them.
+
+    Positional arguments have names only where the function is registered; elsewhere they are shown by their keys alone.
+    """
+    names = _secret_names()
+    task = registry.find(task_path)
+    parameters = chain(_positional_names(task) if task else (), repeat(""))
+    shown = [
+        REDACTED if _is_secret(name, names) else _redacted(value, names)
+        for value, name in zip(args, parameters, strict=False)
+    ]
+    return shown, _redacted(dict(kwargs), names)
+
+
+def redact_text(text: str, secrets: Iterable[str]) -> str:
+    """The text without these secrets, in any form in which Python or JSON writes them; short ones are left."""
+    forms = {form for secret in secrets if len(secret) >= SHORTEST_SECRET for form in _forms(secret)}
+    for form in sorted(forms, key=len, reverse=True):
+        text = text.replace(form, REDACTED)
+    return text
+
+
+def storable(text: str, longest: int = LONGEST_TEXT) -> str:
+    """The text as PostgreSQL can keep it: NUL and lone surrogates made visible, the middle left out past `longest`."""
+    text = text.replace("\0", NUL_SHOWN).encode(errors="backslashreplace").decode()
+    if len(text) <= longest:
+        return text
+    half = longest // 2
+    return f"{text[:half]}\n[… {len(text) - 2 * half} characters left out …]\n{text[-half:]}"
+
+
+def describe_exception(
+    error: BaseException, task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[str, str]:
+    """The dotted path of the error's class and its traceback, redacted and storable. Raises nothing.
+
+    A class made inside a function has no path; its nearest base class that has one stands for it.
+    """
+    text = redact_text(_traceback(error), secrets_of(task, args, kwargs))
+    return storable(_class_path(type(error))), storable(text)
+
+
+def secrets_of(task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> set[str]:
+    """The texts of every secret value among the arguments of a call, positional ones by the function's signature."""
+    names = _secret_names()
+    named = chain(zip(_positional_names(task), args, strict=False), kwargs.items())
+    return {text for name, value in named for text in _secret_texts(name, value, names)}
+
+
+def _secret_names() -> list[str]:
+    return [name.casefold() for name in conf.get("REDACT")]
+
+
+def _is_secret(name: str, names: list[str]) -> bool:
+    folded = name.casefold()
+    return any(secret in folded for secret in names)
+
+
+def _redacted(value: Any, names: list[str]) -> Any:
+    if isinstance(value, Mapping):
+        return {key: REDACTED if _is_secret(key, names) else _redacted(item, names) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_redacted(item, names) for item in value]
+    return value
+
+
+def _secret_texts(name: str, value: Any, names: list[str], *, inherited: bool = False) -> Iterator[str]:
+    is_secret = inherited or _is_secret(name, names)
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _secret_texts(key, item, names, inherited=is_secret)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _secret_texts("", item, names, inherited=is_secret)
+    elif is_secret and value is not None and not isinstance(value, bool):
+        yield str(value)
+
+
+def _positional_names(task: Task) -> Iterator[str]:
+    """The name of each positional argument of a call, without the context; `*names` gives its name to the rest."""
+    parameters = list(inspect.signature(task.func).parameters.values())
+    for parameter in parameters[1:] if task.takes_context else parameters:
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            yield from repeat(parameter.name)
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            yield parameter.name
+
+
+def _forms(secret: str) -> set[str]:
+    """A text as it is, as repr() and as JSON write it: an exception's message may quote it in any of them."""
+    return {secret, repr(secret)[1:-1], ascii(secret)[1:-1], json.dumps(secret)[1:-1]}
+
+
+def _traceback(error: BaseException) -> str:
+    try:
+        return "".join(format_exception(error))
+    except Exception as failure:  # noqa: BLE001  a hostile __str__ must not keep the failure from being saved
+        return f"{type(error).__qualname__}: (its traceback could not be written: {type(failure).__qualname__})\n"
+
+
+def _class_path(kind: type[BaseException]) -> str:
+    named = next(base for base in kind.__mro__ if "<" not in base.__qualname__)
+    return f"{named.__module__}.{named.__qualname__}"

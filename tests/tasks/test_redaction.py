@@ -1,0 +1,151 @@
+"""Secrets stay out of what is shown and kept, and every error text can be stored (fault F16)."""
+
+import pytest
+from django.db import connection
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tasks import redaction
+from tasks.redaction import REDACTED
+from tests.tasks import handlers
+
+
+class Error(Exception):
+    class Inner(Exception):
+        pass
+
+
+class Hostile(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no text for you")
+
+
+def raised(error: BaseException) -> BaseException:
+    """The error with a traceback, as a worker gets it."""
+    try:
+        raise error
+    except BaseException as caught:  # noqa: BLE001  SystemExit is one of them
+        return caught
+
+
+def described(error: BaseException, *args: object, **kwargs: object) -> tuple[str, str]:
+    return redaction.describe_exception(raised(error), handlers.log_in, list(args), kwargs)
+
+
+def test_values_under_secret_names_are_replaced_however_deep():
+    value = {
+        "user": "anna",
+        "Password": "x",
+        "db_password_old": {"any": "thing"},
+        "list": [{"API_KEY": 1, "other": [2]}],
+    }
+    assert redaction.redact(value) == {
+        "user": "anna",
+        "Password": REDACTED,
+        "db_password_old": REDACTED,
+        "list": [{"API_KEY": REDACTED, "other": [2]}],
+    }
+    assert value["Password"] == "x"
+
+
+def test_the_names_come_from_the_setting(settings):
+    settings.ROWLOCK = {"REDACT": ["IBAN"]}
+    assert redaction.redact({"iban": 1, "password": 2}) == {"iban": REDACTED, "password": 2}
+
+
+def test_positional_secrets_are_known_by_the_signature():
+    path = handlers.log_in.module_path
+    assert redaction.redact_call(path, ["anna", "hunter2", "t1", "t2"], {"note": {"token": 1}}) == (
+        ["anna", REDACTED, REDACTED, REDACTED],
+        {"note": {"token": REDACTED}},
+    )
+
+
+def test_the_context_takes_no_part_in_the_positions():
+    path = handlers.log_in_with_context.module_path
+    assert redaction.redact_call(path, ["hunter2", "more"], {}) == ([REDACTED, "more"], {})
+
+
+def test_arguments_of_an_unknown_function_are_all_shown_without_what_is_secret_by_its_key():
+    assert redaction.redact_call("not.known", [1, {"token": "x"}], {"password": "x"}) == (
+        [1, {"token": REDACTED}],
+        {"password": REDACTED},
+    )
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"),
+    [
+        (("anna", "hunter2"), {}),
+        (("anna",), {"password": "hunter2"}),
+        (("anna", {"any": ["hunter2"]}), {}),
+        (("anna", "x", "hunter2"), {}),
+        (("anna",), {"password": "x", "note": {"deep": [{"api_key": "hunter2"}]}}),
+    ],
+)
+def test_secret_arguments_are_taken_out_of_the_traceback(args, kwargs):
+    _, text = described(ValueError("no user anna with hunter2"), *args, **kwargs)
+    assert "hunter2" not in text
+    assert f"no user anna with {REDACTED}" in text
+
+
+@pytest.mark.parametrize("secret", ["it's\n\\ tricky", "pässword", 'say "when"', "hunter2 and hunter2"])
+def test_quoted_secrets_are_found_too(secret):
+    error = KeyError(secret)
+    error.add_note(f"{secret} as text, {secret!a} in ASCII")
+    _, text = described(error, "anna", secret)
+    assert secret not in text
+    assert repr(secret)[1:-1] not in text
+    assert ascii(secret)[1:-1] not in text
+
+
+def test_secret_numbers_count_and_short_values_are_left():
+    _, text = described(ValueError("pin 123456, cvv abc"), "anna", [123456, "abc", True, None])
+    assert f"pin {REDACTED}, cvv abc" in text
+
+
+def test_a_secret_that_holds_another_goes_as_a_whole():
+    assert redaction.redact_text("is hunter2hunter2x", ["hunter2", "hunter2hunter2x"]) == f"is {REDACTED}"
+
+
+def test_the_class_is_given_by_its_path():
+    assert described(Error())[0] == "tests.tasks.test_redaction.Error"
+    assert described(Error.Inner())[0] == "tests.tasks.test_redaction.Error.Inner"
+    assert described(SystemExit(3))[0] == "builtins.SystemExit"
+
+
+def test_a_class_made_inside_a_function_is_given_by_its_nearest_importable_base():
+    class Local(Error):
+        pass
+
+    path, text = described(Local("here"))
+    assert path == "tests.tasks.test_redaction.Error"
+    assert "Local: here" in text
+
+
+def test_an_exception_that_cannot_be_written_is_still_described():
+    path, text = described(Hostile())
+    assert path == "tests.tasks.test_redaction.Hostile"
+    assert "Hostile" in text
+
+
+def test_a_failure_without_end_is_cut_in_the_middle():
+    _, text = described(ValueError("start " + "x" * 1_000_000 + " end"))
+    assert len(text) < redaction.LONGEST_TEXT + 100
+    assert text.startswith("Traceback")
+    assert text.endswith(" end\n")
+    assert "characters left out" in text
+
+
+def test_nul_and_surrogates_are_shown():
+    assert redaction.storable("a\0b\udce9") == "a\\x00b\\udce9"
+
+
+@pytest.mark.django_db
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(text=st.text(st.characters(), max_size=300))
+def test_postgresql_keeps_every_storable_text(text):
+    text = redaction.storable(text, longest=100)
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT %s::text", [text])
+        assert cursor.fetchone() == (text,)
