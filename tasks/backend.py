@@ -1,9 +1,18 @@
 """The backend of Django's Tasks framework that keeps its tasks in PostgreSQL."""
 
+import logging
 from typing import Any
 
-from tasks.compat import BaseTaskBackend, TaskResult
+from django.core.checks import CheckMessage
+
+from tasks import checks, declaration, results
+from tasks.arguments import encode_call
+from tasks.compat import FRAMEWORK, BaseTaskBackend, Task, TaskResult, TaskResultDoesNotExist, task_enqueued
 from tasks.declaration import PostgresTask
+from tasks.enqueueing import Calls, Inserted, insert_many, insert_one
+from tasks.models import Task as TaskRow
+
+LARGEST_ID = 2**63 - 1
 
 
 class PostgresBackend(BaseTaskBackend):
@@ -20,5 +29,58 @@ class PostgresBackend(BaseTaskBackend):
         # Without QUEUES every queue name is valid: operators move tasks between queues as they see fit.
         self.queues = set(params.get("QUEUES", ()))
 
-    def enqueue(self, task: PostgresTask, args: Any, kwargs: Any) -> TaskResult:
-        raise NotImplementedError
+    def validate_task(self, task: Task) -> None:
+        """Refuse what could not be stored or run. Raises InvalidTask."""
+        declaration.validate(task)
+        super().validate_task(task)
+
+    def enqueue(self, task: Task, args: Any, kwargs: Any) -> TaskResult:
+        """Write one task in the caller's transaction.
+
+        Raises InvalidTask, or InvalidArguments (a ValueError and TypeError); nothing is enqueued then.
+        """
+        self.validate_task(task)
+        row = insert_one(PostgresTask.of(task), encode_call(args, kwargs))
+        return self._announce(task, row)
+
+    def enqueue_many(self, task: Task, calls: Calls) -> list[int]:
+        """Write one task for each `(args, kwargs)`, all of them or none; gives their ids, in the order of the calls.
+
+        `calls` may be a generator: some thousands of tasks are held in memory and written by one statement at a time.
+        Each has its own ordering key when the task computes it. `task_enqueued` is sent for each when somebody listens.
+        Raises InvalidTask, or InvalidArguments that names the call by its position from 0.
+        """
+        self.validate_task(task)
+        announce = (lambda row: self._announce(task, row)) if somebody_listens() else None
+        return insert_many(PostgresTask.of(task), calls, announce)
+
+    def get_result(self, result_id: str) -> TaskResult:
+        """The result of a task by its id. Raises TaskResultDoesNotExist for unknown and malformed ids alike."""
+        row_id = parsed_id(result_id)
+        row = None if row_id is None else TaskRow.objects.filter(pk=row_id).first()
+        if row is None:
+            raise TaskResultDoesNotExist(result_id)
+        return results.result_of(row, backend=self.alias)
+
+    def check(self, **kwargs: Any) -> list[CheckMessage]:
+        """What `manage.py check` says of this backend's configuration; no query."""
+        return checks.check_backend(self.alias, self.options)
+
+    def _announce(self, task: Task, row: Inserted) -> TaskResult:
+        result = results.enqueued_result(task, row, backend=self.alias)
+        task_enqueued.send(type(self), task_result=result)
+        return result
+
+
+def parsed_id(result_id: Any) -> int | None:
+    """The row's id that a result id stands for, or None when it cannot be one."""
+    text = str(result_id)
+    if not (text.isascii() and text.isdigit() and len(text) <= 19):
+        return None
+    number = int(text)
+    return number if number <= LARGEST_ID and str(number) == text else None
+
+
+def somebody_listens() -> bool:
+    """Whether `task_enqueued` has receivers beyond the framework's own, which writes a line at DEBUG."""
+    return len(task_enqueued.receivers) > 1 or logging.getLogger(FRAMEWORK).isEnabledFor(logging.DEBUG)

@@ -1,11 +1,23 @@
 """What `@task` declares: the framework's Task with the options that this backend adds."""
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Self, cast
 
-from tasks import registry
-from tasks.compat import Task
+from tasks import conf, registry
+from tasks.arguments import Call, check_key, name_problem
+from tasks.compat import InvalidTask, Task
+from tasks.exceptions import InvalidArguments
+
+if TYPE_CHECKING:
+    from tasks.backend import PostgresBackend
+    from tasks.enqueueing import Calls
+
+MAX_ATTEMPTS = range(1, 1001)  # a requeue adds a fresh allowance to a smallint
+PRIORITIES = range(-100, 101)
+YEARS = range(2, 9999)  # those that are valid datetimes in every time zone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +44,90 @@ class PostgresTask(Task):
         Task.__post_init__(self)
         registry.register(self)
 
-    def key_of(self, args: list[Any], kwargs: dict[str, Any]) -> str | None:
-        """The ordering key of one call, or None."""
-        if callable(self.ordering_key):
-            return self.ordering_key(*args, **kwargs)
-        return self.ordering_key
+    @classmethod
+    def of(cls, task: Task) -> "PostgresTask":
+        """The task itself, or one like it when it was declared while another backend was configured."""
+        if isinstance(task, cls):
+            return task
+        return cls(**{field.name: getattr(task, field.name) for field in fields(task)})
+
+    def using(
+        self,
+        *,
+        priority: int | None = None,
+        queue_name: str | None = None,
+        run_after: datetime | None = None,
+        backend: str | None = None,
+        ordering_key: str | None = None,
+    ) -> Self:
+        """A copy with other values for one call; what is None stays as it was declared."""
+        changes = {
+            "priority": priority,
+            "queue_name": queue_name,
+            "run_after": run_after,
+            "backend": backend,
+            "ordering_key": ordering_key,
+        }
+        return replace(self, **{name: value for name, value in changes.items() if value is not None})
+
+    def enqueue_many(self, calls: "Calls") -> list[int]:
+        """Enqueue one task for each `(args, kwargs)`, all or none; gives their ids. See `PostgresBackend`."""
+        return cast("PostgresBackend", self.get_backend()).enqueue_many(self, calls)
+
+    def key_of(self, call: Call) -> str | None:
+        """The ordering key of one call, or None. Raises InvalidArguments when it cannot be had from the arguments."""
+        if not callable(self.ordering_key):
+            return self.ordering_key
+        try:
+            key = self.ordering_key(*call.args, **call.kwargs)
+        except (TypeError, LookupError, AttributeError) as error:
+            raise InvalidArguments(
+                f"The ordering key of {self.module_path} cannot be had from these arguments ({error}): "
+                "call the task with what its `ordering_key` takes."
+            ) from error
+        return check_key(key)
+
+    def attempts_allowed(self) -> int:
+        """The attempts of this task, by itself or by the setting."""
+        return conf.get("MAX_ATTEMPTS") if self.max_attempts is None else self.max_attempts
+
+
+def validate(task: Task) -> None:
+    """Refuse what could not be stored or run, when it is declared and again when it is enqueued.
+
+    Raises InvalidTask that names the option, its value and what it may be.
+    """
+    _require(task, "priority", task.priority in PRIORITIES, "a whole number between -100 and 100")
+    problem = name_problem(task.queue_name)
+    _require(task, "queue_name", problem is None, f"a queue's name; this {problem}")
+    run_after = task.run_after
+    is_time = run_after is None or (isinstance(run_after, datetime) and run_after.year in YEARS)
+    _require(task, "run_after", is_time, "a datetime, or None for now")
+    if isinstance(task, PostgresTask):
+        _validate_options(task)
+
+
+def _validate_options(task: PostgresTask) -> None:
+    key = task.ordering_key
+    attempts = task.max_attempts
+    backoff = task.backoff
+    _require(task, "max_attempts", attempts is None or _is_whole(attempts, MAX_ATTEMPTS), "a whole number, 1 to 1000")
+    _require(task, "timeout", task.timeout is None or _is_positive(task.timeout), "a number of seconds above 0")
+    _require(task, "backoff", backoff is None or callable(backoff), "a callable of the attempt's number")
+    problem = None if key is None or callable(key) else name_problem(key)
+    _require(task, "ordering_key", problem is None, f"text or a callable of the arguments; this {problem}")
+    for flag in ("ordered_by_commit", "durable"):
+        _require(task, flag, isinstance(getattr(task, flag), bool), "True or False")
+
+
+def _require(task: Task, option: str, is_met: bool, demand: str) -> None:
+    if not is_met:
+        raise InvalidTask(f"{option} must be {demand}. ({task.module_path} has {getattr(task, option)!r}.)")
+
+
+def _is_whole(value: Any, allowed: range) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value in allowed
+
+
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf

@@ -11,8 +11,10 @@ _registered: dict[str, "PostgresTask"] = {}
 
 
 def register(task: "PostgresTask") -> None:
-    """Remember the declaration under its path; copies made by `using()` do not replace it."""
-    _registered.setdefault(task.module_path, task)
+    """Remember the declaration under its path; copies made by `using()` do not replace it, a reloaded module does."""
+    known = _registered.get(task.module_path)
+    if known is None or known.func is not task.func:
+        _registered[task.module_path] = task
 
 
 def find(path: str) -> "PostgresTask | None":
