@@ -20,11 +20,19 @@ logger = logging.getLogger(__name__)
 Work = Callable[[], str | None]
 
 
-def run(claim: Claim, task: PostgresTask, worker_id: str, call: Callable[[Work], str | None]) -> Ending:
+def run(
+    claim: Claim,
+    task: PostgresTask,
+    worker_id: str,
+    call: Callable[[Work], str | None],
+    *,
+    owns_connections: bool = True,
+) -> Ending:
     """Run the handler of one claim to its end; an exception of the handler is its outcome, never the caller's.
 
     `call` calls the work that it is given, which runs the handler and gives its return value as JSON text: `plainly`,
-    or in a transaction that holds the task's row.
+    or in a transaction that holds the task's row. Without `owns_connections` none is closed after a failure: they are
+    in the middle of the caller's own transaction (`tasks.testing`).
     """
     started = time.monotonic()
     args, kwargs = claim.arguments()
@@ -54,7 +62,8 @@ def run(claim: Claim, task: PostgresTask, worker_id: str, call: Callable[[Work],
         _finish(result, TaskResultStatus.FAILED)
         # Inside the except block: the framework's logger reads the exception from sys.exc_info().
         task_finished.send_robust(sender, task_result=result)
-        close_broken_connections()
+        if owns_connections:
+            close_broken_connections()
     else:
         _finish(result, TaskResultStatus.SUCCESSFUL)
         task_finished.send_robust(sender, task_result=result)

@@ -1,6 +1,9 @@
 """Task functions that the tests enqueue and run, each declared once."""
 
+from django.db import transaction
+
 from tasks.compat import TaskContext, task
+from tasks.models import Queue
 
 
 @task
@@ -56,3 +59,35 @@ def log_in(user: str, password: object, *tokens: object, note: object = None) ->
 @task(takes_context=True)
 def log_in_with_context(context: TaskContext, password: str, *rest: object) -> None:
     """Takes a secret behind the context."""
+
+
+@task
+def countdown(number: int) -> None:
+    """Enqueues itself again until it is at zero."""
+    if number:
+        countdown.enqueue(number - 1)
+
+
+@task
+def write_then_fail() -> None:
+    Queue.objects.create(name="written")
+    raise ValueError("after the write")
+
+
+@task
+def break_the_transaction() -> None:
+    Queue.objects.bulk_create([Queue(name="twice"), Queue(name="twice")])
+
+
+@task
+def fail_in_joined_atomic() -> None:
+    with transaction.atomic(savepoint=False):
+        Queue.objects.create(name="lost")
+        raise ValueError("the block gives up")
+
+
+@task(ordering_key=lambda key, number: key, takes_context=True)
+def fail_first_by_key(context: TaskContext, key: str, number: int) -> int:
+    if context.attempt == 1:
+        raise ValueError("not yet")
+    return number

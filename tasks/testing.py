@@ -1,0 +1,124 @@
+"""For adopters' tests: see what was enqueued, and run it here and now, in the test's own process and transaction.
+
+    def test_signing_up_sends_one_mail(self):
+        sign_up("anna@example.test")
+        [enqueued] = testing.enqueued(send_mail)
+        self.assertEqual(enqueued.args, ["anna@example.test"])
+        testing.run_due()
+        self.assertEqual(len(mail.outbox), 1)
+
+Claims, attempts, retries, signals and stored errors are a worker's own, inside Django's TestCase too. What differs
+there is that of Django: `transaction.on_commit` waits for a commit that never comes (`captureOnCommitCallbacks`).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Self
+
+from django.db import connection, transaction
+from psycopg.pq import TransactionStatus
+
+from tasks import claims, registry, transitions
+from tasks.claims import Claim, Claimer
+from tasks.compat import Task, TaskResult
+from tasks.models import Task as TaskRow
+from tasks.worker import runner
+
+WORKER_ID = "tests"
+ENDLESS = 1000
+
+BRING_FORWARD = """
+UPDATE tasks_task SET run_after = statement_timestamp()
+WHERE id = (SELECT id FROM tasks_task WHERE status = 'READY' AND run_after > statement_timestamp()
+            ORDER BY run_after, id LIMIT 1)
+"""
+
+
+@dataclass(frozen=True)
+class Enqueued:
+    """A task that waits to be run; `attempt` counts those that failed already."""
+
+    id: int
+    task_path: str
+    args: list[Any]
+    kwargs: dict[str, Any]
+    queue_name: str
+    priority: int
+    run_after: datetime
+    ordering_key: str | None
+    attempt: int
+
+    @classmethod
+    def of(cls, row: TaskRow) -> Self:
+        return cls(**{name: getattr(row, name) for name in cls.__dataclass_fields__})
+
+
+def enqueued(task: Task | None = None) -> list[Enqueued]:
+    """What waits to be run, in the order in which it was enqueued: all of it, or the calls of one task."""
+    rows = TaskRow.objects.ready().order_by("id")
+    if task is not None:
+        rows = rows.filter(task_path=task.module_path)
+    return [Enqueued.of(row) for row in rows]
+
+
+def run_due(limit: int | None = None) -> list[TaskResult]:
+    """Run what is due, and what that enqueues, in a worker's order; gives the results in the order of their end.
+
+    A task that fails is recorded as a worker would, and its retry is due later. Without `limit`, more than 1000 tasks
+    raise RuntimeError. Raises UnknownTask for a function that is registered nowhere.
+    """
+    return _run(_claim, limit)
+
+
+def run_all(limit: int | None = None) -> list[TaskResult]:
+    """Run everything as if time went by: what is due, then what is scheduled, retries until no attempt is left."""
+    return _run(_claim_next, limit)
+
+
+def _run(claim: Callable[[], list[Claim]], limit: int | None) -> list[TaskResult]:
+    results: list[TaskResult] = []
+    while (limit is None or len(results) < limit) and (claimed := claim()):
+        if len(results) == ENDLESS and limit is None:
+            raise RuntimeError(f"{ENDLESS} tasks ran and more are due: does one enqueue itself? Pass a limit.")
+        results.append(_execute(claimed[0]))
+    return results
+
+
+def _claim() -> list[Claim]:
+    return claims.claim(connection, Claimer(WORKER_ID), 1)
+
+
+def _claim_next() -> list[Claim]:
+    while not (claimed := _claim()):
+        with connection.cursor() as cursor:
+            cursor.execute(BRING_FORWARD)
+            if not cursor.rowcount:
+                break
+    return claimed
+
+
+def _execute(claim: Claim) -> TaskResult:
+    task = registry.get(claim.task_path)
+    ending = runner.run(claim, task, WORKER_ID, _in_this_transaction, owns_connections=False)
+    transitions.flush(connection, WORKER_ID, [ending])
+    return task.get_backend().get_result(str(claim.id))
+
+
+def _in_this_transaction(work: runner.Work) -> str | None:
+    """What a handler wrote before it failed stays, as in a worker, unless the database has given up the transaction."""
+    if not connection.in_atomic_block:
+        return runner.plainly(work)
+    savepoint = transaction.savepoint()
+    try:
+        return work()
+    finally:
+        if _is_broken():
+            transaction.set_rollback(False)
+            transaction.savepoint_rollback(savepoint)
+        transaction.savepoint_commit(savepoint)
+
+
+def _is_broken() -> bool:
+    status = connection.connection.info.transaction_status
+    return connection.needs_rollback or status == TransactionStatus.INERROR
