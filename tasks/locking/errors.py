@@ -1,0 +1,20 @@
+"""What PostgreSQL says when somebody else was in the way, by SQLSTATE."""
+
+LOCK_NOT_AVAILABLE = "55P03"
+SERIALIZATION_FAILURE = "40001"
+DEADLOCK_DETECTED = "40P01"
+
+
+def sqlstate(error: BaseException) -> str | None:
+    """The SQLSTATE of a database error, Django's or psycopg's; None for anything else."""
+    return getattr(error, "sqlstate", None) or getattr(error.__cause__, "sqlstate", None)
+
+
+def is_lock_not_available(error: BaseException) -> bool:
+    """Somebody else holds the row, and we were not to wait (any longer)."""
+    return sqlstate(error) == LOCK_NOT_AVAILABLE
+
+
+def is_retryable(error: BaseException) -> bool:
+    """The whole transaction may simply be done again."""
+    return sqlstate(error) in (SERIALIZATION_FAILURE, DEADLOCK_DETECTED)
