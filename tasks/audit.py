@@ -1,7 +1,22 @@
-"""Who changed what by hand: one append-only row of `tasks_intervention` for each target of each action."""
+"""Who changed what by hand: one append-only row of `tasks_intervention` for each target of each action.
 
+A target is `task:4711`, `queue:payouts`, `worker:w7f` or `table:tasks_task`. An action begins with its verb, and says
+after it what was set: `edit queue_name=slow priority=5`. The reason is in the person's own words.
+"""
+
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
+
+from tasks.database import Connection
+
+RECORD = """
+INSERT INTO tasks_intervention (actor, source, action, target, reason, version_before, version_after)
+SELECT %(actor)s::text, %(source)s::text, %(action)s::text, change.target, %(reason)s::text,
+    change.version_before, change.version_after
+FROM unnest(%(targets)s::text[], %(before)s::int[], %(after)s::int[])
+    AS change (target, version_before, version_after)
+"""
 
 
 @dataclass(frozen=True)
@@ -10,3 +25,47 @@ class Who:
 
     actor: str
     source: Literal["page", "command"]
+
+
+class Change(NamedTuple):
+    """One target of an action, with its version before and after where the target has versions."""
+
+    target: str
+    version_before: int | None = None
+    version_after: int | None = None
+
+
+def task(task_id: int) -> str:
+    """The target that names this task."""
+    return f"task:{task_id}"
+
+
+def queue(name: str) -> str:
+    """The target that names this queue."""
+    return f"queue:{name}"
+
+
+def worker(worker_id: str) -> str:
+    """The target that names this worker."""
+    return f"worker:{worker_id}"
+
+
+def table(name: str) -> str:
+    """The target that names a whole table, for what is done to too many rows to name them."""
+    return f"table:{name}"
+
+
+def record(connection: Connection, who: Who, action: str, changes: Iterable[Change], reason: str = "") -> None:
+    """Write one intervention for each change, in the caller's transaction: both stay, or neither."""
+    rows = list(changes)
+    params = {
+        "actor": who.actor,
+        "source": who.source,
+        "action": action,
+        "reason": reason,
+        "targets": [row.target for row in rows],
+        "before": [row.version_before for row in rows],
+        "after": [row.version_after for row in rows],
+    }
+    with connection.cursor() as cursor:
+        cursor.execute(RECORD, params)

@@ -1,0 +1,38 @@
+"""What a person does to the queue by hand. Pages and commands call the same functions and show the same results.
+
+Every function takes `who` acts, leaves one intervention for each thing it changed, in the same transaction, and with
+`dry_run` does all of it and rolls back. None of them waits for a locked row of a task.
+"""
+
+from tasks.actions.cancel import await_cancelled, cancel
+from tasks.actions.chunks import Progress, Selection, short_waits
+from tasks.actions.edit import edit
+from tasks.actions.enqueue import enqueue
+from tasks.actions.prune import prune_history, prune_tasks
+from tasks.actions.queues import configure_queue, pause, resume
+from tasks.actions.recover import recover
+from tasks.actions.requeue import requeue
+from tasks.actions.result import Code, Refusal, Result
+from tasks.actions.workers import NoSuchWorker, stop_worker
+
+__all__ = [
+    "Code",
+    "NoSuchWorker",
+    "Progress",
+    "Refusal",
+    "Result",
+    "Selection",
+    "await_cancelled",
+    "cancel",
+    "configure_queue",
+    "edit",
+    "enqueue",
+    "pause",
+    "prune_history",
+    "prune_tasks",
+    "recover",
+    "requeue",
+    "resume",
+    "short_waits",
+    "stop_worker",
+]

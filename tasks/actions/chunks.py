@@ -1,0 +1,136 @@
+"""The one way in which an action reaches many tasks: chunk by chunk, each a short transaction that waits for nobody.
+
+A chunk locks its rows with SKIP LOCKED, judges each as it is under the lock, and writes the ones that pass in one
+statement. So an action on 100,000 tasks never holds a row for long, cannot deadlock with claims, flushes and sweeps
+(fault F6), and changes nothing that has moved on since it was selected.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from django.db import connection
+
+from tasks import recovery
+from tasks.actions.result import Code, Refusal, Result
+from tasks.audit import Who
+from tasks.database import transaction
+from tasks.filters import TaskFilter, among
+from tasks.models import Task
+from tasks.presence import WorkerState
+from tasks.querysets import TaskQuerySet
+
+CHUNK = 1000
+Selection = Iterable[int] | TaskFilter
+# Called between chunks with how many rows were dealt with, and of how many (None: unknown); False stops the action.
+Progress = Callable[[int, int | None], bool]
+
+# Rows are never waited for; this is for a table that somebody holds whole (ALTER TABLE, VACUUM FULL).
+LIMIT_WAITS = "SET LOCAL lock_timeout = '2s'"
+
+
+@contextmanager
+def short_waits(*, rollback: bool = False) -> Iterator[None]:
+    """A transaction that gives up with 55P03 rather than wait for a lock; with `rollback` nothing of it stays."""
+    with transaction(connection, rollback=rollback):
+        with connection.cursor() as cursor:
+            cursor.execute(LIMIT_WAITS)
+        yield
+
+
+def go_on(done: int, total: int | None) -> bool:
+    """The progress of who neither watches nor stops."""
+    return True
+
+
+class TaskAction(ABC):
+    """What an action refuses, and how it writes the rest. One instance serves one call of `perform`."""
+
+    name: str
+
+    def __init__(self, who: Who, reason: str = "") -> None:
+        self.who = who
+        self.reason = reason
+        self.dead: frozenset[str] = frozenset()
+        self.waiting: dict[str, WorkerState] = {}
+
+    @abstractmethod
+    def refusal(self, task: Task) -> Refusal | None:
+        """Why this row, as it is under the lock, must stay as it is; None lets it pass."""
+
+    @abstractmethod
+    def write(self, tasks: list[Task], result: Result) -> None:
+        """Change the rows that passed, leave one intervention each, and add them to `result`."""
+
+    def is_stale(self, task: Task) -> bool:
+        """Whether the task is PROCESSING under a worker that is dead."""
+        return task.claimed_by in self.dead
+
+    def look_for_dead(self, tasks: TaskQuerySet, *, dry_run: bool) -> None:
+        """Convict who is dead, in two looks, before any row is locked: the looks are 0.3 s apart."""
+        if tasks.processing().exists():
+            sweep = recovery.recover(connection, limit=0, dry_run=dry_run)
+            self.dead = frozenset(sweep.dead)
+            self.waiting = {state.id: state for state in sweep.waiting}
+
+
+def perform(
+    action: TaskAction,
+    selection: Selection,
+    *,
+    versions: Mapping[int, int] | None = None,
+    dry_run: bool = False,
+    progress: Progress = go_on,
+) -> Result:
+    """Do `action` to every selected task that allows it.
+
+    `versions`: the version of each task that the operator saw; a row that moved on is refused. A dry run selects and
+    locks the same rows, writes the same changes, and rolls back.
+    """
+    chosen = TaskFilter.of(selection)
+    ids = chosen.selected_ids()
+    result = Result()
+    for start in range(0, len(ids), CHUNK):
+        with short_waits(rollback=dry_run):
+            _perform_chunk(action, chosen, ids[start : start + CHUNK], versions or {}, result)
+        looked_at = min(start + CHUNK, len(ids))
+        if not progress(looked_at, len(ids)):
+            result.unreached = len(ids) - looked_at
+            break
+    return result
+
+
+def _perform_chunk(
+    action: TaskAction, chosen: TaskFilter, ids: Sequence[int], versions: Mapping[int, int], result: Result
+) -> None:
+    locked = list(
+        chosen.criteria(Task.objects.filter(among(ids))).order_by("id").select_for_update(no_key=True, skip_locked=True)
+    )
+    result.refused |= _passed_over(chosen, set(ids) - {task.id for task in locked})
+    passed = []
+    for task in locked:
+        refusal = _refusal_of_change(task, versions) or action.refusal(task)
+        if refusal:
+            result.refused[task.id] = refusal
+        else:
+            passed.append(task)
+    if passed:
+        action.write(passed, result)
+
+
+def _passed_over(chosen: TaskFilter, ids: set[int]) -> dict[int, Refusal]:
+    """Why the lock did not get these. Who chose by conditions alone is not told of rows that no longer meet them."""
+    if not ids:
+        return {}
+    existing = set(Task.objects.filter(among(ids)).values_list("id", flat=True))
+    matching = set(chosen.criteria(Task.objects.filter(among(ids))).values_list("id", flat=True))
+    refused = dict.fromkeys(matching, Refusal.of_id(Code.LOCKED))
+    if chosen.ids:
+        refused |= dict.fromkeys(existing - matching, Refusal.of_id(Code.UNMATCHED))
+        refused |= dict.fromkeys(ids - existing, Refusal.of_id(Code.MISSING))
+    return refused
+
+
+def _refusal_of_change(task: Task, versions: Mapping[int, int]) -> Refusal | None:
+    seen = versions.get(task.id, task.version)
+    return None if seen == task.version else Refusal.of_row(task, Code.CHANGED, seen=seen)

@@ -1,0 +1,31 @@
+"""Recover by hand: take back now what dead workers held, also from the queues that ask a person."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from django.db import connection as default_connection
+
+from tasks import audit, recovery
+from tasks.audit import Change, Who
+from tasks.database import Connection
+from tasks.recovery import Sweep
+
+
+def recover(
+    who: Who,
+    *,
+    task_ids: Iterable[int] | None = None,
+    limit: int | None = None,
+    reason: str = "",
+    dry_run: bool = False,
+) -> Sweep:
+    """Take back the PROCESSING tasks of dead workers: all, at most `limit`, or those among `task_ids`.
+
+    Each becomes READY, FAILED when it has no attempt left, or CANCELLED when that was asked for.
+    """
+
+    def record(connection: Connection, rows: list[dict[str, Any]]) -> None:
+        changes = [Change(audit.task(row["id"]), row["version_before"], row["version_after"]) for row in rows]
+        audit.record(connection, who, "recover", changes, reason)
+
+    return recovery.recover(default_connection, limit=limit, task_ids=task_ids, dry_run=dry_run, record=record)

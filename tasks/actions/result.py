@@ -1,0 +1,83 @@
+"""What an action did, and what it refused and why."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from tasks.models import Task
+
+
+class Code(StrEnum):
+    """Why a task was refused, for scripts; `SENTENCES` says the same to people."""
+
+    MISSING = "missing"
+    UNMATCHED = "unmatched"
+    LOCKED = "locked"
+    CHANGED = "changed"
+    READY = "ready"
+    LIVE = "live"
+    HELD = "held"
+    WAITING = "waiting"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    FINISHED = "finished"
+    ALREADY = "already"
+    EXHAUSTED = "exhausted"
+
+
+SENTENCES = {
+    Code.MISSING: "there is no such task; it was pruned, or the id is wrong",
+    Code.UNMATCHED: "it does not match the filter that was given with its id",
+    Code.LOCKED: "another session holds its row at this moment; try again",
+    Code.CHANGED: "it changed since you looked (version {seen}): it is {status} at version {version} now; look again",
+    Code.READY: "it is READY already and waits for a worker",
+    Code.LIVE: "worker {claimed_by} is alive and works on it; let it finish, or cancel the task",
+    Code.WAITING: "worker {claimed_by} does not answer, and has {seconds} s left to come back; try again then",
+    Code.HELD: "worker {claimed_by} holds it; only a task that waits to run can be edited",
+    Code.COMPLETED: "it has completed; to have its effect again, enqueue it anew",
+    Code.FAILED: "it failed for good before its worker could end it",
+    Code.FINISHED: "it is {status} already; only a task that waits to run can be edited, so requeue it first",
+    Code.ALREADY: "it was cancelled before",
+    Code.EXHAUSTED: "attempt {attempt} leaves no room for more (at most 32767); enqueue it anew",
+}
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """One task that was left as it is: the code for scripts, the sentence for people, and what the task is now."""
+
+    code: Code
+    sentence: str
+    status: str | None = None
+    version: int | None = None
+
+    @classmethod
+    def of_row(cls, task: Task, code: Code, **details: Any) -> "Refusal":
+        """The refusal of a row that was read; `details` fill the sentence beside the row's own columns."""
+        known = {
+            "status": task.status,
+            "version": task.version,
+            "claimed_by": task.claimed_by,
+            "attempt": task.attempt,
+        }
+        return cls(code, SENTENCES[code].format(**known, **details), task.status, task.version)
+
+    @classmethod
+    def of_id(cls, code: Code) -> "Refusal":
+        """The refusal of an id whose row could not be read."""
+        return cls(code, SENTENCES[code])
+
+
+@dataclass
+class Result:
+    """What became of the tasks of one action.
+
+    `done`: ids that were changed (in a dry run: would be). `asked`: ids whose live worker was asked to end them and
+    has not yet. `refused`: the reason for each id that was left as it is. `unreached`: how many were not looked at
+    because the caller stopped the action between two chunks.
+    """
+
+    done: list[int] = field(default_factory=list)
+    asked: list[int] = field(default_factory=list)
+    refused: dict[int, Refusal] = field(default_factory=dict)
+    unreached: int = 0

@@ -1,0 +1,194 @@
+"""Which tasks an action or a list is about: one object that owns parsing, query and count, for pages and commands."""
+
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, NamedTuple, Protocol, Self
+
+from django.db.models import F, Lookup, OuterRef, Q, Subquery, TextField, Value
+from django.db.models.functions import Concat
+
+from tasks import durations
+from tasks.clock import StatementTimestamp
+from tasks.exceptions import RowlockError
+from tasks.models import Attempt, Task, TaskStatus
+from tasks.querysets import TaskQuerySet
+
+COUNT_CAP = 100_000
+BIGGEST_ID = 2**63 - 1
+
+
+class InvalidFilter(RowlockError, ValueError):
+    """A condition of the filter cannot be read."""
+
+
+class Params(Protocol):
+    """The part of Django's QueryDict that a filter is read from."""
+
+    def getlist(self, key: str) -> list[str]: ...
+
+
+class Count(NamedTuple):
+    """How many tasks match; `capped` says that there are more than `number`, uncounted."""
+
+    number: int
+    capped: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskFilter:
+    """Tasks that match every condition given; within one condition, any of its values.
+
+    `error` is searched for, whatever its case, in the exception and traceback of the latest recorded attempt.
+    `older_than` counts from the creation of the task.
+    """
+
+    ids: tuple[int, ...] = ()
+    statuses: tuple[str, ...] = ()
+    queue_names: tuple[str, ...] = ()
+    task_paths: tuple[str, ...] = ()
+    error: str = ""
+    older_than: timedelta | None = None
+
+    @classmethod
+    def of(cls, selection: "Iterable[int] | TaskFilter") -> "TaskFilter":
+        """The filter itself, or the one that names these ids (each once, in the order given)."""
+        if isinstance(selection, TaskFilter):
+            return selection
+        return cls(ids=tuple(dict.fromkeys(selection)))
+
+    @classmethod
+    def from_params(cls, params: Params) -> Self:
+        """Read `id`, `status`, `queue`, `task`, `error` and `older_than` of a URL's query; the first four may repeat.
+
+        Raises InvalidFilter, which says what is wrong with which value.
+        """
+        return cls(
+            ids=tuple(dict.fromkeys(parse_id(text) for text in given(params, "id"))),
+            statuses=tuple(parse_status(text) for text in given(params, "status")),
+            queue_names=given(params, "queue"),
+            task_paths=given(params, "task"),
+            error=next(iter(given(params, "error")), ""),
+            older_than=next((parse_age(text) for text in given(params, "older_than")), None),
+        )
+
+    def as_params(self) -> list[tuple[str, str]]:
+        """The pairs of a URL's query that `from_params` reads back."""
+        pairs = [("id", str(id)) for id in self.ids]
+        pairs += [("status", status) for status in self.statuses]
+        pairs += [("queue", name) for name in self.queue_names]
+        pairs += [("task", path) for path in self.task_paths]
+        if self.error:
+            pairs.append(("error", self.error))
+        if self.older_than is not None:
+            pairs.append(("older_than", durations.describe(self.older_than)))
+        return pairs
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was asked for, so that every task would match."""
+        return self == type(self)()
+
+    def with_statuses(self, *statuses: str) -> Self:
+        """The same filter about these statuses only."""
+        return replace(self, statuses=statuses)
+
+    def queryset(self) -> TaskQuerySet:
+        """The tasks that match, unordered. No value reaches a field's name: `filter(**request)` is not used."""
+        tasks = Task.objects.all()
+        if self.ids:
+            tasks = tasks.filter(among(self.ids))
+        return self.criteria(tasks)
+
+    def criteria(self, tasks: TaskQuerySet) -> TaskQuerySet:
+        """`tasks` narrowed by every condition but the ids: what must still hold once a row is locked."""
+        if self.statuses:
+            tasks = tasks.filter(status__in=self.statuses)
+        if self.queue_names:
+            tasks = tasks.filter(queue_name__in=self.queue_names)
+        if self.task_paths:
+            tasks = tasks.filter(task_path__in=self.task_paths)
+        if self.error:
+            tasks = tasks.alias(error=latest_error()).filter(error__icontains=self.error)
+        if self.older_than is not None:
+            tasks = tasks.filter(created_at__lt=StatementTimestamp() - self.older_than)
+        return tasks
+
+    def selected_ids(self) -> "array[int]":
+        """The ids to act on, eight bytes each: the ones named, else those that match at this moment, in order.
+
+        In one statement without LIMIT: with it, the planner may walk ten million finished rows in search of a few.
+        """
+        if self.ids:
+            return array("q", self.ids)
+        return array("q", self.queryset().order_by("id").values_list("id", flat=True).iterator(chunk_size=10_000))
+
+    def count(self, cap: int = COUNT_CAP) -> Count:
+        """How many match, counted no further than `cap`."""
+        number = self.queryset().order_by()[: cap + 1].count()
+        return Count(min(number, cap), number > cap)
+
+
+class Among(Lookup):
+    """`lhs = ANY(array)`: `id__in` makes a parameter of each id, and a statement takes no more than 65,535."""
+
+    lookup_name = "among"
+    prepare_rhs = False
+
+    def as_sql(self, compiler: Any, connection: Any) -> tuple[str, tuple[Any, ...]]:
+        lhs, params = self.process_lhs(compiler, connection)
+        return f"{lhs} = ANY(%s::bigint[])", (*params, self.rhs)
+
+
+def among(ids: Iterable[int]) -> Q:
+    """Tasks with one of these ids."""
+    return Q(Among(F("id"), list(ids)))
+
+
+def latest_error() -> Subquery:
+    """The exception and traceback of a task's latest recorded attempt, as one text."""
+    latest = Attempt.objects.filter(task=OuterRef("pk")).order_by("-id")
+    return Subquery(latest.values(text=Concat("exception_class", Value("\n", TextField()), "traceback"))[:1])
+
+
+def given(params: Params, key: str) -> tuple[str, ...]:
+    """The values of `key` that are not blank; raises InvalidFilter for text that PostgreSQL cannot hold."""
+    values = tuple(value for value in params.getlist(key) if value.strip())
+    for value in values:
+        if "\0" in value or not is_encodable(value):
+            raise InvalidFilter(f"The filter `{key}` holds a character that no stored text can hold: remove it.")
+    return values
+
+
+def is_encodable(text: str) -> bool:
+    """Whether `text` is free of lone surrogates, which UTF-8 cannot say."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def parse_id(text: str) -> int:
+    """A task's id; raises InvalidFilter unless it is a whole number in the column's range."""
+    digits = text.strip()
+    if not (digits.isascii() and digits.isdecimal() and len(digits) <= 19 and 1 <= int(digits) <= BIGGEST_ID):
+        raise InvalidFilter(f"{text!r} is not the id of a task: ids are whole numbers from 1, like 4711.")
+    return int(digits)
+
+
+def parse_status(text: str) -> str:
+    """A status, in any case; raises InvalidFilter with the known ones."""
+    status = text.strip().upper()
+    if status not in TaskStatus.values:
+        raise InvalidFilter(f"{text!r} is not a status: choose one of {', '.join(TaskStatus.values)}.")
+    return status
+
+
+def parse_age(text: str) -> timedelta:
+    """A duration such as 7d; raises InvalidFilter with examples."""
+    try:
+        return durations.parse(text)
+    except ValueError as error:
+        raise InvalidFilter(str(error)) from error
