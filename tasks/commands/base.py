@@ -1,0 +1,162 @@
+"""The base class of our commands: what cron, scripts and people may rely on in each of them.
+
+Exit status 0 done or nothing to do, 1 failed or some of it refused, 2 usage, 3 unhealthy, 130 and 143 on INT and TERM.
+With `--json` exactly one object on stdout; everything else that is said goes to stderr. `--dry-run` does the work and
+rolls it back. `-v0` is silent unless something is wrong.
+"""
+
+import json
+import os
+import pwd
+import socket
+from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import DatabaseError, InterfaceError
+
+from tasks.actions import Progress
+from tasks.audit import Who
+from tasks.commands import types
+from tasks.commands.output import ProgressLine, printable, write_line
+from tasks.commands.signals import Interrupted, Signals
+from tasks.exceptions import RowlockError
+
+FAILED, USAGE, UNHEALTHY = 1, 2, 3
+SHOWN_PROBLEMS = 20
+Options = dict[str, Any]
+
+# What the operator can do about an error of the database, by SQLSTATE; a connection that broke has none.
+ADVICE = {
+    "55P03": "Another session holds what this command needs; nothing waits longer than 2 s. Try again.",
+    "57014": "The statement was cancelled, by its timeout or by a person. Try again.",
+    "42P01": "The tables are not there: run `manage.py migrate`.",
+    "42703": "The tables are of another version: run `manage.py migrate`.",
+    "42501": "The database role of this command lacks a right: see the GRANT that PostgreSQL names.",
+    "25006": "The database is read-only, perhaps after a failover: connect to the primary.",
+    "53300": "The database has no connection left: try again, or raise max_connections.",
+    None: "Is the database server running and reachable? Check DATABASE_URL, then try again.",
+}
+
+
+class UsageError(CommandError):
+    """The command line does not say what to do; exit status 2."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, returncode=USAGE)
+
+
+@dataclass
+class Report:
+    """What a command has to say. `data` is its JSON, `text` the same for people; `problems` are lines for stderr.
+
+    A `failure` is the sentence that ends the command with `exit_status`.
+    """
+
+    data: dict[str, Any]
+    text: str
+    problems: list[str] = field(default_factory=list)
+    failure: str = ""
+    exit_status: int = FAILED
+
+
+class OperatorCommand(BaseCommand):
+    """A subclass parses in `add_options`, and calls what does the work in `run`."""
+
+    requires_system_checks: list[str] = []  # they import every page; cron starts this each minute
+    changes_data = True
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--json", action="store_true", help="Print one JSON object on stdout.")
+        if self.changes_data:
+            parser.add_argument("--dry-run", action="store_true", help="Do it and roll it back: nothing changes.")
+            parser.add_argument("--reason", type=types.text, default="", help="Why; the audit keeps it.")
+        self.add_options(parser)
+
+    def add_options(self, parser: CommandParser) -> None:
+        """Add the arguments of this command beside those that all have."""
+
+    @abstractmethod
+    def run(self, options: Options) -> Report:
+        """Do the work; raise UsageError or CommandError when it cannot be done at all."""
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        with Signals() as self.signals:
+            try:
+                failure = self._report(options)
+            except Interrupted as interruption:
+                failure = _interrupted(interruption.number)
+            except CommandError as error:
+                failure = error
+                if options["json"] and error.returncode != USAGE:
+                    write_line(self.stdout, json.dumps({"error": str(error)}))
+        if failure:
+            raise failure
+
+    @contextmanager
+    def chunks(self, options: Options) -> Iterator[Progress]:
+        """The progress of work in chunks: shown on stderr, and stopped between two chunks by a signal."""
+        line = ProgressLine(self.stderr)
+
+        def progress(done: int, total: int | None) -> bool:
+            if options["verbosity"] > 0:
+                line.show(done, total)
+            return self.signals.received is None
+
+        with self.signals.finishing_item():
+            try:
+                yield progress
+            finally:
+                line.close()
+
+    def _report(self, options: Options) -> CommandError | None:
+        """Run and say what came of it; gives the error with which the command must end, if any."""
+        with _explained():
+            report = self.run(options)
+        self._print(report, options)
+        if self.signals.received:
+            return _interrupted(self.signals.received)
+        return CommandError(printable(report.failure), returncode=report.exit_status) if report.failure else None
+
+    def _print(self, report: Report, options: Options) -> None:
+        hidden = len(report.problems) - SHOWN_PROBLEMS
+        for problem in report.problems[:SHOWN_PROBLEMS]:
+            write_line(self.stderr, printable(problem))
+        if hidden > 0:
+            write_line(self.stderr, f"… and {hidden} more; --json lists them all.")
+        if options["json"]:
+            write_line(self.stdout, json.dumps(report.data))
+        elif options["verbosity"] > 0:
+            write_line(self.stdout, printable(report.text))
+
+
+def _interrupted(number: int) -> CommandError:
+    return CommandError("Interrupted: what was done until then stays done.", returncode=128 + number)
+
+
+def operator() -> Who:
+    """Who runs this process: the user that the kernel knows (never the environment's word), and the host."""
+    uid = os.getuid()
+    try:
+        user = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        user = f"uid{uid}"
+    return Who(f"{user}@{socket.gethostname()}", "command")
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Errors of the domain and of the database as one line that says what to do next."""
+    try:
+        yield
+    except RowlockError as error:
+        raise CommandError(str(error)) from error
+    except (DatabaseError, InterfaceError) as error:
+        state = getattr(error.__cause__, "sqlstate", None)
+        if state not in ADVICE:
+            raise
+        what = " ".join(str(error).split())
+        raise CommandError(f"The database refused: {what}. {ADVICE[state]}") from error

@@ -1,0 +1,86 @@
+"""How a command writes: harmless to the terminal, unmoved by a reader that has left, with progress on stderr."""
+
+import contextlib
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from django.core.management.base import OutputWrapper
+
+EVERY_SECONDS = 2.0
+
+
+def printable(text: str) -> str:
+    """`text` with control characters escaped: names come from anybody, and must not drive the operator's terminal.
+
+    >>> printable("queue \\x1b[2J")
+    'queue \\\\x1b[2J'
+    """
+    return "".join(char if char.isprintable() or char == "\n" else ascii(char)[1:-1] for char in text)
+
+
+def counted(number: int, noun: str = "task") -> str:
+    """`1 task`, `2 tasks`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def said(participle: str, options: Mapping[str, Any]) -> str:
+    """`deleted`, or of a dry run `would be deleted`."""
+    return f"would be {participle}" if options["dry_run"] else participle
+
+
+def write_line(stream: OutputWrapper, text: str) -> None:
+    """One line to a stream of the command; when its reader has left (`| head`), what follows goes nowhere."""
+    try:
+        stream.write(text)
+        stream.flush()
+    except BrokenPipeError:
+        abandon(stream)
+
+
+def abandon(stream: OutputWrapper) -> None:
+    """Point the stream's descriptor to nowhere, so that the interpreter's own flush at exit does not fail either."""
+    with contextlib.suppress(OSError, AttributeError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Aligned columns, the first to the left and the others to the right; None shows as a dash."""
+    cells = [list(headings), *(["-" if cell is None else printable(str(cell)) for cell in row] for row in rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(headings))]
+    return "\n".join(_aligned(row, widths) for row in cells)
+
+
+def _aligned(row: list[str], widths: list[int]) -> str:
+    first, *rest = zip(row, widths, strict=True)
+    return "  ".join([first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in rest)]).rstrip()
+
+
+class ProgressLine:
+    """How far the work is: one line rewritten on a terminal, a plain line every two seconds elsewhere."""
+
+    def __init__(self, stream: OutputWrapper) -> None:
+        self.stream = stream
+        self.shown_at = time.monotonic()
+        self.is_on_line = False
+
+    def show(self, done: int, total: int | None) -> None:
+        text = f"{done} done" if total is None else f"{done} of {total} done"
+        if self.stream.isatty():
+            self._rewrite(text if total is None or done < total else "")
+        elif time.monotonic() - self.shown_at >= EVERY_SECONDS:
+            self.shown_at = time.monotonic()
+            write_line(self.stream, f"{text}\n")
+
+    def close(self) -> None:
+        if self.is_on_line:
+            self._rewrite("")
+
+    def _rewrite(self, text: str) -> None:
+        self.is_on_line = bool(text)
+        with contextlib.suppress(BrokenPipeError):
+            self.stream.write(f"\r\033[K{text}", style_func=str, ending="")
+            self.stream.flush()

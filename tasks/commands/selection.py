@@ -1,0 +1,71 @@
+"""What the commands that act on many tasks share: naming them, and telling which of them were refused."""
+
+from typing import Any
+
+from django.core.management.base import CommandParser
+
+from tasks.actions import Result
+from tasks.commands import types
+from tasks.commands.base import Options, Report, UsageError
+from tasks.commands.output import counted, said
+from tasks.filters import TaskFilter
+
+
+def add_filters(parser: CommandParser) -> None:
+    """Ids and the conditions of a TaskFilter; several conditions must hold together."""
+    parser.add_argument("ids", nargs="*", type=types.task_id, metavar="ID", help="Ids of tasks.")
+    group = parser.add_argument_group("filters", "Tasks that match all of these; each but --error may be repeated.")
+    group.add_argument("--status", action="append", default=[], type=types.status, help="Their status.")
+    group.add_argument("--queue", action="append", default=[], type=types.name, help="Their queue.")
+    group.add_argument("--task", action="append", default=[], type=types.text, metavar="PATH", help="Their function.")
+    group.add_argument("--error", default="", type=types.text, help="Text in the error of their latest attempt.")
+    group.add_argument("--older-than", type=types.duration, metavar="D", help="Created longer ago, like 90s or 7d.")
+
+
+def read_filter(options: Options, *, default_status: str) -> TaskFilter:
+    """The filter that the options describe; without ids and --status it is about `default_status` alone.
+
+    Raises UsageError when nothing at all was named: no command acts on every task by mistake.
+    """
+    chosen = TaskFilter(
+        ids=tuple(dict.fromkeys(options["ids"])),
+        statuses=tuple(options["status"]),
+        queue_names=tuple(options["queue"]),
+        task_paths=tuple(options["task"]),
+        error=options["error"],
+        older_than=options["older_than"],
+    )
+    if chosen.is_empty:
+        raise UsageError(
+            "Which tasks? Name ids (4711 4712) or at least one of --status, --queue, --task, --error and --older-than."
+        )
+    if chosen.ids or chosen.statuses:
+        return chosen
+    return chosen.with_statuses(default_status)
+
+
+def report_of(result: Result, verb: str, options: Options, **extra: Any) -> Report:
+    """The report of an action on tasks: `verb` (requeued, edited, cancelled) is also the key of its count."""
+    data = {verb: len(result.done), **extra, "refused": refusals(result), "ids": result.done}
+    if result.unreached:
+        data["unreached"] = result.unreached
+    return Report(
+        data=data,
+        text=f"{counted(len(result.done))} {said(verb, options)}.",
+        problems=[f"Task {id}: {refusal.sentence}." for id, refusal in result.refused.items()],
+        failure=f"{counted(len(result.refused))} refused." if result.refused else "",
+    )
+
+
+def refusals(result: Result) -> list[dict[str, Any]]:
+    """The refused tasks for scripts: a code to branch on, the sentence, and what the task is now."""
+    return [
+        {
+            "id": id,
+            "reason": refusal.code,
+            "message": refusal.sentence,
+            "status": refusal.status,
+            "version": refusal.version,
+        }
+        for id, refusal in result.refused.items()
+    ]

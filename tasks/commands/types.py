@@ -1,0 +1,127 @@
+"""Types of arguments for argparse: each gives the value, or says what is wrong with the text and how to write it."""
+
+import json
+from argparse import ArgumentTypeError
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+from django.utils import timezone
+
+from tasks import arguments, durations, filters
+
+Value = TypeVar("Value")
+FIRST_YEAR, LAST_YEAR = 2000, 9000  # beyond them PostgreSQL stores times that Python cannot read back
+
+
+def _explained(parse: Callable[[str], Value], written: str) -> Value:
+    """argparse hides the message of a ValueError; this one it shows."""
+    try:
+        return parse(written)
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from error
+
+
+def text(written: str) -> str:
+    """Any text that PostgreSQL can store."""
+    if "\0" in written or not filters.is_encodable(written):
+        raise ArgumentTypeError("not valid UTF-8: check the terminal's encoding.")
+    return written
+
+
+def task_id(written: str) -> int:
+    """The id of a task, from 1."""
+    return _explained(filters.parse_id, written)
+
+
+def status(written: str) -> str:
+    """A status, in any case."""
+    return _explained(filters.parse_status, written)
+
+
+def duration(written: str) -> timedelta:
+    """90s, 15m, 12h, 7d or 2w."""
+    return _explained(durations.parse, written)
+
+
+def name(written: str) -> str:
+    """The name of a queue, a worker or an ordering key: not empty, of a length that an index holds."""
+    if problem := arguments.name_problem(written):
+        raise ArgumentTypeError(f"{written!a} {problem}.")
+    return written
+
+
+def priority(written: str) -> int:
+    """A priority, from -100 to 100."""
+    return _whole_number(written, -100, 100, "a priority: a whole number from -100 to 100, where 100 runs first")
+
+
+def count(written: str) -> int:
+    """How many: a whole number from 1."""
+    return _whole_number(written, 1, 10_000_000, "a count: a whole number from 1 to 10000000")
+
+
+def limit(written: str) -> int:
+    """A limit that may be reached and not passed: a whole number from 0."""
+    return _whole_number(written, 0, 2**31 - 1, "a limit: a whole number from 0")
+
+
+def seconds(written: str) -> float:
+    """A number of seconds, from 0."""
+    try:
+        number = float(written)
+    except ValueError:
+        number = -1
+    if not 0 <= number <= 10**9:
+        raise ArgumentTypeError(f"{written!a} is not a number of seconds: write one from 0, like 2.5.")
+    return number
+
+
+def moment(written: str) -> datetime:
+    """A time in ISO 8601; without an offset it is in the project's TIME_ZONE."""
+    try:
+        at = datetime.fromisoformat(written)
+    except ValueError:
+        at = None
+    if at is None or not FIRST_YEAR <= at.year <= LAST_YEAR:
+        raise ArgumentTypeError(
+            f"{written!a} is not a time from {FIRST_YEAR} to {LAST_YEAR}: write it like 2030-01-31T03:00:00+02:00."
+        )
+    return at if at.tzinfo else timezone.make_aware(at, timezone.get_default_timezone())
+
+
+def json_array(written: str) -> list[Any]:
+    """A JSON array: positional arguments."""
+    value = _json(written)
+    if not isinstance(value, list):
+        raise ArgumentTypeError(f"{written!a} is JSON but not an array: write it like '[1, \"two\"]'.")
+    return value
+
+
+def json_object(written: str) -> dict[str, Any]:
+    """A JSON object: keyword arguments."""
+    value = _json(written)
+    if not isinstance(value, dict):
+        raise ArgumentTypeError(f"{written!a} is JSON but not an object: write it like '{{\"name\": 1}}'.")
+    return value
+
+
+def _json(written: str) -> Any:
+    try:
+        return json.loads(written, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise ArgumentTypeError(f"{written[:200]!a} is not JSON: {error}.") from error
+
+
+def _refuse_constant(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON value")
+
+
+def _whole_number(written: str, lowest: int, highest: int, what: str) -> int:
+    try:
+        number = int(written)
+    except ValueError:
+        number = lowest - 1
+    if not lowest <= number <= highest:
+        raise ArgumentTypeError(f"{written!a} is not {what}.")
+    return number

@@ -1,0 +1,37 @@
+"""`cancel_tasks`: tasks that shall not run, or not go on running."""
+
+from django.core.management.base import CommandParser
+
+from tasks import actions
+from tasks.commands import OperatorCommand, Options, Report, operator, types
+from tasks.commands.output import counted
+from tasks.commands.selection import report_of
+
+
+class Command(OperatorCommand):
+    help = (
+        "Cancel tasks. What no live worker holds is CANCELLED at once. What runs is ended by its worker, which this "
+        "command waits for; the rest is told as `cancelling` and is still being ended. Exit status 1 when some were "
+        "refused; --json says why."
+    )
+
+    def add_options(self, parser: CommandParser) -> None:
+        parser.add_argument("ids", nargs="+", type=types.task_id, metavar="ID", help="Ids of tasks.")
+        parser.add_argument(
+            "--wait",
+            type=types.seconds,
+            default=10.0,
+            metavar="SECONDS",
+            help="How long to wait for workers to end what runs (default 10).",
+        )
+
+    def run(self, options: Options) -> Report:
+        who, reason = operator(), options["reason"]
+        with self.chunks(options) as progress:
+            result = actions.cancel(options["ids"], who, reason=reason, dry_run=options["dry_run"], progress=progress)
+            if not options["dry_run"]:
+                actions.await_cancelled(result, who, seconds=options["wait"], reason=reason, progress=progress)
+        report = report_of(result, "cancelled", options, cancelling=result.asked)
+        if result.asked:
+            report.text += f" {counted(len(result.asked))} asked to end and still running."
+        return report

@@ -1,0 +1,26 @@
+"""`configure_queue`: what becomes of a queue's tasks when their worker dies."""
+
+from django.core.management.base import CommandParser
+
+from tasks import actions
+from tasks.commands import OperatorCommand, Options, Report, operator, types
+from tasks.models import Queue
+
+
+class Command(OperatorCommand):
+    help = (
+        "Say what becomes of a queue's tasks when their worker dies: `automatic` takes them back by itself (the "
+        "default), `ask` leaves them to a person, who takes them back on the page or by `recover_tasks`."
+    )
+
+    def add_options(self, parser: CommandParser) -> None:
+        parser.add_argument("name", type=types.name, metavar="NAME", help="The queue.")
+        parser.add_argument("--recovery", required=True, choices=Queue.Recovery.values, help="Who takes tasks back.")
+
+    def run(self, options: Options) -> Report:
+        name, recovery = options["name"], Queue.Recovery(options["recovery"])
+        changed = actions.configure_queue(
+            name, operator(), recovery=recovery, reason=options["reason"], dry_run=options["dry_run"]
+        )
+        text = f"Recovery of queue {name} is {recovery}" + ("." if changed else " as before; nothing changed.")
+        return Report(data={"queue": name, "recovery": recovery, "changed": changed}, text=text)

@@ -1,0 +1,31 @@
+"""`prune_history`: delete old attempts, refused writes, throughput and stopped workers."""
+
+from django.core.management.base import CommandParser
+
+from tasks import actions
+from tasks.commands import OperatorCommand, Options, Report, operator, types
+from tasks.commands.output import counted, said
+
+
+class Command(OperatorCommand):
+    help = (
+        "Delete history of some age: attempts of finished tasks, refused writes, throughput per minute, and stopped "
+        "workers that no row names any more. The audit is never deleted."
+    )
+
+    def add_options(self, parser: CommandParser) -> None:
+        parser.add_argument("--older-than", required=True, type=types.duration, metavar="D", help="Like 7d, 12h, 2w.")
+
+    def run(self, options: Options) -> Report:
+        with self.chunks(options) as progress:
+            tables = actions.prune_history(
+                options["older_than"],
+                operator(),
+                reason=options["reason"],
+                dry_run=options["dry_run"],
+                progress=progress,
+            )
+        deleted = sum(tables.values())
+        parts = ", ".join(f"{name} {number}" for name, number in tables.items())
+        text = f"{counted(deleted, 'row')} {said('deleted', options)}: {parts}."
+        return Report(data={"deleted": deleted, "tables": tables}, text=text)

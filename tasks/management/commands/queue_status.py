@@ -1,0 +1,123 @@
+"""`queue_status`: the numbers of every queue and worker, and whether they are within limits."""
+
+from typing import Any
+
+from django.core.management.base import CommandParser
+
+from tasks import stats
+from tasks.actions import short_waits
+from tasks.commands import OperatorCommand, Options, Report, types
+from tasks.commands.base import UNHEALTHY
+from tasks.commands.output import table
+from tasks.presence import WorkerState
+from tasks.stats import Numbers, QueueNumbers
+
+QUEUE_HEADINGS = ("QUEUE", "READY", "OLDEST", "SCHEDULED", "PROCESSING", "STALE", "FAILED", "COMPLETED/H", "STATE")
+WORKER_HEADINGS = ("WORKER", "HOST", "PID", "LIFE", "HEARTBEAT", "TASK")
+
+
+class Command(OperatorCommand):
+    help = (
+        "Show every queue and worker. Exit status 3 when a limit is passed, for cron and monitoring. "
+        "`stale` are PROCESSING tasks whose worker does not answer."
+    )
+    changes_data = False
+
+    def add_options(self, parser: CommandParser) -> None:
+        parser.add_argument("--max-stale", type=types.limit, metavar="N", help="Stale tasks allowed in all queues.")
+        parser.add_argument(
+            "--max-ready-age", type=types.seconds, metavar="SECONDS", help="How long a due task may wait, in any queue."
+        )
+
+    def run(self, options: Options) -> Report:
+        with short_waits():
+            numbers = stats.collect()
+        problems = [*stale_problems(numbers, options["max_stale"]), *age_problems(numbers, options["max_ready_age"])]
+        return Report(
+            data={
+                "overdue": [],
+                "queues": [queue_data(queue) for queue in numbers.queues],
+                "workers": [worker_data(worker) for worker in numbers.workers],
+            },
+            text=f"{queue_table(numbers)}\n\n{worker_table(numbers)}",
+            problems=problems,
+            failure="Unhealthy: a limit is passed." if problems else "",
+            exit_status=UNHEALTHY,
+        )
+
+
+def stale_problems(numbers: Numbers, most: int | None) -> list[str]:
+    stale = {queue.name: queue.stale for queue in numbers.queues if queue.stale}
+    if most is None or sum(stale.values()) <= most:
+        return []
+    where = ", ".join(f"{number} in {name}" for name, number in stale.items())
+    return [f"Stale tasks: {where}; allowed are {most}. Start a worker, or run `recover_tasks`."]
+
+
+def age_problems(numbers: Numbers, most: float | None) -> list[str]:
+    if most is None:
+        return []
+    return [
+        f"Queue {queue.name}: a due task waits for {queue.oldest_ready_seconds:.0f} s, allowed are {most:g}. "
+        + ("The queue is paused: `resume_queue` it." if queue.paused else "Are enough workers running?")
+        for queue in numbers.queues
+        if (queue.oldest_ready_seconds or 0) > most
+    ]
+
+
+def queue_data(queue: QueueNumbers) -> dict[str, Any]:
+    return {**vars(queue), "oldest_ready_seconds": rounded(queue.oldest_ready_seconds)}
+
+
+def worker_data(worker: WorkerState) -> dict[str, Any]:
+    return {
+        "id": worker.id,
+        "hostname": worker.hostname,
+        "pid": worker.pid,
+        "alive": worker.is_alive,
+        "heartbeat_age_seconds": rounded(worker.heartbeat_age_seconds),
+        "life": worker.life,
+        "queues": worker.queues,
+        "current_task_id": worker.current_task_id,
+    }
+
+
+def queue_table(numbers: Numbers) -> str:
+    rows = [
+        (
+            queue.name,
+            queue.ready,
+            age(queue.oldest_ready_seconds),
+            queue.scheduled,
+            queue.processing,
+            queue.stale,
+            queue.failed,
+            queue.completed_last_hour,
+            "paused" if queue.paused else queue.recovery,
+        )
+        for queue in numbers.queues
+    ]
+    return table(QUEUE_HEADINGS, rows) if rows else "No queue has a task yet."
+
+
+def worker_table(numbers: Numbers) -> str:
+    rows = [
+        (
+            worker.id,
+            worker.hostname,
+            worker.pid,
+            worker.life,
+            age(worker.heartbeat_age_seconds),
+            worker.current_task_id,
+        )
+        for worker in numbers.workers
+    ]
+    return table(WORKER_HEADINGS, rows) if rows else "No worker is running: start one with `manage.py run_worker`."
+
+
+def rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)
+
+
+def age(seconds: float | None) -> str | None:
+    return None if seconds is None else f"{seconds:.0f} s"

@@ -1,0 +1,59 @@
+"""`recover_tasks`: take back what dead workers held."""
+
+from typing import Any
+
+from django.core.management.base import CommandParser
+
+from tasks import actions
+from tasks.commands import OperatorCommand, Options, Report, operator, types
+from tasks.commands.output import counted, said
+from tasks.presence import WorkerState
+
+
+class Command(OperatorCommand):
+    help = (
+        "Take back the PROCESSING tasks of dead workers: READY again, or FAILED when no attempt is left. Workers do "
+        "this by themselves; this command also does it for queues whose recovery is `ask`, for whoever runs it is "
+        "the person that they ask. It takes two looks 0.3 s apart when a worker has just died."
+    )
+
+    def add_options(self, parser: CommandParser) -> None:
+        parser.add_argument("--limit", type=types.count, help="Take back at most so many tasks.")
+
+    def run(self, options: Options) -> Report:
+        sweep = actions.recover(
+            operator(), limit=options["limit"], reason=options["reason"], dry_run=options["dry_run"]
+        )
+        data = {
+            "requeued": len(sweep.requeued),
+            "failed": len(sweep.failed),
+            "cancelled": len(sweep.cancelled),
+            "ids": sorted(row["id"] for row in sweep.rows),
+            "dead_workers": sorted(sweep.dead),
+            "waiting": [
+                {"worker": state.id, "life": state.life, "seconds": seconds_left(state)} for state in sweep.waiting
+            ],
+        }
+        text = (
+            f"{counted(len(sweep.rows))} of {counted(len(sweep.dead), 'dead worker')} {said('taken back', options)}: "
+            f"{data['requeued']} READY, {data['failed']} FAILED, {data['cancelled']} CANCELLED."
+        )
+        return Report(data=data, text=text, problems=[sentence(state) for state in sweep.waiting])
+
+
+def waiting_data(state: WorkerState) -> dict[str, Any]:
+    """A worker that may not be given up yet, for scripts."""
+    return {"worker": state.id, "life": state.life, "seconds": seconds_left(state)}
+
+
+def seconds_left(state: WorkerState) -> float:
+    """For how long the worker may still come back."""
+    return round(max(0.0, state.grace_seconds, state.lease_seconds - (state.heartbeat_age_seconds or 0)), 1)
+
+
+def sentence(state: WorkerState) -> str:
+    """Why the tasks of this worker were left with it."""
+    return (
+        f"Worker {state.id} does not answer, but the database restarted a moment ago: it has {seconds_left(state)} s "
+        "left to come back before its tasks are taken. Run this again then."
+    )

@@ -1,0 +1,37 @@
+"""`requeue_tasks`: FAILED, CANCELLED or stale PROCESSING tasks run again."""
+
+from django.core.management.base import CommandParser
+
+from tasks import actions
+from tasks.commands import OperatorCommand, Options, Report, UsageError, operator
+from tasks.commands.selection import add_filters, read_filter, report_of
+
+
+class Command(OperatorCommand):
+    help = (
+        "Make FAILED, CANCELLED or stale PROCESSING tasks READY, with a fresh allowance of attempts. "
+        "Filters without --status mean FAILED tasks. Exit status 1 when some were refused; --json says why."
+    )
+
+    def add_options(self, parser: CommandParser) -> None:
+        add_filters(parser)
+        parser.add_argument(
+            "--force",
+            action="store_true",
+            help="Take tasks from live workers too: their effect may happen twice. Needs --reason.",
+        )
+
+    def run(self, options: Options) -> Report:
+        chosen = read_filter(options, default_status="FAILED")
+        if options["force"] and not options["reason"].strip():
+            raise UsageError("--force takes tasks from live workers, so say why: add --reason TEXT.")
+        with self.chunks(options) as progress:
+            result = actions.requeue(
+                chosen,
+                operator(),
+                reason=options["reason"],
+                force=options["force"],
+                dry_run=options["dry_run"],
+                progress=progress,
+            )
+        return report_of(result, "requeued", options)

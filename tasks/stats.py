@@ -1,0 +1,166 @@
+"""The numbers of the queue and its workers, for `queue_status`, the pages and the metrics.
+
+They stay fast beside ten million finished rows: every count runs on a partial index, is capped for each queue, and what
+completed is read from the per-minute rollup.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.db import connection as default_connection
+
+from tasks import presence
+from tasks.database import Connection, fetch
+from tasks.presence import Life, WorkerState
+
+COUNT_CAP = 1_000_000
+# Whoever took these tasks is not at work on them. RESTARTED is not among them: after a restart of the database every
+# worker is, for a moment.
+GONE = (Life.DEAD, Life.MISSING, Life.SILENT)
+
+# A loose scan over (queue, priority), as in the claim: the oldest due row of each pair is its first, so that the age
+# is exact however many rows there are.
+UNKEYED_READY = """
+WITH RECURSIVE queue (name) AS (
+    (SELECT queue_name FROM tasks_task WHERE status = 'READY' AND ordering_key IS NULL ORDER BY queue_name LIMIT 1)
+    UNION ALL
+    SELECT (SELECT task.queue_name FROM tasks_task AS task
+            WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.queue_name > queue.name
+            ORDER BY task.queue_name LIMIT 1)
+    FROM queue WHERE queue.name IS NOT NULL
+), pair AS (
+    (SELECT queue.name, first.priority FROM queue, LATERAL (
+        SELECT task.priority FROM tasks_task AS task
+        WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.queue_name = queue.name
+        ORDER BY task.priority DESC LIMIT 1) AS first)
+    UNION ALL
+    SELECT pair.name, next.priority FROM pair, LATERAL (
+        SELECT task.priority FROM tasks_task AS task
+        WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.queue_name = pair.name
+          AND task.priority < pair.priority
+        ORDER BY task.priority DESC LIMIT 1) AS next
+), oldest AS (
+    SELECT pair.name, min(first.run_after) AS due_since FROM pair, LATERAL (
+        SELECT task.run_after FROM tasks_task AS task
+        WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.queue_name = pair.name
+          AND task.priority = pair.priority AND task.run_after <= statement_timestamp()
+        ORDER BY task.run_after LIMIT 1) AS first
+    GROUP BY pair.name
+)
+SELECT queue.name AS queue_name, counted.ready, counted.scheduled,
+    extract(epoch FROM statement_timestamp() - oldest.due_since)::float8 AS oldest_ready_seconds
+FROM queue LEFT JOIN oldest ON oldest.name = queue.name, LATERAL (
+    SELECT count(*) FILTER (WHERE run_after <= statement_timestamp()) AS ready,
+        count(*) FILTER (WHERE run_after > statement_timestamp()) AS scheduled
+    FROM (SELECT task.run_after FROM tasks_task AS task
+          WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.queue_name = queue.name
+          LIMIT %(cap)s::int) AS capped
+) AS counted
+WHERE queue.name IS NOT NULL
+"""
+
+KEYED_READY = """
+SELECT queue_name, count(*) FILTER (WHERE run_after <= statement_timestamp()) AS ready,
+    count(*) FILTER (WHERE run_after > statement_timestamp()) AS scheduled,
+    extract(epoch FROM statement_timestamp() - min(run_after) FILTER (WHERE run_after <= statement_timestamp()))::float8
+        AS oldest_ready_seconds
+FROM (SELECT queue_name, run_after, status FROM tasks_task
+      WHERE ordering_key IS NOT NULL AND status IN ('READY', 'PROCESSING') LIMIT %(cap)s::int) AS capped
+WHERE status = 'READY' GROUP BY queue_name
+"""
+
+PROCESSING = """
+SELECT queue_name, claimed_by, count(*) AS number
+FROM (SELECT queue_name, claimed_by FROM tasks_task WHERE status = 'PROCESSING' LIMIT %(cap)s::int) AS capped
+GROUP BY queue_name, claimed_by
+"""
+
+FAILED = """
+SELECT queue_name, count(*) AS failed
+FROM (SELECT queue_name FROM tasks_task WHERE status = 'FAILED' LIMIT %(cap)s::int) AS capped
+GROUP BY queue_name
+"""
+
+COMPLETED = """
+SELECT queue_name, sum(completed)::bigint AS completed_last_hour FROM tasks_throughput
+WHERE minute > statement_timestamp() - interval '1 hour' GROUP BY queue_name
+"""
+
+CONFIGURED = "SELECT name, paused, recovery FROM tasks_queue"
+
+
+@dataclass
+class QueueNumbers:
+    """One queue at one moment. `stale`: PROCESSING tasks whose worker does not answer; ages in seconds.
+
+    Counts stop at the cap of the statement that found them; `oldest_ready_seconds` is None when nothing is due.
+    """
+
+    name: str
+    ready: int = 0
+    scheduled: int = 0
+    processing: int = 0
+    stale: int = 0
+    failed: int = 0
+    completed_last_hour: int = 0
+    oldest_ready_seconds: float | None = None
+    paused: bool = False
+    recovery: str = "automatic"
+
+
+@dataclass
+class Numbers:
+    """The queues by name, and every worker that lives or holds tasks."""
+
+    queues: list[QueueNumbers] = field(default_factory=list)
+    workers: list[WorkerState] = field(default_factory=list)
+
+
+def collect(connection: Connection | None = None, *, cap: int = COUNT_CAP) -> Numbers:
+    """The numbers of every queue that has a task, a setting or a worker of its own, and of every worker."""
+    connection = connection or default_connection
+    queues: defaultdict[str, QueueNumbers] = _Queues()
+    _add_ready(connection, queues, cap)
+    processing = fetch(connection, PROCESSING, {"cap": cap})
+    # The workers are looked at after their tasks: one that was born in between is not taken for missing.
+    workers = presence.states(connection=connection)
+    _add_processing(queues, processing, workers)
+    for row in fetch(connection, FAILED, {"cap": cap}):
+        queues[row["queue_name"]].failed = row["failed"]
+    for row in fetch(connection, COMPLETED):
+        queues[row["queue_name"]].completed_last_hour = row["completed_last_hour"]
+    for row in fetch(connection, CONFIGURED):
+        queues[row["name"]].paused, queues[row["name"]].recovery = row["paused"], row["recovery"]
+    for name in {name for worker in workers.values() if worker.is_alive for name in worker.queues or ()}:
+        queues[name]  # an idle queue that a worker serves is shown too
+    return Numbers([queues[name] for name in sorted(queues)], sorted(workers.values(), key=lambda worker: worker.id))
+
+
+class _Queues(defaultdict[str, QueueNumbers]):
+    """A queue appears with the first number that names it."""
+
+    def __missing__(self, name: str) -> QueueNumbers:
+        self[name] = QueueNumbers(name)
+        return self[name]
+
+
+def _add_ready(connection: Connection, queues: defaultdict[str, QueueNumbers], cap: int) -> None:
+    for statement in (UNKEYED_READY, KEYED_READY):
+        for row in fetch(connection, statement, {"cap": cap}):
+            queue = queues[row["queue_name"]]
+            queue.ready += row["ready"]
+            queue.scheduled += row["scheduled"]
+            ages = [age for age in (queue.oldest_ready_seconds, row["oldest_ready_seconds"]) if age is not None]
+            queue.oldest_ready_seconds = max(ages, default=None)
+
+
+def _add_processing(
+    queues: defaultdict[str, QueueNumbers], rows: list[dict[str, Any]], workers: dict[str, WorkerState]
+) -> None:
+    for row in rows:
+        queue = queues[row["queue_name"]]
+        queue.processing += row["number"]
+        worker = workers.get(row["claimed_by"])
+        if worker is not None and worker.life in GONE:
+            queue.stale += row["number"]

@@ -1,0 +1,68 @@
+"""Running the project's management commands: in this process for most tests, as a process of its own for the rest."""
+
+import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from django.conf import settings
+from django.core.management import load_command_class
+from django.core.management.base import CommandError
+from django.db import connection
+
+from tests.databases import named
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a command ended, and what it said where."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+    @property
+    def data(self) -> Any:
+        """The one JSON object on stdout; fails when there is anything else."""
+        return json.loads(self.stdout)
+
+
+def run(name: str, *argv: object) -> Outcome:
+    """Run a command as `manage.py` does, but inside the test's own transaction and connection."""
+    out, err = io.StringIO(), io.StringIO()
+    command = load_command_class("tasks", name)
+    command._called_from_command_line = True
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            options = vars(command.create_parser("manage.py", name).parse_args([str(part) for part in argv]))
+            command.execute(*options.pop("args", ()), stdout=out, stderr=err, **options)
+        except CommandError as error:
+            err.write(f"{type(error).__name__}: {error}\n")
+            return Outcome(error.returncode, out.getvalue(), err.getvalue())
+        except SystemExit as end:
+            return Outcome(int(end.code or 0), out.getvalue(), err.getvalue())
+    return Outcome(0, out.getvalue(), err.getvalue())
+
+
+def database_url() -> str:
+    """The address of the test's own database, for other processes."""
+    return named(os.environ["DATABASE_URL"], connection.settings_dict["NAME"])
+
+
+def start(name: str, *argv: object, **popen: Any) -> subprocess.Popen[str]:
+    """Start `manage.py NAME …` on the test's database; stdout and stderr are pipes unless `popen` says otherwise."""
+    environment = {**os.environ, "DATABASE_URL": database_url(), **popen.pop("env", {})}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    line = [sys.executable, "manage.py", name, *map(str, argv)]
+    return subprocess.Popen(line, cwd=settings.BASE_DIR, env=environment, **{**pipes, **popen})
+
+
+def run_process(name: str, *argv: object, **popen: Any) -> Outcome:
+    """Run `manage.py NAME …` to its end."""
+    with start(name, *argv, **popen) as process:
+        out, err = process.communicate(timeout=60)
+    return Outcome(process.returncode, out or "", err or "")

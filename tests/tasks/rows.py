@@ -1,0 +1,73 @@
+"""Tasks in each of their states, and workers alive, dead and just dead: the rungs that tests start from."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django.db import connection
+from django.utils import timezone
+
+from tasks import presence
+from tasks.models import Task, Worker
+from tests.sessions import session
+from tests.waiting import wait_until
+
+NOTHING = "tests.tasks.handlers.nothing"
+
+
+def ready(**columns: Any) -> Task:
+    return create(status="READY", **columns)
+
+
+def processing(worker_id: str, **columns: Any) -> Task:
+    defaults = {"attempt": 1, "started_at": timezone.now(), "version": 2}
+    return create(status="PROCESSING", claimed_by=worker_id, **{**defaults, **columns})
+
+
+def failed(**columns: Any) -> Task:
+    return create(status="FAILED", **{"attempt": 5, "version": 11, "finished_at": timezone.now(), **columns})
+
+
+def cancelled(**columns: Any) -> Task:
+    return create(status="CANCELLED", **{"version": 2, "finished_at": timezone.now(), **columns})
+
+
+def completed(**columns: Any) -> Task:
+    return create(status="COMPLETED", **{"attempt": 1, "version": 3, "finished_at": timezone.now(), **columns})
+
+
+def create(**columns: Any) -> Task:
+    """The row as the database has it, its defaults included."""
+    task = Task.objects.create(**{"task_path": NOTHING, **columns})
+    task.refresh_from_db()
+    return task
+
+
+def many(number: int, **columns: Any) -> list[int]:
+    """The ids of so many equal rows."""
+    rows = [Task(**{"task_path": NOTHING, **columns}) for _ in range(number)]
+    return [task.pk for task in Task.objects.bulk_create(rows)]
+
+
+@contextmanager
+def living_worker(worker_id: str = "w-alive", **columns: Any) -> Iterator[str]:
+    """A worker with its row, its presence lock and a fresh heartbeat; needs a test with committed transactions."""
+    Worker.objects.create(id=worker_id, hostname="host", pid=1, **columns)
+    with session(f"rowlock:worker:{worker_id}", autocommit=True) as conn:
+        assert presence.take(conn, worker_id)
+        assert presence.confirm(conn, worker_id)
+        yield worker_id
+
+
+def dead_worker(worker_id: str = "w-dead") -> str:
+    """A worker that recovery has convicted before."""
+    Worker.objects.create(id=worker_id, hostname="host", pid=1, stopped_at=timezone.now(), stop_reason="convicted")
+    return worker_id
+
+
+def just_died_worker(worker_id: str = "w-died") -> str:
+    """A worker whose session has ended a moment ago: its presence is gone, and nobody has looked yet."""
+    with living_worker(worker_id):
+        pass
+    wait_until(lambda: not presence.states([worker_id], connection)[worker_id].held)
+    return worker_id
