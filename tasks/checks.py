@@ -1,9 +1,134 @@
-"""System checks: what `manage.py check` says of the queue's configuration."""
+"""System checks: what `manage.py check` says of the queue's configuration.
 
+The server's version is not among them: Django itself refuses to work with one that is too old.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
-from django.core.checks import CheckMessage
+import psycopg
+from django.apps import apps
+from django.conf import settings
+from django.core.checks import CheckMessage, Error, Tags, Warning, register
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connection
+from django.db.migrations.loader import MigrationLoader
+from psycopg.conninfo import conninfo_to_dict
+
+from tasks import conf
+
+HOME = Path(__file__).resolve().parent.parent  # where our apps stand side by side
+OUR_APPS = ("dashboard", "orders", "tasks")
+POOLER_PORT = "6432"
+MOST_ATTEMPTS = 1000
+ABOVE_ZERO = ("LEASE_SECONDS", "SWEEP_SECONDS", "MAX_ATTEMPTS", "MAX_ARGUMENT_BYTES")
 
 
-def check_backend(alias: str, options: dict[str, Any]) -> list[CheckMessage]:
-    return []
+def check_backend(alias: str, options: Mapping[str, Any]) -> list[CheckMessage]:
+    """What can be told without a query of one backend in TASKS and of what it stands on."""
+    return [*_options(alias, options), *_database(), *_direct_url(), *_settings(), *_app_names()]
+
+
+def _options(alias: str, options: Mapping[str, Any]) -> Iterator[CheckMessage]:
+    for name in options:
+        hint = f"Remove it from TASKS[{alias!r}]['OPTIONS']; Rowlock is configured by the setting ROWLOCK."
+        yield Error(f"PostgresBackend has no option {name!r}.", hint=hint, id="rowlock.E001")
+
+
+def _database() -> Iterator[CheckMessage]:
+    if connection.vendor != "postgresql":
+        yield Error(
+            f"The tasks are kept in PostgreSQL, but DATABASES['default'] is {connection.vendor}.",
+            hint="Set DATABASE_URL to a PostgreSQL 14 or newer.",
+            id="rowlock.E002",
+        )
+
+
+def _direct_url() -> Iterator[CheckMessage]:
+    database = connection.settings_dict
+    url = conf.get("DIRECT_DATABASE_URL")
+    if not url:
+        if str(database.get("PORT")) == POOLER_PORT or database.get("DISABLE_SERVER_SIDE_CURSORS"):
+            yield Warning(
+                "DATABASE_URL seems to lead through a pooling proxy, and DIRECT_DATABASE_URL is not set.",
+                hint="Without a direct way workers are not woken at once, and a dead one is known only when its "
+                "lease is over. Set DIRECT_DATABASE_URL to the same database past the proxy.",
+                id="rowlock.W001",
+            )
+        return
+    try:
+        name = conninfo_to_dict(url).get("dbname")
+    except psycopg.ProgrammingError as error:
+        yield Error(
+            f"DIRECT_DATABASE_URL cannot be read: {str(error).strip()}.",
+            hint="Write it like postgres://user:password@host:5432/name.",
+            id="rowlock.E003",
+        )
+        return
+    if name != database.get("NAME"):
+        yield Error(
+            f"DIRECT_DATABASE_URL leads to the database {name!r}, DATABASE_URL to {database.get('NAME')!r}.",
+            hint="Presence locks and notifications are seen only within one database: name the same one.",
+            id="rowlock.E004",
+        )
+
+
+def _settings() -> Iterator[CheckMessage]:
+    for key in sorted(set(getattr(settings, "ROWLOCK", {})) - set(conf.SETTINGS)):
+        known = ", ".join(sorted(conf.SETTINGS))
+        yield Warning(f"ROWLOCK has no key {key!r}.", hint=f"Its keys are {known}.", id="rowlock.W002")
+    for key in conf.SETTINGS:
+        try:
+            problem = _problem(key, conf.get(key))
+        except ImproperlyConfigured as error:
+            problem = str(error)
+        if problem:
+            hint = f"Correct ROWLOCK[{key!r}] or {conf.SETTINGS[key].variable}."
+            yield Error(problem, hint=hint, id="rowlock.E005")
+
+
+def _problem(key: str, value: Any) -> str | None:
+    if key in ABOVE_ZERO and not (isinstance(value, (int, float)) and value > 0):
+        return f"{key} is {value!r}, not a number above 0."
+    if key == "MAX_ATTEMPTS" and (not isinstance(value, int) or value > MOST_ATTEMPTS):
+        return f"MAX_ATTEMPTS is {value!r}, not a whole number from 1 to {MOST_ATTEMPTS}."
+    return None
+
+
+def _app_names() -> Iterator[CheckMessage]:
+    for label in OUR_APPS:
+        if apps.is_installed(label) and not _is_ours(label):
+            yield Error(
+                f"The installed app {label!r} is not Rowlock's: {apps.get_app_config(label).path}.",
+                hint="Two packages have this name, and the first on the import path wins. Run Rowlock beside the "
+                "other project, in a checkout of its own on the same database.",
+                id="rowlock.E006",
+            )
+
+
+def _is_ours(label: str) -> bool:
+    return Path(apps.get_app_config(label).path).resolve().parent == HOME
+
+
+@register(Tags.database)
+def check_migrations(databases: list[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
+    """Whether another project with an app of the same name has migrated this schema: our tables may never come."""
+    if "default" not in (databases or ()):
+        return []
+    loader = MigrationLoader(connection)
+    strangers = [
+        f"{label}.{name}"
+        for label, name in loader.applied_migrations
+        if label in OUR_APPS and apps.is_installed(label) and (label, name) not in loader.disk_migrations
+    ]
+    if not strangers:
+        return []
+    return [
+        Warning(
+            f"This database has migrations that Rowlock does not know: {', '.join(sorted(strangers)[:5])}.",
+            hint="Either a newer Rowlock has run here, or another project has an app of this name: then give Rowlock "
+            "a schema of its own with ?options=-csearch_path%3Drowlock in DATABASE_URL.",
+            id="rowlock.W003",
+        )
+    ]

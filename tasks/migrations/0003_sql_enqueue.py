@@ -13,8 +13,7 @@ ALTER TABLE tasks_task ADD CONSTRAINT tasks_task_run_after_readable
 """
 ANY_TIME = "ALTER TABLE tasks_task DROP CONSTRAINT tasks_task_run_after_readable;"
 
-# search_path is that of the migration, so that callers with another one reach these tables. The advisory lock is the
-# one that tasks/enqueueing.py takes.
+# The advisory lock is the one that tasks/enqueueing.py takes.
 ENQUEUE = """
 CREATE FUNCTION rowlock_enqueue(
     task_path text,
@@ -26,7 +25,7 @@ CREATE FUNCTION rowlock_enqueue(
     ordering_key text DEFAULT NULL,
     max_attempts integer DEFAULT NULL,
     ordered_by_commit boolean DEFAULT false
-) RETURNS bigint LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     new_id bigint;
     size integer := octet_length(args::text) + octet_length(kwargs::text);
@@ -85,6 +84,12 @@ BEGIN
     RETURN new_id;
 END $$;
 """
+# Callers with another search_path reach these tables, and no temporary table of theirs stands before them.
+OWN_SEARCH_PATH = """
+DO $$ BEGIN
+    EXECUTE format('ALTER FUNCTION rowlock_enqueue SET search_path = %I, pg_temp', current_schema());
+END $$;
+"""
 FORGET_ENQUEUE = "DROP FUNCTION rowlock_enqueue;"
 
 
@@ -93,5 +98,5 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.RunSQL(READABLE_TIMES, ANY_TIME),
-        migrations.RunSQL(ENQUEUE, FORGET_ENQUEUE),
+        migrations.RunSQL(ENQUEUE + OWN_SEARCH_PATH, FORGET_ENQUEUE),
     ]

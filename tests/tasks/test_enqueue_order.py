@@ -1,0 +1,98 @@
+"""`ordered_by_commit`: of two enqueuers of one key the second draws its id when the first one's row is visible."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+import pytest
+from django.db import OperationalError, connection, transaction
+
+from tasks import enqueueing
+from tasks.models import Task
+from tests.sessions import session, wait_until_blocked
+from tests.tasks import handlers
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+PLACE = "SELECT hashtext(%(key)s) & 1023"
+SQL_ENQUEUE = "SELECT rowlock_enqueue('any.task', ordering_key => %(key)s, ordered_by_commit => true)"
+HELD = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 2 AND pid = pg_backend_pid()"
+SOON = "SET lock_timeout = '50ms'"
+
+
+def place(key: str) -> int:
+    with connection.cursor() as cursor:
+        cursor.execute(PLACE, {"key": key})
+        return cursor.fetchone()[0]
+
+
+def would_wait(key: str) -> bool:
+    """Whether a program that enqueues through SQL has to wait for somebody."""
+    with session(autocommit=True) as other:
+        other.execute(SOON)
+        try:
+            other.execute(SQL_ENQUEUE, {"key": key})
+        except psycopg.errors.LockNotAvailable:
+            return True
+    return False
+
+
+def test_enqueuers_of_one_key_wait_for_the_first_one_s_commit():
+    with transaction.atomic():
+        handlers.by_account_and_commit.enqueue("anna")
+        assert would_wait("anna")
+        assert not would_wait("bert")
+    assert not would_wait("anna")
+
+
+def test_bulk_enqueueing_takes_its_keys_too():
+    with transaction.atomic():
+        handlers.by_account_and_commit.enqueue_many([(("anna",), {}), (("bert",), {})])
+        assert would_wait("anna")
+        assert would_wait("bert")
+
+
+def test_the_backend_waits_for_programs_that_enqueue_through_sql():
+    with session() as other:
+        other.execute(SQL_ENQUEUE, {"key": "anna"})
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute("SET LOCAL lock_timeout = '50ms'")
+            with pytest.raises(OperationalError, match="lock timeout"):
+                handlers.by_account_and_commit.enqueue("anna")
+            transaction.set_rollback(True)
+    assert not Task.objects.exists()
+
+
+def test_outside_a_transaction_the_lock_spans_the_insert_and_no_more():
+    handlers.by_account_and_commit.enqueue("anna")
+    assert Task.objects.get().ordering_key == "anna"
+    assert not would_wait("anna")
+
+
+def test_other_tasks_take_no_lock():
+    with transaction.atomic():
+        handlers.by_account.enqueue("anna")
+        handlers.by_account_and_commit.enqueue_many([((None,), {})])
+        with connection.cursor() as cursor:
+            cursor.execute(HELD)
+            # The announcement of new tasks holds one of its own (migration 0002).
+            assert cursor.fetchone()[0] <= 1
+
+
+def test_any_number_of_keys_takes_a_bounded_number_of_locks():
+    with transaction.atomic():
+        handlers.by_account_and_commit.enqueue_many(((f"key {number}",), {}) for number in range(20_000))
+        with connection.cursor() as cursor:
+            cursor.execute(HELD)
+            assert 1000 < cursor.fetchone()[0] <= 1025
+
+
+def test_locks_are_taken_in_one_order_by_everybody():
+    """Whoever waits for the first key holds none of the later ones: no two enqueuers can deadlock."""
+    low, high = sorted(("anna", "bert"), key=place)
+    with session() as holder, session() as waiter, ThreadPoolExecutor() as pool:
+        holder.execute(enqueueing.LOCK_KEYS, {"keys": [low]})
+        blocked = pool.submit(waiter.execute, enqueueing.LOCK_KEYS, {"keys": [high, low]})
+        wait_until_blocked(waiter.info.backend_pid)
+        assert not would_wait(high)
+        holder.rollback()
+        blocked.result(timeout=10)
