@@ -1,0 +1,34 @@
+"""Sessions of the test's own beside Django's, to hold locks in, and asking PostgreSQL who waits for whom."""
+
+import contextlib
+from collections.abc import Iterator
+
+import psycopg
+from django.db import connection
+
+from tests.waiting import wait_until
+
+OPTIONS = ("dbname", "host", "port", "user", "password")
+
+
+@contextlib.contextmanager
+def session(application_name: str = "rowlock:test", **params: object) -> Iterator[psycopg.Connection]:
+    """A session with a transaction open from its first statement; closed at the end, which rolls it back.
+
+    No statement of it waits for longer than ten seconds, so that a failing test does not hang.
+    """
+    known = {key: value for key, value in connection.get_connection_params().items() if key in OPTIONS}
+    conn = psycopg.connect(**known, application_name=application_name, options="-c statement_timeout=10s", **params)
+    with contextlib.closing(conn):
+        yield conn
+
+
+def wait_until_blocked(pid: int) -> None:
+    """Return once the session `pid` waits for a lock that another one holds."""
+
+    def is_blocked() -> bool:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT cardinality(pg_blocking_pids(%s)) > 0", [pid])
+            return cursor.fetchone()[0]
+
+    wait_until(is_blocked)
