@@ -1,0 +1,177 @@
+"""Deposits, withdrawals and transfers, by either strategy (patterns, system C).
+
+`pessimistic` locks the accounts by id inside the operation, in the order of their ids, and trusts no instance that was
+read earlier. `optimistic` reads, decides, and compares-and-swaps by version, again and again up to a bound. Either way
+the ledger's entries are written in the same transaction, and only the accounts' rows are locked: the joined user stays
+editable, and a foreign key to an account can be checked meanwhile.
+"""
+
+import random
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import Literal
+
+from django.db import DatabaseError, connection, transaction
+from django.db.models import QuerySet
+
+from orders.exceptions import (
+    BalanceTooLarge,
+    Contended,
+    InsufficientFunds,
+    InvalidAmount,
+    SameAccount,
+    UnknownAccount,
+)
+from orders.models import Account, Entry
+from tasks.exceptions import Busy, StaleVersion
+from tasks.locking import update_if_unchanged
+from tasks.locking.errors import is_lock_not_available, is_retryable
+from tasks.locking.rowlocks import lockers
+
+Strategy = Literal["pessimistic", "optimistic"]
+LARGEST_BALANCE = Decimal("9999999999.99")
+TRIES = 20
+PAUSE_SECONDS = 0.005
+PAUSE_CAP_SECONDS = 0.2
+WAIT_SECONDS = 2.0
+SET_LOCK_TIMEOUT = "SELECT set_config('lock_timeout', %s, true)"
+
+
+@dataclass(frozen=True)
+class Change:
+    """What an operation did: the new balance and version of each account by id, and how often it started again."""
+
+    balances: Mapping[int, Decimal]
+    versions: Mapping[int, int]
+    retries: int = 0
+
+
+def deposit(account_id: int, amount: Decimal, *, strategy: Strategy = "pessimistic", nowait: bool = False) -> Change:
+    """Put `amount` on the account. Raises AccountError, or Busy when somebody else holds the row."""
+    return _apply({account_id: checked(amount)}, Entry.Kind.DEPOSIT, strategy, nowait)
+
+
+def withdraw(account_id: int, amount: Decimal, *, strategy: Strategy = "pessimistic", nowait: bool = False) -> Change:
+    """Take `amount` from the account. Raises AccountError (InsufficientFunds among others), or Busy."""
+    return _apply({account_id: -checked(amount)}, Entry.Kind.WITHDRAWAL, strategy, nowait)
+
+
+def transfer(
+    from_id: int, to_id: int, amount: Decimal, *, strategy: Strategy = "pessimistic", nowait: bool = False
+) -> Change:
+    """Move `amount` from one account to another: both sides or neither. Raises AccountError, or Busy."""
+    if from_id == to_id:
+        raise SameAccount(f"Account {from_id} cannot transfer to itself.")
+    amount = checked(amount)
+    return _apply({from_id: -amount, to_id: amount}, Entry.Kind.TRANSFER, strategy, nowait)
+
+
+def checked(amount: Decimal) -> Decimal:
+    """The amount with two decimals. Raises InvalidAmount for anything but a positive, finite sum of whole cents.
+
+    >>> checked(Decimal("12.5"))
+    Decimal('12.50')
+    """
+    if not isinstance(amount, Decimal):
+        raise InvalidAmount(f"The amount {amount!r} is a {type(amount).__name__}; give a Decimal, made from text.")
+    if not amount.is_finite() or amount <= 0:
+        raise InvalidAmount(f"The amount {amount} is not positive; give how much to move, the operation says where to.")
+    try:
+        cents = amount.quantize(Decimal("0.01"))
+    except InvalidOperation as error:
+        raise InvalidAmount(f"The amount {amount} is too large.") from error
+    if cents != amount:
+        raise InvalidAmount(f"The amount {amount} has more than two decimals; round it first.")
+    if cents > LARGEST_BALANCE:
+        raise InvalidAmount(f"The amount {amount} is too large: an account holds at most {LARGEST_BALANCE}.")
+    return cents
+
+
+Changes = dict[int, Decimal]
+
+
+def _apply(changes: Changes, kind: Entry.Kind, strategy: Strategy, nowait: bool) -> Change:
+    once: Callable[[], list[Account]]
+    if strategy == "pessimistic":
+        once = lambda: _change_locked(changes, kind, nowait)  # noqa: E731
+    elif strategy == "optimistic":
+        once = lambda: _change_unlocked(changes, kind)  # noqa: E731
+    else:
+        raise ValueError(f"Unknown strategy {strategy!r}: use 'pessimistic' or 'optimistic'.")
+    for retries in range(TRIES):
+        try:
+            with transaction.atomic():
+                changed = once()
+            return Change(
+                {account.pk: account.balance for account in changed},
+                {account.pk: account.version for account in changed},
+                retries,
+            )
+        except StaleVersion:
+            _pause(retries)
+        except DatabaseError as error:
+            if is_lock_not_available(error):
+                raise Busy(_who_holds(changes)) from error
+            # Inside somebody's transaction the whole of it would have to be done again, which is not ours to do.
+            if not is_retryable(error) or connection.in_atomic_block:
+                raise
+            _pause(retries)
+    raise Contended(f"Accounts {sorted(changes)} were changed by others at each of {TRIES} tries; nothing was changed.")
+
+
+def _change_locked(changes: Changes, kind: Entry.Kind, nowait: bool) -> list[Account]:
+    with connection.cursor() as cursor:
+        cursor.execute(SET_LOCK_TIMEOUT, [f"{int(WAIT_SECONDS * 1000)}ms"])
+    locked = Account.objects.select_for_update(of=("self",), no_key=True, nowait=nowait)
+    return _write(_read(locked, changes), changes, kind)
+
+
+def _change_unlocked(changes: Changes, kind: Entry.Kind) -> list[Account]:
+    return _write(_read(Account.objects.all(), changes), changes, kind)
+
+
+def _read(accounts: "QuerySet[Account]", changes: Changes) -> list[Account]:
+    """The accounts in the order of their ids, which is the order of locking: two transfers cannot deadlock."""
+    found = list(accounts.filter(pk__in=changes).order_by("pk"))
+    if missing := set(changes) - {account.pk for account in found}:
+        raise UnknownAccount(f"There is no account {', '.join(map(str, sorted(missing)))}.")
+    return found
+
+
+def _write(accounts: list[Account], changes: Changes, kind: Entry.Kind) -> list[Account]:
+    """Swap each balance by its version, also under a lock: one path, and the version is raised either way."""
+    transfer_id = uuid.uuid4() if kind is Entry.Kind.TRANSFER else None
+    for account in accounts:
+        update_if_unchanged(account, balance=_new_balance(account, changes[account.pk]))
+    Entry.objects.bulk_create(
+        Entry(account_id=account_id, amount=amount, kind=kind, transfer_id=transfer_id)
+        for account_id, amount in changes.items()
+    )
+    return accounts
+
+
+def _new_balance(account: Account, change: Decimal) -> Decimal:
+    balance = account.balance + change
+    if balance < 0:
+        raise InsufficientFunds(f"Account {account.pk} holds {account.balance}, which does not cover {-change}.")
+    if balance > LARGEST_BALANCE:
+        raise BalanceTooLarge(f"Account {account.pk} would hold {balance}, more than {LARGEST_BALANCE}.")
+    return balance
+
+
+def _pause(retries: int) -> None:
+    """Later and later, and each at its own moment, so that those who collided do not collide again."""
+    time.sleep(min(PAUSE_CAP_SECONDS, PAUSE_SECONDS * 2**retries) * random.random())  # noqa: S311  no secret
+
+
+def _who_holds(changes: Changes) -> str:
+    holders = {
+        f"pid {locker.pid} ({locker.application_name}, transaction open for {locker.transaction_seconds or 0:.0f} s)"
+        for row_lock in lockers(Account, changes).values()
+        for locker in row_lock.lockers
+    }
+    by = " and ".join(sorted(holders)) or "another session"
+    return f"Account {', '.join(map(str, sorted(changes)))} is busy: held by {by}. Nothing was changed; try again."

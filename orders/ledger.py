@@ -1,0 +1,29 @@
+"""Does the ledger add up? The sum of an account's entries is its balance, always."""
+
+from dataclasses import dataclass
+from decimal import Decimal
+
+from django.db import connection
+
+from tasks.database import fetch
+
+MISMATCHES = """
+SELECT account.id, account.balance, coalesce(sum(entry.amount), 0) AS entries
+FROM orders_account AS account LEFT JOIN orders_entry AS entry ON entry.account_id = account.id
+GROUP BY account.id HAVING account.balance <> coalesce(sum(entry.amount), 0)
+ORDER BY account.id LIMIT %(limit)s::int
+"""
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """An account whose balance is not the sum of its entries."""
+
+    id: int
+    balance: Decimal
+    entries: Decimal
+
+
+def mismatches(limit: int = 100) -> list[Mismatch]:
+    """The accounts that do not add up, at most `limit`, in one statement and so at one moment."""
+    return [Mismatch(**row) for row in fetch(connection, MISMATCHES, {"limit": limit})]

@@ -1,0 +1,28 @@
+"""`check_accounts`: does every balance equal the sum of its entries?"""
+
+from orders import ledger
+from tasks.commands import OperatorCommand, Options, Report
+from tasks.commands.base import UNHEALTHY
+
+
+class Command(OperatorCommand):
+    help = "Check that every account's balance is the sum of its ledger entries. Exit status 3 when one is not."
+    changes_data = False
+
+    def run(self, options: Options) -> Report:
+        found = ledger.mismatches()
+        return Report(
+            data={
+                "mismatched": [
+                    {"id": account.id, "balance": str(account.balance), "entries": str(account.entries)}
+                    for account in found
+                ]
+            },
+            text="Every balance is the sum of its entries." if not found else f"{len(found)} accounts do not add up.",
+            problems=[
+                f"Account {account.id} holds {account.balance}, but its entries sum to {account.entries}."
+                for account in found
+            ],
+            failure="The ledger does not add up; somebody changed a balance past Rowlock." if found else "",
+            exit_status=UNHEALTHY,
+        )
