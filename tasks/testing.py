@@ -109,14 +109,14 @@ def _in_this_transaction(work: runner.Work) -> str | None:
     """What a handler wrote before it failed stays, as in a worker, unless the database has given up the transaction."""
     if not connection.in_atomic_block:
         return runner.plainly(work)
-    savepoint = transaction.savepoint()
+    savepoint = connection.savepoint()
     try:
         return work()
     finally:
         if _is_broken():
             transaction.set_rollback(False)
-            transaction.savepoint_rollback(savepoint)
-        transaction.savepoint_commit(savepoint)
+            connection.savepoint_rollback(savepoint)
+        connection.savepoint_commit(savepoint)
 
 
 def _is_broken() -> bool:
