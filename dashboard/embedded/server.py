@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+import psutil
+
 from dashboard.embedded import binaries, cluster, postmaster, runtime
 from dashboard.embedded.exceptions import ServerError
 from dashboard.embedded.ownership import Owner, database_url, held
 from dashboard.processes import Account, bound
 
 START_PATIENCE_SECONDS = 120  # after a kill the write-ahead log is replayed first
-POLL_SECONDS = 0.02
 SETTINGS = {
     "listen_addresses": "",
     "unix_socket_permissions": "0700",
@@ -129,10 +130,11 @@ class EmbeddedServer:
         while not self.is_ready():
             if time.monotonic() > deadline:
                 raise ServerError(f"PostgreSQL did not accept connections within {START_PATIENCE_SECONDS} s.")
-            time.sleep(POLL_SECONDS)
+            time.sleep(postmaster.POLL_SECONDS)
 
     def stop(self) -> None:
         """Stops it and waits until it is gone; nothing to do when it does not run."""
-        if self.process:
-            postmaster.stop(self.process)
-            self.process = None
+        if self.process and self.process.poll() is None:
+            postmaster.stop(psutil.Process(self.process.pid))
+            self.process.wait()
+        self.process = None
