@@ -1,0 +1,17 @@
+"""Why a task is where it is: one verdict out of a closed list, the same on pages, in commands and in metrics."""
+
+from tasks.verdicts.decision import decide, judge
+from tasks.verdicts.facts import Facts, KeyState, WorkerSession, gather
+from tasks.verdicts.finding import Finding, Link, Verdict
+
+__all__ = [
+    "Facts",
+    "Finding",
+    "KeyState",
+    "Link",
+    "Verdict",
+    "WorkerSession",
+    "decide",
+    "gather",
+    "judge",
+]

@@ -1,0 +1,63 @@
+"""The closed list of verdicts, and what one says of a task."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+
+class Verdict(models.TextChoices):
+    """Each comment says when. Of several reasons why a READY task does not run, the first here is its verdict."""
+
+    WAITING = "waiting", _("Waiting until")  # run_after is ahead
+    HELD_BY_KEY = "held_by_key", _("Held by key")  # an earlier task of its key is unfinished
+    PAUSED = "paused", _("Paused")  # its queue is
+    NO_WORKER = "no_worker", _("No worker for queue")  # no live worker serves its queue
+    UNKNOWN_TASK = "unknown_task", _("No worker knows task")  # no live worker of its queue has the function
+    ROW_LOCKED = "row_locked", _("Row locked")  # a session holds the row, and SKIP LOCKED passes it by
+    READY = "ready", _("Ready")  # none of these
+    CANCELLING = "cancelling", _("Cancelling")  # its worker was asked to end it, and has not yet
+    RUNNING = "running", _("Running")  # its worker is alive and on it
+    IN_BATCH = "in_batch", _("In batch")  # claimed, not started
+    WORKER_SILENT = (
+        "worker_silent",
+        _("Worker silent"),
+    )  # no heartbeat for a lease, presence not lost
+    WORKER_DEAD = "worker_dead", _("Worker dead")  # presence gone, or convicted
+    COMPLETED = "completed", _("Completed")
+    FAILED = "failed", _("Failed")
+    CANCELLED = "cancelled", _("Cancelled")
+
+
+# What a person may have to do something about.
+STUCK = frozenset(
+    {Verdict.NO_WORKER, Verdict.UNKNOWN_TASK, Verdict.ROW_LOCKED, Verdict.WORKER_SILENT, Verdict.WORKER_DEAD}
+)
+
+
+@dataclass(frozen=True)
+class Link:
+    """Something that a verdict points to: a task by its id, a worker by its id, a queue or a key by its name."""
+
+    kind: Literal["task", "worker", "queue", "key"]
+    target: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A verdict on one task: the sentence with its evidence, what it points to, and the command that would help.
+
+    `also` holds the further reasons why a READY task does not run.
+    """
+
+    verdict: Verdict
+    sentence: str
+    links: tuple[Link, ...] = ()
+    command: str = ""
+    also: tuple["Finding", ...] = ()
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the task goes nowhere by itself."""
+        return self.verdict in STUCK
