@@ -85,18 +85,18 @@ def test_the_context_shows_the_running_task(running_backend):
     assert result.return_value == [1, result.id, "RUNNING", ["a"], "describe_context"]
 
 
-def test_signals_of_a_success(running_backend, signals):
-    result = running_backend.finish(tasks.answer.enqueue())
-    sender = type(running_backend.backend)
+def test_signals_of_a_success(in_process_backend, signals):
+    result = in_process_backend.finish(tasks.answer.enqueue())
+    sender = type(in_process_backend.backend)
     assert signals == [
         ("started", sender, result.id, TaskResultStatus.RUNNING, None),
         ("finished", sender, result.id, TaskResultStatus.SUCCESSFUL, None),
     ]
 
 
-def test_signals_of_a_failure_have_the_exception_in_sight(running_backend, signals):
-    result = failed(running_backend, tasks.raise_value_error)
-    sender = type(running_backend.backend)
+def test_signals_of_a_failure_have_the_exception_in_sight(in_process_backend, signals):
+    result = failed(in_process_backend, tasks.raise_value_error)
+    sender = type(in_process_backend.backend)
     assert signals == [
         ("started", sender, result.id, TaskResultStatus.RUNNING, None),
         ("finished", sender, result.id, TaskResultStatus.FAILED, ValueError),
@@ -107,15 +107,15 @@ def states(caplog) -> list[str]:
     return [record.getMessage().rpartition("state=")[2] for record in caplog.records if record.name == FRAMEWORK][1:]
 
 
-def test_a_line_is_logged_for_each_state(running_backend, caplog):
+def test_a_line_is_logged_for_each_state(in_process_backend, caplog):
     with caplog.at_level(logging.DEBUG, logger=FRAMEWORK):
-        running_backend.finish(tasks.answer.enqueue())
+        in_process_backend.finish(tasks.answer.enqueue())
     assert states(caplog) == ["RUNNING", "SUCCESSFUL"]
 
 
-def test_a_failure_is_logged_as_an_error_with_its_traceback(running_backend, caplog):
+def test_a_failure_is_logged_as_an_error_with_its_traceback(in_process_backend, caplog):
     with caplog.at_level(logging.DEBUG, logger=FRAMEWORK):
-        failed(running_backend, tasks.raise_value_error)
+        failed(in_process_backend, tasks.raise_value_error)
     assert states(caplog) == ["RUNNING", "FAILED"]
     assert caplog.records[-1].levelno == logging.ERROR
     assert "this value is wrong" in caplog.text
