@@ -1,0 +1,48 @@
+"""`signal_backend`: cancel a backend's query, or end its session."""
+
+from django.core.management.base import CommandParser
+from django.db import ProgrammingError
+
+from dashboard import backends
+from tasks.commands import OperatorCommand, Options, Report, types
+from tasks.commands.base import operator
+
+
+class Command(OperatorCommand):
+    help = "Cancel a backend's query or end its session. Give the start that `show_locks` shows beside the pid."
+
+    def add_options(self, parser: CommandParser) -> None:
+        parser.add_argument("pid", type=types.count, metavar="PID", help="The backend, as `show_locks` shows it.")
+        parser.add_argument(
+            "--started", type=types.moment, required=True, metavar="ISO", help="Its start: a pid is used again."
+        )
+        which = parser.add_mutually_exclusive_group(required=True)
+        which.add_argument("--cancel", action="store_const", dest="action", const="cancel", help="Its query only.")
+        which.add_argument("--terminate", action="store_const", dest="action", const="terminate", help="The session.")
+
+    def run(self, options: Options) -> Report:
+        pid, action = options["pid"], options["action"]
+        try:
+            signalled = backends.signal(
+                pid,
+                options["started"],
+                action,
+                operator(),
+                reason=options["reason"],
+                dry_run=options["dry_run"],
+            )
+        except backends.NotSignalled as problem:
+            return Report(data={"signalled": False}, text="", failure=str(problem))
+        except ProgrammingError as error:
+            if getattr(error.__cause__, "sqlstate", None) != "42501":
+                raise
+            failure = (
+                f"This role may not signal backend {pid}: GRANT pg_signal_backend to it; the sessions of a superuser "
+                "can be signalled by a superuser only."
+            )
+            return Report(data={"signalled": False}, text="", failure=failure)
+        would = "would be " if options["dry_run"] else ""
+        text = (
+            f"Backend {pid} {would}signalled: {action}." if signalled else f"Backend {pid} ended by itself meanwhile."
+        )
+        return Report(data={"signalled": signalled and not options["dry_run"]}, text=text)

@@ -1,0 +1,131 @@
+"""The look at sessions and locks: who blocks whom, with which lock, and how the tree is built."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+import psycopg
+import pytest
+from django.contrib.auth.models import User
+
+from dashboard import activity
+from dashboard.activity import Node, Session, build_tree
+from orders.models import Account
+from tests.sessions import session, wait_until_blocked
+
+pytestmark = pytest.mark.django_db(transaction=True)
+LOCK = "SELECT 1 FROM orders_account WHERE id = %s FOR UPDATE"
+
+
+@pytest.fixture
+def account() -> Account:
+    return Account.objects.create(owner=User.objects.create_user("anna"))
+
+
+@contextmanager
+def waiting(statement: str, parameters: list[object], name: str) -> Iterator[psycopg.Connection]:
+    """A session that waits in `statement` until the block ends."""
+    with session(name) as blocked:
+        blocked.execute("SELECT 1")
+        thread = threading.Thread(target=_execute_until_cancelled, args=(blocked, statement, parameters))
+        thread.start()
+        wait_until_blocked(blocked.info.backend_pid)
+        yield blocked
+        blocked.cancel_safe()
+        thread.join(10)
+
+
+def _execute_until_cancelled(conn: psycopg.Connection, statement: str, parameters: list[object]) -> None:
+    with pytest.raises(psycopg.errors.QueryCanceled):
+        conn.execute(statement, parameters)
+
+
+def pids(nodes: tuple[Node, ...]) -> list[int]:
+    return [node.session.pid for node in nodes]
+
+
+def test_a_chain_of_row_waits_is_a_chain_in_the_tree(account: Account) -> None:
+    with (
+        session("psql") as root,
+        session("rowlock:test") as bystander,
+    ):
+        root.execute(LOCK, [account.pk])
+        bystander.execute("SELECT 1")
+        with (
+            waiting(LOCK, [account.pk], "rowlock:worker:7f") as first,
+            waiting(LOCK, [account.pk], "rowlock:cmd:transfer") as second,
+        ):
+            seen = activity.look()
+            [top] = seen.roots
+            assert pids((top,)) == [root.info.backend_pid]
+            assert pids(top.blocked) == [first.info.backend_pid]
+            assert pids(top.blocked[0].blocked) == [second.info.backend_pid]
+            assert top.victims == 2
+            assert top.blocked[0].waits_for is not None
+            assert top.blocked[0].waits_for.locktype == "transactionid"
+            assert top.blocked[0].blocked[0].waits_for is not None
+            assert top.blocked[0].blocked[0].waits_for.locktype == "tuple"
+            assert str(top.blocked[0].session.identity) == "worker 7f"
+            assert bystander.info.backend_pid in seen.by_pid
+            assert {s.pid for s in seen.blocked} == {first.info.backend_pid, second.info.backend_pid}
+
+
+def test_advisory_waits_are_called_by_their_name() -> None:
+    sweep = "SELECT pg_advisory_lock(hashtext('rowlock:sweep'), hashtext(current_schema()))"
+    with session() as holder:
+        holder.execute(sweep)
+        with waiting(sweep, [], "rowlock:test") as blocked:
+            waits = [lock for lock in activity.look().locks if not lock.granted]
+            assert [(lock.pid, lock.locktype, lock.name) for lock in waits] == [
+                (blocked.info.backend_pid, "advisory", "the sweep for dead workers")
+            ]
+            assert waits[0].wait_seconds is not None
+
+
+def test_relation_waits_name_the_table(account: Account) -> None:
+    with session() as holder:
+        holder.execute("LOCK TABLE orders_account")
+        with waiting(LOCK, [account.pk], "rowlock:test"):
+            [waits] = [lock for lock in activity.look().locks if not lock.granted]
+            assert (waits.locktype, waits.relation) == ("relation", "orders_account")
+
+
+def test_nobody_waiting_reads_no_locks(django_assert_num_queries) -> None:
+    with session() as holder, django_assert_num_queries(1):
+        holder.execute("SELECT 1")
+        assert activity.look().roots == ()
+
+
+def test_a_capped_look_says_so_and_keeps_those_that_wait(account: Account) -> None:
+    with session() as root:
+        root.execute(LOCK, [account.pk])
+        with waiting(LOCK, [account.pk], "rowlock:test") as blocked:
+            seen = activity.look(limit=1)
+            assert seen.is_capped
+            assert [s.pid for s in seen.sessions] == [blocked.info.backend_pid]
+
+
+def made(pid: int, *blocked_by: int) -> Session:
+    now = datetime(2030, 1, 1, tzinfo=UTC)
+    return Session(pid, "", None, None, now, now, "active", None, None, "", 1.0, 1.0, blocked_by)
+
+
+def test_a_queue_for_one_row_is_a_chain_and_not_every_path() -> None:
+    """Each of 60 waits for all before it: the tree of every path would never end."""
+    [root] = build_tree([made(0), *(made(pid, *range(pid)) for pid in range(1, 60))])
+    assert root.victim_pids() == list(range(1, 60))
+
+
+def test_a_circle_is_cut() -> None:
+    [root] = build_tree([made(1, 2), made(2, 3), made(3, 1)])
+    assert sorted([root.session.pid, *root.victim_pids()]) == [1, 2, 3]
+
+
+def test_the_root_with_the_most_victims_stands_first() -> None:
+    roots = build_tree([made(1), made(2, 1), made(3), made(4, 3), made(5, 3)])
+    assert pids(roots) == [3, 1]
+
+
+def test_a_blocker_that_is_gone_leaves_its_victims_out_of_the_tree() -> None:
+    assert build_tree([made(2, 1)]) == ()
