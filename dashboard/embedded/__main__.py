@@ -19,7 +19,7 @@ def main() -> None:
         with held(home):
             pass
     except ServerError as error:
-        sys.exit(f"{error} Stop it first.")
+        sys.exit(str(error))
 
 
 if __name__ == "__main__":

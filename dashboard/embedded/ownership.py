@@ -68,7 +68,7 @@ def take(lock: int, home: Path) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         owner = recorded(home) or "a process that is just starting or stopping"
-        raise HomeInUse(f"The embedded PostgreSQL in {home} belongs to {owner}.") from None
+        raise HomeInUse(f"{home} is in use by {owner}: use that one, or stop it first.") from None
 
 
 def record(home: Path, owner: Owner) -> None:

@@ -100,7 +100,7 @@ class EmbeddedServer:
             self.launch(log)
         self.wait_until_ready()
 
-    def launch(self, output: IO[bytes]) -> None:
+    def launch(self, output: IO[bytes] | int) -> None:
         """Starts its main process, in a process group of its own so that a terminal's Ctrl-C passes it by."""
         settings = {**self.settings, "unix_socket_directories": str(self.socket_folder)}
         with cluster.reachable(self.data, self.account) as (path, descriptors):

@@ -1,0 +1,69 @@
+"""`manage.py up`: everything that a checkout needs to be looked at in a browser."""
+
+import argparse
+import asyncio
+import os
+import sys
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from dashboard.console import Console
+from dashboard.embedded.exceptions import ServerError
+from dashboard.startup import CannotStart, Plan, run
+from dashboard.supervisor import Supervisor
+from tasks import conf
+
+HELP = """Starts PostgreSQL (this checkout's own unless DATABASE_URL is set), prepares the site, runs a worker and the
+web server until Ctrl-C or TERM, and stops what it started: exit status 0. A second signal kills: 130 or 143."""
+MARGIN_SECONDS = 10  # beyond the time that running tasks have
+
+
+def port(text: str) -> int:
+    """A TCP port as an argument."""
+    number = int(text)
+    if not 0 < number < 65_536:
+        raise argparse.ArgumentTypeError(f"{number} is not between 1 and 65535")
+    return number
+
+
+def not_negative(text: str) -> int:
+    """A number of processes as an argument."""
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{number} is negative")
+    return number
+
+
+class Command(BaseCommand):
+    help = HELP
+    requires_system_checks: list[str] = []
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "--port", type=port, default=os.environ.get("PORT") or "8000", metavar="N",
+            help="HTTP port on 127.0.0.1 (default: PORT, or 8000).",
+        )  # fmt: skip
+        parser.add_argument("--workers", type=not_negative, default=1, metavar="N", help="Worker processes (1).")
+        parser.add_argument(
+            "--demo", action=argparse.BooleanOptionalAction,
+            help="Load the demo data once. Default: with our own server yes, with DATABASE_URL no.",
+        )  # fmt: skip
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        own_server = not os.environ.get("DATABASE_URL")
+        plan = Plan(
+            base=settings.BASE_DIR,
+            port=options["port"],
+            workers=options["workers"],
+            demo=own_server if options["demo"] is None else options["demo"],
+            embedded=own_server,
+        )
+        supervisor = Supervisor(Console(sys.stdout), patience_seconds=conf.get("GRACE_SECONDS") + MARGIN_SECONDS)
+        try:
+            asyncio.run(run(plan, supervisor))
+        except (CannotStart, ServerError) as error:
+            raise CommandError(str(error)) from error
+        if supervisor.hurried_by:
+            raise SystemExit(128 + supervisor.hurried_by)

@@ -1,0 +1,181 @@
+"""What `manage.py up` does: the database, its preparation, a worker, the web server; until a signal ends all of it."""
+
+import asyncio
+import contextlib
+import errno
+import json
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from dashboard import embedded
+from dashboard.embedded import postmaster
+from dashboard.embedded.ownership import held
+from dashboard.embedded.server import EmbeddedServer, prepared
+from dashboard.supervisor import Program, Supervisor, describe
+
+HOST = "127.0.0.1"
+SERVER_POLL_SECONDS = 0.2
+LOGINS = {
+    "generated": "admin / {password}   (shown this once)",
+    "given": "admin, with the password in ADMIN_PASSWORD",
+    "kept": "admin; its password was shown at the first start. A new one: python manage.py changepassword admin",
+    "others": "with an account of yours; a new one: python manage.py createsuperuser",
+}
+
+
+class CannotStart(Exception):
+    """Something outside stands in the way; the message says what, and what to do."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to run: on which port, how many worker processes, with demo data or not, on a server of our own or not."""
+
+    base: Path
+    port: int
+    workers: int
+    demo: bool
+    embedded: bool
+
+    @property
+    def site(self) -> str:
+        return f"http://{HOST}:{self.port}/"
+
+    def manage(self, name: str, *arguments: str) -> Program:
+        """A `manage.py` command as a program; it finds the running server by itself."""
+        return Program(name, [sys.executable, str(self.base / "manage.py"), *arguments])
+
+    def web(self) -> Program:
+        config = str(self.base / "gunicorn.conf.py")
+        argv = [sys.executable, "-m", "gunicorn", "--chdir", str(self.base), "--config", config]
+        return Program("web", argv, {"PORT": str(self.port)})
+
+
+async def run(plan: Plan, supervisor: Supervisor) -> None:
+    """Runs all of it until a signal asks to stop.
+
+    Raises:
+        CannotStart: the port is taken, or the database cannot be prepared.
+        ServerError: this checkout runs already, or its PostgreSQL does not start.
+    """
+    supervisor.listen()
+    if not plan.embedded:
+        refuse_taken_port(plan.port)
+        await serve(plan, supervisor)
+        return
+    home = embedded.home(plan.base / "var")
+    with held(home):  # whoever runs this checkout already is the better answer than "port taken"
+        refuse_taken_port(plan.port)
+    with prepared(home, runs=f"manage.py up, {plan.site}") as server:
+        async with kept(server, supervisor):
+            await serve(plan, supervisor)
+
+
+def refuse_taken_port(port: int) -> None:
+    """CannotStart when nobody can listen on this port of ours, naming who does."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            reason = f"taken by {listener(port)}" if error.errno == errno.EADDRINUSE else f"refused: {error.strerror}"
+            raise CannotStart(f"Port {port} is {reason}. Choose another one with --port or PORT.") from None
+
+
+def listener(port: int) -> str:
+    """Which process listens on this port, as far as this user may know."""
+    with contextlib.suppress(psutil.Error):
+        for connection in psutil.net_connections("tcp"):
+            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:
+                return f"process {connection.pid} ({psutil.Process(connection.pid).name()})"
+    return "another process"
+
+
+@contextlib.asynccontextmanager
+async def kept(server: EmbeddedServer, supervisor: Supervisor) -> AsyncIterator[None]:
+    """Keeps the server up while the block runs, beginning when it accepts connections; stops it after."""
+
+    async def once() -> str:
+        async with supervisor.console.pipe("postgres") as output:
+            server.launch(output)
+            process = server.process
+            assert process
+            while process.poll() is None:
+                await asyncio.sleep(SERVER_POLL_SECONDS)
+        return describe(process.returncode)
+
+    keeping = asyncio.create_task(supervisor.keep_up("postgres", once))
+    try:
+        await first_readiness(server, supervisor)
+        yield
+    finally:
+        supervisor.stopping.set()
+        if supervisor.hurried_by and server.process:
+            server.process.send_signal(signal.SIGQUIT)
+        server.stop()
+        await keeping
+
+
+async def first_readiness(server: EmbeddedServer, supervisor: Supervisor) -> None:
+    """Waits as long as PostgreSQL works on its start, or until we are to stop; ServerError when it gives up."""
+    await asyncio.sleep(0)  # for its launch
+    while not (supervisor.stopping.is_set() or server.is_ready()):
+        await asyncio.sleep(postmaster.POLL_SECONDS)
+
+
+async def serve(plan: Plan, supervisor: Supervisor) -> None:
+    """Prepares the site, then keeps the worker and the web server running until a signal asks to stop."""
+    report = await prepare(plan, supervisor)
+    if supervisor.stopping.is_set():
+        return
+    programs = [plan.web()]
+    if plan.workers:
+        programs.append(plan.manage("worker", "run_worker", "--concurrency", str(plan.workers)))
+    tasks = [asyncio.create_task(supervisor.keep(program)) for program in programs]
+    await announce(plan, supervisor, report)
+    await supervisor.stopping.wait()
+    await supervisor.wind_down(tasks)
+
+
+async def prepare(plan: Plan, supervisor: Supervisor) -> dict[str, Any]:
+    """Runs `prepare_site`; its report, empty when we were asked to stop meanwhile."""
+    program = plan.manage("setup", "prepare_site", "--json", "--demo" if plan.demo else "--no-demo")
+    with tempfile.TemporaryFile() as answer:
+        status = await supervisor.run(program, stdout=answer)
+        answer.seek(0)
+        if status == 0:
+            return json.load(answer)
+    if supervisor.stopping.is_set():
+        return {}
+    raise CannotStart(f"The site could not be prepared ({describe(status)}); the lines of `setup` above say why.")
+
+
+async def announce(plan: Plan, supervisor: Supervisor, report: dict[str, Any]) -> None:
+    """Prints the address and the login once the web server answers."""
+    while not await answers(plan.port):
+        if await supervisor.stops_within(0.1):
+            return
+    login = LOGINS[report["login"]].format(password=report.get("password"))
+    for line in ("", f"  Rowlock runs at {plan.site}admin/", f"  Log in as {login}", "  Ctrl-C stops all of it", ""):
+        supervisor.console.raw(line)
+
+
+async def answers(port: int) -> bool:
+    """Whether the web server answers a request, whatever it says."""
+    try:
+        reader, writer = await asyncio.open_connection(HOST, port)
+        writer.write(b"GET /healthz HTTP/1.0\r\nHost: localhost\r\n\r\n")
+        answer = await reader.readline()
+        writer.close()
+        await writer.wait_closed()
+    except OSError:
+        return False
+    return answer.startswith(b"HTTP/")

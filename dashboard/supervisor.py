@@ -1,0 +1,135 @@
+"""Child processes of `manage.py up`: started, their output prefixed, restarted when they die, stopped when it stops."""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import IO
+
+from dashboard.console import Console
+from dashboard.processes import bound
+
+BACKOFF_SECONDS = (1, 2, 5, 10, 30)
+STABLE_SECONDS = 60.0  # who ran this long begins with the first delay again
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program to run: the name that its lines carry, its command line, what its environment has beside ours."""
+
+    name: str
+    argv: Sequence[str]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+class Supervisor:
+    """Runs programs, each in a process group of its own, until a signal asks it to stop.
+
+    The first signal asks every program to end (SIGTERM); a second one, or `patience_seconds` later, SIGKILL ends them.
+    """
+
+    def __init__(self, console: Console, *, patience_seconds: float) -> None:
+        self.console = console
+        self.patience_seconds = patience_seconds
+        self.stopping = asyncio.Event()
+        self.hurried_by: signal.Signals | None = None
+        self._running: set[asyncio.subprocess.Process] = set()
+
+    def listen(self) -> None:
+        """Takes the signals that ask to stop; a terminal's Ctrl-C reaches nobody else, as programs' groups differ."""
+        for number in STOP_SIGNALS:
+            asyncio.get_running_loop().add_signal_handler(number, self.on_signal, number)
+
+    def on_signal(self, number: signal.Signals) -> None:
+        if self.stopping.is_set():
+            self.hurried_by = number
+            self.say(f"{number.name} again: killing what still runs")
+            self.signal_all(signal.SIGKILL)
+        else:
+            self.stopping.set()
+            self.say(f"{number.name}: stopping; once more to stop at once")
+            self.signal_all(signal.SIGTERM)
+
+    def signal_all(self, number: signal.Signals) -> None:
+        """SIGTERM reaches the programs alone, which end their own children in order; SIGKILL all of each group."""
+        for process in self._running:
+            with contextlib.suppress(ProcessLookupError):
+                if number == signal.SIGKILL:
+                    os.killpg(process.pid, number)
+                else:
+                    process.send_signal(number)
+
+    def say(self, text: str) -> None:
+        self.console.line("up", text)
+
+    async def run(self, program: Program, *, stdout: IO[bytes] | None = None) -> int:
+        """Runs a program to its end; its exit status, negative for a signal.
+
+        Args:
+            stdout: takes its standard output where given; all other output goes to the console.
+        """
+        async with self.console.pipe(program.name) as output:
+            process = await asyncio.create_subprocess_exec(
+                *bound(program.argv),
+                env={**os.environ, "PYTHONUNBUFFERED": "1", **program.environment},
+                process_group=0,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=stdout or output,
+                stderr=output,
+            )
+            self._running.add(process)
+            if self.stopping.is_set():
+                process.terminate()
+            status = await process.wait()
+            self._running.discard(process)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # what it left of its group
+        return status
+
+    async def keep(self, program: Program) -> None:
+        """Runs a program again whenever it ends, until we stop."""
+
+        async def once() -> str:
+            return describe(await self.run(program))
+
+        await self.keep_up(program.name, once)
+
+    async def keep_up(self, name: str, once: Callable[[], Awaitable[str]]) -> None:
+        """Repeats `once`, which lasts as long as the thing runs and says how it ended, with growing delays."""
+        loop, failures = asyncio.get_running_loop(), 0
+        while True:
+            began = loop.time()
+            try:
+                ending = await once()
+            except OSError as error:  # no more processes, no more memory
+                ending = str(error)
+            if self.stopping.is_set():
+                return
+            failures = 0 if loop.time() - began > STABLE_SECONDS else failures
+            delay = BACKOFF_SECONDS[min(failures, len(BACKOFF_SECONDS) - 1)]
+            failures += 1
+            self.say(f"{name} ended ({ending}); starting it again in {delay} s")
+            if await self.stops_within(delay):
+                return
+
+    async def stops_within(self, seconds: float) -> bool:
+        """Waits, but not past the request to stop; whether that came."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.stopping.wait(), seconds)
+        return self.stopping.is_set()
+
+    async def wind_down(self, tasks: Iterable[asyncio.Task[None]]) -> None:
+        """Once asked to stop: waits for the programs behind `tasks`, and kills those that take too long."""
+        _, late = await asyncio.wait(tasks, timeout=self.patience_seconds)
+        if late:
+            self.say(f"still running after {self.patience_seconds:g} s: killing it")
+            self.signal_all(signal.SIGKILL)
+            await asyncio.wait(late)
+
+
+def describe(status: int) -> str:
+    """An exit status in words."""
+    return f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"

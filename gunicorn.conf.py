@@ -1,0 +1,24 @@
+"""gunicorn's settings for the dashboard, under `manage.py up` and in production.
+
+GUNICORN_CMD_ARGS overrides them ("--bind 0.0.0.0:8000"), WEB_CONCURRENCY sets the number of processes (1).
+"""
+
+import os
+from typing import Any
+
+wsgi_app = "dashboard.wsgi:application"
+bind = f"127.0.0.1:{os.environ.get('PORT') or 8000}"
+worker_class = "gthread"
+threads = 8  # each may hold a database connection
+graceful_timeout = 10
+# Its default is one socket in the home folder, shared by every gunicorn of the user.
+control_socket_disable = True
+
+
+def pre_fork(server: Any, worker: Any) -> None:
+    """Under --preload: closes connections before the fork; a child that closed one would end the parent's session."""
+    from django.conf import settings
+    from django.db import connections
+
+    if settings.configured:
+        connections.close_all()
