@@ -1,13 +1,21 @@
 """Which PostgreSQL to use, and under which name: DATABASE_URL, or else this checkout's embedded server."""
 
+import contextlib
+import os
 import secrets
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import environ
 
 COMMANDS_WITHOUT_DATABASE = {"check", "collectstatic", "help", "makemigrations", "up", "version"}
+# Django's own stand-in: makemigrations asks it nothing, and whatever else does gets an error, not somebody's database.
+NO_DATABASE = {"ENGINE": "django.db.backends.dummy"}
 APPLICATION_NAMES = {"run_worker": "rowlock:worker", "up": "rowlock:up"}
+# Given when connecting, so that no query of a page escapes them, not even the login's, and no transaction has to be
+# opened around an action for their sake.
+PAGE_SESSION = "-c statement_timeout=5s -c lock_timeout=2s -c idle_in_transaction_session_timeout=30s"
 TCP_KEEPALIVE = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3, "tcp_user_timeout": 15_000}
 
 
@@ -20,14 +28,17 @@ def from_environment(env: environ.Env, var_dir: Path, argv: list[str]) -> dict[s
                 "No PostgreSQL: DATABASE_URL is not set and this checkout's embedded server is not running. "
                 "Start it with `make run`, or set DATABASE_URL."
             )
-        url = "postgres:///rowlock"
+        return NO_DATABASE
     database = env.db_url_config(url)
+    # django-environ leaves a socket's folder among the options, where `dbshell` does not look.
+    database["HOST"] = database.setdefault("OPTIONS", {}).pop("host", database["HOST"])
     database["OPTIONS"] = {
+        **session_limits(env, argv),
         "connect_timeout": 10,
         "application_name": application_name(argv),
         "server_side_binding": True,
         **TCP_KEEPALIVE,
-        **database.get("OPTIONS", {}),
+        **database["OPTIONS"],
     }
     database.update(CONN_MAX_AGE=60, CONN_HEALTH_CHECKS=True)
     return database
@@ -44,7 +55,8 @@ def needs_database(argv: list[str]) -> bool:
     """Whether this `manage.py` command line (or a server without one) works on the database."""
     if not argv or Path(argv[0]).name != "manage.py":
         return True
-    return len(argv) > 1 and argv[1] not in COMMANDS_WITHOUT_DATABASE and not {"--help", "-h"} & set(argv)
+    command = argv[1] if len(argv) > 1 else "help"
+    return not (command.startswith("-") or command in COMMANDS_WITHOUT_DATABASE or {"--help", "-h"} & set(argv))
 
 
 def application_name(argv: list[str]) -> str:
@@ -54,10 +66,24 @@ def application_name(argv: list[str]) -> str:
     return "rowlock:web"
 
 
+def session_limits(env: environ.Env, argv: list[str]) -> dict[str, str]:
+    """The limits of a session that serves pages; a transaction-pooling proxy refuses such options.
+
+    DIRECT_DATABASE_URL tells that there is one: then the limits are set on the role, with ALTER ROLE … SET.
+    """
+    is_pooled = bool(env.str("DIRECT_DATABASE_URL", default=""))
+    return {"options": PAGE_SESSION} if application_name(argv) == "rowlock:web" and not is_pooled else {}
+
+
 def generated_secret(path: Path) -> str:
-    """The secret kept in `path`, made there at the first call; readable by this user alone."""
+    """The secret kept in `path`, made there at the first call; readable by this user alone, and never half written."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch(mode=0o600)
-        path.write_text(secrets.token_urlsafe(50))
+        descriptor, fresh = tempfile.mkstemp(dir=path.parent)
+        with open(descriptor, "w") as file:
+            file.write(secrets.token_urlsafe(50))
+        # The first of several processes wins: unlike a rename, a link replaces nothing.
+        with contextlib.suppress(FileExistsError):
+            os.link(fresh, path)
+        os.unlink(fresh)
     return path.read_text()

@@ -37,7 +37,8 @@ def _options(alias: str, options: Mapping[str, Any]) -> Iterator[CheckMessage]:
 
 
 def _database() -> Iterator[CheckMessage]:
-    if connection.vendor != "postgresql":
+    # Without any database Django's stand-in is there ("unknown"), and says so itself when it is asked.
+    if connection.vendor not in ("postgresql", "unknown"):
         yield Error(
             f"The tasks are kept in PostgreSQL, but DATABASES['default'] is {connection.vendor}.",
             hint="Set DATABASE_URL to a PostgreSQL 14 or newer.",
