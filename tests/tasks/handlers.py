@@ -95,3 +95,9 @@ def fail_first_by_key(context: TaskContext, key: str, number: int) -> int:
 
 def undeclared(*args: object) -> None:
     """A function that no decorator has touched."""
+
+
+@task
+def leave_a_transaction_open() -> None:
+    transaction.set_autocommit(False)
+    Queue.objects.create(name="lost")

@@ -10,6 +10,7 @@ from tasks import enqueueing
 from tasks.models import Task
 from tests.sessions import session, wait_until_blocked
 from tests.tasks import handlers
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -17,6 +18,7 @@ PLACE = "SELECT hashtext(%(key)s) & 1023"
 SQL_ENQUEUE = "SELECT rowlock_enqueue('any.task', ordering_key => %(key)s, ordered_by_commit => true)"
 HELD = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 2 AND pid = pg_backend_pid()"
 SOON = "SET lock_timeout = '50ms'"
+WAITING = "SELECT count(*) FROM pg_locks WHERE relation = 'tasks_task'::regclass AND NOT granted"
 
 
 def place(key: str) -> int:
@@ -62,8 +64,21 @@ def test_the_backend_waits_for_programs_that_enqueue_through_sql():
     assert not Task.objects.exists()
 
 
-def test_outside_a_transaction_the_lock_spans_the_insert_and_no_more():
+def enqueue_in_a_thread() -> None:
     handlers.by_account_and_commit.enqueue("anna")
+    connection.close()
+
+
+def test_outside_a_transaction_the_lock_is_held_until_the_row_is_there():
+    with ThreadPoolExecutor() as pool, session() as blocker, session() as other:
+        blocker.execute("LOCK TABLE tasks_task IN SHARE MODE")
+        enqueueing_thread = pool.submit(enqueue_in_a_thread)
+        wait_until(lambda: other.execute(WAITING).fetchone() == (1,))
+        other.execute(SOON)
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            other.execute(enqueueing.LOCK_KEYS, {"keys": ["anna"]})
+        blocker.rollback()
+        enqueueing_thread.result(timeout=10)
     assert Task.objects.get().ordering_key == "anna"
     assert not would_wait("anna")
 
@@ -88,11 +103,11 @@ def test_any_number_of_keys_takes_a_bounded_number_of_locks():
 
 def test_locks_are_taken_in_one_order_by_everybody():
     """Whoever waits for the first key holds none of the later ones: no two enqueuers can deadlock."""
-    low, high = sorted(("anna", "bert"), key=place)
-    with session() as holder, session() as waiter, ThreadPoolExecutor() as pool:
+    low, *others = sorted((f"key {number}" for number in range(30)), key=place)
+    with ThreadPoolExecutor() as pool, session() as holder, session() as waiter:
         holder.execute(enqueueing.LOCK_KEYS, {"keys": [low]})
-        blocked = pool.submit(waiter.execute, enqueueing.LOCK_KEYS, {"keys": [high, low]})
+        blocked = pool.submit(waiter.execute, enqueueing.LOCK_KEYS, {"keys": [*others, low]})
         wait_until_blocked(waiter.info.backend_pid)
-        assert not would_wait(high)
+        assert not any(would_wait(key) for key in others)
         holder.rollback()
         blocked.result(timeout=10)

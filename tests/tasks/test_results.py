@@ -114,7 +114,7 @@ def test_one_query_unless_an_attempt_did_not_succeed():
 
 
 @pytest.mark.parametrize(
-    "id", ["-1", "1.0", "", "abc", "1\0", "٣", "007", " 1", str(2**63), "9" * 5000, None, True, b"1"]
+    "id", ["-1", "1.0", "", "abc", "1\0", "٣", "²", "007", " 1", str(2**63), "9" * 5000, None, True, b"1"]
 )
 def test_an_id_that_cannot_be_one_is_unknown_and_needs_no_query(id):
     with CaptureQueriesContext(connection) as queries, pytest.raises(TaskResultDoesNotExist):

@@ -123,3 +123,11 @@ def test_a_task_without_end_is_reported(monkeypatch):
     handlers.countdown.enqueue(10**9)
     with pytest.raises(RuntimeError, match="10 tasks ran and more are due: does one enqueue itself"):
         testing.run_due()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_handler_that_leaves_its_transaction_open_fails_as_in_a_worker():
+    handlers.leave_a_transaction_open.enqueue()
+    [result] = testing.run_due()
+    assert "transaction open" in result.errors[0].traceback
+    assert not Queue.objects.exists()
