@@ -19,6 +19,7 @@ class TaskStatus(models.TextChoices):
     CANCELLED = "CANCELLED", _("Cancelled")  # cancel
 
 
+SEE_ONLY = ("view",)  # these tables change through tasks.actions alone, whose rights stand beside it
 FINISHED = (TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.CANCELLED)
 HOLDS_ITS_KEY = (TaskStatus.READY, TaskStatus.PROCESSING)
 ONE_PER_KEY = "tasks_task_one_per_key"
@@ -49,6 +50,12 @@ class Task(models.Model):
     objects = TaskQuerySet.as_manager()
 
     class Meta:
+        default_permissions = SEE_ONLY
+        permissions = [
+            ("requeue_task", _("Can run tasks again")),
+            ("recover_task", _("Can take tasks back from dead workers")),
+            ("cancel_task", _("Can cancel tasks")),
+        ]
         indexes = [
             # The order of the claim. `queue_name = ANY(…)` cannot use it: see tasks/claims.py.
             models.Index(
@@ -123,6 +130,11 @@ class Queue(models.Model):
     recovery = models.TextField(choices=Recovery, db_default=Recovery.AUTOMATIC)
 
     class Meta:
+        default_permissions = SEE_ONLY
+        permissions = [
+            ("pause_queue", _("Can pause and resume queues")),
+            ("configure_queue", _("Can choose how queues recover")),
+        ]
         constraints = [
             models.CheckConstraint(condition=Q(recovery__in=("automatic", "ask")), name="tasks_queue_recovery_known")
         ]
@@ -149,6 +161,9 @@ class Attempt(models.Model):
     traceback = models.TextField(db_default="", blank=True)
     started_at = models.DateTimeField(null=True, blank=True)
     finished_at = models.DateTimeField(db_default=StatementTimestamp())
+
+    class Meta:
+        default_permissions = SEE_ONLY
 
     def __str__(self) -> str:
         return f"attempt {self.number} of #{self.task_id}: {self.outcome}"
@@ -177,6 +192,7 @@ class Worker(models.Model):
     objects = WorkerQuerySet.as_manager()
 
     class Meta:
+        default_permissions = SEE_ONLY
         indexes = [models.Index(fields=["id"], condition=Q(stopped_at__isnull=True), name="tasks_worker_unstopped")]
 
     def __str__(self) -> str:
@@ -192,6 +208,9 @@ class RefusedWrite(models.Model):
     actual_version = models.IntegerField(null=True, blank=True)  # null: the row is gone
     intent = models.TextField()  # what it meant to write: complete, fail
     at = models.DateTimeField(db_default=StatementTimestamp())
+
+    class Meta:
+        default_permissions = SEE_ONLY
 
     def __str__(self) -> str:
         return f"#{self.task_id}: {self.worker_id} expected v{self.expected_version}, found v{self.actual_version}"
@@ -209,6 +228,7 @@ class Throughput(models.Model):
     wait_ms = models.BigIntegerField(db_default=0)  # from due to started, summed
 
     class Meta:
+        default_permissions = SEE_ONLY
         constraints = [models.UniqueConstraint(fields=["minute", "queue_name", "shard"], name="tasks_throughput_row")]
 
     def __str__(self) -> str:
@@ -223,6 +243,7 @@ class Epoch(models.Model):
     first_seen_at = models.DateTimeField()
 
     class Meta:
+        default_permissions = SEE_ONLY
         constraints = [models.CheckConstraint(condition=Q(id=1), name="tasks_epoch_one_row")]
 
     def __str__(self) -> str:
@@ -240,6 +261,9 @@ class Intervention(models.Model):
     reason = models.TextField(db_default="", blank=True)
     version_before = models.IntegerField(null=True, blank=True)
     version_after = models.IntegerField(null=True, blank=True)
+
+    class Meta:
+        default_permissions = SEE_ONLY
 
     def __str__(self) -> str:
         return f"{self.actor} {self.action} {self.target}"
