@@ -105,17 +105,6 @@ def encode_return_value(value: Any) -> str:
     return text
 
 
-def decode(text: str) -> Any:
-    """The value of a stored JSON text; programs that write the table themselves may store what Python cannot read.
-
-    Raises InvalidArguments for nesting and integers beyond Python's own limits.
-    """
-    try:
-        return json.loads(text)
-    except (RecursionError, ValueError) as error:
-        raise InvalidArguments(f"The stored JSON cannot be read back: {error}. Enqueue the task again.") from error
-
-
 def check_key(key: Any) -> str | None:
     """The ordering key of a call as it may be stored; None for a call without one. Raises InvalidArguments."""
     if key is None:
@@ -234,7 +223,7 @@ def _decoded(value: bytes) -> str:
 
 def _unsupported(value: Any) -> _Refused:
     instead = next((advice for kind, advice in INSTEAD.items() if isinstance(value, kind)), "pass plain JSON values")
-    return _UnsupportedType(f"Unsupported type {type(value).__name__}: {instead}")
+    return _UnsupportedType(f"Unsupported type: {type(value)}, {instead}")
 
 
 def _shown(key: Any) -> str:

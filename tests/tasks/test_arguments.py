@@ -70,7 +70,7 @@ def test_what_is_accepted_comes_back_equal_and_what_postgresql_refuses_is_refuse
         with pytest.raises((DataError, UnicodeEncodeError, ValueError)):
             stored(json.dumps([args, kwargs], allow_nan=False, ensure_ascii=False))
         return
-    returned = arguments.decode(stored(call.json))
+    returned = json.loads(stored(call.json))
     assert returned == [args, kwargs]
     assert sorted_text(returned) == sorted_text([args, kwargs])
 
@@ -97,17 +97,25 @@ def test_what_json_can_hold_becomes_plain(given, plain):
 @pytest.mark.parametrize(
     ("args", "kwargs", "message"),
     [
-        ([object()], {}, r"args\[0\]: Unsupported type object: pass plain JSON values\."),
-        ([], {"a": [1, 2, 3, {4}]}, r"kwargs\['a'\]\[3\]: Unsupported type set: pass a sorted list\."),
-        ([{"b": uuid.uuid4()}], {}, r"args\[0\]\['b'\]: Unsupported type UUID: pass str\(value\)\."),
-        ([Decimal(1)], {}, r"args\[0\]: Unsupported type Decimal: pass str"),
-        ([datetime.now(UTC)], {}, r"args\[0\]: Unsupported type datetime: pass value\.isoformat"),
-        ([date(2026, 1, 2)], {}, r"args\[0\]: Unsupported type date: pass value\.isoformat"),
-        ([timedelta(1)], {}, r"args\[0\]: Unsupported type timedelta: pass value\.total_seconds"),
-        ([b"\xff"], {}, r"args\[0\]: Unsupported type bytes: pass text"),
-        ([gettext_lazy("Ready")], {}, r"args\[0\]: Unsupported type __proxy__: pass str\(value\)"),
-        ([Task()], {}, r"args\[0\]: Unsupported type Task: pass its primary key"),
-        ([Task.objects.all()], {}, r"args\[0\]: Unsupported type TaskQuerySet: pass a list of primary keys"),
+        ([object()], {}, r"args\[0\]: Unsupported type: <class 'object'>, pass plain JSON values\."),
+        ([], {"a": [1, 2, 3, {4}]}, r"kwargs\['a'\]\[3\]: Unsupported type: <class 'set'>, pass a sorted list\."),
+        ([{"b": uuid.uuid4()}], {}, r"args\[0\]\['b'\]: Unsupported type: <class 'uuid.UUID'>, pass str\(value\)\."),
+        ([Decimal(1)], {}, r"args\[0\]: Unsupported type: <class 'decimal.Decimal'>, pass str"),
+        ([datetime.now(UTC)], {}, r"args\[0\]: Unsupported type: <class 'datetime.datetime'>, pass value\.isoformat"),
+        ([date(2026, 1, 2)], {}, r"args\[0\]: Unsupported type: <class 'datetime.date'>, pass value\.isoformat"),
+        ([timedelta(1)], {}, r"args\[0\]: Unsupported type: <class 'datetime.timedelta'>, pass value\.total_seconds"),
+        ([b"\xff"], {}, r"args\[0\]: Unsupported type: <class 'bytes'>, pass text"),
+        (
+            [gettext_lazy("Ready")],
+            {},
+            r"args\[0\]: Unsupported type: .*__proxy__'>, pass str\(value\)",
+        ),
+        ([Task()], {}, r"args\[0\]: Unsupported type: <class 'tasks.models.Task'>, pass its primary key"),
+        (
+            [Task.objects.all()],
+            {},
+            r"args\[0\]: Unsupported type: <class 'tasks.querysets.TaskQuerySet'>, pass a list of primary keys",
+        ),
         ([math.nan], {}, r"args\[0\]: nan is not a number in JSON: pass None or text"),
         ([[-math.inf]], {}, r"args\[0\]\[0\]: -inf is not a number in JSON"),
         (["a\0b"], {}, r"args\[0\]: Text holds a NUL character, which PostgreSQL cannot store: remove it"),
@@ -179,7 +187,7 @@ def test_a_return_value_is_checked_like_an_argument():
 
 
 def test_an_unsupported_return_value_is_a_plain_type_error_as_in_the_framework():
-    with pytest.raises(TypeError, match=r"^return_value\[0\]: Unsupported type object") as failure:
+    with pytest.raises(TypeError, match=r"^return_value\[0\]: Unsupported type: <class 'object'>") as failure:
         arguments.encode_return_value([object()])
     assert type(failure.value) is TypeError
 
@@ -188,9 +196,3 @@ def test_a_return_value_beyond_the_limit_is_refused(settings):
     settings.ROWLOCK = {"MAX_ARGUMENT_BYTES": 100}
     with pytest.raises(InvalidArguments, match=r"^return_value: 161 bytes of JSON\. At most 100"):
         arguments.encode_return_value(["x"] * 40)
-
-
-@pytest.mark.parametrize("text", ["[" * 100_000 + "]" * 100_000, "1" * 5000])
-def test_stored_json_beyond_pythons_limits_is_named_and_not_a_crash(text):
-    with pytest.raises(InvalidArguments, match="cannot be read back"):
-        arguments.decode(text)
