@@ -1,0 +1,165 @@
+"""Databases of one test's own, copied from a migrated one, so that the worker processes of two tests never meet.
+
+They are spoken to without Django, whose only connection belongs to the session's database.
+"""
+
+import contextlib
+import itertools
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg
+from psycopg.rows import namedtuple_row
+
+from tasks.declaration import PostgresTask
+from tests.waiting import wait_until
+
+ROOT = Path(__file__).resolve().parents[1]
+numbers = itertools.count(1)
+
+ENQUEUE = """
+SELECT rowlock_enqueue(%(path)s::text, %(args)s::jsonb, queue => %(queue)s::text, priority => %(priority)s::int,
+    ordering_key => %(ordering_key)s::text, max_attempts => %(max_attempts)s::int,
+    run_after => clock_timestamp() + make_interval(secs => %(run_after_seconds)s::float8)) AS id
+FROM generate_series(1, %(count)s::int)
+"""
+
+
+class QueueDatabase:
+    """One migrated database and a connection in autocommit, which comes back after it was lost."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._connection: psycopg.Connection | None = None
+
+    @property
+    def connection(self) -> psycopg.Connection:
+        if self._connection is None or self._connection.closed:
+            self._connection = psycopg.connect(self.url, autocommit=True, row_factory=namedtuple_row)
+        return self._connection
+
+    def close(self) -> None:
+        """Let go of the connection; the next question makes another."""
+        if self._connection is not None:
+            self._connection.close()
+
+    def rows(self, statement: str, *params: Any) -> list[Any]:
+        """The rows of one statement as named tuples; `params` for its %s."""
+        cursor = self.connection.execute(statement, params)
+        return cursor.fetchall() if cursor.description else []
+
+    def value(self, statement: str, *params: Any) -> Any:
+        """The first column of the only row."""
+        [row] = self.rows(statement, *params)
+        return row[0]
+
+    def enqueue(
+        self,
+        task: PostgresTask | str,
+        *args: Any,
+        count: int = 1,
+        queue: str = "default",
+        priority: int = 0,
+        ordering_key: str | None = None,
+        max_attempts: int | None = None,
+        run_after_seconds: float | None = None,
+    ) -> list[int]:
+        """`count` tasks in one transaction, through the function for other languages; their ids.
+
+        `task`: a path stands for a function that nobody knows. `max_attempts`: by default the task's own.
+        """
+        path, attempts = (task, None) if isinstance(task, str) else (task.module_path, task.attempts_allowed())
+        params = {
+            "path": path,
+            "args": json.dumps(args),
+            "queue": queue,
+            "priority": priority,
+            "ordering_key": ordering_key,
+            "max_attempts": max_attempts or attempts,
+            "run_after_seconds": run_after_seconds,
+            "count": count,
+        }
+        return [row.id for row in self.connection.execute(ENQUEUE, params).fetchall()]
+
+    def task(self, task_id: int) -> Any:
+        """The row of one task."""
+        [row] = self.rows("SELECT * FROM tasks_task WHERE id = %s", task_id)
+        return row
+
+    def statuses(self) -> Counter[str]:
+        """How many tasks stand in each status."""
+        return Counter(dict(self.rows("SELECT status, count(*) FROM tasks_task GROUP BY status")))
+
+    def outcomes(self, task_id: int) -> list[str]:
+        """How the attempts of a task ended that did not simply succeed, in order."""
+        statement = "SELECT outcome FROM tasks_attempt WHERE task_id = %s ORDER BY number, id"
+        return [row.outcome for row in self.rows(statement, task_id)]
+
+    def wait_for(self, task_id: int, *statuses: str, seconds: float = 15) -> Any:
+        """The row of a task once it is in one of `statuses`."""
+
+        def task_is_there() -> bool:
+            return self.task(task_id).status in statuses
+
+        wait_until(task_is_there, seconds=seconds)
+        return self.task(task_id)
+
+    def wait_until_finished(self, *, seconds: float = 30) -> Counter[str]:
+        """The statuses once no task is READY or PROCESSING any more."""
+
+        def everything_is_finished() -> bool:
+            return not self.value("SELECT count(*) FROM tasks_task WHERE status IN ('READY', 'PROCESSING')")
+
+        wait_until(everything_is_finished, seconds=seconds)
+        return self.statuses()
+
+
+def named(url: str, name: str) -> str:
+    """The address of the database `name` on the same server."""
+    return urlunsplit(urlsplit(url)._replace(path=f"/{name}"))
+
+
+def name_of(url: str) -> str:
+    return urlsplit(url).path.lstrip("/")
+
+
+def create(url: str, *, template: str | None = None) -> None:
+    """Make the database `url` names, empty or as a copy of one that nobody is connected to."""
+    name = psycopg.sql.Identifier(name_of(url))
+    copied = psycopg.sql.SQL("TEMPLATE {}").format(psycopg.sql.Identifier(name_of(template or "/template1")))
+    with psycopg.connect(named(url, "postgres"), autocommit=True) as connection:
+        connection.execute(psycopg.sql.SQL("CREATE DATABASE {} {}").format(name, copied))
+
+
+def drop(url: str) -> None:
+    """Remove the database `url` names, whoever is still connected to it."""
+    with psycopg.connect(named(url, "postgres"), autocommit=True) as connection:
+        name = psycopg.sql.Identifier(name_of(url))
+        connection.execute(psycopg.sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(name))
+
+
+@contextlib.contextmanager
+def copy_of(template: str) -> Iterator[QueueDatabase]:
+    """A database like `template` (an address), gone at the end."""
+    database = QueueDatabase(named(template, f"{name_of(template)}_{next(numbers)}"))
+    drop(database.url)
+    create(database.url, template=template)
+    try:
+        yield database
+    finally:
+        database.close()
+        drop(database.url)
+
+
+def migrate(url: str) -> None:
+    """Make the database `url` names, and in it the tables of the project."""
+    create(url)
+    environment = {**os.environ, "DATABASE_URL": url, "DJANGO_SETTINGS_MODULE": "tests.settings"}
+    subprocess.run([sys.executable, "manage.py", "migrate", "-v0"], cwd=ROOT, env=environment, check=True)

@@ -1,0 +1,85 @@
+"""The ledger of effects: what handlers really did and when, written past the queue, so that the queue cannot lie.
+
+Each handler writes through an autocommit connection of its process to a database that no test restarts. Times are that
+server's clock, which is also the clock of the other servers of this machine.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+
+import psycopg
+from psycopg.rows import class_row
+
+URL_VARIABLE = "TEST_LEDGER_URL"
+
+CREATE = """
+CREATE TABLE IF NOT EXISTS effect (
+    number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, task_id bigint NOT NULL, attempt integer NOT NULL,
+    pid integer NOT NULL, began timestamptz NOT NULL DEFAULT clock_timestamp(), ended timestamptz)
+"""
+BEGIN = "INSERT INTO effect (task_id, attempt, pid) VALUES (%s, %s, %s) RETURNING number"
+END = "UPDATE effect SET ended = clock_timestamp() WHERE number = %s"
+
+
+@dataclass(frozen=True)
+class Effect:
+    """One run of a handler; `ended` is None when its process died in it."""
+
+    number: int
+    task_id: int
+    attempt: int
+    pid: int
+    began: datetime
+    ended: datetime | None
+
+
+class Ledger:
+    """The ledger as tests read it."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.connection = psycopg.connect(url, autocommit=True)
+        self.connection.execute(CREATE)
+        self.connection.execute("TRUNCATE effect")
+
+    def close(self) -> None:
+        self.connection.close()
+
+    def effects(self, task_id: int | None = None) -> list[Effect]:
+        """Every run, or those of one task, in the order in which they began."""
+        with self.connection.cursor(row_factory=class_row(Effect)) as cursor:
+            cursor.execute(
+                "SELECT * FROM effect WHERE %(id)s::bigint IS NULL OR task_id = %(id)s ORDER BY number", {"id": task_id}
+            )
+            return cursor.fetchall()
+
+    def count(self) -> int:
+        return self.connection.execute("SELECT count(*) FROM effect").fetchone()[0]
+
+    def now(self) -> datetime:
+        """The clock that the effects are timed with."""
+        return self.connection.execute("SELECT clock_timestamp()").fetchone()[0]
+
+
+_connections: dict[int, psycopg.Connection] = {}
+
+
+@contextmanager
+def effect(task_id: int, attempt: int) -> Iterator[None]:
+    """In a handler: note that it begins now, and at the end, however it ends, that it has ended."""
+    connection = _connection()
+    number = connection.execute(BEGIN, (task_id, attempt, os.getpid())).fetchone()[0]
+    try:
+        yield
+    finally:
+        connection.execute(END, (number,))
+
+
+def _connection() -> psycopg.Connection:
+    """This process's own: a fork must not write through its parent's."""
+    if os.getpid() not in _connections:
+        _connections[os.getpid()] = psycopg.connect(os.environ[URL_VARIABLE], autocommit=True)
+    return _connections[os.getpid()]

@@ -1,0 +1,54 @@
+"""Ways in which the database goes away and comes back. Each returns when it serves again."""
+
+import signal
+
+import psutil
+import psycopg
+
+from dashboard.embedded import postmaster
+from tests.databases import QueueDatabase
+from tests.postgres import PrivateServer
+from tests.waiting import wait_until
+
+TERMINATE_ALL = """
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
+"""
+BUSY_BACKEND = "SELECT pid FROM pg_stat_activity WHERE application_name ~ '^rowlock:worker:' LIMIT 1"
+
+
+def restart(server: PrivateServer, database: QueueDatabase) -> None:
+    """An immediate shutdown, as when its machine loses power, and a start."""
+    postmaster.stop(psutil.Process(server.server.process.pid), ((signal.SIGQUIT, 20.0),))
+    server.restart()
+    database.close()
+
+
+def crash_one_backend(server: PrivateServer, database: QueueDatabase) -> None:
+    """One worker's backend is killed; PostgreSQL then drops every session."""
+    server.crash_backend(database.value(BUSY_BACKEND))
+    database.close()
+
+
+def terminate_every_backend(server: PrivateServer, database: QueueDatabase) -> None:
+    """Every session is ended from inside; the server goes on, and with it the epoch."""
+    database.rows(TERMINATE_ALL)
+
+
+def read_only(server: PrivateServer, database: QueueDatabase, *, seconds: float) -> None:
+    """No writes for `seconds`, as on a server that a failover has left behind."""
+    _set_read_only(database, "on")
+    database.rows("SELECT pg_sleep(%s)", seconds)
+    _set_read_only(database, "off")
+
+
+def _set_read_only(database: QueueDatabase, value: str) -> None:
+    database.rows("SET default_transaction_read_only = off")
+    database.rows(f"ALTER SYSTEM SET default_transaction_read_only = {value}")
+    database.rows("SELECT pg_reload_conf()")
+
+    def new_sessions_are_so() -> bool:
+        with psycopg.connect(database.url) as connection:
+            return connection.execute("SHOW default_transaction_read_only").fetchone()[0] == value
+
+    wait_until(new_sessions_are_so)

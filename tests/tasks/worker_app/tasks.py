@@ -1,0 +1,188 @@
+"""Handlers for worker processes under test: their effects go to the ledger, and some behave as badly as they can."""
+
+import ctypes
+import os
+import random
+import re
+import signal
+import sys
+import time
+
+from django.db import connection, transaction
+
+from tasks.clock import StatementTimestamp
+from tasks.compat import TaskContext, task
+from tasks.models import Queue, Task
+from tests.ledger import effect
+
+# Calls through it keep the GIL, as an extension module may that computes for long.
+holding_the_gil = ctypes.PyDLL(None)
+
+
+def at_once(attempt: int) -> float:
+    """A backoff of nothing."""
+    return 0.0
+
+
+@task
+def quick() -> None:
+    """Nothing: many of them make a worker claim big batches."""
+
+
+@task(takes_context=True)
+def work(context: TaskContext, seconds: float = 0.0, again: float | None = None) -> None:
+    """The ordinary task: an effect that takes `seconds`, or `again` when it is not the first attempt."""
+    with effect(int(context.task_result.id), context.attempt):
+        time.sleep(seconds if again is None or context.attempt == 1 else again)
+
+
+@task(takes_context=True)
+def vary(context: TaskContext, seed: int) -> None:
+    """An effect of a length that its id and the seed decide: mostly milliseconds, now and then half a second."""
+    chance = random.Random(f"{seed} {context.task_result.id}")
+    with effect(int(context.task_result.id), context.attempt):
+        time.sleep(chance.choices((0.0, 0.002, 0.01, 0.1, 0.5), weights=(30, 40, 25, 4, 1))[0])
+
+
+@task(takes_context=True, max_attempts=1, timeout=1.0, backoff=at_once)
+def hang(context: TaskContext) -> None:
+    with effect(int(context.task_result.id), context.attempt):
+        time.sleep(3600)
+
+
+@task(takes_context=True, max_attempts=1, timeout=1.0)
+def hang_in_c(context: TaskContext) -> None:
+    """Backtracks for ever inside the regular expression engine, which keeps the GIL and runs no Python."""
+    with effect(int(context.task_result.id), context.attempt):
+        re.match(r"(a+)+$", "a" * 64 + "b")
+
+
+@task(takes_context=True)
+def hold_gil(context: TaskContext, seconds: int) -> None:
+    with effect(int(context.task_result.id), context.attempt):
+        holding_the_gil.sleep(seconds)
+
+
+@task(takes_context=True, max_attempts=1, timeout=1.0)
+def hang_in_query(context: TaskContext) -> None:
+    with effect(int(context.task_result.id), context.attempt), connection.cursor() as cursor:
+        cursor.execute("SELECT pg_sleep(60)")
+
+
+@task(takes_context=True)
+def die(context: TaskContext) -> None:
+    """The poison pill: kills the process that runs it."""
+    with effect(int(context.task_result.id), context.attempt):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@task(takes_context=True)
+def freeze_itself(context: TaskContext) -> None:
+    with effect(int(context.task_result.id), context.attempt):
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+@task(takes_context=True)
+def write_row(context: TaskContext, name: str, seconds: float = 0.0, fail: bool = False) -> None:
+    """Writes through the ORM what must stand or fall with the task."""
+    with effect(int(context.task_result.id), context.attempt):
+        Queue.objects.create(name=name)
+        time.sleep(seconds)
+        if fail:
+            raise ValueError("after the write")
+
+
+@task(takes_context=True)
+def write_in_transaction(context: TaskContext, seconds: float = 0.0) -> None:
+    """Writes in a transaction of its own, as handlers do that a database restart may hit at any point."""
+    with effect(int(context.task_result.id), context.attempt), transaction.atomic():
+        Queue.objects.get_or_create(name="written in a transaction")
+        time.sleep(seconds)
+
+
+@task(max_attempts=1)
+def leave_transaction_open() -> None:
+    connection.set_autocommit(False)
+    Queue.objects.create(name="lost")
+
+
+@task(max_attempts=1)
+def enter_atomic_and_return() -> None:
+    transaction.atomic().__enter__()
+    Queue.objects.create(name="lost")
+
+
+@task(max_attempts=1)
+def break_connection() -> None:
+    connection.ensure_connection()
+    connection.connection.close()
+
+
+@task(max_attempts=1)
+def fail_in_broken_transaction() -> None:
+    with transaction.atomic():
+        Queue.objects.count()
+        connection.connection.close()
+        Queue.objects.create(name="lost")
+
+
+@task(max_attempts=1)
+def exit_python(status: int = 0) -> None:
+    sys.exit(status)
+
+
+@task(max_attempts=1)
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+@task(max_attempts=1)
+def return_nul() -> str:
+    return "before\0after"
+
+
+@task(max_attempts=1)
+def return_object() -> object:
+    return object()
+
+
+@task(max_attempts=1)
+def raise_nul() -> None:
+    raise ValueError("before\0after \ud800")
+
+
+@task
+def print_much(megabytes: int) -> None:
+    for _ in range(megabytes):
+        print("x" * 1_000_000)
+
+
+@task
+def count_queues() -> int:
+    """Reads through the ORM: fails where an earlier handler has left the connection unusable."""
+    return Queue.objects.count()
+
+
+@task(takes_context=True)
+def count_claimed(context: TaskContext) -> int:
+    """How many rows its worker holds while it runs, its own included."""
+    return Task.objects.filter(status="PROCESSING").count()
+
+
+@task(takes_context=True)
+def cancel_the_next(context: TaskContext, seconds: float) -> None:
+    """Asks, while it runs, that the task enqueued after it be cancelled."""
+    ask_to_cancel(int(context.task_result.id) + 1)
+    with effect(int(context.task_result.id), context.attempt):
+        time.sleep(seconds)
+
+
+@task(takes_context=True)
+def cancel_itself_and_fail(context: TaskContext) -> None:
+    with effect(int(context.task_result.id), context.attempt):
+        ask_to_cancel(int(context.task_result.id))
+        raise ValueError("it failed while somebody wanted it cancelled")
+
+
+def ask_to_cancel(task_id: int) -> None:
+    Task.objects.filter(pk=task_id).update(cancel_requested_at=StatementTimestamp())
