@@ -6,7 +6,11 @@ from django.db.models import F, Q
 from django.utils.translation import gettext_lazy as _
 
 from tasks.clock import StatementTimestamp
+from tasks.locking.models import Lock as Lock
+from tasks.locking.models import LockWaiter as LockWaiter
 from tasks.querysets import TaskQuerySet, WorkerQuerySet
+from tasks.schedule.models import CommandRun as CommandRun
+from tasks.schedule.models import ExpectedCommand as ExpectedCommand
 
 
 class TaskStatus(models.TextChoices):
