@@ -59,7 +59,8 @@ def become(parent: int, at_parents_death: int, user: str, argv: list[str]) -> No
         raise SystemExit("The process that asked for this one is gone.")
     # Python ignores it from its start on; the program expects the default.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    os.execv(argv[0], argv)  # noqa: S606  # nosec B606: the whole point, and no shell is wanted
+    # To become another program is the whole point, and no shell is wanted.
+    os.execv(argv[0], argv)  # noqa: S606  # nosec B606
 
 
 def drop_root(uid: int, gid: int) -> None:

@@ -18,7 +18,8 @@ from dashboard.processes import Account
 
 PREFIX = "rowlock-run-"
 MARK = ".rowlock-run"  # no folder without it is ever removed, whatever its name
-PARENTS = (Path("/tmp"), Path("/var/tmp"))  # noqa: S108  # nosec B108: mkdtemp makes an unpredictable name, mode 0700
+# Safe in spite of everybody's right to write there: mkdtemp makes an unpredictable name with mode 0700.
+PARENTS = (Path("/tmp"), Path("/var/tmp"))  # noqa: S108  # nosec B108
 
 
 @contextmanager

@@ -1,0 +1,68 @@
+# `make help` lists the targets. ARGS passes options on: make run ARGS="--port 8080", make test ARGS="-k claim".
+
+PYTHON ?= python3
+ARGS ?=
+VENV := .venv
+# Relative, so that the checkout's own path may hold spaces.
+VENV_PYTHON := $(VENV)/bin/python
+# Debian's python3 makes environments with pip only beside its package python3-venv; its pip can install into any.
+PIP_INSTALL = if $(VENV_PYTHON) -m pip --version >/dev/null 2>&1; then pip="$(VENV_PYTHON) -m pip"; \
+	else pip="$(PYTHON) -m pip --python $(VENV_PYTHON)"; fi; \
+	$$pip install --quiet --disable-pip-version-check --require-hashes --requirement
+PIN = $(VENV_PYTHON) -m uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header
+# A site as it is deployed; only its settings are looked at.
+DEPLOYED = DATABASE_URL=postgres:///rowlock HTTPS=1 \
+	SECRET_KEY="$$($(VENV_PYTHON) -c 'import secrets; print(secrets.token_urlsafe(50))')"
+
+.DEFAULT_GOAL := help
+.PHONY: help run test lint chaos bench pins clean python
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1: /p' Makefile | while IFS=: read -r name what; do printf '%-6s%s\n' "$$name" "$$what"; done
+
+# Started through the launcher, `up` ends with make, however that ends.
+run: $(VENV)/run.stamp ## start PostgreSQL, a worker and the web server, until Ctrl-C
+	@exec $(VENV_PYTHON) dashboard/processes.py $$PPID 15 "" $(VENV_PYTHON) manage.py up $(ARGS)
+
+test: $(VENV)/test.stamp ## run all tests against a real PostgreSQL
+	$(VENV_PYTHON) -m pytest $(ARGS)
+
+lint: $(VENV)/test.stamp ## ruff, mypy, bandit, missing migrations, deployment checks
+	$(VENV_PYTHON) -m ruff check .
+	$(VENV_PYTHON) -m ruff format --check .
+	$(DEPLOYED) $(VENV_PYTHON) -m mypy
+	$(VENV_PYTHON) -m bandit --quiet --configfile pyproject.toml --recursive .
+	$(VENV_PYTHON) -W error manage.py makemigrations --check --dry-run
+	$(DEPLOYED) $(VENV_PYTHON) -W error manage.py check --deploy --fail-level WARNING
+
+chaos: $(VENV)/test.stamp ## the long kill and freeze runs
+	$(VENV_PYTHON) -m pytest -m chaos tests/chaos $(ARGS)
+
+bench: $(VENV)/test.stamp ## timings of this machine, side by side
+	$(VENV_PYTHON) -m tests.benchmarks $(ARGS)
+
+pins: $(VENV)/test.stamp ## compile requirements*.in into pins with hashes
+	$(PIN) --python-version 3.11 requirements.in --output-file requirements.txt
+	$(PIN) --python-version 3.11 requirements-test.in --output-file requirements-test.txt
+	$(PIN) --python-version 3.12 requirements-next.in --output-file requirements-next.txt
+
+clean: python ## remove .venv and var/, unless the server runs
+	@$(PYTHON) -m dashboard.embedded
+	rm -rf $(VENV) var
+
+python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Rowlock needs Python 3.11 or newer, \
+	and $(PYTHON) is not. Name another one: make PYTHON=python3.12" >&2; exit 1; }
+
+$(VENV_PYTHON): | python
+	@$(PYTHON) -m venv $(VENV) >/dev/null 2>&1 || $(PYTHON) -m venv --clear --without-pip $(VENV)
+
+$(VENV)/run.stamp: requirements.txt | $(VENV_PYTHON)
+	@echo "Installing requirements.txt into $(VENV)"
+	@$(PIP_INSTALL) requirements.txt
+	@touch $@
+
+$(VENV)/test.stamp: requirements-test.txt $(VENV)/run.stamp
+	@echo "Installing requirements-test.txt into $(VENV)"
+	@$(PIP_INSTALL) requirements-test.txt
+	@touch $@
