@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, NamedTuple, Protocol, Self
 
+from django.db import transaction
 from django.db.models import F, Lookup, OuterRef, Q, Subquery, TextField, Value
 from django.db.models.functions import Concat
 
@@ -118,11 +119,14 @@ class TaskFilter:
     def selected_ids(self) -> "array[int]":
         """The ids to act on, eight bytes each: the ones named, else those that match at this moment, in order.
 
-        In one statement without LIMIT: with it, the planner may walk ten million finished rows in search of a few.
+        In one statement without LIMIT: with it, the planner may walk ten million finished rows in search of a few. In
+        one transaction, so that its cursor survives a pooling proxy.
         """
         if self.ids:
             return array("q", self.ids)
-        return array("q", self.queryset().order_by("id").values_list("id", flat=True).iterator(chunk_size=10_000))
+        with transaction.atomic():
+            ids = self.queryset().order_by("id").values_list("id", flat=True)
+            return array("q", ids.iterator(chunk_size=10_000))
 
     def count(self, cap: int = COUNT_CAP) -> Count:
         """How many match, counted no further than `cap`."""

@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from django.utils.translation import gettext_lazy as _
+
 from tasks.models import Task
 
 
@@ -26,19 +28,21 @@ class Code(StrEnum):
 
 
 SENTENCES = {
-    Code.MISSING: "there is no such task; it was pruned, or the id is wrong",
-    Code.UNMATCHED: "it does not match the filter that was given with its id",
-    Code.LOCKED: "another session holds its row at this moment; try again",
-    Code.CHANGED: "it changed since you looked (version {seen}): it is {status} at version {version} now; look again",
-    Code.READY: "it is READY already and waits for a worker",
-    Code.LIVE: "worker {claimed_by} is alive and works on it; let it finish, or cancel the task",
-    Code.WAITING: "worker {claimed_by} does not answer, and has {seconds} s left to come back; try again then",
-    Code.HELD: "worker {claimed_by} holds it; only a task that waits to run can be edited",
-    Code.COMPLETED: "it has completed; to have its effect again, enqueue it anew",
-    Code.FAILED: "it failed for good before its worker could end it",
-    Code.FINISHED: "it is {status} already; only a task that waits to run can be edited, so requeue it first",
-    Code.ALREADY: "it was cancelled before",
-    Code.EXHAUSTED: "attempt {attempt} leaves no room for more (at most 32767); enqueue it anew",
+    Code.MISSING: _("there is no such task; it was pruned, or the id is wrong"),
+    Code.UNMATCHED: _("it does not match the filter that was given with its id"),
+    Code.LOCKED: _("another session holds its row at this moment; try again"),
+    Code.CHANGED: _(
+        "it changed since you looked (version {seen}): it is {status} at version {version} now; look again"
+    ),
+    Code.READY: _("it is READY already and waits for a worker"),
+    Code.LIVE: _("worker {claimed_by} is alive and works on it; let it finish, or cancel the task"),
+    Code.WAITING: _("worker {claimed_by} does not answer, and has {seconds} s left to come back; try again then"),
+    Code.HELD: _("worker {claimed_by} holds it; only a task that waits to run can be edited"),
+    Code.COMPLETED: _("it has completed; to have its effect again, enqueue it anew"),
+    Code.FAILED: _("it failed for good before its worker could end it"),
+    Code.FINISHED: _("it is {status} already; only a task that waits to run can be edited, so requeue it first"),
+    Code.ALREADY: _("it was cancelled before"),
+    Code.EXHAUSTED: _("attempt {attempt} leaves no room for more (at most 32767); enqueue it anew"),
 }
 
 
@@ -60,12 +64,12 @@ class Refusal:
             "claimed_by": task.claimed_by,
             "attempt": task.attempt,
         }
-        return cls(code, SENTENCES[code].format(**known, **details), task.status, task.version)
+        return cls(code, str(SENTENCES[code]).format(**known, **details), task.status, task.version)
 
     @classmethod
     def of_id(cls, code: Code) -> "Refusal":
         """The refusal of an id whose row could not be read."""
-        return cls(code, SENTENCES[code])
+        return cls(code, str(SENTENCES[code]))
 
 
 @dataclass

@@ -9,6 +9,7 @@ from tasks.commands import types
 from tasks.commands.base import Options, Report, UsageError
 from tasks.commands.output import counted, said
 from tasks.filters import TaskFilter
+from tasks.models import TaskStatus
 
 
 def add_filters(parser: CommandParser) -> None:
@@ -25,7 +26,8 @@ def add_filters(parser: CommandParser) -> None:
 def read_filter(options: Options, *, default_status: str) -> TaskFilter:
     """The filter that the options describe; without ids and --status it is about `default_status` alone.
 
-    Raises UsageError when nothing at all was named: no command acts on every task by mistake.
+    Raises UsageError when nothing at all was named: no command acts on every task by mistake. And when all COMPLETED
+    tasks were: each would be refused, and there may be ten million.
     """
     chosen = TaskFilter(
         ids=tuple(dict.fromkeys(options["ids"])),
@@ -39,6 +41,8 @@ def read_filter(options: Options, *, default_status: str) -> TaskFilter:
         raise UsageError(
             "Which tasks? Name ids (4711 4712) or at least one of --status, --queue, --task, --error and --older-than."
         )
+    if not chosen.ids and TaskStatus.COMPLETED in chosen.statuses:
+        raise UsageError("COMPLETED tasks stay as they are. To have their effect again, use `enqueue_task`.")
     if chosen.ids or chosen.statuses:
         return chosen
     return chosen.with_statuses(default_status)
