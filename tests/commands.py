@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.conf import settings
-from django.core.management import load_command_class
+from django.core.management import get_commands, load_command_class
 from django.core.management.base import CommandError
 from django.db import connection
 
@@ -34,7 +34,7 @@ class Outcome:
 def run(name: str, *argv: object) -> Outcome:
     """Run a command as `manage.py` does, but inside the test's own transaction and connection."""
     out, err = io.StringIO(), io.StringIO()
-    command = load_command_class("tasks", name)
+    command = load_command_class(get_commands()[name], name)
     command._called_from_command_line = True
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
@@ -62,7 +62,10 @@ def start(name: str, *argv: object, **popen: Any) -> subprocess.Popen[str]:
 
 
 def run_process(name: str, *argv: object, **popen: Any) -> Outcome:
-    """Run `manage.py NAME …` to its end."""
+    """Run `manage.py NAME …` to its end; one that hangs is killed, and fails the test."""
     with start(name, *argv, **popen) as process:
-        out, err = process.communicate(timeout=60)
+        try:
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
     return Outcome(process.returncode, out or "", err or "")

@@ -87,7 +87,7 @@ class TestLockedRows:
             other.execute("LOCK TABLE tasks_intervention IN ACCESS EXCLUSIVE MODE")
             outcome = run("requeue_tasks", task.pk, "--json")
         assert outcome.status == 1
-        assert "Try again" in outcome.data["error"]
+        assert "nothing waits longer than 2 s" in outcome.data["error"]
         assert Task.objects.get().status == "FAILED"
 
 

@@ -49,6 +49,16 @@ def test_ids_are_required():
 
 
 @pytest.mark.django_db(transaction=True)
+def test_workers_are_woken_for_what_the_cancelled_task_held_back():
+    head = rows.ready(ordering_key="k")
+    rows.ready(ordering_key="k")
+    with session(autocommit=True) as listener:
+        listener.execute("LISTEN rowlock_public")
+        cancel(head.pk)
+        assert list(listener.notifies(timeout=5, stop_after=1))
+
+
+@pytest.mark.django_db(transaction=True)
 class TestLiveWorkers:
     def test_the_worker_is_asked_and_what_it_has_not_ended_is_told(self):
         with rows.living_worker() as worker:

@@ -161,11 +161,12 @@ class TestReadersThatLeave:
         assert (process.returncode, err) == (0, "")
 
     def test_a_closed_stderr_keeps_the_exit_status(self):
-        with start("requeue_tasks", 1, "--json") as process:
+        rows.processing("w-gone")
+        with start("queue_status", "--max-stale", 0, "--json") as process:
             process.stderr.close()
             out = process.stdout.read()
             process.wait(timeout=60)
-        assert (process.returncode, '"missing"' in out) == (1, True)
+        assert (process.returncode, '"stale": 1' in out) == (3, True)
 
 
 class TestTheOperator:

@@ -111,6 +111,10 @@ class TestFilters:
         outcome = run("requeue_tasks")
         assert (outcome.status, Task.objects.ready().count()) == (2, 0)
 
+    @pytest.mark.parametrize("argv", [("--status", "COMPLETED"), ("--status", "FAILED", "--status", "completed")])
+    def test_all_completed_tasks_are_a_usage_error(self, argv):
+        assert run("requeue_tasks", *argv).status == 2
+
     def test_a_filter_means_failed_tasks(self):
         failed = rows.failed(queue_name="payouts")
         rows.cancelled(queue_name="payouts")
