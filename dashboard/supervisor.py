@@ -13,6 +13,7 @@ from dashboard.processes import bound
 
 BACKOFF_SECONDS = (1, 2, 5, 10, 30)
 STABLE_SECONDS = 60.0  # who ran this long begins with the first delay again
+ECHO_SECONDS = 0.5  # make passes SIGTERM on even where it reached the whole group; a person is not that fast
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -36,6 +37,7 @@ class Supervisor:
         self.patience_seconds = patience_seconds
         self.stopping = asyncio.Event()
         self.hurried_by: signal.Signals | None = None
+        self._asked_at = 0.0
         self._running: set[asyncio.subprocess.Process] = set()
 
     def listen(self) -> None:
@@ -44,14 +46,17 @@ class Supervisor:
             asyncio.get_running_loop().add_signal_handler(number, self.on_signal, number)
 
     def on_signal(self, number: signal.Signals) -> None:
-        if self.stopping.is_set():
-            self.hurried_by = number
-            self.say(f"{number.name} again: killing what still runs")
-            self.signal_all(signal.SIGKILL)
-        else:
+        """Stops at the first signal, hurries at the second."""
+        now = asyncio.get_running_loop().time()
+        if not self.stopping.is_set():
+            self._asked_at = now
             self.stopping.set()
             self.say(f"{number.name}: stopping; once more to stop at once")
             self.signal_all(signal.SIGTERM)
+        elif now - self._asked_at > ECHO_SECONDS:
+            self.hurried_by = number
+            self.say(f"{number.name} again: killing what still runs")
+            self.signal_all(signal.SIGKILL)
 
     def signal_all(self, number: signal.Signals) -> None:
         """SIGTERM reaches the programs alone, which end their own children in order; SIGKILL all of each group."""

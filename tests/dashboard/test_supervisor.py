@@ -97,10 +97,17 @@ def test_a_program_that_does_not_end_is_killed(supervisor, output):
     assert "still running after 0.2 s: killing it" in output.getvalue()
 
 
-def test_a_second_signal_kills_at_once(output):
+def test_a_second_signal_kills_at_once(output, monkeypatch):
+    monkeypatch.setattr(supervising, "ECHO_SECONDS", 0)
     patient = Supervisor(Console(output), patience_seconds=600)
     assert asyncio.run(stopped(patient, output, DEAF, signals=2)) == []
     assert patient.hurried_by == signal.SIGTERM
+
+
+def test_a_signal_that_make_passes_on_as_well_is_one_signal(supervisor, output):
+    assert asyncio.run(stopped(supervisor, output, POLITE, signals=2)) == []
+    assert supervisor.hurried_by is None
+    assert "child    | ending" in output.getvalue()
 
 
 async def stopped(supervisor, output, code, signals=1):
