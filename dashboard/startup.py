@@ -26,8 +26,8 @@ SERVER_POLL_SECONDS = 0.2
 LOGINS = {
     "generated": "admin / {password}   (shown this once)",
     "given": "admin, with the password in ADMIN_PASSWORD",
-    "kept": "admin; its password was shown at the first start. A new one: .venv/bin/python manage.py changepassword admin",
-    "others": "with an account of yours; a new one: .venv/bin/python manage.py createsuperuser",
+    "kept": "admin; its password was shown at the first start (.venv/bin/python manage.py changepassword admin)",
+    "others": "with an account of yours (a new one: .venv/bin/python manage.py createsuperuser)",
 }
 
 
