@@ -25,6 +25,7 @@ INSTALLED_APPS = [
     "django.contrib.contenttypes",
     "django.contrib.sessions",
     "django.contrib.messages",
+    "django.contrib.postgres",
     "django.contrib.staticfiles",
     *([] if TASKS_IN_DJANGO else ["django_tasks"]),
     *([] if CSP_IN_DJANGO else ["csp"]),
@@ -35,6 +36,7 @@ INSTALLED_APPS = [
     *env.list("ROWLOCK_APPS", default=[]),
 ]
 MIDDLEWARE = [
+    "dashboard.middleware.HealthMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.middleware.csp.ContentSecurityPolicyMiddleware" if CSP_IN_DJANGO else "csp.middleware.CSPMiddleware",
@@ -44,6 +46,7 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "dashboard.middleware.DatabaseDownMiddleware",
 ]
 ROOT_URLCONF = "dashboard.urls"
 WSGI_APPLICATION = "dashboard.wsgi.application"

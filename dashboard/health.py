@@ -1,0 +1,67 @@
+"""Whether this process answers (`/healthz`), and whether it can serve (`/readyz`). Neither needs a login."""
+
+import logging
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as Overdue
+
+from django.db import DEFAULT_DB_ALIAS, Error, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.migrations.executor import MigrationExecutor
+from django.http import HttpRequest, HttpResponse, JsonResponse
+
+logger = logging.getLogger(__name__)
+
+# The promise is 2 s, and libpq's own limit is at least that for each address of a host: so the probe runs apart.
+ANSWER_SECONDS = 1.5
+CONNECT_SECONDS = 2
+PROBE_SESSION = "-c statement_timeout=1s -c lock_timeout=1s"
+_prober = ThreadPoolExecutor(max_workers=1, thread_name_prefix="readyz")
+
+
+def alive(request: HttpRequest) -> HttpResponse:
+    """200 `ok`: the process answers, whatever its database does."""
+    return HttpResponse("ok", content_type="text/plain")
+
+
+def ready(request: HttpRequest) -> JsonResponse:
+    """200 when the database is reachable and every migration applied, else 503 with the reasons."""
+    probe: Future[list[str]] = _prober.submit(find_faults)
+    try:
+        reasons = probe.result(timeout=ANSWER_SECONDS)
+    except Overdue:
+        probe.cancel()
+        reasons = [f"The database did not answer within {ANSWER_SECONDS} s."]
+    return JsonResponse({"ready": not reasons, "reasons": reasons}, status=503 if reasons else 200)
+
+
+def find_faults() -> list[str]:
+    """Why this process cannot serve, on a session of its own; names no host and no user: anybody may ask."""
+    probe = probing_connection()
+    try:
+        return missing_migrations(probe)
+    except Error as error:
+        logger.warning("not ready: %s", error)
+        return [f"The database cannot be used ({type(error).__name__}); the log of this process says more."]
+    finally:
+        probe.close()
+
+
+def probing_connection() -> BaseDatabaseWrapper:
+    """A new connection with short limits, in the place of this thread's own: migrations ask for it by its alias."""
+    probe = connections.create_connection(DEFAULT_DB_ALIAS)
+    options = {**probe.settings_dict["OPTIONS"], "connect_timeout": CONNECT_SECONDS}
+    if "options" in options:  # a pooling proxy takes none
+        options["options"] = PROBE_SESSION
+    probe.settings_dict = {**probe.settings_dict, "OPTIONS": options}
+    connections[DEFAULT_DB_ALIAS] = probe
+    return probe
+
+
+def missing_migrations(probe: BaseDatabaseWrapper) -> list[str]:
+    """One reason that names the migrations that are not applied; none when all are."""
+    executor = MigrationExecutor(probe)
+    plan = executor.migration_plan(executor.loader.graph.leaf_nodes())
+    if not plan:
+        return []
+    names = ", ".join(f"{migration.app_label}.{migration.name}" for migration, _ in plan)
+    return [f"Migrations are not applied: {names}. Run `python manage.py migrate`."]

@@ -1,0 +1,71 @@
+"""What wraps every request: probes are answered first, and a database in trouble gives a page that does without it."""
+
+import logging
+from collections.abc import Callable
+
+from django.db import DatabaseError, InterfaceError, OperationalError
+from django.http import HttpRequest, HttpResponse
+from django.template.loader import render_to_string
+from django.utils.translation import gettext_lazy as _
+
+from dashboard import health
+
+logger = logging.getLogger(__name__)
+GetResponse = Callable[[HttpRequest], HttpResponse]
+PROBES = {"/healthz": health.alive, "/readyz": health.ready}
+REASONS = {
+    "57014": _("The database would have taken too long over this page, and was stopped. Narrow the filter."),
+    "55P03": _(
+        "Somebody holds a whole table of this page: a migration perhaps, or VACUUM FULL. Try again in a moment."
+    ),
+    "40P01": _("Two sessions waited for each other, and this page gave way. Try again."),
+    "53300": _("The database takes no more connections."),
+    "57P01": _("The database is shutting down."),
+    "57P02": _("The database has crashed and restarts."),
+    "57P03": _("The database is starting up."),
+    "25006": _("The database takes no writes at this moment: it is a standby, or a failover is under way."),
+    "42P01": _("The tables are not there. Run `python manage.py migrate`."),
+    "42703": _("The tables are of another version. Run `python manage.py migrate`."),
+}
+
+
+class HealthMiddleware:
+    """Answers the probes before hosts are checked and HTTP is turned into HTTPS: they come by address, over HTTP."""
+
+    def __init__(self, get_response: GetResponse) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        probe = PROBES.get(request.path_info)
+        return probe(request) if probe else self.get_response(request)
+
+
+class DatabaseDownMiddleware:
+    """Turns errors of the database itself into a 503 that says why, rendered without asking the database anything."""
+
+    def __init__(self, get_response: GetResponse) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        return self.get_response(request)
+
+    def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
+        reason = reason_of(exception)
+        if reason is None:
+            return None
+        logger.warning("%s %s answered 503: %s", request.method, request.path, exception)
+        page = render_to_string("dashboard/unavailable.html", {"reason": reason, "path": request.get_full_path()})
+        return HttpResponse(page, status=503, headers={"Retry-After": "5"})
+
+
+def reason_of(error: Exception) -> str | None:
+    """What is wrong with the database and what to do, or None for errors that are the program's own.
+
+    The words name no host and no user: at this point nobody is known to have logged in.
+    """
+    if not isinstance(error, DatabaseError | InterfaceError):
+        return None
+    known = REASONS.get(getattr(error.__cause__, "sqlstate", None) or "")
+    if known is None and not isinstance(error, OperationalError | InterfaceError):
+        return None
+    return str(known or _("The database does not answer. It may be down, restarting or unreachable from here."))

@@ -1,0 +1,197 @@
+"""The probes, and what pages answer when the database is in trouble."""
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+import environ
+import pytest
+from django.db import connection
+from django.db.migrations.loader import MigrationLoader
+from django.db.migrations.recorder import MigrationRecorder
+from django.test import Client
+
+from dashboard import databases
+from tests.people import client_of
+from tests.postgres import PrivateServer
+from tests.sessions import session
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@contextlib.contextmanager
+def database_at(host: str) -> Iterator[None]:
+    """Django's connection leads to this folder of a server's socket; back to the session's database at the end."""
+    kept = connection.settings_dict["HOST"]
+    connection.close()
+    connection.settings_dict["HOST"] = host
+    try:
+        yield
+    finally:
+        connection.close()
+        connection.settings_dict["HOST"] = kept
+
+
+@pytest.fixture
+def no_database(tmp_path):
+    with database_at(str(tmp_path)):
+        yield
+
+
+def test_healthz_answers_ok_without_login(client):
+    answer = client.get("/healthz")
+    assert (answer.status_code, answer.text) == (200, "ok")
+
+
+@pytest.mark.usefixtures("no_database")
+def test_healthz_needs_no_database(client):
+    assert client.get("/healthz").status_code == 200
+
+
+def test_readyz_answers_when_all_is_well(client):
+    answer = client.get("/readyz")
+    assert (answer.status_code, answer.json()) == (200, {"ready": True, "reasons": []})
+
+
+@pytest.mark.usefixtures("no_database")
+def test_readyz_says_that_the_database_cannot_be_reached(client, tmp_path):
+    answer = client.get("/readyz")
+    assert answer.status_code == 503
+    [reason] = answer.json()["reasons"]
+    assert "The database cannot be used (OperationalError)" in reason
+    assert str(tmp_path) not in reason
+
+
+def test_readyz_names_the_migrations_that_are_missing(client):
+    recorder = MigrationRecorder(connection)
+    [(app, name)] = MigrationLoader(connection).graph.leaf_nodes("tasks")
+    recorder.record_unapplied(app, name)
+    try:
+        answer = client.get("/readyz")
+    finally:
+        recorder.record_applied(app, name)
+    assert answer.status_code == 503
+    assert f"{app}.{name}" in answer.json()["reasons"][0]
+
+
+def test_readyz_answers_within_two_seconds_when_the_database_is_frozen(client, private_server: PrivateServer):
+    """Twice: the second probe finds the first one still at it."""
+    main = private_server.server.process.pid
+    os.kill(main, signal.SIGSTOP)
+    try:
+        with database_at(str(private_server.server.socket_folder)):
+            for _ in range(2):
+                began = time.monotonic()
+                answer = client.get("/readyz")
+                assert time.monotonic() - began < 2
+                assert answer.status_code == 503
+                assert "did not answer" in answer.json()["reasons"][0]
+    finally:
+        os.kill(main, signal.SIGCONT)
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+def test_probes_come_by_any_address_and_without_tls(path, settings):
+    settings.ALLOWED_HOSTS = ["rowlock.example"]
+    settings.SECURE_SSL_REDIRECT = True
+    assert Client(headers={"host": "10.1.2.3:8000"}).get(path).status_code == 200
+
+
+@pytest.mark.parametrize("address", ["/admin/", "/admin/tasks/task/", "/admin/tasks/task/1/"])
+def test_pages_answer_503_with_the_reason_when_the_database_is_down(address, tmp_path):
+    client = client_of("Viewers")
+    with database_at(str(tmp_path)):
+        answer = client.get(address)
+    assert answer.status_code == 503
+    assert "The database does not answer." in answer.text
+    assert str(tmp_path) not in answer.text
+    assert answer["Retry-After"] == "5"
+    assert f'href="{address}"' in answer.text
+
+
+@pytest.mark.usefixtures("no_database")
+def test_logging_in_answers_503_too(client):
+    answer = client.post("/admin/login/", {"username": "anna", "password": "x"})
+    assert answer.status_code == 503
+
+
+def test_a_page_does_not_wait_for_a_table_that_is_locked():
+    client = client_of("Viewers")
+    with session() as other:
+        other.execute("LOCK TABLE tasks_task")
+        began = time.monotonic()
+        answer = client.get("/admin/tasks/task/")
+        seconds = time.monotonic() - began
+    assert answer.status_code == 503
+    assert "holds a whole table" in answer.text
+    assert seconds < 4
+
+
+def test_a_statement_that_takes_too_long_is_stopped_and_said():
+    client = client_of("Viewers")
+    with connection.cursor() as cursor:
+        cursor.execute("SET statement_timeout = '100ms'")
+    with session() as other:
+        other.execute("LOCK TABLE tasks_task")
+        answer = client.get("/admin/tasks/task/")
+    connection.close()
+    assert answer.status_code == 503
+    assert "taken too long" in answer.text
+
+
+def test_the_sessions_of_pages_have_their_limits():
+    """The test session counts as one: it is no command of manage.py."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT current_setting('statement_timeout'), current_setting('lock_timeout')")
+        assert cursor.fetchone() == ("5s", "2s")
+
+
+def test_tables_that_are_not_there_are_said():
+    client = client_of("Viewers")
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE tasks_queue RENAME TO elsewhere")
+    try:
+        answer = client.get("/admin/tasks/task/")
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("ALTER TABLE elsewhere RENAME TO tasks_queue")
+    assert answer.status_code == 503
+    assert "manage.py migrate" in answer.text
+
+
+LIMITED, FREE = {"options": databases.PAGE_SESSION}, {}
+
+
+@pytest.mark.parametrize(
+    ("argv", "direct_url", "options"),
+    [
+        (["/venv/bin/gunicorn", "dashboard.wsgi"], "", LIMITED),
+        (["manage.py", "run_worker"], "", FREE),
+        (["manage.py", "prune_tasks"], "", FREE),
+        (["/venv/bin/gunicorn", "dashboard.wsgi"], "postgres:///direct", FREE),
+    ],
+    ids=["pages", "worker", "command", "pages behind a pooling proxy"],
+)
+def test_sessions_of_pages_alone_have_limits(argv, direct_url, options, monkeypatch):
+    monkeypatch.setenv("DIRECT_DATABASE_URL", direct_url)
+    assert databases.session_limits(environ.Env(), argv) == options
+
+
+def test_the_probe_leaves_no_session_behind(client):
+    client.get("/readyz")
+
+    def only_this_session() -> bool:
+        with connection.cursor() as cursor:
+            cursor.execute(OTHER_SESSIONS)
+            return cursor.fetchone() == (0,)
+
+    wait_until(only_this_session)
+
+
+OTHER_SESSIONS = """
+SELECT count(*) FROM pg_stat_activity
+WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()
+"""
