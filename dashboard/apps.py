@@ -2,10 +2,16 @@
 
 from django.apps import AppConfig
 from django.contrib.admin.apps import AdminConfig
+from django.db.models.signals import post_migrate
 
 
 class DashboardConfig(AppConfig):
     name = "dashboard"
+
+    def ready(self) -> None:
+        from dashboard.permissions import create_groups
+
+        post_migrate.connect(create_groups, dispatch_uid="dashboard.permissions")
 
 
 class RowlockAdminConfig(AdminConfig):

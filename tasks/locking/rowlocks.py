@@ -193,6 +193,6 @@ def _locker(row: dict[str, Any]) -> Locker:
 
 
 def _of_table(statement: LiteralString, model: type[models.Model]) -> str:
-    _, key = model._meta.pk.get_attname_column()
-    names = {"table": sql.Identifier(model._meta.db_table), "key": sql.Identifier(key)}
+    key = model._meta.pk
+    names = {"table": sql.Identifier(model._meta.db_table), "key": sql.Identifier(key.column or key.attname)}
     return sql.SQL(statement).format(**names).as_string()

@@ -1,0 +1,33 @@
+"""The groups of operators and what each may do. They are made after every `migrate`; rights that a later version adds
+are added to them, and none is taken from a group that somebody gave more.
+"""
+
+from typing import Any
+
+from django.apps import AppConfig, apps
+from django.db.models import Q
+
+APPS = ("tasks", "orders", "dashboard")
+
+SEE: frozenset[str] = frozenset()  # beside the right to view, which every group has on every table of ours
+OPERATE = frozenset({"requeue_task", "recover_task", "cancel_task", "pause_queue", "configure_queue"})
+GROUPS = {
+    "Viewers": SEE,
+    "Operators": OPERATE,
+    "Lock administrators": OPERATE,
+    "Account managers": SEE,
+}
+
+
+def create_groups(sender: AppConfig, using: str, **kwargs: Any) -> None:
+    """Receiver of `post_migrate`: it waits for the last app, when the rights of all of them exist."""
+    if sender is not list(apps.get_app_configs())[-1]:
+        return
+    from django.contrib.auth.models import Group, Permission
+
+    for name, codenames in GROUPS.items():
+        group, _ = Group.objects.using(using).get_or_create(name=name)
+        rights = Permission.objects.using(using).filter(
+            Q(codename__in=codenames) | Q(codename__startswith="view_"), content_type__app_label__in=APPS
+        )
+        group.permissions.add(*rights)

@@ -1,0 +1,63 @@
+"""How pages write times, ages and links."""
+
+from datetime import UTC, datetime
+from urllib.parse import quote
+
+from django import template
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+
+from tasks.ages import spoken
+from tasks.verdicts import Link
+
+register = template.Library()
+
+
+@register.simple_tag
+def moment(at: datetime | None) -> str | SafeString:
+    """A time as `2026-11-20 03:12:05 UTC`; a script adds the reader's own zone."""
+    if at is None:
+        return ""
+    return format_html('<time datetime="{}">{}</time>', at.astimezone(UTC).isoformat(), written(at))
+
+
+@register.simple_tag
+def age(at: datetime | None, now: datetime) -> str | SafeString:
+    """How long ago a time was, or in how long it will be; the time itself stands in its title."""
+    if at is None:
+        return ""
+    seconds = (now - at).total_seconds()
+    text = (_("%(age)s ago") if seconds >= 0 else _("in %(age)s")) % {"age": spoken(abs(seconds))}
+    return format_html(
+        '<time datetime="{}" title="{}" data-age>{}</time>', at.astimezone(UTC).isoformat(), written(at), text
+    )
+
+
+def written(at: datetime) -> str:
+    """The time in UTC, to the second."""
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+@register.filter
+def ago(seconds: float | None) -> str:
+    """An age in seconds, in words."""
+    return "" if seconds is None else spoken(seconds)
+
+
+@register.filter
+def href(link: Link) -> str:
+    """The address of what a verdict points to."""
+    if link.kind == "task":
+        return reverse("admin:tasks_task_change", args=[link.target])
+    if link.kind == "worker":
+        return reverse("admin:tasks_worker_changelist") + f"?q={quote(link.target, safe='')}"
+    return reverse("admin:tasks_task_changelist") + f"?{link.kind}={quote(link.target, safe='')}"
+
+
+@register.filter
+def told(link: Link) -> str:
+    """The words of that link."""
+    words = {"task": "#%s", "worker": _("worker %s"), "queue": _("queue %s"), "key": _("key %s")}
+    return words[link.kind] % link.target

@@ -1,0 +1,3 @@
+"""The queue in the admin."""
+
+from tasks.admin import history_admin, queue_admin, task_admin  # noqa: F401  register their models

@@ -1,0 +1,131 @@
+"""What the pages of the tasks show: plain values for the templates, gathered in a fixed number of statements."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+from tasks import audit, registry
+from tasks.admin import rights, timeline
+from tasks.admin.listing import ListFilter, Listing, Place, find, known_queues
+from tasks.admin.page_actions import PAGE_ACTIONS, PageAction
+from tasks.admin.seen import Seen
+from tasks.locking.rowlocks import RowLock
+from tasks.models import Attempt, Intervention, RefusedWrite, Task, TaskStatus
+from tasks.redaction import redact, redact_call
+from tasks.verdicts import Finding, decide, gather
+from tasks.verdicts.words import told_lock
+
+HISTORY = 50  # entries of each kind on a task's page
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the list; `action` is what its own button does."""
+
+    task: Task
+    finding: Finding
+    seen: Seen
+    action: PageAction | None
+
+    @property
+    def age_from(self) -> Any:
+        """Since when it has been in its present state, as far as the row tells."""
+        return self.task.finished_at or self.task.started_at or self.task.created_at
+
+
+@dataclass(frozen=True)
+class Button:
+    """An action on one task: what forbids it to this person, and the command that does the same."""
+
+    action: PageAction
+    missing_right: str
+    command: str
+
+
+def list_context(chosen: ListFilter, place: Place, user: Any) -> dict[str, Any]:
+    """The list of tasks: its rows, its filter and the addresses beside it."""
+    listing = find(chosen, place)
+    facts = gather(listing.tasks)
+    return {
+        "rows": [row_of(task, decide(task, facts)) for task in listing.tasks],
+        "listing": listing,
+        "now": facts.now,
+        "links": neighbours(chosen, listing),
+        "buttons": [button_of(action, [], user) for action in PAGE_ACTIONS.values()],
+        **filter_context(chosen),
+    }
+
+
+def filter_context(chosen: ListFilter) -> dict[str, Any]:
+    """The form of the filter, filled in, and what there is to choose from."""
+    return {
+        "chosen": chosen,
+        "statuses": TaskStatus.choices,
+        "queues": known_queues(),
+        "paths": registry.paths(),
+    }
+
+
+def row_of(task: Task, finding: Finding) -> Row:
+    return Row(task, finding, Seen.of(task), fitting_action(task, finding))
+
+
+def fitting_action(task: Task, finding: Finding) -> PageAction | None:
+    """The one safe next step, which the list offers beside the row."""
+    if PAGE_ACTIONS["recover"].suits(task, finding):
+        return PAGE_ACTIONS["recover"]
+    if task.status in (TaskStatus.FAILED, TaskStatus.CANCELLED):
+        return PAGE_ACTIONS["requeue"]
+    return None
+
+
+def neighbours(chosen: ListFilter, listing: Listing) -> dict[str, str]:
+    """The queries of the newest, the newer and the older page, with the filter in them; empty where there is none."""
+    params = chosen.as_params()
+    return {
+        "newest": "?" + urlencode(params),
+        "newer": "?" + urlencode([*params, ("after", listing.newer)]) if listing.newer else "",
+        "older": "?" + urlencode([*params, ("before", listing.older)]) if listing.older else "",
+    }
+
+
+def button_of(action: PageAction, ids: list[int], user: Any) -> Button:
+    return Button(action, rights.missing(user, action.right), action.command(ids) if ids else "")
+
+
+def detail_context(task: Task, user: Any) -> dict[str, Any]:
+    """One task with all that is known of it."""
+    facts = gather([task])
+    finding = decide(task, facts)
+    worker = facts.workers.get(task.claimed_by or "")
+    attempts = list(Attempt.objects.filter(task=task).order_by("-id")[:HISTORY])
+    interventions = list(Intervention.objects.filter(target=audit.task(task.pk)).order_by("-id")[:HISTORY])
+    refused = list(RefusedWrite.objects.filter(task_id=task.pk).order_by("-id")[:HISTORY])
+    args, kwargs = redact_call(task.task_path, task.args, task.kwargs)
+    suitable = [action for action in PAGE_ACTIONS.values() if action.suits(task, finding)]
+    return {
+        "task": task,
+        "now": facts.now,
+        "finding": finding,
+        "seen": Seen.of(task),
+        "buttons": [button_of(action, [task.pk], user) for action in suitable],
+        "holder": holder(facts.locks.get(task.pk)),
+        "worker": worker,
+        "arguments": pretty(args),
+        "keyword_arguments": pretty(kwargs),
+        "return_value": pretty(redact(task.return_value)),
+        "attempts": attempts,
+        "interventions": interventions,
+        "refused_writes": refused,
+        "events": timeline.events(task, attempts[::-1], interventions[::-1], refused[::-1], worker),
+    }
+
+
+def holder(lock: RowLock | None) -> str:
+    return told_lock(lock) if lock else ""
+
+
+def pretty(value: Any) -> str:
+    """JSON for people, characters beyond ASCII left as they are."""
+    return json.dumps(value, indent=2, ensure_ascii=False)

@@ -1,0 +1,155 @@
+"""A submitted form: the action, the tasks as the operator saw them, the reason; compared with the rows as they are."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Self
+
+from django.http import QueryDict
+from django.utils.translation import gettext as _
+
+from tasks import audit
+from tasks.admin.page_actions import LIVE, PageAction
+from tasks.admin.seen import Difference, Seen
+from tasks.ages import spoken
+from tasks.filters import InvalidFilter
+from tasks.models import Intervention, Task, TaskStatus
+from tasks.presence import WorkerState
+from tasks.verdicts import Facts, Finding, decide, gather
+from tasks.verdicts.decision import unserved
+
+MOST_TASKS = 200
+LONGEST_REASON = 1000
+
+
+@dataclass(frozen=True)
+class Submission:
+    """What a person asked for. `is_confirmed`: the preview was shown, and the button on it pressed."""
+
+    action: PageAction
+    seen: dict[int, Seen]
+    reason: str = ""
+    force: bool = False
+    is_confirmed: bool = False
+
+    @classmethod
+    def from_post(cls, action: PageAction, post: QueryDict) -> Self:
+        """Read the form of a list, a row, a detail page or a preview; `only` (one row's button) goes before `seen`.
+
+        Raises InvalidFilter for a form that no page of ours has made.
+        """
+        seen = [Seen.parse(text) for text in post.getlist("only") or post.getlist("seen")]
+        if len(seen) > MOST_TASKS:
+            raise InvalidFilter(f"That is more than {MOST_TASKS} tasks: choose fewer, or use the command.")
+        return cls(
+            action=action,
+            seen={row.id: row for row in seen},
+            reason=post.get("reason", "").strip()[:LONGEST_REASON].replace("\0", ""),
+            force="force" in post,
+            is_confirmed="confirmed" in post,
+        )
+
+    @property
+    def versions(self) -> dict[int, int]:
+        return {task_id: seen.version for task_id, seen in self.seen.items()}
+
+    def fault(self) -> str:
+        """Why it cannot be carried out as it stands, or an empty text."""
+        if self.force and not self.reason:
+            return _("Taking a task from a live worker needs a reason, which the audit keeps.")
+        if self.action.needs_reason and not self.reason:
+            return _("This needs a reason, which the audit keeps.")
+        return ""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A task that is not as the operator saw it: how, and what people did to it since. `task` is None when gone."""
+
+    id: int
+    task: Task | None
+    differences: list[Difference]
+    interventions: list[Intervention]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One task of a preview."""
+
+    task: Task
+    seen: Seen
+    finding: Finding
+    sign_of_life: str
+    repeats: str
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What a submission would meet, as the rows are now."""
+
+    rows: list[Row]
+    changes: list[Change]
+    unserved: list[Finding] = field(default_factory=list)  # queues in which nobody would run the tasks
+
+    @property
+    def has_live(self) -> bool:
+        """Whether a worker that is not dead holds any of them."""
+        return any(row.finding.verdict in LIVE for row in self.rows)
+
+
+def preview(submission: Submission) -> Preview:
+    """Compare what was seen with the rows as they are."""
+    tasks = Task.objects.in_bulk(submission.seen)
+    facts = gather(tasks.values())
+    changes = [
+        change_of(seen, tasks.get(seen.id))
+        for seen in submission.seen.values()
+        if seen.id not in tasks or tasks[seen.id].version != seen.version
+    ]
+    rows = [row_of(submission, task, facts) for task in tasks.values()]
+    return Preview(rows, changes, unserved_queues(tasks.values(), facts))
+
+
+def row_of(submission: Submission, task: Task, facts: Facts) -> Row:
+    finding = decide(task, facts)
+    worker = facts.workers.get(task.claimed_by or "")
+    return Row(
+        task=task,
+        seen=Seen.of(task),
+        finding=finding,
+        sign_of_life=sign_of_life(worker) if task.status == TaskStatus.PROCESSING else "",
+        repeats=submission.action.repeats(task, finding),
+    )
+
+
+def change_of(seen: Seen, task: Task | None) -> Change:
+    since = Intervention.objects.filter(target=audit.task(seen.id), version_after__gt=seen.version).order_by("id")
+    return Change(seen.id, task, seen.differences(task) if task else [], list(since[:20]))
+
+
+def was_done_by(actor: str, submission: Submission, changes: list[Change]) -> bool:
+    """Whether every change is this very submission, carried out a moment ago: the second click of a double click."""
+    return bool(changes) and all(
+        any(
+            entry.actor == actor
+            and entry.action.split()[0] == submission.action.name
+            and entry.version_before == submission.seen[change.id].version
+            for entry in change.interventions
+        )
+        for change in changes
+    )
+
+
+def sign_of_life(worker: WorkerState | None) -> str:
+    """When the worker was last heard, and whether its database session is there."""
+    if worker is None or not worker.registered:
+        return _("none: the worker is registered nowhere")
+    told = {"age": spoken(worker.heartbeat_age_seconds or 0)}
+    if worker.held:
+        return _("heard %(age)s ago, its session is open") % told
+    return _("heard %(age)s ago, its session is gone") % told
+
+
+def unserved_queues(tasks: Iterable[Task], facts: Facts) -> list[Finding]:
+    """One finding for each of the queues that no live worker serves."""
+    firsts = {task.queue_name: task for task in tasks}
+    return [finding for task in firsts.values() if (finding := unserved(task, facts))]

@@ -1,0 +1,160 @@
+"""The pages of the tasks: the list, one task, and what a person may do to them."""
+
+from typing import Any
+
+from django.contrib import admin, messages
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+from django.utils.http import url_has_allowed_host_and_scheme
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+from django.views.decorators.http import require_POST
+
+from tasks.admin import pages, rights
+from tasks.admin.listing import ListFilter, Place
+from tasks.admin.page_actions import PAGE_ACTIONS, Outcome, PageAction
+from tasks.admin.submission import Preview, Submission, preview, was_done_by
+from tasks.audit import Who
+from tasks.filters import InvalidFilter
+from tasks.models import Task
+
+VIEW = "tasks.view_task"
+LIST = "admin:tasks_task_changelist"
+MOST_TOLD = 10  # refusals told one by one after an action; the rest by number
+
+
+@admin.register(Task)
+class TaskAdmin(admin.ModelAdmin):
+    """See and repair tasks. Rows are made by programs and changed by `tasks.actions`, so there is no form for them."""
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view
+        return [
+            path("", view(self.changelist_view), name="tasks_task_changelist"),
+            path("do/<slug:name>/", view(self.action_view), name="tasks_task_action"),
+            path("<int:task_id>/", view(self.detail_view), name="tasks_task_change"),
+        ]
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Task | None = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Task | None = None) -> bool:
+        return False
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """The list; its address says the filter and the place in it."""
+        rights.require(request.user, VIEW)
+        try:
+            chosen, place = ListFilter.from_params(request.GET), Place.from_params(request.GET)
+        except InvalidFilter as error:
+            context = {"fault": str(error), **pages.filter_context(ListFilter())}
+            return self._page(request, "change_list.html", _("Tasks"), context, status=400)
+        return self._page(request, "change_list.html", _("Tasks"), pages.list_context(chosen, place, request.user))
+
+    def detail_view(self, request: HttpRequest, task_id: int) -> HttpResponse:
+        """One task, read only."""
+        rights.require(request.user, VIEW)
+        task = Task.objects.filter(pk=task_id).first()
+        if task is None:
+            raise Http404(_("There is no task #%(id)d: it was pruned, or the id is wrong.") % {"id": task_id})
+        return self._page(request, "detail.html", f"#{task.pk}", pages.detail_context(task, request.user))
+
+    def action_view(self, request: HttpRequest, name: str) -> HttpResponse:
+        """What a button posts to: first the preview, then, confirmed, the action itself."""
+        action = PAGE_ACTIONS.get(name)
+        if action is None:
+            raise Http404(_("There is no such action."))
+        return require_POST(self._submit)(request, action)
+
+    def _submit(self, request: HttpRequest, action: PageAction) -> HttpResponse:
+        rights.require(request.user, VIEW)
+        rights.require(request.user, action.right)
+        try:
+            submission = Submission.from_post(action, request.POST)
+        except InvalidFilter as error:
+            return self._rejected(request, str(error))
+        if not submission.seen:
+            return self._rejected(request, _("Nothing is selected: tick the tasks first."))
+        who = rights.who(request.user)
+        found = preview(submission)
+        if found.changes and was_done_by(who.actor, submission, found.changes):
+            return self._answer(request, action, Outcome(done=list(submission.seen)))
+        if found.changes or not submission.is_confirmed or submission.fault():
+            return self._preview(request, submission, found, who)
+        outcome = action.perform(submission.versions, who, reason=submission.reason, force=submission.force)
+        if outcome.changed:
+            return self._preview(request, submission, preview(submission), who)
+        return self._answer(request, action, outcome)
+
+    def _preview(self, request: HttpRequest, submission: Submission, found: Preview, who: Who) -> HttpResponse:
+        """What would be done to the rows as they are now; 409 when they are not as the operator saw them."""
+        current = {row.task.pk: row.task.version for row in found.rows}
+        rehearsal = submission.action.perform(
+            current, who, reason=submission.reason or _("rehearsal"), force=submission.force, dry_run=True
+        )
+        fault = submission.fault() if submission.is_confirmed and not found.changes else ""
+        context = {
+            "submission": submission,
+            "action": submission.action,
+            "preview": found,
+            "rehearsal": rehearsal,
+            "fault": fault,
+            "next": self._next(request),
+            "command": submission.action.command(
+                sorted(current), reason=submission.reason or "…", force=submission.force
+            ),
+        }
+        status = 409 if found.changes else 400 if fault else 200
+        return self._page(request, "confirm.html", str(submission.action.label), context, status=status)
+
+    def _answer(self, request: HttpRequest, action: PageAction, outcome: Outcome) -> HttpResponse:
+        """Back to where the button was, saying what was done and what was not."""
+        for level, text in told(action, outcome):
+            messages.add_message(request, level, text)
+        return HttpResponseRedirect(self._next(request))
+
+    def _rejected(self, request: HttpRequest, reason: str) -> HttpResponse:
+        messages.error(request, reason)
+        return HttpResponseRedirect(self._next(request))
+
+    def _next(self, request: HttpRequest) -> str:
+        """The page that the button stood on, filter and all; only an address below the list is believed."""
+        start, wanted = reverse(LIST), request.POST.get("next", "")
+        if wanted.startswith(start) and url_has_allowed_host_and_scheme(wanted, allowed_hosts=None):
+            return wanted
+        return start
+
+    def _page(
+        self, request: HttpRequest, template: str, title: str, context: dict[str, Any], status: int = 200
+    ) -> TemplateResponse:
+        common = {**self.admin_site.each_context(request), "title": title, "opts": self.opts}
+        return TemplateResponse(request, f"admin/tasks/task/{template}", {**common, **context}, status=status)
+
+
+def told(action: PageAction, outcome: Outcome) -> list[tuple[int, str]]:
+    """What to tell the operator: a level of `django.contrib.messages` and a sentence for each."""
+    answers = []
+    if outcome.done:
+        text = ngettext("%(label)s: done for %(ids)s.", "%(label)s: done for %(ids)s.", len(outcome.done))
+        answers.append((messages.SUCCESS, text % {"label": action.label, "ids": listed(outcome.done)}))
+    if outcome.asked:
+        text = _("The workers of %(ids)s were asked to end them, and do so within moments.")
+        answers.append((messages.SUCCESS, text % {"ids": listed(outcome.asked)}))
+    for task_id, reason in list(outcome.refused.items())[:MOST_TOLD]:
+        answers.append((messages.WARNING, _("#%(id)d stays as it is: %(reason)s.") % {"id": task_id, "reason": reason}))
+    if len(outcome.refused) > MOST_TOLD:
+        more = len(outcome.refused) - MOST_TOLD
+        answers.append((messages.WARNING, _("%(number)d more stay as they are.") % {"number": more}))
+    return answers
+
+
+def listed(ids: list[int]) -> str:
+    """The ids in words, the first few of many."""
+    names = ", ".join(f"#{task_id}" for task_id in sorted(ids)[:MOST_TOLD])
+    if len(ids) <= MOST_TOLD:
+        return names
+    return _("%(names)s and %(more)d more") % {"names": names, "more": len(ids) - MOST_TOLD}

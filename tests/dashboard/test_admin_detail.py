@@ -1,0 +1,135 @@
+"""One task's page: what is known of it, read only and harmless to look at."""
+
+import pytest
+from django.utils import timezone
+
+from tasks import actions, audit
+from tasks.audit import Who
+from tasks.models import Attempt, Intervention, RefusedWrite, Worker
+from tests.people import client_of
+from tests.sessions import session
+from tests.tasks import handlers, rows
+
+LIST = "/admin/tasks/task/"
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def viewer():
+    return client_of("Viewers")
+
+
+def page_of(client, task) -> str:
+    page = client.get(f"{LIST}{task.pk}/")
+    assert page.status_code == 200
+    return page.text
+
+
+def test_arguments_are_shown_and_their_secrets_are_not(viewer):
+    task = rows.completed(
+        task_path=handlers.log_in.module_path,
+        args=["anna", "swordfish"],
+        kwargs={"note": {"token": "t-123"}},
+        return_value={"api_key": "k-456", "id": 7},
+    )
+    text = page_of(viewer, task)
+    assert "anna" in text
+    for secret in ("swordfish", "t-123", "k-456"):
+        assert secret not in text
+    assert text.count("[redacted]") == 3
+
+
+def test_attempts_are_shown_with_their_tracebacks(viewer):
+    task = rows.failed()
+    Attempt.objects.create(
+        task=task,
+        number=5,
+        worker_id="w7f",
+        outcome="timed_out",
+        exception_class="builtins.ValueError",
+        traceback="line 12",
+    )
+    text = page_of(viewer, task)
+    for expected in ("Timed out", "w7f", "builtins.ValueError", "line 12"):
+        assert expected in text
+
+
+def test_the_timeline_tells_a_life_in_order(viewer):
+    task = rows.failed(created_at="2026-01-01T00:00Z", finished_at="2026-01-01T00:05Z")
+    attempt = {"task": task, "number": 1, "worker_id": "w7f", "started_at": "2026-01-01T00:01Z"}
+    Attempt.objects.create(**attempt, outcome="abandoned", finished_at="2026-01-01T00:02Z")
+    RefusedWrite.objects.create(
+        task_id=task.pk,
+        worker_id="w7f",
+        expected_version=2,
+        actual_version=3,
+        intent="complete",
+        at="2026-01-01T00:03Z",
+    )
+    Intervention.objects.create(
+        at="2026-01-01T00:04Z", actor="anna", source="page", action="requeue", target=audit.task(task.pk), reason="card"
+    )
+    text = page_of(viewer, task)
+    timeline = text[text.index('<ol class="timeline">') : text.index("</ol>")]
+    labels = ["Enqueued", "Started", "Abandoned", "Late write refused", "requeue", "Failed"]
+    places = [timeline.index(f"<strong>{label}</strong>") for label in labels]
+    assert places == sorted(places)
+    assert "worker w7f meant to complete v2, and found v3" in timeline
+    assert "by anna (page): card" in timeline
+
+
+def test_a_running_task_tells_when_it_was_claimed_and_started(viewer):
+    task = rows.processing("w7f")
+    Worker.objects.create(id="w7f", hostname="host", pid=41, current_task_id=task.pk, current_since=timezone.now())
+    text = page_of(viewer, task)
+    assert text.index("<strong>Claimed</strong>") < text.index("<strong>Started</strong>")
+    assert "w7f (host, pid 41)" in text
+
+
+@pytest.mark.django_db(transaction=True)
+def test_who_holds_the_row_now_is_named(viewer):
+    task = rows.ready()
+    with session("psql") as other:
+        other.execute(f"SELECT FROM tasks_task WHERE id = {task.pk} FOR UPDATE")
+        assert f"Held by pid {other.info.backend_pid} (psql)" in page_of(viewer, task)
+
+
+def test_the_command_of_each_button_stands_beside_it():
+    task = rows.failed()
+    text = page_of(client_of("Operators"), task)
+    assert f"python manage.py requeue_tasks {task.pk}" in text
+    assert f"python manage.py cancel_tasks {task.pk}" in text
+    assert 'data-action="requeue"' in text
+    assert 'data-action="cancel"' in text
+    assert 'data-action="recover"' not in text
+
+
+def test_a_finished_task_offers_nothing_to_press():
+    assert "data-action" not in page_of(client_of("Operators"), rows.completed())
+
+
+def test_who_may_not_act_reads_which_right_is_missing_and_who_has_it(viewer):
+    text = page_of(viewer, rows.failed())
+    assert "You lack the right tasks.requeue_task (“Can run tasks again”)." in text
+    assert "Groups that have it: Lock administrators, Operators." in text
+    assert text.count("disabled") == 2
+
+
+def test_the_audit_of_the_task_is_shown(viewer):
+    task = rows.ready()
+    actions.cancel([task.pk], Who("anna", "command"), reason="by mistake")
+    text = page_of(viewer, task)
+    assert "anna (command)" in text
+    assert "v1 → v2" in text
+    assert "by mistake" in text
+
+
+def test_a_task_that_was_pruned_is_a_404(viewer):
+    assert viewer.get(f"{LIST}4711/").status_code == 404
+
+
+@pytest.mark.parametrize("address", ["add/", "1/change/", "1/delete/"])
+def test_there_is_no_form_for_a_task(address):
+    rows.ready()
+    assert client_of(is_superuser=True).get(f"{LIST}{address}").status_code in (403, 404)

@@ -1,0 +1,149 @@
+"""Who sees and does what: the groups, and every address of the site with every role."""
+
+import pytest
+from django.apps import apps
+from django.contrib.auth.models import Group, Permission
+from django.core.management import call_command
+from django.test import Client
+from django.urls import URLPattern, URLResolver, get_resolver
+
+from tasks.models import Attempt, Intervention, RefusedWrite, Task, Worker
+from tests.people import client_of
+from tests.tasks import rows
+
+pytestmark = pytest.mark.django_db
+
+OPERATING = {"requeue_task", "recover_task", "cancel_task", "pause_queue", "configure_queue"}
+# What every member of staff may open, and what is open to all.
+OPEN_TO_STAFF = {
+    "/admin/",
+    "/admin/password_change/",
+    "/admin/password_change/done/",
+    "/admin/jsi18n/",
+    "/admin/logout/",
+}
+OPEN_TO_ALL = {"/", "/admin/login/"}
+
+
+def rights_of(group: str) -> set[str]:
+    return set(Group.objects.get(name=group).permissions.values_list("codename", flat=True))
+
+
+def test_every_group_sees_every_table_of_ours():
+    models = [model for label in ("tasks", "orders") for model in apps.get_app_config(label).get_models()]
+    seeing = {f"view_{model._meta.model_name}" for model in models}
+    for group in ("Viewers", "Operators", "Lock administrators", "Account managers"):
+        assert seeing <= rights_of(group)
+
+
+def test_viewers_see_and_nothing_else():
+    assert all(codename.startswith("view_") for codename in rights_of("Viewers"))
+
+
+@pytest.mark.parametrize("group", ["Operators", "Lock administrators"])
+def test_operators_may_do_what_pages_offer(group):
+    assert rights_of(group) >= OPERATING
+
+
+def test_nobody_may_edit_the_rows_of_the_queue():
+    codenames = Permission.objects.filter(content_type__app_label="tasks").values_list("codename", flat=True)
+    assert not [name for name in codenames if name.startswith(("add_", "change_", "delete_"))]
+
+
+def test_migrating_again_gives_back_rights_and_takes_none():
+    group = Group.objects.get(name="Operators")
+    group.permissions.remove(Permission.objects.get(codename="cancel_task"))
+    group.permissions.add(Permission.objects.get(codename="add_user"))
+    call_command("migrate", verbosity=0)
+    assert {"cancel_task", "add_user"} <= rights_of("Operators")
+
+
+def addresses(patterns: list[URLPattern | URLResolver] | None = None, prefix: str = "/") -> set[str]:
+    """Every address of the site, with something in the place of each variable part."""
+    found = set()
+    for entry in get_resolver().url_patterns if patterns is None else patterns:
+        text = str(entry.pattern)
+        if isinstance(entry, URLResolver):
+            found |= addresses(entry.url_patterns, prefix + text)
+        elif not text.startswith("(") and "^" not in text:
+            for variable, value in VALUES.items():
+                text = text.replace(variable, value)
+            found.add(prefix + text)
+    return found
+
+
+VALUES = {
+    "<int:task_id>": "1",
+    "<slug:name>": "requeue",
+    "<path:object_id>": "1",
+    "<path:content_type_id>": "1",
+    "<id>": "1",
+}
+
+
+def test_no_address_is_open_to_the_world():
+    for address in sorted(addresses() - OPEN_TO_ALL):
+        for method in ("get", "post"):
+            answer = getattr(Client(), method)(address)
+            assert answer.status_code == 302, address
+            assert "/admin/login/" in answer["Location"] or answer["Location"] == "/admin/", address
+
+
+def test_a_login_that_is_no_member_of_staff_opens_nothing(django_user_model):
+    client = Client()
+    client.force_login(django_user_model.objects.create_user("visitor"))
+    for address in sorted(addresses() - OPEN_TO_ALL):
+        assert client.get(address).status_code == 302, address
+
+
+def test_a_member_of_staff_without_rights_sees_no_row():
+    client = client_of()
+    for address in sorted(addresses() - OPEN_TO_ALL - OPEN_TO_STAFF):
+        assert client.get(address).status_code in (302, 403, 404, 405), address
+
+
+def test_the_lists_say_which_right_is_missing():
+    page = client_of().get("/admin/tasks/task/")
+    assert page.status_code == 403
+    assert "You lack the right tasks.view_task" in page.text
+    assert "Viewers" in page.text
+
+
+@pytest.mark.parametrize("method", ["get", "post"])
+def test_a_viewer_changes_nothing_anywhere(method):
+    client = client_of("Viewers")
+    rows.failed(id=1)
+    for address in sorted(addresses() - {"/admin/logout/"}):
+        answer = getattr(client, method)(address, {"queue": "default", "seen": "{}"})
+        assert answer.status_code < 500, address
+    assert Task.objects.get().version == 11
+    assert not Intervention.objects.exists()
+
+
+@pytest.mark.parametrize("model", ["worker", "attempt", "refusedwrite", "intervention"])
+def test_what_was_recorded_can_be_seen_and_not_changed(model):
+    task = rows.failed()
+    Worker.objects.create(id="w7f", hostname="host", pid=41234)
+    Attempt.objects.create(id=1, task=task, number=1, worker_id="w7f", outcome="failed")
+    RefusedWrite.objects.create(id=1, task_id=task.pk, worker_id="w7f", expected_version=1, intent="fail")
+    Intervention.objects.create(id=1, actor="anna", source="page", action="cancel", target=f"task:{task.pk}")
+    client = client_of("Viewers")
+    row = "w7f" if model == "worker" else "1"
+    assert client.get(f"/admin/tasks/{model}/").status_code == 200
+    page = client.get(f"/admin/tasks/{model}/{row}/change/")
+    assert page.status_code == 200
+    assert 'name="_save"' not in page.text
+    superuser = client_of(username="root", is_superuser=True)
+    assert superuser.post(f"/admin/tasks/{model}/{row}/change/", {}).status_code == 403
+    assert superuser.post(f"/admin/tasks/{model}/{row}/delete/", {"post": "yes"}).status_code == 403
+
+
+def test_the_navigation_offers_what_may_be_opened():
+    viewer, nobody = client_of("Viewers").get("/admin/"), client_of(username="otto").get("/admin/")
+    labels = [entry["label"] for entry in viewer.context["navigation"]]
+    assert labels == ["Tasks", "Queues", "Workers", "Audit", "All models"]
+    assert [entry["label"] for entry in nobody.context["navigation"]] == ["All models"]
+
+
+def test_the_root_leads_to_the_admin():
+    assert Client().get("/")["Location"] == "/admin/"
