@@ -8,17 +8,22 @@ statement. So an action on 100,000 tasks never holds a row for long, cannot dead
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from django.db import connection
+from django.utils.translation import gettext as _
 
 from tasks import recovery
 from tasks.actions.result import Code, Refusal, Result
 from tasks.audit import Who
 from tasks.database import transaction
 from tasks.filters import TaskFilter, among
+from tasks.locking import rowlocks
+from tasks.locking.rowlocks import RowLock
 from tasks.models import Task
 from tasks.presence import WorkerState
 from tasks.querysets import TaskQuerySet
+from tasks.verdicts.words import told_lock
 
 CHUNK = 1000
 Selection = Iterable[int] | TaskFilter
@@ -123,12 +128,24 @@ def _passed_over(chosen: TaskFilter, ids: set[int]) -> dict[int, Refusal]:
     if not ids:
         return {}
     existing = set(Task.objects.filter(among(ids)).values_list("id", flat=True))
-    matching = set(chosen.criteria(Task.objects.filter(among(ids))).values_list("id", flat=True))
-    refused = dict.fromkeys(matching, Refusal.of_id(Code.LOCKED))
+    refused = _locked(list(chosen.criteria(Task.objects.filter(among(ids)))))
     if chosen.ids:
-        refused |= dict.fromkeys(existing - matching, Refusal.of_id(Code.UNMATCHED))
+        refused |= dict.fromkeys(existing - set(refused), Refusal.of_id(Code.UNMATCHED))
         refused |= dict.fromkeys(ids - existing, Refusal.of_id(Code.MISSING))
     return refused
+
+
+def _locked(tasks: list[Task]) -> dict[int, Refusal]:
+    """Refusals that name who holds these rows, as far as that can still be seen."""
+    holders = rowlocks.lockers(Task, [task.id for task in tasks], connection)
+    return {task.id: _refusal_of_lock(task, holders.get(task.id)) for task in tasks}
+
+
+def _refusal_of_lock(task: Task, lock: RowLock | None) -> Refusal:
+    refusal = Refusal.of_row(task, Code.LOCKED)
+    if lock is None:
+        return refusal
+    return replace(refusal, sentence=_("busy: {holder}; try again").format(holder=told_lock(lock)))
 
 
 def _refusal_of_change(task: Task, versions: Mapping[int, int]) -> Refusal | None:

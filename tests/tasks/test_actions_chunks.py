@@ -64,8 +64,11 @@ class TestLockedRows:
         with session() as other:
             other.execute(f"SELECT FROM tasks_task WHERE id = %s {clause}", [held.pk])
             outcome = run(command, held.pk, free.pk, "--json")
+            holder = f"Held by pid {other.info.backend_pid} (rowlock:test)"
+        [refusal] = outcome.data["refused"]
         assert (outcome.status, outcome.data["ids"]) == (1, [free.pk])
-        assert [refusal["reason"] for refusal in outcome.data["refused"]] == ["locked"]
+        assert (refusal["reason"], refusal["status"], refusal["version"]) == ("locked", "FAILED", held.version)
+        assert holder in refusal["message"]
         assert Task.objects.get(pk=held.pk).version == held.version
 
     def test_a_row_that_a_filter_selected_is_told_as_locked_too(self):
