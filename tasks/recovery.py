@@ -18,6 +18,7 @@ from tasks.presence import Life, WorkerState
 
 logger = logging.getLogger(__name__)
 CHUNK = 1000
+DRY_RUN_CHUNK = 100_000
 
 ELECT = """
 SELECT pg_try_advisory_xact_lock(hashtext('rowlock:sweep'), hashtext(current_schema())) AS elected
@@ -151,7 +152,9 @@ def recover(
         time.sleep(presence.SECOND_LOOK_SECONDS + 0.01)
     result = Sweep()
     while True:
-        size = min(CHUNK, limit - len(result.rows)) if limit is not None else CHUNK
+        # A dry run has one chunk: rolled back, the next one would find the same rows.
+        chunk = DRY_RUN_CHUNK if dry_run else CHUNK
+        size = chunk if limit is None else min(chunk, limit - len(result.rows))
         with transaction(connection, rollback=dry_run):
             again = _sweep(
                 connection,

@@ -51,6 +51,12 @@ def test_a_limit_is_kept():
     assert Task.objects.processing().count() == 1
 
 
+def test_a_dry_run_counts_all_of_them():
+    """More than one chunk: what is rolled back cannot be passed over to find the next."""
+    rows.many(1001, status="PROCESSING", claimed_by=rows.dead_worker(), attempt=1)
+    assert recover("--dry-run").data["requeued"] == 1001
+
+
 def test_a_dry_run_changes_nothing():
     task = rows.processing(rows.dead_worker())
     assert recover("--dry-run").data["ids"] == [task.pk]
