@@ -32,7 +32,7 @@ def enqueue() -> list[int]:
         (nap, [[seconds / 2] for seconds in range(1, 5)]),
         (write_letter, [[name, number] for number in range(1, 5) for name in CUSTOMERS]),
         (reach_busy_server, [[]]),
-        (reach_lost_server, [[], []]),
+        (reach_lost_server, [[]]),
         (count_primes.using(run_after=tomorrow, priority=10), [[50_000]] * 3),
     ]
     return [
