@@ -104,9 +104,7 @@ class TaskAdmin(admin.ModelAdmin):
             "rehearsal": rehearsal,
             "fault": fault,
             "next": self._next(request),
-            "command": submission.action.command(
-                sorted(current), reason=submission.reason or "…", force=submission.force
-            ),
+            "command": submission.action.command(sorted(current), reason=submission.reason, force=submission.force),
         }
         status = 409 if found.changes else 400 if fault else 200
         return self._page(request, "confirm.html", str(submission.action.label), context, status=status)

@@ -46,7 +46,7 @@ def test_numbers_have_no_thousands_separators(viewer, settings):
     settings.USE_THOUSAND_SEPARATOR = True
     settings.LANGUAGE_CODE = "en"
     task = rows.create(id=1234567, version=4321, status="READY")
-    page = viewer.get(LIST).text + viewer.get(f"{LIST}{task.pk}/").text
+    page = viewer.get(LIST, {"id": task.pk}).text + viewer.get(f"{LIST}{task.pk}/").text
     assert "#1234567" in page
     assert "v4321" in page
     assert "1,234,567" not in page

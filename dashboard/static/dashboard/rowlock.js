@@ -10,7 +10,7 @@
         if (Number.isNaN(at.getTime()) || zone === "UTC") {
             return;
         }
-        const clock = { hour: "2-digit", minute: "2-digit", second: "2-digit" };
+        const clock = { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" };
         const options = sameDay(at, new Date()) ? clock : { ...clock, month: "short", day: "numeric" };
         const local = `${at.toLocaleString(document.documentElement.lang, options)} local`;
         if (element.hasAttribute("data-age")) {

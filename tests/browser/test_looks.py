@@ -1,0 +1,126 @@
+"""Each page in both themes, wide and narrow: accessible, within the screen, and nothing from elsewhere or inline."""
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page
+
+from tasks.models import Attempt, Queue, RefusedWrite
+from tests.tasks import rows
+
+pytestmark = pytest.mark.browser
+
+LIST = "/admin/tasks/task/"
+INLINE = "script:not([src]), style, [style], [onclick], [onload], a[href^='javascript:']"
+SMALL_TARGETS = """
+() => [...document.querySelectorAll("#content button, nav.pages a, #content label:has(> input[type=checkbox])")]
+    .filter((element) => element.checkVisibility())
+    .map((element) => [element.textContent.trim(), element.getBoundingClientRect()])
+    .filter(([text, box]) => box.height < 43.5 || box.width < 43.5)
+    .map(([text, box]) => `${text}: ${box.width} by ${box.height}`)
+"""
+
+
+@pytest.fixture
+def failed():
+    """A task with something in every part of its page."""
+    task = rows.failed(kwargs={"order": 4711, "token": "t"}, ordering_key="anna")
+    Attempt.objects.create(
+        task=task, number=5, worker_id="w7f", outcome="failed", exception_class="ValueError", traceback="line 1\nline 2"
+    )
+    RefusedWrite.objects.create(
+        task_id=task.pk, worker_id="w7f", expected_version=2, actual_version=3, intent="complete"
+    )
+    return task
+
+
+@pytest.fixture
+def addresses(failed) -> dict[str, str]:
+    """The pages, with tasks in every state on the list."""
+    Queue.objects.create(name="mail", paused=True, paused_by="anna")
+    rows.ready(), rows.ready(queue_name="mail"), rows.ready(ordering_key="key"), rows.ready(ordering_key="key")
+    rows.completed(), rows.cancelled(), rows.processing("w-gone")
+    return {
+        "list": LIST,
+        "detail": f"{LIST}{failed.pk}/",
+        "queues": "/admin/tasks/queue/",
+        "workers": "/admin/tasks/worker/",
+        "models": "/admin/",
+    }
+
+
+def assert_accessible(page: Page) -> None:
+    found = Axe().run(page)
+    assert found.violations_count == 0, found.generate_report()
+
+
+def assert_fits(page: Page) -> None:
+    wide, screen = page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
+    assert wide <= screen
+    assert page.evaluate(SMALL_TARGETS) == []
+
+
+def assert_nothing_inline(page: Page) -> None:
+    assert page.locator(INLINE).count() == 0
+
+
+@pytest.mark.parametrize("size", ["wide", "narrow"])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_page_is_accessible_and_fits(visit, addresses, theme, size):
+    visitor = visit("Operators", theme=theme, size=size)
+    for address in addresses.values():
+        page = visitor.open(address)
+        assert_accessible(page)
+        assert_fits(page)
+        assert_nothing_inline(page)
+    assert all(url.startswith((visitor.base, "data:")) for url in visitor.requests)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_login_is_accessible_and_lets_in(visit, theme, django_user_model):
+    django_user_model.objects.create_superuser("admin", password="correct horse")
+    page = visit(theme=theme).open(LIST)
+    assert_accessible(page)
+    assert_nothing_inline(page)
+    assert page.get_by_role("heading", level=1).inner_text() == "Log in"
+    page.get_by_label("Username").fill("admin")
+    page.get_by_label("Password").fill("correct horse")
+    page.get_by_role("button", name="Log in").click()
+    page.wait_for_selector("#task-rows")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("size", ["wide", "narrow"])
+def test_the_preview_is_accessible(visit, failed, theme, size):
+    page = visit("Operators", theme=theme, size=size).open(f"{LIST}{failed.pk}/")
+    page.locator("button[data-action=cancel]").click()
+    page.wait_for_selector("form.confirm")
+    assert_accessible(page)
+    assert_fits(page)
+    assert_nothing_inline(page)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_viewer_sees_why_buttons_are_off(visit, failed, theme):
+    page = visit("Viewers", theme=theme).open(f"{LIST}{failed.pk}/")
+    button = page.locator("button[data-action=requeue]")
+    assert button.is_disabled()
+    assert "tasks.requeue_task" in page.locator(f"#{button.get_attribute('aria-describedby')}").inner_text()
+    assert_accessible(page)
+
+
+def test_links_in_text_are_told_apart_by_more_than_colour(visit, failed):
+    page = visit("Viewers").open(LIST)
+    link = page.locator("#task-rows a").first
+    assert "underline" in link.evaluate("element => getComputedStyle(element).textDecorationLine")
+
+
+def test_rows_are_cards_on_a_phone(visit, failed):
+    row = visit("Viewers", size="narrow").open(LIST).locator("#task-rows tbody tr").first
+    assert row.evaluate("element => getComputedStyle(element).display") == "block"
+
+
+def test_the_policy_allows_nothing_inline_and_nothing_from_elsewhere(visit, failed):
+    visitor = visit("Viewers")
+    policy = visitor.page.goto(visitor.base + LIST).headers["content-security-policy"]
+    assert "default-src 'self'" in policy
+    assert "unsafe" not in policy
