@@ -28,6 +28,8 @@ SETTINGS = {
     "MAX_ATTEMPTS": Setting("ROWLOCK_MAX_ATTEMPTS", int, 5),
     "REDACT": Setting("ROWLOCK_REDACT", names, ["password", "passwd", "secret", "token", "api_key", "authorization"]),
     "GRACE_SECONDS": Setting("ROWLOCK_GRACE_SECONDS", float, 20.0),
+    "REDIS_URL": Setting("REDIS_URL", str, ""),
+    "LOCK_BACKEND": Setting("ROWLOCK_LOCK_BACKEND", str, "lease"),
     "MAX_ARGUMENT_BYTES": Setting("ROWLOCK_MAX_ARGUMENT_BYTES", int, 1_000_000),
 }
 

@@ -1,5 +1,10 @@
 """What can go wrong in the queue; an exception's docstring is its default message."""
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tasks.locking.leases.holder import Holder
+
 
 class RowlockError(Exception):
     """Rowlock could not do what was asked."""
@@ -43,3 +48,23 @@ class TimedOut(RowlockError):
 
 class Unstorable(RowlockError):
     """PostgreSQL cannot store the outcome of this attempt."""
+
+
+class LockHeld(RowlockError):
+    """Somebody else holds the lock. `holder` tells who; None when that one has just let go."""
+
+    def __init__(self, message: str = "", holder: "Holder | None" = None) -> None:
+        super().__init__(message)
+        self.holder = holder
+
+
+class LockLost(RowlockError):
+    """The lock was lost while it was held: somebody else may have taken it. Undo or fence off what was done since."""
+
+
+class LockCycle(RowlockError):
+    """Waiting for this lock would never end: its holder waits for one that is held here."""
+
+
+class LockUnavailable(RowlockError):
+    """The server that keeps the lock does not answer; whether the lock is held is not known."""

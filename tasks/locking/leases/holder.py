@@ -1,0 +1,93 @@
+"""Who holds a named lock and who waits for it, as one moment showed them."""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+from tasks.ages import spoken
+
+
+class Life(StrEnum):
+    """What is known of the holder; the comment says when the lock is to be had."""
+
+    FREE = "free"  # at once
+    EXPIRED = "expired"  # at once: its lease is over
+    MISSING = "missing"  # after a second look, 0.3 s later: its session is gone
+    RESTARTED = "restarted"  # when its lease is over: the database restarted, so that its absence proves nothing
+    UNSEEN = "unseen"  # when its lease is over: nothing but the lease tells whether it lives
+    ALIVE = "alive"  # when it lets go
+
+
+@dataclass(frozen=True)
+class Holder:
+    """One named lock. Durations are in seconds, by the clock of the server that keeps the lock.
+
+    While `life` is FREE, `hostname` and `pid` are those of the last holder and `owner` is empty. A lock that a program
+    took as a bare advisory lock has no `fence` and no end.
+    """
+
+    name: str
+    backend: str
+    life: Life
+    owner: str = ""
+    fence: int | None = None
+    hostname: str = ""
+    pid: int | None = None
+    acquired_at: datetime | None = None
+    renewed_at: datetime | None = None
+    expires_at: datetime | None = None
+    released_at: datetime | None = None
+    held_seconds: float | None = None
+    silent_seconds: float | None = None  # since its last sign of life
+    seconds_left: float | None = None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether somebody else has to wait."""
+        return self.life not in (Life.FREE, Life.EXPIRED)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the holder is known to be no more: its lease is over or its session ended."""
+        return self.life in (Life.EXPIRED, Life.MISSING)
+
+    @property
+    def who(self) -> str:
+        """The holder in few words, host and process first."""
+        place = f"{self.hostname} pid {self.pid}" if self.hostname and self.pid else self.hostname
+        return f"{place} ({self.owner})" if place else self.owner
+
+
+@dataclass(frozen=True)
+class Waiter:
+    """Somebody who waits for the lock `name`. `holds` are the fences of the locks it holds meanwhile."""
+
+    name: str
+    owner: str
+    hostname: str = ""
+    pid: int | None = None
+    holds: frozenset[int] = field(default_factory=frozenset)
+    since: datetime | None = None
+    waiting_seconds: float | None = None
+
+
+def held_sentence(name: str, holder: Holder | None) -> str:
+    """Why the lock is not to be had, and what to do about it."""
+    if holder is None or not holder.is_held:
+        return f"The lock {name!r} was held a moment ago; its holder has just let go. Try again."
+    since = f" since {holder.acquired_at:%Y-%m-%d %H:%M:%S %Z}" if holder.acquired_at else ""
+    fence = f", fence {holder.fence}" if holder.fence else ""
+    return f"The lock {name!r} is held by {holder.who}{since}{fence}. {_advice(holder)}"
+
+
+def _advice(holder: Holder) -> str:
+    left = spoken(holder.seconds_left or 0)
+    match holder.life:
+        case Life.MISSING:
+            return "Its session has just ended: try again in a second."
+        case Life.RESTARTED:
+            return f"The database restarted; unless it comes back, the lock is free in {left}."
+        case Life.UNSEEN if holder.seconds_left is not None:
+            return f"Unless it renews its lease, the lock is free in {left}. Try again later, or wait for it."
+        case _:
+            return "It is alive: try again later, or wait for it."

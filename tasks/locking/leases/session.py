@@ -1,0 +1,112 @@
+"""A database session of one party to a named lock: its presence, what wakes it, and its way back after a break."""
+
+import select
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from tasks.database import connect_directly, fetch
+
+# A proxy answers for a session that is not this client's own: the process id that it announced is another one.
+OPEN = "SELECT rowlock_lock_class() AS class, rowlock_lock_channel() AS channel, pg_backend_pid() AS pid"
+
+TAKE_PRESENCE = "SELECT pg_try_advisory_lock(%(class)s::int, hashtext(%(owner)s::text)) AS taken"
+# The session that broke may keep it for a moment, and so may those who wait for the holder; lock_timeout is a second.
+RETAKE_PRESENCE = "SELECT pg_advisory_lock(%(class)s::int, hashtext(%(owner)s::text))"
+DROP_LOCKS = "SELECT pg_advisory_unlock_all()"
+
+LIMIT_WAIT = "SELECT set_config('lock_timeout', %(wait_ms)s::text, true)"
+WATCH_PRESENCE = "SELECT pg_advisory_xact_lock_shared(%(class)s::int, hashtext(%(owner)s::text))"
+WATCH_KEY = "SELECT pg_advisory_xact_lock_shared(rowlock_lock_key(%(name)s::text))"
+
+
+class LockSession:
+    """One connection in autocommit, used by one thread at a time.
+
+    `is_direct` is False behind a proxy: then nothing may rest on this session, neither presence nor notifications.
+    """
+
+    def __init__(self, name: str, owner: str) -> None:
+        self.name = name
+        self.owner = owner
+        self.is_direct = False
+        self._class = 0
+        self._channel = ""
+        self._connection: psycopg.Connection | None = None
+
+    @property
+    def connection(self) -> psycopg.Connection:
+        """The live connection. Raises psycopg.OperationalError when it was lost."""
+        if self._connection is None or self._connection.closed:
+            raise psycopg.OperationalError("the session was lost")
+        return self._connection
+
+    @property
+    def is_lost(self) -> bool:
+        return self._connection is None or bool(self._connection.closed)
+
+    def open(self) -> bool:
+        """Connect and be present; False when that owner's presence is taken: choose another one."""
+        self._connect()
+        return not self.is_direct or self.fetch(TAKE_PRESENCE)[0]["taken"]
+
+    def reopen(self) -> None:
+        """Connect again after a break, and be present under the same owner as before."""
+        self._connect()
+        if self.is_direct:
+            self.fetch(RETAKE_PRESENCE)
+
+    def fetch(self, statement: str, **params: Any) -> list[dict[str, Any]]:
+        """The rows of one statement, which may name `class`, `owner` and `name` without being given them."""
+        known = {"class": self._class, "owner": self.owner, "name": self.name}
+        return fetch(self.connection, statement, {**known, **params})
+
+    def listen(self) -> None:
+        """From now on hear of every release."""
+        self.connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))
+
+    def unlisten(self) -> None:
+        self.connection.execute("UNLISTEN *")
+
+    def await_release(self, seconds: float) -> None:
+        """Wait until the release of this lock is announced, `seconds` at most."""
+        for notification in self.connection.notifies(timeout=seconds):
+            if notification.payload == self.name:
+                return
+
+    def watch(self, statement: str, seconds: float, **params: Any) -> None:
+        """Wait in the server for what another session holds, `seconds` at most: its end wakes us at once."""
+        try:
+            with self.connection.transaction():
+                self.fetch(LIMIT_WAIT, wait_ms=f"{max(1, int(seconds * 1000))}ms")
+                self.fetch(statement, **params)
+        except psycopg.errors.LockNotAvailable:
+            return
+
+    def pause(self, seconds: float, wake_fd: int) -> None:
+        """Let time pass until `wake_fd` is readable, the session breaks, or `seconds` are over."""
+        descriptors = [wake_fd] if self.is_lost else [wake_fd, self.connection.fileno()]
+        if wake_fd in select.select(descriptors, [], [], max(0.0, seconds))[0] or self.is_lost:
+            return
+        try:
+            for _ in self.connection.notifies(timeout=0):
+                pass
+        except psycopg.Error:
+            self.close()
+
+    def let_go(self) -> None:
+        """End presence at once; closing alone would do it some milliseconds later."""
+        self.connection.execute(DROP_LOCKS)
+
+    def close(self) -> None:
+        """End the session, and with it everything that rests on it."""
+        if self._connection is not None:
+            self._connection.close()
+
+    def _connect(self) -> None:
+        self.close()
+        self._connection = connect_directly(f"rowlock:lock:{self.name}", connect_timeout=2)
+        [row] = fetch(self._connection, OPEN)
+        self._class, self._channel = row["class"], row["channel"]
+        self.is_direct = row["pid"] == self._connection.info.backend_pid

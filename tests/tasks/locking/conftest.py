@@ -1,0 +1,30 @@
+"""The backends of named locks, each a parameter of the tests that hold for all of them."""
+
+import itertools
+
+import pytest
+
+from tests.redis import private_redis, redis_server, redis_url
+
+__all__ = ["private_redis", "redis_server", "redis_url"]
+numbers = itertools.count(1)
+
+
+@pytest.fixture(params=["lease", "advisory", "redis"])
+def backend(request: pytest.FixtureRequest, transactional_db: None) -> str:
+    """Each backend in turn."""
+    if request.param == "redis":
+        request.getfixturevalue("redis_url")
+    return request.param
+
+
+@pytest.fixture(params=["lease", "advisory"])
+def postgres_backend(request: pytest.FixtureRequest, transactional_db: None) -> str:
+    """Each of the two that are kept in PostgreSQL."""
+    return request.param
+
+
+@pytest.fixture
+def name() -> str:
+    """The name of a lock that nobody has used."""
+    return f"lock {next(numbers)}"
