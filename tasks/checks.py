@@ -3,7 +3,7 @@
 The server's version is not among them: Django itself refuses to work with one that is too old.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +113,7 @@ def _is_ours(label: str) -> bool:
 
 
 @register(Tags.database)
-def check_migrations(databases: list[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
+def check_migrations(*, databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
     """Whether another project with an app of the same name has migrated this schema: our tables may never come."""
     if "default" not in (databases or ()):
         return []

@@ -61,7 +61,7 @@ class PostgresTask(Task):
         ordering_key: str | None = None,
     ) -> Self:
         """A copy with other values for one call; what is None stays as it was declared."""
-        changes = {
+        changes: dict[str, Any] = {
             "priority": priority,
             "queue_name": queue_name,
             "run_after": run_after,

@@ -6,7 +6,19 @@ from asgiref.sync import async_to_sync
 from tasks.compat import TaskResultDoesNotExist, TaskResultMismatch, TaskResultStatus
 from tests.conformance import tasks
 
-MALFORMED = ["", "123", "no such id", "0", "-1", "1.5", "9" * 400, "\0", "٣", "²", "00000000-0000-0000-0000-000000000000"]
+MALFORMED = [
+    "",
+    "123",
+    "no such id",
+    "0",
+    "-1",
+    "1.5",
+    "9" * 400,
+    "\0",
+    "٣",
+    "²",
+    "00000000-0000-0000-0000-000000000000",
+]
 
 
 @pytest.fixture
