@@ -10,14 +10,14 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from dashboard import embedded
-from dashboard.embedded import postmaster
-from dashboard.embedded.ownership import held
+from dashboard.embedded import ownership, postmaster
 from dashboard.embedded.server import EmbeddedServer, prepared
 from dashboard.supervisor import Program, Supervisor, describe
 
@@ -59,24 +59,29 @@ class Plan:
         return Program("web", argv, {"PORT": str(self.port)})
 
 
-async def run(plan: Plan, supervisor: Supervisor) -> None:
+def run(plan: Plan, supervisor: Supervisor) -> None:
     """Runs all of it until a signal asks to stop.
 
     Raises:
         CannotStart: the port is taken, or the database cannot be prepared.
         ServerError: this checkout runs already, or its PostgreSQL does not start.
     """
-    supervisor.listen()
     if not plan.embedded:
         refuse_taken_port(plan.port)
-        await serve(plan, supervisor)
+        asyncio.run(serve(plan, supervisor))
         return
     home = embedded.home(plan.base / "var")
-    with held(home):  # whoever runs this checkout already is the better answer than "port taken"
+    with ownership.held(home):  # whoever runs this checkout already is the better answer than "port taken"
         refuse_taken_port(plan.port)
     with prepared(home, runs=f"manage.py up, {plan.site}") as server:
-        async with kept(server, supervisor):
-            await serve(plan, supervisor)
+        supervisor.at_stop = partial(ownership.tell_stopping, home)
+        asyncio.run(serve_on(server, plan, supervisor))
+
+
+async def serve_on(server: EmbeddedServer, plan: Plan, supervisor: Supervisor) -> None:
+    """`serve`, on a PostgreSQL of our own."""
+    async with kept(server, supervisor):
+        await serve(plan, supervisor)
 
 
 def refuse_taken_port(port: int) -> None:
@@ -102,6 +107,7 @@ def listener(port: int) -> str:
 @contextlib.asynccontextmanager
 async def kept(server: EmbeddedServer, supervisor: Supervisor) -> AsyncIterator[None]:
     """Keeps the server up while the block runs, beginning when it accepts connections; stops it after."""
+    supervisor.listen()
 
     async def once() -> str:
         async with supervisor.console.pipe("postgres") as output:
@@ -133,6 +139,7 @@ async def first_readiness(server: EmbeddedServer, supervisor: Supervisor) -> Non
 
 async def serve(plan: Plan, supervisor: Supervisor) -> None:
     """Prepares the site, then keeps the worker and the web server running until a signal asks to stop."""
+    supervisor.listen()
     report = await prepare(plan, supervisor)
     if supervisor.stopping.is_set():
         return

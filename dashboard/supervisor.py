@@ -37,6 +37,7 @@ class Supervisor:
         self.patience_seconds = patience_seconds
         self.stopping = asyncio.Event()
         self.hurried_by: signal.Signals | None = None
+        self.at_stop: Callable[[], None] | None = None
         self._asked_at = 0.0
         self._running: set[asyncio.subprocess.Process] = set()
 
@@ -51,6 +52,8 @@ class Supervisor:
         if not self.stopping.is_set():
             self._asked_at = now
             self.stopping.set()
+            if self.at_stop:
+                self.at_stop()
             self.say(f"{number.name}: stopping; once more to stop at once")
             self.signal_all(signal.SIGTERM)
         elif now - self._asked_at > ECHO_SECONDS:

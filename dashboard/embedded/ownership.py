@@ -3,9 +3,10 @@
 import fcntl
 import json
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from urllib.parse import quote
@@ -14,15 +15,18 @@ from dashboard.embedded.exceptions import HomeInUse, ServerError
 
 USER = DATABASE = "rowlock"
 RECORD = "owner.json"
+STOP_PATIENCE_SECONDS = 60
+POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
 class Owner:
-    """What an owner tells the others: its process id, its server's socket folder, and what it runs (free text)."""
+    """What an owner tells the others: its process id, its server's socket folder, what it runs (free text), its end."""
 
     pid: int
     socket_folder: str
     runs: str
+    is_stopping: bool = False
 
     def __str__(self) -> str:
         return f"process {self.pid} ({self.runs})"
@@ -64,11 +68,29 @@ def open_lock(home: Path) -> int:
 
 
 def take(lock: int, home: Path) -> None:
+    """Takes the lock; waits for an owner that has said it is stopping, and refuses at once for any other."""
+    deadline = time.monotonic() + STOP_PATIENCE_SECONDS
+    while not is_free(lock):
+        owner = recorded(home)
+        if owner is None or not owner.is_stopping or time.monotonic() > deadline:
+            who = owner or "a process that is just starting"
+            raise HomeInUse(f"{home} is in use by {who}: use that one, or stop it first.")
+        time.sleep(POLL_SECONDS)
+
+
+def is_free(lock: int) -> bool:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        owner = recorded(home) or "a process that is just starting or stopping"
-        raise HomeInUse(f"{home} is in use by {owner}: use that one, or stop it first.") from None
+        return False
+    return True
+
+
+def tell_stopping(home: Path) -> None:
+    """Tells, as the owner of `home`, that it will be free soon."""
+    owner = recorded(home)
+    if owner:
+        record(home, replace(owner, is_stopping=True))
 
 
 def record(home: Path, owner: Owner) -> None:

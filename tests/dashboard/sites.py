@@ -68,10 +68,11 @@ class Site:
     checkout: Checkout
     process: "subprocess.Popen[str]"
     port: int
+    output_path: Path
 
     @property
     def output(self) -> str:
-        return (self.checkout.folder / "output").read_text()
+        return self.output_path.read_text()
 
     @property
     def url(self) -> str:
@@ -136,12 +137,13 @@ def new_checkout(folder: Path) -> Checkout:
 @contextmanager
 def started(checkout: Checkout, argv: list[str], port: int, **variables: str) -> Iterator[Site]:
     """A command that runs the site in this checkout; killed at the end if it is still there."""
+    output_path = checkout.folder / f"output-{port}"
     environment = checkout.environment(**variables)
     with (
-        (checkout.folder / "output").open("w") as output,
+        output_path.open("w") as output,
         killed_at_the_end(argv, cwd=checkout.folder, env=environment, stdout=output, stderr=output) as process,
     ):
-        yield Site(checkout, process, port)
+        yield Site(checkout, process, port, output_path)
 
 
 def launched(checkout: Checkout, *arguments: str, port: int | None = None, **variables: str):

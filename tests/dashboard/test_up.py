@@ -23,6 +23,14 @@ def checkout(tmp_path):
     return sites.new_checkout(tmp_path / "a check out")
 
 
+def frozen_worker(site):
+    """Stops the worker (SIGSTOP), which makes it deaf to SIGTERM once it has a handler of its own for that signal."""
+    wait_until(lambda: site.checkout.status()["workers"], every=0.3)
+    worker = site.child("run_worker")
+    worker.suspend()
+    return worker
+
+
 def test_the_first_start_serves_works_and_ends_in_order(checkout):
     with sites.running(checkout) as site:
         password = site.says(PASSWORD)
@@ -47,10 +55,21 @@ def test_a_kill_leaves_nothing_and_the_next_start_recovers(checkout):
         assert site.answers()
 
 
+def test_a_start_waits_for_one_that_is_stopping(checkout):
+    with sites.running(checkout, "--no-demo") as stopping:
+        worker = frozen_worker(stopping)
+        stopping.process.terminate()
+        stopping.says("SIGTERM: stopping")
+        with sites.launched(checkout, "--no-demo") as following:
+            with pytest.raises(subprocess.TimeoutExpired):
+                following.process.wait(1)
+            worker.resume()
+            following.says("Rowlock runs at")
+
+
 def test_two_signals_end_it_at_once(checkout):
     with sites.running(checkout, "--no-demo") as site:
-        worker = site.child("run_worker")
-        worker.suspend()  # deaf to the first signal
+        frozen_worker(site)
         everything = site.processes()
         site.process.send_signal(signal.SIGTERM)
         with pytest.raises(subprocess.TimeoutExpired):

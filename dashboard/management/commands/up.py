@@ -1,8 +1,8 @@
 """`manage.py up`: everything that a checkout needs to be looked at in a browser."""
 
 import argparse
-import asyncio
 import os
+import signal
 import sys
 from typing import Any
 
@@ -62,8 +62,10 @@ class Command(BaseCommand):
         )
         supervisor = Supervisor(Console(sys.stdout), patience_seconds=conf.get("GRACE_SECONDS") + MARGIN_SECONDS)
         try:
-            asyncio.run(run(plan, supervisor))
+            run(plan, supervisor)
         except (CannotStart, ServerError) as error:
             raise CommandError(str(error)) from error
+        except KeyboardInterrupt:  # before there was anything to stop
+            raise SystemExit(128 + signal.SIGINT) from None
         if supervisor.hurried_by:
             raise SystemExit(128 + supervisor.hurried_by)
