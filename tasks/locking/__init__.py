@@ -1,8 +1,20 @@
 """Locking primitives that work on any model, without our worker and our tables."""
 
+from tasks.locking.batched import locked_batches
 from tasks.locking.double_checked import double_checked
+from tasks.locking.idempotent import update_each
 from tasks.locking.lock import lock
 from tasks.locking.optimistic import VersionedModel, update_if_unchanged
+from tasks.locking.report import Report
 from tasks.locking.version_trigger import VersionTrigger
 
-__all__ = ["VersionTrigger", "VersionedModel", "double_checked", "lock", "update_if_unchanged"]
+__all__ = [
+    "Report",
+    "VersionTrigger",
+    "VersionedModel",
+    "double_checked",
+    "lock",
+    "locked_batches",
+    "update_each",
+    "update_if_unchanged",
+]

@@ -9,56 +9,37 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
-from django.db import NotSupportedError, OperationalError, connections, models, transaction
-from django.db.models.query import ModelIterable
+from django.db import NotSupportedError, connections, models, transaction
 
+from tasks.locking import preconditions
 from tasks.locking.errors import is_lock_not_available
+from tasks.locking.report import Outcome, Report, counting_queries
 
 logger = logging.getLogger(__name__)
 M = TypeVar("M", bound=models.Model)
 OnLocked = Literal["skip", "report", "wait"]
+Progress = Callable[[Report], bool | None]
 
-CHUNK = 200
-LOST_IN_A_ROW = 3  # then the candidates are read again: somebody is going down the same list
-ROUND_PAUSE_SECONDS = 0.05
+CHUNK = 1000  # keys, not rows
+LOST_IN_A_ROW = 3
+PAUSE_SECONDS = (0.05, 1.0)  # between two rounds: the first pause, and the longest
+UNTIL_EMPTY = 20  # rounds, some 15 s of pauses
 
-
-@dataclass
-class Report:
-    """What one run did. `failed` holds the error of each row whose body raised, `locked` the keys of rows that somebody
-    else held; `already_done` counts rows that no longer met the criteria once they were locked.
-    """
-
-    candidates: int = 0
-    done: int = 0
-    already_done: int = 0
-    rounds: int = 0
-    queries: int = 0
-    locked: list[Any] = field(default_factory=list)
-    failed: dict[Any, Exception] = field(default_factory=dict)
-
-    @property
-    def skipped_locked(self) -> int:
-        return len(self.locked)
-
-    @property
-    def lost_races(self) -> int:
-        """Candidates for which a transaction was opened in vain."""
-        return self.already_done + self.skipped_locked
+LIMIT_WAIT = "SELECT set_config('lock_timeout', %(limit)s, true)"
 
 
 def double_checked(queryset: "models.QuerySet[M]") -> "DoubleChecked[M]":
     """The rows that meet the criteria, for `each(body)` to handle one by one under their lock.
 
-    The criteria are those of `queryset`, written once and asked twice. It may filter, exclude, annotate and
-    select_related; it may not be sliced, combined, distinct, grouped, or give anything but model instances.
+    The criteria are those of `queryset`, written once and asked twice. It may filter, exclude, annotate, join and
+    select_related; it may not be sliced, combined, distinct, grouped, or give anything but model instances. Joins and
+    subqueries are recognised, and asked a third time when the row is locked: a table that only raw SQL names is not.
     Raises NotSupportedError where PostgreSQL could not lock its rows.
     """
-    _refuse_unlockable(queryset)
+    preconditions.refuse_unlockable(queryset)
     return DoubleChecked(queryset)
 
 
@@ -66,8 +47,8 @@ class DoubleChecked(Generic[M]):
     """A queryset whose rows are locked and asked again one by one."""
 
     def __init__(self, queryset: "models.QuerySet[M]") -> None:
-        self.queryset = queryset
-        self.using = queryset.db
+        # A router may send the first look to a replica; both looks belong where the lock is.
+        self.queryset = queryset.using(queryset.select_for_update().db)
 
     def __iter__(self) -> Iterator[M]:
         raise TypeError(
@@ -84,42 +65,43 @@ class DoubleChecked(Generic[M]):
         limit: int | None = None,
         max_rounds: int = 1,
         wait_seconds: float = 2.0,
-        progress: Callable[[Report], None] | None = None,
+        progress: Progress | None = None,
     ) -> Report:
         """Call `body` with each row, locked and still meeting the criteria, in a transaction of its own.
 
-        An exception in `body` rolls back that row alone and is kept in the report. A row that somebody else holds is
-        skipped and counted (`skip`), reported at once without waiting (`report`: NOWAIT), or waited for up to
-        `wait_seconds` (`wait`). With `skip` a run may end without having handled every row: run it again later, or
-        give `max_rounds` > 1 to go round until the outer query comes up empty. At most `limit` rows are handled.
+        An exception in `body` rolls back that row alone and is kept in the report; what it passes to
+        `transaction.on_commit` runs after that row's commit, outside any transaction. A row is handled once in a run.
 
-        Raises RuntimeError inside `atomic()`, and NotSupportedError at an isolation level above READ COMMITTED, where
-        the second look would see what the first one saw.
+        Args:
+            on_locked: a row that somebody else holds is passed over (`skip`), passed over on the word of PostgreSQL,
+                which tells it apart from one that is already done (`report`: NOWAIT), or waited for (`wait`).
+            of: the tables whose rows are locked, as in `select_for_update`.
+            limit: how many rows are handled at most.
+            max_rounds: with 1, rows that were held are left to the next run; with more, the run goes round until the
+                outer query comes up empty. `UNTIL_EMPTY` is a sensible bound.
+            wait_seconds: how long `wait` waits for one row.
+            progress: called after each candidate with the report so far; False ends the run.
+
+        Raises RuntimeError inside `atomic()`, and NotSupportedError at an isolation level above READ COMMITTED. An
+        error of the inner query itself ends the run: it would meet every row.
         """
-        self._refuse_open_transaction()
-        run = _Run(self.queryset, body, on_locked, of, wait_seconds, limit, progress)
-        with _counting_queries(self.using, run.report):
-            for number in range(max_rounds):
-                if number and run.report.locked:
-                    time.sleep(ROUND_PAUSE_SECONDS)
-                run.report.rounds += 1
-                if not run.round() or run.is_full:
-                    break
+        preconditions.refuse_open_transaction(self.queryset.db)
+        preconditions.refuse_text(of)
+        run = _Run(self.queryset, body, _Terms(on_locked, of, limit, max_rounds, wait_seconds), progress)
+        with counting_queries(self.queryset.db, run.report):
+            run.go()
         return run.report
 
-    def _refuse_open_transaction(self) -> None:
-        """As `atomic(durable=True)` does, sparing the transaction that a TestCase puts around each test."""
-        connection = connections[self.using]
-        if not connection.in_atomic_block or connection.atomic_blocks[-1]._from_testcase:
-            return
-        cause = (
-            "ATOMIC_REQUESTS opened it: decorate the view with @transaction.non_atomic_requests."
-            if connection.settings_dict["ATOMIC_REQUESTS"] and len(connection.atomic_blocks) == 1
-            else "Move the call out of atomic()."
-        )
-        raise RuntimeError(
-            "double_checked() cannot run inside a transaction: every row would stay locked until it ends. " + cause
-        )
+
+@dataclass(frozen=True)
+class _Terms:
+    """What the caller of `each` asked for."""
+
+    on_locked: OnLocked
+    of: tuple[str, ...]
+    limit: int | None
+    max_rounds: int
+    wait_seconds: float
 
 
 class _Run(Generic[M]):
@@ -129,155 +111,153 @@ class _Run(Generic[M]):
         self,
         queryset: "models.QuerySet[M]",
         body: Callable[[M], object],
-        on_locked: OnLocked,
-        of: tuple[str, ...],
-        wait_seconds: float,
-        limit: int | None,
-        progress: Callable[[Report], None] | None,
+        terms: _Terms,
+        progress: Progress | None,
     ) -> None:
         self.queryset = queryset
         self.using = queryset.db
         self.body = body
-        self.on_locked = on_locked
-        self.of = of
-        self.wait_seconds = wait_seconds
-        self.limit = limit
+        self.terms = terms
         self.progress = progress
         self.report = Report()
-        self.seen: set[Any] = set()
+        self.is_stopped = False
+        self.passed: set[Any] = set()  # lost in this round
+        self.needs_third_look = preconditions.reads_other_tables(queryset.query)
         self.is_isolation_checked = False
 
     @property
-    def is_full(self) -> bool:
-        return self.limit is not None and self.report.done >= self.limit
+    def is_over(self) -> bool:
+        return self.is_stopped or (self.terms.limit is not None and self.report.handled >= self.terms.limit)
 
-    def round(self) -> int:
-        """Once through the candidates; how many there were."""
-        met = 0
-        self.report.locked.clear()
-        self.seen = set(self.report.failed)
-        after: Any = None
-        while not self.is_full:
+    def go(self) -> None:
+        """Rounds until the outer query comes up empty, at most as many as were asked for."""
+        pause, longest = PAUSE_SECONDS
+        while self._round() and not self.is_over and self.report.rounds < self.terms.max_rounds:
+            if self.passed:
+                time.sleep(pause)
+                pause = min(2 * pause, longest)
+        self._tell_locked_from_done()
+
+    def _round(self) -> bool:
+        """Once through the candidates; False when there was none that this run had not handled before."""
+        self.report.rounds += 1
+        self.passed = set()
+        met = self.report.handled
+        more, after = True, None
+        while more and not self.is_over:
+            more, after = self._window(after)
+        return bool(self.passed) or self.report.handled > met
+
+    def _window(self, after: Any) -> tuple[bool, Any]:
+        """Through the chunk of candidates behind `after`, read again whenever it has become stale.
+
+        Gives whether there may be more, and the key to read on from.
+        """
+        patience = LOST_IN_A_ROW
+        while True:
             chunk = self._candidates(after)
-            if not chunk:
-                break
-            met += len(chunk)
-            after = self._walk(chunk, after)
-        return met
+            fresh = [key for key in dict.fromkeys(chunk) if self._is_fresh(key)]  # a join repeats keys
+            handled = self.report.handled
+            if self._walk(fresh, patience) or self.is_over:
+                return len(chunk) == CHUNK, chunk[-1] if chunk else after
+            # Where reading again does not help, somebody holds many rows for long.
+            patience = LOST_IN_A_ROW if self.report.handled > handled else 2 * patience
 
     def _candidates(self, after: Any) -> list[Any]:
         """The outer query, unlocked: keys in order, from `after` on."""
-        queryset = self.queryset.order_by("pk").values_list("pk", flat=True)
+        keys = self.queryset.order_by("pk").values_list("pk", flat=True)
         if after is not None:
-            queryset = queryset.filter(pk__gt=after)
-        return list(queryset[:CHUNK])
+            keys = keys.filter(pk__gt=after)
+        return list(keys[:CHUNK])
 
-    def _walk(self, chunk: list[Any], after: Any) -> Any:
-        """Through the chunk from a place of our own, so that several processes do not chase each other down one list.
+    def _is_fresh(self, key: Any) -> bool:
+        return key not in self.passed and self.report.outcomes.get(key) not in (Outcome.DONE, Outcome.FAILED)
 
-        Gives the key after which to read on; an earlier one when the list has become stale.
+    def _walk(self, keys: list[Any], patience: int) -> bool:
+        """Through `keys` from a place of our own, and on from another one whenever a race was lost.
+
+        So several processes do not chase each other down one list. False when `patience` races were lost in a row:
+        the list has become stale.
         """
-        start = random.randrange(len(chunk))  # noqa: S311  spreads processes, keeps no secret
-        lost = 0
-        for key in (*chunk[start:], *chunk[:start]):
-            if key in self.seen:
-                continue
-            if self.is_full:
-                return after
-            self.seen.add(key)
-            self.report.candidates += 1
-            lost = 0 if self._handle(key) else lost + 1
-            if self.progress:
-                self.progress(self.report)
-            if lost == LOST_IN_A_ROW:
-                return after
-        return chunk[-1]
+        place, lost = choose_place(keys), 0
+        while keys and not self.is_over:
+            key = keys.pop(place % len(keys))
+            if self._handle(key):
+                lost = 0
+            else:
+                lost += 1
+                place = choose_place(keys)
+            self.is_stopped = self.progress is not None and self.progress(self.report) is False
+            if lost == patience:
+                return False
+        return True
 
     def _handle(self, key: Any) -> bool:
         """One candidate; False when the race for it was lost."""
+        row = None
         try:
-            return self._lock_and_call(key)
-        except Exception as error:  # noqa: BLE001  whatever the body raises is that row's outcome, kept in the report
-            if self.on_locked != "skip" and is_lock_not_available(error):
-                self.report.locked.append(key)
-                return False
-            self._note_failure(key, error)
-            return True
-
-    def _lock_and_call(self, key: Any) -> bool:
-        with transaction.atomic(using=self.using, durable=True):
-            self._prepare_transaction()
-            row = self._locked(key).first()
-            if row is not None:
-                self.body(row)
+            with transaction.atomic(using=self.using, durable=True):
+                row = self._lock(key)
+                if row is not None:
+                    self.body(row)
+        except Exception as error:
+            if row is None and not is_lock_not_available(error):
+                raise
+            return self._note_lost(key) if row is None else self._note_failed(key, error)
         if row is None:
-            self._note_lost_race(key)
-            return False
-        self.report.done += 1
+            return self._note_lost(key)
+        self.report.note(key, Outcome.DONE)
         return True
 
-    def _prepare_transaction(self) -> None:
-        with connections[self.using].cursor() as cursor:
-            if not self.is_isolation_checked:
-                cursor.execute("SHOW transaction_isolation")
-                self._refuse_isolation(cursor.fetchone()[0])
-            if self.on_locked == "wait":
-                cursor.execute("SELECT set_config('lock_timeout', %s, true)", [f"{int(self.wait_seconds * 1000)}ms"])
+    def _lock(self, key: Any) -> M | None:
+        """The row under its lock if it still meets the criteria; None when it does not, or when it was passed over."""
+        if not self.is_isolation_checked:
+            preconditions.refuse_isolation(self.using)
+            self.is_isolation_checked = True
+        if self.terms.on_locked == "wait":
+            with connections[self.using].cursor() as cursor:
+                cursor.execute(LIMIT_WAIT, {"limit": f"{int(self.terms.wait_seconds * 1000)}ms"})
+        candidate = self.queryset.order_by().filter(pk=key)
+        row = self._locked(candidate)
+        # The statement that locks may have begun before another holder let go: of other tables it saw the past.
+        return candidate.first() if row is not None and self.needs_third_look else row
 
-    def _refuse_isolation(self, level: str) -> None:
-        if level != "read committed":
+    def _locked(self, candidate: "models.QuerySet[M]") -> M | None:
+        """The inner query: the same criteria, of one row, under its lock."""
+        how, of = self.terms.on_locked, self.terms.of
+        try:
+            return candidate.select_for_update(
+                of=of, no_key=True, skip_locked=how == "skip", nowait=how == "report"
+            ).first()
+        except NotSupportedError as error:
             raise NotSupportedError(
-                f"double_checked() needs READ COMMITTED, and this connection runs at {level.upper()}: the second "
-                "look would see what the first one saw. Set the database's isolation level to READ COMMITTED."
-            )
-        self.is_isolation_checked = True
+                f"of={of} cannot be locked: {str(error).strip()}. Name only tables that have a row for "
+                "each candidate, such as of=('self',)."
+            ) from error
 
-    def _locked(self, key: Any) -> "models.QuerySet[M]":
-        """The inner query: the same criteria, of this one row, under its lock."""
-        return (
-            self.queryset.order_by()
-            .filter(pk=key)
-            .select_for_update(
-                of=self.of, no_key=True, skip_locked=self.on_locked == "skip", nowait=self.on_locked == "report"
-            )
-        )
+    def _note_lost(self, key: Any) -> bool:
+        self.passed.add(key)
+        self.report.lost_races += 1
+        self.report.note(key, Outcome.LOCKED)
+        return False
 
-    def _note_lost_race(self, key: Any) -> None:
-        """Nothing came back: somebody holds the row, or it does not meet the criteria any more."""
-        if self.on_locked == "skip" and self.queryset.order_by().filter(pk=key).exists():
-            self.report.locked.append(key)
-        else:
-            self.report.already_done += 1
-
-    def _note_failure(self, key: Any, error: Exception) -> None:
-        """That row is rolled back and the next one goes on, unless the database itself is gone."""
-        if isinstance(error, NotSupportedError):
-            raise error
-        if isinstance(error, OperationalError) and not connections[self.using].is_usable():
-            raise error
-        self.report.failed[key] = error
+    def _note_failed(self, key: Any, error: Exception) -> bool:
+        self.report.note(key, Outcome.FAILED)
+        self.report.errors[key] = error
         logger.warning("row %s of %s failed: %s", key, self.queryset.model._meta.label, error, exc_info=error)
+        return True
+
+    def _tell_locked_from_done(self) -> None:
+        """SKIP LOCKED gives nothing either way. One look at the end tells, and says what is really left."""
+        lost = self.report.keys(Outcome.LOCKED)
+        for start in range(0, len(lost), CHUNK):
+            keys = lost[start : start + CHUNK]
+            left = set(self.queryset.order_by().filter(pk__in=keys).values_list("pk", flat=True))
+            for key in keys:
+                if key not in left:
+                    self.report.note(key, Outcome.ALREADY_DONE)
 
 
-def _refuse_unlockable(queryset: "models.QuerySet[Any]") -> None:
-    query = queryset.query
-    problem = (
-        "it is sliced; give limit=… to each() instead" if query.is_sliced
-        else f"it is a {query.combinator}; lock the rows of one query" if query.combinator
-        else "it gives values, not model instances" if queryset._iterable_class is not ModelIterable
-        else "it is distinct, and PostgreSQL cannot lock such rows; use Exists() in a filter" if query.distinct
-        else "it is grouped, and PostgreSQL cannot lock such rows; use a Subquery" if query.group_by
-        else ""
-    )  # fmt: skip
-    if problem:
-        raise NotSupportedError(f"double_checked() cannot lock the rows of this queryset: {problem}.")
-
-
-@contextmanager
-def _counting_queries(using: str, report: Report) -> Iterator[None]:
-    def count(execute: Callable[..., Any], *args: Any) -> Any:
-        report.queries += 1
-        return execute(*args)
-
-    with connections[using].execute_wrapper(count):
-        yield
+def choose_place(keys: list[Any]) -> int:
+    """Where to go on in the list."""
+    return random.randrange(len(keys)) if keys else 0  # noqa: S311  spreads processes, keeps no secret

@@ -1,0 +1,109 @@
+"""What a run over rows came to: the outcome of each row, and what it cost."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from django.db import connections
+
+SHOWN = 100
+
+
+class Outcome(StrEnum):
+    """What became of one candidate."""
+
+    DONE = "done"
+    FAILED = "failed"  # its body raised; what it wrote is rolled back
+    ALREADY_DONE = "already_done"  # it did not meet the criteria any more when its turn came
+    LOCKED = "skipped_locked"  # it still meets the criteria, and somebody else held it
+
+
+@dataclass
+class Report:
+    """What one run did, each row counted once under its latest outcome.
+
+    `errors` holds the exception of each row whose body raised. `lost_races` counts the transactions that were opened in
+    vain; `queries` the statements sent, those of the body included, BEGIN and COMMIT not.
+    """
+
+    outcomes: dict[Any, Outcome] = field(default_factory=dict)
+    errors: dict[Any, Exception] = field(default_factory=dict)
+    rounds: int = 0
+    queries: int = 0
+    lost_races: int = 0
+    _counts: Counter[Outcome] = field(default_factory=Counter, repr=False)
+
+    def note(self, key: Any, outcome: Outcome) -> None:
+        """The row's outcome, in place of an earlier one."""
+        if key in self.outcomes:
+            self._counts[self.outcomes[key]] -= 1
+        self.outcomes[key] = outcome
+        self._counts[outcome] += 1
+
+    def keys(self, outcome: Outcome) -> list[Any]:
+        """The rows with this outcome, in the order in which they were met."""
+        return [key for key, noted in self.outcomes.items() if noted is outcome]
+
+    @property
+    def candidates(self) -> int:
+        return len(self.outcomes)
+
+    @property
+    def done(self) -> int:
+        return self._counts[Outcome.DONE]
+
+    @property
+    def failed(self) -> int:
+        return self._counts[Outcome.FAILED]
+
+    @property
+    def already_done(self) -> int:
+        return self._counts[Outcome.ALREADY_DONE]
+
+    @property
+    def skipped_locked(self) -> int:
+        return self._counts[Outcome.LOCKED]
+
+    @property
+    def handled(self) -> int:
+        """Rows whose body was called."""
+        return self.done + self.failed
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report as JSON can hold it; of the errors, the first hundred."""
+        return {
+            "candidates": self.candidates,
+            "done": self.done,
+            "skipped_locked": self.skipped_locked,
+            "already_done": self.already_done,
+            "failed": self.failed,
+            "rounds": self.rounds,
+            "queries": self.queries,
+            "failures": [{"id": key, "error": describe(error)} for key, error in list(self.errors.items())[:SHOWN]],
+        }
+
+    def __str__(self) -> str:
+        return (
+            f"{self.candidates} found: {self.done} done, {self.skipped_locked} left to whoever holds them, "
+            f"{self.already_done} done by others, {self.failed} failed."
+        )
+
+
+def describe(error: Exception) -> str:
+    """The kind of error and its words, on one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+@contextmanager
+def counting_queries(using: str, report: Report) -> Iterator[None]:
+    """Add every statement that goes to the database `using` meanwhile to the report."""
+
+    def count(execute: Callable[..., Any], *args: Any) -> Any:
+        report.queries += 1
+        return execute(*args)
+
+    with connections[using].execute_wrapper(count):
+        yield
