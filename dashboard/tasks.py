@@ -4,13 +4,14 @@ import time
 
 from tasks.compat import TaskContext, task
 
+LARGEST_NUMBER = 100_000
 LONGEST_NAP_SECONDS = 3.0
 
 
 @task(queue_name="demo-reports")
 def count_primes(below: int) -> int:
     """How many prime numbers there are below a number (at most 100,000)."""
-    below = min(below, 100_000)
+    below = max(0, min(below, LARGEST_NUMBER))
     composite = bytearray(below)
     for number in range(2, int(below**0.5) + 1):
         composite[number * number :: number] = b"\1" * len(composite[number * number :: number])
