@@ -1,0 +1,142 @@
+"""Django's SMTP backend, which also tells how far a message had come when it failed.
+
+Three ends differ for whoever must not lose and not repeat a message: it never went out, or was refused (`NotSent`); the
+server was not even reached (`Unreachable`); all of it went out and no answer came (`Unanswered`), so that nobody knows.
+"""
+
+import smtplib
+from collections.abc import Sequence
+from typing import Any
+
+from django.core.mail import EmailMessage
+from django.core.mail.backends import smtp
+
+SERVICE_ENDS = 421
+REFUSALS = range(400, 600)
+PERMANENT = range(500, 600)
+
+
+class NotSent(Exception):
+    """The server has not taken the message: it may be sent again without harm."""
+
+    def __init__(self, reply: str, *, is_permanent: bool = False, is_connection_lost: bool = False) -> None:
+        super().__init__(reply)
+        self.reply = reply
+        self.is_permanent = is_permanent
+        self.is_connection_lost = is_connection_lost
+
+
+class Unreachable(NotSent):
+    """No conversation with the server came about: that says nothing about the message."""
+
+
+class Unanswered(Exception):
+    """The whole message went out and the server did not say what became of it."""
+
+    def __init__(self, reply: str) -> None:
+        super().__init__(reply)
+        self.reply = reply
+
+
+class _Conversation(smtplib.SMTP):
+    """Notes the last reply, and whether the server may have taken a message without saying so."""
+
+    last_reply = ""
+    is_message_out = False
+    _is_message_asked_for = False
+
+    def send(self, s: Any) -> None:
+        super().send(s)
+        if self._is_message_asked_for:
+            self.is_message_out = True  # whole, its final dot included: else an error would have been raised
+
+    def getreply(self) -> tuple[int, bytes]:
+        code, text = super().getreply()
+        if self._is_message_asked_for and (code == 250 or code in REFUSALS):
+            self.is_message_out = False
+        self._is_message_asked_for = code == 354
+        self.last_reply = readable(code, text)
+        return code, text
+
+
+class _SecureConversation(_Conversation, smtplib.SMTP_SSL):
+    """The same over TLS from the first byte."""
+
+
+class EmailBackend(smtp.EmailBackend):
+    """Sends by SMTP. Raises Unreachable, NotSent or Unanswered; `last_reply` is what the server said last.
+
+    A connection that the server ended between two messages (idle too long, enough messages) is replaced once, as the
+    message at hand has not gone out then.
+    """
+
+    @property
+    def connection_class(self) -> type[smtplib.SMTP]:
+        return _SecureConversation if self.use_ssl else _Conversation
+
+    @property
+    def last_reply(self) -> str:
+        return getattr(self.connection, "last_reply", "")
+
+    def send_messages(self, email_messages: Sequence[EmailMessage]) -> int:
+        is_kept = self.connection is not None
+        try:
+            return sum(self._deliver(message) for message in email_messages)
+        finally:
+            if not is_kept:
+                self.close()
+
+    def _deliver(self, message: EmailMessage) -> int:
+        is_used = self.connection is not None
+        try:
+            return self._converse(message)
+        except NotSent as failure:
+            if not (is_used and failure.is_connection_lost):
+                raise
+        return self._converse(message)
+
+    def _converse(self, message: EmailMessage) -> int:
+        try:
+            self.open()
+        except OSError as error:
+            raise Unreachable(_reply_of(error)) from error
+        try:
+            return super().send_messages([message])
+        except Exception as error:
+            raise self._verdict(error) from error
+
+    def _verdict(self, error: Exception) -> Exception:
+        """What the failure means for the message; a connection that is of no more use is dropped."""
+        is_lost = _code_of(error) == SERVICE_ENDS or isinstance(error, smtplib.SMTPServerDisconnected)
+        is_message_out = getattr(self.connection, "is_message_out", False)
+        if is_lost or is_message_out:
+            self.close()
+        if is_message_out:
+            return Unanswered(_reply_of(error))
+        is_permanent = _code_of(error) in PERMANENT or not isinstance(error, OSError)
+        return NotSent(_reply_of(error), is_permanent=is_permanent, is_connection_lost=is_lost)
+
+
+def readable(code: int, text: bytes | str) -> str:
+    """A reply of the server on one line: `550 5.1.1 no such user`."""
+    said = text.decode(errors="replace") if isinstance(text, bytes) else text
+    return " ".join(f"{code} {said}".split())
+
+
+def _response(error: Exception) -> tuple[int, bytes | str] | None:
+    """The server's own words, when the failure is a refusal."""
+    if isinstance(error, smtplib.SMTPRecipientsRefused):
+        return next(iter(error.recipients.values()))
+    if isinstance(error, smtplib.SMTPResponseException):
+        return error.smtp_code, error.smtp_error
+    return None
+
+
+def _code_of(error: Exception) -> int | None:
+    response = _response(error)
+    return response[0] if response else None
+
+
+def _reply_of(error: Exception) -> str:
+    response = _response(error)
+    return readable(*response) if response else " ".join(f"{type(error).__name__}: {error}".split())

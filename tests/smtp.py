@@ -1,0 +1,149 @@
+"""A real SMTP server on a port of its own, which refuses, delays, hangs or hangs up where a test asks it to.
+
+What it says about a mail is recorded at the moment at which it takes the responsibility for it, before any reply: so
+`accepted` is what customers would find in their inboxes.
+"""
+
+import asyncio
+import contextlib
+import email
+import email.policy
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pytest
+from aiosmtpd.smtp import SMTP, Envelope, Session
+
+FOREVER = 10_000
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """One mail that the server took."""
+
+    to: str
+    message_id: str
+    subject: str
+    text: str
+    at: float  # time.monotonic()
+
+
+@dataclass
+class Rule:
+    """What is done to the next `times` mails to one address, and at which point of the conversation.
+
+    `reply` is given in place of the usual one, `seconds` later; `drop` ends the connection in place of any reply.
+    After `accepted` the mail has been taken whatever is said.
+    """
+
+    when: Literal["rcpt", "data", "accepted"]
+    reply: str = ""
+    seconds: float = 0
+    drop: bool = False
+    times: int = FOREVER
+
+
+class MailServer:
+    """Speaks SMTP in a thread; also the handler that aiosmtpd calls."""
+
+    def __init__(self) -> None:
+        self.accepted: list[Accepted] = []
+        self.connections = 0
+        self.seconds = 0.0  # every mail takes so long
+        self.rules: dict[str, Rule] = {}
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+        self.start()
+
+    @property
+    def url(self) -> str:
+        """As EMAIL_URL has it."""
+        return f"smtp://127.0.0.1:{self.port}"
+
+    def rule(self, address: str, when: Any, **what: Any) -> None:
+        """Treat mails to `address` (all that have no rule of their own: `*`) so from now on."""
+        self.rules[address] = Rule(when, **what)
+
+    def duplicates(self) -> int:
+        """How many mails were taken more than once, as their Message-IDs tell."""
+        return sum(times - 1 for times in Counter(mail.message_id for mail in self.accepted).values())
+
+    def start(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        server = self.loop.run_until_complete(
+            self.loop.create_server(self._conversation, "127.0.0.1", self.port, reuse_address=True)
+        )
+        self._server = server
+        self.thread = threading.Thread(target=self.loop.run_forever)
+        self.thread.start()
+
+    def stop(self) -> None:
+        """Whoever connects from now on is refused; conversations end where they are."""
+        asyncio.run_coroutine_threadsafe(self._end(), self.loop).result(10)
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+        self.loop.close()
+
+    async def _end(self) -> None:
+        self._server.close()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    def _conversation(self) -> SMTP:
+        self.connections += 1
+        return SMTP(self, hostname="mail.example.test", ident="test", loop=self.loop)
+
+    async def handle_RCPT(self, server: SMTP, session: Session, envelope: Envelope, address: str, _: Any) -> str:
+        reply = await self._by_rule(server, "rcpt", address)
+        if not reply:
+            envelope.rcpt_tos.append(address)
+        return reply or "250 2.1.5 OK"
+
+    async def handle_DATA(self, server: SMTP, session: Session, envelope: Envelope) -> str:
+        [to] = envelope.rcpt_tos
+        if reply := await self._by_rule(server, "data", to):
+            return reply
+        await asyncio.sleep(self.seconds)
+        self._take(to, envelope)
+        return await self._by_rule(server, "accepted", to) or f"250 2.0.0 OK: queued as {len(self.accepted)}"
+
+    def _take(self, to: str, envelope: Envelope) -> None:
+        mail = email.message_from_bytes(envelope.content or b"", policy=email.policy.default)
+        text = mail.get_content()
+        self.accepted.append(Accepted(to, mail["Message-ID"], mail["Subject"], text, time.monotonic()))
+
+    async def _by_rule(self, server: SMTP, when: str, address: str) -> str:
+        rule = self.rules.get(address) or self.rules.get("*")
+        if rule is None or rule.when != when or not rule.times:
+            return ""
+        rule.times -= 1
+        await asyncio.sleep(rule.seconds)
+        if rule.drop:
+            server.transport.abort()
+        return rule.reply
+
+
+@contextlib.contextmanager
+def mail_server() -> Iterator[MailServer]:
+    """A server that is gone at the end."""
+    server = MailServer()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def smtp(settings: Any) -> Iterator[MailServer]:
+    """A real server, and Django's settings that lead to it by the project's own backend."""
+    with mail_server() as server:
+        settings.EMAIL_BACKEND = "orders.smtp.EmailBackend"
+        settings.EMAIL_HOST, settings.EMAIL_PORT, settings.EMAIL_TIMEOUT = "127.0.0.1", server.port, 1
+        yield server
