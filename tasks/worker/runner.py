@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils import timezone
 
 from tasks import arguments, backoff, redaction, results
@@ -35,7 +36,11 @@ def run(
     in the middle of the caller's own transaction (`tasks.testing`).
     """
     started = time.monotonic()
-    args, kwargs = claim.arguments()
+    try:
+        args, kwargs = claim.arguments()
+    except (ValueError, RecursionError) as error:  # written by a program that asked nobody what Python can read
+        unreadable = describe(error, claim, task, [], {})
+        return Ending(claim.id, claim.version, claim.attempt, started, time.monotonic(), failure=unreadable)
     result = results.running_result(
         task,
         id=claim.id,
@@ -99,8 +104,10 @@ def retry_seconds(task: PostgresTask, attempt: int) -> float:
 def leave_no_transaction_open() -> None:
     """A handler that returns inside a transaction has not saved its work: say so, as a failure of the task."""
     for connection in connections.all(initialized_only=True):
-        if connection.connection is not None and not connection.get_autocommit():
-            connection.close()
+        if is_closed(connection):
+            forget(connection)
+        elif is_in_transaction(connection):
+            forget(connection)
             raise RuntimeError(
                 f"The handler returned with a transaction open on database {connection.alias!r}, so its writes are "
                 "lost. Commit it, or use transaction.atomic()."
@@ -108,10 +115,29 @@ def leave_no_transaction_open() -> None:
 
 
 def close_broken_connections() -> None:
-    """After a failure no transaction of the handler may reach the next task."""
+    """After a failure no transaction and no lost session of the handler may reach the next task.
+
+    Asks for no new session: the database may be away.
+    """
     for connection in connections.all(initialized_only=True):
-        if connection.in_atomic_block or not connection.get_autocommit():
-            connection.close()
+        if connection.in_atomic_block or is_closed(connection) or is_in_transaction(connection):
+            forget(connection)
+        else:
+            connection.close_if_unusable_or_obsolete()
+
+
+def is_closed(connection: BaseDatabaseWrapper) -> bool:
+    return bool(getattr(connection.connection, "closed", False))
+
+
+def is_in_transaction(connection: BaseDatabaseWrapper) -> bool:
+    return connection.connection is not None and not connection.get_autocommit()
+
+
+def forget(connection: BaseDatabaseWrapper) -> None:
+    """Close the session, and with it forget its wrapper: closed inside an atomic block it would never open again."""
+    connection.close()
+    del connections[connection.alias]
 
 
 def _finish(result: TaskResult, status: TaskResultStatus) -> None:
