@@ -18,8 +18,9 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 RETRY_FIRST_SECONDS = 0.05
 RETRY_CAP_SECONDS = 5.0
-# The session is gone, or the server takes no writes now (read-only after a failover, F17): connect again.
-LOST = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.errors.ReadOnlySqlTransaction)
+LOST = (psycopg.OperationalError, psycopg.InterfaceError)
+# The server takes no writes now (fault F17): connect again, the address may lead to another server by then.
+READ_ONLY = psycopg.errors.ReadOnlySqlTransaction
 # The session is well; somebody else was in the way.
 IN_THE_WAY = (
     psycopg.errors.LockNotAvailable,
@@ -48,6 +49,8 @@ class Session:
         self.lock = threading.RLock()
         self.connection: psycopg.Connection | None = None
         self.is_presence_held = False
+        self.is_settled = False
+        self.is_read_only = False
         self.is_on_duty = False
         # Set whenever an error may have hidden the answer to a claim: rows may be ours that we do not know of.
         self.is_unsure = False
@@ -76,16 +79,22 @@ class Session:
     def ensure(self) -> psycopg.Connection:
         """The live connection, made anew when it was lost. Raises psycopg.Error, or Convicted."""
         with self.lock:
-            if self.connection is None or self.connection.closed:
+            if self.connection is None or self.connection.closed or self.is_read_only:
                 return self._reconnect()
-            if not self.is_presence_held:
-                self._settle_in(self.connection)
+            if not self.is_settled:
+                self._settle_again(self.connection)
             return self.connection
 
     def note(self, error: psycopg.Error) -> None:
-        """After an error an answer may be missing; when it means that the session is lost, forget the session."""
+        """After an error an answer may be missing; when it means that the session is lost, forget the session.
+
+        One that is only read-only keeps its presence until the next attempt to connect: were it given up while we
+        wait, the first who can write again would take us for dead.
+        """
         self.is_unsure = True
-        if isinstance(error, LOST) and not isinstance(error, IN_THE_WAY):
+        if isinstance(error, READ_ONLY):
+            self.is_read_only = True
+        elif isinstance(error, LOST) and not isinstance(error, IN_THE_WAY):
             self.forget()
 
     def forget(self) -> None:
@@ -94,7 +103,7 @@ class Session:
             if self.connection is not None:
                 self.connection.close()
             self.connection = None
-            self.is_presence_held = self.is_on_duty = False
+            self.is_presence_held = self.is_settled = self.is_read_only = self.is_on_duty = False
             self.is_unsure = True
 
     def retry_in(self) -> float:
@@ -140,18 +149,28 @@ class Session:
 
     def _reconnect(self) -> psycopg.Connection:
         if self.retry_in():
-            raise psycopg.OperationalError("the database is not reachable; the next attempt is due in a moment")
+            raise psycopg.OperationalError("the database is not usable yet; the next attempt is due in a moment")
+        self.forget()
         try:
             self.connection = connect_directly(f"rowlock:worker:{self.worker_id}")
             self._settle_in(self.connection)
-        except psycopg.Error:
-            self.forget()
+        except psycopg.Error as error:
+            self.is_read_only = isinstance(error, READ_ONLY)
+            if not self.is_read_only:
+                self.forget()
             self._retry_at = time.monotonic() + self._retry_seconds
             self._retry_seconds = min(RETRY_CAP_SECONDS, 2 * self._retry_seconds)
             raise
         self._retry_seconds = RETRY_FIRST_SECONDS
         logger.info("worker %s is connected again", self.worker_id)
         return self.connection
+
+    def _settle_again(self, connection: psycopg.Connection) -> None:
+        try:
+            self._settle_in(connection)
+        except psycopg.Error as error:
+            self.note(error)
+            raise
 
     def _settle_in(self, connection: psycopg.Connection) -> None:
         """Hold presence under the same id, unless convicted meanwhile; hear notifications.
@@ -163,3 +182,4 @@ class Session:
             raise Convicted(f"Worker {self.worker_id} was declared dead while its session was lost.")
         schema = fetch(connection, "SELECT current_schema() AS name")[0]["name"]
         connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(f"rowlock_{schema}")))
+        self.is_settled = self.is_presence_held
