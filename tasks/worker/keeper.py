@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import psycopg
 from psycopg import sql
 
-from tasks import conf, presence, recovery, registry, transitions
+from tasks import conf, presence, recovery, registry, transitions, wakeup
 from tasks.database import connect_directly, fetch
 from tasks.exceptions import TimedOut
 from tasks.transitions import Failure
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 RETRY_SECONDS = 0.5
+AFTER_AN_OUTAGE_SECONDS = 2.0
 PUBLISH_AFTER_SECONDS = 0.25
 
 REQUESTS = """
@@ -62,7 +63,7 @@ class Keeper:
     def release(self, worker_id: str, unstarted: list[tuple[int, int]]) -> None:
         """Give back rows of a child that it has not begun, as (id, attempt)."""
         if unstarted:
-            self.pending.append(lambda connection: transitions.release(connection, worker_id, unstarted))
+            self.pending.append(lambda connection: self._give_back(connection, worker_id, unstarted))
             self.hurry()
 
     def bury(self, child: "Process") -> None:
@@ -71,10 +72,11 @@ class Keeper:
         running = child.page.running()
         if running and child.killed_for:
             task_id, attempt, seconds = running
-            if child.killed_for == "timeout":
+            # Killed a moment too late it was running the next task, which is not overdue.
+            if child.killed_for == "timeout" and child.page.is_overdue():
                 self.pending.append(lambda connection: self._time_out(connection, child.id, task_id, attempt, seconds))
             else:
-                self.pending.append(lambda connection: transitions.interrupt(connection, child.id, task_id, attempt))
+                self.pending.append(lambda connection: self._interrupt(connection, child.id, task_id, attempt))
         reason = child.killed_for or "crashed"
         self.pending.append(lambda connection: recovery.take_back(connection, [child.id], reason=reason))
         self.hurry()
@@ -109,8 +111,8 @@ class Keeper:
         try:
             connection = self._connect()
             self._hear(connection)
-            self._write_pending(connection)
             self._beat(connection, children, now)
+            self._write_pending(connection)
             self._publish(connection, children)
             self._ask(connection, children, now)
             self._sweep(connection, now)
@@ -139,6 +141,7 @@ class Keeper:
         if self.connection is None or self.connection.closed:
             self.connection = connect_directly(f"rowlock:supervisor:{os.getpid()}", connect_timeout=2)
             self.connection.execute("SET statement_timeout = '5s'")
+            self.connection.execute("SET lock_timeout = '250ms'")
             schema = fetch(self.connection, "SELECT current_schema() AS name")[0]["name"]
             self.connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(f"rowlock_control_{schema}")))
             self.hurry()
@@ -151,15 +154,33 @@ class Keeper:
             self.connection.close()
         self.connection = None
         self.retry_at = time.monotonic() + RETRY_SECONDS
+        # Nobody could beat meanwhile: let every supervisor do so before anybody is judged by it.
+        self.sweep_at = max(self.sweep_at, time.monotonic() + AFTER_AN_OUTAGE_SECONDS)
 
     def _hear(self, connection: psycopg.Connection) -> None:
         for _ in connection.notifies(timeout=0):
             self.ask_at = 0.0
 
     def _write_pending(self, connection: psycopg.Connection) -> None:
-        while self.pending:
-            self.pending[0](connection)
-            self.pending.popleft()
+        """Each once; what somebody's row lock is in the way of goes behind the others and waits for the next tick."""
+        for _ in range(len(self.pending)):
+            try:
+                self.pending[0](connection)
+            except psycopg.errors.LockNotAvailable as error:
+                logger.warning("supervisor: a row is locked, trying again: %s", str(error).strip())
+                self.pending.rotate(-1)
+            else:
+                self.pending.popleft()
+
+    @staticmethod
+    def _give_back(connection: psycopg.Connection, worker_id: str, unstarted: list[tuple[int, int]]) -> None:
+        if transitions.release(connection, worker_id, unstarted):
+            wakeup.announce(connection)
+
+    @staticmethod
+    def _interrupt(connection: psycopg.Connection, worker_id: str, task_id: int, attempt: int) -> None:
+        if transitions.interrupt(connection, worker_id, task_id, attempt):
+            wakeup.announce(connection)
 
     def _beat(self, connection: psycopg.Connection, children: list["Process"], now: float) -> None:
         """Renew the leases of those that can work. A frozen child gets none: its lease is to end."""
