@@ -12,10 +12,11 @@ from tasks import conf
 
 # Not psycopg's but Django's own keys of OPTIONS.
 DJANGO_KEYS = ("cursor_factory", "context", "prepare_threshold", "server_side_binding", "pool", "assume_role")
-# Noticing within half a second that the worker died inside a query; giving up a lock that somebody else holds.
+# Within half a second the server notices that the worker died inside a query.
+NOTICE_DEATH = "-c client_connection_check_interval=500ms"
+# Giving up a lock that somebody else holds, and whatever takes too long.
 WORKER_SESSION = (
-    "-c client_connection_check_interval=500ms -c lock_timeout=1s -c statement_timeout=30s "
-    "-c idle_in_transaction_session_timeout=30s"
+    f"{NOTICE_DEATH} -c lock_timeout=1s -c statement_timeout=30s -c idle_in_transaction_session_timeout=30s"
 )
 # The lease must outlive a dead network path (with a NOTIFY pending, keepalives alone held a lock for over 75 s).
 NETWORK = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3, "tcp_user_timeout": 10_000}
@@ -69,6 +70,19 @@ def connect_directly(application_name: str, *, connect_timeout: int = 10) -> psy
             "application_name": application_name,
         },
     )
+
+
+def name_sessions_of_handlers(application_name: str) -> None:
+    """In a worker process, before its first query: how Django's own connection appears in `pg_stat_activity`.
+
+    When the process is killed in the middle of a query, its row locks end within half a second and not with the query;
+    but a pooling proxy would not let that option pass.
+    """
+    settings = connections["default"].settings_dict
+    options = {**settings["OPTIONS"], "application_name": application_name}
+    if not conf.get("DIRECT_DATABASE_URL"):
+        options["options"] = " ".join(filter(None, (options.get("options"), NOTICE_DEATH)))
+    settings["OPTIONS"] = options
 
 
 def _params_of_default_database() -> dict[str, Any]:

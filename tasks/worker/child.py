@@ -101,10 +101,10 @@ class Child:
                 if batch:
                     self.session.leave_duty()
                     self.run_batch(batch)
-                elif self.options.burst:
-                    return
-                else:
+                elif not self.options.burst:
                     self.rest()
+                elif self.claimer.has_been_round:
+                    return
             except psycopg.Error as error:
                 self.pause(error)
 
@@ -183,6 +183,7 @@ class Child:
         with self.session.lock:
             self.is_running_batch.clear()
         self.page.clear()
+        self.allowance.give_back(len(unstarted) + len(unknown))
         self._release(unstarted, park=False)
         self._release(unknown, park=True)
         for path in {claim.task_path for claim in unknown}:
@@ -245,7 +246,7 @@ class Child:
 
     def pause(self, error: psycopg.Error) -> None:
         """Say what went wrong and wait a moment; a lost database is tried again with growing pauses."""
-        if self.session.connection is None:
+        if self.session.connection is None or self.session.is_read_only:
             logger.warning("worker %s lost the database, trying again: %s", self.worker_id, str(error).strip())
         else:
             logger.error("worker %s could not claim: %s", self.worker_id, str(error).strip())
@@ -291,7 +292,7 @@ class Child:
             with self.session.lock:
                 if self.is_running_batch.is_set():
                     self.session.drain()
-        if not self.session.is_presence_held and not self.session.retry_in():
+        if not self.session.is_settled and not self.session.retry_in():
             self.session.ensure()
         if self.outbox.is_due():
             self.flush()
@@ -299,11 +300,16 @@ class Child:
             self.session.run(self._keep_lease)
 
     def _watch_lifeline(self) -> None:
-        """Without the supervisor nobody would end a task at its timeout: finish and go."""
-        if select.select([self.lifeline], [], [], 0)[0] and not self.is_stopping:
+        """Without the supervisor finish and go, and end at a task's timeout by ourselves."""
+        if not select.select([self.lifeline], [], [], 0)[0]:
+            return
+        if not self.is_stopping:
             logger.warning("worker %s lost its supervisor: it finishes what runs and ends", self.worker_id)
             self.is_stopping = True
             os.write(self.wake_write, b"x")
+        if self.page.is_overdue():
+            logger.warning("worker %s ends itself: its task is past its timeout", self.worker_id)
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def _signal_busy(self) -> None:
         if not self.page.words[BUSY]:

@@ -9,6 +9,7 @@ import logging
 import os
 import select
 import signal
+import sys
 import time
 from dataclasses import dataclass, field
 
@@ -16,6 +17,7 @@ import psycopg
 from django.db import connections
 
 from tasks import conf
+from tasks.database import name_sessions_of_handlers
 from tasks.worker.child import DONE, ID_TAKEN, RETIRED, Child
 from tasks.worker.keeper import Keeper
 from tasks.worker.options import Allowance, Options
@@ -125,8 +127,10 @@ class Supervisor:
             self.keeper.let_go()
             for descriptor in (self.lifeline_write, self.busy_read, self.wake_read, self.wake_write):
                 os.close(descriptor)
-            settings = connections["default"].settings_dict
-            settings["OPTIONS"] = {**settings["OPTIONS"], "application_name": f"rowlock:worker:{process.id}"}
+            # What handlers print is log; stdout is for the report alone.
+            os.dup2(2, 1)
+            sys.stdout = sys.stderr
+            name_sessions_of_handlers(f"rowlock:worker:{process.id}")
             child = Child(
                 process.id,
                 self.options,
@@ -236,6 +240,7 @@ class Supervisor:
                 self.retired += 1
             return
         self.keeper.bury(child)
+        self.allowance.give_back(len(child.page.unstarted()))
         if code in (ID_TAKEN, RETIRED) or child.killed_for:
             return
         self._slow_down(child, code)
