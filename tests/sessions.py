@@ -8,6 +8,7 @@ from django.db import connection
 
 from tests.waiting import wait_until
 
+LIMITS = "-c statement_timeout=10s -c idle_in_transaction_session_timeout=30s"
 OPTIONS = ("dbname", "host", "port", "user", "password")
 
 
@@ -15,10 +16,10 @@ OPTIONS = ("dbname", "host", "port", "user", "password")
 def session(application_name: str = "rowlock:test", **params: object) -> Iterator[psycopg.Connection]:
     """A session with a transaction open from its first statement; closed at the end, which rolls it back.
 
-    No statement of it waits for longer than ten seconds, so that a failing test does not hang.
+    It neither waits for long nor keeps others waiting, so that a failing test does not hang.
     """
     known = {key: value for key, value in connection.get_connection_params().items() if key in OPTIONS}
-    conn = psycopg.connect(**known, application_name=application_name, options="-c statement_timeout=10s", **params)
+    conn = psycopg.connect(**known, application_name=application_name, options=LIMITS, **params)
     with contextlib.closing(conn):
         yield conn
 

@@ -150,11 +150,10 @@ PAGE_ACTIONS: dict[str, PageAction] = {action.name: action for action in (Recove
 
 
 def outcome_of(result: actions.Result) -> Outcome:
-    """A result of `tasks.actions`, with the holder's name for every row that was locked."""
-    refused = {task_id: refusal.sentence for task_id, refusal in result.refused.items()}
-    locked = [task_id for task_id, refusal in result.refused.items() if refusal.code is actions.Code.LOCKED]
+    """A result of `tasks.actions`, as a page shows it."""
+    refused = {task_id: str(refusal.sentence) for task_id, refusal in result.refused.items()}
     changed = [task_id for task_id, refusal in result.refused.items() if refusal.code is actions.Code.CHANGED]
-    return Outcome(result.done, result.asked, {**refused, **busy(locked)}, changed)
+    return Outcome(result.done, result.asked, refused, changed)
 
 
 def busy(ids: list[int]) -> dict[int, str]:

@@ -44,6 +44,7 @@ def addresses(failed) -> dict[str, str]:
         "detail": f"{LIST}{failed.pk}/",
         "queues": "/admin/tasks/queue/",
         "workers": "/admin/tasks/worker/",
+        "locks": "/admin/ops/locks/",
         "models": "/admin/",
     }
 

@@ -97,6 +97,21 @@ def test_a_double_click_does_one_thing(visit):
     assert Intervention.objects.count() == 1
 
 
+def test_a_second_click_while_the_answer_is_awaited_sends_nothing(visit):
+    task = rows.failed()
+    visitor = visit("Operators")
+    page = visitor.open(f"{LIST}{task.pk}/")
+    page.locator("button[data-action=requeue]").click()
+    button = page.locator("form.confirm button[data-action=requeue]").bounding_box()
+    with session() as other:
+        other.execute("LOCK TABLE tasks_task IN EXCLUSIVE MODE")
+        with page.expect_request("**/do/requeue/"):
+            page.mouse.click(button["x"] + 5, button["y"] + 5)
+        page.mouse.click(button["x"] + 5, button["y"] + 5)
+    assert message(page) == f"Run again: done for #{task.pk}."
+    assert [url.endswith("/do/requeue/") for url in visitor.requests].count(True) == 2
+
+
 def test_a_locked_row_is_told_on_the_list_and_when_pressed(visit):
     task = rows.failed()
     with session("psql") as other:

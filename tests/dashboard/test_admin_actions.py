@@ -161,6 +161,24 @@ def test_a_stale_page_says_who_changed_the_row(operator):
     assert state(task)[0] == "CANCELLED"
 
 
+def test_somebody_elses_same_action_is_a_change(operator):
+    task = rows.failed()
+    old = seen(task)
+    confirm(client_of("Operators", username="otto"), "requeue", task)
+    page = operator.post(f"{DO}requeue/", {"seen": old, "confirmed": "1"})
+    assert page.status_code == 409
+    assert "otto (page): requeue" in page.text
+
+
+def test_ones_own_action_on_another_version_is_a_change(operator):
+    task = rows.failed()
+    old = seen(task)
+    Task.objects.filter(pk=task.pk).update(priority=9)
+    task.refresh_from_db()
+    confirm(operator, "requeue", task)
+    assert operator.post(f"{DO}requeue/", {"seen": old, "confirmed": "1"}).status_code == 409
+
+
 def test_one_stale_row_of_a_selection_keeps_all_as_they_are(operator):
     fresh, stale = rows.failed(), rows.failed()
     old = seen(fresh, stale)

@@ -183,6 +183,15 @@ def test_a_released_savepoint_with_two_possible_owners_is_uncertain(task):
     assert found.is_exclusive
 
 
+def test_a_session_that_began_after_the_lock_cannot_own_it(task):
+    neighbour = Task.objects.create(task_path="app.tasks.work")
+    with session() as other, session() as bystander:
+        pid = lock_in_nested_block(other, task)
+        lock(bystander, neighbour)
+        found = lock_of(task)
+    assert (found.hold, pids(found)) == (Hold.HELD, {pid})
+
+
 def test_who_waits_for_the_row_tells_who_holds_it(task):
     neighbour = Task.objects.create(task_path="app.tasks.work")
     with session() as other, session() as bystander, session() as waiter:
@@ -213,22 +222,52 @@ END $$
 """
 
 
-def test_an_old_locker_is_not_mistaken_for_the_multixact_of_its_number(task):
-    """The two kinds of ids are counted apart, so an old locker's number may come again, on a row of another table."""
-    with session() as one, session() as two, session() as three:
-        lock(one, task)
-        [old] = one.execute("SELECT pg_current_xact_id()::text::bigint").fetchone()
-        one.execute("CREATE TABLE tally AS SELECT 1 AS id")
-        one.commit()
-        one.execute("SELECT FROM tally FOR SHARE")
-        two.execute(COUNT_MULTIXACTS_UP_TO.format(last=old - 1))
-        two.commit()
-        three.execute("SELECT FROM tally FOR SHARE")
-        assert three.execute("SELECT xmax::text::bigint FROM tally").fetchone() == (old,)
+@pytest.fixture
+def share_as_multixact():
+    """Lets two sessions share a row so that its multixact has the number of somebody's transaction.
+
+    The two kinds of ids are counted apart, and such a number may well come twice.
+    """
+    with session() as conn:
+        conn.execute("CREATE TABLE tally AS SELECT 1 AS id")
+        conn.commit()
+
+    def share(number: int, row: str, *sharers: psycopg.Connection) -> None:
+        with session() as one, session() as two:
+            one.execute("SELECT FROM tally FOR SHARE")
+            two.execute(COUNT_MULTIXACTS_UP_TO.format(last=number - 1))
+            one.rollback(), two.rollback()  # closing alone would not wait for the server
+        for sharer in sharers:
+            sharer.execute(f"SELECT FROM {row} FOR SHARE")
+        assert sharers[0].execute(f"SELECT xmax::text::bigint FROM {row}").fetchone() == (number,)
+
+    yield share
+    with session() as conn:
+        conn.execute("DROP TABLE tally")
+        conn.commit()
+
+
+def transaction_of(conn: psycopg.Connection) -> int:
+    [number] = conn.execute("SELECT pg_current_xact_id()::text::bigint").fetchone()
+    return number
+
+
+def test_an_old_locker_is_not_mistaken_for_the_multixact_of_its_number(task, share_as_multixact):
+    with session() as old, session() as one, session() as two:
+        lock(old, task)
+        number = transaction_of(old)
+        old.rollback()
+        share_as_multixact(number, "tally", one, two)
         assert lock_of(task) is None
-        one.rollback()
-        three.execute("DROP TABLE tally")
-        three.commit()
+        one.rollback(), two.rollback()
+
+
+def test_a_locker_is_not_mixed_up_with_the_sharers_of_another_row(task, share_as_multixact):
+    neighbour = Task.objects.create(task_path="app.tasks.work")
+    with session() as holder, session() as one, session() as two:
+        pid = lock(holder, task)
+        share_as_multixact(transaction_of(holder), f"tasks_task WHERE id = {neighbour.pk}", one, two)
+        assert pids(lock_of(task)) == {pid}
 
 
 ODD_IDS = ["0", "1", "2", "3", "2147483647", "2147483648", "4294967295"]
