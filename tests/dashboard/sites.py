@@ -23,7 +23,8 @@ from tests.dashboard.servers import ROOT, killed_at_the_end
 from tests.waiting import wait_until
 
 CODE = ("Makefile", "manage.py", "gunicorn.conf.py", "dashboard", "orders", "tasks", "templates")
-OURS = ("DATABASE_URL", "TEST_DATABASE_URL", "DJANGO_SETTINGS_MODULE", "SECRET_KEY", "PORT", "ADMIN_PASSWORD")
+OURS = {"DATABASE_URL", "TEST_DATABASE_URL", "DJANGO_SETTINGS_MODULE", "SECRET_KEY", "PORT", "ADMIN_PASSWORD"}
+MAKES = {"ARGS", "MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MFLAGS"}  # of the `make test` that runs us
 
 
 @dataclass
@@ -37,7 +38,7 @@ class Checkout:
         return embedded.home(self.folder / "var")
 
     def environment(self, **variables: str) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if name not in OURS}
+        kept = {name: value for name, value in os.environ.items() if name not in OURS | MAKES}
         return {**kept, "PYTHONWARNINGS": "default", **variables}
 
     def manage(self, *arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
