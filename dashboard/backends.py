@@ -30,6 +30,12 @@ WHERE pid = %(pid)s::int AND backend_start = %(started)s::timestamptz AND datnam
 ACTIONS = {"cancel": CANCEL, "terminate": TERMINATE}
 
 
+MISSING_GRANT = (
+    "This role may not signal backend %d: GRANT pg_signal_backend to it; the sessions of a superuser can be "
+    "signalled by a superuser only."
+)
+
+
 class NotSignalled(RowlockError):
     """The backend was not signalled."""
 

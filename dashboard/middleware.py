@@ -40,6 +40,19 @@ class HealthMiddleware:
         return probe(request) if probe else self.get_response(request)
 
 
+class HtmxLoginMiddleware:
+    """A panel whose login has run out sends the whole page to the login, instead of taking the form into the panel."""
+
+    def __init__(self, get_response: GetResponse) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        response = self.get_response(request)
+        if response.status_code == 302 and request.headers.get("HX-Request"):
+            return HttpResponse(status=204, headers={"HX-Redirect": response.headers["Location"]})
+        return response
+
+
 class DatabaseDownMiddleware:
     """Turns errors of the database itself into a 503 that says why, rendered without asking the database anything."""
 

@@ -14,7 +14,7 @@ OPERATE = frozenset({"requeue_task", "recover_task", "cancel_task", "pause_queue
 GROUPS = {
     "Viewers": SEE,
     "Operators": OPERATE,
-    "Lock administrators": OPERATE,
+    "Lock administrators": OPERATE | {"signal_backend"},
     "Account managers": SEE,
 }
 

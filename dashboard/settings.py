@@ -8,7 +8,7 @@ from pathlib import Path
 
 import environ
 
-from dashboard import databases
+from dashboard import databases, mail
 from tasks.compat import CSP_IN_DJANGO, TASKS_IN_DJANGO
 
 env = environ.Env()
@@ -29,6 +29,7 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     *([] if TASKS_IN_DJANGO else ["django_tasks"]),
     *([] if CSP_IN_DJANGO else ["csp"]),
+    "django_htmx",
     "dashboard.apps.DashboardConfig",
     "dashboard.apps.RowlockAdminConfig",
     "orders",
@@ -46,6 +47,7 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "dashboard.middleware.HtmxLoginMiddleware",
     "dashboard.middleware.DatabaseDownMiddleware",
 ]
 ROOT_URLCONF = "dashboard.urls"
@@ -68,6 +70,8 @@ TEMPLATES = [
 DATABASES = {"default": databases.from_environment(env, VAR_DIR, sys.argv)}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 TASKS = {"default": {"BACKEND": "tasks.backend.PostgresBackend"}}
+vars().update(mail.from_environment(env, VAR_DIR))
+DEFAULT_FROM_EMAIL = env.str("DEFAULT_FROM_EMAIL", default="Rowlock <orders@localhost>")
 # Each key falls back to its environment variable: see tasks/conf.py.
 ROWLOCK: dict[str, object] = {}
 

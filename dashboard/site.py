@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 from django.contrib.admin import AdminSite
 from django.http import HttpRequest
-from django.urls import reverse
+from django.urls import URLPattern, URLResolver, path, reverse
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
@@ -19,6 +19,7 @@ class Page(NamedTuple):
 
 PAGES = (
     Page(_("Tasks"), "admin:tasks_task_changelist", "tasks.view_task"),
+    Page(_("Database locks"), "admin:ops_locks", "dashboard.view_backend"),
     Page(_("Queues"), "admin:tasks_queue_changelist", "tasks.view_queue"),
     Page(_("Workers"), "admin:tasks_worker_changelist", "tasks.view_worker"),
     Page(_("Audit"), "admin:tasks_intervention_changelist", "tasks.view_intervention"),
@@ -31,6 +32,16 @@ class RowlockAdminSite(AdminSite):
     index_title = _("All models")
     site_url = None
     enable_nav_sidebar = False
+
+    def get_urls(self) -> list[URLPattern | URLResolver]:
+        """The operators' pages before the stock ones, whose last pattern catches everything."""
+        from dashboard.views import locks  # rendering needs the apps to be loaded
+
+        operators = [
+            path("ops/locks/", self.admin_view(locks.locks), name="ops_locks"),
+            path("ops/locks/signal/", self.admin_view(locks.signal), name="ops_signal"),
+        ]
+        return operators + super().get_urls()
 
     def each_context(self, request: HttpRequest) -> dict[str, Any]:
         """The stock context with `navigation`: label, url and whether it is the page in hand."""

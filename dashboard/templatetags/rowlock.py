@@ -10,7 +10,8 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from tasks.ages import spoken
-from tasks.verdicts import Link
+from tasks.locking.rowlocks import RowLock
+from tasks.verdicts import Link, words
 
 register = template.Library()
 
@@ -47,6 +48,12 @@ def ago(seconds: float | None) -> str:
 
 
 @register.filter
+def told_lock(lock: RowLock) -> str:
+    """Who holds a row, in words."""
+    return words.told_lock(lock)
+
+
+@register.filter
 def href(link: Link) -> str:
     """The address of what a verdict points to."""
     if link.kind == "task":
@@ -59,5 +66,5 @@ def href(link: Link) -> str:
 @register.filter
 def told(link: Link) -> str:
     """The words of that link."""
-    words = {"task": "#%s", "worker": _("worker %s"), "queue": _("queue %s"), "key": _("key %s")}
-    return words[link.kind] % link.target
+    phrases = {"task": "#%s", "worker": _("worker %s"), "queue": _("queue %s"), "key": _("key %s")}
+    return phrases[link.kind] % link.target

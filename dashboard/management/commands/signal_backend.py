@@ -36,11 +36,7 @@ class Command(OperatorCommand):
         except ProgrammingError as error:
             if getattr(error.__cause__, "sqlstate", None) != "42501":
                 raise
-            failure = (
-                f"This role may not signal backend {pid}: GRANT pg_signal_backend to it; the sessions of a superuser "
-                "can be signalled by a superuser only."
-            )
-            return Report(data={"signalled": False}, text="", failure=failure)
+            return Report(data={"signalled": False}, text="", failure=backends.MISSING_GRANT % pid)
         would = "would be " if options["dry_run"] else ""
         text = (
             f"Backend {pid} {would}signalled: {action}." if signalled else f"Backend {pid} ended by itself meanwhile."

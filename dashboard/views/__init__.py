@@ -1,0 +1,1 @@
+"""One small module for each page: parse, call, render."""

@@ -1,0 +1,129 @@
+"""The live tree of who waits for whom, and signals to the sessions in it."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.contrib import admin, messages
+from django.db import ProgrammingError
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.utils.dateparse import parse_datetime
+from django.utils.translation import gettext as _
+from django.views.decorators.http import require_GET, require_POST
+
+from dashboard import activity, backends, held_rows
+from dashboard.activity import Activity, Node, Session
+from tasks.admin.rights import missing, require, who
+from tasks.verdicts.words import command
+
+SEE, SIGNAL = "dashboard.view_backend", "dashboard.signal_backend"
+LONGEST_REASON = 1000
+MOST_ROWS = 50
+
+
+@dataclass(frozen=True)
+class Signal:
+    """What a person wants done to one backend, as the page showed it."""
+
+    pid: int
+    started: datetime
+    action: str
+    reason: str
+    is_confirmed: bool
+
+    @classmethod
+    def from_post(cls, request: HttpRequest) -> "Signal | None":
+        """Read the form; None for one that no page of ours has made."""
+        post = request.POST
+        pid, started, action = post.get("pid", ""), post.get("started", ""), post.get("action", "")
+        at = parse_datetime(started)
+        if not (pid.isascii() and pid.isdecimal() and len(pid) < 10) or at is None or action not in backends.ACTIONS:
+            return None
+        reason = post.get("reason", "").strip()[:LONGEST_REASON].replace("\0", "")
+        return cls(int(pid), at, action, reason, "confirmed" in post)
+
+    @property
+    def command(self) -> str:
+        return command("signal_backend", str(self.pid), "--started", self.started.isoformat(), f"--{self.action}")
+
+
+@require_GET
+def locks(request: HttpRequest) -> HttpResponse:
+    """The page; for htmx only the part that refreshes itself."""
+    require(request.user, SEE)
+    template = "dashboard/_locks.html" if request.headers.get("HX-Request") else "dashboard/locks.html"
+    return render(request, template, {**admin.site.each_context(request), **context(request)})
+
+
+def context(request: HttpRequest) -> dict[str, object]:
+    seen = activity.look()
+    return {
+        "title": _("Database locks"),
+        "seen": seen,
+        "rows": held_rows.look()[:MOST_ROWS],
+        "cannot_signal": missing(request.user, SIGNAL),
+        "statement": activity.SESSIONS.strip(),
+    }
+
+
+@require_POST
+def signal(request: HttpRequest) -> HttpResponse:
+    """First the preview of what would end and who would be free, then the signal itself."""
+    require(request.user, SIGNAL)
+    asked = Signal.from_post(request)
+    if asked is None:
+        return render(request, "dashboard/signal.html", {**admin.site.each_context(request)}, status=400)
+    fault = _("Ending a session needs a reason, which the audit keeps.") if needs_reason(asked) else ""
+    if not asked.is_confirmed or fault:
+        return preview(request, asked, fault if asked.is_confirmed else "")
+    return carry_out(request, asked)
+
+
+def needs_reason(asked: Signal) -> bool:
+    return asked.action == "terminate" and not asked.reason
+
+
+def preview(request: HttpRequest, asked: Signal, fault: str) -> HttpResponse:
+    seen = activity.look()
+    session = seen.by_pid.get(asked.pid)
+    if session is not None and session.backend_start != asked.started:
+        session = None
+    return render(
+        request,
+        "dashboard/signal.html",
+        {
+            **admin.site.each_context(request),
+            "title": _("End this session?") if asked.action == "terminate" else _("Cancel this query?"),
+            "asked": asked,
+            "session": session,
+            "victims": victims_of(seen, asked.pid),
+            "fault": fault,
+        },
+        status=200 if session else 409,
+    )
+
+
+def victims_of(seen: Activity, pid: int) -> list[Session]:
+    """The sessions that wait for this one, directly or behind another."""
+    nodes: list[Node] = list(seen.roots)
+    while nodes:
+        node = nodes.pop()
+        if node.session.pid == pid:
+            return [seen.by_pid[victim] for victim in node.victim_pids()]
+        nodes.extend(node.blocked)
+    return []
+
+
+def carry_out(request: HttpRequest, asked: Signal) -> HttpResponse:
+    try:
+        signalled = backends.signal(asked.pid, asked.started, asked.action, who(request.user), reason=asked.reason)
+    except backends.NotSignalled as problem:
+        messages.error(request, str(problem))
+    except ProgrammingError as error:
+        if getattr(error.__cause__, "sqlstate", None) != "42501":
+            raise
+        messages.error(request, backends.MISSING_GRANT % asked.pid)
+    else:
+        told = _("Backend %(pid)d was signalled.") if signalled else _("Backend %(pid)d ended by itself meanwhile.")
+        messages.success(request, told % {"pid": asked.pid})
+    return redirect("admin:ops_locks")

@@ -1,0 +1,92 @@
+"""The lock page's rules without a browser: rights, stale sessions, forms that no page of ours has made."""
+
+from datetime import timedelta
+
+import psycopg
+import pytest
+from django.db import connection
+from django.test import Client
+from django.utils import timezone
+
+from tests.people import client_of
+from tests.sessions import session
+
+pytestmark = pytest.mark.django_db(transaction=True)
+LOCKS, SIGNAL = "/admin/ops/locks/", "/admin/ops/locks/signal/"
+
+
+def form_for(pid: int, **changes: str) -> dict[str, str]:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT backend_start FROM pg_stat_activity WHERE pid = %s", [pid])
+        started = cursor.fetchone()[0]
+    return {"pid": str(pid), "started": started.isoformat(), "action": "terminate", "reason": "why", **changes}
+
+
+def is_alive(conn: psycopg.Connection) -> bool:
+    return conn.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_htmx_gets_the_panel_and_a_browser_the_page() -> None:
+    client = client_of("Viewers")
+    assert b"<html" in client.get(LOCKS).content
+    panel = client.get(LOCKS, headers={"HX-Request": "true"}).content
+    assert b'id="lock-tree"' in panel
+    assert b"<html" not in panel
+
+
+def test_an_expired_session_sends_htmx_to_the_login() -> None:
+    answer = Client().get(LOCKS, headers={"HX-Request": "true"})
+    assert answer.status_code == 204
+    assert answer.headers["HX-Redirect"].startswith("/admin/login/?next=/admin/ops/locks/")
+
+
+@pytest.mark.parametrize("group", ["Viewers", "Operators", "Account managers"])
+def test_only_lock_administrators_signal(group: str) -> None:
+    with session() as victim:
+        assert is_alive(victim)
+        answer = client_of(group).post(SIGNAL, form_for(victim.info.backend_pid, confirmed="1"))
+        assert answer.status_code == 403
+        assert b"Lock administrators" in answer.content
+        assert is_alive(victim)
+
+
+def test_the_first_post_only_previews() -> None:
+    with session() as victim:
+        assert is_alive(victim)
+        answer = client_of("Lock administrators").post(SIGNAL, form_for(victim.info.backend_pid))
+        assert answer.status_code == 200
+        assert b"signal_backend" in answer.content
+        assert is_alive(victim)
+
+
+def test_terminate_needs_a_reason() -> None:
+    with session() as victim:
+        assert is_alive(victim)
+        form = form_for(victim.info.backend_pid, confirmed="1", reason=" ")
+        assert b"needs a reason" in client_of("Lock administrators").post(SIGNAL, form).content
+        assert is_alive(victim)
+
+
+def test_another_backend_under_the_same_pid_is_not_signalled() -> None:
+    with session() as victim:
+        assert is_alive(victim)
+        earlier = (timezone.now() - timedelta(days=1)).isoformat()
+        client = client_of("Lock administrators")
+        form = form_for(victim.info.backend_pid, started=earlier, confirmed="1")
+        assert b"another backend by now" in client.post(SIGNAL, form, follow=True).content
+        assert is_alive(victim)
+
+
+def test_a_preview_of_a_backend_that_has_ended_says_so() -> None:
+    with session() as victim:
+        assert is_alive(victim)
+        form = form_for(victim.info.backend_pid)
+    assert client_of("Lock administrators").post(SIGNAL, form).status_code == 409
+
+
+@pytest.mark.parametrize("wrong", [{"pid": "1; --"}, {"started": "yesterday"}, {"action": "kill"}, {"pid": ""}])
+def test_a_form_that_no_page_made_is_refused(wrong: dict[str, str]) -> None:
+    with session() as victim:
+        assert is_alive(victim)
+        form = {**form_for(victim.info.backend_pid), "confirmed": "1", **wrong}
+        assert client_of("Lock administrators").post(SIGNAL, form).status_code == 400
