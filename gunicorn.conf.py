@@ -4,7 +4,11 @@ GUNICORN_CMD_ARGS overrides them ("--bind 0.0.0.0:8000"), WEB_CONCURRENCY sets t
 """
 
 import os
+import sys
+from pathlib import Path
 from typing import Any
+
+import environ
 
 wsgi_app = "dashboard.wsgi:application"
 bind = f"127.0.0.1:{os.environ.get('PORT') or 8000}"
@@ -13,6 +17,13 @@ threads = 8  # each may hold a database connection
 graceful_timeout = 10
 # Its default is one socket in the home folder, shared by every gunicorn of the user.
 control_socket_disable = True
+
+
+def on_starting(server: Any) -> None:
+    """Ends with one line when there is no database; each worker would die of that, and be started again at once."""
+    from dashboard import databases
+
+    databases.from_environment(environ.Env(), Path(__file__).parent / "var", sys.argv)
 
 
 def pre_fork(server: Any, worker: Any) -> None:

@@ -135,3 +135,9 @@ def test_every_other_command_says_in_one_line_that_there_is_none(checkout, argum
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1
     assert "make run" in done.stderr
+
+
+def test_so_does_the_web_server(checkout):
+    done = checkout.run(sys.executable, "-m", "gunicorn", PORT=str(sites.free_port()))
+    assert done.returncode == 1
+    assert "make run" in done.stderr.splitlines()[-1]
