@@ -59,9 +59,11 @@ RETURNING task.id
 INTERRUPT = """
 WITH ended AS (
     UPDATE tasks_task AS task SET
-        status = CASE WHEN task.cancel_requested_at IS NULL THEN 'READY' ELSE 'CANCELLED' END,
+        status = CASE WHEN %(cancel)s::boolean OR task.cancel_requested_at IS NOT NULL
+                      THEN 'CANCELLED' ELSE 'READY' END,
         version = task.version + 1, claimed_by = NULL, max_attempts = least(task.max_attempts + 1, 32767),
-        finished_at = CASE WHEN task.cancel_requested_at IS NULL THEN NULL ELSE statement_timestamp() END
+        finished_at = CASE WHEN %(cancel)s::boolean OR task.cancel_requested_at IS NOT NULL
+                           THEN statement_timestamp() END
     WHERE task.id = %(id)s::bigint AND task.attempt = %(attempt)s::int AND task.claimed_by = %(worker_id)s::text
     RETURNING task.id, task.attempt, task.started_at
 )
@@ -107,10 +109,11 @@ def release_unknown(connection: Connection, worker_id: str, held: Iterable[int])
     return [row["id"] for row in rows]
 
 
-def interrupt(connection: Connection, worker_id: str, task_id: int, attempt: int) -> bool:
+def interrupt(connection: Connection, worker_id: str, task_id: int, attempt: int, *, cancel: bool = False) -> bool:
     """End a running attempt whose process was stopped on purpose: back to READY, or CANCELLED when that was asked."""
+    params = {"worker_id": worker_id, "id": task_id, "attempt": attempt, "cancel": cancel}
     with connection.cursor() as cursor:
-        cursor.execute(INTERRUPT, {"worker_id": worker_id, "id": task_id, "attempt": attempt})
+        cursor.execute(INTERRUPT, params)
         return bool(cursor.rowcount)
 
 

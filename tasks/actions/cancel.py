@@ -3,7 +3,7 @@
 import time
 from collections.abc import Mapping
 
-from django.db import connection
+from django.db import connection, transaction
 
 from tasks import audit, wakeup
 from tasks.actions.chunks import Progress, Selection, TaskAction, go_on, perform
@@ -11,6 +11,7 @@ from tasks.actions.result import Code, Refusal, Result
 from tasks.audit import Change, Who
 from tasks.database import fetch
 from tasks.filters import TaskFilter, among
+from tasks.locking import rowlocks
 from tasks.models import Task, TaskStatus
 
 POLL_SECONDS = 0.1
@@ -85,7 +86,31 @@ def cancel(
     action = Cancel(who, reason)
     chosen = TaskFilter.of(selection)
     action.look_for_dead(chosen.queryset(), dry_run=dry_run)
-    return perform(action, chosen, versions=versions, dry_run=dry_run, progress=progress)
+    result = perform(action, chosen, versions=versions, dry_run=dry_run, progress=progress)
+    if not dry_run:
+        _ask_workers_that_lock(result, who, reason, versions)
+    return result
+
+
+def _ask_workers_that_lock(result: Result, who: Who, reason: str, versions: Mapping[int, int] | None) -> None:
+    """Rows that were locked by the very worker that runs them (the pessimistic strategy): ask it past the row."""
+    locked = [id for id, refusal in result.refused.items() if refusal.code is Code.LOCKED]
+    tasks = {task.id: task for task in Task.objects.processing().filter(among(locked))} if locked else {}
+    own = [
+        tasks[id]
+        for id, lock in rowlocks.lockers(Task, tasks).items()
+        if any(locker.application_name == f"rowlock:worker:{tasks[id].claimed_by}" for locker in lock.lockers)
+        and (versions is None or versions[id] == tasks[id].version)
+    ]
+    if not own:
+        return
+    with transaction.atomic():
+        changes = [Change(audit.task(task.id), task.version, task.version) for task in own]
+        audit.record(connection, who, f"{Cancel.name} requested", changes, reason)
+        wakeup.ask_to_end(connection, [task.id for task in own])
+    for task in own:
+        del result.refused[task.id]
+        result.asked.append(task.id)
 
 
 def await_cancelled(result: Result, who: Who, *, seconds: float, reason: str = "", progress: Progress = go_on) -> None:

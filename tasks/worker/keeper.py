@@ -52,6 +52,7 @@ class Keeper:
         self.connection: psycopg.Connection | None = None
         self.pending: deque[Callable[[psycopg.Connection], object]] = deque()
         self.cancels: dict[str, list[tuple[int, int]]] = {}
+        self.to_end: set[int] = set()
         self.stops: set[str] = set()
         self.published: dict[str, int | None] = {}
         self.beat_at = self.sweep_at = self.ask_at = self.retry_at = 0.0
@@ -76,7 +77,8 @@ class Keeper:
             if child.killed_for == "timeout" and child.page.is_overdue():
                 self.pending.append(lambda connection: self._time_out(connection, child.id, task_id, attempt, seconds))
             else:
-                self.pending.append(lambda connection: self._interrupt(connection, child.id, task_id, attempt))
+                cancel = child.killed_for == "cancel"
+                self.pending.append(lambda connection: self._interrupt(connection, child.id, task_id, attempt, cancel))
         reason = child.killed_for or "crashed"
         self.pending.append(lambda connection: recovery.take_back(connection, [child.id], reason=reason))
         self.hurry()
@@ -158,8 +160,9 @@ class Keeper:
         self.sweep_at = max(self.sweep_at, time.monotonic() + AFTER_AN_OUTAGE_SECONDS)
 
     def _hear(self, connection: psycopg.Connection) -> None:
-        for _ in connection.notifies(timeout=0):
+        for notification in connection.notifies(timeout=0):
             self.ask_at = 0.0
+            self.to_end |= wakeup.to_end(notification.payload)
 
     def _write_pending(self, connection: psycopg.Connection) -> None:
         """Each once; what somebody's row lock is in the way of goes behind the others and waits for the next tick."""
@@ -178,8 +181,8 @@ class Keeper:
             wakeup.announce(connection)
 
     @staticmethod
-    def _interrupt(connection: psycopg.Connection, worker_id: str, task_id: int, attempt: int) -> None:
-        if transitions.interrupt(connection, worker_id, task_id, attempt):
+    def _interrupt(connection: psycopg.Connection, worker_id: str, task_id: int, attempt: int, cancel: bool) -> None:
+        if transitions.interrupt(connection, worker_id, task_id, attempt, cancel=cancel):
             wakeup.announce(connection)
 
     def _beat(self, connection: psycopg.Connection, children: list["Process"], now: float) -> None:

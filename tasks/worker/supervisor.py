@@ -177,6 +177,7 @@ class Supervisor:
     def watch(self) -> None:
         for child in self.children.values():
             self._watch_one(child)
+        self.keeper.to_end &= {running[0] for child in self.children.values() if (running := child.page.running())}
 
     def _watch_one(self, child: Process) -> None:
         page = child.page
@@ -188,6 +189,8 @@ class Supervisor:
                 self._end(child, "cancel")
             else:
                 self.keeper.release(child.id, page.take_unstarted())
+        if running and running[0] in self.keeper.to_end:
+            self._end(child, "cancel")
         if page.is_overdue():
             self._end(child, "timeout")
         if self.keeper.is_stop_requested(child.id) and not child.is_leaving:

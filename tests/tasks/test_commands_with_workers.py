@@ -39,8 +39,19 @@ def test_cancelling_waits_until_the_worker_has_ended_the_task(manage, database, 
     assert worker.process.poll() is None
 
 
+def test_a_task_whose_row_its_own_worker_has_locked_can_be_cancelled(manage, database, ledger, start_worker):
+    """The pessimistic worker holds the row through the work: no request can be written into it."""
+    [task_id] = database.enqueue(handlers.work, 600.0, 0.0)
+    worker = start_worker("--strategy", "pessimistic")
+    wait_until(lambda: ledger.effects(task_id))
+    outcome = manage("cancel_tasks", task_id, "--reason", "wrong customer")
+    assert (outcome.status, outcome.data["ids"], outcome.data["refused"]) == (0, [task_id], [])
+    assert (database.task(task_id).status, database.outcomes(task_id)) == ("CANCELLED", ["released"])
+    assert worker.process.poll() is None
+
+
 def test_requeueing_by_force_runs_it_again_and_refuses_the_late_write(manage, database, ledger, start_worker):
-    [task_id] = database.enqueue(handlers.work, 2.0, 0.0)
+    [task_id] = database.enqueue(handlers.work, 6.0, 0.0)
     worker = start_worker()
     wait_until(lambda: ledger.effects(task_id))
     assert manage("requeue_tasks", task_id).data["refused"][0]["reason"] == "live"
