@@ -126,7 +126,9 @@ def test_the_audit_of_the_task_is_shown(viewer):
 
 
 def test_a_task_that_was_pruned_is_a_404(viewer):
-    assert viewer.get(f"{LIST}4711/").status_code == 404
+    page = viewer.get(f"{LIST}4711/")
+    assert page.status_code == 404
+    assert "There is no task #4711: it was pruned, or the id is wrong." in page.text
 
 
 @pytest.mark.parametrize("address", ["add/", "1/change/", "1/delete/"])

@@ -41,6 +41,17 @@ def no_database(tmp_path):
         yield
 
 
+@pytest.fixture
+def page_session():
+    """Django's connection as a process that serves pages opens it; commands and the other tests have no limits."""
+    connection.close()
+    options = databases.session_limits(environ.Env(), ["/venv/bin/gunicorn", "dashboard.wsgi"])
+    connection.settings_dict["OPTIONS"].update(options)
+    yield
+    connection.close()
+    del connection.settings_dict["OPTIONS"]["options"]
+
+
 def test_healthz_answers_ok_without_login(client):
     answer = client.get("/healthz")
     assert (answer.status_code, answer.text) == (200, "ok")
@@ -118,6 +129,7 @@ def test_logging_in_answers_503_too(client):
     assert answer.status_code == 503
 
 
+@pytest.mark.usefixtures("page_session")
 def test_a_page_does_not_wait_for_a_table_that_is_locked():
     client = client_of("Viewers")
     with session() as other:
@@ -142,8 +154,8 @@ def test_a_statement_that_takes_too_long_is_stopped_and_said():
     assert "taken too long" in answer.text
 
 
+@pytest.mark.usefixtures("page_session")
 def test_the_sessions_of_pages_have_their_limits():
-    """The test session counts as one: it is no command of manage.py."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT current_setting('statement_timeout'), current_setting('lock_timeout')")
         assert cursor.fetchone() == ("5s", "2s")
