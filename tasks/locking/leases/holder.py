@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from typing import Any
 
 from tasks.ages import spoken
 
@@ -69,6 +70,19 @@ class Waiter:
     holds: frozenset[int] = field(default_factory=frozenset)
     since: datetime | None = None
     waiting_seconds: float | None = None
+
+
+def holder_data(holder: Holder) -> dict[str, Any]:
+    """The holder for scripts."""
+    return {
+        "owner": holder.owner,
+        "hostname": holder.hostname,
+        "pid": holder.pid,
+        "fence": holder.fence,
+        "since": holder.acquired_at.isoformat() if holder.acquired_at else None,
+        "life": holder.life,
+        "seconds_left": None if holder.seconds_left is None else round(holder.seconds_left, 3),
+    }
 
 
 def held_sentence(name: str, holder: Holder | None) -> str:

@@ -1,12 +1,9 @@
-"""The backends of named locks, each a parameter of the tests that hold for all of them."""
+"""Fixtures of named locks: their backends, each a parameter of the tests that hold for all of them, and fresh names."""
 
 import itertools
 
 import pytest
 
-from tests.redis import private_redis, redis_server, redis_url
-
-__all__ = ["private_redis", "redis_server", "redis_url"]
 numbers = itertools.count(1)
 
 

@@ -1,0 +1,107 @@
+"""`run_locked`: run a command under a named lock, one at a time across machines."""
+
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import CommandError, CommandParser, OutputWrapper
+
+from tasks.commands import OperatorCommand, Options, Report, UsageError, types
+from tasks.commands.output import abandon, write_line
+from tasks.locking.leases import observe
+from tasks.locking.leases.holder import held_sentence, holder_data
+from tasks.schedule import words
+from tasks.schedule.child import Sink
+from tasks.schedule.runner import HELD_ELSEWHERE, Job, Result, run_locked
+from tasks.schedule.runs import Outcome
+
+
+class Command(OperatorCommand):
+    help = (
+        "Run a management command, or with --shell any program, if nobody else runs under the lock NAME. Exit status "
+        "75 when somebody does, else that of the command. What it prints is passed on, kept, and with -v0 shown only "
+        "when it fails. It is stopped when the lock is lost, and finds the lock's fence in ROWLOCK_LOCK_FENCE."
+    )
+    changes_data = False
+
+    def add_options(self, parser: CommandParser) -> None:
+        parser.add_argument("name", type=types.name, metavar="NAME", help="The lock, and the name of these runs.")
+        parser.add_argument(
+            "words", nargs="+", type=types.text, metavar="COMMAND", help="After `--`, with its arguments."
+        )
+        parser.add_argument(
+            "--ttl", type=types.seconds, default=30.0, metavar="S",
+            help="After how long a host that froze or vanished loses the lock; renewed meanwhile. Default 30.",
+        )  # fmt: skip
+        parser.add_argument("--wait", type=types.seconds, metavar="S", help="Wait for the lock. Default: try once.")
+        parser.add_argument(
+            "--expect-every", type=types.duration, metavar="D",
+            help="Remember that a run is expected so often, like 5m or 1d: `queue_status` tells when none came.",
+        )  # fmt: skip
+        parser.add_argument("--shell", action="store_true", help="COMMAND is a program, or one line for the shell.")
+        parser.add_argument("--dry-run", action="store_true", help="Only tell what would run, or who holds the lock.")
+
+    def run(self, options: Options) -> Report:
+        job = self.job(options)
+        try:
+            result = self.look(job) if options["dry_run"] else run_locked(job, self.sink(options))
+        except words.UnknownCommand as error:
+            raise UsageError(str(error)) from error
+        except ImproperlyConfigured as error:
+            raise CommandError(str(error)) from error
+        if result.problem and result.output and not options["verbosity"]:
+            write_line(self.stderr, result.output)
+        return Report(
+            data={
+                "outcome": result.outcome,
+                "exit_status": result.exit_status,
+                "fence": result.fence,
+                "held_by": result.holder and holder_data(result.holder),
+            },
+            text=f"{job.name}: {result.outcome}.",
+            failure=result.problem,
+            exit_status=result.exit_status,
+        )
+
+    def job(self, options: Options) -> Job:
+        if not options["ttl"]:
+            raise UsageError("--ttl 0 would be a lock that is over at once: give some seconds, like --ttl 30.")
+        if options["expect_every"] is not None and not options["expect_every"]:
+            raise UsageError("--expect-every needs some time, like 5m; `forget_command` ends an expectation.")
+        return Job(
+            name=options["name"],
+            words=options["words"],
+            is_shell=options["shell"],
+            ttl=options["ttl"],
+            wait=options["wait"],
+            expected_every=options["expect_every"],
+        )
+
+    def look(self, job: Job) -> Result:
+        """What `run_locked` would do now."""
+        words.program(job.words, is_shell=job.is_shell)
+        holder = observe.holder(job.name)
+        if holder is None or holder.is_gone:
+            return Result("dry_run", 0)
+        return Result(Outcome.SKIPPED, HELD_ELSEWHERE, holder=holder, problem=held_sentence(job.name, holder))
+
+    def sink(self, options: Options) -> Sink:
+        """Where the command's output goes: through, on stderr alone beside our JSON, nowhere with -v0."""
+        if not options["verbosity"]:
+            return lambda stream, chunk: None
+        streams = {"stdout": self.stderr if options["json"] else self.stdout, "stderr": self.stderr}
+        return lambda stream, chunk: write_bytes(streams[stream], chunk)
+
+    def _print(self, report: Report, options: Options) -> None:
+        """Whatever cron finds on stdout it mails: a run that went well adds nothing to what its command printed."""
+        super()._print(report, {**options, "verbosity": options["verbosity"] - 1})
+
+
+def write_bytes(stream: OutputWrapper, chunk: bytes) -> None:
+    """Pass on what the command printed, byte for byte; when our reader has left, it goes nowhere."""
+    buffer = getattr(stream, "buffer", None)
+    try:
+        if buffer is None:
+            stream.write(chunk.decode(errors="replace"), ending="")
+        else:
+            buffer.write(chunk)
+            buffer.flush()
+    except BrokenPipeError:
+        abandon(stream)

@@ -1,0 +1,86 @@
+"""The parent of a command that must not outlive its lock. Run as a script: `guard.py LINK DEADLINE PROGRAM [ARG…]`.
+
+`run_locked` may be frozen or killed with -9, and can stop nothing then, while its lock passes on to somebody else. So
+the command is a child of this process, in one process group with it. DEADLINE, by this machine's monotonic clock, is
+until when the lock is certainly held; over the socket LINK `run_locked` tells later ones (doubles). When that time has
+come, or the socket ends, this process ends the group.
+"""
+
+import os
+import resource
+import select
+import signal
+import struct
+import sys
+import time
+from types import FrameType
+
+NOT_FOUND, NOT_EXECUTABLE = 127, 126  # as shells answer
+# The lock of a dead holder passes on 0.3 s after its death.
+LAST_GRACE_SECONDS = 0.2
+DEADLINE = struct.Struct("d")
+NOTICED = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
+
+
+def ignore(number: int, frame: FrameType | None) -> None:
+    """A handler, not SIG_IGN: the command must not inherit that it is ignored."""
+
+
+def spawn(argv: list[str]) -> int:
+    """Start the command; its process id. Exits with 127 or 126 when it cannot be started."""
+    try:
+        return os.posix_spawnp(argv[0], argv, os.environ, setsigdef=[signal.SIGPIPE, signal.SIGXFSZ])
+    except OSError as error:
+        sys.stderr.write(f"{argv[0]}: {error.strerror}\n")
+        sys.exit(NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE)
+
+
+def watch(link: int, deadline: float, child: int, wake: int) -> int:
+    """The wait status of the command, ended by itself; does not return when the lock may be lost before."""
+    while True:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            end_group()
+        ready = select.select([link, wake], [], [], left)[0]
+        if link in ready:
+            told = os.read(link, 64 * DEADLINE.size)
+            if not told:
+                end_group()
+            [deadline] = DEADLINE.unpack(told[-DEADLINE.size :])
+        if wake in ready:
+            os.read(wake, 512)
+            pid, status = os.waitpid(child, os.WNOHANG)
+            if pid:
+                return status
+
+
+def end_group() -> None:
+    """End the command, whatever it has started in its group, and this process."""
+    os.killpg(0, signal.SIGTERM)
+    time.sleep(LAST_GRACE_SECONDS)
+    os.killpg(0, signal.SIGKILL)
+
+
+def end_like(status: int) -> None:
+    """Exit as the command did: with its status, or by its signal."""
+    code = os.waitstatus_to_exitcode(status)
+    if code < 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if -code != signal.SIGKILL:
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    sys.exit(code)
+
+
+def main(link: int, deadline: float, argv: list[str]) -> None:
+    os.set_inheritable(link, False)
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    for number in NOTICED:
+        signal.signal(number, ignore)
+    end_like(watch(link, deadline, spawn(argv), reader))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), float(sys.argv[2]), sys.argv[3:])
