@@ -50,6 +50,16 @@ def worker(worker_id: str) -> str:
     return f"worker:{worker_id}"
 
 
+def lock(name: str) -> str:
+    """The target that names this lock."""
+    return f"lock:{name}"
+
+
+def command(name: str) -> str:
+    """The target that names these runs of a command."""
+    return f"command:{name}"
+
+
 def table(name: str) -> str:
     """The target that names a whole table, for what is done to too many rows to name them."""
     return f"table:{name}"

@@ -61,6 +61,11 @@ def count(written: str) -> int:
     return _whole_number(written, 1, 10_000_000, "a count: a whole number from 1 to 10000000")
 
 
+def fence(written: str) -> int:
+    """The fence of a lock."""
+    return _whole_number(written, 1, 2**63 - 1, "a fence: a whole number from 1")
+
+
 def limit(written: str) -> int:
     """A limit that may be reached and not passed: a whole number from 0."""
     return _whole_number(written, 0, 2**31 - 1, "a limit: a whole number from 0")

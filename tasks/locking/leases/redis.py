@@ -59,6 +59,15 @@ return answer
 """
 
 
+FREE = """
+if redis.call('get', KEYS[2]) ~= ARGV[1] or redis.call('del', KEYS[1]) == 0 then
+    return 0
+end
+redis.call('publish', KEYS[1] .. ':released', '')
+return 1
+"""
+
+
 class FencedLock(Lock):
     """redis-py's Lock, with a fence drawn in the step that takes it and an announcement in the one that frees it."""
 
@@ -116,6 +125,11 @@ def holders(client: "redis.Redis", names: Iterable[str] | None = None, *, limit:
         keys = (key for key, _ in zip(client.scan_iter(match=LOCK_KEYS, count=1000), range(limit), strict=False))
         names = sorted({key[len("rowlock:{") : -len("}:lock")] for key in keys})
     return [holder for name in names if (holder := _holder(client, name))]
+
+
+def free(client: "redis.Redis", name: str, fence: int) -> bool:
+    """Take the lock from its holder, whoever that is, if it still has this fence."""
+    return bool(client.eval(FREE, 2, lock_key(name), fence_key(name), str(fence)))
 
 
 def waiters(client: "redis.Redis", entering: tuple[str, dict[str, Any]] | None = None) -> list[Waiter]:

@@ -6,10 +6,13 @@ from django.core.management.base import CommandParser
 
 from tasks import stats
 from tasks.actions import short_waits
+from tasks.ages import spoken
 from tasks.commands import OperatorCommand, Options, Report, types
 from tasks.commands.base import UNHEALTHY
 from tasks.commands.output import table
 from tasks.presence import WorkerState
+from tasks.schedule import expectations
+from tasks.schedule.expectations import Expectation
 from tasks.stats import Numbers, QueueNumbers
 
 QUEUE_HEADINGS = ("QUEUE", "READY", "OLDEST", "SCHEDULED", "PROCESSING", "STALE", "FAILED", "COMPLETED/H", "STATE")
@@ -32,18 +35,32 @@ class Command(OperatorCommand):
     def run(self, options: Options) -> Report:
         with short_waits():
             numbers = stats.collect()
-        problems = [*stale_problems(numbers, options["max_stale"]), *age_problems(numbers, options["max_ready_age"])]
+        late = expectations.overdue()
+        problems = [
+            *overdue_problems(late),
+            *stale_problems(numbers, options["max_stale"]),
+            *age_problems(numbers, options["max_ready_age"]),
+        ]
         return Report(
             data={
-                "overdue": [],
+                "overdue": [command.name for command in late],
                 "queues": [queue_data(queue) for queue in numbers.queues],
                 "workers": [worker_data(worker) for worker in numbers.workers],
             },
             text=f"{queue_table(numbers)}\n\n{worker_table(numbers)}",
             problems=problems,
-            failure="Unhealthy: a limit is passed." if problems else "",
+            failure="Unhealthy: a limit is passed, or a command is overdue." if problems else "",
             exit_status=UNHEALTHY,
         )
+
+
+def overdue_problems(late: list[Expectation]) -> list[str]:
+    return [
+        f"Command {command.name} is overdue: a run was due {spoken(command.overdue_seconds)} ago, and none has "
+        "succeeded since. Does cron still start it, does it fail, or does somebody hold its lock? The page of cron and "
+        f"named locks tells; `forget_command {command.name}` ends the expectation."
+        for command in late
+    ]
 
 
 def stale_problems(numbers: Numbers, most: int | None) -> list[str]:

@@ -1,0 +1,101 @@
+"""Freeing a named lock whose holder is gone, and ending the expectation that a command runs."""
+
+import time
+from dataclasses import dataclass
+
+from django.db import connection
+
+from tasks import audit, conf
+from tasks.actions.chunks import short_waits
+from tasks.ages import spoken
+from tasks.audit import Change, Who
+from tasks.locking.leases import backends, observe
+from tasks.locking.leases.holder import Holder, Life
+
+SECOND_LOOK_SECONDS = 0.3
+
+# Only as it was seen: a holder that has come back since has renewed its lease.
+FREE = """
+WITH freed AS (
+    UPDATE tasks_lock SET owner = NULL, expires_at = NULL, presence_epoch = NULL, released_at = clock_timestamp()
+    WHERE name = %(name)s::text AND fence = %(fence)s::bigint AND expires_at = %(expires_at)s::timestamptz
+    RETURNING name
+)
+SELECT pg_notify(rowlock_lock_channel(), name) FROM freed
+"""
+
+FORGET = "DELETE FROM tasks_expectedcommand WHERE name = %(name)s::text"
+
+
+@dataclass(frozen=True)
+class Release:
+    """Whether the lock was freed; if not, `problem` says why. `holder` is who held it at that moment."""
+
+    released: bool
+    holder: Holder | None = None
+    problem: str = ""
+
+
+def release_lock(name: str, fence: int, who: Who, *, reason: str = "", dry_run: bool = False) -> Release:
+    """Free the lock that is held under `fence`, if its holder is gone.
+
+    Gone is a holder whose lease is over, or whose session was missing in two looks. Of one that has no session to be
+    seen by (another language, Redis) nothing tells whether it lives: freeing its lock needs a reason. A live holder
+    keeps its lock.
+    """
+    holder = _look(name)
+    if holder is not None and holder.life is Life.MISSING:
+        time.sleep(SECOND_LOOK_SECONDS)
+        holder = _look(name)
+    if problem := _refusal(name, fence, holder, reason):
+        return Release(False, holder, problem)
+    assert holder is not None
+    with short_waits(rollback=dry_run):
+        audit.record(connection, who, f"release fence={fence}", [Change(audit.lock(name))], reason)
+        is_freed = dry_run or _free(holder)
+        if not is_freed:
+            connection.set_rollback(True)
+    problem = "" if is_freed else f"The lock {name!r} changed hands at this moment: look again."
+    return Release(is_freed, holder, problem)
+
+
+def forget_command(name: str, who: Who, *, reason: str = "", dry_run: bool = False) -> bool:
+    """Expect no more runs of this command; whether any were expected."""
+    with short_waits(rollback=dry_run), connection.cursor() as cursor:
+        cursor.execute(FORGET, {"name": name})
+        was_expected = bool(cursor.rowcount)
+        if was_expected:
+            audit.record(connection, who, "forget", [Change(audit.command(name))], reason)
+    return was_expected
+
+
+def _look(name: str) -> Holder | None:
+    return next((found for found in observe.holders([name]) if found.life is not Life.FREE), None)
+
+
+def _refusal(name: str, fence: int, holder: Holder | None, reason: str) -> str:
+    """Why this lock may not be freed; empty when it may."""
+    if holder is None:
+        return f"Nobody holds the lock {name!r}: there is nothing to release."
+    if holder.fence != fence:
+        return f"The lock {name!r} is held by {holder.who} under fence {holder.fence}, not under {fence} any more."
+    if holder.is_gone or (holder.life is Life.UNSEEN and reason):
+        return ""
+    left = spoken(holder.seconds_left or 0)
+    why = {
+        Life.ALIVE: f"lives: its session is there. Stop process {holder.pid} on {holder.hostname} to free the lock",
+        Life.RESTARTED: f"may come back after the restart of the database; without it the lock is free in {left}",
+        Life.UNSEEN: f"cannot be seen, so that it may live; its lease ends in {left}. Give a reason to free it before",
+    }
+    return f"The holder of the lock {name!r}, {holder.who}, {why[holder.life]}."
+
+
+def _free(holder: Holder) -> bool:
+    if holder.backend == backends.REDIS:
+        from tasks.locking.leases import redis
+
+        with redis.connected(backends.redis_url(str(conf.get("LOCK_BACKEND")))) as client:
+            return redis.free(client, holder.name, holder.fence or 0)
+    with connection.cursor() as cursor:
+        cursor.execute(FREE, {"name": holder.name, "fence": holder.fence, "expires_at": holder.expires_at})
+        return bool(cursor.rowcount)

@@ -1,0 +1,35 @@
+"""`release_lock`: free a named lock whose holder is gone."""
+
+from django.core.management.base import CommandParser
+
+from tasks.actions.locks import release_lock
+from tasks.commands import OperatorCommand, Options, Report, types
+from tasks.commands.base import operator
+from tasks.locking.leases.holder import holder_data
+
+
+class Command(OperatorCommand):
+    help = (
+        "Free a named lock whose holder is gone: its lease is over, or its session has ended. A lock of a holder that "
+        "nothing tells of (another language, Redis) is freed for a --reason. The lock of a live holder stays."
+    )
+
+    def add_options(self, parser: CommandParser) -> None:
+        parser.add_argument("name", type=types.name, metavar="NAME", help="The lock.")
+        parser.add_argument(
+            "--fence",
+            required=True,
+            type=types.fence,
+            metavar="N",
+            help="Its fence: the page and `run_locked` tell it.",
+        )
+
+    def run(self, options: Options) -> Report:
+        name, fence = options["name"], options["fence"]
+        release = release_lock(name, fence, operator(), reason=options["reason"], dry_run=options["dry_run"])
+        would = "would be" if options["dry_run"] else "is"
+        return Report(
+            data={"released": release.released, "holder": release.holder and holder_data(release.holder)},
+            text=f"The lock {name!r} {would} free." if release.released else f"The lock {name!r} stays held.",
+            failure=release.problem,
+        )
