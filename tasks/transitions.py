@@ -1,11 +1,12 @@
 """How a worker ends what it claimed: complete, fail, release. Each is fenced by what names the claim.
 
-Complete and fail go through `tasks.flush`, one task or many; what is given back is named by id, attempt and
-claimed_by.
+Complete and fail go through `tasks.flush`, one task or many; what is given back is named by id, claimed_by and
+the time of the claim.
 """
 
 import time
 from collections.abc import Iterable
+from datetime import datetime
 
 from tasks.claims import Claim
 from tasks.database import Connection, fetch
@@ -27,9 +28,11 @@ __all__ = [
 
 UNKNOWN_VERSION = 0  # matches no row, so that the version is read again
 
-# The attempt is given back: these rows were claimed ahead and never started. `claimed_by` and `attempt` name the claim
-# exactly; the version is not asked, since a harmless edit meanwhile must not strand the row. A row whose function
-# nobody here knows is parked for longer the older it is, so that it is not claimed again in the same moment.
+# The attempt is given back: these rows were claimed ahead and never started. `claimed_by` and `started_at` name the
+# claim exactly. Not the attempt: given back and claimed again by the same worker, it has the same number, and a release
+# that was late (the supervisor's, after an outage) would take it away while it runs. Nor the version, since a harmless
+# edit meanwhile must not strand the row. A row whose function nobody here knows is parked for longer the older it is,
+# so that it is not claimed again in the same moment.
 RELEASE = """
 UPDATE tasks_task AS task SET
     status = CASE WHEN task.cancel_requested_at IS NULL THEN 'READY' ELSE 'CANCELLED' END,
@@ -40,8 +43,8 @@ UPDATE tasks_task AS task SET
         THEN statement_timestamp() + least(interval '5 minutes', greatest(interval '5 seconds',
             (statement_timestamp() - task.created_at) / 2))
         ELSE task.run_after END
-FROM unnest(%(ids)s::bigint[], %(attempts)s::int[]) AS unstarted (id, attempt)
-WHERE task.id = unstarted.id AND task.attempt = unstarted.attempt AND task.claimed_by = %(worker_id)s::text
+FROM unnest(%(ids)s::bigint[], %(claimed_at)s::timestamptz[]) AS unstarted (id, claimed_at)
+WHERE task.id = unstarted.id AND task.started_at = unstarted.claimed_at AND task.claimed_by = %(worker_id)s::text
 RETURNING task.id
 """
 
@@ -92,14 +95,17 @@ def end_running(
     flush(connection, worker_id, [Ending(task_id, UNKNOWN_VERSION, attempt, now - seconds, now, failure=failure)])
 
 
-def release(connection: Connection, worker_id: str, claims: Iterable[tuple[int, int]], *, park: bool = False) -> int:
-    """Give back claimed tasks that never started, each as (id, attempt); the count of those that still were its own.
+def release(
+    connection: Connection, worker_id: str, claims: Iterable[tuple[int, datetime]], *, park: bool = False
+) -> int:
+    """Give back claimed tasks that never started, each as its id and the `started_at` of its claim.
 
-    `park`: nobody here knows their function, so they become due a little later.
+    Gives the count of those that still were its own. `park`: nobody here knows their function, so they become due a
+    little later.
     """
     pairs = list(claims)
-    ids, attempts = [id for id, _ in pairs], [attempt for _, attempt in pairs]
-    params = {"worker_id": worker_id, "ids": ids, "attempts": attempts, "park": park}
+    ids, claimed_at = [id for id, _ in pairs], [at for _, at in pairs]
+    params = {"worker_id": worker_id, "ids": ids, "claimed_at": claimed_at, "park": park}
     return len(fetch(connection, RELEASE, params)) if pairs else 0
 
 

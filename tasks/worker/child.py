@@ -150,7 +150,7 @@ class Child:
 
     def run_batch(self, batch: list[Claim]) -> None:
         """Run the claimed tasks in order; give back what could not begin."""
-        self.page.publish([(claim.id, claim.attempt) for claim in batch])
+        self.page.publish(batch)
         self._signal_busy()
         self.is_running_batch.set()
         # What a request does for a view: handlers find no connection that is too old or broken, and no query log grows.
@@ -191,7 +191,7 @@ class Child:
 
     def _release(self, given_back: list[Claim], *, park: bool) -> None:
         """Give claims back; those that the supervisor gave back already do not match any more."""
-        pairs = [(claim.id, claim.attempt) for claim in given_back]
+        pairs = [(claim.id, claim.started_at) for claim in given_back]
         if pairs:
             self.session.run(lambda connection: transitions.release(connection, self.worker_id, pairs, park=park))
 

@@ -9,6 +9,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -61,8 +62,8 @@ class Keeper:
 
     # What the supervisor asks for.
 
-    def release(self, worker_id: str, unstarted: list[tuple[int, int]]) -> None:
-        """Give back rows of a child that it has not begun, as (id, attempt)."""
+    def release(self, worker_id: str, unstarted: list[tuple[int, datetime]]) -> None:
+        """Give back rows of a child that it has not begun, each as its id and its time of claim."""
         if unstarted:
             self.pending.append(lambda connection: self._give_back(connection, worker_id, unstarted))
             self.hurry()
@@ -73,11 +74,12 @@ class Keeper:
         running = child.page.running()
         if running and child.killed_for:
             task_id, attempt, seconds = running
-            # Killed a moment too late it was running the next task, which is not overdue.
-            if child.killed_for == "timeout" and child.page.is_overdue():
+            # Killed a moment too late it was running the next task, which nobody meant.
+            was_meant = (task_id, attempt) == child.doomed
+            if child.killed_for == "timeout" and was_meant:
                 self.pending.append(lambda connection: self._time_out(connection, child.id, task_id, attempt, seconds))
             else:
-                cancel = child.killed_for == "cancel"
+                cancel = child.killed_for == "cancel" and was_meant
                 self.pending.append(lambda connection: self._interrupt(connection, child.id, task_id, attempt, cancel))
         reason = child.killed_for or "crashed"
         self.pending.append(lambda connection: recovery.take_back(connection, [child.id], reason=reason))
@@ -176,7 +178,7 @@ class Keeper:
                 self.pending.popleft()
 
     @staticmethod
-    def _give_back(connection: psycopg.Connection, worker_id: str, unstarted: list[tuple[int, int]]) -> None:
+    def _give_back(connection: psycopg.Connection, worker_id: str, unstarted: list[tuple[int, datetime]]) -> None:
         if transitions.release(connection, worker_id, unstarted):
             wakeup.announce(connection)
 

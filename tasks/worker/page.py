@@ -10,18 +10,24 @@ import multiprocessing
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+
+from tasks.claims import Claim
 
 BATCH_LIMIT = 512
 (SERIAL, COUNT, POSITION, SINCE_NS, DEADLINE_NS, VOID_SERIAL, BEAT_NS, REGISTERED, CONVICTED, BUSY) = range(10)
 CLAIMED, COMPLETED, FAILED, REFUSED, UNWRITTEN = range(10, 15)
 IDS = 16
 ATTEMPTS = IDS + BATCH_LIMIT
-WORDS = ATTEMPTS + BATCH_LIMIT
+CLAIMED_AT_US = ATTEMPTS + BATCH_LIMIT
+WORDS = CLAIMED_AT_US + BATCH_LIMIT
 NONE = -1
+UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
 
 
 class Page:
-    """Shared memory of one child; every value is a 64-bit integer, times are `time.monotonic_ns()`."""
+    """Shared memory of one child; every value is a 64-bit integer, times of this machine are `time.monotonic_ns()`."""
 
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, WORDS * 8)
@@ -31,15 +37,16 @@ class Page:
 
     # The child's side.
 
-    def publish(self, batch: list[tuple[int, int]]) -> None:
-        """A new batch, as (id, attempt) in the order in which it will run."""
+    def publish(self, batch: list[Claim]) -> None:
+        """A new batch, in the order in which it will run."""
         with self.lock:
             self.words[SERIAL] += 1
             self.words[POSITION] = NONE
             self.words[COUNT] = len(batch)
-            for index, (task_id, attempt) in enumerate(batch):
-                self.words[IDS + index] = task_id
-                self.words[ATTEMPTS + index] = attempt
+            for index, claim in enumerate(batch):
+                self.words[IDS + index] = claim.id
+                self.words[ATTEMPTS + index] = claim.attempt
+                self.words[CLAIMED_AT_US + index] = (claim.started_at - UNIX_EPOCH) // MICROSECOND
 
     def begin(self, index: int, timeout: float | None) -> bool:
         """Begin the task at `index`; False when the supervisor has taken the rest of this batch back."""
@@ -91,8 +98,8 @@ class Page:
     def has_unstarted(self) -> bool:
         return self.words[POSITION] + 1 < self.words[COUNT] and self.words[VOID_SERIAL] != self.words[SERIAL]
 
-    def take_unstarted(self) -> list[tuple[int, int]]:
-        """Take the rows of the batch that have not begun away from the child, as (id, attempt).
+    def take_unstarted(self) -> list[tuple[int, datetime]]:
+        """Take the rows of the batch that have not begun away from the child, each as its id and its time of claim.
 
         Empty when there are none, or when the child does not let go of the lock: it is frozen, and the lease decides.
         """
@@ -102,10 +109,10 @@ class Page:
             self.words[VOID_SERIAL] = self.words[SERIAL]
             return self.unstarted()
 
-    def unstarted(self) -> list[tuple[int, int]]:
+    def unstarted(self) -> list[tuple[int, datetime]]:
         """The rows after the one that began last; exact once the child is dead."""
-        first, count = self.words[POSITION] + 1, self.words[COUNT]
-        return [(self.words[IDS + index], self.words[ATTEMPTS + index]) for index in range(first, count)]
+        rows = range(self.words[POSITION] + 1, self.words[COUNT])
+        return [(self.words[IDS + row], UNIX_EPOCH + self.words[CLAIMED_AT_US + row] * MICROSECOND) for row in rows]
 
     @contextmanager
     def _lock_within(self, seconds: float) -> Iterator[bool]:

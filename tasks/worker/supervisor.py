@@ -34,13 +34,17 @@ LAST_FLUSH_SECONDS = 0.5
 
 @dataclass
 class Process:
-    """One child as its supervisor knows it. `killed_for`: why it was ended on purpose, or empty."""
+    """One child as its supervisor knows it.
+
+    `killed_for`: why it was ended on purpose, or empty; `doomed`: the task that was meant, as (id, attempt).
+    """
 
     id: str
     pid: int
     page: Page
     started: float
     killed_for: str = ""
+    doomed: tuple[int, int] | None = None
     is_frozen: bool = False
     is_leaving: bool = False
 
@@ -186,22 +190,28 @@ class Supervisor:
             self.keeper.release(child.id, page.take_unstarted())
         for task_id, attempt in self.keeper.cancelled(child.id):
             if running and running[:2] == (task_id, attempt):
-                self._end(child, "cancel")
+                self._end(child, "cancel", running[:2])
             else:
                 self.keeper.release(child.id, page.take_unstarted())
         if running and running[0] in self.keeper.to_end:
-            self._end(child, "cancel")
-        if page.is_overdue():
-            self._end(child, "timeout")
+            self._end(child, "cancel", running[:2])
+        if running and page.is_overdue():
+            self._end(child, "timeout", running[:2])
         if self.keeper.is_stop_requested(child.id) and not child.is_leaving:
             child.is_leaving = True
             self._send(child, signal.SIGTERM)
 
-    def _end(self, child: Process, reason: str) -> None:
-        """Kill the child, but give its other endings a moment to be written: what is written is not repeated."""
+    def _end(self, child: Process, reason: str, task: tuple[int, int]) -> None:
+        """Kill the child if it still runs `task`, as (id, attempt).
+
+        Its other endings get a moment to be written: what is written is not repeated.
+        """
         running = child.page.running()
-        if child.page.words[UNWRITTEN] and running and running[2] < LAST_FLUSH_SECONDS:
+        if not running or running[:2] != task:
             return
+        if child.page.words[UNWRITTEN] and running[2] < LAST_FLUSH_SECONDS:
+            return
+        child.doomed = child.doomed or task
         self.kill(child, reason)
 
     def kill(self, child: Process, reason: str) -> None:

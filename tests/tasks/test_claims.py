@@ -131,7 +131,7 @@ class TestWhatIsWritten:
     def test_what_is_released_has_its_attempt_back(self, claim_some):
         task = rows.ready(attempt=2)
         [claim] = claim_some()
-        assert transitions.release(connection, "w1", [(claim.id, claim.attempt)]) == 1
+        assert transitions.release(connection, "w1", [(claim.id, claim.started_at)]) == 1
         task.refresh_from_db()
         assert (task.status, task.attempt, task.claimed_by, task.started_at) == ("READY", 2, None, None)
         assert ids(claim_some()) == [task.pk]

@@ -146,7 +146,7 @@ class TestRelease:
         return claimed
 
     def release(self, claimed, **options):
-        return transitions.release(connection, "w1", [(claimed.id, claimed.attempt)], **options)
+        return transitions.release(connection, "w1", [(claimed.id, claimed.started_at)], **options)
 
     def test_the_attempt_is_given_back(self, claimed):
         assert self.release(claimed) == 1
@@ -159,7 +159,7 @@ class TestRelease:
         assert self.release(claimed) == 1
         assert Task.objects.get().status == "READY"
 
-    @pytest.mark.parametrize("change", [{"claimed_by": "w2"}, {"attempt": 4}])
+    @pytest.mark.parametrize("change", [{"claimed_by": "w2"}, {"started_at": timezone.now()}])
     def test_another_claim_is_not_released(self, claimed, change):
         Task.objects.update(**change)
         assert self.release(claimed) == 0
