@@ -5,6 +5,10 @@ ARGS ?=
 VENV := .venv
 # Relative, so that the checkout's own path may hold spaces.
 VENV_PYTHON := $(VENV)/bin/python
+# Django 6 wants a newer Python: the first one that runs, of the commands and of pyenv's versions.
+PYTHON_NEXT ?= $(shell for next in python3.14 python3.13 python3.12 "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/3.1[2-9]*/bin/python; \
+	do "$$next" -c 'import venv' >/dev/null 2>&1 && { echo "$$next"; break; }; done)
+VENV_NEXT := var/venv-next
 # Debian's python3 makes environments with pip only beside its package python3-venv; its pip can install into any.
 PIP_INSTALL = if $(VENV_PYTHON) -m pip --version >/dev/null 2>&1; then pip="$(VENV_PYTHON) -m pip"; \
 	else pip="$(PYTHON) -m pip --python $(VENV_PYTHON)"; fi; \
@@ -15,17 +19,23 @@ DEPLOYED = DATABASE_URL=postgres:///rowlock HTTPS=1 \
 	SECRET_KEY="$$($(VENV_PYTHON) -c 'import secrets; print(secrets.token_urlsafe(50))')"
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint chaos bench pins clean python
+.PHONY: help run test testnext lint chaos bench pins clean python
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## /\1: /p' Makefile | while IFS=: read -r name what; do printf '%-6s%s\n' "$$name" "$$what"; done
+	@sed -n 's/^\([a-z]*\):.*## /\1: /p' Makefile | while IFS=: read -r name what; do printf '%-9s%s\n' "$$name" "$$what"; done
 
 # Started through the launcher, `up` ends with make, however that ends.
 run: $(VENV)/run.stamp ## start PostgreSQL, a worker and the web server, until Ctrl-C
 	@exec $(VENV_PYTHON) dashboard/processes.py $$PPID 15 "" $(VENV_PYTHON) manage.py up $(ARGS)
 
-test: $(VENV)/test.stamp ## run all tests against a real PostgreSQL
+test: $(VENV)/test.stamp ## run all tests against a real PostgreSQL, and those of the queue on Django 6 too
 	$(VENV_PYTHON) -m pytest $(ARGS)
+	@if [ -n "$(PYTHON_NEXT)" ]; then $(MAKE) --no-print-directory testnext; \
+	else echo "Django 6 was not tested: no Python 3.12 or newer was found. Name one: make test PYTHON_NEXT=python3.13"; fi
+
+testnext: $(VENV_NEXT)/stamp ## the queue's tests on Django 6
+	$(VENV_NEXT)/bin/python -m pytest tests/conformance tests/tasks --ignore=tests/tasks/worker \
+		$(if $(shell command -v redis-server),,--ignore=tests/tasks/locking) $(ARGS)
 
 lint: $(VENV)/test.stamp ## ruff, mypy, bandit, missing migrations, deployment checks
 	$(VENV_PYTHON) -m ruff check .
@@ -45,6 +55,7 @@ pins: $(VENV)/test.stamp ## compile requirements*.in into pins with hashes
 	$(PIN) --python-version 3.11 requirements.in --output-file requirements.txt
 	$(PIN) --python-version 3.11 requirements-test.in --output-file requirements-test.txt
 	$(PIN) --python-version 3.12 requirements-next.in --output-file requirements-next.txt
+	$(PIN) --python-version 3.12 requirements-test-next.in --output-file requirements-test-next.txt
 
 clean: python ## remove .venv and var/, unless the server runs
 	@$(PYTHON) -m dashboard.embedded
@@ -60,6 +71,13 @@ $(VENV_PYTHON): | python
 $(VENV)/run.stamp: requirements.txt | $(VENV_PYTHON)
 	@echo "Installing requirements.txt into $(VENV)"
 	@$(PIP_INSTALL) requirements.txt
+	@touch $@
+
+$(VENV_NEXT)/stamp: requirements-next.txt requirements-test-next.txt
+	@echo "Installing requirements-next.txt into $(VENV_NEXT)"
+	@"$(PYTHON_NEXT)" -m venv --clear $(VENV_NEXT)
+	@$(VENV_NEXT)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes \
+		--requirement requirements-next.txt --requirement requirements-test-next.txt
 	@touch $@
 
 $(VENV)/test.stamp: requirements-test.txt $(VENV)/run.stamp

@@ -1,4 +1,4 @@
-"""A process that moves money to and fro: `python -m tests.orders.shuffle_money SEED TRANSFERS ID…` prints the refused."""
+"""Moves money to and fro: `python -m tests.orders.shuffle_money SEED TRANSFERS ID…` prints how many were refused."""
 
 import random
 import sys
