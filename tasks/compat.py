@@ -7,6 +7,7 @@ import django
 
 TASKS_IN_DJANGO = django.VERSION >= (6, 0)
 CSP_IN_DJANGO = django.VERSION >= (6, 0)
+MAILERS_IN_DJANGO = django.VERSION >= (6, 1)
 
 # Type checkers read Django 6 whatever is installed: one set of names, and the backport follows it.
 if TYPE_CHECKING or TASKS_IN_DJANGO:
@@ -46,9 +47,19 @@ elif TASKS_IN_DJANGO:
 else:
     from django_tasks import task
 
+# The default e-mail backend, in a new instance.
+if MAILERS_IN_DJANGO and not TYPE_CHECKING:
+    from django.core.mail import mailers
+
+    def mail_backend() -> Any:
+        return mailers.default
+else:
+    from django.core.mail import get_connection as mail_backend
+
 __all__ = [
     "CSP_IN_DJANGO",
     "FRAMEWORK",
+    "MAILERS_IN_DJANGO",
     "TASKS_IN_DJANGO",
     "BaseTaskBackend",
     "InvalidTask",
@@ -59,6 +70,7 @@ __all__ = [
     "TaskResultDoesNotExist",
     "TaskResultMismatch",
     "TaskResultStatus",
+    "mail_backend",
     "task",
     "task_backends",
     "task_enqueued",

@@ -1,0 +1,52 @@
+"""Where e-mails go: EMAIL_URL as the settings that this Django knows, `MAILERS` from 6.1 on and `EMAIL_*` before."""
+
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import environ
+
+from tasks.compat import MAILERS_IN_DJANGO
+
+TIMEOUT_SECONDS = 20.0
+
+
+def from_environment(env: environ.Env, var_dir: Path) -> dict[str, Any]:
+    """The settings for EMAIL_URL, by default files under `var_dir`/mail; EMAIL_TIMEOUT in seconds."""
+    url = env.str("EMAIL_URL", default="") or f"filemail:///{quote(str(var_dir / 'mail'))}"
+    return from_url(url, timeout=env.float("EMAIL_TIMEOUT", default=TIMEOUT_SECONDS))
+
+
+def from_url(url: str, *, timeout: float) -> dict[str, Any]:
+    """The settings for one address, such as `smtp+tls://user:password@mail.example.com:587`.
+
+    `timeout`: seconds after which a server that does not answer is given up. Raises ImproperlyConfigured for a scheme
+    that is not known.
+    """
+    parts = environ.Env.email_url_config(url)
+    # Ours tells a message that was refused from one whose fate nobody knows.
+    backend = parts["EMAIL_BACKEND"].replace("django.core.mail.backends.smtp.", "orders.smtp.")
+    options = {}
+    if backend.endswith("smtp.EmailBackend"):
+        options = {
+            "host": parts["EMAIL_HOST"] or "localhost",
+            "port": parts["EMAIL_PORT"] or 25,
+            "username": parts["EMAIL_HOST_USER"] or "",
+            "password": parts["EMAIL_HOST_PASSWORD"] or "",
+            "use_tls": parts.get("EMAIL_USE_TLS", False),
+            "use_ssl": parts.get("EMAIL_USE_SSL", False),
+            "timeout": timeout,
+        }
+    elif backend.endswith("filebased.EmailBackend"):
+        options = {"file_path": parts["EMAIL_FILE_PATH"]}
+    return _settings(backend, options)
+
+
+def _settings(backend: str, options: dict[str, Any]) -> dict[str, Any]:
+    if MAILERS_IN_DJANGO:
+        return {"MAILERS": {"default": {"BACKEND": backend, "OPTIONS": options}}}
+    renamed = {"username": "host_user", "password": "host_password"}
+    return {
+        "EMAIL_BACKEND": backend,
+        **{f"EMAIL_{renamed.get(name, name).upper()}": value for name, value in options.items()},
+    }
