@@ -45,7 +45,7 @@ def from_url(url: str, *, timeout: float) -> dict[str, Any]:
 def _settings(backend: str, options: dict[str, Any]) -> dict[str, Any]:
     if MAILERS_IN_DJANGO:
         return {"MAILERS": {"default": {"BACKEND": backend, "OPTIONS": options}}}
-    renamed = {"username": "host_user", "password": "host_password"}
+    renamed = {"username": "host_user", "password": "host_password"}  # nosec B105 -- names of settings
     return {
         "EMAIL_BACKEND": backend,
         **{f"EMAIL_{renamed.get(name, name).upper()}": value for name, value in options.items()},
