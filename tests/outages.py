@@ -14,7 +14,6 @@ TERMINATE_ALL = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
 """
-BUSY_BACKEND = "SELECT pid FROM pg_stat_activity WHERE application_name ~ '^rowlock:worker:' LIMIT 1"
 
 
 def restart(server: PrivateServer, database: QueueDatabase) -> None:
@@ -25,8 +24,8 @@ def restart(server: PrivateServer, database: QueueDatabase) -> None:
 
 
 def crash_one_backend(server: PrivateServer, database: QueueDatabase) -> None:
-    """One worker's backend is killed; PostgreSQL then drops every session."""
-    server.crash_backend(database.value(BUSY_BACKEND))
+    """One backend is killed; PostgreSQL then drops every session."""
+    server.crash_backend()
     database.close()
 
 

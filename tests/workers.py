@@ -72,3 +72,10 @@ def breakable_server() -> Iterator[PrivateServer]:
     with throw_away_server() as server:
         databases.migrate(databases.named(server.url, "rowlock_template"))
         yield PrivateServer(server)
+
+
+@pytest.fixture
+def breakable_database(breakable_server: PrivateServer) -> Iterator[QueueDatabase]:
+    """An empty queue on the server that may break: a module overrides `database` with it."""
+    with databases.copy_of(databases.named(breakable_server.url, "rowlock_template")) as database:
+        yield database

@@ -10,6 +10,7 @@ import time
 
 from django.db import connection, transaction
 
+from tasks import wakeup
 from tasks.clock import StatementTimestamp
 from tasks.compat import TaskContext, task
 from tasks.models import Queue, Task
@@ -170,11 +171,9 @@ def count_claimed(context: TaskContext) -> int:
 
 
 @task(takes_context=True)
-def cancel_the_next(context: TaskContext, seconds: float) -> None:
-    """Asks, while it runs, that the task enqueued after it be cancelled."""
-    ask_to_cancel(int(context.task_result.id) + 1)
-    with effect(int(context.task_result.id), context.attempt):
-        time.sleep(seconds)
+def cancel_a_later_one(context: TaskContext, offset: int) -> None:
+    """Asks that the task whose id is larger by `offset` be cancelled."""
+    ask_to_cancel(int(context.task_result.id) + offset)
 
 
 @task(takes_context=True)
@@ -186,3 +185,4 @@ def cancel_itself_and_fail(context: TaskContext) -> None:
 
 def ask_to_cancel(task_id: int) -> None:
     Task.objects.filter(pk=task_id).update(cancel_requested_at=StatementTimestamp())
+    wakeup.summon(connection)
