@@ -4,10 +4,10 @@ from decimal import Decimal
 
 from django.conf import settings
 from django.db import models
-from django.db.models import Q
+from django.db.models import ExpressionWrapper, F, Q
 from django.utils.translation import gettext_lazy as _
 
-from orders.querysets import OrderQuerySet
+from orders.querysets import PENDING, OrderQuerySet
 from tasks.clock import StatementTimestamp
 from tasks.locking import VersionedModel
 
@@ -26,7 +26,7 @@ class Order(VersionedModel):
     shipped_at = models.DateTimeField(null=True, blank=True)
     shipped_email_sent = models.BooleanField(default=False, db_default=False)
     email_state = models.TextField(choices=EmailState, default=EmailState.NONE, db_default=EmailState.NONE)
-    email_owner = models.TextField(default="", db_default="", blank=True)
+    email_owner = models.TextField(default="", db_default="", blank=True)  # see orders/senders.py
     email_since = models.DateTimeField(null=True, blank=True)
     email_attempts = models.SmallIntegerField(default=0, db_default=0)
     email_next_at = models.DateTimeField(null=True, blank=True)
@@ -38,9 +38,14 @@ class Order(VersionedModel):
         indexes = [
             models.Index(
                 fields=["id"],
-                condition=Q(shipped_at__isnull=False, shipped_email_sent=False),
+                condition=PENDING,
                 name="orders_order_to_mail",
-            )
+            ),
+            models.Index(
+                ExpressionWrapper(PENDING, models.BooleanField()).desc(),
+                F("id").desc(),
+                name="orders_order_pending_first",
+            ),
         ]
         constraints = [
             models.CheckConstraint(
@@ -53,7 +58,11 @@ class Order(VersionedModel):
             models.CheckConstraint(
                 condition=Q(email_state="none") | Q(shipped_at__isnull=False), name="orders_order_mail_only_shipped"
             ),
+            models.CheckConstraint(
+                condition=~Q(email_state="sending") | ~Q(email_owner=""), name="orders_order_sending_has_owner"
+            ),
         ]
+        permissions = [("ship_order", _("Can send the e-mails of shipped orders, and resolve unknown ones"))]
 
     def __str__(self) -> str:
         return f"Order {self.pk}"
@@ -67,6 +76,7 @@ class Account(VersionedModel):
 
     class Meta:
         constraints = [models.CheckConstraint(condition=Q(balance__gte=0), name="orders_account_balance_not_negative")]
+        permissions = [("move_money", _("Can deposit, withdraw and transfer money"))]
 
     def __str__(self) -> str:
         return f"Account {self.pk}"

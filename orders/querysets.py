@@ -3,28 +3,47 @@
 from typing import TYPE_CHECKING, Self
 
 from django.db import models
-from django.db.models import Q
+from django.db.models import BooleanField, ExpressionWrapper, F, Q
 
+from orders.senders import SenderIsGone
 from tasks.clock import StatementTimestamp
 
 if TYPE_CHECKING:
     from orders.models import Order  # noqa: F401
 
+PENDING = Q(shipped_at__isnull=False, shipped_email_sent=False)  # the condition of a partial index
+
 
 class OrderQuerySet(models.QuerySet["Order"]):
     """Orders by what is to be done about their e-mail."""
 
+    def pending(self) -> Self:
+        """Shipped, and not known to be mailed."""
+        return self.filter(PENDING)
+
+    def pending_first(self) -> Self:
+        """Pending orders, then the others; the latest first. An index holds this order."""
+        return self.alias(is_pending=ExpressionWrapper(PENDING, BooleanField())).order_by("-is_pending", "-pk")
+
     def to_mail(self) -> Self:
-        """Shipped, not mailed, nobody at it, and not waiting for its next attempt."""
-        return self.unmailed().filter(email_state="none").filter(
-            Q(email_next_at__isnull=True) | Q(email_next_at__lte=StatementTimestamp())
-        )  # fmt: skip
+        """Pending, nobody at it, and not waiting for its next attempt."""
+        return self.pending().filter(_is_due())
 
-    def unmailed(self) -> Self:
-        return self.filter(shipped_at__isnull=False, shipped_email_sent=False)
+    def abandoned(self) -> Self:
+        """Marked as being sent by a sender that is gone: whether the e-mail went out nobody knows."""
+        return self.pending().filter(_is_abandoned())
 
-    def being_mailed(self) -> Self:
-        return self.filter(email_state="sending", shipped_email_sent=False, shipped_at__isnull=False)
+    def to_handle(self) -> Self:
+        """What a run looks after: orders to mail, and abandoned ones."""
+        return self.pending().filter(_is_due() | _is_abandoned())
 
     def of_unknown_fate(self) -> Self:
-        return self.filter(email_state="unknown", shipped_email_sent=False, shipped_at__isnull=False)
+        return self.pending().filter(email_state="unknown")
+
+
+def _is_due() -> Q:
+    return Q(email_state="none") & (Q(email_next_at__isnull=True) | Q(email_next_at__lte=StatementTimestamp()))
+
+
+def _is_abandoned() -> Q:
+    return Q(SenderIsGone(F("email_owner")), email_state="sending")

@@ -14,6 +14,7 @@ from django.core.mail.backends import smtp
 SERVICE_ENDS = 421
 REFUSALS = range(400, 600)
 PERMANENT = range(500, 600)
+LONGEST = 1000  # characters of a reply
 
 
 class NotSent(Exception):
@@ -86,6 +87,12 @@ class EmailBackend(smtp.EmailBackend):
             if not is_kept:
                 self.close()
 
+    def open(self) -> bool | None:
+        try:
+            return super().open()
+        except OSError as error:
+            raise Unreachable(_reply_of(error)) from error
+
     def _deliver(self, message: EmailMessage) -> int:
         is_used = self.connection is not None
         try:
@@ -96,10 +103,7 @@ class EmailBackend(smtp.EmailBackend):
         return self._converse(message)
 
     def _converse(self, message: EmailMessage) -> int:
-        try:
-            self.open()
-        except OSError as error:
-            raise Unreachable(_reply_of(error)) from error
+        self.open()
         try:
             return super().send_messages([message])
         except Exception as error:
@@ -118,9 +122,18 @@ class EmailBackend(smtp.EmailBackend):
 
 
 def readable(code: int, text: bytes | str) -> str:
-    """A reply of the server on one line: `550 5.1.1 no such user`."""
+    """A reply of the server on one line that PostgreSQL can hold: `550 5.1.1 no such user`."""
     said = text.decode(errors="replace") if isinstance(text, bytes) else text
-    return " ".join(f"{code} {said}".split())
+    return _one_line(f"{code} {said}")
+
+
+def readable_error(error: Exception) -> str:
+    """An error in the place of a reply: `ConnectionRefusedError: [Errno 111] Connection refused`."""
+    return _one_line(f"{type(error).__name__}: {error}")
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.replace("\0", "").split())[:LONGEST]
 
 
 def _response(error: Exception) -> tuple[int, bytes | str] | None:
@@ -139,4 +152,4 @@ def _code_of(error: Exception) -> int | None:
 
 def _reply_of(error: Exception) -> str:
     response = _response(error)
-    return readable(*response) if response else " ".join(f"{type(error).__name__}: {error}".split())
+    return readable(*response) if response else readable_error(error)

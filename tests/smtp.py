@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import email
 import email.policy
+import logging
 import socket
 import threading
 import time
@@ -19,7 +20,10 @@ from typing import Any, Literal
 import pytest
 from aiosmtpd.smtp import SMTP, Envelope, Session
 
+from dashboard.mail import from_url
+
 FOREVER = 10_000
+logging.getLogger("mail.log").setLevel(logging.WARNING)  # aiosmtpd tells every line of every conversation
 
 
 @dataclass(frozen=True)
@@ -37,13 +41,14 @@ class Accepted:
 class Rule:
     """What is done to the next `times` mails to one address, and at which point of the conversation.
 
-    `reply` is given in place of the usual one, `seconds` later; `drop` ends the connection in place of any reply.
-    After `accepted` the mail has been taken whatever is said.
+    `reply` is given in place of the usual one, `seconds` later or when `until` is set; `drop` ends the connection in
+    place of any reply. After `accepted` the mail has been taken whatever is said.
     """
 
     when: Literal["rcpt", "data", "accepted"]
     reply: str = ""
     seconds: float = 0
+    until: threading.Event | None = None
     drop: bool = False
     times: int = FOREVER
 
@@ -125,6 +130,8 @@ class MailServer:
             return ""
         rule.times -= 1
         await asyncio.sleep(rule.seconds)
+        while rule.until and not rule.until.is_set():
+            await asyncio.sleep(0.01)
         if rule.drop:
             server.transport.abort()
         return rule.reply
@@ -140,10 +147,22 @@ def mail_server() -> Iterator[MailServer]:
         server.stop()
 
 
+def use(settings: Any, server: MailServer, *, timeout: float) -> None:
+    """Let Django's settings lead to the server by the project's own backend."""
+    for name, value in from_url(server.url, timeout=timeout).items():
+        setattr(settings, name, value)
+
+
 @pytest.fixture
 def smtp(settings: Any) -> Iterator[MailServer]:
-    """A real server, and Django's settings that lead to it by the project's own backend."""
+    """A real server that is given up after a second without an answer."""
     with mail_server() as server:
-        settings.EMAIL_BACKEND = "orders.smtp.EmailBackend"
-        settings.EMAIL_HOST, settings.EMAIL_PORT, settings.EMAIL_TIMEOUT = "127.0.0.1", server.port, 1
+        use(settings, server, timeout=1)
         yield server
+
+
+@pytest.fixture
+def patient_smtp(smtp: MailServer, settings: Any) -> MailServer:
+    """One that is waited for, in tests that hold its answer back until they have looked."""
+    use(settings, smtp, timeout=60)
+    return smtp

@@ -72,6 +72,23 @@ class Report:
         """Rows whose body was called."""
         return self.done + self.failed
 
+    @property
+    def locked(self) -> list[Any]:
+        """The rows that are left because somebody held them."""
+        return self.keys(Outcome.LOCKED)
+
+    @property
+    def problems(self) -> list[str]:
+        """One line for each row that a person may want to look at."""
+        return [f"Row {key}: {describe(error)}." for key, error in self.errors.items()]
+
+    @property
+    def failure(self) -> str:
+        """The sentence that ends a command with an error, or nothing."""
+        if not self.failed:
+            return ""
+        return f"{self.failed} failed; what they wrote was rolled back, and the next run tries them again."
+
     def as_dict(self) -> dict[str, Any]:
         """The report as JSON can hold it; of the errors, the first hundred."""
         return {
@@ -82,7 +99,9 @@ class Report:
             "failed": self.failed,
             "rounds": self.rounds,
             "queries": self.queries,
-            "failures": [{"id": key, "error": describe(error)} for key, error in list(self.errors.items())[:SHOWN]],
+            "failures": [
+                {"id": plain(key), "error": describe(error)} for key, error in list(self.errors.items())[:SHOWN]
+            ],
         }
 
     def __str__(self) -> str:
@@ -90,6 +109,11 @@ class Report:
             f"{self.candidates} found: {self.done} done, {self.skipped_locked} left to whoever holds them, "
             f"{self.already_done} done by others, {self.failed} failed."
         )
+
+
+def plain(key: Any) -> int | str:
+    """A primary key as JSON can hold it."""
+    return key if isinstance(key, int) else str(key)
 
 
 def describe(error: Exception) -> str:

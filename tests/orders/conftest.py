@@ -1,3 +1,3 @@
 """What the tests of the orders share."""
 
-from tests.smtp import smtp  # noqa: F401  a fixture
+from tests.smtp import patient_smtp, smtp  # noqa: F401  fixtures

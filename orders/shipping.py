@@ -1,0 +1,190 @@
+"""E-mails about shipped orders: one for each, whoever else is looking for them at the same moment.
+
+Between the server's "250 OK" and our commit anything may die, and no order of events makes an e-mail and a database row
+change together. So the operator chooses which of two wrongs a crash may leave; there is no third mode without either:
+
+- `send_first` sends, then marks: a crash in between sends the e-mail again, with the same Message-ID. At least once.
+- `mark_first` marks, commits, then sends: a crash in between leaves it unknown, for a person to resolve. At most once.
+"""
+
+import logging
+from datetime import timedelta
+from functools import partial
+from types import TracebackType
+from typing import Any, Self
+
+from django.db import models, transaction
+from django.utils.translation import gettext_lazy as _
+
+from orders.mailer import Ending, Fate, Mailer
+from orders.models import Order
+from orders.senders import Sender
+from orders.shipping_report import Noted, Result, ShippingReport
+from tasks import backoff
+from tasks.clock import StatementTimestamp
+from tasks.locking import Report, double_checked
+from tasks.locking.double_checked import UNTIL_EMPTY, OnLocked, Progress
+
+logger = logging.getLogger(__name__)
+PERMANENT_FACTOR = 300
+LONGEST_SECONDS = 24 * 3600.0
+OURS = (Order.EmailState.SENDING, Order.EmailState.UNKNOWN)
+AT_MOST_ONCE = {Fate.SENT: Result.SENT, Fate.NOT_SENT: Result.FAILED, Fate.UNANSWERED: Result.UNKNOWN}
+
+
+class Mode(models.TextChoices):
+    """The order of events; the labels stand wherever a mode is chosen."""
+
+    SEND_FIRST = (
+        "send_first",
+        _(
+            "Send, then mark: at least once. Only this mode can send an e-mail twice: after a crash in between, or "
+            "when the server gave no answer."
+        ),
+    )
+    MARK_FIRST = (
+        "mark_first",
+        _(
+            "Mark, then send: at most once. Only this mode can leave an e-mail of unknown fate, after a crash in "
+            "between or when the server gave no answer; a person resolves it."
+        ),
+    )
+
+
+def ship(
+    mode: str = Mode.SEND_FIRST,
+    *,
+    on_locked: OnLocked = "skip",
+    limit: int | None = None,
+    until_empty: bool = False,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> ShippingReport:
+    """Send the e-mails that are due, and call unknown what dead senders left; safe to overlap with itself.
+
+    Args:
+        mode: a Mode; runs of both modes may overlap.
+        on_locked: see `double_checked`; a locked order is somebody else's at that moment, most likely another run's.
+        limit: how many orders are handled at most.
+        until_empty: go round until no order is due, with a bound.
+        dry_run: lock the same orders and let them go; nothing is sent or changed.
+        progress: called after each order; False ends the run.
+
+    When there is nothing to do it costs one query. A run gives up after three attempts in a row that did not reach the
+    mail server. Raises as `double_checked(…).each` does.
+    """
+    chosen = Mode(mode)
+    with Run() as run:
+        bodies = {Mode.SEND_FIRST: run.send_then_mark, Mode.MARK_FIRST: run.mark_then_send}
+
+        def go_on(rows: Report) -> bool:
+            return not run.mailer.has_given_up and (progress is None or progress(rows) is not False)
+
+        rows = double_checked(Order.objects.to_handle()).each(
+            run.pretend if dry_run else bodies[chosen],
+            on_locked=on_locked,
+            limit=limit,
+            max_rounds=UNTIL_EMPTY if until_empty else 1,
+            progress=go_on,
+        )
+    return ShippingReport(rows, run.results, run.mailer.last_problem if run.mailer.has_given_up else "")
+
+
+class Run:
+    """One run: its connection to the mail server, its sign of life, and what became of each e-mail."""
+
+    def __init__(self) -> None:
+        self.mailer = Mailer()
+        self.sender = Sender()
+        self.results: dict[int, Noted] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.sender.close()
+        self.mailer.close()
+
+    def send_then_mark(self, order: Order) -> None:
+        """The body of `send_first`: the order stays locked from the look to the commit."""
+        if is_abandoned(order):
+            return self._call_unknown(order)
+        ending = self.mailer.send(order)
+        result = Result.SENT if ending.fate is Fate.SENT else Result.FAILED
+        itself(order).update(**columns(result, ending, order.email_attempts + 1))
+        return self._note(order, result, ending.reply)
+
+    def mark_then_send(self, order: Order) -> None:
+        """The body of `mark_first`: under the lock it only marks; the e-mail goes out after the commit."""
+        if is_abandoned(order):
+            return self._call_unknown(order)
+        order.email_owner = self.sender.introduce()
+        order.email_attempts += 1
+        itself(order).update(
+            email_state=Order.EmailState.SENDING,
+            email_owner=order.email_owner,
+            email_since=StatementTimestamp(),
+            email_attempts=order.email_attempts,
+        )
+        return transaction.on_commit(partial(self._send_marked, order))
+
+    def pretend(self, order: Order) -> None:
+        """The body of a dry run."""
+        self._note(order, Result.UNKNOWN if is_abandoned(order) else Result.SENT, "dry run")
+        transaction.set_rollback(True)
+
+    def _send_marked(self, order: Order) -> None:
+        """Send, and tell the ending of an order that still names us: a person may have resolved it meanwhile.
+
+        `unknown` is ours too: another run calls it that when the session behind our sign of life is lost while we live.
+        """
+        ending = self.mailer.send(order)
+        result = AT_MOST_ONCE[ending.fate]
+        ours = itself(order).filter(email_owner=order.email_owner, email_state__in=OURS)
+        if not ours.update(**columns(result, ending, order.email_attempts)):
+            logger.warning("order %s was resolved while its e-mail was on its way: %s", order.pk, ending.reply)
+        self._note(order, result, ending.reply)
+
+    def _call_unknown(self, order: Order) -> None:
+        reply = f"its sender {order.email_owner} ended before it had noted the server's answer"
+        itself(order).update(**columns(Result.UNKNOWN, Ending(Fate.UNANSWERED, reply), order.email_attempts))
+        self._note(order, Result.UNKNOWN, reply)
+
+    def _note(self, order: Order, result: Result, reply: str) -> None:
+        self.results[order.pk] = Noted(result, reply)
+
+
+def is_abandoned(order: Order) -> bool:
+    """Among the rows that a run handles, an order that is marked as being sent is one whose sender is gone."""
+    return order.email_state == Order.EmailState.SENDING
+
+
+def itself(order: Order) -> "models.QuerySet[Order]":
+    """The row alone, for an UPDATE of the named columns: `save()` would write stale ones back."""
+    return Order.objects.filter(pk=order.pk)
+
+
+def columns(result: Result, ending: Ending, attempt: int) -> dict[str, Any]:
+    """What the row says after attempt number `attempt` came to `result`."""
+    told = {"email_reply": ending.reply, "email_since": StatementTimestamp(), "email_attempts": attempt}
+    if result is Result.SENT:
+        return told | {"email_state": Order.EmailState.SENT, "shipped_email_sent": True, "email_next_at": None}
+    if result is Result.UNKNOWN:
+        return told | {"email_state": Order.EmailState.UNKNOWN, "email_next_at": None}
+    pause = timedelta(seconds=retry_seconds(attempt, is_permanent=ending.is_permanent))
+    again = {"email_state": Order.EmailState.NONE, "email_owner": "", "email_next_at": StatementTimestamp() + pause}
+    return told | again
+
+
+def retry_seconds(attempt: int, *, is_permanent: bool, random: float | None = None) -> float:
+    """Seconds until the next attempt: 1 s to an hour, and after a permanent refusal 5 minutes to a day.
+
+    `random` in [0, 1) fixes the jitter.
+
+    >>> retry_seconds(1, is_permanent=False, random=0.0), retry_seconds(1, is_permanent=True, random=0.0)
+    (1.0, 300.0)
+    >>> retry_seconds(30, is_permanent=True, random=0.0)
+    86400.0
+    """
+    seconds = backoff.exponential(attempt, random=random)
+    return min(PERMANENT_FACTOR * seconds, LONGEST_SECONDS) if is_permanent else seconds

@@ -1,0 +1,40 @@
+"""Sending the e-mails of shipped orders: as a registered pattern, and as a task for whatever enqueues periodically."""
+
+from typing import Any
+
+from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
+
+from orders.models import Order
+from orders.shipping import Mode, ship
+from tasks.compat import task
+from tasks.patterns import Choice, register_pattern
+
+
+def make_shipped_orders(number: int) -> None:
+    """So many orders that wait for their e-mail, for the lab."""
+    Order.objects.bulk_create(
+        Order(customer_email=f"customer{place}@example.test", shipped_at=timezone.now()) for place in range(number)
+    )
+
+
+shipped_emails = register_pattern(
+    "shipped_emails",
+    Order.objects.to_handle(),
+    run=ship,
+    label=_("Ship e-mails now"),
+    description=_(
+        "Send one e-mail for each shipped order that has had none; safe to overlap with itself. E-mails that a dead "
+        "sender left become unknown, for a person to resolve."
+    ),
+    permission="orders.ship_order",
+    action="ship-emails",
+    choices=(Choice("mode", _("Order of events"), dict(Mode.choices), Mode.SEND_FIRST.value),),
+    sample=make_shipped_orders,
+)
+
+
+@task()
+def send_shipped_emails(mode: str = Mode.SEND_FIRST.value, limit: int | None = None) -> dict[str, Any]:
+    """What the command of this name does with `--until-empty`; enqueue it as often as you like, runs may overlap."""
+    return ship(mode, limit=limit, until_empty=True).as_dict()

@@ -1,0 +1,89 @@
+"""The command of a registered pattern: an adopter's own takes two lines.
+
+class Command(PatternCommand):
+    pattern = "notify_parcels"
+"""
+
+from typing import Any, get_args
+
+from django.core.management.base import CommandError, CommandParser
+from django.db import NotSupportedError
+
+from tasks import patterns
+from tasks.commands import types
+from tasks.commands.base import OperatorCommand, Options, Report
+from tasks.locking import rowlocks
+from tasks.locking.double_checked import OnLocked
+from tasks.locking.report import SHOWN, plain
+from tasks.patterns import Pattern, RunReport
+from tasks.verdicts.words import told_lock
+
+
+class PatternCommand(OperatorCommand):
+    """Runs the pattern that `pattern` names; safe to overlap with itself, so cron may start it at any rhythm."""
+
+    pattern = ""
+    changes_data = False  # rows are handled, and nobody intervenes: no audit, but a dry run
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.help = str(patterns.get(self.pattern).description)
+
+    def add_options(self, parser: CommandParser) -> None:
+        parser.add_argument("--dry-run", action="store_true", help="Lock the same rows and let them go.")
+        parser.add_argument("--limit", type=types.count, metavar="N", help="Handle at most so many rows.")
+        parser.add_argument(
+            "--until-empty",
+            action="store_true",
+            help="Go round until nothing is left to do; bounded to some 15 s of waiting.",
+        )
+        parser.add_argument(
+            "--on-locked",
+            choices=get_args(OnLocked),
+            default="skip",
+            help="A row that somebody else holds is left to the next run (skip), left and told with who holds it "
+            "(report), or waited for up to 2 s (wait).",
+        )
+        for choice in patterns.get(self.pattern).choices:
+            meanings = " ".join(f"{value}: {meaning}" for value, meaning in choice.values.items())
+            parser.add_argument(
+                f"--{choice.name}",
+                choices=list(choice.values),
+                default=choice.default,
+                help=f"{meanings} Default: {choice.default}.".replace("%", "%%"),
+            )
+
+    def run(self, options: Options) -> Report:
+        pattern = patterns.get(self.pattern)
+        with self.chunks(options) as progress:
+            report = _run(
+                pattern,
+                on_locked=options["on_locked"],
+                limit=options["limit"],
+                until_empty=options["until_empty"],
+                dry_run=options["dry_run"],
+                progress=lambda rows: progress(rows.candidates, None),
+                **{choice.name: options[choice.name] for choice in pattern.choices},
+            )
+        holders = _holders(pattern, report) if options["on_locked"] == "report" else {}
+        told = [f"{pattern.model._meta.object_name} {key} is held: {holder}." for key, holder in holders.items()]
+        data = report.as_dict()
+        if holders:
+            data["locked"] = [{"id": plain(key), "holder": holder} for key, holder in holders.items()]
+        text = f"Dry run, nothing was changed. {report}" if options["dry_run"] else str(report)
+        return Report(data=data, text=text, problems=report.problems + told, failure=report.failure)
+
+
+def _run(pattern: Pattern, **options: Any) -> RunReport:
+    """What the database cannot do is told as it is, not as a database that cannot be reached."""
+    try:
+        return pattern.run(**options)
+    except NotSupportedError as error:
+        raise CommandError(str(error)) from error
+
+
+def _holders(pattern: Pattern, report: RunReport) -> dict[Any, str]:
+    """Who holds the rows that were left, as far as that can be told a moment later."""
+    left = report.locked[:SHOWN]
+    locks = rowlocks.lockers(pattern.model, left)
+    return {key: told_lock(locks[key]) if key in locks else "by somebody who has let go since" for key in left}

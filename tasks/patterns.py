@@ -1,0 +1,169 @@
+"""Double-checked locking for an adopter's own model: registered once, it gets a button, a command and a lab entry.
+
+    register_pattern("notify_parcels", Parcel.objects.filter(arrived=True, notified=False), notify)
+
+`PatternAdmin` puts the button on the model's page, `PatternCommand` makes the command, and the lab finds it here.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from django.db import models, transaction
+from django.utils.functional import Promise
+
+from tasks.exceptions import RowlockError
+from tasks.locking import Report, double_checked
+from tasks.locking.double_checked import UNTIL_EMPTY, OnLocked, Progress
+
+NAME = re.compile(r"[a-z][a-z0-9_]{0,62}", re.ASCII)
+Text = str | Promise
+
+_registered: dict[str, "Pattern"] = {}
+
+
+class UnknownPattern(RowlockError, LookupError):
+    """No pattern is registered under this name."""
+
+
+class RunReport(Protocol):
+    """What a run came to: `Report`, or an adopter's own."""
+
+    @property
+    def locked(self) -> list[Any]: ...
+    @property
+    def problems(self) -> list[str]: ...
+    @property
+    def failure(self) -> str: ...
+    def as_dict(self) -> dict[str, Any]: ...
+
+
+# Called with the keywords on_locked, limit, until_empty, dry_run and progress, as those of `run_of`, and the choices.
+RunPattern = Callable[..., RunReport]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Something to decide before a run: `name` is its keyword and option; each of `values` with what it means."""
+
+    name: str
+    label: Text
+    values: Mapping[str, Text]
+    default: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pattern:
+    """One registered pattern; see `register_pattern`."""
+
+    name: str
+    queryset: "models.QuerySet[Any]"
+    run: RunPattern
+    label: Text
+    description: Text
+    permission: str
+    action: str = "run-pattern"
+    choices: tuple[Choice, ...] = ()
+    sample: Callable[[int], object] | None = field(default=None, compare=False)
+
+    @property
+    def model(self) -> type[models.Model]:
+        return self.queryset.model
+
+
+def register_pattern(
+    name: str,
+    queryset: "models.QuerySet[Any]",
+    body: Callable[[Any], object] | None = None,
+    *,
+    run: RunPattern | None = None,
+    of: tuple[str, ...] = ("self",),
+    label: Text = "",
+    description: Text = "",
+    permission: str = "",
+    action: str = "run-pattern",
+    choices: tuple[Choice, ...] = (),
+    sample: Callable[[int], object] | None = None,
+) -> Pattern:
+    """Register what is done to each row that meets the criteria; best in the `tasks` module of an app.
+
+    Args:
+        name: lower-case letters, digits and underscores; unique.
+        queryset: the criteria, as `double_checked` takes them.
+        body: called with each row under its lock.
+        run: in place of `body`, the whole run, when it has a beginning and an end of its own; called with the keywords
+            on_locked, limit, until_empty, dry_run and progress, and the choices.
+        of: the tables whose rows are locked.
+        label, description: the words on the button, and what the run does.
+        permission: the right that the button asks for; by default, to change the model.
+        action: the button's `data-action`.
+        choices: what a person decides before a run; only with `run`.
+        sample: makes so many rows that meet the criteria; with it the lab can measure the pattern.
+
+    Raises ValueError for a name that is taken or misspelt, TypeError unless exactly one of `body` and `run` is given.
+    """
+    if not NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is not a pattern's name: write lower-case letters, digits and underscores.")
+    if name in _registered:
+        raise ValueError(f"A pattern is registered as {name!r} already: choose another name.")
+    if (body is None) == (run is None) or (body is not None and choices):
+        raise TypeError("Give register_pattern() either a body or a run; choices go with a run.")
+    double_checked(queryset)  # what cannot be locked is refused here and now
+    options = queryset.model._meta
+    _registered[name] = Pattern(
+        name=name,
+        queryset=queryset,
+        run=run or run_of(queryset, body, of),
+        label=label or name.replace("_", " ").capitalize(),
+        description=description,
+        permission=permission or f"{options.app_label}.change_{options.model_name}",
+        action=action,
+        choices=choices,
+        sample=sample,
+    )
+    return _registered[name]
+
+
+def get(name: str) -> Pattern:
+    """The pattern registered under `name`; raises UnknownPattern with the known ones."""
+    if name not in _registered:
+        known = ", ".join(names()) or "none"
+        raise UnknownPattern(f"No pattern is registered as {name!r}. Registered: {known}.")
+    return _registered[name]
+
+
+def names() -> list[str]:
+    """Every registered name, sorted."""
+    return sorted(_registered)
+
+
+def of_model(model: type[models.Model]) -> list[Pattern]:
+    """The patterns of one model, by name."""
+    return [_registered[name] for name in names() if _registered[name].model is model]
+
+
+def run_of(queryset: "models.QuerySet[Any]", body: Callable[[Any], object] | None, of: tuple[str, ...]) -> RunPattern:
+    """A run that calls `body` with each row; in a dry run the rows are locked and let go."""
+
+    def let_go(row: models.Model) -> None:
+        transaction.set_rollback(True, using=row._state.db)
+
+    def run(
+        *,
+        on_locked: OnLocked = "skip",
+        limit: int | None = None,
+        until_empty: bool = False,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> Report:
+        return double_checked(queryset).each(
+            let_go if dry_run or body is None else body,
+            on_locked=on_locked,
+            of=of,
+            limit=limit,
+            max_rounds=UNTIL_EMPTY if until_empty else 1,
+            progress=progress,
+        )
+
+    return run
