@@ -10,12 +10,12 @@ from django.db.models import Q
 APPS = ("tasks", "orders", "dashboard")
 
 SEE: frozenset[str] = frozenset()  # beside the right to view, which every group has on every table of ours
-OPERATE = frozenset({"requeue_task", "recover_task", "cancel_task", "pause_queue", "configure_queue"})
+OPERATE = frozenset({"requeue_task", "recover_task", "cancel_task", "pause_queue", "configure_queue", "ship_order"})
 GROUPS = {
     "Viewers": SEE,
     "Operators": OPERATE,
     "Lock administrators": OPERATE | {"signal_backend"},
-    "Account managers": SEE,
+    "Account managers": frozenset({"move_money"}),
 }
 
 

@@ -14,6 +14,14 @@ GROUP BY account.id HAVING account.balance <> coalesce(sum(entry.amount), 0)
 ORDER BY account.id LIMIT %(limit)s::int
 """
 
+MISMATCH = """
+SELECT account.id, account.balance, sums.entries
+FROM orders_account AS account CROSS JOIN LATERAL (
+    SELECT coalesce(sum(entry.amount), 0) AS entries FROM orders_entry AS entry WHERE entry.account_id = account.id
+) AS sums
+WHERE account.id = %(id)s::bigint AND account.balance <> sums.entries
+"""
+
 
 @dataclass(frozen=True)
 class Mismatch:
@@ -27,3 +35,9 @@ class Mismatch:
 def mismatches(limit: int = 100) -> list[Mismatch]:
     """The accounts that do not add up, at most `limit`, in one statement and so at one moment."""
     return [Mismatch(**row) for row in fetch(connection, MISMATCHES, {"limit": limit})]
+
+
+def mismatch_of(account_id: int) -> Mismatch | None:
+    """Whether this one account does not add up."""
+    rows = fetch(connection, MISMATCH, {"id": account_id})
+    return Mismatch(**rows[0]) if rows else None

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.db import connection
 
@@ -61,7 +62,8 @@ class Expectation:
 def expect(name: str, every: timedelta) -> None:
     """From now on a run of this command is expected so often."""
     with connection.cursor() as cursor:
-        cursor.execute(EXPECT, {"name": name, "every": every})
+        params: dict[str, Any] = {"name": name, "every": every}
+        cursor.execute(EXPECT, params)
 
 
 def expectations() -> list[Expectation]:

@@ -1,0 +1,139 @@
+"""Accounts in the admin: the ledger on the page, and forms that move money by either strategy."""
+
+from decimal import Decimal
+from typing import Any
+
+from django import forms
+from django.contrib import admin, messages
+from django.db import connection, transaction
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import get_object_or_404
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+from django.utils.translation import gettext_lazy as _
+from django.views.decorators.http import require_POST
+
+from orders import accounts, ledger
+from orders.exceptions import InvalidAmount
+from orders.models import Account
+from tasks import audit
+from tasks.admin import LockAwareAdmin
+from tasks.admin.read_only import CappedPaginator
+from tasks.admin.rights import missing, require, who
+from tasks.exceptions import RowlockError
+from tasks.locking import rowlocks
+from tasks.verdicts.words import command
+
+RIGHT = "orders.move_money"
+ENTRIES = 50
+OPERATIONS = {"deposit": _("Deposit"), "withdraw": _("Withdraw"), "transfer": _("Transfer")}
+STRATEGIES = (
+    ("pessimistic", _("Pessimistic: lock the row first, others wait")),
+    ("optimistic", _("Optimistic: compare and swap by version, start again when somebody was first")),
+)
+
+
+class MoneyForm(forms.Form):
+    """One movement of money, as a person types it."""
+
+    operation = forms.ChoiceField(label=_("Operation"), choices=OPERATIONS)
+    amount = forms.DecimalField(label=_("Amount"), help_text=_("At most two decimals, like 12.50."))
+    to_id = forms.IntegerField(label=_("To account"), required=False, min_value=1, help_text=_("For a transfer."))
+    strategy = forms.ChoiceField(label=_("Strategy"), choices=STRATEGIES)
+    reason = forms.CharField(label=_("Reason, kept in the audit"), required=False, max_length=1000)
+
+    def clean_amount(self) -> Decimal:
+        try:
+            return accounts.checked(self.cleaned_data["amount"])
+        except InvalidAmount as error:
+            raise forms.ValidationError(str(error)) from error
+
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean() or self.cleaned_data
+        if cleaned.get("operation") == "transfer" and not cleaned.get("to_id") and "to_id" not in self.errors:
+            self.add_error("to_id", _("Say to which account the money goes."))
+        return cleaned
+
+    def carry_out(self, account_id: int) -> accounts.Change:
+        """Raises AccountError, or Busy."""
+        data = self.cleaned_data
+        amount, strategy = data["amount"], data["strategy"]
+        if data["operation"] == "transfer":
+            return accounts.transfer(account_id, data["to_id"], amount, strategy=strategy)
+        operation = {"deposit": accounts.deposit, "withdraw": accounts.withdraw}[data["operation"]]
+        return operation(account_id, amount, strategy=strategy)
+
+
+@admin.register(Account)
+class AccountAdmin(LockAwareAdmin):
+    list_display = ("id", "owner", "balance")
+    list_select_related = ("owner",)
+    search_fields = ("=id", "owner__username")
+    ordering = ("-id",)
+    actions = None
+    paginator = CappedPaginator
+    show_full_result_count = False
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def get_urls(self) -> list[URLPattern]:
+        move = self.admin_site.admin_view(require_POST(self.move_view))
+        return [path("<int:account_id>/move/", move, name="orders_account_move"), *super().get_urls()]
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        require(request.user, "orders.view_account")
+        account = self.get_object(request, object_id)
+        if account is None:
+            raise Http404(_("There is no such account."))
+        return self._page(request, account, MoneyForm())
+
+    def move_view(self, request: HttpRequest, account_id: int) -> HttpResponse:
+        """Move money and show the page again; what is wrong with the form stays beside its fields."""
+        require(request.user, RIGHT)
+        account = get_object_or_404(Account.objects.select_related("owner"), pk=account_id)
+        form = MoneyForm(request.POST)
+        if not form.is_valid():
+            return self._page(request, account, form, status=400)
+        try:
+            change = self._move(request, account_id, form)
+        except RowlockError as error:
+            messages.error(request, str(error))
+        else:
+            told = {"balance": change.balances[account_id], "retries": change.retries}
+            messages.success(request, _("Done: the balance is %(balance)s, after %(retries)s retries.") % told)
+        return HttpResponseRedirect(reverse("admin:orders_account_change", args=[account_id]))
+
+    @staticmethod
+    def _move(request: HttpRequest, account_id: int, form: MoneyForm) -> accounts.Change:
+        with transaction.atomic():
+            change = form.carry_out(account_id)
+            changes = [
+                audit.Change(f"account:{id}", version - 1, version) for id, version in sorted(change.versions.items())
+            ]
+            action = f"{form.cleaned_data['operation']} {form.cleaned_data['amount']}"
+            audit.record(connection, who(request.user), action, changes, form.cleaned_data["reason"])
+        return change
+
+    def _page(self, request: HttpRequest, account: Account, form: MoneyForm, status: int = 200) -> HttpResponse:
+        context = {
+            **self.admin_site.each_context(request),
+            "title": _("Account %(id)s") % {"id": account.pk},
+            "opts": self.opts,
+            "account": account,
+            "entries": account.entries.order_by("-id")[:ENTRIES],
+            "mismatch": ledger.mismatch_of(account.pk),
+            "form": form,
+            "transfer_command": command("transfer", str(account.pk), "TO", "AMOUNT"),
+            "missing_right": missing(request.user, RIGHT),
+            "lock": rowlocks.lockers(Account, [account.pk]).get(account.pk),
+        }
+        return TemplateResponse(request, "admin/orders/account/change_form.html", context, status=status)

@@ -1,0 +1,148 @@
+"""Any model in the admin with the picture of its locks: who holds each row, and edits that overwrite nobody."""
+
+from typing import Any
+
+from django import forms
+from django.contrib import admin, messages
+from django.contrib.admin.utils import unquote
+from django.contrib.admin.views.main import ChangeList
+from django.core.exceptions import FieldDoesNotExist, ValidationError
+from django.db import DatabaseError, models
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.utils.translation import gettext_lazy as _
+
+from tasks.exceptions import StaleVersion
+from tasks.locking import rowlocks, update_if_unchanged
+from tasks.locking.errors import is_lock_not_available
+from tasks.locking.rowlocks import Hold, RowLock
+from tasks.verdicts.words import told_lock
+
+VERDICTS = {
+    Hold.HELD: _("Row locked"),
+    Hold.UNCERTAIN: _("Row locked, holder uncertain"),
+    Hold.TOUCHED: _("Touched"),
+}
+
+
+class LockAwareList(ChangeList):
+    """The list, each row with its lock, looked up once for the whole page."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        self.result_list = list(self.result_list)
+        locks = rowlocks.lockers(self.model, [row.pk for row in self.result_list])
+        for row in self.result_list:
+            row.lock = locks.get(row.pk)
+
+
+class SeenVersionForm(forms.ModelForm):
+    """Carries the version that the person saw; refuses, saying what is different, when the row has moved on."""
+
+    seen_version = forms.IntegerField(widget=forms.HiddenInput)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["seen_version"].initial = self.instance.version
+        if self.instance.pk is None:
+            del self.fields["seen_version"]
+
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean() or self.cleaned_data
+        if self.instance.pk is not None and "seen_version" in cleaned:
+            self._refuse_if_moved_on(cleaned)
+        return cleaned
+
+    def _refuse_if_moved_on(self, cleaned: dict[str, Any]) -> None:
+        now = type(self.instance)._base_manager.filter(pk=self.instance.pk).first()
+        if now is None:
+            raise ValidationError(_("This row was deleted by somebody else meanwhile."))
+        if now.version == cleaned["seen_version"]:
+            return
+        differences = [
+            _("%(field)s is %(now)s now, and you wrote %(yours)s")
+            % {"field": name, "now": value, "yours": cleaned[name]}
+            for name in self._meta.fields or ()
+            if name in cleaned and name != "seen_version" and (value := getattr(now, name)) != cleaned[name]
+        ]
+        told = {"seen": cleaned["seen_version"], "now": now.version}
+        changed = _("Somebody changed this row since you opened it (version %(seen)s, now %(now)s).") % told
+        advice = _("Nothing was saved; open it again and decide again.")
+        raise ValidationError([changed, *differences, advice])
+
+
+class LockAwareAdmin(admin.ModelAdmin):
+    """A ModelAdmin whose list shows holder, verdict and version, and whose form saves only over the version it showed.
+
+    Works for any model whose primary key is a plain column; the version and the guarded form need an integer field
+    `version` (see `tasks.locking.VersionedModel`).
+    """
+
+    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
+        if self.is_versioned and self.form is forms.ModelForm:
+            kwargs["form"] = SeenVersionForm
+        return super().get_form(request, obj, change=change, **kwargs)
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """The form's own fields, and the version that was seen where there is something to change."""
+        fieldsets = super().get_fieldsets(request, obj)
+        names = [name for _title, options in fieldsets for name in options["fields"]]
+        is_editable = obj is not None and self.is_versioned and self.has_change_permission(request, obj)
+        if is_editable and "seen_version" not in names:
+            return [*fieldsets, (None, {"fields": ("seen_version",)})]
+        return fieldsets
+
+    def get_list_display(self, request: HttpRequest) -> list[Any]:
+        columns = list(super().get_list_display(request))
+        extra = ["verdict", "holder", *(["row_version"] if self.is_versioned else [])]
+        return columns + [name for name in extra if name not in columns]
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return LockAwareList
+
+    @property
+    def is_versioned(self) -> bool:
+        try:
+            return isinstance(self.model._meta.get_field("version"), models.IntegerField)
+        except FieldDoesNotExist:
+            return False
+
+    @admin.display(description=_("verdict"))
+    def verdict(self, row: Any) -> Any:
+        lock: RowLock | None = row.lock
+        return VERDICTS[lock.hold] if lock else _("Free")
+
+    @admin.display(description=_("holder"))
+    def holder(self, row: Any) -> str:
+        return told_lock(row.lock) if row.lock else ""
+
+    @admin.display(description=_("version"), ordering="version")
+    def row_version(self, row: Any) -> str:
+        return f"v{row.version}"
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        """Write only what the person changed, and only over the version that the form showed."""
+        if not change or not self.is_versioned:
+            super().save_model(request, obj, form, change)
+            return
+        obj.version = form.cleaned_data["seen_version"]
+        update_if_unchanged(obj, **{name: getattr(obj, name) for name in form.changed_data if name != "seen_version"})
+
+    def changeform_view(
+        self, request: HttpRequest, object_id: str | None = None, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        """The stock view; who comes a moment too late, or meets a locked row, is told so and loses nothing."""
+        try:
+            return super().changeform_view(request, object_id, form_url, extra_context)
+        except StaleVersion as error:
+            messages.error(request, str(error))
+        except DatabaseError as error:
+            if not is_lock_not_available(error):
+                raise
+            told = {"holder": self._told_holder(object_id)}
+            messages.error(request, _("The row is busy: %(holder)s. Nothing was saved; try again.") % told)
+        return HttpResponseRedirect(request.get_full_path())
+
+    def _told_holder(self, object_id: str | None) -> Any:
+        key = self.model._meta.pk.to_python(unquote(object_id or ""))
+        lock = rowlocks.lockers(self.model, [key]).get(key)
+        return told_lock(lock) if lock else _("another session held it until a moment ago")

@@ -1,0 +1,109 @@
+"""Accounts in the admin: the ledger on the page, money moved by form, rights, and what is wrong said beside it."""
+
+from decimal import Decimal
+
+import pytest
+from django.contrib.auth.models import User
+
+from orders import accounts
+from orders.models import Account
+from tasks.models import Intervention
+from tests.people import client_of
+from tests.sessions import session
+
+pytestmark = pytest.mark.django_db
+LIST = "/admin/orders/account/"
+
+
+@pytest.fixture
+def rich() -> Account:
+    return opened(Decimal(100))
+
+
+@pytest.fixture
+def poor() -> Account:
+    return opened(Decimal(1))
+
+
+def opened(balance: Decimal) -> Account:
+    account = Account.objects.create(owner=User.objects.create_user(f"owner of {balance}"))
+    accounts.deposit(account.pk, balance)
+    return account
+
+
+def move(account: Account, group: str = "Account managers", **form: object):
+    form = {"operation": "deposit", "amount": "12.50", "strategy": "pessimistic", **form}
+    return client_of(group).post(f"{LIST}{account.pk}/move/", form, follow=True)
+
+
+def balance(account: Account) -> Decimal:
+    return Account.objects.get(pk=account.pk).balance
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_list_shows_balance_verdict_holder_and_version(rich: Account, poor: Account) -> None:
+    with session("psql of anna") as holder:
+        holder.execute("SELECT 1 FROM orders_account WHERE id = %s FOR UPDATE", [poor.pk])
+        page = client_of("Viewers").get(LIST).content.decode()
+        pid = holder.info.backend_pid
+    locked, free = page.split("<tbody>")[1].split("</tr>")[:2]
+    assert f'Row locked</td><td class="field-holder">Held by pid {pid} (psql of anna)' in locked
+    assert "100.00" in free
+    assert "Free" in free
+    assert "v2" in free
+
+
+def test_the_page_shows_the_ledger_and_whether_it_adds_up(rich: Account) -> None:
+    client = client_of("Viewers")
+    assert "The sum of the entries is the balance." in client.get(f"{LIST}{rich.pk}/change/").content.decode()
+    Account.objects.filter(pk=rich.pk).update(balance=Decimal(70))
+    assert "The entries sum to 100.00" in client.get(f"{LIST}{rich.pk}/change/").content.decode()
+
+
+@pytest.mark.parametrize("strategy", ["pessimistic", "optimistic"])
+@pytest.mark.parametrize(("operation", "left"), [("deposit", "112.50"), ("withdraw", "87.50"), ("transfer", "87.50")])
+def test_money_moves_and_the_audit_knows(
+    rich: Account, poor: Account, strategy: str, operation: str, left: str
+) -> None:
+    page = move(rich, operation=operation, strategy=strategy, to_id=poor.pk, reason="refund")
+    assert f"the balance is {left}" in page.content.decode()
+    assert balance(rich) == Decimal(left)
+    assert balance(poor) == (Decimal("13.50") if operation == "transfer" else 1)
+    row = Intervention.objects.get(target=f"account:{rich.pk}")
+    assert (row.actor, row.source, row.action, row.reason) == ("anna", "page", f"{operation} 12.50", "refund")
+
+
+@pytest.mark.parametrize("group", ["Viewers", "Operators", "Lock administrators"])
+def test_only_account_managers_move_money(rich: Account, group: str) -> None:
+    answer = move(rich, group)
+    assert answer.status_code == 403
+    assert "Account managers" in answer.content.decode()
+    assert balance(rich) == 100
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"amount": "0"}, "not positive"),
+        ({"amount": "0.001"}, "more than two decimals"),
+        ({"amount": "ten"}, "Enter a number"),
+        ({"operation": "transfer"}, "to which account"),
+        ({"operation": "steal"}, "not one of the available choices"),
+        ({"strategy": "hope"}, "not one of the available choices"),
+    ],
+)
+def test_a_wrong_form_is_shown_again_with_what_is_wrong(rich: Account, wrong: dict[str, str], said: str) -> None:
+    answer = move(rich, **wrong)
+    assert answer.status_code == 400
+    assert said in answer.content.decode()
+    assert balance(rich) == 100
+
+
+def test_what_the_balance_does_not_cover_is_refused_in_words(rich: Account) -> None:
+    assert "does not cover" in move(rich, operation="withdraw", amount="100.01").content.decode()
+    assert balance(rich) == 100
+    assert not Intervention.objects.exists()
+
+
+def test_the_form_answers_no_get(rich: Account) -> None:
+    assert client_of("Account managers").get(f"{LIST}{rich.pk}/move/").status_code == 405
