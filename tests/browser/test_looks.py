@@ -1,9 +1,14 @@
 """Each page in both themes, wide and narrow: accessible, within the screen, and nothing from elsewhere or inline."""
 
+from decimal import Decimal
+
 import pytest
 from axe_playwright_python.sync_playwright import Axe
+from django.contrib.auth.models import User
 from playwright.sync_api import Page
 
+from orders import accounts
+from orders.models import Account
 from tasks.models import Attempt, Queue, RefusedWrite
 from tests.tasks import rows
 
@@ -46,8 +51,16 @@ def addresses(failed) -> dict[str, str]:
         "queues": "/admin/tasks/queue/",
         "workers": "/admin/tasks/worker/",
         "locks": "/admin/ops/locks/",
+        "accounts": "/admin/orders/account/",
+        "account": f"/admin/orders/account/{account().pk}/change/",
         "models": "/admin/",
     }
+
+
+def account() -> Account:
+    account = Account.objects.create(owner=User.objects.create_user("owner"))
+    accounts.deposit(account.pk, Decimal(100))
+    return account
 
 
 def assert_accessible(page: Page) -> None:
@@ -68,7 +81,7 @@ def assert_nothing_inline(page: Page) -> None:
 @pytest.mark.parametrize("size", ["wide", "narrow"])
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_every_page_is_accessible_and_fits(visit, addresses, theme, size):
-    visitor = visit("Operators", theme=theme, size=size)
+    visitor = visit("Operators", "Account managers", theme=theme, size=size)
     for address in addresses.values():
         page = visitor.open(address)
         assert_accessible(page)
@@ -93,7 +106,7 @@ def test_the_login_is_accessible_and_lets_in(visit, theme, django_user_model):
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("size", ["wide", "narrow"])
 def test_the_preview_is_accessible(visit, failed, theme, size):
-    page = visit("Operators", theme=theme, size=size).open(f"{LIST}{failed.pk}/")
+    page = visit("Operators", "Account managers", theme=theme, size=size).open(f"{LIST}{failed.pk}/")
     page.locator("button[data-action=cancel]").click()
     page.wait_for_selector("form.confirm")
     assert_accessible(page)
