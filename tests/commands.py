@@ -11,7 +11,7 @@ from typing import Any
 
 from django.conf import settings
 from django.core.management import get_commands, load_command_class
-from django.core.management.base import CommandError
+from django.core.management.base import BaseCommand, CommandError
 from django.db import connection
 
 from tests.databases import named
@@ -33,8 +33,12 @@ class Outcome:
 
 def run(name: str, *argv: object) -> Outcome:
     """Run a command as `manage.py` does, but inside the test's own transaction and connection."""
+    return run_command(load_command_class(get_commands()[name], name), *argv, name=name)
+
+
+def run_command(command: BaseCommand, *argv: object, name: str = "command") -> Outcome:
+    """The same with a command that no installed app has."""
     out, err = io.StringIO(), io.StringIO()
-    command = load_command_class(get_commands()[name], name)
     command._called_from_command_line = True
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:

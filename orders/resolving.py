@@ -1,0 +1,117 @@
+"""E-mails of unknown fate: what a person decides about them, from the page or by command.
+
+Whether the customer has the e-mail only the mail server's log can tell, by its Message-ID. So a person looks there, and
+says `resend` (it may then arrive twice) or `sent` (if it was not, it never arrives).
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from django.db import connection
+from django.utils.translation import gettext_lazy as _
+
+from orders.models import Order
+from tasks import audit
+from tasks.actions import short_waits
+from tasks.audit import Change, Who
+from tasks.clock import StatementTimestamp
+
+CHUNK = 1000
+
+
+class Decision(StrEnum):
+    """What a person says of an e-mail of unknown fate."""
+
+    RESEND = "resend"
+    SENT = "sent"
+
+
+CONSEQUENCES = {
+    Decision.RESEND: _("send it again: the customer may get it twice, with the same Message-ID"),
+    Decision.SENT: _("take it as sent: if it never went out, the customer gets none"),
+}
+COLUMNS: dict[Decision, dict[str, Any]] = {
+    Decision.RESEND: {"email_state": Order.EmailState.NONE, "email_owner": "", "email_next_at": None},
+    Decision.SENT: {"email_state": Order.EmailState.SENT, "shipped_email_sent": True},
+}
+
+
+class Refusal(NamedTuple):
+    """Why an order was left as it is: a code for scripts, a sentence for people."""
+
+    code: str
+    sentence: str
+
+
+@dataclass
+class Resolution:
+    """What became of the orders: ids that were resolved, and the refusal of each that was not."""
+
+    resolved: list[int] = field(default_factory=list)
+    refused: dict[int, Refusal] = field(default_factory=dict)
+
+
+def resolve(
+    ids: Iterable[int],
+    decision: Decision,
+    who: Who,
+    *,
+    reason: str = "",
+    versions: Mapping[int, int] | None = None,
+    dry_run: bool = False,
+) -> Resolution:
+    """Decide about orders whose e-mail is of unknown fate; all others, and locked ones, are refused.
+
+    `versions`: the version of each order that the person saw; one that has moved on is refused. Each order that is
+    resolved leaves one intervention in the same transaction. A dry run does all of it and rolls back.
+    """
+    chosen = list(dict.fromkeys(ids))
+    resolution = Resolution()
+    for start in range(0, len(chosen), CHUNK):
+        with short_waits(rollback=dry_run):
+            _resolve_chunk(chosen[start : start + CHUNK], decision, who, reason, versions or {}, resolution)
+    return resolution
+
+
+def _resolve_chunk(
+    ids: list[int], decision: Decision, who: Who, reason: str, versions: Mapping[int, int], resolution: Resolution
+) -> None:
+    rows = Order.objects.filter(pk__in=ids).order_by("pk").select_for_update(no_key=True, skip_locked=True)
+    locked = {order.pk: order for order in rows}
+    missing = [pk for pk in ids if pk not in locked]
+    existing = set(Order.objects.filter(pk__in=missing).values_list("pk", flat=True)) if missing else set()
+    for pk in ids:
+        refusal = _refusal(locked.get(pk), pk in existing, versions.get(pk))
+        if refusal:
+            resolution.refused[pk] = refusal
+    passed = [order for pk, order in locked.items() if pk not in resolution.refused]
+    _write(passed, decision, who, reason)
+    resolution.resolved += [order.pk for order in passed]
+
+
+def _refusal(order: Order | None, is_there: bool, seen: int | None) -> Refusal | None:
+    if order is None:
+        if is_there:
+            return Refusal("locked", "another session holds its row at this moment; try again")
+        return Refusal("missing", "there is no such order")
+    if seen not in (None, order.version):
+        return Refusal(
+            "changed", f"it changed since you looked (version {seen}, now {order.version}): its e-mail is "
+            f"{order.email_state} now; look again"
+        )  # fmt: skip
+    if order.email_state != Order.EmailState.UNKNOWN or order.shipped_email_sent:
+        state = Order.EmailState.SENT if order.shipped_email_sent else order.email_state
+        return Refusal("known", f"the fate of its e-mail is not unknown but `{state}`; nothing is to be resolved")
+    return None
+
+
+def _write(orders: list[Order], decision: Decision, who: Who, reason: str) -> None:
+    if not orders:
+        return
+    rows = Order.objects.filter(pk__in=[order.pk for order in orders])
+    rows.update(email_since=StatementTimestamp(), **COLUMNS[decision])
+    versions = dict(rows.values_list("pk", "version"))
+    changes = [Change(f"order:{order.pk}", order.version, versions[order.pk]) for order in orders]
+    audit.record(connection, who, f"resolve-email as={decision.value}", changes, reason)
