@@ -14,15 +14,13 @@ import threading
 import time
 
 import psycopg
-from django.db import close_old_connections, reset_queries, transaction
-from django.db import connection as handler_connection
+from django.db import close_old_connections, reset_queries
 
 from tasks import claims, conf, presence, registry, transitions
 from tasks.claims import STRATEGIES, Claim, Claimer
 from tasks.declaration import PostgresTask
-from tasks.exceptions import Convicted, LostClaim
-from tasks.transitions import Ending
-from tasks.worker import registration, runner
+from tasks.exceptions import Convicted
+from tasks.worker import holding, registration, runner
 from tasks.worker.batch import BatchSize
 from tasks.worker.options import Allowance, Options
 from tasks.worker.outbox import FLUSH_SECONDS, Outbox
@@ -36,12 +34,6 @@ CHECK_SECONDS = 5.0
 LEAVE_SECONDS = 3.0
 # Exit statuses that the supervisor understands.
 DONE, ID_TAKEN, RETIRED = 0, 81, 82
-
-HOLD_ROW = """
-SELECT 1 FROM tasks_task
-WHERE id = %(id)s::bigint AND claimed_by = %(worker_id)s::text AND attempt = %(attempt)s::int
-FOR NO KEY UPDATE
-"""
 
 
 class Child:
@@ -63,6 +55,7 @@ class Child:
         self.claimer = Claimer(worker_id, options.queues)
         self.size = BatchSize(maximum=options.largest_batch)
         self.is_stopping = False
+        self.conviction: Convicted | None = None
         self.is_done = threading.Event()
         self.is_running_batch = threading.Event()
         self.checked_at = time.monotonic()
@@ -80,6 +73,8 @@ class Child:
         companion.start()
         try:
             self.loop()
+            if self.conviction is not None:
+                raise self.conviction
             return DONE
         except Convicted as error:
             logger.warning("%s Its work is dropped; it starts again under a new id.", error)
@@ -198,31 +193,17 @@ class Child:
     def execute(self, claim: Claim, task: PostgresTask) -> None:
         """Run one task; its ending is in the outbox before the page says that it is over."""
         if self.strategy.holds_row:
-            ending = runner.run(claim, task, self.worker_id, lambda work: self._hold_row(claim, work))
+            ending = runner.run(claim, task, self.worker_id, lambda work: holding.run(claim, self.worker_id, work))
             if ending.failure:
                 self.outbox.add(ending)
+            else:
+                self.page.add(COMPLETED, 1)
         else:
             ending = runner.run(claim, task, self.worker_id, runner.plainly)
             self.outbox.add(ending)
         self.page.end()
         if task.durable:
             self.flush()
-
-    def _hold_row(self, claim: Claim, work: runner.Work) -> str | None:
-        """The pessimistic strategy: the row stays locked through the work and is completed in the same transaction."""
-        params: dict[str, int | str] = {"id": claim.id, "worker_id": self.worker_id, "attempt": claim.attempt}
-        started = time.monotonic()
-        with transaction.atomic(durable=True):
-            with handler_connection.cursor() as cursor:
-                cursor.execute(HOLD_ROW, params)
-                if cursor.fetchone() is None:
-                    raise LostClaim(f"Task {claim.id} was taken from worker {self.worker_id} before it began.")
-            return_value = work()
-            ending = Ending(claim.id, claim.version, claim.attempt, started, time.monotonic(), return_value)
-            if transitions.flush(handler_connection, self.worker_id, [ending]).refused:
-                raise LostClaim(f"Task {claim.id} was taken from worker {self.worker_id} while it ran.")
-        self.page.add(COMPLETED, 1)
-        return return_value
 
     def flush(self) -> None:
         """Write what has ended; what cannot be written now stays in the outbox."""
@@ -282,7 +263,8 @@ class Child:
             if self.is_running_batch.is_set() and not self.is_done.wait(FLUSH_SECONDS):
                 try:
                     self._keep_session()
-                except Convicted:
+                except Convicted as error:
+                    self.conviction = error
                     self.is_stopping = True
                 except psycopg.Error as error:
                     logger.warning("worker %s, while a task runs: %s", self.worker_id, str(error).strip())
