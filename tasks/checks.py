@@ -17,6 +17,7 @@ from django.db.migrations.loader import MigrationLoader
 from psycopg.conninfo import conninfo_to_dict
 
 from tasks import conf
+from tasks.locking.leases import backends
 
 HOME = Path(__file__).resolve().parent.parent  # where our apps stand side by side
 OUR_APPS = ("dashboard", "orders", "tasks")
@@ -27,7 +28,7 @@ ABOVE_ZERO = ("LEASE_SECONDS", "SWEEP_SECONDS", "MAX_ATTEMPTS", "MAX_ARGUMENT_BY
 
 def check_backend(alias: str, options: Mapping[str, Any]) -> list[CheckMessage]:
     """What can be told without a query of one backend in TASKS and of what it stands on."""
-    return [*_options(alias, options), *_database(), *_direct_url(), *_settings(), *_app_names()]
+    return [*_options(alias, options), *_database(), *_direct_url(), *_settings(), *_lock_backend(), *_app_names()]
 
 
 def _options(alias: str, options: Mapping[str, Any]) -> Iterator[CheckMessage]:
@@ -50,7 +51,7 @@ def _direct_url() -> Iterator[CheckMessage]:
     database = connection.settings_dict
     url = conf.get("DIRECT_DATABASE_URL")
     if not url:
-        if str(database.get("PORT")) == POOLER_PORT or database.get("DISABLE_SERVER_SIDE_CURSORS"):
+        if _seems_pooled():
             yield Warning(
                 "DATABASE_URL seems to lead through a pooling proxy, and DIRECT_DATABASE_URL is not set.",
                 hint="Without a direct way workers are not woken at once, and a dead one is known only when its "
@@ -75,6 +76,11 @@ def _direct_url() -> Iterator[CheckMessage]:
         )
 
 
+def _seems_pooled() -> bool:
+    database = connection.settings_dict
+    return str(database.get("PORT")) == POOLER_PORT or bool(database.get("DISABLE_SERVER_SIDE_CURSORS"))
+
+
 def _settings() -> Iterator[CheckMessage]:
     for key in sorted(set(getattr(settings, "ROWLOCK", {})) - set(conf.SETTINGS)):
         known = ", ".join(sorted(conf.SETTINGS))
@@ -95,6 +101,22 @@ def _problem(key: str, value: Any) -> str | None:
     if key == "MAX_ATTEMPTS" and (not isinstance(value, int) or value > MOST_ATTEMPTS):
         return f"MAX_ATTEMPTS is {value!r}, not a whole number from 1 to {MOST_ATTEMPTS}."
     return None
+
+
+def _lock_backend() -> Iterator[CheckMessage]:
+    backend = conf.get("LOCK_BACKEND")
+    if problem := backends.problem_of(backend):
+        yield Error(
+            problem,
+            hint="Set ROWLOCK_LOCK_BACKEND to 'lease', 'advisory', or with REDIS_URL 'redis'.",
+            id="rowlock.E007",
+        )
+    if backend == backends.ADVISORY and not conf.get("DIRECT_DATABASE_URL") and _seems_pooled():
+        yield Error(
+            "Advisory locks belong to a database session, and DATABASE_URL seems to lead through a pooling proxy.",
+            hint="Set DIRECT_DATABASE_URL to the same database past the proxy, or ROWLOCK_LOCK_BACKEND to 'lease'.",
+            id="rowlock.E008",
+        )
 
 
 def _app_names() -> Iterator[CheckMessage]:
