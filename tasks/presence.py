@@ -32,9 +32,11 @@ SELECT extract(epoch FROM pg_postmaster_start_time())::text || '/'
 FROM pg_stat_bgwriter
 """
 
-# The first epoch ever seen gives no grace: before it, no session can have been lost in a restart.
+# The first epoch ever seen gives no grace: before it, no session can have been lost in a restart. One that is known is
+# not even locked: a worker that comes back must not wait for the end of a sweep.
 SEE_EPOCH = """
-INSERT INTO tasks_epoch (id, token, first_seen_at) VALUES (1, %(token)s::text, to_timestamp(0))
+INSERT INTO tasks_epoch (id, token, first_seen_at)
+SELECT 1, %(token)s::text, to_timestamp(0) WHERE NOT EXISTS (SELECT FROM tasks_epoch WHERE token = %(token)s::text)
 ON CONFLICT (id) DO UPDATE SET token = excluded.token, first_seen_at = clock_timestamp()
 WHERE tasks_epoch.token <> excluded.token
 """
@@ -48,10 +50,15 @@ SET presence_epoch = %(token)s::text, missing_since = NULL, heartbeat_at = clock
 WHERE id = %(id)s::text AND stopped_at IS NULL
 """
 
+# A row that somebody has locked is left as it is and its worker not called convicted; the others must not wait for it.
 BEAT = """
-UPDATE tasks_worker SET heartbeat_at = clock_timestamp()
-WHERE id = ANY(%(ids)s::text[]) AND stopped_at IS NULL
-RETURNING id
+WITH free AS MATERIALIZED (
+    SELECT id FROM tasks_worker WHERE id = ANY(%(ids)s::text[]) AND stopped_at IS NULL
+    FOR NO KEY UPDATE SKIP LOCKED
+), beaten AS (
+    UPDATE tasks_worker AS worker SET heartbeat_at = clock_timestamp() FROM free WHERE worker.id = free.id
+)
+SELECT id FROM tasks_worker WHERE id = ANY(%(ids)s::text[]) AND stopped_at IS NULL
 """
 
 # `objid` is unsigned: the key -5 stands there as 4294967291.

@@ -24,17 +24,29 @@ ELECT = """
 SELECT pg_try_advisory_xact_lock(hashtext('rowlock:sweep'), hashtext(current_schema())) AS elected
 """
 
+# None of these waits for a worker's row: one that somebody has locked must not stop the sweep of all others.
 SUSPECT = """
-UPDATE tasks_worker SET missing_since = clock_timestamp()
-WHERE id = ANY(%(ids)s::text[]) AND missing_since IS NULL AND stopped_at IS NULL
+WITH free AS MATERIALIZED (
+    SELECT id FROM tasks_worker WHERE id = ANY(%(ids)s::text[]) AND missing_since IS NULL AND stopped_at IS NULL
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE tasks_worker AS worker SET missing_since = clock_timestamp() FROM free WHERE worker.id = free.id
 """
 TRUST = """
-UPDATE tasks_worker SET missing_since = NULL WHERE id = ANY(%(ids)s::text[]) AND missing_since IS NOT NULL
+WITH free AS MATERIALIZED (
+    SELECT id FROM tasks_worker WHERE id = ANY(%(ids)s::text[]) AND missing_since IS NOT NULL
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE tasks_worker AS worker SET missing_since = NULL FROM free WHERE worker.id = free.id
 """
-
 STOP = """
-UPDATE tasks_worker SET stopped_at = clock_timestamp(), stop_reason = %(reason)s::text, current_task_id = NULL
-WHERE id = ANY(%(ids)s::text[]) AND stopped_at IS NULL
+WITH free AS MATERIALIZED (
+    SELECT id FROM tasks_worker WHERE id = ANY(%(ids)s::text[]) AND stopped_at IS NULL
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE tasks_worker AS worker
+SET stopped_at = clock_timestamp(), stop_reason = %(reason)s::text, current_task_id = NULL
+FROM free WHERE worker.id = free.id
 """
 
 # Looked at again here: a heartbeat or a return of presence since the look acquits. A locked row is being written by
@@ -76,7 +88,7 @@ UPDATE tasks_task AS task SET
     claimed_by = NULL,
     run_after = CASE WHEN lost.has_attempts
                      THEN clock_timestamp() + make_interval(secs =>
-                        CASE WHEN task.attempt <= 1 THEN 0 ELSE least(60, power(2, task.attempt - 2)) END)
+                        CASE WHEN task.attempt <= 1 THEN 0 ELSE least(60, power(2, least(task.attempt, 10) - 2)) END)
                      ELSE task.run_after END,
     finished_at = CASE WHEN lost.has_attempts THEN NULL ELSE clock_timestamp() END
 FROM lost WHERE task.id = lost.id
@@ -237,7 +249,10 @@ def _convict(connection: Connection, condemned: list[WorkerState]) -> list[str]:
             "missing": [state.missing_since for state in condemned],
         },
     )
+    ids = [row["id"] for row in convicted]
     for state in condemned:
+        if state.id not in ids:
+            continue
         logger.warning(
             "worker %s (%s, pid %s) is dead: %s",
             state.id,
@@ -247,7 +262,7 @@ def _convict(connection: Connection, condemned: list[WorkerState]) -> list[str]:
             if state.is_presence_lost
             else f"silent for {state.heartbeat_age_seconds:.0f} s",
         )
-    return [row["id"] for row in convicted]
+    return ids
 
 
 def _take_back(

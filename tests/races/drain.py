@@ -64,6 +64,7 @@ def drain(
     ledger: Ledger,
     *,
     strategy: str = "skip_locked",
+    queues: list[str] | None = None,
     limit: int = 10,
     until: threading.Event | None = None,
     commit_seconds: float = 0.0,
@@ -72,7 +73,7 @@ def drain(
 
     `commit_seconds`: how long a claim takes to commit, so that others cannot see it yet.
     """
-    claimer, completed = Claimer(worker_id), 0
+    claimer, completed = Claimer(worker_id, queues), 0
     while True:
         is_last = until is None or until.is_set()
         with connection.transaction() if commit_seconds else nullcontext():

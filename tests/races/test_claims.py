@@ -16,6 +16,8 @@ from tests.tasks.claiming import STRATEGIES
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
+QUEUES = ["a", "b", "c"]
+
 
 @pytest.fixture
 def ledger():
@@ -27,8 +29,8 @@ def enqueue(count: int, *, keys: int = 0) -> None:
     Task.objects.bulk_create(
         Task(
             task_path=rows.NOTHING,
-            queue_name=f"q{number % 3}",
-            priority=number % 3,
+            queue_name=QUEUES[number % 3],
+            priority=number // 3 % 3,
             ordering_key=f"k{number % keys}" if keys else None,
         )
         for number in range(count)
@@ -47,6 +49,18 @@ def test_every_task_runs_once_and_keys_one_at_a_time_and_in_order(mix, ledger):
         completed = at_once(*works)
     assert sum(completed) == Task.objects.completed().count() == 300
     assert (ledger.repeated(), ledger.overlaps(), ledger.inversions()) == ([], [], [])
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_workers_that_serve_their_queues_in_different_orders_do_not_deadlock(strategy, ledger):
+    enqueue(400)
+    with worker_sessions(6) as connections:
+        works = [
+            partial(drain, connection, f"w{number}", ledger, strategy=strategy, queues=random.sample(QUEUES, 3))
+            for number, connection in enumerate(connections)
+        ]
+        assert sum(at_once(*works)) == 400
+    assert ledger.repeated() == []
 
 
 def test_eight_workers_on_a_few_keys(ledger):
