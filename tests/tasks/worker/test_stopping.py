@@ -1,0 +1,111 @@
+"""Asked to stop: no new claim, what runs may finish, what has not begun is given back, nothing stays behind."""
+
+import signal
+
+import pytest
+
+from tests.tasks.worker_app import tasks as handlers
+from tests.waiting import wait_until
+
+STOPS = [signal.SIGTERM, signal.SIGINT]
+
+
+@pytest.mark.parametrize("number", STOPS)
+def test_the_first_signal_finishes_what_runs_and_gives_back_the_rest(database, ledger, start_worker, number):
+    with database.connection.transaction():
+        database.enqueue(handlers.quick, count=600)
+        [running] = database.enqueue(handlers.work, 1.5)
+        behind = database.enqueue(handlers.work, count=50)
+    worker = start_worker()
+    wait_until(lambda: ledger.effects(running))
+    worker.send_all(number)  # as Ctrl-C does
+    assert worker.wait() == 0
+    assert database.task(running).status == "COMPLETED"
+    assert ledger.count() == 1
+    given_back = [database.task(task_id) for task_id in behind]
+    assert {(task.status, task.attempt, task.claimed_by) for task in given_back} == {("READY", 0, None)}
+    assert database.rows("SELECT stop_reason FROM tasks_worker") == [("stopped",)]
+    assert worker.report() == {"claimed": 651, "completed": 601, "failed": 0, "refused": 0}
+
+
+def test_nothing_is_claimed_a_second_after_the_signal(database, ledger, start_worker):
+    database.enqueue(handlers.work, 0.02, count=2000)
+    worker = start_worker("--concurrency", 2)
+    wait_until(lambda: ledger.count() > 20)
+    stopped_at = ledger.now()
+    assert worker.stop() == 0
+    assert (max(effect.began for effect in ledger.effects()) - stopped_at).total_seconds() < 1
+    statuses = database.statuses()
+    assert set(statuses) == {"COMPLETED", "READY"}
+    assert statuses["COMPLETED"] == ledger.count() == worker.report()["completed"]
+    assert database.value("SELECT max(attempt) FROM tasks_task WHERE status = 'READY'") == 0
+
+
+def test_a_task_that_outlasts_the_grace_period_is_given_back(database, ledger, start_worker):
+    [task_id] = database.enqueue(handlers.work, 600.0)
+    worker = start_worker(ROWLOCK_GRACE_SECONDS=1)
+    wait_until(lambda: ledger.effects(task_id))
+    assert worker.stop() == 0
+    task = database.task(task_id)
+    assert (task.status, task.attempt, task.max_attempts) == ("READY", 1, 6)
+    assert database.outcomes(task_id) == ["released"]
+    assert not worker.members()
+
+
+@pytest.mark.parametrize("number", STOPS)
+def test_the_second_signal_ends_at_once(database, ledger, start_worker, number):
+    [task_id] = database.enqueue(handlers.work, 600.0)
+    worker = start_worker()
+    wait_until(lambda: ledger.effects(task_id))
+    worker.send(number)
+    worker.wait_until_it_says("stopping")
+    worker.send(number)
+    assert worker.wait(seconds=3) == 128 + number
+    assert database.task(task_id).status == "READY"
+    assert database.outcomes(task_id) == ["released"]
+    assert not worker.members()
+
+
+def test_an_idle_worker_stops_in_order(database, start_worker):
+    worker = start_worker("--concurrency", 2)
+    wait_until(lambda: database.value("SELECT count(*) FROM tasks_worker") == 2)
+    worker.send(signal.SIGTERM)
+    assert worker.wait(seconds=3) == 0
+    assert database.rows("SELECT stop_reason FROM tasks_worker") == [("stopped",)] * 2
+
+
+def test_children_that_lost_their_supervisor_finish_and_end(database, ledger, start_worker):
+    worker = start_worker("--concurrency", 3)
+    running = database.enqueue(handlers.work, 2.0, count=2)
+    wait_until(lambda: ledger.count() == 2)
+    later = database.enqueue(handlers.work, run_after_seconds=1.0)
+    worker.send(signal.SIGKILL)
+    worker.wait()
+    wait_until(lambda: not worker.members(), seconds=6)
+    assert [database.task(task_id).status for task_id in running] == ["COMPLETED"] * 2
+    assert [database.task(task_id).status for task_id in later] == ["READY"]
+    assert ledger.count() == 2
+    assert database.rows("SELECT stop_reason FROM tasks_worker") == [("stopped",)] * 3
+
+
+def test_what_a_child_without_supervisor_has_not_begun_is_given_back(database, ledger, start_worker):
+    with database.connection.transaction():
+        database.enqueue(handlers.quick, count=600)
+        [running, *behind] = database.enqueue(
+            handlers.work, 0.2, count=5
+        )  # none is slow enough to be given back for it
+    worker = start_worker()
+    wait_until(lambda: ledger.effects(running))
+    worker.send(signal.SIGKILL)
+    wait_until(lambda: not worker.members(), seconds=6)
+    assert ledger.count() == 1
+    assert {(database.task(task_id).status, database.task(task_id).attempt) for task_id in behind} == {("READY", 0)}
+
+
+def test_a_child_that_lost_its_supervisor_does_not_hang_past_its_timeout(database, ledger, start_worker):
+    [task_id] = database.enqueue(handlers.hang)
+    worker = start_worker()
+    wait_until(lambda: ledger.effects(task_id))
+    worker.send(signal.SIGKILL)
+    worker.wait()
+    wait_until(lambda: not worker.members(), seconds=6)
