@@ -97,6 +97,33 @@ SELECT count(*) AS deleted, false AS is_old, 0 AS last_id FROM deleted
 """
 
 
+PRUNE_COMMAND_RUNS = """
+WITH page AS MATERIALIZED (
+    SELECT id, started_at FROM tasks_commandrun WHERE id > %(after)s::bigint ORDER BY id LIMIT %(window)s::int
+), doomed AS MATERIALIZED (
+    SELECT run.id FROM page JOIN tasks_commandrun AS run ON run.id = page.id
+    WHERE run.finished_at < statement_timestamp() - %(age)s::interval FOR UPDATE OF run SKIP LOCKED
+), deleted AS (
+    DELETE FROM tasks_commandrun USING doomed WHERE tasks_commandrun.id = doomed.id RETURNING tasks_commandrun.id
+)
+SELECT (SELECT max(id) FROM page) AS last_id, (SELECT count(*) FROM deleted) AS deleted,
+    (SELECT min(started_at) FROM page) < statement_timestamp() - %(age)s::interval AS is_old
+"""
+
+# Fences come from a sequence, so that they grow even for a name whose row is gone. Names have no order in time, so all of
+# them are one window.
+PRUNE_LOCKS = """
+WITH doomed AS MATERIALIZED (
+    SELECT name FROM tasks_lock
+    WHERE coalesce(expires_at, released_at) < statement_timestamp() - %(age)s::interval
+    FOR UPDATE SKIP LOCKED
+), deleted AS (
+    DELETE FROM tasks_lock USING doomed WHERE tasks_lock.name = doomed.name RETURNING tasks_lock.name
+)
+SELECT count(*) AS deleted, false AS is_old, 0 AS last_id FROM deleted
+"""
+
+
 class History(NamedTuple):
     """One table of history: its name in the report, its name in the database, and the statement that prunes it."""
 
@@ -110,6 +137,8 @@ HISTORY = (
     History("attempts", "tasks_attempt", PRUNE_ATTEMPTS),
     History("refused_writes", "tasks_refusedwrite", PRUNE_REFUSED_WRITES),
     History("throughput", "tasks_throughput", PRUNE_THROUGHPUT),
+    History("command_runs", "tasks_commandrun", PRUNE_COMMAND_RUNS),
+    History("locks", "tasks_lock", PRUNE_LOCKS),
     History("workers", "tasks_worker", PRUNE_WORKERS),
 )
 

@@ -6,7 +6,7 @@ import pytest
 from django.utils import timezone
 
 from tasks.actions import prune
-from tasks.models import Attempt, Intervention, RefusedWrite, Task, Throughput, Worker
+from tasks.models import Attempt, CommandRun, Intervention, Lock, RefusedWrite, Task, Throughput, Worker
 from tests.commands import run
 from tests.sessions import session
 from tests.tasks import rows
@@ -97,7 +97,8 @@ class TestHistory:
         for at in (OLD, timezone.now()):
             RefusedWrite.objects.create(task_id=1, worker_id="w", expected_version=1, intent="complete", at=at)
             Throughput.objects.create(minute=at, queue_name="default", shard=0)
-        assert prune_history().data["tables"] == {"attempts": 0, "refused_writes": 1, "throughput": 1, "workers": 0}
+        tables = {"attempts": 0, "refused_writes": 1, "throughput": 1, "command_runs": 0, "locks": 0, "workers": 0}
+        assert prune_history().data["tables"] == tables
         assert (RefusedWrite.objects.count(), Throughput.objects.count()) == (1, 1)
 
     def test_a_stopped_worker_goes_when_no_row_names_it(self):
@@ -111,6 +112,23 @@ class TestHistory:
         RefusedWrite.objects.create(task_id=1, worker_id="refused", expected_version=1, intent="complete")
         assert prune_history().data["tables"]["workers"] == 1
         assert not Worker.objects.filter(id="gone").exists()
+
+    def test_runs_of_commands_go_by_their_end(self):
+        for finished_at in (OLD, timezone.now()):
+            CommandRun.objects.create(name="job", argv=[], started_at=OLD, finished_at=finished_at, outcome="succeeded")
+        CommandRun.objects.create(name="job", argv=[], started_at=OLD)
+        assert prune_history().data["tables"]["command_runs"] == 1
+        assert sorted(CommandRun.objects.values_list("outcome", flat=True)) == ["running", "succeeded"]
+
+    def test_a_lock_goes_when_nobody_has_held_it_for_long(self):
+        for number in range(5):
+            Lock.objects.create(name=f"free {number}", released_at=OLD)
+        Lock.objects.create(name="dead", owner="x", acquired_at=OLD, expires_at=OLD)
+        Lock.objects.create(name="held", owner="x", acquired_at=OLD, expires_at=timezone.now() + timedelta(minutes=1))
+        Lock.objects.create(name="young", released_at=timezone.now())
+        assert prune_history("--dry-run").data["tables"]["locks"] == 6
+        assert prune_history().data["tables"]["locks"] == 6
+        assert sorted(Lock.objects.values_list("name", flat=True)) == ["held", "young"]
 
     def test_the_audit_stays(self):
         Intervention.objects.create(actor="a", source="page", action="x", target="task:1", at=OLD)

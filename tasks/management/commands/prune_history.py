@@ -1,4 +1,4 @@
-"""`prune_history`: delete old attempts, refused writes, throughput and stopped workers."""
+"""`prune_history`: delete old attempts, refused writes, throughput, command runs, lock history and stopped workers."""
 
 from django.core.management.base import CommandParser
 
@@ -9,8 +9,9 @@ from tasks.commands.output import counted, said
 
 class Command(OperatorCommand):
     help = (
-        "Delete history of some age: attempts of finished tasks, refused writes, throughput per minute, and stopped "
-        "workers that no row names any more. The audit is never deleted."
+        "Delete history of some age: attempts of finished tasks, refused writes, throughput per minute, finished runs "
+        "of commands, names of locks that nobody has held since, and stopped workers that no row names any more. The "
+        "audit is never deleted."
     )
 
     def add_options(self, parser: CommandParser) -> None:
