@@ -110,8 +110,8 @@ SELECT (SELECT max(id) FROM page) AS last_id, (SELECT count(*) FROM deleted) AS 
     (SELECT min(started_at) FROM page) < statement_timestamp() - %(age)s::interval AS is_old
 """
 
-# Fences come from a sequence, so that they grow even for a name whose row is gone. Names have no order in time, so all of
-# them are one window.
+# Fences come from a sequence: they grow even for a name whose row is gone. Names have no order in time, so all of them
+# are one window.
 PRUNE_LOCKS = """
 WITH doomed AS MATERIALIZED (
     SELECT name FROM tasks_lock
