@@ -51,11 +51,11 @@ def many(number: int, **columns: Any) -> list[int]:
 
 @contextmanager
 def living_worker(worker_id: str = "w-alive", **columns: Any) -> Iterator[str]:
-    """A worker with its row, its presence lock and a fresh heartbeat; needs a test with committed transactions."""
+    """A worker with its row, its presence lock and a fresh heartbeat."""
     Worker.objects.create(id=worker_id, hostname="host", pid=1, **columns)
     with session(f"rowlock:worker:{worker_id}", autocommit=True) as conn:
         assert presence.take(conn, worker_id)
-        assert presence.confirm(conn, worker_id)
+        assert presence.confirm(connection, worker_id)
         yield worker_id
 
 
@@ -65,9 +65,9 @@ def dead_worker(worker_id: str = "w-dead") -> str:
     return worker_id
 
 
-def just_died_worker(worker_id: str = "w-died") -> str:
+def just_died_worker(worker_id: str = "w-died", **columns: Any) -> str:
     """A worker whose session has ended a moment ago: its presence is gone, and nobody has looked yet."""
-    with living_worker(worker_id):
+    with living_worker(worker_id, **columns):
         pass
     wait_until(lambda: not presence.states([worker_id], connection)[worker_id].held)
     return worker_id
