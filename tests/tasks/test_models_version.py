@@ -1,0 +1,117 @@
+"""The version grows by at least one on every update, whoever makes it; and other models can have that too."""
+
+import pytest
+from django.db import connection, migrations, models
+from django.db.migrations.state import ProjectState
+from django.db.migrations.writer import MigrationWriter
+
+import tasks.locking.version_trigger
+from tasks.locking import VersionTrigger
+from tasks.models import Task
+from tests.tasks import rows
+
+pytestmark = pytest.mark.django_db
+
+
+def execute(sql, *params):
+    with connection.cursor() as cursor:
+        cursor.execute(sql, params)
+        return cursor.fetchall() if cursor.description else None
+
+
+@pytest.mark.parametrize(
+    ("change", "version"),
+    [
+        ("priority = 7", 6),
+        ("status = status", 6),
+        ("version = version", 6),
+        ("version = 1", 6),
+        ("version = 5", 6),
+        ("version = -5, priority = 7", 6),
+        ("version = version + 1", 6),
+        ("version = version + 10", 15),
+    ],
+)
+def test_raw_sql_raises_it_and_cannot_lower_it(change, version):
+    rows.ready(version=5)
+    execute(f"UPDATE tasks_task SET {change}")
+    assert Task.objects.get().version == version
+
+
+def test_the_orm_does_not_pass_it_either():
+    task = rows.ready(version=5)
+    Task.objects.filter(pk=task.pk).update(priority=1)
+    task.priority = 2
+    task.save()
+    task.refresh_from_db()
+    assert (task.version, task.priority) == (7, 2)
+
+
+def test_an_upsert_is_an_update():
+    task = rows.ready(version=5)
+    execute(
+        "INSERT INTO tasks_task (id, task_path) VALUES (%s, 'b') ON CONFLICT (id) DO UPDATE SET priority = 3", task.pk
+    )
+    assert Task.objects.get().version == 6
+
+
+def test_every_row_of_an_update_has_its_own():
+    rows.many(3, version=5)
+    rows.ready(version=9)
+    execute("UPDATE tasks_task SET priority = 1")
+    assert sorted(Task.objects.values_list("version", flat=True)) == [6, 6, 6, 10]
+
+
+class TestInAMigrationOfAnotherModel:
+    CREATE = migrations.CreateModel(
+        "Invoice",
+        [
+            ("id", models.BigAutoField(primary_key=True)),
+            ("paid", models.BooleanField()),
+            ("version", models.IntegerField()),
+        ],
+        options={"db_table": "billing invoices"},
+    )
+    TRIGGER = VersionTrigger("billing.Invoice")
+
+    @pytest.fixture
+    def migrated(self):
+        """The state before and after the trigger; the table holds one invoice of version 3."""
+        empty, before = ProjectState(), ProjectState()
+        self.CREATE.state_forwards("billing", before)
+        after = before.clone()
+        self.TRIGGER.state_forwards("billing", after)
+        with connection.schema_editor() as editor:
+            self.CREATE.database_forwards("billing", editor, empty, before)
+            self.TRIGGER.database_forwards("billing", editor, before, after)
+        execute('INSERT INTO "billing invoices" (id, paid, version) VALUES (1, false, 3)')
+        return before, after
+
+    def pay(self) -> int:
+        execute('UPDATE "billing invoices" SET paid = true')
+        [(version,)] = execute('SELECT version FROM "billing invoices"')
+        return version
+
+    @pytest.mark.usefixtures("migrated")
+    def test_it_works_as_for_tasks(self):
+        assert [self.pay(), self.pay()] == [4, 5]
+
+    def test_it_can_be_taken_back(self, migrated):
+        before, after = migrated
+        with connection.schema_editor() as editor:
+            self.TRIGGER.database_backwards("billing", editor, after, before)
+        assert self.pay() == 3
+        rows.ready(version=5)
+        execute("UPDATE tasks_task SET priority = 1")
+        assert Task.objects.get().version == 6, "the tasks' own trigger went with it"
+
+    def test_it_leaves_the_models_as_they_are(self, migrated):
+        before, after = migrated
+        assert before == after
+
+    def test_makemigrations_can_write_it_and_tell_what_it_does(self):
+        written, imports = MigrationWriter.serialize(self.TRIGGER)
+        assert imports == {"import tasks.locking.version_trigger"}
+        assert eval(written, {"tasks": tasks}).deconstruct() == self.TRIGGER.deconstruct()
+        assert "billing.Invoice" in self.TRIGGER.describe()
+        assert self.TRIGGER.migration_name_fragment == "version_trigger_invoice"
