@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -108,7 +109,7 @@ def start_worker(database_url: str, ledger_url: str, *arguments: str, **variable
 
 
 @contextlib.contextmanager
-def ended_at_last(workers: list[Worker]) -> Iterator[None]:
+def ended_at_last(workers: list[Worker], *, is_quiet: bool = False) -> Iterator[None]:
     """Whatever happens, no process of these groups stays; what they wrote is printed for the report of a failure."""
     try:
         yield
@@ -118,7 +119,9 @@ def ended_at_last(workers: list[Worker]) -> Iterator[None]:
         for worker in workers:
             worker.process.wait()
             wait_until(lambda worker=worker: not worker.members())
-            print(f"--- worker {worker.pid} ended with {worker.process.returncode}:\n{worker.log()[-8000:]}")
+            if not is_quiet:
+                print(f"--- worker {worker.pid} ended with {worker.process.returncode}:\n{worker.log()[-8000:]}")
+            shutil.rmtree(worker.folder)
 
 
 def is_living(process: psutil.Process) -> bool:
