@@ -10,11 +10,13 @@ from django.db.models import Q
 APPS = ("tasks", "orders", "dashboard")
 
 SEE: frozenset[str] = frozenset()  # beside the right to view, which every group has on every table of ours
-OPERATE = frozenset({"requeue_task", "recover_task", "cancel_task", "pause_queue", "configure_queue", "ship_order"})
+OPERATE = frozenset(
+    {"requeue_task", "recover_task", "cancel_task", "pause_queue", "configure_queue", "ship_order", "forget_command"}
+)
 GROUPS = {
     "Viewers": SEE,
     "Operators": OPERATE,
-    "Lock administrators": OPERATE | {"signal_backend"},
+    "Lock administrators": OPERATE | {"signal_backend", "release_lock"},
     "Account managers": frozenset({"move_money"}),
 }
 

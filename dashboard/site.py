@@ -22,6 +22,7 @@ PAGES = (
     Page(_("Database locks"), "admin:ops_locks", "dashboard.view_backend"),
     Page(_("Queues"), "admin:tasks_queue_changelist", "tasks.view_queue"),
     Page(_("Workers"), "admin:tasks_worker_changelist", "tasks.view_worker"),
+    Page(_("Cron & named locks"), "admin:ops_schedule", "tasks.view_commandrun"),
     Page(_("Audit"), "admin:tasks_intervention_changelist", "tasks.view_intervention"),
     Page(_("All models"), "admin:index"),
 )
@@ -35,11 +36,15 @@ class RowlockAdminSite(AdminSite):
 
     def get_urls(self) -> list[URLPattern | URLResolver]:
         """The operators' pages before the stock ones, whose last pattern catches everything."""
-        from dashboard.views import locks  # rendering needs the apps to be loaded
+        from dashboard.views import locks, schedule  # rendering needs the apps to be loaded
 
         operators = [
             path("ops/locks/", self.admin_view(locks.locks), name="ops_locks"),
             path("ops/locks/signal/", self.admin_view(locks.signal), name="ops_signal"),
+            path("ops/schedule/", self.admin_view(schedule.schedule), name="ops_schedule"),
+            path("ops/schedule/release/", self.admin_view(schedule.release), name="ops_release"),
+            path("ops/schedule/forget/", self.admin_view(schedule.forget), name="ops_forget"),
+            path("ops/schedule/<int:run_id>/", self.admin_view(schedule.run), name="ops_command_run"),
         ]
         return operators + super().get_urls()
 

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 from django.db import connection
 
-from tasks import audit, conf
+from tasks import audit
 from tasks.actions.chunks import short_waits
 from tasks.ages import spoken
 from tasks.audit import Change, Who
+from tasks.exceptions import LockUnavailable
 from tasks.locking.leases import backends, observe
 from tasks.locking.leases.holder import Holder, Life
 
@@ -36,6 +37,18 @@ class Release:
     problem: str = ""
 
 
+def look(name: str, fence: int) -> Holder | None:
+    """Who holds the lock, or has left it behind; of several backends the one where it has this fence.
+
+    Raises LockUnavailable when the backend that may keep it does not answer.
+    """
+    seen = observe.everywhere([name])
+    taken = [holder for holder in seen.holders if holder.life is not Life.FREE]
+    if not taken and seen.problem:
+        raise LockUnavailable(seen.problem)
+    return min(taken, key=lambda holder: holder.fence != fence, default=None)
+
+
 def release_lock(name: str, fence: int, who: Who, *, reason: str = "", dry_run: bool = False) -> Release:
     """Free the lock that is held under `fence`, if its holder is gone.
 
@@ -43,10 +56,10 @@ def release_lock(name: str, fence: int, who: Who, *, reason: str = "", dry_run: 
     seen by (another language, Redis) nothing tells whether it lives: freeing its lock needs a reason. A live holder
     keeps its lock.
     """
-    holder = _look(name)
+    holder = look(name, fence)
     if holder is not None and holder.life is Life.MISSING:
         time.sleep(SECOND_LOOK_SECONDS)
-        holder = _look(name)
+        holder = look(name, fence)
     if problem := _refusal(name, fence, holder, reason):
         return Release(False, holder, problem)
     assert holder is not None
@@ -67,10 +80,6 @@ def forget_command(name: str, who: Who, *, reason: str = "", dry_run: bool = Fal
         if was_expected:
             audit.record(connection, who, "forget", [Change(audit.command(name))], reason)
     return was_expected
-
-
-def _look(name: str) -> Holder | None:
-    return next((found for found in observe.holders([name]) if found.life is not Life.FREE), None)
 
 
 def _refusal(name: str, fence: int, holder: Holder | None, reason: str) -> str:
@@ -94,7 +103,7 @@ def _free(holder: Holder) -> bool:
     if holder.backend == backends.REDIS:
         from tasks.locking.leases import redis
 
-        with redis.connected(backends.redis_url(str(conf.get("LOCK_BACKEND")))) as client:
+        with redis.connected(backends.redis_url(observe.redis_backend() or backends.REDIS)) as client:
             return redis.free(client, holder.name, holder.fence or 0)
     with connection.cursor() as cursor:
         cursor.execute(FREE, {"name": holder.name, "fence": holder.fence, "expires_at": holder.expires_at})

@@ -1,15 +1,17 @@
 """Each page in both themes, wide and narrow: accessible, within the screen, and nothing from elsewhere or inline."""
 
+from datetime import timedelta
 from decimal import Decimal
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from django.contrib.auth.models import User
+from django.utils import timezone
 from playwright.sync_api import Page
 
 from orders import accounts
 from orders.models import Account
-from tasks.models import Attempt, Queue, RefusedWrite
+from tasks.models import Attempt, CommandRun, ExpectedCommand, Lock, Queue, RefusedWrite
 from tests.tasks import rows
 
 pytestmark = pytest.mark.browser
@@ -51,10 +53,24 @@ def addresses(failed) -> dict[str, str]:
         "queues": "/admin/tasks/queue/",
         "workers": "/admin/tasks/worker/",
         "locks": "/admin/ops/locks/",
+        "schedule": "/admin/ops/schedule/",
+        "command run": f"/admin/ops/schedule/{command_run().pk}/",
         "accounts": "/admin/orders/account/",
         "account": f"/admin/orders/account/{account().pk}/change/",
         "models": "/admin/",
     }
+
+
+def command_run() -> CommandRun:
+    """A run of an overdue command, whose lock somebody holds under a long name."""
+    ExpectedCommand.objects.create(name="nightly-report", every=timedelta(hours=1), since=timezone.now() - timedelta(2))
+    Lock.objects.create(
+        name="nightly-report", owner="o" * 60, fence=7, hostname="db1." + "host" * 30, pid=99,
+        acquired_at=timezone.now(), renewed_at=timezone.now(), expires_at=timezone.now() + timedelta(hours=1),
+    )  # fmt: skip
+    run = {"name": "nightly-report", "argv": ["report", "x" * 200], "finished_at": timezone.now()}
+    CommandRun.objects.create(**run, outcome="skipped", exit_status=75, held_by="db1")
+    return CommandRun.objects.create(**run, outcome="failed", exit_status=1, output="y" * 300)
 
 
 def account() -> Account:

@@ -53,6 +53,11 @@ class Holder:
         return self.life in (Life.EXPIRED, Life.MISSING)
 
     @property
+    def may_be_freed(self) -> bool:
+        """Whether a person may free the lock: its holder is gone, or nothing tells whether it is."""
+        return self.is_gone or self.life is Life.UNSEEN
+
+    @property
     def who(self) -> str:
         """The holder in few words, host and process first."""
         place = f"{self.hostname} pid {self.pid}" if self.hostname and self.pid else self.hostname

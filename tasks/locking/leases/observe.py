@@ -1,19 +1,30 @@
 """Looking at named locks from outside: who holds them, who waits for them."""
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
+from django.core.exceptions import ImproperlyConfigured
 from django.db import connection
 
 from tasks import conf
+from tasks.exceptions import LockUnavailable
 from tasks.locking.leases import backends
 from tasks.locking.leases.holder import Holder, Waiter
 
 SHOWN = 200
 
 
+class Seen(NamedTuple):
+    """What several backends told; `problem` says why one of them could not be asked."""
+
+    holders: list[Holder]
+    waiters: list[Waiter]
+    problem: str = ""
+
+
 def holders(names: Iterable[str] | None = None, backend: str | None = None) -> list[Holder]:
     """The locks with these names (None: the latest), each with its holder; in PostgreSQL also the free ones."""
-    chosen = _checked(backend)
+    chosen = _fit(backend)
     if chosen in backends.IN_POSTGRES:
         from tasks.locking.leases import postgres
 
@@ -31,7 +42,7 @@ def holder(name: str, backend: str | None = None) -> Holder | None:
 
 def waiters(backend: str | None = None) -> list[Waiter]:
     """Who waits for any lock, longest first."""
-    chosen = _checked(backend)
+    chosen = _fit(backend)
     if chosen in backends.IN_POSTGRES:
         from tasks.locking.leases import postgres
 
@@ -42,7 +53,27 @@ def waiters(backend: str | None = None) -> list[Waiter]:
         return redis.waiters(client)
 
 
-def _checked(backend: str | None) -> str:
+def everywhere(names: Iterable[str] | None = None) -> Seen:
+    """The locks with these names (None: the latest) and all waiters, in PostgreSQL and in Redis where it is set up."""
+    seen = Seen(holders(names, backends.LEASE), waiters(backends.LEASE))
+    backend = redis_backend()
+    if backend is None:
+        return seen
+    try:
+        return Seen(seen.holders + holders(names, backend), seen.waiters + waiters(backend))
+    except (LockUnavailable, ImproperlyConfigured) as error:
+        return seen._replace(problem=str(error))
+
+
+def redis_backend() -> str | None:
+    """The backend in Redis that is set up; None when locks are kept in PostgreSQL alone."""
+    chosen = str(conf.get("LOCK_BACKEND"))
+    if chosen not in backends.IN_POSTGRES:
+        return chosen
+    return backends.REDIS if conf.get("REDIS_URL") else None
+
+
+def _fit(backend: str | None) -> str:
     chosen = str(backend or conf.get("LOCK_BACKEND"))
     backends.refuse_unfit(chosen)
     return chosen

@@ -1,0 +1,83 @@
+"""How the page of cron and named locks words what it knows."""
+
+import shlex
+from collections.abc import Sequence
+from datetime import timedelta
+
+from django import template
+from django.utils.functional import Promise
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from tasks import durations
+from tasks.locking.leases.holder import Life
+from tasks.models import CommandRun
+
+register = template.Library()
+
+LIVES: dict[str, tuple[Promise, Promise]] = {
+    Life.ALIVE: (gettext_lazy("Alive"), gettext_lazy("Its session is there: the holder lives and renews its lease.")),
+    Life.MISSING: (
+        gettext_lazy("Holder gone"),
+        gettext_lazy("Its session has ended: the next one that asks gets the lock, after a second look."),
+    ),
+    Life.EXPIRED: (
+        gettext_lazy("Lease over"),
+        gettext_lazy("Its lease is over: the next one that asks gets the lock at once."),
+    ),
+    Life.RESTARTED: (
+        gettext_lazy("Database restarted"),
+        gettext_lazy("The database restarted, so that its absence proves nothing: it has its lease to come back."),
+    ),
+    Life.UNSEEN: (
+        gettext_lazy("Held"),
+        gettext_lazy("Only its lease tells whether it lives: it holds the lock from another language, or in Redis."),
+    ),
+}
+
+
+@register.filter
+def life(value: str) -> str:
+    """What is known of a holder, in a word or two."""
+    return str(LIVES[value][0]) if value in LIVES else ""
+
+
+@register.filter
+def life_means(value: str) -> str:
+    """The same as a sentence."""
+    return str(LIVES[value][1]) if value in LIVES else ""
+
+
+@register.filter
+def outcome(value: str) -> str:
+    """The outcome of a run, in a word."""
+    return str(CommandRun.Outcome(value).label)
+
+
+@register.filter
+def rhythm(every: timedelta) -> str:
+    """A rhythm as it is written in a crontab line: `5m`."""
+    return durations.describe(every)
+
+
+@register.filter
+def lasted(seconds: float) -> str:
+    """How long a run took.
+
+    >>> lasted(0.5), lasted(59.6), lasted(7384)
+    ('0.5 s', '60 s', '2 h 03 min')
+    """
+    if seconds < 10:
+        return _("%(seconds).1f s") % {"seconds": seconds}
+    if seconds < 120:
+        return _("%(seconds).0f s") % {"seconds": seconds}
+    minutes = int(seconds // 60)
+    if minutes < 120:
+        return _("%(minutes)d min") % {"minutes": minutes}
+    return _("%(hours)d h %(minutes)02d min") % {"hours": minutes // 60, "minutes": minutes % 60}
+
+
+@register.filter
+def shell_line(argv: Sequence[str]) -> str:
+    """A command line, quoted for a shell."""
+    return argv[0] if len(argv) == 1 else shlex.join(argv)

@@ -1,0 +1,114 @@
+"""Cron and named locks: when each command ran and should run, who holds its lock, and freeing the locks of the dead."""
+
+from dataclasses import dataclass
+
+from django.contrib import admin, messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.utils.translation import gettext as _
+from django.views.decorators.http import require_GET, require_POST
+
+from tasks.actions import locks
+from tasks.admin.rights import missing, require, who
+from tasks.models import CommandRun
+from tasks.schedule import board
+from tasks.verdicts.words import command
+
+SEE, RELEASE, FORGET = "tasks.view_commandrun", "tasks.release_lock", "tasks.forget_command"
+LONGEST_NAME, LONGEST_REASON = 255, 1000
+LARGEST_FENCE = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a person wants done to one name: free its lock under this fence, or (no fence) end its expectation."""
+
+    name: str
+    fence: int | None
+    reason: str
+    is_confirmed: bool
+
+    @classmethod
+    def from_post(cls, request: HttpRequest, *, fenced: bool) -> "Asked | None":
+        """Read the form; None for one that no page of ours has made."""
+        name, written = request.POST.get("name", ""), request.POST.get("fence", "")
+        is_number = written.isascii() and written.isdecimal() and int(written[:20]) <= LARGEST_FENCE
+        if not 1 <= len(name) <= LONGEST_NAME or "\0" in name or (fenced and not is_number):
+            return None
+        reason = request.POST.get("reason", "").strip()[:LONGEST_REASON].replace("\0", "")
+        return cls(name, int(written) if fenced else None, reason, "confirmed" in request.POST)
+
+
+@require_GET
+def schedule(request: HttpRequest) -> HttpResponse:
+    """The page; for htmx only the part that refreshes itself."""
+    require(request.user, SEE)
+    template = "dashboard/_schedule.html" if request.headers.get("HX-Request") else "dashboard/schedule.html"
+    context = {
+        "title": _("Cron & named locks"),
+        "board": board.look(),
+        "cannot_release": missing(request.user, RELEASE),
+        "cannot_forget": missing(request.user, FORGET),
+    }
+    return render(request, template, {**admin.site.each_context(request), **context})
+
+
+@require_GET
+def run(request: HttpRequest, run_id: int) -> HttpResponse:
+    """One run of a command, with what it printed."""
+    require(request.user, SEE)
+    found = get_object_or_404(CommandRun, pk=run_id)
+    context = {"title": _("%(name)s, run %(id)d") % {"name": found.name, "id": found.pk}, "run": found}
+    return render(request, "dashboard/command_run.html", {**admin.site.each_context(request), **context})
+
+
+@require_POST
+def release(request: HttpRequest) -> HttpResponse:
+    """First what is known of the holder, then the release itself."""
+    require(request.user, RELEASE)
+    asked = Asked.from_post(request, fenced=True)
+    if asked is None or asked.fence is None:
+        return render(request, "dashboard/release.html", admin.site.each_context(request), status=400)
+    if not asked.is_confirmed or not asked.reason:
+        return preview(request, asked)
+    released = locks.release_lock(asked.name, asked.fence, who(request.user), reason=asked.reason)
+    if released.released:
+        messages.success(request, _("The lock %(name)s is free.") % {"name": asked.name})
+    else:
+        messages.error(request, released.problem)
+    return redirect("admin:ops_schedule")
+
+
+def preview(request: HttpRequest, asked: Asked) -> HttpResponse:
+    holder = locks.look(asked.name, asked.fence or 0)
+    if holder is not None and holder.fence != asked.fence:
+        holder = None
+    context = {
+        "title": _("Release this lock?"),
+        "asked": asked,
+        "holder": holder,
+        "fault": _("Releasing a lock needs a reason, which the audit keeps.") if asked.is_confirmed else "",
+        "command": command("release_lock", asked.name, "--fence", str(asked.fence), "--reason", asked.reason or "…"),
+    }
+    status = 200 if holder else 409
+    return render(request, "dashboard/release.html", {**admin.site.each_context(request), **context}, status=status)
+
+
+@require_POST
+def forget(request: HttpRequest) -> HttpResponse:
+    """Expect a command no more."""
+    require(request.user, FORGET)
+    asked = Asked.from_post(request, fenced=False)
+    if asked is None:
+        return render(request, "dashboard/forget.html", admin.site.each_context(request), status=400)
+    if not asked.is_confirmed:
+        context = {
+            "title": _("Expect this command no more?"),
+            "asked": asked,
+            "command": command("forget_command", asked.name),
+        }
+        return render(request, "dashboard/forget.html", {**admin.site.each_context(request), **context})
+    forgotten = locks.forget_command(asked.name, who(request.user), reason=asked.reason)
+    told = _("No run of %(name)s is expected any more.") if forgotten else _("No run of %(name)s was expected.")
+    messages.success(request, told % {"name": asked.name})
+    return redirect("admin:ops_schedule")
