@@ -20,6 +20,8 @@ class Page(NamedTuple):
 PAGES = (
     Page(_("Tasks"), "admin:tasks_task_changelist", "tasks.view_task"),
     Page(_("Database locks"), "admin:ops_locks", "dashboard.view_backend"),
+    Page(_("Orders"), "admin:orders_order_changelist", "orders.view_order"),
+    Page(_("Accounts"), "admin:orders_account_changelist", "orders.view_account"),
     Page(_("Queues"), "admin:tasks_queue_changelist", "tasks.view_queue"),
     Page(_("Workers"), "admin:tasks_worker_changelist", "tasks.view_worker"),
     Page(_("Cron & named locks"), "admin:ops_schedule", "tasks.view_commandrun"),

@@ -1,3 +1,3 @@
 """Orders and accounts in the admin."""
 
-from orders import account_admin  # noqa: F401  registers accounts
+from orders import account_admin, order_admin  # noqa: F401  register their models

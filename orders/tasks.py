@@ -28,6 +28,7 @@ shipped_emails = register_pattern(
         "sender left become unknown, for a person to resolve."
     ),
     permission="orders.ship_order",
+    command="send_shipped_emails",
     action="ship-emails",
     choices=(Choice("mode", _("Order of events"), dict(Mode.choices), Mode.SEND_FIRST.value),),
     sample=make_shipped_orders,

@@ -63,6 +63,7 @@ class Pattern:
     label: Text
     description: Text
     permission: str
+    command: str = ""
     action: str = "run-pattern"
     choices: tuple[Choice, ...] = ()
     sample: Callable[[int], object] | None = field(default=None, compare=False)
@@ -82,6 +83,7 @@ def register_pattern(
     label: Text = "",
     description: Text = "",
     permission: str = "",
+    command: str = "",
     action: str = "run-pattern",
     choices: tuple[Choice, ...] = (),
     sample: Callable[[int], object] | None = None,
@@ -97,6 +99,7 @@ def register_pattern(
         of: the tables whose rows are locked.
         label, description: the words on the button, and what the run does.
         permission: the right that the button asks for; by default, to change the model.
+        command: the management command that does the same, shown beside the button.
         action: the button's `data-action`.
         choices: what a person decides before a run; only with `run`.
         sample: makes so many rows that meet the criteria; with it the lab can measure the pattern.
@@ -118,6 +121,7 @@ def register_pattern(
         label=label or name.replace("_", " ").capitalize(),
         description=description,
         permission=permission or f"{options.app_label}.change_{options.model_name}",
+        command=command,
         action=action,
         choices=choices,
         sample=sample,

@@ -80,12 +80,12 @@ class MailServer:
 
     def start(self) -> None:
         self.loop = asyncio.new_event_loop()
-        server = self.loop.run_until_complete(
-            self.loop.create_server(self._conversation, "127.0.0.1", self.port, reuse_address=True)
-        )
-        self._server = server
         self.thread = threading.Thread(target=self.loop.run_forever)
         self.thread.start()
+        self._server = asyncio.run_coroutine_threadsafe(self._listen(), self.loop).result(10)
+
+    async def _listen(self) -> asyncio.Server:
+        return await self.loop.create_server(self._conversation, "127.0.0.1", self.port, reuse_address=True)
 
     def stop(self) -> None:
         """Whoever connects from now on is refused; conversations end where they are."""

@@ -66,7 +66,7 @@ class PatternCommand(OperatorCommand):
                 **{choice.name: options[choice.name] for choice in pattern.choices},
             )
         holders = _holders(pattern, report) if options["on_locked"] == "report" else {}
-        told = [f"{pattern.model._meta.object_name} {key} is held: {holder}." for key, holder in holders.items()]
+        told = [f"{pattern.model._meta.object_name} {key} was left: {holder}." for key, holder in holders.items()]
         data = report.as_dict()
         if holders:
             data["locked"] = [{"id": plain(key), "holder": holder} for key, holder in holders.items()]
@@ -86,4 +86,4 @@ def _holders(pattern: Pattern, report: RunReport) -> dict[Any, str]:
     """Who holds the rows that were left, as far as that can be told a moment later."""
     left = report.locked[:SHOWN]
     locks = rowlocks.lockers(pattern.model, left)
-    return {key: told_lock(locks[key]) if key in locks else "by somebody who has let go since" for key in left}
+    return {key: told_lock(locks[key]) if key in locks else "whoever held it has let go since" for key in left}

@@ -111,8 +111,7 @@ class TestOnLocked:
         [locked] = outcome.data["locked"]
         assert locked["id"] == held.pk
         assert "nightly-report" in locked["holder"]
-        assert str(pid) in locked["holder"]
-        assert f"Order {held.pk} is held: " in outcome.stderr
+        assert f"Order {held.pk} was left: Held by pid {pid}" in outcome.stderr
 
     def test_wait_waits_and_sends(self, smtp):
         [held] = orders.shipped()

@@ -1,0 +1,188 @@
+"""Orders in the admin: pending ones first, the state of each e-mail, and what a person decides of unknown ones."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from django.contrib import admin, messages
+from django.core.paginator import Paginator
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+from django.utils.functional import cached_property
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
+from django.views.decorators.http import require_POST
+
+from orders.mailer import message_id
+from orders.models import Order
+from orders.querysets import OrderQuerySet
+from orders.resolving import CONSEQUENCES, Decision, Resolution, resolve
+from tasks.admin import LockAwareAdmin
+from tasks.admin.pattern_admin import PatternAdmin
+from tasks.admin.rights import missing, require, who
+from tasks.filters import parse_id
+from tasks.verdicts.words import command
+
+RIGHT = "orders.ship_order"
+MOST_ORDERS = 500
+COUNT_CAP = 10_000
+LONGEST_REASON = 1000
+SHOWN_REPLY = 100
+EMAIL_FIELDS = (
+    "email_state",
+    "shipped_email_sent",
+    "email_attempts",
+    "email_next_at",
+    "email_since",
+    "email_owner",
+    "email_reply",
+    "message_id",
+)
+
+
+class CappedPaginator(Paginator):
+    """Counts no further than what anybody would page through."""
+
+    @cached_property
+    def count(self) -> int:
+        rows: Any = self.object_list
+        return rows.order_by()[:COUNT_CAP].count()
+
+
+@admin.register(Order)
+class OrderAdmin(PatternAdmin, LockAwareAdmin):
+    list_display = ("id", "customer_email", "shipped_at", "email")
+    list_filter = ("email_state",)
+    search_fields = ("=id", "customer_email__exact")
+    readonly_fields = EMAIL_FIELDS
+    fieldsets = (
+        (None, {"fields": ("customer_email", "placed_at", "shipped_at")}),
+        (gettext_lazy("E-mail about the shipment"), {"fields": EMAIL_FIELDS}),
+    )
+    actions = ("resolve_emails",)
+    paginator = CappedPaginator
+    show_full_result_count = False
+    change_form_template = "admin/orders/order/change_form.html"
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(require_POST(self.resolve_view))
+        return [path("resolve/", view, name="orders_order_resolve"), *super().get_urls()]
+
+    def get_queryset(self, request: HttpRequest) -> OrderQuerySet:
+        orders: Any = super().get_queryset(request)
+        return orders.pending_first()
+
+    @admin.display(description=gettext_lazy("e-mail"), ordering="email_state")
+    def email(self, order: Order) -> str:
+        """Its state, and what an operator asks next about that state."""
+        state, reply = order.get_email_state_display(), order.email_reply[:SHOWN_REPLY]
+        if order.shipped_at is None:
+            return ""
+        if order.email_next_at:
+            told = {
+                "state": state,
+                "number": order.email_attempts + 1,
+                "at": written(order.email_next_at),
+                "reply": reply,
+            }
+            return _("%(state)s; attempt %(number)d at %(at)s; %(reply)s") % told
+        since = written(order.email_since) if order.email_since else ""
+        return "; ".join(filter(None, (state, since, reply if order.email_state != Order.EmailState.SENT else "")))
+
+    @admin.display(description=gettext_lazy("Message-ID"))
+    def message_id(self, order: Order) -> str:
+        return message_id(order)
+
+    @admin.action(description=gettext_lazy("Resolve e-mails of unknown fate…"), permissions=["view"])
+    def resolve_emails(self, request: HttpRequest, queryset: OrderQuerySet) -> HttpResponse | None:
+        """First the list of what would be resolved; the decision and its reason are given there."""
+        unknown = list(queryset.of_unknown_fate()[: MOST_ORDERS + 1])
+        if not unknown:
+            messages.info(request, _("None of these orders has an e-mail of unknown fate."))
+            return None
+        if len(unknown) > MOST_ORDERS:
+            messages.info(
+                request, _("These are the first %(number)d; come back for the others.") % {"number": MOST_ORDERS}
+            )
+        return self._preview(request, unknown[:MOST_ORDERS])
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        return super().changelist_view(request, {"title": _("Orders"), **(extra_context or {})})
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        order = self.get_object(request, object_id)
+        is_unknown = order is not None and order.email_state == Order.EmailState.UNKNOWN
+        extra = resolving_context(request, [order]) if order and is_unknown else {}
+        return super().change_view(request, object_id, form_url, {**(extra_context or {}), **extra})
+
+    def resolve_view(self, request: HttpRequest) -> HttpResponse:
+        """Carry out the decision on the orders as the person saw them."""
+        require(request.user, RIGHT)
+        versions, decision = seen_versions(request), request.POST.get("as", "")
+        reason = request.POST.get("reason", "").strip()[:LONGEST_REASON].replace("\0", "")
+        if not versions or decision not in list(Decision):
+            messages.error(request, _("Choose orders and what became of their e-mails."))
+            return HttpResponseRedirect(reverse("admin:orders_order_changelist"))
+        if not reason:
+            fault = _("This needs a reason, which the audit keeps.")
+            return self._preview(request, list(Order.objects.filter(pk__in=versions)), fault=fault, status=400)
+        result = resolve(versions, Decision(decision), who(request.user), reason=reason, versions=versions)
+        return self._tell(request, result)
+
+    def _tell(self, request: HttpRequest, result: Resolution) -> HttpResponse:
+        if result.resolved:
+            number = len(result.resolved)
+            done = ngettext("%(number)d e-mail resolved.", "%(number)d e-mails resolved.", number) % {"number": number}
+            messages.success(request, done)
+        for id, refusal in result.refused.items():
+            messages.error(request, _("Order %(id)d: %(why)s.") % {"id": id, "why": refusal.sentence})
+        moved_on = [id for id, refusal in result.refused.items() if refusal.code in ("changed", "known")]
+        if moved_on:
+            unknown = list(Order.objects.of_unknown_fate().filter(pk__in=moved_on))
+            return self._preview(request, unknown, status=409)
+        return HttpResponseRedirect(reverse("admin:orders_order_changelist"))
+
+    def _preview(
+        self, request: HttpRequest, orders: list[Order], *, fault: str = "", status: int = 200
+    ) -> HttpResponse:
+        context = {
+            **self.admin_site.each_context(request),
+            "title": _("E-mails of unknown fate"),
+            "opts": self.opts,
+            "fault": fault,
+            **resolving_context(request, orders),
+        }
+        return TemplateResponse(request, "admin/orders/order/resolve.html", context, status=status)
+
+
+def written(at: datetime) -> str:
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def resolving_context(request: HttpRequest, orders: list[Order]) -> dict[str, Any]:
+    """What the form of the decision shows."""
+    ids = [str(order.pk) for order in orders]
+    return {
+        "unknown": [{"order": order, "message_id": message_id(order)} for order in orders],
+        "decisions": [
+            {"value": decision.value, "consequence": consequence, "command": resolving_command(ids, decision)}
+            for decision, consequence in CONSEQUENCES.items()
+        ],
+        "missing_right": missing(request.user, RIGHT),
+    }
+
+
+def resolving_command(ids: list[str], decision: Decision) -> str:
+    return command("resolve_emails", *ids, "--as", decision.value)
+
+
+def seen_versions(request: HttpRequest) -> Mapping[int, int]:
+    """The versions of the ticked orders, by id; nothing for a form that no page of ours has made."""
+    try:
+        pairs = [text.split(":") for text in request.POST.getlist("seen")[:MOST_ORDERS]]
+        return {parse_id(id): parse_id(version) for id, version in pairs}
+    except ValueError:
+        return {}

@@ -1,0 +1,136 @@
+"""A button on a model's page for each pattern that is registered for the model, and how far its run is."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from django import forms
+from django.contrib import admin, messages
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+from django.views.decorators.http import require_GET, require_POST
+
+from tasks import pattern_runs, patterns
+from tasks.admin.rights import missing, require, who
+from tasks.models import Task
+from tasks.patterns import Pattern
+from tasks.redaction import redact
+from tasks.verdicts import decide, gather
+from tasks.verdicts.words import command
+
+
+@dataclass(frozen=True)
+class Button:
+    """One pattern on the page: its form, what forbids it to this person, and the run that has not ended yet."""
+
+    pattern: Pattern
+    form: forms.Form
+    missing_right: str
+    running: Task | None
+    command: str
+
+
+class PatternAdmin(admin.ModelAdmin):
+    """Mix it into the ModelAdmin of a model with registered patterns, before other bases."""
+
+    change_list_template = "admin/tasks/pattern/change_list.html"
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view
+        run, watch = view(require_POST(self.run_view)), view(require_GET(self.watch_view))
+        return [
+            path("patterns/<slug:name>/", run, name=self._url_name("run")),
+            path("patterns/<slug:name>/<int:task_id>/", watch, name=self._url_name("watch")),
+            *super().get_urls(),
+        ]
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        buttons = [button_of(pattern, request.user) for pattern in patterns.of_model(self.model)]
+        return super().changelist_view(request, {**(extra_context or {}), "buttons": buttons})
+
+    def run_view(self, request: HttpRequest, name: str) -> HttpResponse:
+        """Enqueue a run and go where it can be watched."""
+        pattern = self._pattern(name)
+        require(request.user, pattern.permission)
+        form = form_of(pattern, request.POST)
+        if not form.is_valid():
+            for field, errors in form.errors.items():
+                messages.error(request, f"{form.fields[field].label}: {' '.join(map(str, errors))}")
+            return HttpResponseRedirect(reverse(f"admin:{self._url_name('changelist')}"))
+        asked = pattern_runs.ask(pattern, form.cleaned_data, who(request.user))
+        if not asked.is_new:
+            messages.info(request, _("A run was asked for already and has not ended: this is it."))
+        return HttpResponseRedirect(reverse(f"admin:{self._url_name('watch')}", args=[name, asked.task_id]))
+
+    def watch_view(self, request: HttpRequest, name: str, task_id: int) -> HttpResponse:
+        """The page; for htmx the part that refreshes itself, and the whole page once more at the end."""
+        if not self.has_view_permission(request):
+            require(request.user, f"{self.opts.app_label}.view_{self.opts.model_name}")
+        pattern = self._pattern(name)
+        progress = pattern_runs.progress(pattern, task_id)
+        if progress is None:
+            raise Http404(_("There is no such run: it was pruned, or the address is wrong."))
+        is_part = "HX-Request" in request.headers
+        if is_part and progress.is_over:
+            return HttpResponse(headers={"HX-Refresh": "true"})
+        template = "admin/tasks/pattern/_progress.html" if is_part else "admin/tasks/pattern/progress.html"
+        return TemplateResponse(request, template, self._watch_context(request, pattern, progress))
+
+    def _watch_context(self, request: HttpRequest, pattern: Pattern, progress: pattern_runs.Progress) -> dict[str, Any]:
+        facts = gather([progress.task])
+        report = redact(progress.task.return_value) or {}
+        return {
+            **self.admin_site.each_context(request),
+            "title": pattern.label,
+            "opts": self.opts,
+            "pattern": pattern,
+            "progress": progress,
+            "finding": decide(progress.task, facts),
+            "now": facts.now,
+            "numbers": {told(key): value for key, value in report.items() if isinstance(value, int)},
+            "failures": report.get("failures", []),
+            "stopped": report.get("stopped", ""),
+            "list_url": reverse(f"admin:{self._url_name('changelist')}"),
+        }
+
+    def _pattern(self, name: str) -> Pattern:
+        for pattern in patterns.of_model(self.model):
+            if pattern.name == name:
+                return pattern
+        raise Http404(_("No pattern of this name is registered for this model."))
+
+    def _url_name(self, view: str) -> str:
+        return f"{self.opts.app_label}_{self.opts.model_name}_{view}"
+
+
+def told(key: str) -> str:
+    """`skipped_locked` as people read it."""
+    return key.replace("_", " ")
+
+
+def button_of(pattern: Pattern, user: Any) -> Button:
+    return Button(
+        pattern=pattern,
+        form=form_of(pattern),
+        missing_right=missing(user, pattern.permission),
+        running=pattern_runs.unfinished(pattern),
+        command=command(pattern.command, "--until-empty") if pattern.command else "",
+    )
+
+
+def form_of(pattern: Pattern, data: Any = None) -> forms.Form:
+    """The choices of the pattern and a limit; ids of fields carry the pattern's name, as a page may hold several."""
+    form = forms.Form(data, auto_id=f"{pattern.name}-%s")
+    for choice in pattern.choices:
+        form.fields[choice.name] = forms.ChoiceField(
+            label=str(choice.label),
+            choices=list(choice.values.items()),
+            initial=choice.default,
+            widget=forms.RadioSelect,
+        )
+    form.fields["limit"] = forms.IntegerField(
+        label=gettext_lazy("At most so many rows"), required=False, min_value=1, max_value=10_000_000
+    )
+    return form

@@ -1,0 +1,81 @@
+"""The orders' pages in a browser: ship by a button and watch it, resolve what is unknown."""
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from django.utils import timezone
+from playwright.sync_api import Page
+
+from orders.models import Order
+from tasks import testing
+from tests.browser.test_looks import assert_accessible, assert_fits, assert_nothing_inline
+from tests.orders import orders
+from tests.smtp import smtp  # noqa: F401  a fixture
+
+pytestmark = pytest.mark.browser
+LIST = "/admin/orders/order/"
+
+
+@pytest.fixture
+def unknown(db) -> Order:
+    orders.mailed(3), orders.placed(2), orders.shipped(4)
+    reply = "SMTPServerDisconnected: Connection unexpectedly closed: timed out " + "x" * 200
+    [order] = orders.shipped(
+        email_state="unknown",
+        email_owner="web1:7:abcdef",
+        email_since=timezone.now(),
+        email_reply=reply,
+        customer_email=f"{'long' * 12}@example.test",
+    )
+    return order
+
+
+@pytest.mark.parametrize("size", ["wide", "narrow"])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_pages_are_accessible_and_fit(visit, unknown, theme, size):
+    visitor = visit("Operators", theme=theme, size=size)
+    page = visitor.open(f"{LIST}{unknown.pk}/change/")
+    assert_form_accessible(page)
+    assert_fits(page)
+    assert_nothing_inline(page)
+    page = visitor.open(LIST)
+    assert_accessible(page)
+    assert_fits(page)
+    assert_nothing_inline(page)
+    page.locator("button[data-action=ship-emails]").click()
+    page.wait_for_selector("#pattern-progress")
+    assert_accessible(page)
+    assert_fits(page)
+    assert_nothing_inline(page)
+
+
+def assert_form_accessible(page: Page) -> None:
+    """The stock form's style sheets import others, which axe would copy into the page, against its policy."""
+    found = Axe().run(page, options={"preload": False})
+    assert found.violations_count == 0, found.generate_report()
+
+
+def test_shipping_is_watched_until_it_is_done(visit, unknown, smtp):  # noqa: F811
+    page = visit("Operators").open(LIST)
+    page.get_by_label("mark_first").check()
+    page.locator("button[data-action=ship-emails]").click()
+    page.wait_for_selector("#pattern-progress")
+    assert page.locator("#pattern-progress").inner_text().split("Left to do")[1].split()[0] == "4"
+    testing.run_due()
+    page.wait_for_selector("#pattern-progress:has-text('COMPLETED')")
+    assert page.locator("dt:text-is('sent') + dd").inner_text() == "4"
+    assert page.locator("[data-live]").count() == 0
+    assert len(smtp.accepted) == 4
+
+
+def test_unknown_ones_are_chosen_in_the_list_and_resolved(visit, unknown):
+    page = visit("Operators").open(LIST)
+    page.locator("#action-toggle").check()
+    page.get_by_label("Action:").select_option("resolve_emails")
+    page.get_by_role("button", name="Run the selected action").or_(page.get_by_role("button", name="Go")).first.click()
+    page.wait_for_selector("form.confirm input[name=seen]")
+    assert_accessible(page)
+    page.get_by_label("Reason").fill("found in the log")
+    page.get_by_role("button", name="Take as sent").click()
+    page.wait_for_selector(".messagelist")
+    assert "1 e-mail resolved." in page.locator(".messagelist").inner_text()
+    assert Order.objects.get(pk=unknown.pk).email_state == "sent"

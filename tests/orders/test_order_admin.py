@@ -1,0 +1,232 @@
+"""Orders in the admin: pending first, the state of each e-mail, shipping by a button, resolving what is unknown."""
+
+import pytest
+from django.db import connection
+
+from orders.models import Order
+from tasks import testing
+from tasks.models import Intervention, Task
+from tests.orders import orders
+from tests.people import client_of
+from tests.sessions import session
+
+pytestmark = pytest.mark.django_db(transaction=True)
+LIST = "/admin/orders/order/"
+SHIP = f"{LIST}patterns/shipped_emails/"
+RESOLVE = f"{LIST}resolve/"
+REPLY = "SMTPServerDisconnected: Connection unexpectedly closed: timed out"
+
+
+def unknown(number: int = 1) -> list[Order]:
+    return orders.shipped(number, email_state="unknown", email_owner="web1:7:ab", email_attempts=1, email_reply=REPLY)
+
+
+def ids_on(page) -> list[int]:
+    return [order.pk for order in page.context["cl"].result_list]
+
+
+class TestList:
+    def test_pending_orders_come_first_and_the_latest_of_them(self):
+        [first], [placed], [mailed], [second] = orders.shipped(), orders.placed(), orders.mailed(), unknown()
+        page = client_of("Viewers").get(LIST)
+        assert ids_on(page) == [second.pk, first.pk, mailed.pk, placed.pk]
+
+    def test_an_index_gives_that_order(self):
+        orders.mailed(3000)
+        orders.shipped(20)
+        with connection.cursor() as cursor:
+            cursor.execute("ANALYZE orders_order")
+        assert "orders_order_pending_first" in Order.objects.pending_first()[:100].explain()
+
+    def test_it_shows_state_version_and_who_holds_the_row(self):
+        [order] = unknown()
+        with session("nightly-report") as other:
+            other.execute("SELECT FROM orders_order WHERE id = %s FOR UPDATE", [order.pk])
+            page = client_of("Viewers").get(LIST).content.decode()
+        for shown in ("Unknown", "v1", "nightly-report", "Row locked", REPLY):
+            assert shown in page
+
+    def test_the_number_of_queries_does_not_grow_with_the_orders(self, django_assert_max_num_queries):
+        orders.shipped(50)
+        client = client_of("Operators")
+        with django_assert_max_num_queries(20):
+            client.get(LIST)
+
+
+class TestShipping:
+    def test_the_button_enqueues_one_run_and_shows_how_far_it_is(self, smtp):
+        orders.shipped(3)
+        client = client_of("Operators")
+        page = client.get(LIST).content.decode()
+        assert 'data-action="ship-emails"' in page
+        assert "Only this mode can send an e-mail twice" in page
+        assert "Only this mode can leave an e-mail of unknown fate" in page
+        answer = client.post(SHIP, {"mode": "mark_first", "limit": ""}, follow=True)
+        assert answer.context["progress"].left == 3
+        assert smtp.accepted == []
+        testing.run_due()
+        assert len(smtp.accepted) == 3
+        shown = client.get(answer.redirect_chain[-1][0])
+        assert (shown.context["progress"].left, shown.context["numbers"]["sent"]) == (0, 3)
+        assert "data-live" not in shown.content.decode()
+
+    def test_a_double_click_is_one_run(self):
+        client = client_of("Operators")
+        first = client.post(SHIP, {"mode": "send_first"})
+        second = client.post(SHIP, {"mode": "send_first"})
+        assert first.url == second.url
+        assert (Task.objects.count(), Intervention.objects.count()) == (1, 1)
+        assert "see how far it is" in client.get(LIST).content.decode()
+
+    def test_the_next_run_may_come_when_the_first_has_ended(self, smtp):
+        client = client_of("Operators")
+        first = client.post(SHIP, {"mode": "send_first"})
+        testing.run_due()
+        assert client.post(SHIP, {"mode": "send_first"}).url != first.url
+
+    def test_the_audit_knows_who_and_how(self):
+        client_of("Operators").post(SHIP, {"mode": "mark_first", "limit": "7"})
+        row = Intervention.objects.get()
+        assert (row.actor, row.source, row.target) == ("anna", "page", "table:orders_order")
+        assert row.action == "ship-emails limit=7 mode=mark_first"
+        assert Task.objects.get().kwargs == {"until_empty": True, "mode": "mark_first", "limit": 7}
+
+    def test_the_part_that_refreshes_itself_asks_for_the_whole_page_at_the_end(self, smtp):
+        client = client_of("Operators")
+        url = client.post(SHIP, {"mode": "send_first"}).url
+        part = client.get(url, headers={"HX-Request": "true"})
+        assert "<html" not in part.content.decode()
+        assert "data-live" in client.get(url).content.decode()
+        testing.run_due()
+        assert client.get(url, headers={"HX-Request": "true"}).headers["HX-Refresh"] == "true"
+
+    def test_what_failed_is_told_with_a_link_to_the_order(self, smtp):
+        [order] = orders.shipped()
+        smtp.rule("*", "rcpt", reply="550 5.1.1 <no> such user")
+        client = client_of("Operators")
+        url = client.post(SHIP, {"mode": "send_first"}).url
+        testing.run_due()
+        page = client.get(url).content.decode()
+        assert "550 5.1.1 &lt;no&gt; such user" in page
+        assert f"{LIST}{order.pk}/change/" in page
+
+    @pytest.mark.parametrize("form", [{}, {"mode": "both"}, {"mode": "send_first", "limit": "-1"}])
+    def test_a_form_that_says_nonsense_enqueues_nothing(self, form):
+        answer = client_of("Operators").post(SHIP, form, follow=True)
+        assert "errorlist" in answer.content.decode() or answer.context["messages"]
+        assert not Task.objects.exists()
+
+    @pytest.mark.parametrize("group", ["Viewers", "Account managers"])
+    def test_who_may_only_see_is_told_which_right_is_missing(self, group):
+        client = client_of(group)
+        page = client.get(LIST).content.decode()
+        assert "orders.ship_order" in page
+        assert 'data-action="ship-emails" disabled' in page
+        assert client.post(SHIP, {"mode": "send_first"}).status_code == 403
+        assert not Task.objects.exists()
+
+    def test_it_is_a_post_and_asks_for_a_token(self):
+        from django.test import Client
+
+        client = client_of("Operators")
+        assert client.get(SHIP).status_code == 405
+        strict = Client(enforce_csrf_checks=True)
+        strict.cookies = client.cookies
+        assert strict.post(SHIP, {"mode": "send_first"}).status_code == 403
+        assert not Task.objects.exists()
+
+    def test_runs_of_others_are_not_shown_under_its_address(self):
+        client = client_of("Operators")
+        task = Task.objects.create(task_path="tests.tasks.handlers.nothing")
+        assert client.get(f"{SHIP}{task.pk}/").status_code == 404
+        assert client.post(f"{LIST}patterns/nothing/", {}).status_code == 404
+
+
+class TestResolving:
+    def resolve(self, *rows: Order, group: str = "Operators", **form: str):
+        seen = [f"{order.pk}:{order.version}" for order in rows]
+        return client_of(group).post(
+            RESOLVE, {"seen": seen, "as": "sent", "reason": "seen in the log", **form}, follow=True
+        )
+
+    def test_the_page_of_an_unknown_one_shows_the_reply_and_both_answers(self):
+        [order] = unknown()
+        page = client_of("Operators").get(f"{LIST}{order.pk}/change/").content.decode()
+        for shown in (REPLY, f"&lt;order-{order.pk}-shipped@", 'value="resend"', 'value="sent"', "resolve_emails"):
+            assert shown in page
+        assert page.count('data-action="resolve-email"') == 2
+
+    def test_the_page_of_any_other_has_no_such_form(self):
+        [order] = orders.shipped()
+        assert "resolve-email" not in client_of("Operators").get(f"{LIST}{order.pk}/change/").content.decode()
+
+    @pytest.mark.parametrize(("answer", "state"), [("resend", "none"), ("sent", "sent")])
+    def test_one(self, answer, state):
+        [order] = unknown()
+        page = self.resolve(order, **{"as": answer})
+        assert "1 e-mail resolved." in page.content.decode()
+        assert orders.states() == [state]
+        row = Intervention.objects.get()
+        assert (row.actor, row.action, row.reason) == ("anna", f"resolve-email as={answer}", "seen in the log")
+
+    def test_many_chosen_in_the_list(self):
+        rows = unknown(3)
+        orders.shipped(2)
+        client = client_of("Operators")
+        ticked = {"action": "resolve_emails", "_selected_action": [row.pk for row in Order.objects.all()]}
+        preview = client.post(LIST, ticked)
+        assert sorted(one["order"].pk for one in preview.context["unknown"]) == [row.pk for row in rows]
+        assert "3 e-mails resolved." in self.resolve(*rows).content.decode()
+        assert orders.states() == ["sent"] * 3 + ["none"] * 2
+
+    def test_choosing_none_that_is_unknown_says_so(self):
+        [order] = orders.shipped()
+        ticked = {"action": "resolve_emails", "_selected_action": [order.pk]}
+        page = client_of("Operators").post(LIST, ticked, follow=True)
+        assert "None of these orders has an e-mail of unknown fate." in page.content.decode()
+
+    def test_an_order_that_moved_on_is_refused_and_shown_as_it_is(self):
+        [order] = unknown()
+        Order.objects.update(email_reply="noted by somebody else")
+        answer = self.resolve(order)
+        assert answer.status_code == 409
+        page = answer.content.decode()
+        assert "it changed since you looked (version 1, now 2)" in page
+        assert "noted by somebody else" in page
+        assert orders.states() == ["unknown"]
+
+    def test_the_second_click_finds_it_resolved(self):
+        [order] = unknown()
+        self.resolve(order)
+        answer = self.resolve(order)
+        assert (answer.status_code, Intervention.objects.count()) == (409, 1)
+
+    def test_a_reason_is_needed(self):
+        [order] = unknown()
+        answer = self.resolve(order, reason=" ")
+        assert (answer.status_code, orders.states()) == (400, ["unknown"])
+        assert "This needs a reason" in answer.content.decode()
+
+    @pytest.mark.parametrize("form", [{"as": "lost"}, {"seen": "7"}, {"seen": "x:1"}, {"seen": ""}])
+    def test_a_form_that_no_page_of_ours_made(self, form):
+        [order] = unknown()
+        assert "Choose orders" in self.resolve(order, **form).content.decode()
+        assert orders.states() == ["unknown"]
+
+    def test_who_may_only_see_may_not(self):
+        [order] = unknown()
+        page = client_of("Viewers").get(f"{LIST}{order.pk}/change/").content.decode()
+        assert 'data-action="resolve-email" disabled' in page
+        assert self.resolve(order, group="Viewers").status_code == 403
+        assert orders.states() == ["unknown"]
+
+
+def test_an_edit_over_a_row_that_moved_on_is_refused():
+    [order] = orders.placed()
+    client = client_of(is_superuser=True)
+    form = {"customer_email": "ours@example.test", "placed_at_0": "2026-11-20", "placed_at_1": "06:00:00"}
+    Order.objects.update(email_reply="noted")
+    answer = client.post(f"{LIST}{order.pk}/change/", {**form, "seen_version": order.version})
+    assert "Somebody changed this row since you opened it" in answer.content.decode()
+    assert client.post(f"{LIST}{order.pk}/change/", {**form, "seen_version": 2}).status_code == 302
+    assert Order.objects.get().customer_email == "ours@example.test"
