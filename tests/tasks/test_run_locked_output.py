@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from tasks.locking import lock
 from tests.commands import run_process, start
 from tests.jobs import shell, the_run
 
@@ -34,6 +35,12 @@ def test_v0_is_silent_until_the_command_fails():
     outcome = run_process("run_locked", "job", "-v0", "--shell", "--", "echo out; exit 3")
     assert (outcome.status, outcome.stdout) == (3, "")
     assert "out\n" in outcome.stderr
+
+
+def test_v0_does_not_speak_of_another_run_that_is_still_at_work():
+    with lock("job", ttl=30):
+        outcome = run_process("run_locked", "job", "-v0", "--shell", "--", "true")
+    assert (outcome.status, outcome.stdout, outcome.stderr) == (75, "", "")
 
 
 def test_of_a_flood_head_and_tail_are_kept():

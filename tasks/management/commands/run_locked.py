@@ -46,8 +46,8 @@ class Command(OperatorCommand):
             raise UsageError(str(error)) from error
         except ImproperlyConfigured as error:
             raise CommandError(str(error)) from error
-        if result.problem and result.output and not options["verbosity"]:
-            write_line(self.stderr, result.output)
+        if not options["verbosity"]:
+            self.speak_of_failures(result, options)
         return Report(
             data={
                 "outcome": result.outcome,
@@ -59,6 +59,13 @@ class Command(OperatorCommand):
             failure=result.problem,
             exit_status=result.exit_status,
         )
+
+    def speak_of_failures(self, result: Result, options: Options) -> None:
+        """With -v0: what a failed command printed. Another run at work is no failure, and says nothing."""
+        if result.problem and result.output:
+            write_line(self.stderr, result.output)
+        if result.outcome == Outcome.SKIPPED and not options["json"]:
+            raise SystemExit(result.exit_status)
 
     def job(self, options: Options) -> Job:
         if not options["ttl"]:
