@@ -105,8 +105,9 @@ def test_a_task_can_be_copied(any_backend):
     assert copy.deepcopy(tasks.nothing) == tasks.nothing
 
 
-@pytest.mark.skipif(not TASKS_IN_DJANGO, reason="tasks of the backport cannot be pickled")
-def test_a_task_and_its_result_can_be_pickled(any_backend):
-    assert pickle.loads(pickle.dumps(tasks.nothing)) == tasks.nothing
-    result = tasks.nothing.enqueue()
-    assert pickle.loads(pickle.dumps(result)) == result
+if TASKS_IN_DJANGO:  # the backport's own tasks cannot be pickled
+
+    def test_a_task_and_its_result_can_be_pickled(any_backend):
+        assert pickle.loads(pickle.dumps(tasks.nothing)) == tasks.nothing
+        result = tasks.nothing.enqueue()
+        assert pickle.loads(pickle.dumps(result)) == result
