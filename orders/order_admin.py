@@ -18,8 +18,7 @@ from orders.mailer import message_id
 from orders.models import Order
 from orders.querysets import OrderQuerySet
 from orders.resolving import CONSEQUENCES, Decision, Resolution, resolve
-from tasks.admin import LockAwareAdmin
-from tasks.admin.pattern_admin import PatternAdmin
+from tasks.admin import LockAwareAdmin, PatternAdmin
 from tasks.admin.rights import missing, require, who
 from tasks.filters import parse_id
 from tasks.verdicts.words import command
