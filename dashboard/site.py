@@ -1,9 +1,10 @@
 """Our AdminSite: the stock admin under one row of links to the pages that operators use."""
 
+from itertools import chain
 from typing import Any, NamedTuple
 
 from django.contrib.admin import AdminSite
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, URLResolver, path, reverse
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
@@ -18,15 +19,17 @@ class Page(NamedTuple):
 
 
 PAGES = (
+    Page(_("Overview"), "admin:index"),
+    Page(_("Stuck"), "admin:ops_stale", "tasks.view_task"),
     Page(_("Tasks"), "admin:tasks_task_changelist", "tasks.view_task"),
     Page(_("Database locks"), "admin:ops_locks", "dashboard.view_backend"),
     Page(_("Orders"), "admin:orders_order_changelist", "orders.view_order"),
     Page(_("Accounts"), "admin:orders_account_changelist", "orders.view_account"),
     Page(_("Queues"), "admin:tasks_queue_changelist", "tasks.view_queue"),
-    Page(_("Workers"), "admin:tasks_worker_changelist", "tasks.view_worker"),
+    Page(_("Workers"), "admin:ops_workers", "tasks.view_worker"),
     Page(_("Cron & named locks"), "admin:ops_schedule", "tasks.view_commandrun"),
-    Page(_("Audit"), "admin:tasks_intervention_changelist", "tasks.view_intervention"),
-    Page(_("All models"), "admin:index"),
+    Page(_("Audit"), "admin:ops_audit", "tasks.view_intervention"),
+    Page(_("All models"), "admin:models"),
 )
 
 
@@ -38,17 +41,17 @@ class RowlockAdminSite(AdminSite):
 
     def get_urls(self) -> list[URLPattern | URLResolver]:
         """The operators' pages before the stock ones, whose last pattern catches everything."""
-        from dashboard.views import locks, schedule  # rendering needs the apps to be loaded
+        from dashboard.views import audit, locks, schedule, stale, workers  # rendering needs the apps to be loaded
 
-        operators = [
-            path("ops/locks/", self.admin_view(locks.locks), name="ops_locks"),
-            path("ops/locks/signal/", self.admin_view(locks.signal), name="ops_signal"),
-            path("ops/schedule/", self.admin_view(schedule.schedule), name="ops_schedule"),
-            path("ops/schedule/release/", self.admin_view(schedule.release), name="ops_release"),
-            path("ops/schedule/forget/", self.admin_view(schedule.forget), name="ops_forget"),
-            path("ops/schedule/<int:run_id>/", self.admin_view(schedule.run), name="ops_command_run"),
-        ]
-        return operators + super().get_urls()
+        models = path("all/", self.admin_view(super().index), name="models")
+        pages = [module.paths(self.admin_view) for module in (audit, locks, schedule, stale, workers)]
+        return [*chain.from_iterable(pages), models, *super().get_urls()]
+
+    def index(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """The overview, in place of the stock list of models."""
+        from dashboard.views import overview
+
+        return overview.overview(request)
 
     def each_context(self, request: HttpRequest) -> dict[str, Any]:
         """The stock context with `navigation`: label, url and whether it is the page in hand."""

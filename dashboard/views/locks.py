@@ -1,12 +1,15 @@
 """The live tree of who waits for whom, and signals to the sessions in it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from django.contrib import admin, messages
 from django.db import ProgrammingError
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
+from django.urls import URLPattern, path
 from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_GET, require_POST
@@ -45,6 +48,13 @@ class Signal:
     @property
     def command(self) -> str:
         return command("signal_backend", str(self.pid), "--started", self.started.isoformat(), f"--{self.action}")
+
+
+def paths(view: Callable[..., Any]) -> list[URLPattern]:
+    return [
+        path("ops/locks/", view(locks), name="ops_locks"),
+        path("ops/locks/signal/", view(signal), name="ops_signal"),
+    ]
 
 
 @require_GET

@@ -1,10 +1,13 @@
 """Cron and named locks: when each command ran and should run, who holds its lock, and freeing the locks of the dead."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from django.contrib import admin, messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_GET, require_POST
 
@@ -37,6 +40,15 @@ class Asked:
             return None
         reason = request.POST.get("reason", "").strip()[:LONGEST_REASON].replace("\0", "")
         return cls(name, int(written) if fenced else None, reason, "confirmed" in request.POST)
+
+
+def paths(view: Callable[..., Any]) -> list[URLPattern]:
+    return [
+        path("ops/schedule/", view(schedule), name="ops_schedule"),
+        path("ops/schedule/release/", view(release), name="ops_release"),
+        path("ops/schedule/forget/", view(forget), name="ops_forget"),
+        path("ops/schedule/<int:run_id>/", view(run), name="ops_command_run"),
+    ]
 
 
 @require_GET

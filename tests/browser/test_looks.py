@@ -57,7 +57,8 @@ def addresses(failed) -> dict[str, str]:
         "command run": f"/admin/ops/schedule/{command_run().pk}/",
         "accounts": "/admin/orders/account/",
         "account": f"/admin/orders/account/{account().pk}/change/",
-        "models": "/admin/",
+        "overview": "/admin/",
+        "models": "/admin/all/",
     }
 
 
