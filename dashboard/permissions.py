@@ -11,8 +11,11 @@ APPS = ("tasks", "orders", "dashboard")
 
 SEE: frozenset[str] = frozenset()  # beside the right to view, which every group has on every table of ours
 OPERATE = frozenset(
-    {"requeue_task", "recover_task", "cancel_task", "pause_queue", "configure_queue", "ship_order", "forget_command"}
-)
+    {
+        "requeue_task", "recover_task", "cancel_task", "pause_queue", "configure_queue", "ship_order", "forget_command",
+        "acknowledge",
+    }
+)  # fmt: skip
 GROUPS = {
     "Viewers": SEE,
     "Operators": OPERATE,
