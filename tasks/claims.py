@@ -24,7 +24,8 @@ STRIDES = 10  # some 2 ms each when thousands of keys wait for their time
 CANDIDATES_SPARE = 8  # at least the number of workers that are likely to race for the same rows
 INTEGRITY_ERRORS = (IntegrityError, psycopg.IntegrityError)
 
-# Rows are locked one by one as the outer LIMIT asks for them, so that no row is locked and then left.
+# Rows are locked one by one as the outer LIMIT asks for them, so that no row is locked and then left. The inner LIMIT
+# hides its number from the planner, who would sort a whole queue that its estimate calls short.
 LOCKED = """, candidate AS MATERIALIZED (
     SELECT id, row_number() OVER () AS place FROM (
         SELECT due.id FROM stretch CROSS JOIN LATERAL (
@@ -34,7 +35,7 @@ LOCKED = """, candidate AS MATERIALIZED (
                   AND task.queue_name = stretch.queue_name AND task.priority = stretch.priority
                   AND (task.run_after, task.id) > (stretch.since, stretch.since_id)
                   AND (task.run_after, task.id) < (stretch.until, stretch.until_id)
-                ORDER BY task.run_after, task.id LIMIT %(limit)s::int FOR NO KEY UPDATE SKIP LOCKED) AS unkeyed
+                ORDER BY task.run_after, task.id LIMIT (SELECT %(limit)s::int) FOR NO KEY UPDATE SKIP LOCKED) AS unkeyed
             UNION ALL
             SELECT id FROM (
                 SELECT task.id FROM tasks_task AS task
@@ -75,7 +76,7 @@ LEFT JOIN (
            AND task.queue_name = stretch.queue_name AND task.priority = stretch.priority
            AND (task.run_after, task.id) > (stretch.since, stretch.since_id)
            AND (task.run_after, task.id) < (stretch.until, stretch.until_id)
-         ORDER BY task.run_after, task.id LIMIT %(limit)s::int)
+         ORDER BY task.run_after, task.id LIMIT (SELECT %(limit)s::int))
         UNION ALL
         (SELECT task.id, task.version FROM tasks_task AS task WHERE task.id = stretch.head_id)
     ) AS chosen LIMIT %(limit)s::int
