@@ -55,7 +55,7 @@ class Locker:
 
 @contextlib.contextmanager
 def locker(database_url: str, name: str, **options: object) -> Iterator[Locker]:
-    """A process that takes the lock `name`; `options` are those of `lock()`. It does not outlive the block."""
+    """A process that is about to take the lock `name`; `options` are those of `lock()`. It ends with the block."""
     environment = {**os.environ, "DATABASE_URL": database_url, "DJANGO_SETTINGS_MODULE": "tests.settings"}
     argv = [sys.executable, "-m", "tests.lockers", name, json.dumps(options)]
     process = subprocess.Popen(
@@ -66,7 +66,9 @@ def locker(database_url: str, name: str, **options: object) -> Iterator[Locker]:
     reader = threading.Thread(target=_read, args=(process, lines), daemon=True)
     reader.start()
     try:
-        yield Locker(process, lines)
+        started = Locker(process, lines)
+        assert started.hear()["event"] == "asks"
+        yield started
     finally:
         process.kill()
         process.wait()
@@ -89,6 +91,7 @@ def main(name: str, options: dict[str, Any]) -> None:
     from tasks.locking import lock
 
     held = lock(name, **options)
+    _say(event="asks")
     try:
         with held:
             _say(event="held", fence=held.fence, owner=held.owner)

@@ -65,6 +65,8 @@ class Lock(ContextDecorator):
     ) -> None:
         if not 0 < ttl <= 365 * 86400:
             raise ValueError(f"The ttl of a lock is above 0 s and at most a year, not {ttl} s.")
+        if not wait >= 0:
+            raise ValueError(f"The wait for a lock is a number of seconds from 0, not {wait}: None tries once.")
         if not 1 <= len(name) <= 255 or "\0" in name:
             raise ValueError("The name of a lock has 1 to 255 characters, none of them NUL: hash a longer one.")
         self.name = name
@@ -150,25 +152,27 @@ class Lock(ContextDecorator):
 
     def _obtain(self, contender: Contender) -> float:
         """Take the lock; when, by the monotonic clock, the try that succeeded was made."""
-        deadline = time.monotonic() + self.wait
-        for _ in range(RELEASED_MEANWHILE_TRIES):
-            asked_at = time.monotonic()
-            if contender.try_acquire() is not None:
-                return asked_at
-            holder = contender.holder()
-            if holder is not None:
-                break
         if not self.wait:
-            raise LockHeld(held_sentence(self.name, holder), holder)
+            return self._try(contender)
         try:
-            contender.start_waiting(held_fences())
-            return self._compete(contender, deadline)
+            return self._compete(contender, time.monotonic() + self.wait)
         finally:
             with suppress(LockUnavailable):
                 contender.stop_waiting()
 
+    def _try(self, contender: Contender) -> float:
+        holder = None
+        for _ in range(RELEASED_MEANWHILE_TRIES):
+            asked_at = time.monotonic()
+            if contender.try_acquire() is not None:
+                return asked_at
+            if holder := contender.holder():
+                break
+        raise LockHeld(held_sentence(self.name, holder), holder)
+
     def _compete(self, contender: Contender, deadline: float) -> float:
         """Try, wait until something has changed, and try again; a server that is away for a while is waited for too."""
+        is_waiting = False
         while True:
             asked_at = time.monotonic()
             try:
@@ -178,7 +182,11 @@ class Lock(ContextDecorator):
                 if left <= 0:
                     holder = contender.holder()
                     raise LockHeld(held_sentence(self.name, holder), holder)
-                contender.wait(left)
+                if is_waiting:
+                    contender.wait(left)
+                else:  # and try once more, for a release that nobody has heard
+                    contender.start_waiting(held_fences())
+                    is_waiting = True
             except LockUnavailable:
                 if time.monotonic() + RETRY_SECONDS >= deadline:
                     raise

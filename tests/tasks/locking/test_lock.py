@@ -115,6 +115,12 @@ def test_nonsense_is_refused_before_any_server_is_asked(name, ttl):
         lock(name, ttl=ttl)
 
 
+@pytest.mark.parametrize("wait", [-1, float("nan")])
+def test_a_nonsensical_wait_too(wait):
+    with pytest.raises(ValueError, match="None tries once"):
+        lock("x", ttl=1, wait=wait)
+
+
 def test_a_fork_of_the_holder_does_not_let_go(backend, name):
     with lock(name, ttl=30, backend=backend) as held:
         child = os.fork()

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import psycopg
 import pytest
@@ -100,6 +101,16 @@ def test_a_wait_outlives_a_restart(server, database, name):
             wait_until(lambda: life(database, name) == "alive")
             other.ask("release")
             assert waiting.hear(30)["event"] == "held"
+
+
+def test_a_wait_begins_though_the_database_is_away(server, database, name):
+    server.stop()
+    with ExitStack() as stack:
+        try:
+            waiting = stack.enter_context(locker(database.url, name, ttl=30, wait=60))
+        finally:
+            server.start()  # takes longer than a first try that is refused
+        assert waiting.hear(30)["event"] == "held"
 
 
 class TestASessionThatBreaks:
