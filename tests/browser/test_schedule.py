@@ -46,6 +46,6 @@ def test_the_page_follows_what_happens(visit):
         with locker(database_url(), NAME, ttl=600, wait=60) as waiter:
             page.get_by_text(f"pid {waiter.pid}").wait_for()
             holder.ask("release")
-            wait_until(lambda: observe.holder(NAME).pid == waiter.pid)
+            wait_until(lambda: (found := observe.holder(NAME)) and found.pid == waiter.pid)
             page.locator("#schedule-rows .life-alive").wait_for()
         assert page.locator("#schedule-rows button").count() == 0, "a viewer sees no buttons"

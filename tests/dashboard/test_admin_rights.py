@@ -15,7 +15,8 @@ pytestmark = pytest.mark.django_db
 
 OPERATING = {"requeue_task", "recover_task", "cancel_task", "pause_queue", "configure_queue"}
 # What every member of staff may open, and what is open to all.
-OPEN_TO_STAFF = {"/admin/all/", 
+OPEN_TO_STAFF = {
+    "/admin/all/",
     "/admin/",
     "/admin/password_change/",
     "/admin/password_change/done/",

