@@ -4,6 +4,7 @@ Without DATABASE_URL the embedded PostgreSQL of this checkout is used; `dashboar
 """
 
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import environ
@@ -30,6 +31,7 @@ INSTALLED_APPS = [
     *([] if TASKS_IN_DJANGO else ["django_tasks"]),
     *([] if CSP_IN_DJANGO else ["csp"]),
     "django_htmx",
+    "axes",
     "dashboard.apps.DashboardConfig",
     "dashboard.apps.RowlockAdminConfig",
     "orders",
@@ -49,6 +51,7 @@ MIDDLEWARE = [
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "dashboard.middleware.HtmxLoginMiddleware",
     "dashboard.middleware.DatabaseDownMiddleware",
+    "axes.middleware.AxesMiddleware",
 ]
 ROOT_URLCONF = "dashboard.urls"
 WSGI_APPLICATION = "dashboard.wsgi.application"
@@ -75,6 +78,8 @@ DEFAULT_FROM_EMAIL = env.str("DEFAULT_FROM_EMAIL", default="Rowlock <orders@loca
 # Each key falls back to its environment variable: see tasks/conf.py.
 ROWLOCK: dict[str, object] = {}
 
+# The first refuses who has guessed too often, the second knows the passwords.
+AUTHENTICATION_BACKENDS = ["axes.backends.AxesStandaloneBackend", "django.contrib.auth.backends.ModelBackend"]
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": f"django.contrib.auth.password_validation.{name}"}
     for name in (
@@ -103,6 +108,7 @@ SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = SECURE_SSL_REDIRECT = HTTPS
 SECURE_HSTS_SECONDS = 31_536_000 if HTTPS else 0
 SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = HTTPS
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if HTTPS else None
+SESSION_COOKIE_AGE = 12 * 3600  # a shift, not the two weeks of the default
 X_FRAME_OPTIONS = "DENY"
 SECURE_REFERRER_POLICY = "same-origin"
 CSP_DIRECTIVES: dict[str, list[str]] = {
@@ -116,12 +122,30 @@ CSP_DIRECTIVES: dict[str, list[str]] = {
 SECURE_CSP = CSP_DIRECTIVES
 CONTENT_SECURITY_POLICY = {"DIRECTIVES": CSP_DIRECTIVES}
 
+# Guesses are counted in the database, so that every process of gunicorn knows them, and by name *and* address: whoever
+# guesses locks out nobody but himself. `axes_reset_username NAME` lets a person in before the time is over.
+AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
+AXES_FAILURE_LIMIT = 5
+AXES_COOLOFF_TIME = timedelta(minutes=15)
+AXES_RESET_COOL_OFF_ON_FAILURE_DURING_LOCKOUT = False  # or a machine that tries for ever locks out for ever
+AXES_RESET_ON_SUCCESS = True
+AXES_CLIENT_IP_CALLABLE = "dashboard.login.client_address"
+AXES_LOCKOUT_CALLABLE = "dashboard.login.locked_out"
+AXES_DISABLE_ACCESS_LOG = True  # a table that nobody reads and nobody prunes
+AXES_ENABLE_ADMIN = AXES_VERBOSE = False
+# How many reverse proxies of one's own stand in front, each adding the address it saw to X-Forwarded-For.
+PROXY_COUNT = env.int("PROXY_COUNT", default=int(HTTPS))
+
+# Who scrapes /metrics without a login sends this; empty: only members of staff who are logged in.
+METRICS_TOKEN = env.str("METRICS_TOKEN", default="")
+
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"}},
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["stderr"], "level": env.str("LOG_LEVEL", default="INFO")},
-    # One line per task and state is the framework's habit; at thousands of tasks a second it would be the work.
-    "loggers": {name: {"level": "WARNING"} for name in ("django_tasks", "django.tasks")},
+    # One line per task and state is the framework's habit; at thousands of tasks a second it would be the work. That of
+    # axes is several for each login.
+    "loggers": {name: {"level": "WARNING"} for name in ("django_tasks", "django.tasks", "axes")},
 }

@@ -1,0 +1,47 @@
+"""Who asks to be let in, and what somebody is told who has guessed too often (django-axes counts)."""
+
+from ipaddress import IPv6Address, ip_address, ip_network
+from typing import Any
+
+from axes.helpers import get_cool_off, get_failure_limit
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+
+UNKNOWN = "0.0.0.0"  # noqa: S104  a unix socket has no address; nothing is bound here
+PREFIX = 64  # bits: one IPv6 subscriber has all addresses of such a network
+
+
+def client_address(request: HttpRequest) -> str:
+    """The address that guesses are counted by: the one that the outermost of our own proxies saw.
+
+    Whatever stands further left in X-Forwarded-For the client has written itself.
+    """
+    forwarded = request.META.get("HTTP_X_FORWARDED_FOR", "").split(",")
+    count = settings.PROXY_COUNT
+    seen = forwarded[-count] if 0 < count <= len(forwarded) else ""
+    return normalised(seen.strip()) or normalised(request.META.get("REMOTE_ADDR") or "") or UNKNOWN
+
+
+def normalised(text: str) -> str:
+    """An address as text, IPv6 as its network; empty for what is no address."""
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return ""
+    if isinstance(address, IPv6Address):
+        if address.ipv4_mapped:
+            return str(address.ipv4_mapped)
+        return str(ip_network((int(address), PREFIX), strict=False).network_address)
+    return str(address)
+
+
+def locked_out(
+    request: HttpRequest, response: HttpResponse | None = None, credentials: dict[str, Any] | None = None
+) -> HttpResponse:
+    """429, with how long to wait and the command that makes it shorter."""
+    seconds = int(cool_off.total_seconds()) if (cool_off := get_cool_off(request)) else 0
+    context = {"limit": get_failure_limit(request, credentials), "minutes": -(-seconds // 60)}
+    page = render(request, "admin/locked_out.html", context, status=429)
+    page.headers["Retry-After"] = str(seconds)
+    return page
