@@ -7,10 +7,12 @@ refused, recorded in `tasks_refusedwrite` and dropped.
 
 import logging
 import time
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tasks import latency
 from tasks.database import Connection, fetch, transaction
 
 logger = logging.getLogger(__name__)
@@ -28,11 +30,13 @@ WITH done AS (
                 %(started_ago)s::float8[], %(finished_ago)s::float8[])
         AS ending (id, version, return_value, started_ago, finished_ago)
     WHERE task.id = ending.id AND task.version = ending.version AND task.claimed_by = %(worker_id)s::text
-    RETURNING task.id, task.queue_name, task.started_at - task.run_after AS waited,
-        task.finished_at - task.started_at AS ran
+    RETURNING task.id, task.queue_name,
+        greatest(0, extract(epoch FROM task.started_at - task.run_after)::float8) AS waited,
+        extract(epoch FROM task.finished_at - task.started_at)::float8 AS ran
 )
-SELECT queue_name, array_agg(id) AS ids, 1000 * sum(extract(epoch FROM ran))::float8 AS run_ms,
-    1000 * sum(greatest(0, extract(epoch FROM waited)))::float8 AS wait_ms
+SELECT queue_name, array_agg(id) AS ids, 1000 * sum(ran) AS run_ms, 1000 * sum(waited) AS wait_ms,
+    array_agg(width_bucket(ran, %(bounds)s::float8[])) AS run_buckets,
+    array_agg(width_bucket(waited, %(bounds)s::float8[])) AS wait_buckets
 FROM done GROUP BY queue_name
 """
 
@@ -67,15 +71,21 @@ SELECT queue_name, array_agg(id) AS ids FROM ended GROUP BY queue_name
 
 # Last in the flush and in the order of queues: workers whose ids share a shard must not wait for each other in turn.
 ADD_UP = """
-INSERT INTO tasks_throughput AS sum (minute, queue_name, shard, completed, failed, run_ms, wait_ms)
+INSERT INTO tasks_throughput AS sum
+    (minute, queue_name, shard, completed, failed, run_ms, wait_ms, run_buckets, wait_buckets)
 SELECT date_trunc('minute', statement_timestamp()), queue_name, hashtext(%(worker_id)s::text) & 32767,
-    sum(completed), sum(failed), sum(run_ms), sum(wait_ms)
+    completed, failed, run_ms, wait_ms, run_buckets::int[], wait_buckets::int[]
 FROM unnest(%(queue_names)s::text[], %(completed)s::int[], %(failed)s::int[], %(run_ms)s::float8[],
-            %(wait_ms)s::float8[]) AS ended (queue_name, completed, failed, run_ms, wait_ms)
-GROUP BY queue_name ORDER BY queue_name
+            %(wait_ms)s::float8[], %(run_buckets)s::text[], %(wait_buckets)s::text[])
+    AS ended (queue_name, completed, failed, run_ms, wait_ms, run_buckets, wait_buckets)
+ORDER BY queue_name
 ON CONFLICT (minute, queue_name, shard) DO UPDATE SET
     completed = sum.completed + excluded.completed, failed = sum.failed + excluded.failed,
-    run_ms = sum.run_ms + excluded.run_ms, wait_ms = sum.wait_ms + excluded.wait_ms
+    run_ms = sum.run_ms + excluded.run_ms, wait_ms = sum.wait_ms + excluded.wait_ms,
+    run_buckets = ARRAY(SELECT coalesce(old, 0) + coalesce(new, 0)
+        FROM unnest(sum.run_buckets, excluded.run_buckets) WITH ORDINALITY AS pair (old, new, place) ORDER BY place),
+    wait_buckets = ARRAY(SELECT coalesce(old, 0) + coalesce(new, 0)
+        FROM unnest(sum.wait_buckets, excluded.wait_buckets) WITH ORDINALITY AS pair (old, new, place) ORDER BY place)
 """
 
 # Locked, or one more edit could slip in before the second write. Not so the rows of others, who may hold them long.
@@ -129,6 +139,26 @@ class Ending:
 
 
 @dataclass
+class Sums:
+    """What one flush adds to the rollup of one queue: the columns of `tasks_throughput`."""
+
+    completed: int = 0
+    failed: int = 0
+    run_ms: float = 0.0
+    wait_ms: float = 0.0
+    run_buckets: Counter[int] = field(default_factory=Counter)
+    wait_buckets: Counter[int] = field(default_factory=Counter)
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Add the completions of one row of COMPLETE."""
+        self.completed += len(row["ids"])
+        self.run_ms += row["run_ms"]
+        self.wait_ms += row["wait_ms"]
+        self.run_buckets.update(row["run_buckets"])
+        self.wait_buckets.update(row["wait_buckets"])
+
+
+@dataclass
 class Flush:
     """What became of the endings: counts, and those that could not be written yet because their row is locked."""
 
@@ -137,7 +167,7 @@ class Flush:
     rebased: int = 0
     refused: list[int] = field(default_factory=list)
     locked: list[Ending] = field(default_factory=list)
-    sums: list[tuple[str, int, int, float, float]] = field(default_factory=list)  # as ADD_UP takes them
+    sums: defaultdict[str, Sums] = field(default_factory=lambda: defaultdict(Sums))  # by queue
 
 
 def flush(connection: Connection, worker_id: str, endings: Sequence[Ending], *, skip_locked: bool = False) -> Flush:
@@ -165,12 +195,12 @@ def _write(connection: Connection, worker_id: str, endings: Sequence[Ending], re
     if completions:
         for row in fetch(connection, COMPLETE, _completion_params(worker_id, completions)):
             result.completed += len(row["ids"])
-            result.sums.append((row["queue_name"], len(row["ids"]), 0, row["run_ms"], row["wait_ms"]))
+            result.sums[row["queue_name"]].add(row)
             written.update(row["ids"])
     if failures:
         for row in fetch(connection, FAIL, _failure_params(worker_id, failures)):
             result.failed += len(row["ids"])
-            result.sums.append((row["queue_name"], 0, len(row["ids"]), 0.0, 0.0))
+            result.sums[row["queue_name"]].failed += len(row["ids"])
             written.update(row["ids"])
     return [ending for ending in endings if ending.id not in written]
 
@@ -193,16 +223,19 @@ def _settle(connection: Connection, worker_id: str, missed: list[Ending], result
 
 
 def _add_up(connection: Connection, worker_id: str, result: Flush) -> None:
-    queue_names, completed, failed, run_ms, wait_ms = map(list, zip(*result.sums, strict=True))
+    sums = result.sums.values()
     params = {
-        "queue_names": queue_names,
-        "completed": completed,
-        "failed": failed,
-        "run_ms": run_ms,
-        "wait_ms": wait_ms,
+        "worker_id": worker_id,
+        "queue_names": list(result.sums),
+        "completed": [queue.completed for queue in sums],
+        "failed": [queue.failed for queue in sums],
+        "run_ms": [queue.run_ms for queue in sums],
+        "wait_ms": [queue.wait_ms for queue in sums],
+        "run_buckets": [latency.as_array(queue.run_buckets) for queue in sums],
+        "wait_buckets": [latency.as_array(queue.wait_buckets) for queue in sums],
     }
     with connection.cursor() as cursor:
-        cursor.execute(ADD_UP, {"worker_id": worker_id, **params})
+        cursor.execute(ADD_UP, params)
 
 
 def _refuse(connection: Connection, worker_id: str, refused: list[Ending]) -> None:
@@ -218,7 +251,11 @@ def _refuse(connection: Connection, worker_id: str, refused: list[Ending]) -> No
 
 
 def _completion_params(worker_id: str, endings: list[Ending]) -> dict[str, Any]:
-    return {**_common_params(worker_id, endings), "return_values": [ending.return_value for ending in endings]}
+    return {
+        **_common_params(worker_id, endings),
+        "return_values": [ending.return_value for ending in endings],
+        "bounds": list(latency.BOUNDS_SECONDS),
+    }
 
 
 def _failure_params(worker_id: str, endings: list[Ending]) -> dict[str, Any]:

@@ -5,6 +5,8 @@ from django.db import models
 from django.db.models import F, Q
 from django.utils.translation import gettext_lazy as _
 
+from tasks.bulk.models import BulkRun as BulkRun
+from tasks.bulk.models import SubmittedForm as SubmittedForm
 from tasks.clock import StatementTimestamp
 from tasks.locking.models import Lock as Lock
 from tasks.locking.models import LockWaiter as LockWaiter
@@ -230,6 +232,8 @@ class Throughput(models.Model):
     failed = models.IntegerField(db_default=0)
     run_ms = models.BigIntegerField(db_default=0)  # summed over the attempts
     wait_ms = models.BigIntegerField(db_default=0)  # from due to started, summed
+    run_buckets = ArrayField(models.IntegerField(), db_default=[], blank=True)  # of the completed: tasks/latency.py
+    wait_buckets = ArrayField(models.IntegerField(), db_default=[], blank=True)
 
     class Meta:
         default_permissions = SEE_ONLY

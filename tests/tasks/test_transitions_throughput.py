@@ -9,6 +9,7 @@ from django.db.models import Sum
 from django.utils import timezone
 
 from tasks import transitions
+from tasks.latency import BOUNDS_SECONDS, BUCKETS
 from tasks.models import Task, Throughput
 from tasks.transitions import Ending, Failure
 from tests.tasks import rows
@@ -90,3 +91,20 @@ def test_rebased_writes_count_once():
     Task.objects.filter(pk=claims[0].id).update(priority=1)
     flush(claims)
     assert sums("default")["completed"] == 2
+
+
+def test_completions_are_counted_by_how_long_they_waited_and_ran():
+    rows.many(3, run_after=timezone.now() - timedelta(seconds=100))
+    rows.many(3)
+    claimed = claim()
+    for ran, some in ((0.0, claimed[:2]), (0.7, claimed[2:])):
+        flush(some, ran=ran)
+    found = Throughput.objects.all()  # two when a minute ended just then
+    run, wait = (
+        [sum(counts) for counts in zip(*(getattr(row, name) for row in found), strict=True)]
+        for name in ("run_buckets", "wait_buckets")
+    )
+    assert (run[0], run[BOUNDS_SECONDS.index(0.5) + 1]) == (2, 4)
+    assert wait[BOUNDS_SECONDS.index(60.0) + 1] == 3
+    assert len(run) == len(wait) == BUCKETS
+    assert sum(run) == sum(wait) == sum(row.completed for row in found) == 6
