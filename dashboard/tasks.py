@@ -1,14 +1,40 @@
 """The tasks of the demo: harmless whatever their arguments, and between them every state that a task can be in."""
 
+import logging
+import os
 import time
 
-from tasks.compat import TaskContext, task
+from dashboard import demo
+from tasks.compat import FRAMEWORK, TaskContext, task
 
 LARGEST_NUMBER = 100_000
 LONGEST_NAP_SECONDS = 3.0
+# A worker of the demo's own takes its time over a first attempt, so that it can be killed in the middle of it.
+VICTIM = "ROWLOCK_DEMO_VICTIM"
+LONG_SECONDS, SHORT_SECONDS, STEP_SECONDS = 60.0, 0.3, 0.1
 
 
-@task(queue_name="demo-reports")
+class Staged(Exception):
+    """A failure that belongs to the demo."""
+
+
+class CardDeclined(Staged):
+    """The demo's payment provider refuses."""
+
+
+class ServerUnreachable(Staged, ConnectionError):
+    """The demo's mail server does not answer."""
+
+
+def is_news(record: logging.LogRecord) -> bool:
+    """Staged failures are there to be seen on the pages; on the console their tracebacks would bury the address."""
+    return not (record.exc_info and isinstance(record.exc_info[1], Staged))
+
+
+logging.getLogger(FRAMEWORK).addFilter(is_news)
+
+
+@task(queue_name=demo.REPORTS)
 def count_primes(below: int) -> int:
     """How many prime numbers there are below a number (at most 100,000)."""
     below = max(0, min(below, LARGEST_NUMBER))
@@ -18,27 +44,62 @@ def count_primes(below: int) -> int:
     return composite.count(0, 2)
 
 
-@task(queue_name="demo-reports")
+@task(queue_name=demo.REPORTS)
 def nap(seconds: float) -> None:
     """Takes its time, at most three seconds."""
     time.sleep(min(max(seconds, 0.0), LONGEST_NAP_SECONDS))
 
 
-@task(queue_name="demo-mail", ordering_key=lambda customer, letter: f"demo-{customer}")
+@task(queue_name=demo.MAIL, ordering_key=lambda customer, letter: f"demo-{customer}")
 def write_letter(customer: str, letter: int) -> str:
     """One of several letters to one customer, which keep their order."""
     return f"letter {letter} to {customer}"
 
 
-@task(queue_name="demo-mail", takes_context=True, backoff=lambda attempt: 2.0)
+@task(queue_name=demo.MAIL, takes_context=True, backoff=lambda attempt: 2.0)
 def reach_busy_server(context: TaskContext) -> str:
     """Fails at its first attempt and succeeds at its second."""
     if context.attempt < 2:
-        raise ConnectionError("The demo's mail server is busy.")
+        raise ServerUnreachable("The demo's mail server is busy.")
     return f"sent at attempt {context.attempt}"
 
 
-@task(queue_name="demo-mail", max_attempts=2, backoff=lambda attempt: 1.0)
+@task(queue_name=demo.MAIL, max_attempts=2, backoff=lambda attempt: 1.0)
 def reach_lost_server() -> None:
     """Fails at every attempt."""
-    raise ConnectionError("The demo's other mail server is gone for good.")
+    raise ServerUnreachable("The demo's other mail server is gone for good.")
+
+
+@task(queue_name=demo.BILLING, max_attempts=1)
+def charge_card(order: int) -> None:
+    """Fails for good at its only attempt."""
+    raise CardDeclined(f"The demo's payment provider declines the card of order {order}.")
+
+
+@task(queue_name=demo.BILLING, ordering_key=lambda customer, invoice: f"demo-{customer}", backoff=lambda attempt: 3600)
+def write_invoice(customer: str, invoice: int) -> str:
+    """The first of a customer fails and tries again in an hour; until then it holds the key for those behind it."""
+    if invoice == 1:
+        raise ServerUnreachable("The demo's archive is closed until the next hour.")
+    return f"invoice {invoice} to {customer}"
+
+
+@task(queue_name=demo.PAYOUTS, takes_context=True)
+def pay_out(context: TaskContext, number: int) -> str:
+    """Money that must not leave twice: its queue asks a person before it is tried again."""
+    return work_long_enough_to_be_killed(context)
+
+
+@task(queue_name=demo.PARCELS, takes_context=True)
+def pack_parcel(context: TaskContext, number: int) -> str:
+    """Work that may be repeated: its queue recovers by itself."""
+    return work_long_enough_to_be_killed(context)
+
+
+def work_long_enough_to_be_killed(context: TaskContext) -> str:
+    """A moment, or up to a minute at the first attempt in a worker of the demo's own while its supervisor lives."""
+    is_victim = bool(os.environ.get(VICTIM)) and context.attempt == 1
+    supervisor, ends_at = os.getppid(), time.monotonic() + (LONG_SECONDS if is_victim else SHORT_SECONDS)
+    while time.monotonic() < ends_at and os.getppid() == supervisor:
+        time.sleep(STEP_SECONDS)
+    return f"done at attempt {context.attempt}"

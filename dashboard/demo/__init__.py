@@ -1,0 +1,20 @@
+"""The demo: harmless work on queues and orders of its own, with every trouble in it that an operator meets.
+
+What it loads lies in queues whose names begin with `demo-` and in orders to `@example.test`, an address that no mail
+reaches (RFC 2606). Nothing else is ever touched.
+"""
+
+import os
+
+PREFIX = "demo-"
+DOMAIN = "@example.test"
+REPORTS, MAIL, BILLING, PAYOUTS, PARCELS = (
+    f"{PREFIX}{name}" for name in ("reports", "mail", "billing", "payouts", "parcels")
+)
+NIGHTLY = f"{PREFIX}nightly-report"  # a cron line that nobody starts
+MINUTES = 15  # that the director lives
+
+
+def is_on() -> bool:
+    """Whether `up` serves this site with the demo; a site of your own asks the database nothing about it."""
+    return os.environ.get("ROWLOCK_DEMO") == "1"
