@@ -14,6 +14,8 @@ PIP_INSTALL = if $(VENV_PYTHON) -m pip --version >/dev/null 2>&1; then pip="$(VE
 	else pip="$(PYTHON) -m pip --python $(VENV_PYTHON)"; fi; \
 	$$pip install --quiet --disable-pip-version-check --require-hashes --requirement
 PIN = $(VENV_PYTHON) -m uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header
+# Two processes of tests, each with a PostgreSQL of its own; ARGS="-n 0" for one.
+SPREAD = -n 2 --dist loadfile
 # A site as it is deployed; only its settings are looked at.
 DEPLOYED = DATABASE_URL=postgres:///rowlock HTTPS=1 \
 	SECRET_KEY="$$($(VENV_PYTHON) -c 'import secrets; print(secrets.token_urlsafe(50))')"
@@ -29,12 +31,12 @@ run: $(VENV)/run.stamp ## start PostgreSQL, a worker and the web server, until C
 	@exec $(VENV_PYTHON) dashboard/processes.py $$PPID 15 "" $(VENV_PYTHON) manage.py up $(ARGS)
 
 test: $(VENV)/test.stamp ## run all tests against a real PostgreSQL, and those of the queue on Django 6 too
-	$(VENV_PYTHON) -m pytest $(ARGS)
+	$(VENV_PYTHON) -m pytest $(SPREAD) $(ARGS)
 	@if [ -n "$(PYTHON_NEXT)" ]; then $(MAKE) --no-print-directory testnext; \
 	else echo "Django 6 was not tested: no Python 3.12 or newer was found. Name one: make test PYTHON_NEXT=python3.13"; fi
 
 testnext: $(VENV_NEXT)/stamp ## the queue's tests on Django 6
-	$(VENV_NEXT)/bin/python -m pytest tests/conformance tests/tasks --ignore=tests/tasks/worker \
+	$(VENV_NEXT)/bin/python -m pytest $(SPREAD) tests/conformance tests/tasks --ignore=tests/tasks/worker \
 		$(if $(shell command -v redis-server),,--ignore=tests/tasks/locking) $(ARGS)
 
 lint: $(VENV)/test.stamp ## ruff, mypy, bandit, missing migrations, deployment checks

@@ -1,6 +1,7 @@
 """Pytest plugin (`-p tests.postgres`): a throw-away PostgreSQL for the session, private ones for tests that break them.
 
-With TEST_DATABASE_URL set the session uses that server instead. Either way DATABASE_URL is set before Django's settings
+With TEST_DATABASE_URL set the session uses that server instead. When pytest-xdist spreads the tests over processes,
+each of them has a server of its own, and the process that only hands out the tests has none. Either way DATABASE_URL is set before Django's settings
 are read, so that no test can reach the database that the shell's own DATABASE_URL names.
 """
 
@@ -20,6 +21,7 @@ from tests.waiting import wait_until
 
 # A crash of the machine may lose it; kill -9 of a process loses nothing even so.
 THROW_AWAY = {"fsync": "off", "full_page_writes": "off"}
+NOBODY_CONNECTS = "postgres:///no-such-database"
 FOREIGN_SETTINGS = ("DIRECT_DATABASE_URL", "REDIS_URL")
 
 
@@ -37,6 +39,9 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> Iterator[None]
     """Before pytest-django, whose hook of this name reads the settings: a wrapper comes before every plain hook."""
     for name in FOREIGN_SETTINGS:
         os.environ.pop(name, None)
+    if early_config.known_args_namespace.numprocesses and "PYTEST_XDIST_WORKER" not in os.environ:
+        os.environ["DATABASE_URL"] = NOBODY_CONNECTS
+        return (yield)
     if "TEST_DATABASE_URL" not in os.environ:
         server = contextlib.ExitStack()
         early_config.add_cleanup(server.close)

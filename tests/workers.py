@@ -31,7 +31,8 @@ def ledger_url(template_url: str) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def template_url() -> Iterator[str]:
     """A migrated database that nobody is connected to, to copy from."""
-    url = databases.named(os.environ["DATABASE_URL"], "rowlock_template")
+    process = os.environ.get("PYTEST_XDIST_WORKER", "")  # several may share a server
+    url = databases.named(os.environ["DATABASE_URL"], f"rowlock_template{process}")
     databases.drop(url)
     databases.migrate(url)
     yield url
