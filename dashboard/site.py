@@ -11,25 +11,28 @@ from django.utils.translation import gettext_lazy as _
 
 
 class Page(NamedTuple):
-    """One link of the navigation: its words, the name of its address, and the right that opens it (none: any login)."""
+    """One link of the navigation: its words, the name of its address, the right that opens it (none: any login), and
+    the key that opens it after `g`.
+    """
 
     label: Promise
     url_name: str
     permission: str = ""
+    key: str = ""
 
 
 PAGES = (
-    Page(_("Overview"), "admin:index"),
-    Page(_("Stuck"), "admin:ops_stale", "tasks.view_task"),
-    Page(_("Tasks"), "admin:tasks_task_changelist", "tasks.view_task"),
-    Page(_("Database locks"), "admin:ops_locks", "dashboard.view_backend"),
-    Page(_("Orders"), "admin:orders_order_changelist", "orders.view_order"),
-    Page(_("Accounts"), "admin:orders_account_changelist", "orders.view_account"),
-    Page(_("Queues"), "admin:tasks_queue_changelist", "tasks.view_queue"),
-    Page(_("Workers"), "admin:ops_workers", "tasks.view_worker"),
-    Page(_("Cron & named locks"), "admin:ops_schedule", "tasks.view_commandrun"),
-    Page(_("Audit"), "admin:ops_audit", "tasks.view_intervention"),
-    Page(_("All models"), "admin:models"),
+    Page(_("Overview"), "admin:index", "", "o"),
+    Page(_("Stuck"), "admin:ops_stale", "tasks.view_task", "s"),
+    Page(_("Tasks"), "admin:tasks_task_changelist", "tasks.view_task", "t"),
+    Page(_("Database locks"), "admin:ops_locks", "dashboard.view_backend", "d"),
+    Page(_("Orders"), "admin:orders_order_changelist", "orders.view_order", "r"),
+    Page(_("Accounts"), "admin:orders_account_changelist", "orders.view_account", "b"),
+    Page(_("Queues"), "admin:tasks_queue_changelist", "tasks.view_queue", "q"),
+    Page(_("Workers"), "admin:ops_workers", "tasks.view_worker", "w"),
+    Page(_("Cron & named locks"), "admin:ops_schedule", "tasks.view_commandrun", "c"),
+    Page(_("Audit"), "admin:ops_audit", "tasks.view_intervention", "a"),
+    Page(_("All models"), "admin:models", "", "m"),
 )
 
 
@@ -54,7 +57,7 @@ class RowlockAdminSite(AdminSite):
         return overview.overview(request)
 
     def each_context(self, request: HttpRequest) -> dict[str, Any]:
-        """The stock context with `navigation`: label, url and whether it is the page in hand."""
+        """The stock context with `navigation`: label, url, key and whether it is the page in hand."""
         return {**super().each_context(request), "navigation": self.navigation(request)}
 
     def navigation(self, request: HttpRequest) -> list[dict[str, Any]]:
@@ -64,5 +67,5 @@ class RowlockAdminSite(AdminSite):
             if not page.permission or request.user.has_perm(page.permission):
                 url = reverse(page.url_name)
                 here = request.path == url or (bool(page.permission) and request.path.startswith(url))
-                links.append({"label": page.label, "url": url, "is_current": here})
+                links.append({"label": page.label, "url": url, "key": page.key, "is_current": here})
         return links

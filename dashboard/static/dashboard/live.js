@@ -1,74 +1,244 @@
 "use strict";
 
 /*
- * Panels that refresh themselves: `data-live` holds the seconds. htmx fetches and swaps; this decides when, and keeps
- * what a person has open or in hand. Under the content security policy htmx may not evaluate a condition itself.
+ * Panels that refresh themselves: `data-live` holds the seconds, `hx-get` the address, `hx-trigger` the event `refresh`.
+ * htmx fetches; this decides when, and `merge.js` how the answer is taken in. Nothing moves under a pointer: while a mouse
+ * rests on a control of the panel, or moves in it, the answer waits and a line says how many rows have changed.
  */
 {
+    const CONTROL = "a, button, input, label, select, summary, textarea";
+    const WHEN_HIDDEN = 15; // so many times slower
+    const SLOWEST_SECONDS = 60;
+    const POINTER_RESTS_MS = 800;
+    const SAY_EVERY_MS = 15_000;
+    const ENDED = 286;
+    const { merge, enliven, showTicks } = window.rowlock;
+    const words = document.getElementById("live-words").dataset;
+    const panels = new Map();
+    const pointer = { x: -1, y: -1, at: 0, isMouse: false };
+    let isPaused = false;
+
+    const bar = document.querySelector(".live");
     const age = document.querySelector("[data-live-age]");
     const pause = document.querySelector("[data-live-pause]");
-    const trouble = document.querySelector("[data-live-trouble]");
     const pauseWord = pause?.textContent;
-    let isPaused = false;
-    let updatedAt = Date.now();
 
-    function isInHand(panel) {
-        const selection = getSelection();
-        const isSelecting = selection && !selection.isCollapsed && panel.contains(selection.anchorNode);
-        return isSelecting || panel.matches(":has(button:hover, button:focus-visible, a:focus-visible, input:focus)");
+    function make(name, className, parent) {
+        const element = document.createElement(name);
+        element.className = className;
+        parent.append(element);
+        return element;
     }
 
-    function remember(panel) {
-        const details = [...panel.querySelectorAll("details[id]")];
-        panel.dataset.open = JSON.stringify(Object.fromEntries(details.map((item) => [item.id, item.open])));
+    const banner = make("p", "live-banner", document.body);
+    banner.hidden = true;
+    const region = make("p", "visually-hidden", document.body);
+    region.setAttribute("role", "status");
+    region.id = "live-region";
+    const news = make("span", "live-news is-empty", bar ?? document.body);
+    const newsText = make("span", "", news);
+    const show = make("button", "button", news);
+    show.type = "button";
+    show.textContent = words.show;
+    show.disabled = true;
+
+    /* "5 rows changed", in the plural form of the page's language. */
+    function counted(number) {
+        const form = new Intl.PluralRules(document.documentElement.lang).select(number);
+        const text = { one: words.one, few: words.few }[form] ?? words.many;
+        return text.replace("{}", String(number));
     }
 
-    function restore(panel) {
-        const open = JSON.parse(panel.dataset.open || "{}");
-        for (const [id, wasOpen] of Object.entries(open)) {
-            const item = document.getElementById(id);
-            if (item) {
-                item.open = wasOpen;
+    function tellNews() {
+        const number = [...panels.values()].reduce((sum, state) => sum + state.changes, 0);
+        news.classList.toggle("is-empty", !number);
+        show.disabled = !number;
+        const text = number ? counted(number) : "";
+        if (newsText.textContent !== text) {
+            newsText.textContent = text;
+        }
+    }
+
+    /* One polite voice, at most every fifteen seconds. */
+    const unsaid = [];
+    let saidAt = -Infinity;
+    function say() {
+        if (unsaid.length && Date.now() - saidAt >= SAY_EVERY_MS) {
+            region.textContent = unsaid.splice(0).join(" · ");
+            saidAt = Date.now();
+        }
+    }
+
+    function attentionOf(panel) {
+        const lines = [...panel.querySelectorAll("[data-attention]")];
+        return new Map(lines.map((line) => [line.dataset.attention, (line.dataset.say || line.textContent).trim()]));
+    }
+
+    function tellAttention(before, after) {
+        for (const [key, text] of after) {
+            if (!before.has(key)) {
+                unsaid.push(`${words.fresh} ${text}`);
+            }
+        }
+        for (const [key, text] of before) {
+            if (!after.has(key)) {
+                unsaid.push(`${words.over} ${text}`);
+            }
+        }
+    }
+
+    function isHeld(panel) {
+        if (!pointer.isMouse) {
+            return false;
+        }
+        const under = document.elementFromPoint(pointer.x, pointer.y);
+        return panel.contains(under) && (under.closest(CONTROL) || Date.now() - pointer.at < POINTER_RESTS_MS);
+    }
+
+    function take(panel, state, { wholly = false } = {}) {
+        const before = attentionOf(panel);
+        if (wholly) {
+            merge.wholly(panel, state.fresh);
+            state.changes = 0;
+        } else if (isHeld(panel)) {
+            state.isWaiting = true;
+            state.changes = merge.count(panel, state.fresh);
+            return;
+        } else {
+            state.changes = merge.gently(panel, state.fresh);
+        }
+        state.isWaiting = false;
+        htmx.process(panel);
+        showTicks();
+        tellAttention(before, attentionOf(panel));
+    }
+
+    function receive(panel, state, html) {
+        const template = document.createElement("template");
+        template.innerHTML = html;
+        enliven(template.content);
+        state.fresh = template.content;
+        state.updatedAt = Date.now();
+        state.failures = 0;
+        take(panel, state);
+        tellNews();
+        if ([...panels.values()].every((one) => !one.failures)) {
+            setTrouble("");
+        }
+    }
+
+    function setTrouble(text) {
+        if (text && banner.hidden) {
+            unsaid.push(text);
+        }
+        banner.hidden = !text;
+        banner.textContent = text;
+        document.body.classList.toggle("is-last-known", Boolean(text));
+    }
+
+    /* The reason that the server's own page gives, else its status; and of when the state is that stays in sight. */
+    function fail(state, xhr) {
+        state.failures += 1;
+        const page = xhr?.responseText ? new DOMParser().parseFromString(xhr.responseText, "text/html") : null;
+        const reason = page?.querySelector("[role=alert]")?.textContent.trim() || [words.silent, xhr?.status].filter(Boolean).join(" ");
+        const at = new Date(state.updatedAt).toLocaleTimeString(document.documentElement.lang, { hourCycle: "h23" });
+        setTrouble(`${reason} ${words.last.replace("{}", at)}`);
+    }
+
+    function schedule(panel, state) {
+        clearTimeout(state.timer);
+        if (isPaused || state.isOver) {
+            return;
+        }
+        const seconds = Number(panel.dataset.live);
+        const slower = Math.min(SLOWEST_SECONDS, seconds * 2 ** state.failures * (document.hidden ? WHEN_HIDDEN : 1));
+        state.timer = setTimeout(() => htmx.trigger(panel, "refresh"), 1000 * Math.max(seconds, slower));
+    }
+
+    function refreshAll() {
+        for (const [panel, state] of panels) {
+            clearTimeout(state.timer);
+            if (!isPaused && !state.isOver) {
+                htmx.trigger(panel, "refresh");
             }
         }
     }
 
     function watch(panel) {
-        setInterval(() => {
-            if (!isPaused && !document.hidden && !isInHand(panel)) {
-                htmx.trigger(panel, "refresh");
+        const state = { fresh: null, changes: 0, failures: 0, updatedAt: Date.now(), isOver: false, isWaiting: false };
+        panels.set(panel, state);
+        const on = (name, hear) => panel.addEventListener(name, (event) => {
+            if (event.target === panel) {
+                hear(event);
             }
-        }, Number(panel.dataset.live) * 1000);
-        panel.addEventListener("htmx:beforeSwap", () => remember(panel));
-        panel.addEventListener("htmx:afterSwap", () => {
-            restore(panel);
-            updatedAt = Date.now();
-            trouble.textContent = "";
+        });
+        on("htmx:beforeSwap", (event) => {
+            const { xhr } = event.detail;
+            if (xhr.status < 200 || xhr.status >= 400) {
+                return;
+            }
+            event.detail.shouldSwap = false;
+            state.isOver = xhr.status === ENDED;
+            if (xhr.status !== 204) {
+                receive(panel, state, xhr.responseText);
+            }
         });
         for (const failure of ["htmx:responseError", "htmx:sendError", "htmx:timeout"]) {
-            panel.addEventListener(failure, (event) => {
-                const status = event.detail.xhr?.status;
-                trouble.textContent = `${trouble.dataset.words} ${status || ""}`.trim();
-            });
+            on(failure, (event) => fail(state, event.detail.xhr));
         }
+        on("htmx:afterRequest", () => schedule(panel, state));
+        schedule(panel, state);
     }
 
     function tell() {
-        const seconds = Math.round((Date.now() - updatedAt) / 1000);
-        age.textContent = age.dataset.words.replace("{}", String(seconds));
-        age.parentElement.classList.toggle("is-old", seconds > 10);
+        for (const [panel, state] of panels) {
+            if (state.isWaiting && !isHeld(panel)) {
+                take(panel, state);
+                tellNews();
+            }
+        }
+        say();
+        const states = [...panels.values()];
+        const seconds = Math.round((Date.now() - Math.min(...states.map((state) => state.updatedAt))) / 1000);
+        if (age) {
+            const isOver = states.every((state) => state.isOver);
+            age.textContent = isOver ? words.ended : age.dataset.words.replace("{}", String(seconds));
+            bar.classList.toggle("is-old", !isOver && seconds > 10);
+        }
     }
 
+    htmx.config.timeout = 10_000;
     document.querySelectorAll("[data-live]").forEach(watch);
+    addEventListener("pointermove", (event) => {
+        Object.assign(pointer, { x: event.clientX, y: event.clientY, at: Date.now(), isMouse: event.pointerType === "mouse" });
+    }, { passive: true });
+    document.documentElement.addEventListener("pointerleave", () => { pointer.isMouse = false; });
+    document.addEventListener("visibilitychange", () => {
+        if (!document.hidden) {
+            refreshAll();
+        } else {
+            panels.forEach((state, panel) => schedule(panel, state));
+        }
+    });
+    show.addEventListener("click", () => {
+        for (const [panel, state] of panels) {
+            if (state.changes) {
+                take(panel, state, { wholly: true });
+            }
+        }
+        tellNews();
+    });
     if (pause) {
         pause.hidden = false;
         pause.addEventListener("click", () => {
             isPaused = !isPaused;
             pause.setAttribute("aria-pressed", String(isPaused));
             pause.textContent = isPaused ? pause.dataset.resume : pauseWord;
+            panels.forEach((state, panel) => schedule(panel, state));
+            refreshAll();
         });
     }
-    if (age) {
+    if (panels.size) {
         setInterval(tell, 1000);
     }
 }

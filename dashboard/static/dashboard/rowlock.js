@@ -1,9 +1,14 @@
 "use strict";
 
-/* Comfort on top of pages that work without it: local times, copying, ticking, and one submission per click. */
+/*
+ * Comfort on top of pages that work without it: local times, copying, ticking, and one submission per click. Clicks are
+ * heard on the document, so that what a live panel brings in later needs nothing but `rowlock.enliven`.
+ */
+window.rowlock = {};
 {
     const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
     const sameDay = (a, b) => a.toDateString() === b.toDateString();
+    let submitted = new WeakSet();
 
     function addLocalTime(element) {
         const at = new Date(element.dateTime);
@@ -20,8 +25,7 @@
         }
     }
 
-    async function copyCommand(event) {
-        const button = event.currentTarget;
+    async function copyCommand(button) {
         const code = button.parentElement.querySelector("code");
         try {
             await navigator.clipboard.writeText(code.textContent);
@@ -31,37 +35,33 @@
         }
     }
 
-    function watchTicks(form) {
-        const all = form.querySelector("[data-tick-all]");
-        const boxes = [...form.querySelectorAll("input[name=seen][type=checkbox]")];
-        const count = form.querySelector("[data-ticked]");
-        const words = count?.textContent;
-        const show = () => {
-            const ticked = boxes.filter((box) => box.checked).length;
-            all.checked = ticked > 0 && ticked === boxes.length;
-            all.indeterminate = ticked > 0 && ticked < boxes.length;
-            if (count) {
-                count.textContent = ticked ? `${words} ${ticked}` : words;
-            }
-        };
-        all.addEventListener("change", () => {
-            boxes.forEach((box) => { box.checked = all.checked; });
-            show();
-        });
-        boxes.forEach((box) => box.addEventListener("change", show));
-        show();
+    const boxesOf = (form) => [...form.querySelectorAll("input[name=seen][type=checkbox]")];
+
+    /* The box that ticks all, and how many are ticked. */
+    function showTicks(form) {
+        const all = form?.querySelector("[data-tick-all]");
+        if (!all) {
+            return;
+        }
+        const boxes = boxesOf(form);
+        const ticked = boxes.filter((box) => box.checked).length;
+        all.checked = ticked > 0 && ticked === boxes.length;
+        all.indeterminate = ticked > 0 && ticked < boxes.length;
+        for (const count of form.querySelectorAll("[data-ticked]")) {
+            count.dataset.words ??= count.textContent;
+            count.textContent = ticked ? `${count.dataset.words} ${ticked}` : count.dataset.words;
+        }
     }
 
     /* The second click of a double click submits nothing; a page that comes back from the history starts anew. */
-    function submitOnce(form) {
-        let isSubmitted = false;
-        form.addEventListener("submit", (event) => {
-            if (isSubmitted) {
-                event.preventDefault();
-            }
-            isSubmitted = true;
-        });
-        addEventListener("pageshow", () => { isSubmitted = false; });
+    function submitOnce(event) {
+        if (event.target.method !== "post") {
+            return;
+        }
+        if (submitted.has(event.target)) {
+            event.preventDefault();
+        }
+        submitted.add(event.target);
     }
 
     /* An empty filter would fill a phone's first screen. */
@@ -71,15 +71,29 @@
         }
     }
 
-    document.querySelectorAll("details[data-fold]").forEach(fold);
-    document.querySelectorAll("time[datetime]").forEach(addLocalTime);
-    document.querySelectorAll("[data-copy]").forEach((button) => {
-        button.hidden = false;
-        button.addEventListener("click", copyCommand);
+    /* What a server's answer needs before it is shown, be it the page or a part that came later. */
+    window.rowlock.enliven = (root) => {
+        root.querySelectorAll("time[datetime]").forEach(addLocalTime);
+        root.querySelectorAll("[data-copy]").forEach((button) => { button.hidden = false; });
+    };
+    window.rowlock.showTicks = () => document.querySelectorAll("form:has([data-tick-all])").forEach(showTicks);
+
+    document.addEventListener("click", (event) => {
+        const button = event.target.closest("[data-copy]");
+        if (button) {
+            copyCommand(button);
+        }
     });
-    document.querySelectorAll("form[method=post]").forEach(submitOnce);
-    const selection = document.getElementById("selection");
-    if (selection?.querySelector("[data-tick-all]")) {
-        watchTicks(selection);
-    }
+    document.addEventListener("change", (event) => {
+        const form = event.target.closest("form:has([data-tick-all])");
+        if (form && event.target.matches("[data-tick-all]")) {
+            boxesOf(form).forEach((box) => { box.checked = event.target.checked; });
+        }
+        showTicks(form);
+    });
+    document.addEventListener("submit", submitOnce);
+    addEventListener("pageshow", () => { submitted = new WeakSet(); });
+    document.querySelectorAll("details[data-fold]").forEach(fold);
+    window.rowlock.enliven(document);
+    window.rowlock.showTicks();
 }

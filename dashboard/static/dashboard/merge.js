@@ -1,0 +1,185 @@
+"use strict";
+
+/*
+ * Brings a panel up to date without rebuilding it. An element with an id is found again by it among its siblings, one
+ * without by its kind and place; what is equal is left alone, so that ticks, focus, open details, selected text and
+ * scrolled boxes survive. A *row* that a person has touched stays as it is, and is marked when it has changed or gone.
+ */
+{
+    const ROW = "tr[id], li[id], [data-row][id]";
+    const idOf = (node) => (node.nodeType === Node.ELEMENT_NODE ? node.getAttribute("id") : null);
+    const rowsOf = (root) => [...root.querySelectorAll(ROW)];
+
+    /*
+     * What a change of a row is judged by: its `data-version`, the version that its box or button carries, else its
+     * words. Not their numbers: every age would be a change.
+     */
+    function signature(row) {
+        if (row.dataset.version) {
+            return row.dataset.version;
+        }
+        const seen = row.querySelector("[name=seen], [name=only]");
+        if (seen) {
+            return `${seen.value} ${row.querySelector(".verdict")?.textContent}`;
+        }
+        const copy = row.cloneNode(true);
+        copy.querySelectorAll(`time, [data-volatile], ${ROW}`).forEach((part) => part.remove());
+        return copy.textContent.replace(/[\d\s]+/g, " ");
+    }
+
+    function elementAt(node) {
+        return node.nodeType === Node.ELEMENT_NODE ? node : node.parentElement;
+    }
+
+    function addSelected(panel, add) {
+        const selection = getSelection();
+        if (!selection.rangeCount || selection.isCollapsed || !selection.getRangeAt(0).intersectsNode(panel)) {
+            return;
+        }
+        rowsOf(panel).filter((row) => !row.querySelector(ROW) && selection.containsNode(row, true)).forEach(add);
+        [selection.anchorNode, selection.focusNode].filter((node) => panel.contains(node)).forEach(add);
+    }
+
+    /* The rows of a panel that hold a tick, words half typed, the keyboard's focus or a selection. */
+    function touchedIn(panel) {
+        const touched = new Set();
+        const add = (node) => {
+            const row = elementAt(node).closest(ROW);
+            touched.add(row && panel.contains(row) ? row : elementAt(node));
+        };
+        for (const field of panel.querySelectorAll("input, textarea")) {
+            if (field.type === "checkbox" ? field.checked !== field.defaultChecked : field.value !== field.defaultValue) {
+                add(field);
+            }
+        }
+        const focused = document.activeElement;
+        if (focused !== panel && panel.contains(focused) && focused.matches(":focus-visible, select")) {
+            add(focused);
+        }
+        addSelected(panel, add);
+        return touched;
+    }
+
+    const isTouched = (node, touched) => [...touched].some((one) => node === one || node.contains(one));
+
+    function copyAttributes(from, to) {
+        for (const { name, value } of [...from.attributes]) {
+            if (to.getAttribute(name) !== value && !(name === "open" && to.matches("details"))) {
+                to.setAttribute(name, value);
+            }
+        }
+        for (const { name } of [...to.attributes]) {
+            if (!from.hasAttribute(name) && !(name === "open" && to.matches("details, dialog"))) {
+                to.removeAttribute(name);
+            }
+        }
+    }
+
+    function mergeNode(old, fresh, touched) {
+        if (touched.has(old) || old.isEqualNode(fresh)) {
+            return;
+        }
+        if (old.nodeType !== Node.ELEMENT_NODE) {
+            old.data = fresh.data;
+            return;
+        }
+        copyAttributes(fresh, old);
+        mergeChildren(old, fresh, touched);
+    }
+
+    /* Put `match` before `cursor`. A touched node is never moved, that would take its focus: the others step behind. */
+    function bring(parent, match, cursor, touched) {
+        if (match === cursor) {
+            return;
+        }
+        if (!isTouched(match, touched)) {
+            parent.insertBefore(match, cursor);
+            return;
+        }
+        let place = cursor;
+        while (place && place !== match) {
+            const next = place.nextSibling;
+            parent.insertBefore(place, match.nextSibling);
+            place = next;
+        }
+    }
+
+    function dropMissing(parent, fresh, touched) {
+        const wanted = new Set([...fresh.children].map(idOf));
+        const keyed = new Map();
+        for (const child of [...parent.children].filter(idOf)) {
+            if (wanted.has(idOf(child))) {
+                keyed.set(idOf(child), child);
+            } else if (!isTouched(child, touched)) {
+                child.remove();
+            }
+        }
+        return keyed;
+    }
+
+    /* Whether the node with this id was touched and stays under the parent that it had. */
+    function isKept(id, touched) {
+        const old = id ? document.getElementById(id) : null;
+        return Boolean(old) && isTouched(old, touched);
+    }
+
+    function mergeChildren(parent, fresh, touched) {
+        const keyed = dropMissing(parent, fresh, touched);
+        const stays = (node) => idOf(node) && !keyed.has(idOf(node));
+        let cursor = parent.firstChild;
+        for (const node of [...fresh.childNodes]) {
+            while (cursor && stays(cursor)) {
+                cursor = cursor.nextSibling;
+            }
+            const id = idOf(node);
+            const isSameKind = cursor && !idOf(cursor) && cursor.nodeName === node.nodeName;
+            const match = id ? keyed.get(id) : isSameKind ? cursor : null;
+            if (match && match.nodeName === node.nodeName) {
+                bring(parent, match, cursor, touched);
+                mergeNode(match, node, touched);
+                cursor = match.nextSibling;
+            } else if (!isKept(id, touched)) {
+                parent.insertBefore(node, cursor);
+            }
+        }
+        while (cursor) {
+            const next = cursor.nextSibling;
+            if (!stays(cursor) && !isTouched(cursor, touched)) {
+                cursor.remove();
+            }
+            cursor = next;
+        }
+    }
+
+    /* How many rows are not as the answer has them: of the panel's (those in `among`, else all), and the new ones. */
+    function changed(panel, fresh, among) {
+        const now = new Map(rowsOf(fresh).map((row) => [row.id, signature(row)]));
+        const shown = among ?? rowsOf(panel);
+        const differ = shown.filter((row) => now.get(row.id) !== signature(row));
+        const known = new Set(rowsOf(panel).map((row) => row.id));
+        return { differ, gone: differ.filter((row) => !now.has(row.id)), added: [...now.keys()].filter((id) => !known.has(id)) };
+    }
+
+    window.rowlock.merge = {
+        /* How many rows an answer would change, add and take away. */
+        count(panel, fresh) {
+            const { differ, added } = changed(panel, fresh);
+            return differ.length + added.length;
+        },
+        /* Take an answer in, all but the rows that a person has touched; gives how many of those have changed. */
+        gently(panel, fresh) {
+            const touched = touchedIn(panel);
+            const { differ, gone } = changed(panel, fresh, rowsOf(panel).filter((row) => touched.has(row)));
+            mergeChildren(panel, fresh.cloneNode(true), touched);
+            rowsOf(panel).forEach((row) => {
+                row.toggleAttribute("data-changed", differ.includes(row));
+                row.toggleAttribute("data-gone", gone.includes(row));
+            });
+            return differ.length;
+        },
+        /* Take all of it in; ticks stay where their rows still are. */
+        wholly(panel, fresh) {
+            mergeChildren(panel, fresh.cloneNode(true), new Set());
+        },
+    };
+}
