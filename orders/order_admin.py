@@ -10,6 +10,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.functional import cached_property
+from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 from django.views.decorators.http import require_POST
@@ -51,7 +52,7 @@ class CappedPaginator(Paginator):
 
 @admin.register(Order)
 class OrderAdmin(PatternAdmin, LockAwareAdmin):
-    list_display = ("id", "customer_email", "shipped_at", "email")
+    list_display = ("id", "customer_email", "shipped", "email")
     list_filter = ("email_state",)
     search_fields = ("=id", "customer_email__exact")
     readonly_fields = EMAIL_FIELDS
@@ -71,6 +72,12 @@ class OrderAdmin(PatternAdmin, LockAwareAdmin):
     def get_queryset(self, request: HttpRequest) -> OrderQuerySet:
         orders: Any = super().get_queryset(request)
         return orders.pending_first()
+
+    @admin.display(description=gettext_lazy("shipped at"), ordering="shipped_at", empty_value="–")
+    def shipped(self, order: Order) -> str | None:
+        if order.shipped_at is None:
+            return None
+        return format_html('<time datetime="{}">{}</time>', order.shipped_at.isoformat(), written(order.shipped_at))
 
     @admin.display(description=gettext_lazy("e-mail"), ordering="email_state")
     def email(self, order: Order) -> str:
