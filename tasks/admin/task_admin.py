@@ -120,11 +120,12 @@ class TaskAdmin(admin.ModelAdmin):
         return HttpResponseRedirect(self._next(request))
 
     def _next(self, request: HttpRequest) -> str:
-        """The page that the button stood on, filter and all; only an address below the list is believed."""
-        start, wanted = reverse(LIST), request.POST.get("next", "")
-        if wanted.startswith(start) and url_has_allowed_host_and_scheme(wanted, allowed_hosts=None):
+        """The page that the button stood on, filter and all; the list unless it is one of the operators' pages."""
+        wanted, pages_of_operators = request.POST.get("next", ""), reverse("admin:index") + "ops/"
+        is_ours = wanted.startswith((reverse(LIST), pages_of_operators))
+        if is_ours and url_has_allowed_host_and_scheme(wanted, allowed_hosts=None):
             return wanted
-        return start
+        return reverse(LIST)
 
     def _page(
         self, request: HttpRequest, template: str, title: str, context: dict[str, Any], status: int = 200
