@@ -73,7 +73,7 @@ class OrderAdmin(PatternAdmin, LockAwareAdmin):
         orders: Any = super().get_queryset(request)
         return orders.pending_first()
 
-    @admin.display(description=gettext_lazy("shipped at"), ordering="shipped_at", empty_value="–")
+    @admin.display(description=gettext_lazy("shipped at"), ordering="shipped_at")
     def shipped(self, order: Order) -> str | None:
         if order.shipped_at is None:
             return None
