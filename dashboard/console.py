@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import IO
 
-COLOURS = {"up": 1, "postgres": 34, "setup": 35, "worker": 32, "web": 36}
+COLOURS = {"up": 1, "postgres": 34, "setup": 35, "worker": 32, "web": 36, "demo": 33}
 NAME_WIDTH = max(map(len, COLOURS))
 CHUNK_BYTES = 65_536
 LAST_WORDS_SECONDS = 5.0

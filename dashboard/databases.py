@@ -12,7 +12,7 @@ import environ
 COMMANDS_WITHOUT_DATABASE = {"check", "collectstatic", "help", "makemigrations", "up", "version"}
 # Django's own stand-in: makemigrations asks it nothing, and whatever else does gets an error, not somebody's database.
 NO_DATABASE = {"ENGINE": "django.db.backends.dummy"}
-APPLICATION_NAMES = {"run_worker": "rowlock:worker", "up": "rowlock:up"}
+APPLICATION_NAMES = {"run_worker": "rowlock:worker", "up": "rowlock:up", "direct_demo": "rowlock:demo:director"}
 # Given when connecting, so that no query of a page escapes them, not even the login's, and no transaction has to be
 # opened around an action for their sake.
 PAGE_SESSION = "-c statement_timeout=5s -c lock_timeout=2s -c idle_in_transaction_session_timeout=30s"

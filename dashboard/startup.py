@@ -56,7 +56,7 @@ class Plan:
     def web(self) -> Program:
         config = str(self.base / "gunicorn.conf.py")
         argv = [sys.executable, "-m", "gunicorn", "--chdir", str(self.base), "--config", config]
-        return Program("web", argv, {"PORT": str(self.port)})
+        return Program("web", argv, {"PORT": str(self.port), "ROWLOCK_DEMO": "1" if self.demo else "0"})
 
 
 def run(plan: Plan, supervisor: Supervisor) -> None:
@@ -148,6 +148,8 @@ async def serve(plan: Plan, supervisor: Supervisor) -> None:
         programs.append(plan.manage("worker", "run_worker", "--concurrency", str(plan.workers)))
     tasks = [asyncio.create_task(supervisor.keep(program)) for program in programs]
     await announce(plan, supervisor, report)
+    if plan.demo and not supervisor.stopping.is_set():
+        tasks.append(asyncio.create_task(supervisor.keep(plan.manage("demo", "direct_demo"), until_done=True)))
     await supervisor.stopping.wait()
     await supervisor.wind_down(tasks)
 

@@ -97,16 +97,20 @@ class Supervisor:
                 os.killpg(process.pid, signal.SIGKILL)  # what it left of its group
         return status
 
-    async def keep(self, program: Program) -> None:
-        """Runs a program again whenever it ends, until we stop."""
+    async def keep(self, program: Program, *, until_done: bool = False) -> None:
+        """Runs a program again whenever it ends, until we stop; with `until_done` only until it ends with status 0."""
 
         async def once() -> str:
-            return describe(await self.run(program))
+            status = await self.run(program)
+            return "" if until_done and status == 0 else describe(status)
 
         await self.keep_up(program.name, once)
 
     async def keep_up(self, name: str, once: Callable[[], Awaitable[str]]) -> None:
-        """Repeats `once`, which lasts as long as the thing runs and says how it ended, with growing delays."""
+        """Repeats `once`, which lasts as long as the thing runs and says how it ended, with growing delays.
+
+        An empty word for the ending says that the thing is done for good.
+        """
         loop, failures = asyncio.get_running_loop(), 0
         while True:
             began = loop.time()
@@ -114,7 +118,7 @@ class Supervisor:
                 ending = await once()
             except OSError as error:  # no more processes, no more memory
                 ending = str(error)
-            if self.stopping.is_set():
+            if self.stopping.is_set() or not ending:
                 return
             failures = 0 if loop.time() - began > STABLE_SECONDS else failures
             delay = BACKOFF_SECONDS[min(failures, len(BACKOFF_SECONDS) - 1)]

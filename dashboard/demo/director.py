@@ -1,0 +1,186 @@
+"""The director: for a quarter of an hour it keeps the demo alive, and does what the pages ask of it.
+
+One process with one session, which holds an advisory lock: a second director sees it and leaves. Everything that it
+starts ends with it, however it ends: its sessions because the server notices, its workers because the kernel does.
+"""
+
+import contextlib
+import json
+import logging
+import random
+import signal
+import time
+from collections.abc import Generator
+from typing import Any
+
+from psycopg import sql
+
+from dashboard import demo
+from dashboard.demo import control
+from dashboard.demo.chain import Chain
+from dashboard.demo.victims import Victim
+from dashboard.tasks import count_primes, nap, pack_parcel, pay_out
+from tasks import audit
+from tasks.audit import Change, Who
+from tasks.compat import Task
+from tasks.database import connect_directly, fetch
+from tasks.declaration import PostgresTask
+
+logger = logging.getLogger(__name__)
+TICK_SECONDS = 0.1
+TRICKLE_SECONDS = 0.5
+PATIENCE_SECONDS = 30.0  # for a worker of ours to start and to get a task before others do
+OFFERED = 3  # tasks at a time, of which other workers may take some
+LONGEST_ACTOR = 150
+
+WAITING = """
+SELECT count(*) FILTER (WHERE status = 'READY') AS ready, count(*) FILTER (WHERE status = 'PROCESSING') AS processing
+FROM (SELECT status FROM tasks_task
+      WHERE queue_name = %(queue)s::text AND status IN ('READY', 'PROCESSING') LIMIT 100) AS unfinished
+"""
+Scene = Generator[None, None, None]  # advanced at each tick; it yields where it has to wait
+
+
+class AlreadyDirected(Exception):
+    """Another director runs the demo of this database."""
+
+
+class Director:
+    """Runs the scenes until its time is over or somebody stops it."""
+
+    def __init__(self, minutes: float = demo.MINUTES) -> None:
+        self.ends_at = time.monotonic() + minutes * 60
+        self.is_stopping = False
+        self.chain = Chain()
+        self.victims: dict[str, Victim] = {}
+        self.scenes: list[Scene] = []
+        self.is_killing = False
+        self.trickled_at = 0.0
+
+    def run(self) -> None:
+        """The whole life. Raises AlreadyDirected, and psycopg.OperationalError when the session is lost."""
+        with contextlib.closing(connect_directly("rowlock:demo:director")) as self.connection:
+            if not fetch(self.connection, control.TAKE)[0]["taken"]:
+                raise AlreadyDirected
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, lambda *_: self.stop())
+            try:
+                self._direct()
+            finally:
+                self.chain.close()
+                for victim in self.victims.values():
+                    victim.end()
+
+    def stop(self) -> None:
+        self.is_stopping = True
+
+    def _direct(self) -> None:
+        self._listen()
+        self.build_chain()
+        self.scenes.append(self.lose_a_payout())
+        self.start(demo.PARCELS)
+        while not self.is_stopping and time.monotonic() < self.ends_at:
+            self._hear()
+            self._trickle()
+            self.scenes = [scene for scene in self.scenes if goes_on(scene)]
+
+    # What it hears.
+
+    def _listen(self) -> None:
+        channel = fetch(self.connection, control.CHANNEL)[0]["name"]
+        self.connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
+
+    def _hear(self) -> None:
+        # As a list: while the generator runs, the connection serves nothing else.
+        for notice in list(self.connection.notifies(timeout=TICK_SECONDS)):
+            self.obey(notice.payload)
+
+    def obey(self, payload: str) -> None:
+        """Does what was asked for; any session may notify, so what is no request of ours is passed over."""
+        try:
+            asked = json.loads(payload)
+            request = control.Request(asked["do"])
+            who = Who(str(asked["actor"])[:LONGEST_ACTOR], "page" if asked["source"] == "page" else "command")
+        except (ValueError, KeyError, TypeError):
+            logger.warning("not a request to the demo: %.80r", payload)
+            return
+        if request is control.Request.STOP:
+            self.stop()
+        elif request is control.Request.CHAIN:
+            self.build_chain()
+        elif not self.is_killing:
+            self.is_killing = True
+            self.scenes.append(self.kill_a_worker(who))
+
+    # What it stages.
+
+    def build_chain(self) -> None:
+        """Lets four sessions wait for each other, unless some still do."""
+        if not self.chain.stands and not self.chain.build(self.connection):
+            logger.info("no chain: it needs three orders of the demo that nobody has locked")
+
+    def _trickle(self) -> None:
+        """Two tasks a second."""
+        if time.monotonic() - self.trickled_at < TRICKLE_SECONDS:
+            return
+        self.trickled_at = time.monotonic()
+        if random.random() < 0.8:  # noqa: S311  nosec B311
+            enqueue(count_primes, random.randrange(1000, 50_000))  # noqa: S311  nosec B311
+        else:
+            enqueue(nap, round(random.uniform(0.05, 0.6), 2))  # noqa: S311  nosec B311
+
+    def lose_a_payout(self) -> Scene:
+        """Kills a worker in the middle of a payout, unless one waits for a person already."""
+        if self.unfinished(demo.PAYOUTS)["processing"]:
+            return
+        victim = self.start(demo.PAYOUTS)
+        if (yield from self.occupied(victim, pay_out)):
+            self.victims.pop(victim.queue).kill()
+
+    def kill_a_worker(self, who: Who) -> Scene:
+        """Kills a worker in the middle of a parcel, says in the audit when, and starts another one."""
+        victim = self.victims.get(demo.PARCELS) or self.start(demo.PARCELS)
+        if (yield from self.occupied(victim, pack_parcel)) and (at := victim.running(self.connection)):
+            action = f"kill-worker worker={at['worker_id']} task={at['id']}"
+            audit.record(self.connection, who, action, [Change(audit.queue(victim.queue))])
+            victim.kill()
+            self.start(demo.PARCELS)
+        self.is_killing = False
+
+    def start(self, queue: str) -> Victim:
+        """A worker of our own for this queue; it must be this, the main thread, that starts it."""
+        self.victims[queue] = Victim.start(queue)
+        return self.victims[queue]
+
+    def occupied(self, victim: Victim, task: Task[Any, Any]) -> Generator[None, None, bool]:
+        """Waits until the worker is in the middle of such a task, offering more while others take them away.
+
+        Its value: whether that came to be, within some time.
+        """
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not victim.running(self.connection):
+            if time.monotonic() > deadline or not victim.is_alive():
+                logger.warning("no worker of the demo got a task of %s within %d s", victim.queue, PATIENCE_SECONDS)
+                return False
+            if not any(self.unfinished(victim.queue).values()):
+                for number in range(OFFERED):
+                    enqueue(task, number)
+            yield
+        return True
+
+    def unfinished(self, queue: str) -> dict[str, int]:
+        """How many tasks of this queue are `ready` and `processing`, counted to a hundred."""
+        return fetch(self.connection, WAITING, {"queue": queue})[0]
+
+
+def enqueue(task: Task[Any, Any], *args: object) -> None:
+    PostgresTask.of(task).enqueue_many([(list(args), {})])
+
+
+def goes_on(scene: Scene) -> bool:
+    """Advances a scene to where it has to wait; False when it is over."""
+    try:
+        next(scene)
+    except StopIteration:
+        return False
+    return True

@@ -1,0 +1,29 @@
+"""`manage.py direct_demo`: the director of the demo; `up` starts it."""
+
+from typing import Any
+
+import psycopg
+from django.core.management.base import BaseCommand, CommandError
+from django.db import DatabaseError, InterfaceError
+
+from dashboard import demo
+from dashboard.demo.director import AlreadyDirected, Director
+from tasks.models import Queue
+
+HELP = """Keeps the demo alive for 15 minutes: enqueues two tasks a second, lets sessions wait for each other, and
+kills workers of its own. Ends by itself, with TERM, or with `manage.py demo --stop`. Needs the demo's data."""
+
+
+class Command(BaseCommand):
+    help = HELP
+    requires_system_checks: list[str] = []
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        if not Queue.objects.filter(name=demo.REPORTS).exists():
+            raise CommandError("The demo's data are not there: `manage.py prepare_site --demo` loads them.")
+        try:
+            Director().run()
+        except AlreadyDirected:
+            self.stdout.write("The demo of this database has a director already.")
+        except (psycopg.OperationalError, DatabaseError, InterfaceError) as error:
+            raise CommandError(f"The database went away: {' '.join(str(error).split())}") from error
