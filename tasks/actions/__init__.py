@@ -9,9 +9,10 @@ from tasks.actions.chunks import Progress, Selection, short_waits
 from tasks.actions.edit import edit
 from tasks.actions.enqueue import enqueue
 from tasks.actions.prune import prune_history, prune_tasks
+from tasks.actions.quarantine import put_back, quarantine
 from tasks.actions.queues import configure_queue, pause, resume
 from tasks.actions.recover import recover
-from tasks.actions.requeue import requeue
+from tasks.actions.requeue import Spread, requeue
 from tasks.actions.result import Code, Refusal, Result
 from tasks.actions.workers import NoSuchWorker, stop_worker
 
@@ -22,6 +23,7 @@ __all__ = [
     "Refusal",
     "Result",
     "Selection",
+    "Spread",
     "await_cancelled",
     "cancel",
     "configure_queue",
@@ -30,6 +32,8 @@ __all__ = [
     "pause",
     "prune_history",
     "prune_tasks",
+    "put_back",
+    "quarantine",
     "recover",
     "requeue",
     "resume",

@@ -1,6 +1,7 @@
 """Requeue: tasks that ended badly, or whose worker is dead, run again with a fresh allowance of attempts."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import ceil
 
 from django.db import connection
@@ -19,7 +20,8 @@ MOST_ATTEMPTS = 32_767  # what the column's smallint holds
 # dead, released when a person takes the row from a live one.
 REQUEUE = """
 WITH chosen AS (
-    SELECT id, max_attempts FROM unnest(%(ids)s::bigint[], %(limits)s::smallint[]) AS chosen (id, max_attempts)
+    SELECT id, max_attempts, delay
+    FROM unnest(%(ids)s::bigint[], %(limits)s::smallint[], %(delays)s::float8[]) AS chosen (id, max_attempts, delay)
 ), attempt AS (
     INSERT INTO tasks_attempt (task_id, number, worker_id, outcome, exception_class, started_at)
     SELECT task.id, task.attempt, task.claimed_by,
@@ -30,18 +32,44 @@ WITH chosen AS (
 )
 UPDATE tasks_task AS task
 SET status = 'READY', version = task.version + 1, claimed_by = NULL, finished_at = NULL, cancel_requested_at = NULL,
-    run_after = statement_timestamp(), max_attempts = chosen.max_attempts
+    run_after = statement_timestamp() + chosen.delay * interval '1 second', max_attempts = chosen.max_attempts
 FROM chosen WHERE task.id = chosen.id
 RETURNING task.id, task.version
 """
 
 
+@dataclass(frozen=True)
+class Spread:
+    """So many tasks (`of`) made due one by one, evenly over some seconds.
+
+    An action that comes chunk by chunk says with `first` how many came before, and with `elapsed_seconds` how long ago
+    it began, so that the last task is due when the first chunk said.
+    """
+
+    seconds: float
+    of: int
+    first: int = 0
+    elapsed_seconds: float = 0.0
+
+    def delay(self, place: int) -> float:
+        """Seconds from now until the task at this place (from 0) is due.
+
+        >>> [Spread(60, of=3).delay(place) for place in range(3)]
+        [0.0, 20.0, 40.0]
+        """
+        return max(0.0, self.seconds * (self.first + place) / max(1, self.of) - self.elapsed_seconds)
+
+
+AT_ONCE = Spread(0, of=1)
+
+
 class Requeue(TaskAction):
     name = "requeue"
 
-    def __init__(self, who: Who, reason: str, *, force: bool) -> None:
+    def __init__(self, who: Who, reason: str, *, force: bool, spread: Spread = AT_ONCE) -> None:
         super().__init__(who, reason)
         self.force = force
+        self.spread = spread
 
     def refusal(self, task: Task) -> Refusal | None:
         if task.status == TaskStatus.READY:
@@ -56,7 +84,9 @@ class Requeue(TaskAction):
 
     def write(self, tasks: list[Task], result: Result) -> None:
         limits = [task.attempt + allowance(task.task_path) for task in tasks]
-        params = {"ids": [task.id for task in tasks], "limits": limits, "dead": list(self.dead)}
+        places = range(len(result.done), len(result.done) + len(tasks))
+        delays = [self.spread.delay(place) for place in places]
+        params = {"ids": [task.id for task in tasks], "limits": limits, "delays": delays, "dead": list(self.dead)}
         versions = {row["id"]: row["version"] for row in fetch(connection, REQUEUE, params)}
         changes = [Change(audit.task(task.id), task.version, versions[task.id]) for task in tasks]
         audit.record(connection, self.who, self.name, changes, self.reason)
@@ -78,17 +108,18 @@ def requeue(
     reason: str = "",
     versions: Mapping[int, int] | None = None,
     force: bool = False,
+    spread: Spread = AT_ONCE,
     dry_run: bool = False,
     progress: Progress = go_on,
 ) -> Result:
-    """Make FAILED, CANCELLED and stale PROCESSING tasks READY at once; their `attempt` count stays.
+    """Make FAILED, CANCELLED and stale PROCESSING tasks READY, at once or as `spread` says; `attempt` stays.
 
     `force` takes PROCESSING tasks from live workers too: the effect may happen twice, and the worker's late write is
     refused. It needs a reason (ValueError). Takes 0.3 s longer when a worker has just died.
     """
     if force and not reason.strip():
         raise ValueError("Taking a task from a live worker needs a reason, which the audit keeps.")
-    action = Requeue(who, reason, force=force)
+    action = Requeue(who, reason, force=force, spread=spread)
     chosen = TaskFilter.of(selection)
     action.look_for_dead(chosen.queryset(), dry_run=dry_run)
     return perform(action, chosen, versions=versions, dry_run=dry_run, progress=progress)

@@ -25,6 +25,10 @@ class Code(StrEnum):
     FINISHED = "finished"
     ALREADY = "already"
     EXHAUSTED = "exhausted"
+    NOT_DEAD = "not_dead"
+    QUARANTINED = "quarantined"
+    NOT_QUARANTINED = "not_quarantined"
+    NO_ORIGIN = "no_origin"
 
 
 SENTENCES = {
@@ -42,6 +46,10 @@ SENTENCES = {
     Code.FAILED: _("it failed for good before its worker could end it"),
     Code.FINISHED: _("it is {status} already; only a task that waits to run can be edited, so requeue it first"),
     Code.ALREADY: _("it was cancelled before"),
+    Code.NOT_DEAD: _("its worker is not dead: not yet, or it is alive, or somebody took the task back already"),
+    Code.QUARANTINED: _("it is in quarantine already"),
+    Code.NOT_QUARANTINED: _("it does not wait in quarantine"),
+    Code.NO_ORIGIN: _("the audit does not say where it came from; move it with `edit_tasks --set-queue`"),
     Code.EXHAUSTED: _("attempt {attempt} leaves no room for more (at most 32767); enqueue it anew"),
 }
 

@@ -5,22 +5,19 @@ searched for through windows of ids that grow while they are quick to read, unti
 Then the page says how far it has looked, and the next one goes on from there.
 """
 
-import json
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Self
 
 from django.db import OperationalError, connection
-from django.db.models import Max, Min, Q, TextField
-from django.db.models.functions import Cast
+from django.db.models import Max, Min
 from django.db.transaction import atomic
 from django.utils.functional import cached_property
 
 from tasks.database import fetch
-from tasks.filters import InvalidFilter, Params, TaskFilter, given, parse_id
-from tasks.models import Task, TaskStatus
-from tasks.querysets import TaskQuerySet
-from tasks.redaction import redact_call
+from tasks.filters import InvalidFilter, Params, given, parse_id
+from tasks.list_filter import ListFilter
+from tasks.models import Task
 
 PAGE = 50
 FIRST_WINDOW = 20_000  # ids
@@ -48,53 +45,6 @@ WITH RECURSIVE waiting (name) AS (
 )
 SELECT name FROM known WHERE name IS NOT NULL ORDER BY name LIMIT 200
 """
-
-# Either is an index's condition, and together they are every READY row: so the planner sees that indexes have them all.
-IS_READY = Q(status=TaskStatus.READY) & (Q(ordering_key__isnull=True) | Q(ordering_key__isnull=False))
-
-
-@dataclass(frozen=True, kw_only=True)
-class ListFilter(TaskFilter):
-    """The conditions of a page: those of every TaskFilter, and three more.
-
-    `text` is searched for, whatever its case, in the arguments as they are shown: what is redacted cannot be guessed
-    by searching for it.
-    """
-
-    text: str = ""
-    ordering_key: str = ""
-    worker_id: str = ""
-
-    @classmethod
-    def from_params(cls, params: Params) -> Self:
-        """As TaskFilter, with `q`, `key` and `worker` beside. Raises InvalidFilter."""
-        more = {name: next(iter(given(params, name)), "") for name in ("q", "key", "worker")}
-        common = super().from_params(params)
-        return replace(common, text=more["q"], ordering_key=more["key"], worker_id=more["worker"])
-
-    def as_params(self) -> list[tuple[str, str]]:
-        own = [("q", self.text), ("key", self.ordering_key), ("worker", self.worker_id)]
-        return super().as_params() + [(name, value) for name, value in own if value]
-
-    def criteria(self, tasks: TaskQuerySet) -> TaskQuerySet:
-        tasks = super().criteria(tasks)
-        if self.statuses == (TaskStatus.READY,):
-            tasks = tasks.filter(IS_READY)
-        if self.ordering_key:
-            tasks = tasks.filter(ordering_key=self.ordering_key)
-        if self.worker_id:
-            tasks = tasks.filter(Q(claimed_by=self.worker_id) | Q(finished_by=self.worker_id))
-        if self.text:
-            tasks = tasks.alias(args_text=Cast("args", TextField()), kwargs_text=Cast("kwargs", TextField()))
-            tasks = tasks.filter(Q(args_text__icontains=self.text) | Q(kwargs_text__icontains=self.text))
-        return tasks
-
-    def shows(self, task: Task) -> bool:
-        """Whether what was searched for in the arguments is in the part of them that is shown."""
-        if not self.text:
-            return True
-        shown = json.dumps(redact_call(task.task_path, task.args, task.kwargs), ensure_ascii=False)
-        return self.text.casefold() in shown.casefold()
 
 
 @dataclass(frozen=True)

@@ -9,43 +9,51 @@ from tasks.commands import types
 from tasks.commands.base import Options, Report, UsageError
 from tasks.commands.output import counted, said
 from tasks.filters import TaskFilter
+from tasks.list_filter import ListFilter
 from tasks.models import TaskStatus
 
 
 def add_filters(parser: CommandParser) -> None:
     """Ids and the conditions of a TaskFilter; several conditions must hold together."""
     parser.add_argument("ids", nargs="*", type=types.task_id, metavar="ID", help="Ids of tasks.")
-    group = parser.add_argument_group("filters", "Tasks that match all of these; each but --error may be repeated.")
+    group = parser.add_argument_group("filters", "Tasks that match all of these; the first three may be repeated.")
     group.add_argument("--status", action="append", default=[], type=types.status, help="Their status.")
     group.add_argument("--queue", action="append", default=[], type=types.name, help="Their queue.")
     group.add_argument("--task", action="append", default=[], type=types.text, metavar="PATH", help="Their function.")
+    group.add_argument("--text", default="", type=types.text, help="Text in their arguments.")
+    group.add_argument("--ordering-key", type=types.name, metavar="K", help="Their ordering key.")
+    group.add_argument("--worker", type=types.name, metavar="ID", help="Who holds or has completed them.")
     group.add_argument("--error", default="", type=types.text, help="Text in the error of their latest attempt.")
     group.add_argument("--older-than", type=types.duration, metavar="D", help="Created longer ago, like 90s or 7d.")
 
 
-def read_filter(options: Options, *, default_status: str) -> TaskFilter:
-    """The filter that the options describe; without ids and --status it is about `default_status` alone.
+def read_filter(options: Options, *, default_status: str, more_statuses: tuple[str, ...] = ()) -> TaskFilter:
+    """The filter that the options describe; without ids and --status it is about the default statuses alone.
 
     Raises UsageError when nothing at all was named: no command acts on every task by mistake. And when all COMPLETED
     tasks were: each would be refused, and there may be ten million.
     """
-    chosen = TaskFilter(
+    chosen = ListFilter(
         ids=tuple(dict.fromkeys(options["ids"])),
         statuses=tuple(options["status"]),
         queue_names=tuple(options["queue"]),
         task_paths=tuple(options["task"]),
         error=options["error"],
         older_than=options["older_than"],
+        text=options["text"],
+        ordering_key=options["ordering_key"] or "",
+        worker_id=options["worker"] or "",
     )
     if chosen.is_empty:
         raise UsageError(
-            "Which tasks? Name ids (4711 4712) or at least one of --status, --queue, --task, --error and --older-than."
+            "Which tasks? Name ids (4711 4712) or at least one of --status, --queue, --task, --text, --ordering-key, "
+            "--worker, --error and --older-than."
         )
     if not chosen.ids and TaskStatus.COMPLETED in chosen.statuses:
         raise UsageError("COMPLETED tasks stay as they are. To have their effect again, use `enqueue_task`.")
     if chosen.ids or chosen.statuses:
         return chosen
-    return chosen.with_statuses(default_status)
+    return chosen.with_statuses(default_status, *more_statuses)
 
 
 def report_of(result: Result, verb: str, options: Options, **extra: Any) -> Report:

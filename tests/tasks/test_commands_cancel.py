@@ -125,3 +125,10 @@ def end_when_asked(task_id, status):
             "UPDATE tasks_task SET status = %s, claimed_by = NULL, finished_at = clock_timestamp() WHERE id = %s",
             [status, task_id],
         )
+
+
+def test_a_filter_means_ready_tasks():
+    waiting = rows.ready(queue_name="mail", ordering_key="anna", kwargs={"to": "bert"})
+    rows.failed(queue_name="mail"), rows.ready(queue_name="other")
+    outcome = cancel("--queue", "mail", "--text", "BERT", "--ordering-key", "anna")
+    assert outcome.data["ids"] == [waiting.pk]

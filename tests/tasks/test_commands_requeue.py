@@ -215,3 +215,10 @@ def forget_epoch():
     with connection.cursor() as cursor:
         cursor.execute("UPDATE tasks_worker SET presence_epoch = 'before'")
         cursor.execute("UPDATE tasks_epoch SET first_seen_at = clock_timestamp()")
+
+
+def test_requeued_tasks_can_be_spread_over_some_time():
+    ids = [rows.failed().pk for _ in range(4)]
+    requeue("--status", "FAILED", "--spread", "2m")
+    due = [Task.objects.get(pk=task_id).run_after for task_id in ids]
+    assert [round((at - due[0]).total_seconds()) for at in due] == [0, 30, 60, 90]

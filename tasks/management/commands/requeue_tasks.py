@@ -3,8 +3,10 @@
 from django.core.management.base import CommandParser
 
 from tasks import actions
-from tasks.commands import OperatorCommand, Options, Report, UsageError, operator
+from tasks.actions.requeue import AT_ONCE, Spread
+from tasks.commands import OperatorCommand, Options, Report, UsageError, operator, types
 from tasks.commands.selection import add_filters, read_filter, report_of
+from tasks.filters import TaskFilter
 
 
 class Command(OperatorCommand):
@@ -21,6 +23,13 @@ class Command(OperatorCommand):
             help="Take tasks from live workers too: their effect may happen twice. Needs --reason.",
         )
 
+        parser.add_argument(
+            "--spread",
+            type=types.duration,
+            metavar="D",
+            help="Make them due one by one, evenly over this time, like 10m. Default: all at once.",
+        )
+
     def run(self, options: Options) -> Report:
         chosen = read_filter(options, default_status="FAILED")
         if options["force"] and not options["reason"].strip():
@@ -31,7 +40,14 @@ class Command(OperatorCommand):
                 operator(),
                 reason=options["reason"],
                 force=options["force"],
+                spread=self.spread(chosen, options),
                 dry_run=options["dry_run"],
                 progress=progress,
             )
         return report_of(result, "requeued", options)
+
+    def spread(self, chosen: TaskFilter, options: Options) -> Spread:
+        """Evenly over the tasks that match at this moment."""
+        if options["spread"] is None:
+            return AT_ONCE
+        return Spread(options["spread"].total_seconds(), of=len(chosen.selected_ids()))

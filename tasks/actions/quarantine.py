@@ -1,0 +1,123 @@
+"""Quarantine: tasks that do harm wait in a paused queue until somebody has looked, and go back where they came from."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+from django.db import connection
+
+from tasks import audit, wakeup
+from tasks.actions.chunks import Progress, Selection, TaskAction, go_on, perform
+from tasks.actions.queues import pause
+from tasks.actions.requeue import MOST_ATTEMPTS, allowance
+from tasks.actions.result import Code, Refusal, Result
+from tasks.audit import Change, Who
+from tasks.database import fetch
+from tasks.models import Intervention, Task, TaskStatus
+
+QUEUE = "quarantine"
+FROM = "quarantine from="  # begins the intervention that remembers the queue
+
+# A FAILED row becomes READY again, with a fresh allowance: what is let out of quarantine can run.
+QUARANTINE = """
+UPDATE tasks_task AS task
+SET queue_name = %(queue)s::text, status = 'READY', version = task.version + 1, finished_at = NULL,
+    cancel_requested_at = NULL, max_attempts = chosen.max_attempts,
+    run_after = CASE task.status WHEN 'READY' THEN task.run_after ELSE statement_timestamp() END
+FROM unnest(%(ids)s::bigint[], %(limits)s::smallint[]) AS chosen (id, max_attempts) WHERE task.id = chosen.id
+RETURNING task.id, task.version
+"""
+
+PUT_BACK = """
+UPDATE tasks_task AS task SET queue_name = origin.queue_name, version = task.version + 1
+FROM unnest(%(ids)s::bigint[], %(names)s::text[]) AS origin (id, queue_name) WHERE task.id = origin.id
+RETURNING task.id, task.version
+"""
+
+
+class Quarantine(TaskAction):
+    name = "quarantine"
+
+    def refusal(self, task: Task) -> Refusal | None:
+        if task.status == TaskStatus.PROCESSING:
+            return Refusal.of_row(task, Code.HELD)
+        if task.status not in (TaskStatus.READY, TaskStatus.FAILED):
+            return Refusal.of_row(task, Code.FINISHED)
+        if task.queue_name == QUEUE and task.status == TaskStatus.READY:
+            return Refusal.of_row(task, Code.QUARANTINED)
+        if attempts_for(task) > MOST_ATTEMPTS:
+            return Refusal.of_row(task, Code.EXHAUSTED)
+        return None
+
+    def write(self, tasks: list[Task], result: Result) -> None:
+        params = {"queue": QUEUE, "ids": [task.id for task in tasks], "limits": list(map(attempts_for, tasks))}
+        versions = {row["id"]: row["version"] for row in fetch(connection, QUARANTINE, params)}
+        by_queue = defaultdict(list)
+        for task in tasks:
+            change = Change(audit.task(task.id), task.version, versions[task.id])
+            by_queue[task.queue_name].append(change)
+        for queue_name, changes in by_queue.items():
+            audit.record(connection, self.who, FROM + queue_name, changes, self.reason)
+        wakeup.announce(connection)  # a task that failed may have held up others of its key
+        result.done += versions
+
+
+class PutBack(TaskAction):
+    name = "put_back"
+
+    def refusal(self, task: Task) -> Refusal | None:
+        if task.status == TaskStatus.READY and task.queue_name == QUEUE:
+            return None
+        return Refusal.of_row(task, Code.NOT_QUARANTINED)
+
+    def write(self, tasks: list[Task], result: Result) -> None:
+        origins = origins_of(tasks)
+        known = [task for task in tasks if task.id in origins]
+        result.refused |= {task.id: Refusal.of_row(task, Code.NO_ORIGIN) for task in tasks if task.id not in origins}
+        params = {"ids": [task.id for task in known], "names": [origins[task.id] for task in known]}
+        versions = {row["id"]: row["version"] for row in fetch(connection, PUT_BACK, params)}
+        changes = [Change(audit.task(task.id), task.version, versions[task.id]) for task in known]
+        audit.record(connection, self.who, self.name, changes, self.reason)
+        wakeup.announce(connection)
+        result.done += versions
+
+
+def quarantine(
+    selection: Selection,
+    who: Who,
+    *,
+    reason: str = "",
+    versions: Mapping[int, int] | None = None,
+    dry_run: bool = False,
+    progress: Progress = go_on,
+) -> Result:
+    """Move READY tasks into the paused queue `quarantine`, and FAILED ones, which are READY there.
+
+    The queue is paused first, so that none of them is claimed on its way.
+    """
+    pause(QUEUE, who, reason=reason, dry_run=dry_run)
+    return perform(Quarantine(who, reason), selection, versions=versions, dry_run=dry_run, progress=progress)
+
+
+def put_back(
+    selection: Selection,
+    who: Who,
+    *,
+    reason: str = "",
+    versions: Mapping[int, int] | None = None,
+    dry_run: bool = False,
+    progress: Progress = go_on,
+) -> Result:
+    """Move tasks of the queue `quarantine` back to the queue that each came from, as the audit tells."""
+    return perform(PutBack(who, reason), selection, versions=versions, dry_run=dry_run, progress=progress)
+
+
+def attempts_for(task: Task) -> int:
+    """The `max_attempts` that the task has in quarantine: its own, and a fresh allowance when it had failed."""
+    return task.max_attempts if task.status == TaskStatus.READY else task.attempt + allowance(task.task_path)
+
+
+def origins_of(tasks: list[Task]) -> dict[int, str]:
+    """The queue from which each of them came, by id, for those of which the audit tells."""
+    targets = {audit.task(task.id): task.id for task in tasks}
+    moves = Intervention.objects.filter(target__in=targets, action__startswith=FROM).order_by("id")
+    return {targets[target]: action.removeprefix(FROM) for target, action in moves.values_list("target", "action")}

@@ -1,0 +1,88 @@
+"""The conditions of the list of tasks, in the address of its page and in the bulk actions that start from there."""
+
+import json
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
+from urllib.parse import urlencode
+
+from django.db.models import Q, TextField
+from django.db.models.functions import Cast
+from django.http import QueryDict
+
+from tasks.filters import Params, TaskFilter, given
+from tasks.models import Task, TaskStatus
+from tasks.querysets import TaskQuerySet
+from tasks.redaction import redact_call
+
+# Either is an index's condition, and together they are every READY row: so the planner sees that indexes have them all.
+IS_READY = Q(status=TaskStatus.READY) & (Q(ordering_key__isnull=True) | Q(ordering_key__isnull=False))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListFilter(TaskFilter):
+    """The conditions of a page: those of every TaskFilter, and three more.
+
+    `text` is searched for, whatever its case, in the arguments as they are shown: what is redacted cannot be guessed
+    by searching for it.
+    """
+
+    text: str = ""
+    ordering_key: str = ""
+    worker_id: str = ""
+
+    @classmethod
+    def from_params(cls, params: Params) -> Self:
+        """As TaskFilter, with `q`, `key` and `worker` beside. Raises InvalidFilter."""
+        more = {name: next(iter(given(params, name)), "") for name in ("q", "key", "worker")}
+        common = super().from_params(params)
+        return replace(common, text=more["q"], ordering_key=more["key"], worker_id=more["worker"])
+
+    @classmethod
+    def from_query(cls, query: str) -> Self:
+        """Read the query of an address, as `as_query` wrote it. Raises InvalidFilter."""
+        return cls.from_params(QueryDict(query))
+
+    def as_query(self) -> str:
+        """The query of the list's address."""
+        return urlencode(self.as_params())
+
+    def as_params(self) -> list[tuple[str, str]]:
+        own = [("q", self.text), ("key", self.ordering_key), ("worker", self.worker_id)]
+        return super().as_params() + [(name, value) for name, value in own if value]
+
+    def criteria(self, tasks: TaskQuerySet) -> TaskQuerySet:
+        tasks = super().criteria(tasks)
+        if self.statuses == (TaskStatus.READY,):
+            tasks = tasks.filter(IS_READY)
+        if self.ordering_key:
+            tasks = tasks.filter(ordering_key=self.ordering_key)
+        if self.worker_id:
+            tasks = tasks.filter(Q(claimed_by=self.worker_id) | Q(finished_by=self.worker_id))
+        if self.text:
+            tasks = tasks.alias(args_text=Cast("args", TextField()), kwargs_text=Cast("kwargs", TextField()))
+            tasks = tasks.filter(Q(args_text__icontains=self.text) | Q(kwargs_text__icontains=self.text))
+        return tasks
+
+    def shows(self, task: Task) -> bool:
+        """Whether what was searched for in the arguments is in the part of them that is shown."""
+        if not self.text:
+            return True
+        shown = json.dumps(redact_call(task.task_path, task.args, task.kwargs), ensure_ascii=False)
+        return self.text.casefold() in shown.casefold()
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoundedFilter(ListFilter):
+    """The same between two ids: above `above`, and up to and with `upto`."""
+
+    above: int = 0
+    upto: int
+
+    @classmethod
+    def within(cls, chosen: ListFilter, upto: int, above: int = 0) -> Self:
+        """`chosen`, bounded."""
+        conditions: dict[str, Any] = {field.name: getattr(chosen, field.name) for field in fields(ListFilter)}
+        return cls(**conditions, above=above, upto=upto)
+
+    def criteria(self, tasks: TaskQuerySet) -> TaskQuerySet:
+        return super().criteria(tasks).filter(pk__gt=self.above, pk__lte=self.upto)

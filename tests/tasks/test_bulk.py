@@ -1,0 +1,274 @@
+"""Bulk runs: everything that matched, once, in chunks, resumed where they left off, stopped on request."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from django.db import connection, connections, transaction
+
+from tasks.actions import chunks
+from tasks.audit import Who
+from tasks.bulk import carry, forms, runs
+from tasks.bulk.instruction import Settings
+from tasks.bulk.models import BulkRun
+from tasks.bulk.tally import highest_id, tally
+from tasks.list_filter import ListFilter
+from tasks.models import Intervention, Task
+from tasks.testing import run_due
+from tests.sessions import session
+from tests.tasks import handlers, rows
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.django_db
+ANNA = Who("anna", "page")
+FAILED = ListFilter(statuses=("FAILED",))
+
+
+def ask(action: str = "requeue", chosen: ListFilter = FAILED, *, token: str = "", upto: int = 0, **settings) -> BulkRun:
+    asked = runs.ask(action, chosen, upto or highest_id(), Settings(**settings), ANNA, token or forms.new_token())
+    return BulkRun.objects.get(pk=asked.run_id)
+
+
+def carried_out(*arguments, **options) -> BulkRun:
+    run = ask(*arguments, **options)
+    carry.carry_out(run.pk)
+    run.refresh_from_db()
+    return run
+
+
+@pytest.fixture
+def small_chunks(monkeypatch):
+    monkeypatch.setattr(carry, "CHUNK", 10)
+
+
+def test_everything_that_matches_is_reached_and_nothing_else(small_chunks):
+    ids = [rows.failed(queue_name="mail").pk for _ in range(25)]
+    other = rows.failed(queue_name="payouts")
+    run = carried_out("requeue", ListFilter(statuses=("FAILED",), queue_names=("mail",)), reason="card works")
+    assert (run.total, run.looked, run.done, run.refused) == (25, 25, 25, 0)
+    assert run.finished_at is not None
+    assert set(Task.objects.ready().filter(queue_name="mail").values_list("id", flat=True)) == set(ids)
+    assert Task.objects.get(pk=other.pk).status == "FAILED"
+    each = Intervention.objects.filter(action="requeue")
+    assert (each.count(), {entry.reason for entry in each}, {entry.source for entry in each}) == (
+        25,
+        {"card works"},
+        {"page"},
+    )
+
+
+def test_rows_that_came_after_the_preview_are_left_alone():
+    seen = rows.failed()
+    upto = highest_id()
+    late = rows.failed()
+    carried_out(upto=upto)
+    assert [Task.objects.get(pk=task.pk).status for task in (seen, late)] == ["READY", "FAILED"]
+
+
+def test_states_in_which_the_action_can_do_nothing_are_not_even_read():
+    rows.completed(queue_name="mail"), rows.ready(queue_name="mail")
+    rows.failed(queue_name="mail")
+    run = carried_out("requeue", ListFilter(queue_names=("mail",)))
+    assert (run.looked, run.done) == (1, 1)
+
+
+def test_a_filter_whose_states_the_action_cannot_change_reaches_nothing():
+    rows.completed(), rows.failed()
+    run = carried_out("requeue", ListFilter(statuses=("COMPLETED",)))
+    assert (run.looked, run.done) == (0, 0)
+    assert Task.objects.failed().count() == 1
+
+
+def test_what_is_refused_is_counted_with_examples():
+    with rows.living_worker() as worker_id:
+        task = rows.processing(worker_id)
+        run = carried_out("requeue", ListFilter(statuses=("PROCESSING",)))
+    assert (run.done, run.refused, run.refusals["live"]["number"]) == (0, 1, 1)
+    assert run.refusals["live"]["ids"] == [task.pk]
+    assert "is alive" in run.refusals["live"]["sentence"]
+
+
+def test_tasks_whose_secrets_match_are_left_alone():
+    shown = rows.failed(kwargs={"note": "swordfish"})
+    hidden = rows.failed(task_path=handlers.log_in.module_path, kwargs={"password": "swordfish"})
+    run = carried_out("requeue", ListFilter(text="swordfish"))
+    assert run.done == 1
+    assert [Task.objects.get(pk=task.pk).status for task in (shown, hidden)] == ["READY", "FAILED"]
+
+
+def test_a_run_goes_on_where_its_dead_worker_left_off(small_chunks, monkeypatch):
+    ids = [rows.failed().pk for _ in range(25)]
+    run = ask()
+    note = carry.note
+
+    def die(run, slice_ids, result):
+        if slice_ids[-1] > ids[10]:
+            raise KeyboardInterrupt
+        return note(run, slice_ids, result)
+
+    monkeypatch.setattr(carry, "note", die)
+    with pytest.raises(KeyboardInterrupt):
+        carry.carry_out(run.pk)
+    run.refresh_from_db()
+    assert (run.looked, run.cursor, run.finished_at) == (10, ids[9], None)
+    monkeypatch.setattr(carry, "note", note)
+    carry.carry_out(run.pk)
+    assert Task.objects.filter(pk__in=ids, status="READY").count() == 25
+    assert Intervention.objects.filter(action="requeue").count() == 25
+
+
+def test_a_stopped_run_ends_after_the_chunk_in_hand(small_chunks, monkeypatch):
+    for _ in range(25):
+        rows.failed()
+    run = ask()
+    Task.objects.filter(pk=run.task_id).update(status="PROCESSING", claimed_by="w1", attempt=1)
+    runs.stop(run, ANNA, reason="wrong filter")
+    carry.carry_out(run.pk)
+    run.refresh_from_db()
+    assert (run.looked, run.total) == (10, 25)
+    assert run.finished_at is not None
+    assert Intervention.objects.filter(action=f"stop bulk run {run.pk}", reason="wrong filter").exists()
+
+
+def test_a_run_that_has_not_begun_is_stopped_at_once():
+    rows.failed()
+    run = ask()
+    assert runs.stop(run, ANNA)
+    run.refresh_from_db()
+    assert run.finished_at is not None
+    assert Task.objects.get(pk=run.task_id).status == "CANCELLED"
+    assert not runs.stop(run, ANNA)
+
+
+def test_requeued_tasks_are_spread_evenly_over_the_chunks(small_chunks):
+    ids = [rows.failed().pk for _ in range(21)]
+    run = carried_out(spread_minutes=10)
+    run.refresh_from_db()
+    due = [Task.objects.get(pk=task_id).run_after for task_id in ids]
+    delays = [(at - run.started_at).total_seconds() for at in due]
+    assert delays == sorted(delays)
+    for place, delay in enumerate(delays):
+        assert delay == pytest.approx(600 * place / 21, abs=1.0)
+
+
+def test_moving_in_bulk_changes_what_is_named():
+    ids = rows.many(3, queue_name="mail")
+    carried_out("edit", ListFilter(queue_names=("mail",)), queue_name="slow", priority=-5)
+    assert set(Task.objects.filter(pk__in=ids).values_list("queue_name", "priority")) == {("slow", -5)}
+
+
+def test_dead_workers_tasks_are_taken_back_in_bulk():
+    task = rows.processing(rows.dead_worker(), queue_name="mail")
+    run = carried_out("recover", ListFilter(queue_names=("mail",)))
+    assert (run.done, Task.objects.get(pk=task.pk).status) == (1, "READY")
+
+
+def test_the_task_of_a_run_is_none_of_its_subjects():
+    rows.ready()
+    run = carried_out("cancel", ListFilter(statuses=("READY",)), reason="flood")
+    assert Task.objects.get(pk=run.task_id).status == "READY"
+    assert Task.objects.cancelled().count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_worker_carries_it_out():
+    task = rows.failed()
+    run = ask()
+    run_due()
+    run.refresh_from_db()
+    assert (run.done, run.finished_at is not None) == (1, True)
+    assert Task.objects.get(pk=run.task_id).return_value == {"looked": 1, "done": 1, "asked": 0, "refused": 0}
+    assert Task.objects.get(pk=task.pk).attempt >= 5
+
+
+@pytest.mark.django_db(transaction=True)
+def test_inside_a_transaction_it_takes_a_session_of_its_own():
+    """As under the pessimistic strategy: no row stays locked until the transaction around the task ends."""
+    task = rows.failed()
+    run = ask()
+    with transaction.atomic():
+        carry.in_own_session(carry.carry_out, run.pk)
+        transaction.set_rollback(True)
+    assert Task.objects.get(pk=task.pk).status == "READY"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_each_chunk_is_committed_by_itself(small_chunks, monkeypatch):
+    for _ in range(15):
+        rows.failed()
+    run, seen, note = ask(), [], carry.note
+
+    def look(*arguments):
+        with session(autocommit=True) as other:
+            seen.append(
+                other.execute("SELECT count(*) FROM tasks_task WHERE attempt = 5 AND status = 'READY'").fetchone()[0]
+            )
+        return note(*arguments)
+
+    monkeypatch.setattr(carry, "note", look)
+    carry.carry_out(run.pk)
+    assert seen == [10, 15]
+
+
+class TestOnce:
+    """A form is carried out once for each token."""
+
+    def test_a_second_click_finds_the_run_of_the_first(self):
+        rows.failed()
+        token = forms.new_token()
+        assert ask(token=token).pk == ask(token=token).pk
+        assert BulkRun.objects.count() == 1
+        assert Task.objects.filter(queue_name="rowlock").count() == 1
+
+    @pytest.mark.django_db(transaction=True)
+    def test_two_clicks_at_the_same_moment_do_one_thing(self):
+        done = []
+
+        def click() -> forms.Submitted:
+            try:
+                return forms.once("t" * 20, lambda: done.append(1) or "made")
+            finally:
+                connections.close_all()
+
+        with session() as gate, ThreadPoolExecutor(2) as pool:
+            gate.execute("LOCK TABLE tasks_submittedform IN EXCLUSIVE MODE")
+            clicks = [pool.submit(click) for _ in range(2)]
+            wait_until(lambda: waiting() == 2)
+            gate.rollback()
+        results = [future.result() for future in clicks]
+        assert done == [1]
+        assert {result.target for result in results} == {"made"}
+        assert {result.is_new for result in results} == {True, False}
+
+    def test_work_that_fails_can_be_tried_again(self):
+        def fail() -> str:
+            raise ValueError
+
+        with pytest.raises(ValueError):
+            forms.once("t" * 20, fail)
+        assert forms.once("t" * 20, lambda: "made") == ("made", True)
+
+
+def waiting() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'relation'")
+        return cursor.fetchone()[0]
+
+
+class TestTally:
+    def test_matches_are_counted_by_status(self):
+        rows.failed(), rows.failed(), rows.ready(), rows.failed(queue_name="other")
+        found = tally(ListFilter(queue_names=("default",)), highest_id())
+        assert (dict(found.by_status), found.number, found.is_complete) == ({"FAILED": 2, "READY": 1}, 3, True)
+
+    def test_it_stops_when_its_time_is_over_and_says_so(self):
+        rows.failed()
+        found = tally(FAILED, highest_id(), seconds=0)
+        assert (found.number, found.is_complete) == (0, False)
+
+    def test_a_number_tells_nothing_of_secrets(self):
+        rows.failed(task_path=handlers.log_in.module_path, kwargs={"password": "swordfish"})
+        assert tally(ListFilter(text="swordfish"), highest_id()).number == 0
+
+
+def test_the_actions_own_chunk_is_that_of_the_run():
+    assert carry.CHUNK == chunks.CHUNK
