@@ -1,25 +1,122 @@
-"""Stuck."""
+"""Stuck: what dead and silent workers still hold, and taking it back."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlencode
 
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import render
+from django.shortcuts import redirect, render
 from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
-from django.views.decorators.http import require_GET
+from django.utils.translation import ngettext
+from django.views.decorators.http import require_GET, require_POST
 
-from tasks.admin.rights import require
+from dashboard import stale as rows
+from dashboard import take_back as taking
+from tasks.admin.page_actions import PAGE_ACTIONS
+from tasks.admin.pages import button_of
+from tasks.admin.rights import missing, require, who
+from tasks.filters import InvalidFilter
+from tasks.verdicts.words import command
 
-SEE = "tasks.view_task"
+SEE, TAKE = "tasks.view_task", "tasks.recover_task"
+LONGEST_REASON, LONGEST_ID, MOST_WORKERS = 1000, 255, 200
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Whose tasks a person wants taken back, as the page showed them."""
+
+    worker_ids: list[str]
+    reason: str
+    is_confirmed: bool
+
+    @classmethod
+    def from_post(cls, request: HttpRequest) -> "Asked | None":
+        """Read the form; None for one that no page of ours has made."""
+        ids = list(dict.fromkeys(request.POST.getlist("worker")))
+        if not 1 <= len(ids) <= MOST_WORKERS or any(len(id) > LONGEST_ID or "\0" in id for id in ids):
+            return None
+        reason = request.POST.get("reason", "").strip()[:LONGEST_REASON].replace("\0", "")
+        return cls(ids, reason, "confirmed" in request.POST)
 
 
 def paths(view: Callable[..., Any]) -> list[URLPattern]:
-    return [path("ops/stale/", view(stale), name="ops_stale")]
+    return [
+        path("ops/stale/", view(stale), name="ops_stale"),
+        path("ops/stale/take-back/", view(take_back), name="ops_take_back"),
+    ]
 
 
 @require_GET
 def stale(request: HttpRequest) -> HttpResponse:
+    """The page; for htmx only the part that refreshes itself."""
     require(request.user, SEE)
-    return render(request, "dashboard/stale.html", {**admin.site.each_context(request), "title": _("Stuck")})
+    try:
+        place = rows.Place.from_params(request.GET)
+    except InvalidFilter as error:
+        return page(request, "dashboard/stale.html", {"fault": str(error)}, status=400)
+    seen = rows.look(place)
+    buttons = [button_of(PAGE_ACTIONS[name], [], request.user) for name in ("recover", "requeue")]
+    context = {
+        "seen": seen,
+        "older": following(seen),
+        "cannot_take": missing(request.user, TAKE),
+        "buttons": buttons,
+        "forbidden": [button.action.name for button in buttons if button.missing_right],
+        "command": command("recover_tasks"),
+        "start": command("run_worker"),
+    }
+    template = "dashboard/_stale.html" if request.headers.get("HX-Request") else "dashboard/stale.html"
+    return page(request, template, context)
+
+
+def following(seen: rows.Stale) -> str:
+    """The query of the next page; empty when this is the last."""
+    place = seen.next_place
+    return "?" + urlencode({"worker": place.worker_id, "after": place.task_id}) if place else ""
+
+
+@require_POST
+def take_back(request: HttpRequest) -> HttpResponse:
+    """First what each of these workers holds and how it died, then the recovery itself."""
+    require(request.user, SEE)
+    require(request.user, TAKE)
+    asked = Asked.from_post(request)
+    if asked is None:
+        return page(request, "dashboard/take_back.html", {"title": _("Take back")}, status=400)
+    found = taking.look(asked.worker_ids)
+    if not asked.is_confirmed and found.number:
+        words = ["--reason", asked.reason or "…"]
+        context = {"title": _("Take these tasks back?"), "asked": asked, "found": found, "start": command("run_worker")}
+        return page(request, "dashboard/take_back.html", {**context, "command": command("recover_tasks", *words)})
+    outcome = taking.take_back(asked.worker_ids, who(request.user), reason=asked.reason)
+    for level, text in told(outcome):
+        messages.add_message(request, level, text)
+    return redirect("admin:ops_stale")
+
+
+def told(outcome: taking.Outcome) -> list[tuple[int, str]]:
+    """What to tell the operator: a level and a sentence for each."""
+    if not outcome.taken and not outcome.left:
+        return [(messages.INFO, _("Nothing was left to take back: these workers hold no task any more."))]
+    answers = []
+    if outcome.taken:
+        text = ngettext("%(number)d task was taken back", "%(number)d tasks were taken back", outcome.taken)
+        by_status = ", ".join(f"{number} {status}" for status, number in outcome.by_status.items())
+        answers.append((messages.SUCCESS, f"{text} ({by_status})." % {"number": outcome.taken}))
+    if outcome.left:
+        text = ngettext(
+            "%(number)d task stays: its worker is not dead, not yet, or its row is locked.",
+            "%(number)d tasks stay: their worker is not dead, not yet, or their rows are locked.",
+            outcome.left,
+        )
+        answers.append((messages.WARNING, text % {"number": outcome.left}))
+    return answers
+
+
+def page(request: HttpRequest, template: str, context: dict[str, Any], status: int = 200) -> HttpResponse:
+    common = {**admin.site.each_context(request), "title": _("Stuck")}
+    return render(request, template, {**common, **context}, status=status)

@@ -1,0 +1,204 @@
+"""PROCESSING tasks whose worker is dead or does not answer, by worker, with the evidence that there is."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from hashlib import sha256
+from itertools import groupby
+from typing import Self
+
+from django.db import connection
+from django.db.models import Q
+from django.utils.translation import gettext as _
+
+from tasks import presence
+from tasks.admin.page_actions import PAGE_ACTIONS, PageAction
+from tasks.admin.seen import Seen
+from tasks.database import fetch
+from tasks.filters import Params, given, parse_id
+from tasks.models import Queue, Task
+from tasks.presence import Life, WorkerState
+from tasks.querysets import TaskQuerySet
+from tasks.verdicts import Facts, Finding, Verdict, WorkerSession, decide, gather
+from tasks.verdicts.decision import death, recovery_of, silent
+
+PAGE = 100
+COUNT_CAP = 10_000
+GONE = (Life.DEAD, Life.MISSING, Life.SILENT, Life.RESTARTED)
+
+# By the index on the holders of PROCESSING rows, and no further than the cap.
+COUNTS = """
+SELECT holder.id AS worker_id, held.number
+FROM unnest(%(ids)s::text[]) AS holder (id) CROSS JOIN LATERAL (
+    SELECT count(*) AS number FROM (
+        SELECT FROM tasks_task WHERE status = 'PROCESSING' AND claimed_by = holder.id LIMIT %(cap)s::int) AS capped
+) AS held
+WHERE held.number > 0
+"""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the page begins: after this task of this worker; at the beginning when `worker_id` is empty."""
+
+    worker_id: str = ""
+    task_id: int = 0
+
+    @classmethod
+    def from_params(cls, params: Params) -> Self:
+        """Read `worker` and `after`; raises InvalidFilter."""
+        worker, after = given(params, "worker"), given(params, "after")
+        return cls(worker[0], parse_id(after[0])) if worker and after else cls()
+
+
+@dataclass(frozen=True)
+class Row:
+    """One stale task: its verdict, whether its effect may repeat, and what a person may do about it."""
+
+    task: Task
+    finding: Finding
+    seen: Seen
+    repeats: str
+    began: str
+    recovery: str
+    asks: bool
+    action: PageAction
+
+
+@dataclass(frozen=True)
+class Group:
+    """What one worker that is gone still holds: `number` tasks, of which `rows` are on this page."""
+
+    worker: WorkerState
+    number: int
+    evidence: str
+    session: WorkerSession | None
+    rows: list[Row]
+
+    @property
+    def key(self) -> str:
+        """The worker's id as an id of HTML, whatever characters it has."""
+        return sha256(self.worker.id.encode()).hexdigest()[:12]
+
+    @property
+    def is_capped(self) -> bool:
+        return self.number >= COUNT_CAP
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether its tasks may be taken; a second look decides on one that is missing."""
+        return self.worker.life in (Life.DEAD, Life.MISSING)
+
+
+@dataclass(frozen=True)
+class Restart:
+    """The database restarted a moment ago, which drops every worker's presence at once; recovery waits `until`."""
+
+    seconds_ago: float
+    until: datetime
+    waiting: int
+
+
+@dataclass(frozen=True)
+class Stale:
+    """One page of the stale tasks, and what there is besides. `numbers`: tasks by worker, no further than the cap."""
+
+    now: datetime
+    groups: list[Group]
+    numbers: dict[str, int]
+    dead: list[str]
+    next_place: Place | None = None
+    restart: Restart | None = None
+    has_live_worker: bool = True
+
+    @property
+    def total(self) -> int:
+        return sum(self.numbers.values())
+
+    @property
+    def takeable(self) -> int:
+        """How many tasks the dead among them hold."""
+        return sum(self.numbers[worker_id] for worker_id in self.dead)
+
+
+def look(place: Place, *, limit: int = PAGE) -> Stale:
+    """The stale tasks after `place`; about fifteen statements, however many there are."""
+    states = presence.states()
+    gone = {state.id: state for state in states.values() if state.life in GONE}
+    numbers = held_by(gone)
+    found = list(page_of(numbers, place)[: limit + 1])
+    facts = gather(found[:limit])
+    return Stale(
+        now=facts.now,
+        groups=groups_of(found[:limit], gone, numbers, facts),
+        numbers=numbers,
+        dead=[worker_id for worker_id in numbers if gone[worker_id].life in (Life.DEAD, Life.MISSING)],
+        next_place=Place(found[limit - 1].claimed_by or "", found[limit - 1].pk) if len(found) > limit else None,
+        restart=restart_of(states.values(), facts.now),
+        has_live_worker=any(state.is_alive for state in states.values()),
+    )
+
+
+def held_by(worker_ids: Iterable[str]) -> dict[str, int]:
+    """How many PROCESSING tasks each of these workers holds; those that hold none are left out."""
+    rows = fetch(connection, COUNTS, {"ids": sorted(worker_ids), "cap": COUNT_CAP})
+    return {row["worker_id"]: row["number"] for row in rows}
+
+
+def page_of(worker_ids: Iterable[str], place: Place) -> TaskQuerySet:
+    """The tasks of these workers after `place`, worker by worker."""
+    tasks = Task.objects.processing().filter(claimed_by__in=list(worker_ids)).order_by("claimed_by", "pk")
+    beyond = Q(claimed_by__gt=place.worker_id) | Q(claimed_by=place.worker_id, pk__gt=place.task_id)
+    return tasks.filter(beyond) if place.worker_id else tasks
+
+
+def groups_of(tasks: list[Task], gone: dict[str, WorkerState], numbers: dict[str, int], facts: Facts) -> list[Group]:
+    """The tasks by their worker, in the order in which they came."""
+    groups = []
+    for worker_id, held in groupby(tasks, key=lambda task: task.claimed_by or ""):
+        ours, worker = list(held), facts.workers.get(worker_id, gone[worker_id])
+        rows = [row_of(task, worker, facts) for task in ours]
+        evidence = evidence_of(ours[0], worker, facts)
+        groups.append(Group(worker, numbers[worker_id], evidence, facts.sessions.get(worker_id), rows))
+    return groups
+
+
+def evidence_of(task: Task, worker: WorkerState, facts: Facts) -> str:
+    """How its worker is known to be gone, in one sentence."""
+    return silent(worker).sentence if worker.life in (Life.SILENT, Life.RESTARTED) else death(task, worker, facts)
+
+
+def row_of(task: Task, worker: WorkerState, facts: Facts) -> Row:
+    finding = decide(task, facts)
+    queue = facts.queues.get(task.queue_name)
+    is_dead = finding.verdict is Verdict.WORKER_DEAD
+    action = PAGE_ACTIONS["recover" if is_dead else "requeue"]
+    return Row(
+        task=task,
+        finding=finding,
+        seen=Seen.of(task),
+        repeats=action.repeats(task, finding),
+        began=told_beginning(task, worker),
+        recovery=recovery_of(task, facts) if is_dead else finding.sentence,
+        asks=queue is not None and queue.recovery == Queue.Recovery.ASK,
+        action=action,
+    )
+
+
+def told_beginning(task: Task, worker: WorkerState) -> str:
+    """Whether its worker had begun it, as far as that was published: a worker says so after a quarter of a second."""
+    if worker.current_task_id == task.pk:
+        return _("Its worker was on it.")
+    if worker.current_task_id is not None:
+        return _("Its worker was on #%(id)d, and had not begun this one.") % {"id": worker.current_task_id}
+    return _("Its worker did not say whether it had begun.")
+
+
+def restart_of(states: Iterable[WorkerState], now: datetime) -> Restart | None:
+    """The restart whose grace is still running, if there is one."""
+    states = list(states)
+    left = max((state.grace_seconds for state in states), default=0.0)
+    if left <= 0:
+        return None
+    away = [state for state in states if state.life in (Life.RESTARTED, Life.SILENT)]
+    return Restart(min(state.epoch_age_seconds for state in states), now + timedelta(seconds=left), len(away))
