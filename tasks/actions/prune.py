@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from django.db import connection
 
-from tasks import audit, durations
+from tasks import audit, durations, rollup
 from tasks.actions.chunks import Progress, go_on, short_waits
 from tasks.audit import Change, Who
 from tasks.database import fetch
@@ -66,12 +66,15 @@ SELECT (SELECT max(id) FROM page) AS last_id, (SELECT count(*) FROM deleted) AS 
     (SELECT min(at) FROM page) < statement_timestamp() - %(age)s::interval AS is_old
 """
 
+# Only minutes that the totals hold already: see tasks/rollup.
 PRUNE_THROUGHPUT = """
 WITH page AS MATERIALIZED (
     SELECT id, minute FROM tasks_throughput WHERE id > %(after)s::bigint ORDER BY id LIMIT %(window)s::int
 ), doomed AS MATERIALIZED (
     SELECT sum.id FROM page JOIN tasks_throughput AS sum ON sum.id = page.id
-    WHERE page.minute < statement_timestamp() - %(age)s::interval FOR UPDATE OF sum SKIP LOCKED
+    WHERE page.minute < statement_timestamp() - %(age)s::interval
+      AND (%(is_dry_run)s::boolean OR page.minute <= (SELECT max(folded_until) FROM tasks_throughputtotal))
+    FOR UPDATE OF sum SKIP LOCKED
 ), deleted AS (
     DELETE FROM tasks_throughput USING doomed WHERE tasks_throughput.id = doomed.id RETURNING tasks_throughput.id
 )
@@ -172,6 +175,8 @@ def prune_history(
     Attempts go when their task is finished, stopped workers when no row names them any more.
     """
     action = f"prune older_than={durations.describe(older_than)}"
+    if not dry_run:
+        rollup.fold(connection)
     deleted = {}
     for name, table, statement in HISTORY:
         record = partial(audit.record, connection, who, action, [Change(audit.table(table))], reason)
@@ -191,7 +196,7 @@ def _walk(
     total, after, goes_on = 0, 0, True
     while goes_on:
         with short_waits(rollback=dry_run):
-            [window] = fetch(connection, statement, {"window": WINDOW, **params, "after": after})
+            [window] = fetch(connection, statement, {"window": WINDOW, "is_dry_run": dry_run, **params, "after": after})
             if window["deleted"] and not total:
                 record()
         total += window["deleted"]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import psycopg
 from psycopg import sql
 
-from tasks import conf, presence, recovery, registry, transitions, wakeup
+from tasks import conf, presence, recovery, registry, rollup, transitions, wakeup
 from tasks.database import connect_directly, fetch
 from tasks.exceptions import TimedOut
 from tasks.transitions import Failure
@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 RETRY_SECONDS = 0.5
 AFTER_AN_OUTAGE_SECONDS = 2.0
 PUBLISH_AFTER_SECONDS = 0.25
+FOLD_SECONDS = 60.0
 
 REQUESTS = """
 SELECT task.claimed_by AS worker_id, task.id, task.attempt FROM tasks_task AS task
@@ -56,7 +57,7 @@ class Keeper:
         self.to_end: set[int] = set()
         self.stops: set[str] = set()
         self.published: dict[str, int | None] = {}
-        self.beat_at = self.sweep_at = self.ask_at = self.retry_at = 0.0
+        self.beat_at = self.sweep_at = self.ask_at = self.fold_at = self.retry_at = 0.0
         self.beat_seconds: float = min(conf.get("LEASE_SECONDS") / 3, 10.0)
         self.sweep_seconds: float = conf.get("SWEEP_SECONDS")
 
@@ -120,6 +121,7 @@ class Keeper:
             self._publish(connection, children)
             self._ask(connection, children, now)
             self._sweep(connection, now)
+            self._fold(connection, now)
         except psycopg.Error as error:
             self._lose(error)
 
@@ -240,6 +242,11 @@ class Keeper:
             logger.warning(
                 "took back from dead workers: %s tasks READY, %s FAILED", len(swept.requeued), len(swept.failed)
             )
+
+    def _fold(self, connection: psycopg.Connection, now: float) -> None:
+        if now >= self.fold_at:
+            self.fold_at = now + FOLD_SECONDS
+            rollup.fold(connection)
 
     def _time_out(
         self, connection: psycopg.Connection, worker_id: str, task_id: int, attempt: int, seconds: float

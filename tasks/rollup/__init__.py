@@ -1,0 +1,108 @@
+"""The rollup of finished attempts: minutes are added up into totals that only grow, so that minutes can be pruned.
+
+Pages read the minutes of `tasks_throughput`. Metrics want counters: a scrape that summed every minute ever kept would
+be the slowest query of the day, and each pruning would look like a restart.
+"""
+
+from dataclasses import dataclass, field
+
+from django.db import connection as default_connection
+
+from tasks.database import Connection, fetch, transaction
+
+# A minute is closed when no flush can add to it any more: its statement is the last of a short transaction.
+SETTLE_MINUTES = 5
+
+ELECT = "SELECT pg_try_advisory_xact_lock(hashtext('rowlock:rollup'), hashtext(current_schema())) AS elected"
+
+FOLDED = "SELECT coalesce(max(folded_until), '-infinity')::text AS until FROM tasks_throughputtotal"
+
+# The bound stands there twice: read beforehand, so that the planner knows that few rows lie above it and takes the
+# index; and as it is in this statement's snapshot, so that nothing is counted twice.
+FOLD = """
+WITH minutes AS MATERIALIZED (
+    SELECT * FROM tasks_throughput
+    WHERE minute > %(folded_until)s::timestamptz
+      AND minute > coalesce((SELECT max(folded_until) FROM tasks_throughputtotal), '-infinity')
+      AND minute <= statement_timestamp() - make_interval(mins => %(settle_minutes)s::int)
+), buckets AS (
+    SELECT queue_name, array_agg(run ORDER BY place) AS run, array_agg(wait ORDER BY place) AS wait
+    FROM (SELECT queue_name, place, sum(coalesce(run, 0))::bigint AS run, sum(coalesce(wait, 0))::bigint AS wait
+          FROM minutes, unnest(run_buckets, wait_buckets) WITH ORDINALITY AS pair (run, wait, place)
+          GROUP BY queue_name, place) AS counted
+    GROUP BY queue_name
+)
+INSERT INTO tasks_throughputtotal AS total
+    (queue_name, folded_until, completed, failed, run_ms, wait_ms, run_buckets, wait_buckets)
+SELECT queue_name, max(minute), sum(completed), sum(failed), sum(run_ms), sum(wait_ms),
+    coalesce((SELECT run FROM buckets WHERE buckets.queue_name = minutes.queue_name), '{}'),
+    coalesce((SELECT wait FROM buckets WHERE buckets.queue_name = minutes.queue_name), '{}')
+FROM minutes GROUP BY queue_name
+ON CONFLICT (queue_name) DO UPDATE SET
+    folded_until = excluded.folded_until,
+    completed = total.completed + excluded.completed, failed = total.failed + excluded.failed,
+    run_ms = total.run_ms + excluded.run_ms, wait_ms = total.wait_ms + excluded.wait_ms,
+    run_buckets = ARRAY(SELECT coalesce(old, 0) + coalesce(new, 0)
+        FROM unnest(total.run_buckets, excluded.run_buckets) WITH ORDINALITY AS pair (old, new, place) ORDER BY place),
+    wait_buckets = ARRAY(SELECT coalesce(old, 0) + coalesce(new, 0)
+        FROM unnest(total.wait_buckets, excluded.wait_buckets) WITH ORDINALITY AS pair (old, new, place) ORDER BY place)
+"""
+
+# One statement, so that what is folded meanwhile is counted once.
+TOTALS = """
+WITH part AS MATERIALIZED (
+    SELECT queue_name, completed, failed, run_ms, wait_ms, run_buckets, wait_buckets FROM tasks_throughputtotal
+    UNION ALL
+    SELECT queue_name, completed, failed, run_ms, wait_ms, run_buckets::bigint[], wait_buckets::bigint[]
+    FROM tasks_throughput
+    WHERE minute > %(folded_until)s::timestamptz
+      AND minute > coalesce((SELECT max(folded_until) FROM tasks_throughputtotal), '-infinity')
+)
+SELECT plain.*, buckets.run_buckets, buckets.wait_buckets
+FROM (SELECT queue_name, sum(completed)::bigint AS completed, sum(failed)::bigint AS failed,
+             sum(run_ms)::float8 / 1000 AS run_seconds, sum(wait_ms)::float8 / 1000 AS wait_seconds
+      FROM part GROUP BY queue_name) AS plain
+LEFT JOIN (SELECT queue_name, array_agg(run ORDER BY place) AS run_buckets,
+             array_agg(wait ORDER BY place) AS wait_buckets
+      FROM (SELECT queue_name, place, sum(coalesce(run, 0))::bigint AS run, sum(coalesce(wait, 0))::bigint AS wait
+            FROM part, unnest(run_buckets, wait_buckets) WITH ORDINALITY AS pair (run, wait, place)
+            GROUP BY queue_name, place) AS counted
+      GROUP BY queue_name) AS buckets USING (queue_name)
+ORDER BY plain.queue_name
+"""
+
+
+@dataclass(frozen=True)
+class Total:
+    """What ever finished in one queue. Buckets count completed attempts: see tasks/latency.py for their bounds."""
+
+    queue_name: str
+    completed: int
+    failed: int
+    run_seconds: float
+    wait_seconds: float
+    run_buckets: list[int] = field(default_factory=list)
+    wait_buckets: list[int] = field(default_factory=list)
+
+
+def fold(connection: Connection | None = None) -> None:
+    """Add the closed minutes to the totals; nothing when another session is at it."""
+    connection = connection or default_connection
+    with transaction(connection):
+        if fetch(connection, ELECT)[0]["elected"]:
+            params: dict[str, str | int] = {"folded_until": _folded_until(connection), "settle_minutes": SETTLE_MINUTES}
+            with connection.cursor() as cursor:
+                cursor.execute(FOLD, params)
+
+
+def totals(connection: Connection | None = None) -> list[Total]:
+    """The totals of every queue up to this moment; they never go down. Two statements."""
+    connection = connection or default_connection
+    rows = fetch(connection, TOTALS, {"folded_until": _folded_until(connection)})
+    return [Total(**{**row, **{name: row[name] or [] for name in ("run_buckets", "wait_buckets")}}) for row in rows]
+
+
+def _folded_until(connection: Connection) -> str:
+    """As text: Python's dates do not reach the infinity that stands for never."""
+    until: str = fetch(connection, FOLDED)[0]["until"]
+    return until

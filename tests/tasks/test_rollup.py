@@ -1,0 +1,111 @@
+"""Counters that only grow: minutes are added to totals once, and pruned only afterwards."""
+
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+from django.utils import timezone
+
+from tasks import rollup
+from tasks.actions.prune import prune_history
+from tasks.audit import Who
+from tasks.models import Throughput, ThroughputTotal
+from tests.sessions import session
+
+pytestmark = pytest.mark.django_db(transaction=True)
+ME = Who("anna", "command")
+A_MONTH = """
+INSERT INTO tasks_throughput (minute, queue_name, shard, completed, run_buckets, wait_buckets)
+SELECT statement_timestamp() - make_interval(mins => minute), 'default', shard, 1, '{1}', '{1}'
+FROM generate_series(43200, 1, -1) AS minute, generate_series(1, 4) AS shard
+"""
+
+
+def minute(ago_minutes: int, queue: str = "default", **columns) -> Throughput:
+    values = {
+        "completed": 2,
+        "failed": 1,
+        "run_ms": 3000,
+        "wait_ms": 500,
+        "run_buckets": [2, 0],
+        "wait_buckets": [0, 2],
+    }
+    at = timezone.now().replace(second=0, microsecond=0) - timedelta(minutes=ago_minutes)
+    return Throughput.objects.create(minute=at, queue_name=queue, shard=1, **{**values, **columns})
+
+
+def counted(queue: str = "default") -> tuple:
+    [total] = [total for total in rollup.totals() if total.queue_name == queue]
+    return total.completed, total.failed, total.run_seconds, total.wait_seconds, total.run_buckets, total.wait_buckets
+
+
+def test_folding_changes_no_total():
+    for ago in (90, 60, 10, 1, 0):
+        minute(ago)
+    minute(60, "mail", run_buckets=[1, 1])
+    expected = (10, 5, 15.0, 2.5, [10, 0], [0, 10])
+    assert counted() == expected
+    rollup.fold()
+    assert counted() == expected
+    assert counted("mail")[4] == [1, 1]
+    assert ThroughputTotal.objects.get(pk="default").completed == 6
+
+
+def test_a_minute_is_folded_once():
+    minute(60)
+    rollup.fold()
+    rollup.fold()
+    minute(10)
+    rollup.fold()
+    assert counted() == (4, 2, 6.0, 1.0, [4, 0], [0, 4])
+
+
+def test_minutes_from_before_there_were_buckets_count_too():
+    minute(60, run_buckets=[], wait_buckets=[])
+    assert counted()[4] == []
+    rollup.fold()
+    minute(10)
+    rollup.fold()
+    assert counted() == (4, 2, 6.0, 1.0, [2, 0], [0, 2])
+
+
+def test_pruning_changes_no_total():
+    minute(60), minute(10), minute(0)
+    before = counted()
+    deleted = prune_history(timedelta(minutes=1), ME)
+    assert deleted["throughput"] == 2
+    assert counted() == before
+
+
+def test_a_minute_that_is_not_closed_is_not_pruned():
+    minute(2)
+    assert prune_history(timedelta(minutes=1), ME)["throughput"] == 0
+
+
+def test_a_dry_run_of_pruning_folds_nothing_and_counts_rightly():
+    minute(60)
+    assert prune_history(timedelta(minutes=1), ME, dry_run=True)["throughput"] == 1
+    assert not ThroughputTotal.objects.exists()
+
+
+def test_two_who_fold_at_once_add_once():
+    minute(60)
+    with session() as other:
+        assert other.execute(rollup.ELECT).fetchone() == (True,)
+        rollup.fold()
+        assert not ThroughputTotal.objects.exists()
+        other.rollback()
+    rollup.fold()
+    assert counted()[0] == 2
+
+
+def test_a_scrape_reads_only_what_is_not_folded():
+    """With a month of minutes: the index on them, and of it the end alone."""
+    with connection.cursor() as cursor:
+        cursor.execute(A_MONTH)
+        rollup.fold()
+        minute(1)
+        cursor.execute("ANALYZE tasks_throughput")
+        cursor.execute("EXPLAIN " + rollup.TOTALS, {"folded_until": rollup._folded_until(connection)})
+        plan = "\n".join(line for (line,) in cursor.fetchall())
+    assert "Index Scan using tasks_throughput_row on tasks_throughput" in plan
