@@ -1,0 +1,210 @@
+"""Panels that refresh themselves destroy nothing that a person is doing, and say what they know and how old it is."""
+
+import re
+
+import pytest
+from playwright.sync_api import Page, Route
+
+from tasks.models import Task
+from tests.tasks import rows
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+STALE = "/admin/ops/stale/"
+DOWN = '<main><p role="alert">The database is starting up.</p></main>'
+
+
+@pytest.fixture
+def tasks(live_server) -> list[Task]:
+    """Three tasks of a dead worker, in the order in which they are shown."""
+    worker = rows.dead_worker()
+    return [rows.processing(worker) for _ in range(3)]
+
+
+def row(page: Page, task: Task):
+    return page.locator(f"#stale-{task.pk}")
+
+
+def version(page: Page, task: Task) -> str:
+    return row(page, task).locator(".version").inner_text()
+
+
+def change(task: Task) -> None:
+    """Somebody edits the row: its version grows."""
+    Task.objects.filter(pk=task.pk).update(priority=7)
+
+
+def waiting(page: Page, condition) -> None:
+    """Wait for `condition` while the page goes on."""
+    wait_until(lambda: page.wait_for_timeout(50) or condition())
+
+
+def news(page: Page) -> str:
+    return page.locator(".live-news").inner_text() if page.locator(".live-news:not(.is-empty)").count() else ""
+
+
+def test_an_untouched_row_follows_and_the_page_says_how_old_it_is(visit, tasks):
+    page = visit("Operators").open(STALE)
+    change(tasks[1])
+    waiting(page, lambda: version(page, tasks[1]) == "v3")
+    assert version(page, tasks[0]) == "v2"
+    assert re.fullmatch(r"updated \d s ago", page.locator("[data-live-age]").inner_text())
+    assert news(page) == ""
+
+
+def test_a_ticked_row_freezes_until_it_is_asked_for(visit, tasks):
+    page = visit("Operators").open(STALE)
+    page.get_by_label(f"Tick #{tasks[0].pk}").check()
+    page.mouse.move(0, 0)
+    change(tasks[0]), change(tasks[2])
+    waiting(page, lambda: version(page, tasks[2]) == "v3")
+    assert version(page, tasks[0]) == "v2"
+    assert news(page).split("\n")[0].startswith("1 row changed")
+    assert page.get_by_label(f"Tick #{tasks[0].pk}").is_checked()
+
+    page.get_by_role("button", name="Show").click()
+    assert version(page, tasks[0]) == "v3"
+    assert page.get_by_label(f"Tick #{tasks[0].pk}").is_checked()
+    assert news(page) == ""
+
+
+def test_a_ticked_row_that_has_gone_stays_and_says_so(visit, tasks):
+    page = visit("Operators").open(STALE)
+    page.get_by_label(f"Tick #{tasks[1].pk}").check()
+    page.mouse.move(0, 0)
+    Task.objects.filter(pk=tasks[1].pk).update(status="READY", claimed_by=None)
+    row(page, tasks[1]).and_(page.locator("[data-gone]")).wait_for()
+    assert "1 row changed" in news(page)
+    page.get_by_role("button", name="Show").click()
+    assert row(page, tasks[1]).count() == 0
+    assert page.locator("[data-ticked]").inner_text().endswith(":")
+
+
+def test_the_focus_stays_where_it_is(visit, tasks):
+    page = visit("Operators").open(STALE)
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    focused = "document.activeElement.textContent"
+    assert page.evaluate(focused) == f"#{tasks[1].pk}"
+    Task.objects.filter(pk=tasks[0].pk).update(status="READY", claimed_by=None)
+    row(page, tasks[0]).wait_for(state="detached")
+    assert page.evaluate(focused) == f"#{tasks[1].pk}"
+
+
+def test_selected_text_stays_selected(visit, tasks):
+    page = visit("Operators").open(STALE)
+    row(page, tasks[1]).locator(".path").first.select_text()
+    selected = "getSelection().toString()"
+    before = page.evaluate(selected)
+    change(tasks[1]), change(tasks[2])
+    waiting(page, lambda: version(page, tasks[2]) == "v3")
+    assert page.evaluate(selected) == before == rows.NOTHING
+    assert "1 row changed" in news(page)
+
+
+def test_no_button_moves_under_the_pointer(visit, tasks):
+    page = visit("Operators").open(STALE)
+    button = row(page, tasks[2]).locator("button")
+    button.hover()
+    place = button.bounding_box()
+    Task.objects.filter(pk=tasks[0].pk).update(status="READY", claimed_by=None)
+    waiting(page, lambda: "changed" in news(page))
+    assert button.bounding_box() == place
+    assert row(page, tasks[0]).count() == 1
+    page.mouse.move(1, 1)
+    row(page, tasks[0]).wait_for(state="detached")
+    assert news(page) == ""
+
+
+def test_a_paused_page_asks_again_once_it_is_resumed(visit, tasks):
+    page = visit("Operators").open(STALE)
+    pause = page.locator("[data-live-pause]")
+    pause.click()
+    assert (pause.inner_text(), pause.get_attribute("aria-pressed")) == ("Resume", "true")
+    change(tasks[0])
+    age = page.locator("[data-live-age]")
+    waiting(page, lambda: re.search(r" [4-9] ", age.inner_text()))
+    assert version(page, tasks[0]) == "v2"
+    pause.click()
+    waiting(page, lambda: version(page, tasks[0]) == "v3")
+
+
+def answer_panels(page: Page, **answer: object) -> None:
+    """From now on each request of a panel is answered so."""
+
+    def fulfill(route: Route) -> None:
+        if route.request.headers.get("hx-request"):
+            route.fulfill(content_type="text/html", **answer)
+        else:
+            route.fallback()
+
+    page.route("**/ops/**", fulfill)
+
+
+def test_a_dead_database_is_told_and_the_last_state_stays(visit, tasks):
+    visitor = visit("Operators")
+    page = visitor.open(STALE)
+    answer_panels(page, status=503, body=DOWN)
+    banner = page.locator(".live-banner")
+    banner.wait_for()
+    assert banner.inner_text().startswith("The database is starting up. What you see is the state of ")
+    assert row(page, tasks[0]).count() == 1
+    page.unroute("**/ops/**")
+    change(tasks[0])
+    waiting(page, lambda: version(page, tasks[0]) == "v3")
+    assert banner.is_hidden()
+    visitor.complaints.clear()
+
+
+def test_a_panel_that_has_ended_asks_no_more(visit, tasks):
+    visitor = visit("Operators")
+    page = visitor.open(STALE)
+    answer_panels(page, status=286, body='<p id="ended">It is over.</p>')
+    page.locator("#ended").wait_for()
+    waiting(page, lambda: page.locator("[data-live-age]").inner_text().startswith("ended"))
+    asked = len(visitor.requests)
+    page.locator("[data-live-pause]").click()
+    page.locator("[data-live-pause]").click()
+    assert len(visitor.requests) == asked
+
+
+def test_a_hidden_page_asks_less_often(visit, tasks):
+    visitor = visit("Operators")
+    visitor.page.add_init_script("""
+        window.delays = [];
+        const plain = window.setTimeout;
+        window.setTimeout = (act, delay, ...rest) => { window.delays.push(delay); return plain(act, delay, ...rest); };
+    """)
+    page = visitor.open(STALE)
+    assert page.evaluate("window.delays.includes(2000)")
+    page.evaluate("""() => {
+        window.delays = [];
+        Object.defineProperty(document, "hidden", { get: () => true, configurable: true });
+        document.dispatchEvent(new Event("visibilitychange"));
+    }""")
+    assert page.evaluate("window.delays") == [30_000]
+
+
+def test_what_is_new_and_what_is_over_is_said_politely(visit, tasks):
+    page = visit("Operators").open(STALE)
+    region = page.locator("#live-region")
+    assert region.get_attribute("role") == "status"
+    assert region.inner_text() == ""
+    rows.processing(rows.dead_worker("w-second"))
+    waiting(page, lambda: "New: worker w-second is gone" in region.inner_text())
+    Task.objects.filter(claimed_by="w-second").update(status="READY", claimed_by=None)
+    page.locator("#stale-rows", has_text="w-second").wait_for(state="detached")
+    assert "Resolved" not in region.inner_text(), "one voice, at most every fifteen seconds"
+
+
+def test_what_came_later_can_be_copied_and_sent_once(visit, live_server):
+    page = visit("Operators", permissions=["clipboard-read", "clipboard-write"]).open(STALE)
+    rows.processing(rows.dead_worker())
+    copy = page.locator("#take-all [data-copy]")
+    copy.wait_for()
+    copy.click()
+    assert page.evaluate("navigator.clipboard.readText()") == "python manage.py recover_tasks"
+    page.locator("#take-all button[data-action=recover]").click()
+    page.locator("form.confirm button[data-action=recover]").dblclick()
+    assert "1 task was taken back" in page.locator(".messagelist").inner_text()
