@@ -3,6 +3,7 @@
 from django.apps import AppConfig
 from django.contrib.admin.apps import AdminConfig
 from django.db.models.signals import post_migrate
+from django.utils.module_loading import autodiscover_modules
 
 
 class DashboardConfig(AppConfig):
@@ -11,6 +12,7 @@ class DashboardConfig(AppConfig):
     def ready(self) -> None:
         from dashboard.permissions import create_groups
 
+        autodiscover_modules("attention")
         post_migrate.connect(create_groups, dispatch_uid="dashboard.permissions")
 
 

@@ -77,6 +77,7 @@ vars().update(mail.from_environment(env, VAR_DIR))
 DEFAULT_FROM_EMAIL = env.str("DEFAULT_FROM_EMAIL", default="Rowlock <orders@localhost>")
 # Each key falls back to its environment variable: see tasks/conf.py.
 ROWLOCK: dict[str, object] = {}
+SHARED_LOOK_SECONDS = 1.0  # the pages that many people have open look at the system once for all of them
 
 # The first refuses who has guessed too often, the second knows the passwords.
 AUTHENTICATION_BACKENDS = ["axes.backends.AxesStandaloneBackend", "django.contrib.auth.backends.ModelBackend"]

@@ -4,7 +4,8 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from django.contrib.admin import AdminSite
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
+from django.template.response import TemplateResponse
 from django.urls import URLPattern, URLResolver, path, reverse
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
@@ -44,13 +45,13 @@ class RowlockAdminSite(AdminSite):
 
     def get_urls(self) -> list[URLPattern | URLResolver]:
         """The operators' pages before the stock ones, whose last pattern catches everything."""
-        from dashboard.views import audit, locks, schedule, stale, workers  # rendering needs the apps to be loaded
+        from dashboard.views import audit, demo, locks, overview, schedule, stale, workers  # they need the apps loaded
 
         models = path("all/", self.admin_view(super().index), name="models")
-        pages = [module.paths(self.admin_view) for module in (audit, locks, schedule, stale, workers)]
+        pages = [module.paths(self.admin_view) for module in (audit, demo, locks, overview, schedule, stale, workers)]
         return [*chain.from_iterable(pages), models, *super().get_urls()]
 
-    def index(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+    def index(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> TemplateResponse:
         """The overview, in place of the stock list of models."""
         from dashboard.views import overview
 

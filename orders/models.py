@@ -41,6 +41,7 @@ class Order(VersionedModel):
                 condition=PENDING,
                 name="orders_order_to_mail",
             ),
+            models.Index(fields=["id"], condition=Q(email_state="unknown"), name="orders_order_unknown"),
             models.Index(
                 ExpressionWrapper(PENDING, models.BooleanField()).desc(),
                 F("id").desc(),

@@ -6,6 +6,7 @@ completed is read from the per-minute rollup.
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from django.db import connection as default_connection
@@ -92,7 +93,8 @@ CONFIGURED = "SELECT name, paused, recovery FROM tasks_queue"
 
 @dataclass
 class QueueNumbers:
-    """One queue at one moment. `stale`: PROCESSING tasks whose worker does not answer; ages in seconds.
+    """One queue at one moment. `stale`: PROCESSING tasks whose worker does not answer, `stale_since` the first of those
+    workers was seen last; ages in seconds.
 
     Counts stop at the cap of the statement that found them; `oldest_ready_seconds` is None when nothing is due.
     """
@@ -107,6 +109,12 @@ class QueueNumbers:
     oldest_ready_seconds: float | None = None
     paused: bool = False
     recovery: str = "automatic"
+    stale_since: datetime | None = None
+
+    @property
+    def asks_a_person(self) -> bool:
+        """Whether its stale tasks wait for somebody to take them back."""
+        return self.recovery == "ask"
 
 
 @dataclass
@@ -115,6 +123,23 @@ class Numbers:
 
     queues: list[QueueNumbers] = field(default_factory=list)
     workers: list[WorkerState] = field(default_factory=list)
+
+    def servers(self, queue_name: str) -> list[WorkerState]:
+        """The live workers that take tasks of this queue; one that names no queue takes of all."""
+        return [
+            worker for worker in self.workers if worker.is_alive and (not worker.queues or queue_name in worker.queues)
+        ]
+
+
+def stuck(connection: Connection | None = None) -> int:
+    """How many PROCESSING tasks have a worker that does not answer, counted up to the cap."""
+    connection = connection or default_connection
+    queues: defaultdict[str, QueueNumbers] = _Queues()
+    processing = fetch(connection, PROCESSING, {"cap": COUNT_CAP})
+    if not processing:
+        return 0
+    _add_processing(queues, processing, presence.states(connection=connection))
+    return sum(queue.stale for queue in queues.values())
 
 
 def collect(connection: Connection | None = None, *, cap: int = COUNT_CAP) -> Numbers:
@@ -164,3 +189,10 @@ def _add_processing(
         worker = workers.get(row["claimed_by"])
         if worker is not None and worker.life in GONE:
             queue.stale += row["number"]
+            since = [at for at in (queue.stale_since, last_seen(worker)) if at is not None]
+            queue.stale_since = min(since, default=None)
+
+
+def last_seen(worker: WorkerState) -> datetime | None:
+    """When a worker that is gone was there for the last time, as far as it is known."""
+    return worker.stopped_at or worker.missing_since or worker.heartbeat_at

@@ -1,12 +1,144 @@
-"""The first page: what needs a person, and how the queues stand."""
+"""The first page: what needs a person, and how the queues stand. And acknowledging a line of it."""
 
-from django.contrib import admin
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from django.contrib import admin, messages
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import render
+from django.shortcuts import redirect, render
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
-from django.views.decorators.http import require_GET
+from django.views.decorators.http import require_GET, require_POST
+
+from dashboard import acknowledging, charts, inbox, shared_look, throughput
+from dashboard import overview as page
+from dashboard.acknowledging import LASTS
+from tasks.admin.rights import missing, require, who
+from tasks.panels import Line
+from tasks.verdicts.words import command
+
+ACKNOWLEDGE = "dashboard.acknowledge"
+SEE_CHARTS = "tasks.view_throughput"
+LONGEST_NAME, LONGEST_REASON = 300, 1000
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a person wants done about one line, and how great it was when seen."""
+
+    name: str
+    reason: str
+    lasts: str
+    size: int
+
+    @classmethod
+    def from_post(cls, request: HttpRequest) -> "Asked | None":
+        """Read the form; None for one that no page of ours has made."""
+        post = request.POST
+        name, size, lasts = post.get("line", ""), post.get("size", ""), post.get("lasts", "")
+        is_number = size.isascii() and size.isdecimal() and len(size) < 16
+        if not 1 <= len(name) <= LONGEST_NAME or "\0" in name or not is_number or lasts not in LASTS:
+            return None
+        return cls(name, post.get("reason", "").strip()[:LONGEST_REASON].replace("\0", ""), lasts, int(size))
+
+
+def paths(view: Callable[..., Any]) -> list[URLPattern]:
+    return [
+        path("ops/attention/", view(acknowledge_form), name="ops_attention"),
+        path("ops/attention/acknowledge/", view(acknowledge), name="ops_acknowledge"),
+        path("ops/attention/withdraw/", view(withdraw), name="ops_withdraw"),
+        path("ops/charts/", view(chart_panel), name="ops_charts"),
+    ]
 
 
 @require_GET
-def overview(request: HttpRequest) -> HttpResponse:
-    return render(request, "dashboard/overview.html", {**admin.site.each_context(request), "title": _("Overview")})
+def overview(request: HttpRequest) -> TemplateResponse:
+    """The page; for htmx only the part that refreshes itself."""
+    is_panel = bool(request.headers.get("HX-Request"))
+    context = {
+        "title": _("Overview"),
+        "page": page.gather(shared_look.of(request), request.user),
+        "cannot_acknowledge": missing(request.user, ACKNOWLEDGE),
+        **({} if is_panel else chart_context(request)),
+    }
+    template = "dashboard/_overview.html" if is_panel else "dashboard/overview.html"
+    return TemplateResponse(request, template, {**admin.site.each_context(request), **context})
+
+
+@require_GET
+def chart_panel(request: HttpRequest) -> HttpResponse:
+    """The charts alone, which refresh themselves more slowly."""
+    require(request.user, SEE_CHARTS)
+    return render(request, "dashboard/_charts.html", chart_context(request))
+
+
+def chart_context(request: HttpRequest) -> dict[str, Any]:
+    """The charts of the span that the address asks for, the last hour when it asks for none."""
+    span = throughput.SPANS.get(request.GET.get("span", ""), throughput.SPANS["1h"])
+    if not request.user.has_perm(SEE_CHARTS):
+        return {"span": None}
+    look = shared_look.current(f"throughput {span.key}", span.seconds)
+    slots = page.told(look, throughput.asking(span.key))
+    if slots is None:
+        return {"span": span, "spans": throughput.SPANS.values()}
+    return {
+        "span": span,
+        "spans": throughput.SPANS.values(),
+        "slots": slots,
+        "throughput": charts.throughput(slots, span),
+        "latency": charts.latencies(slots, span),
+    }
+
+
+@require_GET
+def acknowledge_form(request: HttpRequest) -> HttpResponse:
+    """The line, and the form that acknowledges it."""
+    line = inbox.gather(shared_look.of(request), request.user).find(request.GET.get("line", ""))
+    return answer(request, line, status=200 if line else 404)
+
+
+@require_POST
+def acknowledge(request: HttpRequest) -> HttpResponse:
+    """Fold the line: for a time, or until it is about more than the person has seen."""
+    require(request.user, ACKNOWLEDGE)
+    asked = Asked.from_post(request)
+    if asked is None:
+        return answer(request, None, status=400)
+    line = inbox.gather(shared_look.of(request), request.user).find(asked.name)
+    if line is None:
+        messages.info(request, _("That line is over: there is nothing to acknowledge."))
+        return redirect("admin:index")
+    if not asked.reason:
+        return answer(request, line, fault=_("Acknowledging needs a reason, which the next shift reads."), status=400)
+    choice = LASTS[asked.lasts]
+    size = asked.size if choice.is_until_it_grows else None
+    acknowledging.acknowledge(line, who(request.user), reason=asked.reason, lasts=choice.lasts, size=size)
+    messages.success(request, _("Acknowledged: it stands folded below the list."))
+    return redirect("admin:index")
+
+
+@require_POST
+def withdraw(request: HttpRequest) -> HttpResponse:
+    """Let the line stand in the list again."""
+    require(request.user, ACKNOWLEDGE)
+    name = request.POST.get("line", "")
+    if not 1 <= len(name) <= LONGEST_NAME or "\0" in name:
+        return answer(request, None, status=400)
+    acknowledging.withdraw(name, who(request.user))
+    messages.success(request, _("The line stands in the list again while its trouble lasts."))
+    return redirect("admin:index")
+
+
+def answer(request: HttpRequest, line: Line | None, *, fault: str = "", status: int = 200) -> HttpResponse:
+    context = {
+        "title": _("Acknowledge"),
+        "line": line,
+        "now": page.now_of(shared_look.of(request)),
+        "fault": fault,
+        "choices": LASTS.values(),
+        "cannot_acknowledge": missing(request.user, ACKNOWLEDGE),
+        "command": command("acknowledge", line.name, "--until-it-grows", "--reason", "…") if line else "",
+    }
+    return render(request, "dashboard/acknowledge.html", {**admin.site.each_context(request), **context}, status=status)

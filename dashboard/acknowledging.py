@@ -1,0 +1,104 @@
+"""Acknowledging a line of "Needs attention": somebody knows of it, until a time or until it grows."""
+
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+from django.db import connection
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
+
+from dashboard.models import Acknowledgement
+from tasks import audit, durations
+from tasks.actions.chunks import short_waits
+from tasks.audit import Change, Who
+from tasks.exceptions import RowlockError
+from tasks.panels import Line
+
+MOST = 1000
+LONGEST = timedelta(days=30)
+
+STANDING = """
+SELECT * FROM dashboard_acknowledgement WHERE until IS NULL OR until > statement_timestamp()
+ORDER BY at DESC LIMIT %(most)s::int
+"""
+
+# The same again by the same person is a double click: it leaves no second intervention.
+ACKNOWLEDGE = """
+INSERT INTO dashboard_acknowledgement AS known (line, text, actor, reason, until, size)
+VALUES (%(line)s::text, %(text)s::text, %(actor)s::text, %(reason)s::text,
+    statement_timestamp() + %(lasts)s::interval, %(size)s::bigint)
+ON CONFLICT (line) DO UPDATE SET text = excluded.text, actor = excluded.actor, reason = excluded.reason,
+    at = statement_timestamp(), until = excluded.until, size = excluded.size
+WHERE (known.actor, known.reason, known.size, date_trunc('minute', known.until))
+    IS DISTINCT FROM (excluded.actor, excluded.reason, excluded.size, date_trunc('minute', excluded.until))
+"""
+
+WITHDRAW = "DELETE FROM dashboard_acknowledgement WHERE line = %(line)s::text"
+
+
+class Choice(NamedTuple):
+    """One way to acknowledge: for so long (None: without an end), or until the line grows."""
+
+    key: str
+    label: Promise
+    lasts: timedelta | None = None
+
+    @property
+    def is_until_it_grows(self) -> bool:
+        return self.lasts is None
+
+
+LASTS = {
+    choice.key: choice
+    for choice in (
+        Choice("grows", _("until it grows")),
+        Choice("1h", _("for 1 hour"), timedelta(hours=1)),
+        Choice("8h", _("for 8 hours"), timedelta(hours=8)),
+        Choice("3d", _("for 3 days"), timedelta(days=3)),
+    )
+}
+
+
+class Endless(RowlockError, ValueError):
+    """An acknowledgement that would never end."""
+
+
+def standing() -> dict[str, Acknowledgement]:
+    """Those whose time is not over, by the name of their line."""
+    return {found.line: found for found in Acknowledgement.objects.raw(STANDING, {"most": MOST})}
+
+
+def holds(acknowledgement: Acknowledgement | None, line: Line) -> bool:
+    """Whether an acknowledgement that stands is still true of a line of this size."""
+    return acknowledgement is not None and (acknowledgement.size is None or line.size <= acknowledgement.size)
+
+
+def acknowledge(line: Line, who: Who, *, reason: str, lasts: timedelta | None, size: int | None) -> bool:
+    """Keep the line folded for so long (None: without an end), or until it is about more than `size` things.
+
+    Whether that is new. Raises Endless when neither is given, or the time is longer than a month.
+    """
+    if (lasts is None and size is None) or (lasts is not None and not timedelta() < lasts <= LONGEST):
+        raise Endless("Acknowledge a line until it grows, or for a time of at most 30 days.")
+    params = {"line": line.name, "text": line.text, "actor": who.actor, "reason": reason, "lasts": lasts, "size": size}
+    return _change(ACKNOWLEDGE, params, line.name, who, f"acknowledge {told(lasts, size)}", reason)
+
+
+def withdraw(name: str, who: Who, *, reason: str = "") -> bool:
+    """Let the line be seen again; whether it was acknowledged."""
+    return _change(WITHDRAW, {"line": name}, name, who, "withdraw", reason)
+
+
+def told(lasts: timedelta | None, size: int | None) -> str:
+    """How long, as the audit keeps it: `for=8h`, `until_more_than=14`."""
+    parts = [f"for={durations.describe(lasts)}"] if lasts is not None else []
+    return " ".join(parts + ([f"until_more_than={size}"] if size is not None else []))
+
+
+def _change(statement: str, params: dict[str, Any], name: str, who: Who, action: str, reason: str) -> bool:
+    with short_waits(), connection.cursor() as cursor:
+        cursor.execute(statement, params)
+        is_changed = bool(cursor.rowcount)
+        if is_changed:
+            audit.record(connection, who, action, [Change(f"attention:{name}")], reason)
+    return is_changed

@@ -1,0 +1,5 @@
+"""The dashboard's own lines for "Needs attention", by what they are about; loaded with the apps (tasks/panels.py)."""
+
+from dashboard.attention import failures, queues, schedule, sessions
+
+__all__ = ["failures", "queues", "schedule", "sessions"]

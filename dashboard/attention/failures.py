@@ -1,0 +1,115 @@
+"""Tasks that are out of attempts, in groups; and the latest attempts that failed, retried or not."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from hashlib import sha256
+
+from django.db import connection
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from dashboard import links
+from tasks import panels
+from tasks.database import fetch
+from tasks.panels import Line, Look, Severity, Step
+from tasks.verdicts.words import command
+
+# The newest of those that were not successful, on their partial index; then the failed ones of them.
+WINDOW, GROUPED, GROUPS = 10_000, 2_000, 20
+ATTEMPTS, LATEST = 500, 10
+
+# Ordered by `number`: by id, the planner would walk the primary key backwards in search of the task.
+FAILED_GROUPS = """
+WITH newest AS MATERIALIZED (
+    SELECT id, status, task_path, finished_at FROM tasks_task
+    WHERE status IN ('FAILED', 'CANCELLED') ORDER BY id DESC LIMIT %(window)s::int
+), failed AS MATERIALIZED (
+    SELECT id, task_path, finished_at FROM newest WHERE status = 'FAILED' ORDER BY id DESC LIMIT %(grouped)s::int
+)
+SELECT failed.task_path, coalesce(last.exception_class, '') AS exception_class, count(*) AS number,
+    min(failed.finished_at) AS since, max(failed.finished_at) AS latest
+FROM failed LEFT JOIN LATERAL (
+    SELECT attempt.exception_class FROM tasks_attempt AS attempt
+    WHERE attempt.task_id = failed.id ORDER BY attempt.number DESC, attempt.id DESC LIMIT 1
+) AS last ON true
+GROUP BY 1, 2 ORDER BY count(*) DESC, max(failed.finished_at) DESC LIMIT %(groups)s::int
+"""
+
+LATEST_FAILURES = """
+WITH newest AS MATERIALIZED (
+    SELECT task_id, exception_class, outcome, finished_at FROM tasks_attempt ORDER BY id DESC LIMIT %(attempts)s::int
+)
+SELECT task.task_path, newest.exception_class, count(*) AS number, min(newest.finished_at) AS since,
+    max(newest.finished_at) AS latest
+FROM newest JOIN tasks_task AS task ON task.id = newest.task_id
+WHERE newest.outcome <> 'released'
+GROUP BY 1, 2 ORDER BY max(newest.finished_at) DESC LIMIT %(latest)s::int
+"""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Failures of one task with one exception; times in the database's clock."""
+
+    task_path: str
+    exception_class: str
+    number: int
+    since: datetime
+    latest: datetime
+
+    @property
+    def key(self) -> str:
+        """A name for the page's element, the same at each look."""
+        return sha256(f"{self.task_path}:{self.exception_class}".encode()).hexdigest()[:12]
+
+    @property
+    def error(self) -> str:
+        """The exception without its module, as people call it."""
+        return self.exception_class.rpartition(".")[2]
+
+    @property
+    def failed_tasks(self) -> str:
+        """The list of the tasks that are out of attempts for this reason."""
+        return links.tasks(statuses=("FAILED",), task_paths=(self.task_path,), error=self.exception_class)
+
+    @property
+    def all_tasks(self) -> str:
+        """The list of the tasks whose latest recorded attempt failed so, whatever became of them."""
+        return links.tasks(task_paths=(self.task_path,), error=self.exception_class)
+
+
+def failed_groups() -> list[Group]:
+    """The FAILED tasks by task and exception, the greatest group first; of the newest GROUPED ones."""
+    params = {"window": WINDOW, "grouped": GROUPED, "groups": GROUPS}
+    return [Group(**row) for row in fetch(connection, FAILED_GROUPS, params)]
+
+
+def latest_failures() -> list[Group]:
+    """Attempts that failed, by task and exception, the latest first; of the newest ATTEMPTS ones."""
+    params = {"attempts": ATTEMPTS, "latest": LATEST}
+    return [Group(**row) for row in fetch(connection, LATEST_FAILURES, params)]
+
+
+@panels.attention
+def failed(look: Look) -> Iterator[Line]:
+    """One line for each group of FAILED tasks."""
+    for group in look.once(failed_groups):
+        yield failed_line(group)
+
+
+def failed_line(group: Group) -> Line:
+    told = {"task": group.task_path, "number": group.number, "error": group.error or _("no recorded attempt")}
+    text = ngettext("%(task)s failed once: %(error)s.", "%(task)s failed %(number)d times: %(error)s.", group.number)
+    conditions = ["--status", "FAILED", "--task", group.task_path]
+    if group.exception_class:
+        conditions += ["--error", group.exception_class]
+    return Line(
+        key=f"failed:{group.task_path}:{group.exception_class}",
+        text=text % told,
+        severity=Severity.LOSING,
+        why=_("Out of attempts: nothing runs them again but a person."),
+        since=group.since,
+        size=group.number,
+        step=Step(_("Look at them"), group.failed_tasks, command("requeue_tasks", *conditions)),
+    )

@@ -1,0 +1,195 @@
+"""Queues that nobody serves, tasks that wait too long, tasks whose worker is gone, and a restart of the database."""
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+from django.db import connection
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from dashboard import links
+from tasks import panels, stats
+from tasks.ages import spoken
+from tasks.database import fetch
+from tasks.panels import Figure, Line, Look, Severity, Step
+from tasks.presence import Life, WorkerState
+from tasks.stats import GONE, Numbers, QueueNumbers
+from tasks.verdicts.words import command
+
+LATE_SECONDS = 300  # a due task that waits longer is too old
+# A living worker takes back the tasks of dead ones within about a second; what lies longer needs a look.
+RECOVERY_SECONDS = 10
+COUNT_CAP = 50_000  # counts of a page that asks every two seconds
+
+NOW = "SELECT clock_timestamp() AS now"
+
+
+def now() -> datetime:
+    """The database's clock."""
+    at: datetime = fetch(connection, NOW)[0]["now"]
+    return at
+
+
+def numbers() -> Numbers:
+    """The queues and workers, counted no further than a page can show."""
+    return stats.collect(cap=COUNT_CAP)
+
+
+@panels.attention
+def unserved(look: Look) -> Iterator[Line]:
+    """Due tasks that no live worker will take."""
+    found = look.once(numbers)
+    waiting = [queue for queue in found.queues if queue.ready and not queue.paused and not found.servers(queue.name)]
+    if any(worker.is_alive for worker in found.workers):
+        yield from (unserved_line(queue, look.once(now)) for queue in waiting)
+    elif waiting:
+        yield no_worker_line(waiting, look.once(now))
+
+
+def unserved_line(queue: QueueNumbers, at: datetime) -> Line:
+    text = ngettext(
+        "No live worker serves the queue %(queue)s: %(number)d task waits.",
+        "No live worker serves the queue %(queue)s: %(number)d tasks wait.",
+        queue.ready,
+    )
+    return Line(
+        key=f"unserved:{queue.name}",
+        text=text % {"queue": queue.name, "number": queue.ready},
+        severity=Severity.STOPPED,
+        why=_("Workers are alive, but they were started for other queues."),
+        since=waiting_since(queue, at),
+        size=queue.ready,
+        step=Step(_("Look at the tasks"), ready_tasks(queue), command("run_worker", "--queue", queue.name)),
+    )
+
+
+def no_worker_line(waiting: list[QueueNumbers], at: datetime) -> Line:
+    number = sum(queue.ready for queue in waiting)
+    text = ngettext("No worker is alive: %(number)d task waits.", "No worker is alive: %(number)d tasks wait.", number)
+    return Line(
+        key="no-worker",
+        text=text % {"number": number},
+        severity=Severity.STOPPED,
+        why=_("Queues: %(names)s.") % {"names": ", ".join(queue.name for queue in waiting[:10])},
+        since=min((since for queue in waiting if (since := waiting_since(queue, at))), default=None),
+        size=number,
+        step=Step(_("Look at the workers"), links.page("admin:ops_workers"), command("run_worker")),
+    )
+
+
+@panels.attention
+def late(look: Look) -> Iterator[Line]:
+    """Queues that are served, and whose oldest due task waits too long all the same."""
+    found = look.once(numbers)
+    for queue in found.queues:
+        if (queue.oldest_ready_seconds or 0) > LATE_SECONDS and not queue.paused and found.servers(queue.name):
+            yield late_line(queue, look.once(now))
+
+
+def late_line(queue: QueueNumbers, at: datetime) -> Line:
+    text = _("The oldest due task of the queue %(queue)s has waited for %(age)s.")
+    told = {"queue": queue.name, "age": spoken(queue.oldest_ready_seconds or 0)}
+    number = ngettext("%(number)d task is due.", "%(number)d tasks are due.", queue.ready) % {"number": queue.ready}
+    why_not = links.page("admin:tasks_task_why", queue.name)
+    return Line(
+        key=f"late:{queue.name}",
+        text=text % told,
+        severity=Severity.SLOW,
+        why=number,
+        since=waiting_since(queue, at),
+        size=queue.ready,
+        step=Step(_("Why not running?") if why_not else _("Look at the tasks"), why_not or ready_tasks(queue)),
+    )
+
+
+@panels.attention
+def stale(look: Look) -> Iterator[Line]:
+    """PROCESSING tasks whose worker is gone, where no worker is about to take them back by itself."""
+    found = look.once(numbers)
+    has_sweeper = any(worker.is_alive for worker in found.workers)
+    for queue in found.queues:
+        if queue.stale and (queue.asks_a_person or not has_sweeper or is_left(queue, look.once(now))):
+            yield stale_line(queue, has_sweeper=has_sweeper)
+
+
+def is_left(queue: QueueNumbers, at: datetime) -> bool:
+    """Whether its stale tasks have lain longer than recovery takes."""
+    return queue.stale_since is None or at - queue.stale_since > timedelta(seconds=RECOVERY_SECONDS)
+
+
+def stale_line(queue: QueueNumbers, *, has_sweeper: bool) -> Line:
+    text = ngettext(
+        "%(number)d task in %(queue)s: its worker does not answer.",
+        "%(number)d tasks in %(queue)s: their worker does not answer.",
+        queue.stale,
+    )
+    if queue.asks_a_person:
+        why = _("This queue asks a person before its tasks are taken back: they may run twice.")
+    elif has_sweeper:
+        why = _("No worker has taken them back yet: it may be silent rather than dead, or somebody holds the rows.")
+    else:
+        why = _("No live worker is there to take them back.")
+    return Line(
+        key=f"stale:{queue.name}",
+        text=text % {"number": queue.stale, "queue": queue.name},
+        severity=Severity.LOSING,
+        why=why,
+        since=queue.stale_since,
+        size=queue.stale,
+        step=Step(_("Review"), links.page("admin:ops_stale", queue=queue.name), command("recover_tasks")),
+    )
+
+
+@panels.attention
+def restarted(look: Look) -> Iterator[Line]:
+    """The database has restarted, so that recovery waits for the workers to come back."""
+    back = [worker for worker in look.once(numbers).workers if worker.life is Life.RESTARTED]
+    if not back:
+        return
+    at = look.once(now)
+    left = max(remaining_seconds(worker) for worker in back)
+    text = ngettext(
+        "The database restarted; recovery waits until %(time)s for %(number)d worker to come back.",
+        "The database restarted; recovery waits until %(time)s for %(number)d workers to come back.",
+        len(back),
+    )
+    yield Line(
+        key="restarted",
+        text=text % {"number": len(back), "time": f"{at + timedelta(seconds=left):%H:%M:%S} UTC"},
+        severity=Severity.NOTICE,
+        why=_("Every session ended with the restart, so that a missing one proves nothing until then."),
+        since=at - timedelta(seconds=min(worker.epoch_age_seconds for worker in back)),
+        size=len(back),
+        step=Step(_("Look at the workers"), links.page("admin:ops_workers")),
+    )
+
+
+def remaining_seconds(worker: WorkerState) -> float:
+    """How long recovery still waits for a worker that the restart took away."""
+    lease = max(0.0, worker.lease_seconds - (worker.heartbeat_age_seconds or 0))
+    return max(worker.grace_seconds, lease)
+
+
+@panels.figures
+def workers(look: Look) -> Iterator[Figure]:
+    """How many workers live, and how many that hold tasks do not."""
+    found = look.once(numbers).workers
+    alive = sum(worker.is_alive for worker in found)
+    gone = sum(worker.life in GONE for worker in found)
+    yield Figure(
+        label=_("Workers"),
+        value=str(alive),
+        url=links.page("admin:ops_workers"),
+        note=ngettext("%(number)d gone", "%(number)d gone", gone) % {"number": gone} if gone else "",
+        permission="tasks.view_worker",
+    )
+
+
+def waiting_since(queue: QueueNumbers, at: datetime) -> datetime | None:
+    """When the oldest due task of the queue became due."""
+    age = queue.oldest_ready_seconds
+    return None if age is None else at - timedelta(seconds=age)
+
+
+def ready_tasks(queue: QueueNumbers) -> str:
+    return links.tasks(statuses=("READY",), queue_names=(queue.name,))

@@ -1,0 +1,130 @@
+"""Sessions that keep others waiting, and transactions that are open too long."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from dashboard import activity, links
+from dashboard.activity import Node, Session
+from dashboard.attention.queues import now
+from tasks import panels
+from tasks.ages import spoken
+from tasks.panels import Figure, Line, Look, Severity, Step
+from tasks.verdicts.words import command
+
+BLOCKED_SECONDS = 5  # shorter waits are a busy database's daily life
+IDLE_SECONDS = 60  # a transaction that nobody works in
+OPEN_SECONDS = 15 * 60  # any transaction: it keeps VACUUM from all tables (fault F11)
+SEE = "dashboard.view_backend"
+
+
+@panels.attention
+def blocked(look: Look) -> Iterator[Line]:
+    """The roots of the lock tree, with how many wait behind them."""
+    for root in look.once(activity.look).roots:
+        waited = longest_wait(root)
+        if waited >= BLOCKED_SECONDS:
+            yield blocked_line(look, root, waited)
+
+
+def blocked_line(look: Look, root: Node, waited: float) -> Line:
+    told = {"number": root.victims, "age": spoken(waited), "who": who(root.session)}
+    text = ngettext(
+        "%(number)d session blocked for %(age)s by %(who)s.",
+        "%(number)d sessions blocked for %(age)s by %(who)s.",
+        root.victims,
+    )
+    return Line(
+        key=f"blocked:{name(root.session)}",
+        text=text % told,
+        severity=Severity.STOPPED,
+        why=transaction_of(root.session),
+        since=look.once(now) - timedelta(seconds=waited),
+        size=root.victims,
+        step=Step(_("See the chain"), chain_of(root.session), command("show_locks", "--tree")),
+        permission=SEE,
+    )
+
+
+def longest_wait(root: Node) -> float:
+    """How long the one that waits longest behind this root has waited, in seconds."""
+    longest, nodes = 0.0, list(root.blocked)
+    while nodes:
+        node = nodes.pop()
+        longest = max(longest, (node.waits_for and node.waits_for.wait_seconds) or 0.0)
+        nodes.extend(node.blocked)
+    return longest
+
+
+@panels.attention
+def open_transactions(look: Look) -> Iterator[Line]:
+    """Transactions open too long; those that block somebody are told as such."""
+    seen = look.once(activity.look)
+    told = {root.session.pid for root in seen.roots if longest_wait(root) >= BLOCKED_SECONDS}
+    for session in seen.sessions:
+        if session.pid not in told and not session.blocked_by and is_open_too_long(session):
+            yield open_line(look, session)
+
+
+def is_open_too_long(session: Session) -> bool:
+    age = session.transaction_seconds or 0
+    return age > (IDLE_SECONDS if session.is_idle_in_transaction else OPEN_SECONDS)
+
+
+def open_line(look: Look, session: Session) -> Line:
+    age = session.transaction_seconds or 0
+    return Line(
+        key=f"open:{name(session)}",
+        text=_("A transaction has been open for %(age)s: %(who)s.") % {"age": spoken(age), "who": who(session)},
+        severity=Severity.SLOW,
+        why=_("It keeps its locks, and dead rows from being cleaned up in every table."),
+        since=look.once(now) - timedelta(seconds=age),
+        step=Step(_("See the session"), chain_of(session, "session"), command("show_locks")),
+        permission=SEE,
+    )
+
+
+@panels.figures
+def figures(look: Look) -> Iterator[Figure]:
+    """How many sessions wait for a lock, and which transaction is the oldest."""
+    seen = look.once(activity.look)
+    number = len(seen.blocked)
+    url = links.page("admin:ops_locks")
+    yield Figure(_("Blocked sessions"), str(number), url, permission=SEE)
+    oldest = max(seen.sessions, key=lambda session: session.transaction_seconds or 0, default=None)
+    if oldest is None or oldest.transaction_seconds is None:
+        yield Figure(_("Oldest transaction"), _("none"), url, permission=SEE)
+        return
+    yield Figure(
+        _("Oldest transaction"),
+        spoken(oldest.transaction_seconds),
+        chain_of(oldest, "session"),
+        who(oldest),
+        is_open_too_long(oldest),
+        SEE,
+    )
+
+
+def name(session: Session) -> str:
+    """What tells this session from a later one with the same pid."""
+    started = session.backend_start.isoformat() if session.backend_start else ""
+    return f"{session.pid}:{started}"
+
+
+def who(session: Session) -> str:
+    """The session in few words: `pid 812 (psql, idle in transaction)`."""
+    state = session.state or _("state hidden")
+    return _("pid %(pid)d (%(name)s, %(state)s)") % {"pid": session.pid, "name": session.identity, "state": state}
+
+
+def transaction_of(session: Session) -> str:
+    if session.transaction_seconds is None:
+        return ""
+    return _("Its transaction has been open for %(age)s.") % {"age": spoken(session.transaction_seconds)}
+
+
+def chain_of(session: Session, part: str = "node") -> str:
+    """Its place on the page of locks."""
+    return f"{links.page('admin:ops_locks')}#{part}-{session.pid}"

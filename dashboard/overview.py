@@ -1,0 +1,128 @@
+"""What the first page tells, gathered from one look: the inbox, the queues, figures, the latest failures."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from hashlib import sha256
+from typing import Any, TypeVar
+
+from django.db import OperationalError
+
+from dashboard import inbox, links
+from dashboard.attention.failures import Group, latest_failures
+from dashboard.attention.queues import LATE_SECONDS, now, numbers
+from dashboard.inbox import Inbox, is_too_slow
+from tasks.panels import Figure, Look
+from tasks.stats import Numbers, QueueNumbers
+
+QUEUES_SHOWN = 100
+SEE_QUEUES, SEE_TASKS = "tasks.view_queue", "tasks.view_task"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class QueueRow:
+    """One line of the table of queues."""
+
+    numbers: QueueNumbers
+    workers: int
+
+    @property
+    def name(self) -> str:
+        return self.numbers.name
+
+    @property
+    def key(self) -> str:
+        """A name for the page's element, the same at each look."""
+        return sha256(self.name.encode()).hexdigest()[:12]
+
+    @property
+    def is_unserved(self) -> bool:
+        return bool(self.numbers.ready and not self.workers and not self.numbers.paused)
+
+    @property
+    def is_late(self) -> bool:
+        return (self.numbers.oldest_ready_seconds or 0) > LATE_SECONDS and not self.numbers.paused
+
+    @property
+    def ready_url(self) -> str:
+        return links.tasks(statuses=("READY",), queue_names=(self.name,))
+
+    @property
+    def processing_url(self) -> str:
+        return links.tasks(statuses=("PROCESSING",), queue_names=(self.name,))
+
+    @property
+    def failed_url(self) -> str:
+        return links.tasks(statuses=("FAILED",), queue_names=(self.name,))
+
+    @property
+    def completed_url(self) -> str:
+        return links.tasks(statuses=("COMPLETED",), queue_names=(self.name,))
+
+    @property
+    def stale_url(self) -> str:
+        return links.page("admin:ops_stale", queue=self.name)
+
+    @property
+    def workers_url(self) -> str:
+        return links.page("admin:ops_workers")
+
+    @property
+    def why_url(self) -> str:
+        """The page that explains why its tasks do not run; empty where there is nothing to explain."""
+        return links.page("admin:tasks_task_why", self.name) if self.numbers.ready or self.numbers.processing else ""
+
+    @property
+    def rank(self) -> tuple[bool, bool, bool, str]:
+        """Trouble first; quiet queues last."""
+        busy = self.numbers.ready or self.numbers.processing or self.numbers.scheduled
+        return (not (self.is_unserved or self.numbers.stale), not self.numbers.failed, not busy, self.name)
+
+
+@dataclass(frozen=True)
+class Overview:
+    """The page. What the person may not see, or what could not be told soon, is None."""
+
+    now: datetime
+    inbox: Inbox
+    figures: list[Figure]
+    queues: list[QueueRow] | None
+    failures: list[Group] | None
+    hidden_queues: int = 0
+
+
+def gather(look: Look, user: Any) -> Overview:
+    """What this person may see of this look."""
+    found = told(look, numbers) if user.has_perm(SEE_TASKS) else None
+    rows = None if found is None else queue_rows(found)
+    return Overview(
+        now=now_of(look),
+        inbox=inbox.gather(look, user),
+        figures=inbox.figures(look, user),
+        queues=None if rows is None else rows[:QUEUES_SHOWN],
+        failures=told(look, latest_failures) if user.has_perm(SEE_TASKS) else None,
+        hidden_queues=max(0, len(rows or ()) - QUEUES_SHOWN),
+    )
+
+
+def now_of(look: Look) -> datetime:
+    """The database's clock at this look."""
+    return look.once(now)
+
+
+def queue_rows(found: Numbers) -> list[QueueRow]:
+    """The queues, trouble first."""
+    rows = [QueueRow(queue, len(found.servers(queue.name))) for queue in found.queues]
+    return sorted(rows, key=lambda row: row.rank)
+
+
+def told(look: Look, ask: Callable[[], T]) -> T | None:
+    """The answer; None when it would have taken too long."""
+    try:
+        return look.once(ask)
+    except OperationalError as error:
+        if not is_too_slow(error):
+            raise
+        return None

@@ -1,0 +1,33 @@
+"""One computation serves all tabs: everybody who asks within a second gets the same look at the system.
+
+One for each process of the web server, of which there are few; a look keeps facts, never words in somebody's language.
+"""
+
+import threading
+import time
+
+from django.conf import settings
+from django.http import HttpRequest
+
+from tasks.panels import Look
+
+_guard = threading.Lock()
+_looks: dict[str, Look] = {}
+
+
+def of(request: HttpRequest) -> Look:
+    """The look that this request has begun with: its page, its navigation and its panels tell the same moment."""
+    if not hasattr(request, "rowlock_look"):
+        request.rowlock_look = current()  # type: ignore[attr-defined]
+    look: Look = request.rowlock_look  # type: ignore[attr-defined]
+    return look
+
+
+def current(name: str = "now", seconds: float | None = None) -> Look:
+    """The look of this name, at most so old (None: SHARED_LOOK_SECONDS, whose 0 turns all sharing off)."""
+    limit = settings.SHARED_LOOK_SECONDS if seconds is None else seconds * bool(settings.SHARED_LOOK_SECONDS)
+    with _guard:
+        look = _looks.get(name)
+        if look is None or time.monotonic() - look.began >= limit:
+            look = _looks[name] = Look()
+        return look
