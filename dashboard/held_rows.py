@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from django.apps import apps
 from django.db import models
 
+from dashboard.sessions import RowRef
 from orders.models import Account, Order
 from tasks.exceptions import RowlockError
 from tasks.locking import rowlocks
@@ -28,6 +29,11 @@ class HeldRow:
     id: int
     pid: int | None
     lock: RowLock
+
+    @property
+    def url(self) -> str:
+        """Its page in the admin, or an empty text where it has none."""
+        return RowRef(model_of(self.table), self.id).url
 
 
 def look(table: str | None = None, ids: Iterable[int] = ()) -> list[HeldRow]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 PREFIX = "rowlock"
-KINDS = {"worker", "supervisor", "web", "cmd", "lab", "demo", "up"}
+KINDS = {"worker", "supervisor", "web", "cmd", "lab", "demo", "up", "lock"}
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,7 @@ class Identity:
             "cmd": f"command {self.name}",
             "lab": f"lab run {self.name}",
             "demo": f"demo {self.name}",
+            "lock": f"named lock {self.name}",
         }.get(self.kind, self.name or self.kind)
 
 

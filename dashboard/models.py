@@ -1,5 +1,8 @@
 """What the pages keep of their own, and rights on what is no table of ours: the sessions of the database."""
 
+from django.contrib.postgres.fields import DateTimeRangeField
+from django.contrib.postgres.fields.ranges import RangeBoundary
+from django.contrib.postgres.indexes import GistIndex
 from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
@@ -45,3 +48,66 @@ class Acknowledgement(models.Model):
 
     def __str__(self) -> str:
         return self.line
+
+
+class TsTzRange(models.Func):
+    """A range of time, as PostgreSQL makes it of two columns and the kind of its ends."""
+
+    function = "tstzrange"
+    output_field = DateTimeRangeField()
+
+
+class LockWait(models.Model):
+    """One wait of one session for another, as the sampler saw it: who waited for whom, from when to when, and why.
+
+    Samples of one wait meet under `pair`. Texts are redacted and cut; a session that hid itself has none.
+    """
+
+    pair = models.TextField(unique=True)  # both sessions with their starts, and since when it waits
+    waiting_since = models.DateTimeField()  # as the database tells it: before the first sample
+    last_seen = models.DateTimeField(db_default=StatementTimestamp())
+    locktype = models.TextField()
+    mode = models.TextField(db_default="", blank=True)
+    target = models.TextField(db_default="", blank=True)  # the row where it is known, else the table or the name
+    blocked_pid = models.IntegerField()
+    blocked_who = models.TextField(db_default="", blank=True)  # its application_name; of an outsider, who it is
+    blocked_task = models.BigIntegerField(null=True, blank=True)
+    blocked_query = models.TextField(db_default="", blank=True)
+    blocker_pid = models.IntegerField()  # 0 or below: no session of this database
+    blocker_who = models.TextField(db_default="", blank=True)
+    blocker_task = models.BigIntegerField(null=True, blank=True)
+    blocker_state = models.TextField(db_default="", blank=True)
+    blocker_query = models.TextField(db_default="", blank=True)
+    blocker_since = models.DateTimeField(null=True, blank=True)  # its transaction's start
+
+    class Meta:
+        default_permissions = ("view",)
+        # What went on at 03:10 began before and ended after: neither end alone would narrow an old moment down.
+        indexes = [
+            GistIndex(
+                TsTzRange("waiting_since", "last_seen", RangeBoundary(inclusive_upper=True)),
+                name="dashboard_lockwait_when",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.blocked_pid} waits for {self.blocker_pid}"
+
+    @property
+    def seconds(self) -> float:
+        """How long it waited, as far as the samples tell."""
+        return (self.last_seen - self.waiting_since).total_seconds()
+
+
+class Deadlocks(models.Model):
+    """How many deadlocks the database broke since the sampler's look before; the first row only says where it began."""
+
+    at = models.DateTimeField(db_default=StatementTimestamp(), db_index=True)
+    number = models.BigIntegerField()
+    total = models.BigIntegerField()  # the database's own counter, which a reset of its statistics sets back
+
+    class Meta:
+        default_permissions = ("view",)
+
+    def __str__(self) -> str:
+        return f"{self.number} deadlocks until {self.at}"

@@ -14,14 +14,24 @@ from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_GET, require_POST
 
-from dashboard import activity, backends, held_rows
+from dashboard import activity, backends, lock_look
 from dashboard.activity import Activity, Node, Session
+from dashboard.behind import RUNNING
+from dashboard.views import lock_history
 from tasks.admin.rights import missing, require, who
+from tasks.locking import rowlocks
+from tasks.locking.leases import postgres
 from tasks.verdicts.words import command
 
 SEE, SIGNAL = "dashboard.view_backend", "dashboard.signal_backend"
 LONGEST_REASON = 1000
 MOST_ROWS = 50
+# "SQL behind this": what each panel asked, as it was asked.
+STATEMENTS = {
+    "tree": [text.strip() for text in (activity.LOCKS, postgres.WAITERS, postgres.HOLDERS)],
+    "rows": [rowlocks.LOCKERS.strip()],
+    "sessions": [text.strip() for text in (activity.SESSIONS, RUNNING)],
+}
 
 
 @dataclass(frozen=True)
@@ -53,6 +63,7 @@ class Signal:
 def paths(view: Callable[..., Any]) -> list[URLPattern]:
     return [
         path("ops/locks/", view(locks), name="ops_locks"),
+        *lock_history.paths(view),
         path("ops/locks/signal/", view(signal), name="ops_signal"),
     ]
 
@@ -66,13 +77,13 @@ def locks(request: HttpRequest) -> HttpResponse:
 
 
 def context(request: HttpRequest) -> dict[str, object]:
-    seen = activity.look()
+    look = lock_look.current()
     return {
         "title": _("Database locks"),
-        "seen": seen,
-        "rows": held_rows.look()[:MOST_ROWS],
+        "look": look,
+        "rows": look.held[:MOST_ROWS],
         "cannot_signal": missing(request.user, SIGNAL),
-        "statement": activity.SESSIONS.strip(),
+        "statements": STATEMENTS,
     }
 
 

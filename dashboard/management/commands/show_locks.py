@@ -3,10 +3,16 @@
 from typing import Any
 
 from django.core.management.base import CommandParser
+from django.db import connection
 
 from dashboard import activity, held_rows
-from dashboard.activity import Activity, Lock, Node, Session
+from dashboard.activity import Activity
+from dashboard.behind import Behind, behind
 from dashboard.held_rows import HeldRow
+from dashboard.limits import limited
+from dashboard.lock_words import told_wait
+from dashboard.sessions import Lock, Session
+from dashboard.tree import Line, lines
 from tasks.ages import spoken
 from tasks.commands import OperatorCommand, Options, Report, UsageError, types
 from tasks.commands.output import table
@@ -32,8 +38,9 @@ class Command(OperatorCommand):
     def run(self, options: Options) -> Report:
         if bool(options["table"]) != bool(options["ids"]):
             raise UsageError("Give --table and --ids together: which rows of which table.")
-        seen = activity.look()
-        rows = held_rows.look(options["table"], options["ids"])
+        with limited(connection):
+            seen = activity.look()
+            rows = held_rows.look(options["table"], options["ids"])
         sessions = shown(seen, only_blocked=options["blocked"])
         return Report(data=as_data(seen, sessions, rows), text=as_text(seen, sessions, rows, is_tree=options["tree"]))
 
@@ -42,8 +49,7 @@ def shown(seen: Activity, *, only_blocked: bool) -> list[Session]:
     """All sessions, or those that wait or block."""
     if not only_blocked:
         return list(seen.sessions)
-    involved = {pid for session in seen.blocked for pid in (session.pid, *session.blocked_by)}
-    return [session for session in seen.sessions if session.pid in involved]
+    return [session for session in seen.sessions if session.pid in seen.involved]
 
 
 def as_data(seen: Activity, sessions: list[Session], rows: list[HeldRow]) -> dict[str, Any]:
@@ -54,7 +60,8 @@ def as_data(seen: Activity, sessions: list[Session], rows: list[HeldRow]) -> dic
     return {
         "sessions": [session_data(session) for session in sessions],
         "locks": [lock_data(seen, lock) for lock in seen.locks],
-        "blockers": [{"pid": pid, "blocked": sorted(blocked)} for pid, blocked in sorted(blockers.items())],
+        "blockers": [blocker_data(seen, pid, blocked) for pid, blocked in sorted(blockers.items())],
+        "circles": [list(circle) for circle in seen.circles],
         "rows": [{"table": row.table, "id": row.id, "pid": row.pid, "hold": row.lock.hold} for row in rows],
         "hidden": seen.hidden,
         "capped": seen.is_capped,
@@ -68,7 +75,7 @@ def session_data(session: Session) -> dict[str, Any]:
         "application_name": session.application_name,
         "role": session.role,
         "client": session.client,
-        "started": session.backend_start.isoformat(),
+        "started": session.backend_start.isoformat() if session.backend_start else None,
         "state": session.state,
         "wait_event": session.wait_event,
         "transaction_seconds": session.transaction_seconds,
@@ -76,6 +83,12 @@ def session_data(session: Session) -> dict[str, Any]:
         "query": session.query,
         "blocked_by": list(session.blocked_by),
     }
+
+
+def blocker_data(seen: Activity, pid: int, blocked: list[int]) -> dict[str, Any]:
+    """A blocker; without a pid it is no session of this server: a lease, a prepared transaction."""
+    who = str(seen.by_pid[pid].identity) if pid in seen.by_pid else None
+    return {"pid": pid if pid > 0 else None, "who": who, "blocked": sorted(blocked)}
 
 
 def lock_data(seen: Activity, lock: Lock) -> dict[str, Any]:
@@ -87,6 +100,7 @@ def lock_data(seen: Activity, lock: Lock) -> dict[str, Any]:
         "granted": lock.granted,
         "relation": lock.relation,
         "name": lock.name,
+        "row": {"table": lock.row.table, "id": lock.row.id} if lock.row else None,
         "wait_seconds": lock.wait_seconds,
         "query": session.query if session else None,
         "holder": str(session.identity) if session else None,
@@ -94,7 +108,9 @@ def lock_data(seen: Activity, lock: Lock) -> dict[str, Any]:
 
 
 def as_text(seen: Activity, sessions: list[Session], rows: list[HeldRow], *, is_tree: bool) -> str:
-    parts = [tree(seen) if is_tree else table(HEADINGS, [session_row(session) for session in sessions])]
+    parts = [tree(seen, rows) if is_tree else table(HEADINGS, [session_row(session) for session in sessions])]
+    for circle in seen.circles:
+        parts.append(f"A circle, which never ends by itself: {' → '.join(map(str, (*circle, circle[0])))}")
     if rows:
         parts.append(table(("ROW", "HELD BY"), [(f"{row.table} {row.id}", row.pid or row.lock.hold) for row in rows]))
     if seen.hidden:
@@ -104,18 +120,28 @@ def as_text(seen: Activity, sessions: list[Session], rows: list[HeldRow], *, is_
     return "\n\n".join(parts)
 
 
-def tree(seen: Activity) -> str:
-    lines = [line for root in seen.roots for line in tree_lines(root, "")]
-    return "\n".join(lines) or "Nobody waits for a lock."
+def tree(seen: Activity, rows: list[HeldRow]) -> str:
+    found = lines(seen.roots)
+    works = behind(seen, rows)
+    left_out = sum(1 + root.victims for root in seen.roots) - len(found)
+    told = [tree_line(line, works.get(line.node.session.pid)) for line in found]
+    return "\n".join([*told, *([f"… and {left_out} more"] if left_out else [])]) or "Nobody waits for a lock."
 
 
-def tree_lines(node: Node, indent: str) -> list[str]:
-    waits = node.waits_for
-    told = f" · waits {spoken(waits.wait_seconds or 0)} for {waits.locktype} {waits.relation or ''}" if waits else ""
-    session = node.session
-    blocked = f" · {node.victims} blocked" if node.blocked else ""
-    head = f"{indent}{session.pid}  {session.identity} · {session.state}{told}{blocked} · {one_line(session.query)}"
-    return [head, *(line for below in node.blocked for line in tree_lines(below, indent + "  "))]
+def tree_line(line: Line, work: Behind | None) -> str:
+    """`902  worker w7f · task 4711 · active · waits 4 minutes for order 1042 (…) · 2 blocked · UPDATE …`."""
+    session, waits = line.node.session, line.node.waits_for
+    parts = [
+        str(session.identity) if session.is_outsider else f"{session.pid}  {session.identity}",
+        f"task {work.task.id} {work.task.task_path}" if work and work.task else "",
+        f"holds {', '.join(map(str, work.rows))}" if work and work.rows else "",
+        session.state or "",
+        f"transaction open for {spoken(session.transaction_seconds)}" if session.transaction_seconds else "",
+        told_wait(waits) if waits else "",
+        f"{line.node.victims} blocked" if line.node.blocked else "",
+        one_line(session.query),
+    ]
+    return "  " * (line.indent - 1) + " · ".join(filter(None, parts))
 
 
 def session_row(session: Session) -> tuple[Any, ...]:

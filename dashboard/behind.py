@@ -1,0 +1,104 @@
+"""What each session works on: the task of its worker, and the rows that it holds."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from django.db import connection as default_connection
+
+from dashboard import links
+from dashboard.activity import Activity
+from dashboard.held_rows import HeldRow, model_of
+from dashboard.identity import Identity
+from dashboard.sessions import RowRef, Session
+from tasks.database import Connection, fetch
+from tasks.verdicts import Link
+
+ROWS_SHOWN = 5
+
+RUNNING = """
+SELECT worker.id AS worker_id, task.id, task.task_path, task.status, task.attempt, task.max_attempts,
+    extract(epoch FROM clock_timestamp() - worker.current_since)::float8 AS seconds
+FROM tasks_worker AS worker JOIN tasks_task AS task ON task.id = worker.current_task_id
+WHERE worker.id = ANY(%(ids)s::text[])
+"""
+
+
+@dataclass(frozen=True)
+class RunningTask:
+    """The task that a worker is on; `seconds` since it began."""
+
+    worker_id: str
+    id: int
+    task_path: str
+    status: str
+    attempt: int
+    max_attempts: int
+    seconds: float | None
+
+    @property
+    def link(self) -> Link:
+        return Link("task", str(self.id))
+
+    @property
+    def has_attempts_left(self) -> bool:
+        return self.attempt < self.max_attempts
+
+
+@dataclass(frozen=True)
+class Behind:
+    """The task and the held rows behind one session; `more` is how many rows are not among `rows`."""
+
+    task: RunningTask | None = None
+    rows: tuple[RowRef, ...] = ()
+    more: int = 0
+
+
+def behind(seen: Activity, held: Iterable[HeldRow], connection: Connection | None = None) -> dict[int, Behind]:
+    """For each session of which something is known, what stands behind it; one statement."""
+    tasks = running_tasks(seen.sessions, connection)
+    rows = rows_by_pid(seen, held)
+    found = {}
+    for session in seen.sessions:
+        task = tasks.get(session.identity.name) if session.identity.kind == "worker" else None
+        of_session = rows.get(session.pid, [])
+        if task or of_session:
+            shown = tuple(of_session[:ROWS_SHOWN])
+            found[session.pid] = Behind(task, shown, len(of_session) - len(shown))
+    return found
+
+
+def running_tasks(sessions: Iterable[Session], connection: Connection | None = None) -> dict[str, RunningTask]:
+    """The tasks that the workers among these sessions are on, by worker."""
+    ids = sorted({session.identity.name for session in sessions if session.identity.kind == "worker"})
+    if not ids:
+        return {}
+    rows = fetch(connection or default_connection, RUNNING, {"ids": ids})
+    return {row["worker_id"]: RunningTask(**row) for row in rows}
+
+
+def rows_by_pid(seen: Activity, held: Iterable[HeldRow]) -> dict[int, list[RowRef]]:
+    """The rows that each session holds: those that others wait for first, then those that operators look at."""
+    rows: dict[int, list[RowRef]] = defaultdict(list)
+    for lock in seen.locks:
+        if lock.row and not lock.granted and lock.locktype == "transactionid":
+            for pid in seen.by_pid[lock.pid].blocked_by if lock.pid in seen.by_pid else ():
+                rows[pid].append(lock.row)
+    for row in held:
+        if row.pid is not None and row.lock.is_exclusive:
+            rows[row.pid].append(RowRef(model_of(row.table), row.id))
+    return {pid: list(dict.fromkeys(refs)) for pid, refs in rows.items()}
+
+
+def page_of(identity: Identity) -> str:
+    """The page about who a session is: its worker, its lab run, the board of commands; else an empty text."""
+    match identity.kind:
+        case "worker":
+            return links.page("admin:ops_workers") + f"#worker-{identity.name}"
+        case "supervisor":
+            return links.page("admin:ops_workers")
+        case "cmd" | "lock":
+            return links.page("admin:ops_schedule")
+        case "lab":
+            return links.page("admin:ops_lab_run", identity.name)
+    return ""

@@ -1,0 +1,134 @@
+"""Who waits for named locks, as edges between sessions: the part of the tree that `pg_locks` does not tell.
+
+A holder or waiter is present on a session of its own (tasks/locking/leases/session.py), and that advisory lock leads
+from its row to its backend. A holder without presence (a program that calls the SQL functions, one behind a pooling
+proxy, one from before a restart of the database) is an outsider. Two more edges close circles that the database cannot
+see: who waits for one named lock may hold another meanwhile, and one of a worker's sessions may wait while another
+keeps others waiting. Locks in Redis are not in the tree.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from zlib import crc32
+
+from dashboard.sessions import NAMED, SAME_WORKER, Lock, Session, outsider
+from tasks.ages import spoken
+from tasks.database import Connection, fetch
+from tasks.locking.leases import postgres
+from tasks.locking.leases.holder import Holder, Waiter
+
+CAP = 200
+
+# Waiters hold a presence lock shared for a moment, so only the exclusive one is its owner's.
+BACKENDS = """
+SELECT asked.owner, lock.pid FROM unnest(%(owners)s::text[]) AS asked (owner)
+JOIN pg_locks AS lock ON lock.objid::bigint = rowlock_lock_presence(asked.owner)
+WHERE lock.locktype = 'advisory' AND lock.objsubid = 2 AND lock.granted AND lock.mode = 'ExclusiveLock'
+  AND lock.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+  AND lock.classid::bigint = (rowlock_lock_class()::bigint & 4294967295)
+"""
+
+WORKERS = """
+SELECT id, hostname, pid FROM tasks_worker WHERE stopped_at IS NULL AND pid = ANY(%(pids)s::int[])
+"""
+
+
+@dataclass(frozen=True)
+class Edge:
+    """`lock.pid` waits for the session `blocker`, which may be an outsider."""
+
+    lock: Lock
+    blocker: int
+    outsider: Session | None = None
+
+
+@dataclass(frozen=True)
+class Named:
+    """Held locks and those who wait for any, with the backend of each owner."""
+
+    holders: tuple[Holder, ...]
+    waiters: tuple[Waiter, ...]
+    backends: Mapping[str, int]
+
+
+def edges(connection: Connection, sessions: Collection[Session]) -> list[Edge]:
+    """Who waits for whom by reason of named locks; four statements, and none of them when nobody waits for one."""
+    waiters = postgres.waiters(connection, limit=CAP)
+    if not waiters:
+        return []
+    holders = [holder for holder in postgres.holders(connection, limit=CAP) if holder.is_held]
+    parties: list[Holder | Waiter] = [*waiters, *holders]
+    owners = [party.owner for party in parties]
+    backends = {row["owner"]: row["pid"] for row in fetch(connection, BACKENDS, {"owners": owners})}
+    named = Named(tuple(holders), tuple(waiters), backends)
+    return [*_waits(named), *_held_meanwhile(named), *_same_worker(connection, named, sessions)]
+
+
+def _waits(named: Named) -> Iterator[Edge]:
+    """From each waiter to the holder of what it waits for."""
+    holders = {holder.name: holder for holder in named.holders}
+    for waiter in named.waiters:
+        holder = holders.get(waiter.name)
+        pid = named.backends.get(waiter.owner)
+        if holder is None or pid is None:
+            continue
+        lock = Lock(pid, NAMED, holder.backend, False, None, waiter.name, waiter.waiting_seconds, waiter.since)
+        blocker = named.backends.get(holder.owner)
+        if blocker is not None:
+            yield Edge(lock, blocker)
+        else:
+            apart = apart_from_sessions(holder)
+            yield Edge(lock, apart.pid, apart)
+
+
+def apart_from_sessions(holder: Holder) -> Session:
+    """A holder whose session is not to be found, as a node of its own."""
+    label = f"named lock {holder.name}, held by {holder.who}"
+    if holder.seconds_left is not None:
+        label += f", lease ends in {spoken(holder.seconds_left)} unless renewed"
+    return outsider(-crc32(holder.name.encode()) - 1, label, holder.held_seconds)
+
+
+def _held_meanwhile(named: Named) -> Iterator[Edge]:
+    """From the session of a lock to the session in which its holder waits for another lock."""
+    for waiter in named.waiters:
+        waiting = named.backends.get(waiter.owner)
+        for holder in named.holders:
+            holding = named.backends.get(holder.owner)
+            if holder.fence in waiter.holds and waiting and holding:
+                yield Edge(_goes_on_with(holding, f"its holder waits for {waiter.name}"), waiting)
+
+
+def _same_worker(connection: Connection, named: Named, sessions: Collection[Session]) -> Iterator[Edge]:
+    """From those sessions of a worker that keep others waiting to those of its sessions that wait."""
+    groups = _sessions_of_workers(connection, named, sessions)
+    waiting = {session.pid for session in sessions if session.blocked_by}
+    waiting |= {edge.lock.pid for edge in _waits(named)}
+    blocking = {pid for session in sessions for pid in session.blocked_by}
+    blocking |= {edge.blocker for edge in _waits(named)}
+    for worker_id, pids in groups.items():
+        for still in sorted((pids & blocking) - waiting):
+            for stuck in sorted(pids & waiting):
+                yield Edge(_goes_on_with(still, f"worker {worker_id}"), stuck)
+
+
+def _sessions_of_workers(connection: Connection, named: Named, sessions: Iterable[Session]) -> dict[str, set[int]]:
+    """The pids of each worker that takes part in a named lock: its own sessions and those of its locks."""
+    everybody: list[Holder | Waiter] = [*named.holders, *named.waiters]
+    parties = [(party.hostname, party.pid, named.backends.get(party.owner)) for party in everybody]
+    processes = [process for _, process, _ in parties if process]
+    rows = fetch(connection, WORKERS, {"pids": processes}) if processes else []
+    ids = {(row["hostname"], row["pid"]): row["id"] for row in rows}
+    groups: dict[str, set[int]] = {worker_id: set() for worker_id in ids.values()}
+    for hostname, process, backend in parties:
+        worker_id = ids.get((hostname, process or 0))
+        if worker_id and backend:
+            groups[worker_id].add(backend)
+    for session in sessions:
+        if session.identity.kind == "worker" and session.identity.name in groups:
+            groups[session.identity.name].add(session.pid)
+    return groups
+
+
+def _goes_on_with(pid: int, why: str) -> Lock:
+    return Lock(pid, SAME_WORKER, "", False, None, why, None)

@@ -1,0 +1,130 @@
+"""The facts of one look at the server: its sessions, and the locks between those that wait and those that block."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db import models
+
+from dashboard import links
+from dashboard.identity import Identity, identify
+
+CLIENT = "client backend"
+OUTSIDER = "outsider"
+HIDDEN = "<insufficient privilege>"
+NAMED, SAME_WORKER = "named lock", "same worker"
+
+
+@dataclass(frozen=True)
+class RowRef:
+    """One row of one model's table."""
+
+    model: type[models.Model]
+    id: Any
+
+    @property
+    def table(self) -> str:
+        return self.model._meta.db_table
+
+    @property
+    def url(self) -> str:
+        """Its page in the admin, or an empty text where it has none."""
+        meta = self.model._meta
+        return links.page(f"admin:{meta.app_label}_{meta.model_name}_change", self.id)
+
+    def __str__(self) -> str:
+        return f"{self.model._meta.verbose_name} {self.id}"
+
+
+@dataclass(frozen=True)
+class Session:
+    """One backend; times in seconds. `query` is redacted, and hidden when this role may not see it.
+
+    A holder that is no session here (a lease of another program, a prepared transaction) is an outsider: its `pid` is 0
+    or below, and `label` says who it is.
+    """
+
+    pid: int
+    application_name: str
+    role: str | None
+    client: str | None
+    backend_start: datetime | None
+    xact_start: datetime | None
+    state: str | None
+    wait_event_type: str | None
+    wait_event: str | None
+    query: str
+    transaction_seconds: float | None
+    state_seconds: float | None
+    blocked_by: tuple[int, ...]
+    has_written: bool = False
+    backend_type: str | None = CLIENT
+    label: str = ""
+
+    @property
+    def identity(self) -> Identity:
+        if self.label:
+            return Identity(OUTSIDER, self.label)
+        if self.backend_type not in (CLIENT, None):
+            return Identity("other", self.backend_type or "")
+        return identify(self.application_name)
+
+    @property
+    def key(self) -> str:
+        """What names it in a page's element ids."""
+        return str(self.pid) if self.pid > 0 else f"x{-self.pid}"
+
+    @property
+    def shortly(self) -> str:
+        """Its pid; of an outsider, who it is."""
+        return self.label or str(self.pid)
+
+    @property
+    def is_outsider(self) -> bool:
+        return self.pid <= 0
+
+    @property
+    def is_ours(self) -> bool:
+        """The dashboard's own, which it never signals."""
+        return self.identity.kind == "web"
+
+    @property
+    def may_be_signalled(self) -> bool:
+        return not self.is_outsider and not self.is_ours and self.backend_type == CLIENT
+
+    @property
+    def is_idle_in_transaction(self) -> bool:
+        return (self.state or "").startswith("idle in transaction")
+
+    @property
+    def is_hidden(self) -> bool:
+        """This role may not see what the session does: pg_read_all_stats is missing."""
+        return self.query == HIDDEN
+
+
+def outsider(pid: int, label: str, seconds: float | None = None) -> Session:
+    """A holder that is no session of this server; `seconds` is how long it has held."""
+    return Session(pid, "", None, None, None, None, None, None, None, "", seconds, None, (), False, OUTSIDER, label)
+
+
+@dataclass(frozen=True)
+class Lock:
+    """A lock that a session holds or waits for: a line of `pg_locks`, a named lock, or its own worker's other session.
+
+    `row` is known for the waits for a row of a model's table; `since` and `wait_seconds` only while it waits.
+    """
+
+    pid: int
+    locktype: str
+    mode: str
+    granted: bool
+    relation: str | None
+    name: str | None
+    wait_seconds: float | None
+    since: datetime | None = None
+    row: RowRef | None = None
+
+    @property
+    def target(self) -> str:
+        """What is locked, in few words: the row where it is known, else the table or the name."""
+        return str(self.row) if self.row else " ".join(filter(None, (self.relation, self.name)))

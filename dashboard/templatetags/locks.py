@@ -1,0 +1,52 @@
+"""How the lock pages write waits and what stands behind a session."""
+
+from collections.abc import Mapping
+
+from django import template
+
+from dashboard import lock_words
+from dashboard.behind import Behind, page_of
+from dashboard.identity import identify
+from dashboard.sessions import Session
+from tasks.verdicts.words import command
+
+register = template.Library()
+register.filter("told_wait", lock_words.told_wait)
+register.filter("identity", identify)
+
+
+@register.filter(name="page_of")
+def page_of_session(session: Session) -> str:
+    """The page about who this session is, or an empty text."""
+    return page_of(session.identity)
+
+
+@register.filter
+def page_of_name(application_name: str) -> str:
+    """The same for a session that is long over."""
+    return page_of(identify(application_name))
+
+
+@register.filter
+def of_session(behind: Mapping[int, Behind], session: Session) -> Behind | None:
+    """What stands behind this session, if anything is known."""
+    return behind.get(session.pid)
+
+
+@register.filter
+def anchor(session: Session) -> str:
+    """Where the lock page shows this session."""
+    return f"node-{session.key}"
+
+
+@register.filter
+def of_session_pid(by_pid: Mapping[int, Session], pid: int) -> str:
+    """Who this is that is no session here."""
+    return str(by_pid[pid].identity) if pid in by_pid else str(pid)
+
+
+@register.filter
+def terminate_command(session: Session) -> str:
+    """What an operator types to end this session."""
+    started = session.backend_start.isoformat() if session.backend_start else "…"
+    return command("signal_backend", str(session.pid), "--started", started, "--terminate")

@@ -1,0 +1,161 @@
+"""The tree of who waits for whom, each session in it once, with the lock between it and the one above."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+
+from dashboard.sessions import Lock, Session
+
+LINE_CAP = 200
+DEEPEST = 8  # deeper ones are not indented further
+
+
+@dataclass(frozen=True)
+class Node:
+    """A session in the tree of who waits for whom, with the lock that it waits for."""
+
+    session: Session
+    waits_for: Lock | None
+    blocked: tuple["Node", ...] = ()
+
+    @property
+    def victims(self) -> int:
+        """How many sessions wait for this one, directly or behind another."""
+        return len(self.victim_pids())
+
+    def victim_pids(self) -> list[int]:
+        """The pids of those sessions, nearest first."""
+        pids, level = [], list(self.blocked)
+        while level:
+            pids += [node.session.pid for node in level]
+            level = [below for node in level for below in node.blocked]
+        return pids
+
+
+@dataclass(frozen=True)
+class Line:
+    """A node as a page writes it, without recursion: fifty that wait for one row are fifty levels.
+
+    `opens` says that the next line is below this one; `closes` has one entry for each level that ends after it.
+    """
+
+    node: Node
+    level: int
+    opens: bool = False
+    closes: range = range(0)
+
+    @property
+    def indent(self) -> int:
+        return min(self.level, DEEPEST)
+
+
+def build_tree(sessions: Iterable[Session], locks: Iterable[Lock] = ()) -> tuple[Node, ...]:
+    """Root blockers, those with the most victims first.
+
+    A session stands in the tree once, under the blocker that itself waits longest down the chain: in a queue of fifty
+    for one row each waits for all before it, and a tree of every path would have 2^50 nodes. A circle is cut at its
+    lowest pid.
+    """
+    by_pid = {session.pid: session for session in sessions}
+    waits = {lock.pid: lock for lock in locks if not lock.granted}
+    parents = _parents(_blockers(by_pid))
+    below: dict[int, list[int]] = {}
+    for pid, parent in parents.items():
+        below.setdefault(parent, []).append(pid)
+    nodes: dict[int, Node] = {}
+    for pid in _leaves_first(below):
+        nodes[pid] = Node(by_pid[pid], waits.get(pid), tuple(nodes[victim] for victim in sorted(below.get(pid, ()))))
+    roots = [nodes[pid] for pid in below if pid not in parents]
+    return tuple(sorted(roots, key=lambda root: (-root.victims, root.session.pid)))
+
+
+def circles(sessions: Iterable[Session]) -> list[list[int]]:
+    """The circles of sessions that wait for each other, each from its lowest pid: no wait in one ends by itself."""
+    blockers = _blockers({session.pid: session for session in sessions})
+    found: list[list[int]] = []
+    for start in sorted(blockers):
+        path = _path_back(start, blockers)
+        if path and not any(set(path) & set(other) for other in found):
+            found.append(path)
+    return found
+
+
+def lines(roots: Iterable[Node], cap: int = LINE_CAP) -> list[Line]:
+    """The forest line by line, each node before those below it; `cap` lines at most."""
+    found = list(islice(_walk(roots), cap))
+    followers = [level for _, level in found[1:]] + [1]
+    return [
+        Line(node, level, opens=following > level, closes=range(level - following))
+        for (node, level), following in zip(found, followers, strict=False)  # one more when there is no line at all
+    ]
+
+
+def find(roots: Iterable[Node], pid: int) -> Node | None:
+    """The node of this session."""
+    return next((node for node, _ in _walk(roots) if node.session.pid == pid), None)
+
+
+def _walk(roots: Iterable[Node]) -> Iterator[tuple[Node, int]]:
+    stack = [(root, 1) for root in roots][::-1]
+    while stack:
+        node, level = stack.pop()
+        yield node, level
+        stack.extend((below, level + 1) for below in reversed(node.blocked))
+
+
+def _blockers(by_pid: Mapping[int, Session]) -> dict[int, set[int]]:
+    return {
+        pid: {blocker for blocker in session.blocked_by if blocker in by_pid and blocker != pid}
+        for pid, session in by_pid.items()
+    }
+
+
+def _path_back(start: int, blockers: Mapping[int, set[int]]) -> list[int]:
+    """A shortest way from `start` over who blocks whom back to it, among pids from `start` on."""
+    level, seen = [[start]], {start}
+    while level:
+        further = []
+        for path in level:
+            for pid in sorted(blockers[path[-1]]):
+                if pid == start:
+                    return path
+                if pid > start and pid not in seen:
+                    seen.add(pid)
+                    further.append([*path, pid])
+        level = further
+    return []
+
+
+def _parents(blockers: Mapping[int, set[int]]) -> dict[int, int]:
+    """For each session that waits, the blocker under which it is shown."""
+    depth = {pid: 0 for pid, behind in blockers.items() if not behind}
+    parents: dict[int, int] = {}
+    waiting = {pid for pid, behind in blockers.items() if behind}
+    while waiting:
+        ready = [pid for pid in waiting if blockers[pid] <= depth.keys()]
+        if not ready:  # a circle
+            top = _in_circle(waiting, blockers)
+            depth[top] = 0
+            waiting.discard(top)
+            continue
+        for pid in ready:
+            parents[pid] = max(blockers[pid], key=lambda blocker: (depth[blocker], -blocker))
+            depth[pid] = depth[parents[pid]] + 1
+        waiting.difference_update(ready)
+    return parents
+
+
+def _in_circle(waiting: set[int], blockers: Mapping[int, set[int]]) -> int:
+    """The lowest pid that waits for itself in the end: cut there, and what hangs on the circle stays below it."""
+    return next((pid for pid in sorted(waiting) if _path_back(pid, blockers)), min(waiting))
+
+
+def _leaves_first(below: Mapping[int, list[int]]) -> list[int]:
+    """Every session of the forest, each after the sessions below it."""
+    roots = below.keys() - {pid for victims in below.values() for pid in victims}
+    order, stack = [], sorted(roots)
+    while stack:
+        pid = stack.pop()
+        order.append(pid)
+        stack.extend(below.get(pid, ()))
+    return order[::-1]
