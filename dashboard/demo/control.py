@@ -26,14 +26,18 @@ POLL_SECONDS = 0.05
 CHANNEL = "SELECT 'rowlock_demo_' || current_schema() AS name"
 ASK = "SELECT pg_notify('rowlock_demo_' || current_schema(), %(payload)s::text)"
 TAKE = "SELECT pg_try_advisory_lock(hashtext('rowlock:demo'), hashtext(current_schema())) AS taken"
-DIRECTOR = """
-SELECT activity.pid, activity.backend_start AS since,
-    activity.backend_start + make_interval(mins => %(minutes)s::int) AS ends_at, clock_timestamp() AS now
-FROM pg_locks AS lock JOIN pg_stat_activity AS activity ON activity.pid = lock.pid
-WHERE lock.locktype = 'advisory' AND lock.objsubid = 2 AND lock.granted
-  AND lock.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-  AND lock.classid::bigint = (hashtext('rowlock:demo')::bigint & 4294967295)
-  AND lock.objid::bigint = (hashtext(current_schema())::bigint & 4294967295)
+# One row, whether a director runs or not.
+STATE = """
+SELECT EXISTS (SELECT FROM tasks_queue WHERE name = %(marker)s::text) AS is_loaded, clock_timestamp() AS now,
+    director.pid, director.since, director.since + make_interval(mins => %(minutes)s::int) AS ends_at
+FROM (VALUES (1)) AS one (row) LEFT JOIN LATERAL (
+    SELECT activity.pid, activity.backend_start AS since
+    FROM pg_locks AS lock JOIN pg_stat_activity AS activity ON activity.pid = lock.pid
+    WHERE lock.locktype = 'advisory' AND lock.objsubid = 2 AND lock.granted
+      AND lock.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+      AND lock.classid::bigint = (hashtext('rowlock:demo')::bigint & 4294967295)
+      AND lock.objid::bigint = (hashtext(current_schema())::bigint & 4294967295)
+) AS director ON true
 """
 KILLS = """
 SELECT intervention.id, intervention.at, intervention.actor, intervention.action
@@ -73,6 +77,19 @@ class Director:
     def remaining_seconds(self) -> float:
         return max(0.0, (self.ends_at - self.now).total_seconds())
 
+    @property
+    def mark(self) -> str:
+        """Tells this director from any later one, even one with the same process id."""
+        return f"{self.pid} {self.since.isoformat()}"
+
+
+@dataclass(frozen=True)
+class State:
+    """Whether the demo's rows were loaded, and who directs it now."""
+
+    is_loaded: bool
+    director: Director | None
+
 
 @dataclass(frozen=True)
 class Kill:
@@ -90,10 +107,16 @@ class Kill:
     taken_by: str | None = None
 
 
+def state() -> State:
+    """One statement, on `pg_locks`; it does not touch the tables of the demo's work."""
+    [row] = fetch(connection, STATE, {"marker": demo.REPORTS, "minutes": demo.MINUTES})
+    is_loaded = row.pop("is_loaded")
+    return State(is_loaded, None if row["pid"] is None else Director(**row))
+
+
 def director() -> Director | None:
-    """The director of this database, or None when none runs. One statement, on `pg_locks`."""
-    found = fetch(connection, DIRECTOR, {"minutes": demo.MINUTES})
-    return Director(**found[0]) if found else None
+    """The director of this database, or None when none runs."""
+    return state().director
 
 
 def ask(request: Request, who: Who) -> bool:

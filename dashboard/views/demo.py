@@ -1,0 +1,102 @@
+"""The demo's page: what it has staged, the death of a worker measured, and the end of all of it."""
+
+from collections.abc import Callable
+from typing import Any
+
+from django.contrib import admin, messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import URLPattern, path
+from django.utils.translation import gettext as _
+from django.views.decorators.http import require_GET, require_POST
+
+from dashboard.demo import control, removal, staged
+from dashboard.demo.control import Request
+from tasks.admin.rights import missing, require, who
+from tasks.verdicts.words import command
+
+SEE, DIRECT = "tasks.view_task", "tasks.cancel_task"
+COMMANDS = {
+    "start": command("direct_demo"),
+    "kill": command("demo", "--kill-worker"),
+    "chain": command("demo", "--chain"),
+    "stop": command("demo", "--stop"),
+    "remove": command("demo", "--remove"),
+}
+
+
+def paths(view: Callable[..., Any]) -> list[URLPattern]:
+    return [
+        path("ops/demo/", view(demo), name="ops_demo"),
+        path("ops/demo/ask/", view(ask), name="ops_demo_ask"),
+        path("ops/demo/remove/", view(remove), name="ops_demo_remove"),
+    ]
+
+
+@require_GET
+def demo(request: HttpRequest) -> HttpResponse:
+    """The page; for htmx only the part that refreshes itself."""
+    require(request.user, SEE)
+    template = "dashboard/_demo_panel.html" if request.headers.get("HX-Request") else "dashboard/demo.html"
+    context = {
+        "title": _("Demo"),
+        "director": control.director(),
+        "scenes": staged.scenes(),
+        "kills": control.kills(),
+        "cannot_direct": missing(request.user, DIRECT),
+        "commands": COMMANDS,
+    }
+    return render(request, template, {**admin.site.each_context(request), **context})
+
+
+@require_POST
+def ask(request: HttpRequest) -> HttpResponse:
+    """Ask the director that the person saw to stop, to kill a worker of its own, or to build the chain again."""
+    require(request.user, DIRECT)
+    asked = request.POST.get("do", "")
+    if asked not in list(Request):
+        return render(request, "dashboard/demo_remove.html", admin.site.each_context(request), status=400)
+    seen = control.director()
+    if seen is None or seen.mark != request.POST.get("director"):
+        messages.error(request, _("The director that you saw has ended by now. Nothing was done."))
+    elif asked == Request.STOP:
+        stop(request)
+    else:
+        control.ask(Request(asked), who(request.user))
+        messages.success(request, _("The director was asked; below is what comes of it."))
+    return redirect("admin:ops_demo")
+
+
+def stop(request: HttpRequest) -> None:
+    if control.stop(who(request.user)):
+        messages.success(request, _("The demo has stopped. What it loaded stays until it is removed."))
+    else:
+        messages.error(request, _("The director has not ended yet. Look again in a moment."))
+
+
+def remove(request: HttpRequest) -> HttpResponse:
+    """GET: what would go. POST: stop the director, then delete it."""
+    require(request.user, DIRECT)
+    if request.method != "POST":
+        return preview(request)
+    if not control.stop(who(request.user)):
+        messages.error(request, _("The director did not end, so nothing was removed. Try again in a moment."))
+        return redirect("admin:ops_demo_remove")
+    removed = removal.remove(who(request.user), reason=request.POST.get("reason", "").replace("\0", "")[:1000])
+    told = _("Removed: %(tasks)d tasks, %(orders)d orders, %(queues)d queues, %(commands)d cron lines.") % removed
+    left = removal.preview()
+    if left["tasks"] or left["orders"]:
+        messages.warning(request, f"{told} {_('Some rows are held at this moment: remove again.')}")
+        return redirect("admin:ops_demo_remove")
+    messages.success(request, told)
+    return redirect("admin:index")
+
+
+def preview(request: HttpRequest) -> HttpResponse:
+    context = {
+        "title": _("Remove the demo?"),
+        "counts": removal.preview(),
+        "most": removal.MOST_COUNTED,
+        "command": COMMANDS["remove"],
+    }
+    return render(request, "dashboard/demo_remove.html", {**admin.site.each_context(request), **context})
