@@ -1,0 +1,42 @@
+"""The numbers in the navigation, which stand on every page: cheap, shared for a second, and left out when unknown."""
+
+from typing import NamedTuple
+
+from django.db import OperationalError, connection
+from django.http import HttpRequest
+
+from dashboard import activity, shared_look
+from dashboard.attention.queues import numbers
+from dashboard.inbox import is_too_slow
+from tasks import stats
+from tasks.database import fetch
+
+BLOCKED = """
+SELECT count(*) AS blocked FROM pg_stat_activity
+WHERE datname = current_database() AND backend_type = 'client backend' AND wait_event_type = 'Lock'
+"""
+
+
+class Counts(NamedTuple):
+    """Tasks whose worker does not answer, and sessions that wait for a lock."""
+
+    stuck: int = 0
+    blocked: int = 0
+
+
+def counts() -> Counts:
+    """Both of this moment."""
+    return Counts(stats.stuck(), fetch(connection, BLOCKED)[0]["blocked"])
+
+
+def of(request: HttpRequest) -> Counts:
+    """Those of the look that this request has begun with; none while a table that they need is held."""
+    look = shared_look.of(request)
+    if look.knows(numbers) and look.knows(activity.look):
+        return Counts(sum(queue.stale for queue in look.once(numbers).queues), len(look.once(activity.look).blocked))
+    try:
+        return look.once(counts)
+    except OperationalError as error:
+        if not is_too_slow(error):
+            raise
+        return Counts()

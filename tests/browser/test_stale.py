@@ -1,0 +1,78 @@
+"""What is stuck, in a real browser: legible everywhere, and taken back one, some or all."""
+
+import pytest
+
+from tasks.models import Intervention, Queue, Task, Worker
+from tests.browser.test_looks import assert_accessible, assert_fits, assert_nothing_inline
+from tests.tasks import rows
+
+pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+STALE = "/admin/ops/stale/"
+
+
+@pytest.fixture
+def tasks(live_server) -> list[Task]:
+    """Tasks of two dead workers, in a queue that asks a person and in one with long names."""
+    Queue.objects.create(name="payouts", recovery="ask")
+    first = rows.processing(rows.dead_worker("w-first"), queue_name="payouts")
+    Worker.objects.filter(pk="w-first").update(current_task_id=first.pk, hostname="db1." + "host" * 20)
+    more = [rows.processing("w-first", queue_name="payouts", attempt=number) for number in (2, 5)]
+    long = rows.processing(rows.dead_worker("w" * 60), task_path="app." + "long" * 50, queue_name="q" * 120)
+    return [first, *more, long]
+
+
+def statuses() -> list[str]:
+    return list(Task.objects.order_by("pk").values_list("status", flat=True))
+
+
+@pytest.mark.parametrize("size", ["wide", "narrow"])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_pages_are_accessible_and_fit(visit, tasks, theme, size):
+    page = visit("Operators", theme=theme, size=size).open(STALE)
+    page.locator(f"#stale-{tasks[0].pk}").wait_for()
+    assert_accessible(page)
+    assert_fits(page)
+    assert_nothing_inline(page)
+    page.locator("#take-all button[data-action=recover]").click()
+    page.locator("form.confirm").wait_for()
+    assert_accessible(page)
+    assert_fits(page)
+    assert_nothing_inline(page)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_an_empty_page_says_that_nothing_is_stuck(visit, live_server, theme):
+    page = visit("Viewers", theme=theme).open(STALE)
+    assert "Nothing is stuck" in page.locator("#stale-rows").inner_text()
+    assert_accessible(page)
+
+
+def test_one_is_taken_back_from_its_row(visit, tasks):
+    page = visit("Operators").open(STALE)
+    page.locator(f"#stale-{tasks[0].pk} button[data-action=recover]").click()
+    page.get_by_role("textbox", name="Reason").fill("db1 is gone")
+    page.locator("form.confirm button[data-action=recover]").click()
+    assert f"Take back: done for #{tasks[0].pk}." in page.locator(".messagelist").inner_text()
+    assert page.url.endswith(STALE)
+    assert statuses() == ["READY", "PROCESSING", "PROCESSING", "PROCESSING"]
+    assert Intervention.objects.get().reason == "db1 is gone"
+
+
+def test_the_ticked_are_taken_back(visit, tasks):
+    page = visit("Operators").open(STALE)
+    page.get_by_label(f"Tick #{tasks[0].pk}").check()
+    page.get_by_label(f"Tick #{tasks[2].pk}").check()
+    page.locator(".bar button[data-action=recover]").click()
+    page.locator("form.confirm button[data-action=recover]").click()
+    assert "Take back: done" in page.locator(".messagelist").inner_text()
+    assert statuses() == ["READY", "PROCESSING", "FAILED", "PROCESSING"]
+
+
+def test_all_are_taken_back_by_one_button(visit, tasks):
+    page = visit("Operators").open(STALE)
+    assert page.locator("#take-all button").first.inner_text() == "Take back all: 4 tasks…"
+    page.locator("#take-all button[data-action=recover]").click()
+    assert "nobody will run it" in page.locator("form.confirm").inner_text()
+    page.locator("form.confirm button[data-action=recover]").click()
+    assert "4 tasks were taken back (3 READY, 1 FAILED)." in page.locator(".messagelist").inner_text()
+    assert "Nothing is stuck" in page.locator("#stale-rows").inner_text()
