@@ -8,7 +8,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
-from django.views.decorators.http import require_GET, require_POST
+from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from dashboard.demo import control, removal, staged
 from dashboard.demo.control import Request
@@ -74,6 +74,7 @@ def stop(request: HttpRequest) -> None:
         messages.error(request, _("The director has not ended yet. Look again in a moment."))
 
 
+@require_http_methods(["GET", "HEAD", "POST"])
 def remove(request: HttpRequest) -> HttpResponse:
     """GET: what would go. POST: stop the director, then delete it."""
     require(request.user, DIRECT)

@@ -13,6 +13,7 @@ from orders.models import Order
 from tasks import audit
 from tasks.audit import Change, Who
 from tasks.models import Attempt, ExpectedCommand, Intervention, Queue, RefusedWrite, Task
+from tests.commands import run
 from tests.people import client_of
 from tests.sessions import OPTIONS, session
 from tests.tasks import rows
@@ -189,3 +190,22 @@ class TestRemoving:
         with director():
             client_of("Operators").post(REMOVE)
         assert Order.objects.count() == 13
+
+
+class TestTheCommand:
+    def test_without_a_director_it_says_how_to_start_one(self):
+        done = run("demo", "--kill-worker")
+        assert done.status == 1
+        assert "manage.py direct_demo" in done.stderr
+
+    def test_a_dry_run_removes_nothing(self):
+        data.load_once()
+        done = run("demo", "--remove", "--dry-run", "--json")
+        assert done.data["removed"]["orders"] == 13
+        assert Order.objects.count() == 13
+
+    def test_without_an_option_it_says_how_the_demo_stands(self):
+        data.load_once()
+        with director():
+            done = run("demo", "--json")
+        assert (done.data["running"], done.data["orders"]) == (True, 13)
