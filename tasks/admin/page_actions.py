@@ -1,4 +1,4 @@
-"""The three things that a person does to tasks on a page: take back, run again, cancel."""
+"""What a person does to tasks on a page: take back, run again, move, quarantine, cancel."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -10,12 +10,17 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from tasks import actions
+from tasks.actions.quarantine import QUEUE as QUARANTINE
 from tasks.audit import Who
+from tasks.bulk.instruction import INSTRUCTIONS, Settings
+from tasks.bulk.words import command_of
+from tasks.list_filter import ListFilter
 from tasks.locking import rowlocks
 from tasks.models import Task, TaskStatus
 from tasks.verdicts import Finding, Verdict
-from tasks.verdicts.words import command, told_lock
+from tasks.verdicts.words import told_lock
 
+NO_SETTINGS = Settings()
 LIVE = (Verdict.RUNNING, Verdict.IN_BATCH, Verdict.WORKER_SILENT, Verdict.CANCELLING)
 
 
@@ -33,11 +38,15 @@ class Outcome:
 
 
 class PageAction(ABC):
-    """One button: its `data-action`, its words, the right and the reason that it asks for, and what it does."""
+    """One button: its `data-action`, its words, the right, the reason and the fields that it asks for, and its effect.
+
+    `name` is also that of the instruction (tasks/bulk/instruction.py) which it carries out.
+    """
 
     name: str
     label: str | Promise
     question: str | Promise
+    fields: tuple[str, ...] = ()
     needs_reason = False
     is_destructive = False
 
@@ -53,15 +62,24 @@ class PageAction(ABC):
     def repeats(self, task: Task, finding: Finding) -> str:
         """Whether the effect of the task may happen again, or be cut short."""
 
-    @abstractmethod
-    def command(self, ids: list[int], *, reason: str = "", force: bool = False) -> str:
-        """The command line that does the same."""
+    def fault(self, settings: Settings) -> str:
+        """Why it cannot be carried out with these settings, or an empty text."""
+        if settings.force and not settings.reason:
+            return _("Taking a task from a live worker needs a reason, which the audit keeps.")
+        if self.needs_reason and not settings.reason:
+            return _("This needs a reason, which the audit keeps.")
+        return ""
 
-    @abstractmethod
-    def perform(
-        self, versions: Mapping[int, int], who: Who, *, reason: str, force: bool = False, dry_run: bool = False
-    ) -> Outcome:
+    def command(self, ids: list[int], settings: Settings = NO_SETTINGS) -> str:
+        """The command line that does the same."""
+        return command_of(self.name, ListFilter(ids=tuple(ids)), settings)
+
+    def perform(self, versions: Mapping[int, int], who: Who, settings: Settings, *, dry_run: bool = False) -> Outcome:
         """Do it to tasks that still have these versions, by id."""
+        instruction, spread = INSTRUCTIONS[self.name], settings.spread(of=len(versions))
+        return outcome_of(
+            instruction.perform(versions, who, settings, versions=versions, dry_run=dry_run, spread=spread)
+        )
 
 
 class Recover(PageAction):
@@ -79,23 +97,17 @@ class Recover(PageAction):
             return _("Its last attempt is spent: it becomes FAILED.")
         return _("What its worker did before it died may happen again.")
 
-    def command(self, ids: list[int], *, reason: str = "", force: bool = False) -> str:
-        return command("recover_tasks", *words(reason))
-
-    def perform(
-        self, versions: Mapping[int, int], who: Who, *, reason: str, force: bool = False, dry_run: bool = False
-    ) -> Outcome:
-        sweep = actions.recover(who, task_ids=list(versions), reason=reason, dry_run=dry_run)
-        done = [row["id"] for row in sweep.rows]
-        left = [task_id for task_id in versions if task_id not in done]
-        waiting = _("its worker is not dead: not yet, or it is alive, or somebody took the task back already")
-        return Outcome(done=done, refused={**dict.fromkeys(left, waiting), **busy(left)})
+    def perform(self, versions: Mapping[int, int], who: Who, settings: Settings, *, dry_run: bool = False) -> Outcome:
+        outcome = super().perform(versions, who, settings, dry_run=dry_run)
+        outcome.refused |= busy(list(outcome.refused))
+        return outcome
 
 
 class Requeue(PageAction):
     name = "requeue"
     label = gettext_lazy("Run again")
     question = gettext_lazy("Run these tasks again?")
+    fields = ("spread_minutes",)
 
     def suits(self, task: Task, finding: Finding) -> bool:
         return task.status in (TaskStatus.FAILED, TaskStatus.CANCELLED, TaskStatus.PROCESSING)
@@ -109,14 +121,57 @@ class Requeue(PageAction):
             return _("It never ran.")
         return _("What its attempts did before they ended may happen again.")
 
-    def command(self, ids: list[int], *, reason: str = "", force: bool = False) -> str:
-        return command("requeue_tasks", *map(str, ids), *(["--force"] if force else []), *words(reason))
 
-    def perform(
-        self, versions: Mapping[int, int], who: Who, *, reason: str, force: bool = False, dry_run: bool = False
-    ) -> Outcome:
-        result = actions.requeue(versions, who, reason=reason, versions=versions, force=force, dry_run=dry_run)
-        return outcome_of(result)
+class Edit(PageAction):
+    name = "edit"
+    label = gettext_lazy("Move")
+    question = gettext_lazy("Move these tasks to another queue, priority or time?")
+    fields = ("queue_name", "priority", "run_after")
+
+    def suits(self, task: Task, finding: Finding) -> bool:
+        return task.status == TaskStatus.READY
+
+    def repeats(self, task: Task, finding: Finding) -> str:
+        if task.status != TaskStatus.READY:
+            return _("Only a task that waits to run can be moved.")
+        return _("It goes on waiting; what is left empty stays as it is.")
+
+    def fault(self, settings: Settings) -> str:
+        if settings.queue_name is None and settings.priority is None and settings.run_after is None:
+            return _("What is to change? Give a queue, a priority or a time.")
+        return super().fault(settings)
+
+
+class Quarantine(PageAction):
+    name = "quarantine"
+    label = gettext_lazy("Quarantine")
+    question = gettext_lazy("Let these tasks wait in the paused queue “quarantine”?")
+    right = "tasks.edit_task"
+
+    def suits(self, task: Task, finding: Finding) -> bool:
+        return task.status == TaskStatus.FAILED or (task.status == TaskStatus.READY and task.queue_name != QUARANTINE)
+
+    def repeats(self, task: Task, finding: Finding) -> str:
+        if task.status not in (TaskStatus.READY, TaskStatus.FAILED):
+            return _("Only what is READY or FAILED goes into quarantine.")
+        if task.ordering_key is not None:
+            return _("Later tasks of its key wait behind it until it is put back or cancelled.")
+        return _("Nothing runs until it is put back; then it runs with a fresh allowance of attempts if it had failed.")
+
+
+class PutBack(PageAction):
+    name = "put_back"
+    label = gettext_lazy("Put back")
+    question = gettext_lazy("Put these tasks back into the queues that they came from?")
+    right = "tasks.edit_task"
+
+    def suits(self, task: Task, finding: Finding) -> bool:
+        return task.status == TaskStatus.READY and task.queue_name == QUARANTINE
+
+    def repeats(self, task: Task, finding: Finding) -> str:
+        if not task.attempt:
+            return _("It never ran.")
+        return _("What its attempts did before they ended may happen again.")
 
 
 class Cancel(PageAction):
@@ -136,17 +191,11 @@ class Cancel(PageAction):
             return _("It never ran.")
         return _("What its attempts did before they ended stays done.")
 
-    def command(self, ids: list[int], *, reason: str = "", force: bool = False) -> str:
-        return command("cancel_tasks", *map(str, ids), *words(reason))
-
-    def perform(
-        self, versions: Mapping[int, int], who: Who, *, reason: str, force: bool = False, dry_run: bool = False
-    ) -> Outcome:
-        return outcome_of(actions.cancel(versions, who, reason=reason, versions=versions, dry_run=dry_run))
-
 
 # In the order of the buttons: what destroys comes last.
-PAGE_ACTIONS: dict[str, PageAction] = {action.name: action for action in (Recover(), Requeue(), Cancel())}
+PAGE_ACTIONS: dict[str, PageAction] = {
+    action.name: action for action in (Recover(), Requeue(), Edit(), PutBack(), Quarantine(), Cancel())
+}
 
 
 def outcome_of(result: actions.Result) -> Outcome:
@@ -164,7 +213,3 @@ def busy(ids: list[int]) -> dict[int, str]:
         for task_id, lock in found.items()
         if lock.is_exclusive
     }
-
-
-def words(reason: str) -> list[str]:
-    return ["--reason", reason] if reason else []

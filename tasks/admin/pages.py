@@ -1,6 +1,7 @@
 """What the pages of the tasks show: plain values for the templates, gathered in a fixed number of statements."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
@@ -10,6 +11,7 @@ from tasks.admin import rights, timeline
 from tasks.admin.listing import ListFilter, Listing, Place, find, known_queues
 from tasks.admin.page_actions import PAGE_ACTIONS, PageAction
 from tasks.admin.seen import Seen
+from tasks.bulk.instruction import INSTRUCTIONS
 from tasks.locking.rowlocks import RowLock
 from tasks.models import Attempt, Intervention, RefusedWrite, Task, TaskStatus
 from tasks.redaction import redact, redact_call
@@ -46,13 +48,17 @@ class Button:
 def list_context(chosen: ListFilter, place: Place, user: Any) -> dict[str, Any]:
     """The list of tasks: its rows, its filter and the addresses beside it."""
     listing = find(chosen, place)
+    buttons = buttons_of(PAGE_ACTIONS.values(), [], user)
+    fitting = bulk_actions(chosen)
     facts = gather(listing.tasks)
     return {
         "rows": [row_of(task, decide(task, facts)) for task in listing.tasks],
         "listing": listing,
         "now": facts.now,
         "links": neighbours(chosen, listing),
-        "buttons": [button_of(action, [], user) for action in PAGE_ACTIONS.values()],
+        "buttons": buttons,
+        "bulk_buttons": [button for button in buttons if button.action in fitting],
+        "query": chosen.as_query(),
         **filter_context(chosen),
     }
 
@@ -65,6 +71,14 @@ def filter_context(chosen: ListFilter) -> dict[str, Any]:
         "queues": known_queues(),
         "paths": registry.paths(),
     }
+
+
+def bulk_actions(chosen: ListFilter) -> list[PageAction]:
+    """What can be done with everything that matches: nothing without a filter, else what fits its statuses."""
+    if chosen.is_empty:
+        return []
+    statuses = set(chosen.statuses or TaskStatus.values)
+    return [action for action in PAGE_ACTIONS.values() if statuses & set(INSTRUCTIONS[action.name].statuses)]
 
 
 def row_of(task: Task, finding: Finding) -> Row:
@@ -94,6 +108,13 @@ def button_of(action: PageAction, ids: list[int], user: Any) -> Button:
     return Button(action, rights.missing(user, action.right), action.command(ids) if ids else "")
 
 
+def buttons_of(actions: Iterable[PageAction], ids: list[int], user: Any) -> list[Button]:
+    """A button for each action; what is missing is asked once for each right."""
+    actions = list(actions)
+    missing = {right: rights.missing(user, right) for right in {action.right for action in actions}}
+    return [Button(action, missing[action.right], action.command(ids) if ids else "") for action in actions]
+
+
 def detail_context(task: Task, user: Any) -> dict[str, Any]:
     """One task with all that is known of it."""
     facts = gather([task])
@@ -109,7 +130,7 @@ def detail_context(task: Task, user: Any) -> dict[str, Any]:
         "now": facts.now,
         "finding": finding,
         "seen": Seen.of(task),
-        "buttons": [button_of(action, [task.pk], user) for action in suitable],
+        "buttons": buttons_of(suitable, [task.pk], user),
         "holder": holder(facts.locks.get(task.pk)),
         "worker": worker,
         "arguments": pretty(args),

@@ -10,7 +10,9 @@ from django.utils.translation import gettext as _
 from tasks import audit
 from tasks.admin.page_actions import LIVE, PageAction
 from tasks.admin.seen import Difference, Seen
+from tasks.admin.settings_form import SettingsForm, form_of, settings_of
 from tasks.ages import spoken
+from tasks.bulk.instruction import Settings
 from tasks.filters import InvalidFilter
 from tasks.models import Intervention, Task, TaskStatus
 from tasks.presence import WorkerState
@@ -27,8 +29,8 @@ class Submission:
 
     action: PageAction
     seen: dict[int, Seen]
-    reason: str = ""
-    force: bool = False
+    settings: Settings
+    form: SettingsForm
     is_confirmed: bool = False
 
     @classmethod
@@ -40,13 +42,11 @@ class Submission:
         seen = [Seen.parse(text) for text in post.getlist("only") or post.getlist("seen")]
         if len(seen) > MOST_TASKS:
             raise InvalidFilter(f"That is more than {MOST_TASKS} tasks: choose fewer, or use the command.")
-        return cls(
-            action=action,
-            seen={row.id: row for row in seen},
-            reason=post.get("reason", "").strip()[:LONGEST_REASON].replace("\0", ""),
-            force="force" in post,
-            is_confirmed="confirmed" in post,
-        )
+        form = form_of(action.fields, post)
+        form.is_valid()
+        settings = settings_of(form, reason_of(post), force="force" in post)
+        seen_by_id = {row.id: row for row in seen}
+        return cls(action, seen_by_id, settings, form, is_confirmed="confirmed" in post)
 
     @property
     def versions(self) -> dict[int, int]:
@@ -54,11 +54,14 @@ class Submission:
 
     def fault(self) -> str:
         """Why it cannot be carried out as it stands, or an empty text."""
-        if self.force and not self.reason:
-            return _("Taking a task from a live worker needs a reason, which the audit keeps.")
-        if self.action.needs_reason and not self.reason:
-            return _("This needs a reason, which the audit keeps.")
-        return ""
+        if self.form.errors:
+            return _("Correct what is marked below.")
+        return self.action.fault(self.settings)
+
+
+def reason_of(post: QueryDict) -> str:
+    """The person's own words, cut to what the audit keeps."""
+    return post.get("reason", "").strip()[:LONGEST_REASON].replace("\0", "")
 
 
 @dataclass(frozen=True)

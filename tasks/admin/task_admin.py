@@ -1,31 +1,30 @@
 """The pages of the tasks: the list, one task, and what a person may do to them."""
 
+from dataclasses import replace
 from typing import Any
 
 from django.contrib import admin, messages
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
-from django.utils.http import url_has_allowed_host_and_scheme
+from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 from django.views.decorators.http import require_POST
 
 from tasks.admin import pages, rights
-from tasks.admin.listing import ListFilter, Place
+from tasks.admin.bulk_views import BulkViews
+from tasks.admin.listing import ListFilter, Place, known_queues
 from tasks.admin.page_actions import PAGE_ACTIONS, Outcome, PageAction
 from tasks.admin.submission import Preview, Submission, preview, was_done_by
+from tasks.admin.task_pages import VIEW
 from tasks.audit import Who
 from tasks.filters import InvalidFilter
 from tasks.models import Task
 
-VIEW = "tasks.view_task"
-LIST = "admin:tasks_task_changelist"
 MOST_TOLD = 10  # refusals told one by one after an action; the rest by number
 
 
 @admin.register(Task)
-class TaskAdmin(admin.ModelAdmin):
+class TaskAdmin(BulkViews):
     """See and repair tasks. Rows are made by programs and changed by `tasks.actions`, so there is no form for them."""
 
     def get_urls(self) -> list[URLPattern]:
@@ -33,6 +32,7 @@ class TaskAdmin(admin.ModelAdmin):
         return [
             path("", view(self.changelist_view), name="tasks_task_changelist"),
             path("do/<slug:name>/", view(self.action_view), name="tasks_task_action"),
+            *self.bulk_urls(),
             path("<int:task_id>/", view(self.detail_view), name="tasks_task_change"),
         ]
 
@@ -52,8 +52,8 @@ class TaskAdmin(admin.ModelAdmin):
             chosen, place = ListFilter.from_params(request.GET), Place.from_params(request.GET)
         except InvalidFilter as error:
             context = {"fault": str(error), **pages.filter_context(ListFilter())}
-            return self._page(request, "change_list.html", _("Tasks"), context, status=400)
-        return self._page(request, "change_list.html", _("Tasks"), pages.list_context(chosen, place, request.user))
+            return self.page(request, "change_list.html", _("Tasks"), context, status=400)
+        return self.page(request, "change_list.html", _("Tasks"), pages.list_context(chosen, place, request.user))
 
     def detail_view(self, request: HttpRequest, task_id: int) -> HttpResponse:
         """One task, read only."""
@@ -61,7 +61,7 @@ class TaskAdmin(admin.ModelAdmin):
         task = Task.objects.filter(pk=task_id).first()
         if task is None:
             raise Http404(_("There is no task #%(id)d: it was pruned, or the id is wrong.") % {"id": task_id})
-        return self._page(request, "detail.html", f"#{task.pk}", pages.detail_context(task, request.user))
+        return self.page(request, "detail.html", f"#{task.pk}", pages.detail_context(task, request.user))
 
     def action_view(self, request: HttpRequest, name: str) -> HttpResponse:
         """What a button posts to: first the preview, then, confirmed, the action itself."""
@@ -76,16 +76,16 @@ class TaskAdmin(admin.ModelAdmin):
         try:
             submission = Submission.from_post(action, request.POST)
         except InvalidFilter as error:
-            return self._rejected(request, str(error))
+            return self.rejected(request, str(error))
         if not submission.seen:
-            return self._rejected(request, _("Nothing is selected: tick the tasks first."))
+            return self.rejected(request, _("Nothing is selected: tick the tasks first."))
         who = rights.who(request.user)
         found = preview(submission)
         if found.changes and was_done_by(who.actor, submission, found.changes):
             return self._answer(request, action, Outcome(done=list(submission.seen)))
         if found.changes or not submission.is_confirmed or submission.fault():
             return self._preview(request, submission, found, who)
-        outcome = action.perform(submission.versions, who, reason=submission.reason, force=submission.force)
+        outcome = action.perform(submission.versions, who, submission.settings)
         if outcome.changed:
             return self._preview(request, submission, preview(submission), who)
         return self._answer(request, action, outcome)
@@ -93,9 +93,9 @@ class TaskAdmin(admin.ModelAdmin):
     def _preview(self, request: HttpRequest, submission: Submission, found: Preview, who: Who) -> HttpResponse:
         """What would be done to the rows as they are now; 409 when they are not as the operator saw them."""
         current = {row.task.pk: row.task.version for row in found.rows}
-        rehearsal = submission.action.perform(
-            current, who, reason=submission.reason or _("rehearsal"), force=submission.force, dry_run=True
-        )
+        settings = submission.settings
+        rehearsed = replace(settings, reason=settings.reason or _("rehearsal"))
+        rehearsal = submission.action.perform(current, who, rehearsed, dry_run=True)
         fault = submission.fault() if submission.is_confirmed and not found.changes else ""
         context = {
             "submission": submission,
@@ -103,35 +103,18 @@ class TaskAdmin(admin.ModelAdmin):
             "preview": found,
             "rehearsal": rehearsal,
             "fault": fault,
-            "next": self._next(request),
-            "command": submission.action.command(sorted(current), reason=submission.reason, force=submission.force),
+            "next": self.next_page(request),
+            "command": submission.action.command(sorted(current), settings),
+            "queues": known_queues() if submission.action.fields else [],
         }
         status = 409 if found.changes else 400 if fault else 200
-        return self._page(request, "confirm.html", str(submission.action.label), context, status=status)
+        return self.page(request, "confirm.html", str(submission.action.label), context, status=status)
 
     def _answer(self, request: HttpRequest, action: PageAction, outcome: Outcome) -> HttpResponse:
         """Back to where the button was, saying what was done and what was not."""
         for level, text in told(action, outcome):
             messages.add_message(request, level, text)
-        return HttpResponseRedirect(self._next(request))
-
-    def _rejected(self, request: HttpRequest, reason: str) -> HttpResponse:
-        messages.error(request, reason)
-        return HttpResponseRedirect(self._next(request))
-
-    def _next(self, request: HttpRequest) -> str:
-        """The page that the button stood on, filter and all; the list unless it is one of the operators' pages."""
-        wanted, pages_of_operators = request.POST.get("next", ""), reverse("admin:index") + "ops/"
-        is_ours = wanted.startswith((reverse(LIST), pages_of_operators))
-        if is_ours and url_has_allowed_host_and_scheme(wanted, allowed_hosts=None):
-            return wanted
-        return reverse(LIST)
-
-    def _page(
-        self, request: HttpRequest, template: str, title: str, context: dict[str, Any], status: int = 200
-    ) -> TemplateResponse:
-        common = {**self.admin_site.each_context(request), "title": title, "opts": self.opts}
-        return TemplateResponse(request, f"admin/tasks/task/{template}", {**common, **context}, status=status)
+        return HttpResponseRedirect(self.next_page(request))
 
 
 def told(action: PageAction, outcome: Outcome) -> list[tuple[int, str]]:

@@ -28,6 +28,11 @@ class Tally:
     counted_down_to: int = 0
 
     @property
+    def statuses(self) -> list[tuple[str, int]]:
+        """Each status with its number, the largest first."""
+        return self.by_status.most_common()
+
+    @property
     def number(self) -> int:
         return self.by_status.total()
 

@@ -113,7 +113,7 @@ def test_who_may_not_act_reads_which_right_is_missing_and_who_has_it(viewer):
     text = page_of(viewer, rows.failed())
     assert "You lack the right tasks.requeue_task (“Can run tasks again”)." in text
     assert "Groups that have it: Lock administrators, Operators." in text
-    assert text.count("disabled") == 2
+    assert text.count("disabled") == 3
 
 
 def test_the_audit_of_the_task_is_shown(viewer):

@@ -1,0 +1,62 @@
+"""The form of what an action is to set, with the same checks and the same words as the options of the commands."""
+
+from argparse import ArgumentTypeError
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, replace
+from datetime import datetime
+from typing import Any
+
+from django import forms
+from django.utils.translation import gettext_lazy as _
+
+from tasks.bulk.instruction import Settings
+from tasks.commands import types
+
+LONGEST_SPREAD_MINUTES = 7 * 24 * 60
+
+
+def checked(parse: Callable[[str], Any], written: str) -> Any:
+    """The value as a command reads it, None for an empty field. Raises ValidationError with the command's sentence."""
+    if not written.strip():
+        return None
+    try:
+        return parse(written.strip())
+    except ArgumentTypeError as error:
+        raise forms.ValidationError(str(error)) from error
+
+
+class SettingsForm(forms.Form):
+    """Every field that an action may ask for; `form_of` leaves those of one action."""
+
+    queue_name = forms.CharField(label=_("Queue"), required=False, widget=forms.TextInput(attrs={"list": "queues"}))
+    priority = forms.CharField(label=_("Priority, -100 to 100; 100 runs first"), required=False)
+    run_after = forms.CharField(label=_("Not before, like 2030-01-31T03:00:00+02:00"), required=False)
+    spread_minutes = forms.IntegerField(
+        label=_("Spread evenly over so many minutes; empty: all at once"),
+        required=False,
+        min_value=1,
+        max_value=LONGEST_SPREAD_MINUTES,
+    )
+
+    def clean_queue_name(self) -> str | None:
+        return checked(types.name, self.cleaned_data["queue_name"])
+
+    def clean_priority(self) -> int | None:
+        return checked(types.priority, self.cleaned_data["priority"])
+
+    def clean_run_after(self) -> datetime | None:
+        return checked(types.moment, self.cleaned_data["run_after"])
+
+
+def form_of(names: Iterable[str], data: Mapping[str, Any]) -> SettingsForm:
+    """The form with these fields alone, filled in from what was sent."""
+    form = SettingsForm(data, auto_id="set-%s")
+    for name in set(form.fields) - set(names):
+        del form.fields[name]
+    return form
+
+
+def settings_of(form: SettingsForm, reason: str, *, force: bool) -> Settings:
+    """What the form says, as far as it can be read."""
+    known = {field.name for field in fields(Settings)} & set(getattr(form, "cleaned_data", {}))
+    return replace(Settings(reason=reason, force=force), **{name: form.cleaned_data[name] for name in known})

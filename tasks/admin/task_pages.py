@@ -1,0 +1,35 @@
+"""What the pages of the tasks have in common: the frame, the way back, and a refusal that is told there."""
+
+from typing import Any
+
+from django.contrib import admin, messages
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils.http import url_has_allowed_host_and_scheme
+
+VIEW = "tasks.view_task"
+LIST = "admin:tasks_task_changelist"
+
+
+class TaskPages(admin.ModelAdmin):
+    """The base of the parts of `TaskAdmin`."""
+
+    def next_page(self, request: HttpRequest) -> str:
+        """The page that the button stood on, filter and all; the list unless it is one of the operators' pages."""
+        wanted, pages_of_operators = request.POST.get("next", ""), reverse("admin:index") + "ops/"
+        is_ours = wanted.startswith((reverse(LIST), pages_of_operators))
+        if is_ours and url_has_allowed_host_and_scheme(wanted, allowed_hosts=None):
+            return wanted
+        return reverse(LIST)
+
+    def rejected(self, request: HttpRequest, reason: str) -> HttpResponse:
+        """Back, with the reason why nothing was done."""
+        messages.error(request, reason)
+        return HttpResponseRedirect(self.next_page(request))
+
+    def page(
+        self, request: HttpRequest, template: str, title: str, context: dict[str, Any], status: int = 200
+    ) -> TemplateResponse:
+        common = {**self.admin_site.each_context(request), "title": title, "opts": self.opts}
+        return TemplateResponse(request, f"admin/tasks/task/{template}", {**common, **context}, status=status)
