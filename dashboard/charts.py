@@ -81,12 +81,10 @@ def throughput_summary(slots: Sequence[Slot], span: Span, most: int) -> str:
         "failed": sum(slot.failed for slot in slots),
     }
     if not most:
-        return _("Nothing finished in the last %(span)s.") % told
+        return _("%(span)s: nothing finished.") % told
     busiest = max(slots, key=lambda slot: slot.completed + slot.failed)
     told |= {"most": most, "time": f"{busiest.at:%Y-%m-%d %H:%M} UTC"}
-    sentence = _(
-        "In the last %(span)s, %(completed)d attempts completed and %(failed)d failed; most at %(time)s: %(most)d."
-    )
+    sentence = _("%(span)s: %(completed)d attempts completed and %(failed)d failed; most from %(time)s: %(most)d.")
     return sentence % told
 
 
@@ -133,9 +131,9 @@ def latency_summary(slots: Sequence[Slot], span: Span) -> str:
         "run": worst(slot.run_slow for slot in slots),
     }
     if not any(slot.completed for slot in slots):
-        return _("Nothing was completed in the last %(span)s.") % told
+        return _("%(span)s: nothing was completed.") % told
     sentence = _(
-        "In the last %(span)s, 95 of 100 tasks waited for at most %(wait)s and ran for at most %(run)s, at the worst."
+        "%(span)s: in the worst stretch, 95 of 100 tasks waited for at most %(wait)s, and ran for at most %(run)s."
     )
     return sentence % told
 

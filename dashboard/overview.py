@@ -10,7 +10,7 @@ from django.db import OperationalError
 
 from dashboard import inbox, links
 from dashboard.attention.failures import Group, latest_failures
-from dashboard.attention.queues import LATE_SECONDS, now, numbers
+from dashboard.attention.queues import LATE_SECONDS, numbers
 from dashboard.inbox import Inbox, is_too_slow
 from tasks.panels import Figure, Look
 from tasks.stats import Numbers, QueueNumbers
@@ -98,18 +98,13 @@ def gather(look: Look, user: Any) -> Overview:
     found = told(look, numbers) if user.has_perm(SEE_TASKS) else None
     rows = None if found is None else queue_rows(found)
     return Overview(
-        now=now_of(look),
+        now=look.now,
         inbox=inbox.gather(look, user),
         figures=inbox.figures(look, user),
         queues=None if rows is None else rows[:QUEUES_SHOWN],
         failures=told(look, latest_failures) if user.has_perm(SEE_TASKS) else None,
         hidden_queues=max(0, len(rows or ()) - QUEUES_SHOWN),
     )
-
-
-def now_of(look: Look) -> datetime:
-    """The database's clock at this look."""
-    return look.once(now)
 
 
 def queue_rows(found: Numbers) -> list[QueueRow]:

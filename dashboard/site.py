@@ -1,5 +1,6 @@
 """Our AdminSite: the stock admin under one row of links to the pages that operators use."""
 
+from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -7,26 +8,27 @@ from django.contrib.admin import AdminSite
 from django.http import HttpRequest
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, URLResolver, path, reverse
-from django.utils.functional import Promise
+from django.utils.functional import Promise, SimpleLazyObject
 from django.utils.translation import gettext_lazy as _
 
 
 class Page(NamedTuple):
     """One link of the navigation: its words, the name of its address, the right that opens it (none: any login), and
-    the key that opens it after `g`.
+    the key that opens it after `g`, and which number of `dashboard.counts` stands beside it.
     """
 
     label: Promise
     url_name: str
     permission: str = ""
     key: str = ""
+    number: str = ""
 
 
 PAGES = (
     Page(_("Overview"), "admin:index", "", "o"),
-    Page(_("Stuck"), "admin:ops_stale", "tasks.view_task", "s"),
+    Page(_("Stuck"), "admin:ops_stale", "tasks.view_task", "s", "stuck"),
     Page(_("Tasks"), "admin:tasks_task_changelist", "tasks.view_task", "t"),
-    Page(_("Database locks"), "admin:ops_locks", "dashboard.view_backend", "d"),
+    Page(_("Database locks"), "admin:ops_locks", "dashboard.view_backend", "d", "blocked"),
     Page(_("Orders"), "admin:orders_order_changelist", "orders.view_order", "r"),
     Page(_("Accounts"), "admin:orders_account_changelist", "orders.view_account", "b"),
     Page(_("Queues"), "admin:tasks_queue_changelist", "tasks.view_queue", "q"),
@@ -58,15 +60,23 @@ class RowlockAdminSite(AdminSite):
         return overview.overview(request)
 
     def each_context(self, request: HttpRequest) -> dict[str, Any]:
-        """The stock context with `navigation`: label, url, key and whether it is the page in hand."""
-        return {**super().each_context(request), "navigation": self.navigation(request)}
+        """The stock context with `navigation`: label, url, key and whether it is the page in hand.
+
+        A panel that refreshes itself has none, so that its numbers are not asked for.
+        """
+        return {**super().each_context(request), "navigation": SimpleLazyObject(partial(self.navigation, request))}
 
     def navigation(self, request: HttpRequest) -> list[dict[str, Any]]:
         """The pages that this person may open."""
+        from dashboard import counts
+
+        pages = [page for page in PAGES if not page.permission or request.user.has_perm(page.permission)]
+        numbers = counts.of(request) if any(page.number for page in pages) else None
         links = []
-        for page in PAGES:
-            if not page.permission or request.user.has_perm(page.permission):
-                url = reverse(page.url_name)
-                here = request.path == url or (bool(page.permission) and request.path.startswith(url))
-                links.append({"label": page.label, "url": url, "key": page.key, "is_current": here})
+        for page in pages:
+            url = reverse(page.url_name)
+            here = request.path == url or (bool(page.permission) and request.path.startswith(url))
+            found = getattr(numbers, page.number) if page.number else 0
+            label = f"{page.label} ({found})" if found else page.label
+            links.append({"label": label, "url": url, "key": page.key, "is_current": here})
         return links

@@ -42,13 +42,18 @@ class Span:
     slots: int
     seconds: float
 
+    @property
+    def clock(self) -> str:
+        """How its times are written, for `strftime`."""
+        return "%H:%M" if self.step * self.slots <= timedelta(hours=1) else "%m-%d %H:%M"
+
 
 SPANS = {
     span.key: span
     for span in (
-        Span("1h", _("1 hour"), timedelta(minutes=1), 60, 5),
-        Span("24h", _("24 hours"), timedelta(minutes=30), 48, 60),
-        Span("7d", _("7 days"), timedelta(hours=2), 84, 300),
+        Span("1h", _("Last hour"), timedelta(minutes=1), 60, 5),
+        Span("24h", _("Last 24 hours"), timedelta(minutes=30), 48, 60),
+        Span("7d", _("Last 7 days"), timedelta(hours=2), 84, 300),
     )
 }
 

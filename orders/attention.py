@@ -25,6 +25,13 @@ class Unknown(NamedTuple):
     since: datetime | None
 
 
+class Emails(NamedTuple):
+    """How the e-mails of shipped orders stand."""
+
+    to_mail: int
+    unknown: Unknown
+
+
 def to_mail() -> int:
     """Shipped orders whose e-mail may be sent now, counted up to the cap."""
     return Order.objects.to_mail().order_by()[:COUNT_CAP].count()
@@ -36,10 +43,15 @@ def unknown() -> Unknown:
     return Unknown(**first.aggregate(number=Count("pk"), since=Min("email_since")))
 
 
+def emails() -> Emails:
+    """Both, as one question of a look."""
+    return Emails(to_mail(), unknown())
+
+
 @panels.attention
 def unknown_fate(look: Look) -> Iterator[Line]:
     """One line for all of them: a person decides about each."""
-    found = look.once(unknown)
+    found = look.once(emails).unknown
     if not found.number:
         return
     text = ngettext(
@@ -62,9 +74,10 @@ def unknown_fate(look: Look) -> Iterator[Line]:
 @panels.figures
 def figures(look: Look) -> Iterator[Figure]:
     """Orders to mail, and those of unknown fate."""
-    waiting, lost = look.once(to_mail), look.once(unknown).number
-    yield Figure(_("Orders to mail"), capped(waiting), orders(), permission=SEE)
-    yield Figure(_("E-mails unknown"), capped(lost), orders(email_state="unknown"), "", lost > 0, SEE)
+    found = look.once(emails)
+    lost = orders(email_state="unknown")
+    yield Figure(_("Orders to mail"), capped(found.to_mail), orders(), permission=SEE)
+    yield Figure(_("E-mails unknown"), capped(found.unknown.number), lost, "", found.unknown.number > 0, SEE)
 
 
 def orders(**filters: str) -> str:

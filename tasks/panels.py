@@ -28,11 +28,13 @@ T = TypeVar("T")
 LONGEST_KEY = 300
 
 # The first page must open while a migration holds a table: what cannot be told soon is left out, and said to be.
-PATIENCE = "SELECT set_config('lock_timeout', '300ms', true), set_config('statement_timeout', '2s', true)"
+PATIENCE = """
+SELECT clock_timestamp(), set_config('lock_timeout', '300ms', true), set_config('statement_timeout', '2s', true)
+"""
 
 
 class Severity(IntEnum):
-    """How urgent a line is, worst first. A NOTICE goes by itself and is never red."""
+    """How urgent a line is, worst first. The first two are red: a person must act. A NOTICE goes by itself."""
 
     STOPPED = 1  # work waits and nothing will take it
     LOSING = 2  # work has failed, or waits for a person's decision
@@ -69,7 +71,7 @@ class Line:
     @property
     def is_red(self) -> bool:
         """Whether a person must act."""
-        return self.severity < Severity.NOTICE
+        return self.severity < Severity.SLOW
 
     @property
     def id(self) -> str:
@@ -106,6 +108,21 @@ class Look:
     began: float = field(default_factory=time.monotonic)
     _answers: dict[Callable[[], Any], Any] = field(default_factory=dict, repr=False)
     _lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
+    _now: datetime | None = None
+
+    @property
+    def now(self) -> datetime:
+        """The database's clock when this look's first question was asked."""
+        with self._lock:
+            if self._now is None:
+                self.once(nothing)
+            assert self._now is not None
+            return self._now
+
+    def knows(self, ask: Callable[[], Any]) -> bool:
+        """Whether this question has been answered already."""
+        with self._lock:
+            return ask in self._answers and not isinstance(self._answers[ask], DatabaseError)
 
     def once(self, ask: Callable[[], T]) -> T:
         """The answer of `ask` in this look; a DatabaseError of it is raised again for everybody."""
@@ -117,22 +134,27 @@ class Look:
             raise answer
         return answer
 
-    @staticmethod
-    def _ask(ask: Callable[[], T]) -> "T | DatabaseError":
+    def _ask(self, ask: Callable[[], T]) -> "T | DatabaseError":
         try:
-            with short_patience():
+            with short_patience() as now:
+                self._now = self._now or now
                 return ask()
         except DatabaseError as error:
             return error
 
 
 @contextmanager
-def short_patience() -> Iterator[None]:
-    """A transaction whose statements give up soon."""
+def short_patience() -> Iterator[datetime]:
+    """A transaction whose statements give up soon; gives the database's clock."""
     with transaction.atomic():
         with connection.cursor() as cursor:
             cursor.execute(PATIENCE)
-        yield
+            now: datetime = cursor.fetchone()[0]
+        yield now
+
+
+def nothing() -> None:
+    """The question of who only wants to know the time."""
 
 
 AttentionSource = Callable[[Look], Iterable[Line]]

@@ -3,14 +3,12 @@
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
-from django.db import connection
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from dashboard import links
 from tasks import panels, stats
 from tasks.ages import spoken
-from tasks.database import fetch
 from tasks.panels import Figure, Line, Look, Severity, Step
 from tasks.presence import Life, WorkerState
 from tasks.stats import GONE, Numbers, QueueNumbers
@@ -20,14 +18,6 @@ LATE_SECONDS = 300  # a due task that waits longer is too old
 # A living worker takes back the tasks of dead ones within about a second; what lies longer needs a look.
 RECOVERY_SECONDS = 10
 COUNT_CAP = 50_000  # counts of a page that asks every two seconds
-
-NOW = "SELECT clock_timestamp() AS now"
-
-
-def now() -> datetime:
-    """The database's clock."""
-    at: datetime = fetch(connection, NOW)[0]["now"]
-    return at
 
 
 def numbers() -> Numbers:
@@ -41,9 +31,9 @@ def unserved(look: Look) -> Iterator[Line]:
     found = look.once(numbers)
     waiting = [queue for queue in found.queues if queue.ready and not queue.paused and not found.servers(queue.name)]
     if any(worker.is_alive for worker in found.workers):
-        yield from (unserved_line(queue, look.once(now)) for queue in waiting)
+        yield from (unserved_line(queue, look.now) for queue in waiting)
     elif waiting:
-        yield no_worker_line(waiting, look.once(now))
+        yield no_worker_line(waiting, look.now)
 
 
 def unserved_line(queue: QueueNumbers, at: datetime) -> Line:
@@ -83,7 +73,7 @@ def late(look: Look) -> Iterator[Line]:
     found = look.once(numbers)
     for queue in found.queues:
         if (queue.oldest_ready_seconds or 0) > LATE_SECONDS and not queue.paused and found.servers(queue.name):
-            yield late_line(queue, look.once(now))
+            yield late_line(queue, look.now)
 
 
 def late_line(queue: QueueNumbers, at: datetime) -> Line:
@@ -108,7 +98,7 @@ def stale(look: Look) -> Iterator[Line]:
     found = look.once(numbers)
     has_sweeper = any(worker.is_alive for worker in found.workers)
     for queue in found.queues:
-        if queue.stale and (queue.asks_a_person or not has_sweeper or is_left(queue, look.once(now))):
+        if queue.stale and (queue.asks_a_person or not has_sweeper or is_left(queue, look.now)):
             yield stale_line(queue, has_sweeper=has_sweeper)
 
 
@@ -146,7 +136,7 @@ def restarted(look: Look) -> Iterator[Line]:
     back = [worker for worker in look.once(numbers).workers if worker.life is Life.RESTARTED]
     if not back:
         return
-    at = look.once(now)
+    at = look.now
     left = max(remaining_seconds(worker) for worker in back)
     text = ngettext(
         "The database restarted; recovery waits until %(time)s for %(number)d worker to come back.",

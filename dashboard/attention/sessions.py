@@ -8,7 +8,6 @@ from django.utils.translation import ngettext
 
 from dashboard import activity, links
 from dashboard.activity import Node, Session
-from dashboard.attention.queues import now
 from tasks import panels
 from tasks.ages import spoken
 from tasks.panels import Figure, Line, Look, Severity, Step
@@ -41,7 +40,7 @@ def blocked_line(look: Look, root: Node, waited: float) -> Line:
         text=text % told,
         severity=Severity.STOPPED,
         why=transaction_of(root.session),
-        since=look.once(now) - timedelta(seconds=waited),
+        since=look.now - timedelta(seconds=waited),
         size=root.victims,
         step=Step(_("See the chain"), chain_of(root.session), command("show_locks", "--tree")),
         permission=SEE,
@@ -80,7 +79,7 @@ def open_line(look: Look, session: Session) -> Line:
         text=_("A transaction has been open for %(age)s: %(who)s.") % {"age": spoken(age), "who": who(session)},
         severity=Severity.SLOW,
         why=_("It keeps its locks, and dead rows from being cleaned up in every table."),
-        since=look.once(now) - timedelta(seconds=age),
+        since=look.now - timedelta(seconds=age),
         step=Step(_("See the session"), chain_of(session, "session"), command("show_locks")),
         permission=SEE,
     )

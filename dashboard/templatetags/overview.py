@@ -25,9 +25,9 @@ def seconds(value: float | None) -> str:
 
 
 @register.filter
-def utc(at: datetime) -> str:
-    """A time of a chart, to the minute."""
-    return f"{at.astimezone(UTC):%m-%d %H:%M}"
+def utc(at: datetime, clock: str) -> str:
+    """A time of a chart, in UTC, as its span writes times."""
+    return at.astimezone(UTC).strftime(clock)
 
 
 @register.filter

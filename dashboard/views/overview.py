@@ -135,7 +135,7 @@ def answer(request: HttpRequest, line: Line | None, *, fault: str = "", status: 
     context = {
         "title": _("Acknowledge"),
         "line": line,
-        "now": page.now_of(shared_look.of(request)),
+        "now": shared_look.of(request).now,
         "fault": fault,
         "choices": LASTS.values(),
         "cannot_acknowledge": missing(request.user, ACKNOWLEDGE),
