@@ -33,3 +33,10 @@ def pre_fork(server: Any, worker: Any) -> None:
 
     if settings.configured:
         connections.close_all()
+
+
+def post_worker_init(worker: Any) -> None:
+    """After the fork, which no thread survives: one process of all keeps the history of locks."""
+    from dashboard.sampling import SamplingThread
+
+    SamplingThread().start()

@@ -136,14 +136,23 @@ class History(NamedTuple):
 
 
 # Workers come last: the rows that named them may just have gone.
-HISTORY = (
+HISTORY = [
     History("attempts", "tasks_attempt", PRUNE_ATTEMPTS),
     History("refused_writes", "tasks_refusedwrite", PRUNE_REFUSED_WRITES),
     History("throughput", "tasks_throughput", PRUNE_THROUGHPUT),
     History("command_runs", "tasks_commandrun", PRUNE_COMMAND_RUNS),
     History("locks", "tasks_lock", PRUNE_LOCKS),
     History("workers", "tasks_worker", PRUNE_WORKERS),
-)
+]
+
+
+def register_history(*histories: History) -> None:
+    """Have `prune_history` shorten tables of another app too; called once, from its AppConfig.ready().
+
+    A statement is given `age`, `after` (the id where the last window ended) and `window` (rows), and returns `last_id`,
+    `deleted`, and `is_old`: whether the next window may hold something old.
+    """
+    HISTORY[:0] = [history for history in histories if history not in HISTORY]
 
 
 def prune_tasks(

@@ -10,8 +10,8 @@ from tasks.commands.output import counted, said
 class Command(OperatorCommand):
     help = (
         "Delete history of some age: attempts of finished tasks, refused writes, throughput per minute, finished runs "
-        "of commands, names of locks that nobody has held since, and stopped workers that no row names any more. The "
-        "audit is never deleted."
+        "of commands, names of locks that nobody has held since, stopped workers that no row names any more, and the "
+        "history of who blocked whom. The audit is never deleted."
     )
 
     def add_options(self, parser: CommandParser) -> None:

@@ -1,0 +1,143 @@
+"""One sample of who waits for whom, kept in the lock history, and the count of deadlocks beside it.
+
+A wait is one row however often it is sampled: later samples only move its end. Each session that waits has one row for
+its wait, naming the blocker under which the tree shows it, so that fifty in a queue are fifty rows and not 1225, and
+the tree of any past moment can be drawn from them. What waited for less than the time between two samples may be
+missing.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from typing import Any
+
+from dashboard import activity
+from dashboard.behind import RunningTask, running_tasks
+from dashboard.limits import limited
+from dashboard.sessions import Session
+from dashboard.tree import Node
+from tasks.database import Connection, fetch
+
+QUERY_LENGTH = 300
+MOST_WAITS = 200  # of one sample
+
+# All that is asked on a quiet night, once every few seconds.
+GLANCE = """
+SELECT deadlocks, EXISTS (
+    SELECT FROM pg_stat_activity
+    WHERE datname = current_database() AND (wait_event_type = 'Lock' OR backend_type IS NULL)
+) OR EXISTS (SELECT FROM tasks_lockwaiter) AS is_somebody_waiting
+FROM pg_stat_database WHERE datname = current_database()
+"""
+
+# Neither clock nor restart may leave a wait that ends before it begins: the index on its time would refuse it.
+KEEP = """
+INSERT INTO dashboard_lockwait (
+    pair, waiting_since, locktype, mode, target, blocked_pid, blocked_who, blocked_task, blocked_query,
+    blocker_pid, blocker_who, blocker_task, blocker_state, blocker_query, blocker_since
+)
+SELECT pair, least(waiting_since, statement_timestamp()), locktype, mode, target, blocked_pid, blocked_who,
+    blocked_task, blocked_query, blocker_pid, blocker_who, blocker_task, blocker_state, blocker_query, blocker_since
+FROM jsonb_to_recordset(%(waits)s::jsonb) AS wait (
+    pair text, waiting_since timestamptz, locktype text, mode text, target text,
+    blocked_pid int, blocked_who text, blocked_task bigint, blocked_query text,
+    blocker_pid int, blocker_who text, blocker_task bigint, blocker_state text, blocker_query text,
+    blocker_since timestamptz
+)
+ON CONFLICT (pair) DO UPDATE SET
+    last_seen = greatest(dashboard_lockwait.waiting_since, statement_timestamp()),
+    target = excluded.target, blocker_state = excluded.blocker_state, blocker_query = excluded.blocker_query,
+    blocked_task = coalesce(excluded.blocked_task, dashboard_lockwait.blocked_task),
+    blocker_task = coalesce(excluded.blocker_task, dashboard_lockwait.blocker_task)
+"""
+
+# The counter starts again when the statistics are reset; then all that it says is new.
+COUNT_DEADLOCKS = """
+INSERT INTO dashboard_deadlocks (number, total)
+SELECT CASE WHEN latest.total IS NULL THEN 0
+            WHEN latest.total > %(total)s::bigint THEN %(total)s::bigint
+            ELSE %(total)s::bigint - latest.total END, %(total)s::bigint
+FROM (VALUES (1)) AS one LEFT JOIN (SELECT total FROM dashboard_deadlocks ORDER BY id DESC LIMIT 1) AS latest ON true
+WHERE latest.total IS DISTINCT FROM %(total)s::bigint
+"""
+
+
+class Sampler:
+    """Takes samples over one connection; remembers the count of deadlocks that it wrote last."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.deadlocks: int | None = None
+
+    def sample(self) -> int:
+        """Keep what waits at this moment; how many waits. Raises psycopg.Error, or Django's DatabaseError."""
+        with limited(self.connection):
+            [glance] = fetch(self.connection, GLANCE)
+            if glance["deadlocks"] != self.deadlocks:
+                self._execute(COUNT_DEADLOCKS, {"total": glance["deadlocks"]})
+                self.deadlocks = glance["deadlocks"]
+            return self._keep_waits() if glance["is_somebody_waiting"] else 0
+
+    def _keep_waits(self) -> int:
+        seen = activity.look(self.connection)
+        pairs = list(waits(seen.roots))[:MOST_WAITS]
+        sessions = [session for blocker, node in pairs for session in (blocker, node.session)]
+        tasks = running_tasks(sessions, self.connection)
+        if pairs:
+            rows = [row_of(blocker, node, tasks) for blocker, node in pairs]
+            self._execute(KEEP, {"waits": json.dumps(rows, default=str)})
+        return len(pairs)
+
+    def _execute(self, statement: str, params: dict[str, Any]) -> None:
+        with self.connection.cursor() as cursor:
+            cursor.execute(statement, params)
+
+
+def waits(roots: Iterable[Node]) -> Iterator[tuple[Session, Node]]:
+    """Every wait of the tree whose begin is known, with the session above it; those nearest to a root first."""
+    level = list(roots)
+    while level:
+        for above in level:
+            for node in above.blocked:
+                if node.waits_for and node.waits_for.since:
+                    yield above.session, node
+        level = [node for above in level for node in above.blocked]
+
+
+def row_of(blocker: Session, node: Node, tasks: dict[str, RunningTask]) -> dict[str, Any]:
+    """One wait as the history keeps it."""
+    lock, blocked = node.waits_for, node.session
+    assert lock
+    assert lock.since
+    return {
+        "pair": pair(blocked, blocker, lock.since),
+        "waiting_since": lock.since,
+        "locktype": lock.locktype,
+        "mode": lock.mode,
+        "target": lock.target,
+        "blocked_pid": blocked.pid,
+        "blocked_who": name(blocked),
+        "blocked_task": task_id(blocked, tasks),
+        "blocked_query": blocked.query[:QUERY_LENGTH],
+        "blocker_pid": blocker.pid,
+        "blocker_who": name(blocker),
+        "blocker_task": task_id(blocker, tasks),
+        "blocker_state": blocker.state or "",
+        "blocker_query": blocker.query[:QUERY_LENGTH],
+        "blocker_since": blocker.xact_start,
+    }
+
+
+def pair(blocked: Session, blocker: Session, since: datetime) -> str:
+    parts = (blocked.pid, blocked.backend_start, blocker.pid, blocker.backend_start, since)
+    return " ".join(part.isoformat() if isinstance(part, datetime) else str(part) for part in parts)
+
+
+def name(session: Session) -> str:
+    """What a page can tell its kind from later: the application's name where it has one."""
+    return session.application_name or str(session.identity)
+
+
+def task_id(session: Session, tasks: dict[str, RunningTask]) -> int | None:
+    task = tasks.get(session.identity.name) if session.identity.kind == "worker" else None
+    return task.id if task else None

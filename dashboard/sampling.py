@@ -1,0 +1,54 @@
+"""The thread that keeps the lock history: one for all processes of all web servers on a database.
+
+It runs in the web server, not in the workers' sweep: the sweep decides over life and death and must not wait for a
+look at `pg_locks`, the history is needed most when no worker is left, and the queue knows nothing of the dashboard. The
+processes elect one by an advisory lock on a session of its own, which a killed one loses at once; the others ask again
+every quarter of a minute and hold no session meanwhile.
+"""
+
+import logging
+import threading
+
+import psycopg
+
+from dashboard.sampler import Sampler
+from tasks.database import connect_directly, fetch
+
+logger = logging.getLogger(__name__)
+EVERY_SECONDS = 2.0
+ASK_AGAIN_SECONDS = 15.0
+
+ELECT = "SELECT pg_try_advisory_lock(hashtext('rowlock:sampler'), hashtext(current_schema())) AS elected"
+
+
+class SamplingThread(threading.Thread):
+    """Samples whenever this process is the elected one, until stopped."""
+
+    def __init__(self, every_seconds: float = EVERY_SECONDS, ask_again_seconds: float = ASK_AGAIN_SECONDS) -> None:
+        super().__init__(name="lock history", daemon=True)
+        self.every_seconds = every_seconds
+        self.ask_again_seconds = ask_again_seconds
+        self.stopping = threading.Event()
+
+    def run(self) -> None:
+        """A database that is away, is not migrated yet or is too slow to answer is asked again later."""
+        while not self.stopping.is_set():
+            try:
+                self.serve()
+            except psycopg.Error as error:
+                logger.warning("the lock history pauses: %s", str(error).strip().partition("\n")[0])
+            self.stopping.wait(self.ask_again_seconds)
+
+    def serve(self) -> None:
+        """Sample for as long as the session lasts; return at once when another process does. Raises psycopg.Error."""
+        with connect_directly("rowlock:web:sampler", connect_timeout=5) as connection:
+            if not fetch(connection, ELECT)[0]["elected"]:
+                return
+            sampler = Sampler(connection)
+            while not self.stopping.is_set():
+                sampler.sample()
+                self.stopping.wait(self.every_seconds)
+
+    def stop(self) -> None:
+        """Ask it to end after the sample at hand."""
+        self.stopping.set()

@@ -1,0 +1,268 @@
+"""The lock history: what the sampler keeps, the past that is drawn from it, and how it stays small."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from dashboard import lock_history, sampling
+from dashboard.models import Deadlocks, LockWait
+from dashboard.sampler import Sampler
+from dashboard.sampling import SamplingThread
+from orders.models import Order
+from tasks.models import Worker
+from tests.commands import run
+from tests.dashboard.scenes import LOCK_ORDER, Scene, queue_for_one_row, staged
+from tests.people import client_of
+from tests.sessions import session
+from tests.tasks import rows
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.django_db(transaction=True)
+HISTORY = "/admin/ops/locks/history/"
+NIGHT = datetime(2026, 11, 21, 3, 10, tzinfo=UTC)
+
+
+def wait(blocked: int, blocker: int, begin: datetime, end: datetime, **columns: object) -> LockWait:
+    names = {"pair": f"{blocked} {blocker} {begin}", "locktype": "transactionid", "target": "order 1042"}
+    return LockWait.objects.create(
+        blocked_pid=blocked, blocker_pid=blocker, waiting_since=begin, last_seen=end, **{**names, **columns}
+    )
+
+
+def night(minutes: float) -> datetime:
+    return NIGHT + timedelta(minutes=minutes)
+
+
+class TestSampling:
+    def test_a_wait_is_one_row_however_often_it_is_sampled(self) -> None:
+        order = Order.objects.create(customer_email="a@example.test")
+        with Scene() as scene:
+            scene.holding("psql", LOCK_ORDER, [order.pk])
+            scene.waiting("rowlock:cmd:ship", LOCK_ORDER, [order.pk])
+            sampler = Sampler(connection)
+            assert [sampler.sample(), sampler.sample()] == [1, 1]
+            row = LockWait.objects.get()
+            assert (row.blocked_pid, row.blocker_pid) == (scene.pid("rowlock:cmd:ship"), scene.pid("psql"))
+            assert (row.blocked_who, row.blocker_who) == ("rowlock:cmd:ship", "psql")
+            assert (row.target, row.blocker_state) == (f"order {order.pk}", "idle in transaction")
+            before = row.last_seen
+            sampler.sample()
+            row.refresh_from_db()
+            assert row.last_seen > before > row.waiting_since
+
+    def test_another_sampler_goes_on_with_the_same_row(self) -> None:
+        """The elected process may die in the middle of a wait."""
+        with staged():
+            assert Sampler(connection).sample() == Sampler(connection).sample() == 5
+            assert LockWait.objects.count() == 5
+
+    def test_a_queue_is_one_row_for_each_that_waits(self) -> None:
+        """Not one for each pair: each of ten waits for all before it, which would be 55."""
+        with queue_for_one_row(waiters=10, bystanders=0):
+            Sampler(connection).sample()
+            assert LockWait.objects.count() == 10
+
+    def test_a_quiet_database_costs_one_statement_and_no_row(self, django_assert_num_queries) -> None:
+        sampler = Sampler(connection)
+        sampler.sample()
+        with django_assert_num_queries(4):  # begin, limits, a glance, commit
+            assert sampler.sample() == 0
+        assert not LockWait.objects.exists()
+
+    def test_the_tasks_of_both_workers_are_kept(self) -> None:
+        order = Order.objects.create(customer_email="a@example.test")
+        tasks = {worker: rows.processing(worker).pk for worker in ("w1", "w2")}
+        for worker, task in tasks.items():
+            Worker.objects.create(id=worker, hostname="h", pid=1, current_task_id=task)
+        with Scene() as scene:
+            scene.holding("rowlock:worker:w1", LOCK_ORDER, [order.pk])
+            scene.waiting("rowlock:worker:w2", LOCK_ORDER, [order.pk])
+            Sampler(connection).sample()
+        row = LockWait.objects.get()
+        assert (row.blocker_task, row.blocked_task) == (tasks["w1"], tasks["w2"])
+
+    def test_secrets_are_not_kept(self) -> None:
+        order = Order.objects.create(customer_email="a@example.test")
+        with Scene() as scene:
+            scene.holding("psql", LOCK_ORDER, [order.pk])
+            scene.waiting("one", "SELECT 'hunter2' AS password FROM orders_order WHERE id = %s FOR UPDATE", [order.pk])
+            Sampler(connection).sample()
+        assert "hunter2" not in LockWait.objects.get().blocked_query
+
+    def test_deadlocks_are_counted_from_what_was_written_last(self) -> None:
+        sampler = Sampler(connection)
+        sampler.sample()
+        first = Deadlocks.objects.get()
+        assert first.number == 0
+        Deadlocks.objects.update(total=first.total - 3)
+        Sampler(connection).sample()
+        assert Deadlocks.objects.latest("id").number == 3
+        Deadlocks.objects.create(number=0, total=first.total + 100)
+        Sampler(connection).sample()
+        assert Deadlocks.objects.latest("id").number == first.total, "the statistics were reset"
+
+
+class TestTheThread:
+    def test_one_of_two_samples_and_the_other_takes_over(self) -> None:
+        order = Order.objects.create(customer_email="a@example.test")
+        threads = [SamplingThread(every_seconds=0.05, ask_again_seconds=0.05) for _ in range(2)]
+        with Scene() as scene:
+            scene.holding("psql", LOCK_ORDER, [order.pk])
+            scene.waiting("one", LOCK_ORDER, [order.pk])
+            for thread in threads:
+                thread.start()
+            try:
+                wait_until(LockWait.objects.exists)
+                wait_until(lambda: len(elected()) == 1)
+                [first] = elected()
+                terminate(first)
+                wait_until(lambda: elected() not in ([], [first]))
+            finally:
+                for thread in threads:
+                    thread.stop()
+                    thread.join(10)
+        assert LockWait.objects.count() == 1
+
+    def test_a_database_without_the_tables_is_asked_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sampling, "ELECT", "SELECT 1 FROM no_such_table")
+        thread = SamplingThread(every_seconds=0.01, ask_again_seconds=0.01)
+        thread.start()
+        monkeypatch.undo()
+        wait_until(lambda: bool(elected()))
+        thread.stop()
+        thread.join(10)
+
+
+def elected() -> list[int]:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT lock.pid FROM pg_locks AS lock JOIN pg_stat_activity AS session USING (pid) "
+            "WHERE application_name = 'rowlock:web:sampler' AND locktype = 'advisory' AND granted"
+        )
+        return [pid for (pid,) in cursor.fetchall()]
+
+
+def terminate(pid: int) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_terminate_backend(%s)", [pid])
+
+
+class TestLookingBack:
+    def test_the_tree_of_that_moment_is_drawn_from_the_waits_that_went_on(self) -> None:
+        wait(902, 812, night(-4), night(3), blocker_who="psql", blocker_since=night(-20))
+        wait(915, 902, night(-1), night(1), blocked_who="rowlock:cmd:transfer", locktype="tuple")
+        wait(930, 812, night(-9), night(-5))
+        wait(940, 812, night(5), night(6))
+        tree = lock_history.look_back(NIGHT, timedelta(minutes=15)).tree
+        assert [(line.node.session.pid, line.level) for line in tree] == [(812, 1), (902, 2), (915, 3)]
+        assert tree[0].node.session.transaction_seconds == 20 * 60
+        assert tree[1].node.waits_for is not None
+        assert tree[1].node.waits_for.wait_seconds == 4 * 60
+
+    def test_the_list_holds_what_overlaps_the_window(self) -> None:
+        for pid, (begin, end) in enumerate(((-30, -16), (-30, -14), (14, 20), (16, 20)), start=1):
+            wait(pid, 812, night(begin), night(end))
+        waits = lock_history.look_back(NIGHT, timedelta(minutes=15)).waits
+        assert [row.blocked_pid for row in waits] == [3, 2]
+
+    def test_it_is_paged_by_key(self) -> None:
+        made = [wait(number, 812, night(0), night(1)).pk for number in range(1, lock_history.PAGE + 4)]
+        first = lock_history.look_back(NIGHT, timedelta(minutes=5))
+        assert [row.pk for row in first.waits] == made[:2:-1]
+        second = lock_history.look_back(NIGHT, timedelta(minutes=5), before=first.before)
+        assert [row.pk for row in second.waits] == made[2::-1]
+        assert second.before is None
+
+    def test_deadlocks_of_the_window_are_summed(self) -> None:
+        for minutes, number in ((-20, 1), (-3, 2), (4, 3)):
+            Deadlocks.objects.create(at=night(minutes), number=number, total=number)
+        assert lock_history.look_back(NIGHT, timedelta(minutes=5)).deadlocks == 5
+
+    def test_an_old_moment_is_found_through_the_index(self) -> None:
+        LockWait.objects.bulk_create(
+            LockWait(
+                pair=f"{number}",
+                blocked_pid=1,
+                blocker_pid=2,
+                locktype="tuple",
+                waiting_since=night(number),
+                last_seen=night(number + 1),
+            )
+            for number in range(5000)
+        )
+        with connection.cursor() as cursor:
+            cursor.execute("ANALYZE dashboard_lockwait")
+            cursor.execute(
+                f"EXPLAIN {lock_history.WAITS}", {"since": night(10), "until": night(12), "before": None, "limit": 51}
+            )
+            plan = "\n".join(line for (line,) in cursor.fetchall())
+        assert "dashboard_lockwait_when" in plan
+        assert "Seq Scan" not in plan
+
+
+class TestThePage:
+    def test_it_shows_who_blocked_whom_at_ten_past_three(self) -> None:
+        task = rows.processing("7f")
+        wait(
+            902, 812, night(-4), night(3), blocked_who="rowlock:worker:7f", blocked_task=task.pk,
+            blocker_who="psql <b>", blocker_query="SELECT '<script>'",
+        )  # fmt: skip
+        html = client_of("Viewers").get(HISTORY, {"at": "2026-11-21T03:10", "around": "5"}).content.decode()
+        assert 'id="node-812"' in html
+        assert f"/admin/tasks/task/{task.pk}/" in html
+        assert "/admin/ops/workers/#worker-7f" in html
+        assert "order 1042" in html
+        assert "<script>'" not in html
+        assert "psql <b>" not in html
+
+    @pytest.mark.parametrize("wrong", ["yesterday", "2026-13-45T00:00", "0001-01-01T00:00", "9999-12-31T23:59"])
+    def test_a_time_that_is_none_is_said_and_replaced_by_now(self, wrong: str) -> None:
+        wait(902, 812, timezone.now() - timedelta(minutes=1), timezone.now())
+        html = client_of("Viewers").get(HISTORY, {"at": wrong, "around": "x", "before": "y"}).content.decode()
+        assert "this is now" in html
+        assert "order 1042" in html
+
+    def test_it_needs_the_right_to_see(self) -> None:
+        assert client_of().get(HISTORY).status_code == 403
+        assert Client().get(HISTORY).status_code == 302
+
+    def test_more_waits_take_no_more_statements(self) -> None:
+        client = client_of("Viewers")
+        counts = []
+        for pids in (range(1, 3), range(3, 40)):
+            for pid in pids:
+                wait(pid, 812, night(0), night(1))
+            with CaptureQueriesContext(connection) as statements:
+                client.get(HISTORY, {"at": NIGHT.isoformat()})
+            counts.append(len(statements))
+        assert counts[0] == counts[1]
+
+
+class TestPruning:
+    def test_old_waits_and_counts_go_but_for_the_latest_total(self) -> None:
+        old, young = timezone.now() - timedelta(days=8), timezone.now() - timedelta(days=1)
+        wait(1, 2, old, old)
+        wait(3, 2, old, young)
+        for _ in range(2):
+            Deadlocks.objects.create(at=old, number=1, total=1)
+        tables = run("prune_history", "--older-than", "7d", "--json").data["tables"]
+        assert (tables["lock_waits"], tables["deadlocks"]) == (1, 1)
+        assert LockWait.objects.get().blocked_pid == 3
+        assert Deadlocks.objects.count() == 1
+
+    def test_a_dry_run_keeps_all(self) -> None:
+        old = timezone.now() - timedelta(days=8)
+        wait(1, 2, old, old)
+        assert run("prune_history", "--older-than", "7d", "--json", "--dry-run").data["tables"]["lock_waits"] == 1
+        assert LockWait.objects.exists()
+
+
+def test_the_samplers_session_is_the_dashboards_own() -> None:
+    with session("rowlock:web:sampler") as own:
+        own.execute("SELECT 1")
+        outcome = run("show_locks", "--json").data["sessions"]
+    assert [row["who"] for row in outcome if row["application_name"] == "rowlock:web:sampler"] == ["sampler"]
