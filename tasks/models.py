@@ -200,6 +200,7 @@ class Worker(models.Model):
 
     class Meta:
         default_permissions = SEE_ONLY
+        permissions = [("stop_worker", _("Can ask workers to stop"))]
         indexes = [models.Index(fields=["id"], condition=Q(stopped_at__isnull=True), name="tasks_worker_unstopped")]
 
     def __str__(self) -> str:
@@ -260,7 +261,7 @@ class Epoch(models.Model):
 
 
 class Intervention(models.Model):
-    """What a person or a command changed, append-only: a trigger refuses to update or delete a row."""
+    """What a person or a command changed, append-only: triggers refuse to update, delete and truncate."""
 
     at = models.DateTimeField(db_default=StatementTimestamp())
     actor = models.TextField()
