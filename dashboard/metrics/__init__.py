@@ -1,0 +1,76 @@
+"""The numbers of `/metrics` for Prometheus: everything is read from the database, so that every process says the same.
+
+A section is one part of a scrape. One that the database does not answer in time is left out and counted in
+`rowlock_scrape_errors`, so that who waits for whom is still told while a migration holds the table of tasks.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+
+from django.db import DatabaseError, InterfaceError, OperationalError, connection
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from dashboard import shared_look
+from dashboard.metrics import queues, sessions, work
+from tasks.exceptions import RowlockError
+from tasks.panels import Look
+
+logger = logging.getLogger(__name__)
+Section = Callable[[Look], Iterable[Metric]]
+SECTIONS: dict[str, Section] = {
+    "queues": queues.depths,
+    "workers": queues.workers,
+    "finished": queues.finished,
+    "attempts": work.latest_attempts,
+    "refused_writes": work.refused_writes,
+    "commands": work.commands,
+    "named_locks": work.named_locks,
+    "orders": work.orders,
+    "sessions": sessions.sessions,
+    "lock_waits": sessions.lock_waits,
+    "deadlocks": sessions.deadlocks,
+}
+
+
+class DatabaseCollector(Collector):
+    """Every section, from one look that the other tabs and pages of this second share."""
+
+    def collect(self) -> Iterator[Metric]:
+        errors = GaugeMetricFamily(
+            "rowlock_scrape_errors", "1 for each section that the database did not answer.", labels=["section"]
+        )
+        look = shared_look.current()
+        for name, section in SECTIONS.items():
+            try:
+                found = list(section(look))
+            except (DatabaseError, RowlockError) as error:
+                if is_away(error):
+                    raise
+                logger.warning("/metrics left out its section %s: %s", name, error)
+                found = []
+                errors.add_metric([name], 1)
+            else:
+                errors.add_metric([name], 0)
+            yield from found
+        yield errors
+
+    def describe(self) -> list[Metric]:
+        """Nothing: registering must not ask the database."""
+        return []
+
+
+def is_away(error: Exception) -> bool:
+    """Whether the database itself cannot be reached: then the whole scrape fails, and Prometheus sees it as down."""
+    return isinstance(error, InterfaceError) or (isinstance(error, OperationalError) and not connection.is_usable())
+
+
+registry = CollectorRegistry(auto_describe=False)
+registry.register(DatabaseCollector())
+
+
+def exposition() -> bytes:
+    """One scrape in Prometheus' text format."""
+    return generate_latest(registry)
