@@ -16,6 +16,7 @@ from tasks.admin.listing import ListFilter, Place, known_queues
 from tasks.admin.page_actions import PAGE_ACTIONS, Outcome, PageAction
 from tasks.admin.submission import Preview, Submission, preview, was_done_by
 from tasks.admin.task_pages import VIEW
+from tasks.admin.why_views import WhyViews
 from tasks.audit import Who
 from tasks.filters import InvalidFilter
 from tasks.models import Task
@@ -24,7 +25,7 @@ MOST_TOLD = 10  # refusals told one by one after an action; the rest by number
 
 
 @admin.register(Task)
-class TaskAdmin(BulkViews):
+class TaskAdmin(BulkViews, WhyViews):
     """See and repair tasks. Rows are made by programs and changed by `tasks.actions`, so there is no form for them."""
 
     def get_urls(self) -> list[URLPattern]:
@@ -33,6 +34,7 @@ class TaskAdmin(BulkViews):
             path("", view(self.changelist_view), name="tasks_task_changelist"),
             path("do/<slug:name>/", view(self.action_view), name="tasks_task_action"),
             *self.bulk_urls(),
+            *self.why_urls(),
             path("<int:task_id>/", view(self.detail_view), name="tasks_task_change"),
         ]
 

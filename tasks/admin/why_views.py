@@ -1,0 +1,27 @@
+"""Why the tasks of a queue do not run."""
+
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path
+from django.utils.translation import gettext as _
+from django.views.decorators.http import require_GET
+
+from tasks import why
+from tasks.admin import rights
+from tasks.admin.task_pages import VIEW, TaskPages
+
+
+class WhyViews(TaskPages):
+    """The part of `TaskAdmin` that explains a queue."""
+
+    def why_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(require_GET(self.why_view))
+        return [path("why/<path:queue_name>/", view, name="tasks_task_why")]
+
+    def why_view(self, request: HttpRequest, queue_name: str) -> HttpResponse:
+        """The page; for htmx the part that refreshes itself, which other pages may take in too."""
+        rights.require(request.user, VIEW)
+        context = {"why": why.look(queue_name.replace("\0", ""))}
+        if "HX-Request" in request.headers:
+            return TemplateResponse(request, "admin/tasks/task/_why.html", context)
+        return self.page(request, "why.html", _("Why not running?"), context)
