@@ -12,6 +12,7 @@ from tasks.actions.prune import prune_history, prune_tasks
 from tasks.actions.quarantine import put_back, quarantine
 from tasks.actions.queues import configure_queue, pause, resume
 from tasks.actions.recover import recover
+from tasks.actions.release import NotHanging, release_unstarted
 from tasks.actions.requeue import Spread, requeue
 from tasks.actions.result import Code, Refusal, Result
 from tasks.actions.workers import NoSuchWorker, stop_worker
@@ -19,6 +20,7 @@ from tasks.actions.workers import NoSuchWorker, stop_worker
 __all__ = [
     "Code",
     "NoSuchWorker",
+    "NotHanging",
     "Progress",
     "Refusal",
     "Result",
@@ -35,6 +37,7 @@ __all__ = [
     "put_back",
     "quarantine",
     "recover",
+    "release_unstarted",
     "requeue",
     "resume",
     "short_waits",

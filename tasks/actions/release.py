@@ -1,0 +1,114 @@
+"""Release: what a worker has claimed and not begun, while it hangs on one task, goes back to the others."""
+
+from collections.abc import Mapping
+
+from django.db import connection
+from django.utils.translation import gettext as _
+
+from tasks import audit, presence, wakeup
+from tasks.actions.chunks import TaskAction, perform
+from tasks.actions.result import Code, Refusal, Result
+from tasks.actions.workers import NoSuchWorker
+from tasks.audit import Change, Who
+from tasks.database import fetch
+from tasks.exceptions import RowlockError
+from tasks.models import Task, TaskStatus
+from tasks.presence import WorkerState
+
+# A supervisor takes the rest of a batch back by itself when a task runs longer than a quarter of a second. This is for
+# a worker whose supervisor does not: frozen, cut off from the database, or gone.
+HANGS_AFTER_SECONDS = 5
+MOST = 5000
+
+CURRENT = """
+SELECT worker.current_task_id AS id,
+    extract(epoch FROM clock_timestamp() - worker.current_since)::float8 AS seconds
+FROM tasks_worker AS worker JOIN tasks_task AS task ON task.id = worker.current_task_id
+WHERE worker.id = %(id)s::text AND task.status = 'PROCESSING' AND task.claimed_by = worker.id
+"""
+
+# The attempt is given back, as when the worker itself releases; the version is what refuses a worker that goes on.
+RELEASE = """
+UPDATE tasks_task AS task SET
+    status = CASE WHEN task.cancel_requested_at IS NULL THEN 'READY' ELSE 'CANCELLED' END,
+    version = task.version + 1, claimed_by = NULL, attempt = task.attempt - 1, started_at = NULL,
+    finished_at = CASE WHEN task.cancel_requested_at IS NULL THEN NULL ELSE statement_timestamp() END
+WHERE task.id = ANY(%(ids)s::bigint[])
+RETURNING task.id, task.version
+"""
+
+
+class NotHanging(RowlockError):
+    """The worker is on its way through its tasks; nothing is taken from it."""
+
+
+class Release(TaskAction):
+    name = "release"
+
+    def __init__(self, who: Who, reason: str, worker_id: str, current_id: int) -> None:
+        super().__init__(who, reason)
+        self.worker_id = worker_id
+        self.current_id = current_id
+
+    def refusal(self, task: Task) -> Refusal | None:
+        told = {"id": self.worker_id}
+        if task.status != TaskStatus.PROCESSING or task.claimed_by != self.worker_id:
+            return Refusal(Code.CHANGED, _("worker %(id)s holds it no more") % told, task.status, task.version)
+        if task.pk == self.current_id:
+            return Refusal(Code.LIVE, _("worker %(id)s is on it") % told, task.status, task.version)
+        return None
+
+    def write(self, tasks: list[Task], result: Result) -> None:
+        versions = {
+            row["id"]: row["version"] for row in fetch(connection, RELEASE, {"ids": [task.pk for task in tasks]})
+        }
+        changes = [Change(audit.task(task.pk), task.version, versions[task.pk]) for task in tasks]
+        audit.record(connection, self.who, f"{self.name} unstarted", changes, self.reason)
+        wakeup.announce(connection)
+        result.done += versions
+
+
+def release_unstarted(
+    worker_id: str,
+    who: Who,
+    *,
+    reason: str = "",
+    versions: Mapping[int, int] | None = None,
+    dry_run: bool = False,
+) -> Result:
+    """Give back what a live worker holds besides the one task on which it hangs; no attempt is spent.
+
+    `versions`: the tasks that the operator saw, each with its version; None: all of them. Should the worker go on, what
+    it reports of them is refused, though their effects may happen twice. Raises NoSuchWorker for an unknown and for a
+    dead worker, NotHanging for one that has been on its task for less than HANGS_AFTER_SECONDS.
+    """
+    current_id = hanging_on(worker_id)
+    ids = list(versions) if versions is not None else unstarted(worker_id, current_id)
+    return perform(Release(who, reason, worker_id, current_id), ids, versions=versions, dry_run=dry_run)
+
+
+def hanging_on(worker_id: str) -> int:
+    """The task on which a live worker hangs; raises as `release_unstarted`."""
+    state = presence.states([worker_id])[worker_id]
+    _refuse_dead(state)
+    current = fetch(connection, CURRENT, {"id": worker_id})
+    if not current or current[0]["seconds"] < HANGS_AFTER_SECONDS:
+        raise NotHanging(
+            f"Worker {worker_id} has not been on one task for {HANGS_AFTER_SECONDS} s: it is on its way through its "
+            "batch, or holds none. Nothing was released."
+        )
+    task_id: int = current[0]["id"]
+    return task_id
+
+
+def _refuse_dead(state: WorkerState) -> None:
+    if not state.registered:
+        raise NoSuchWorker(f"No worker has the id {state.id!r}; `queue_status` lists the ids of those that live.")
+    if state.is_dead or state.stopped_at is not None:
+        raise NoSuchWorker(f"Worker {state.id} is dead; `recover_tasks` takes back all that it held.")
+
+
+def unstarted(worker_id: str, current_id: int) -> list[int]:
+    """What the worker holds besides that task, by id."""
+    held = Task.objects.processing().filter(claimed_by=worker_id).exclude(pk=current_id).order_by("pk")
+    return list(held.values_list("pk", flat=True)[:MOST])

@@ -1,0 +1,23 @@
+"""`release_unstarted`: give back what a worker has claimed and not begun while it hangs on one task."""
+
+from django.core.management.base import CommandParser
+
+from tasks import actions
+from tasks.commands import OperatorCommand, Options, Report, operator, types
+from tasks.commands.selection import report_of
+
+
+class Command(OperatorCommand):
+    help = (
+        "Give back the tasks that a worker has claimed and not begun, while it hangs on one. Their attempts are not "
+        "spent. Should the worker go on, what it reports of them is refused. `queue_status` lists the ids of workers."
+    )
+
+    def add_options(self, parser: CommandParser) -> None:
+        parser.add_argument("id", type=types.name, metavar="ID", help="The worker's id.")
+
+    def run(self, options: Options) -> Report:
+        result = actions.release_unstarted(
+            options["id"], operator(), reason=options["reason"], dry_run=options["dry_run"]
+        )
+        return report_of(result, "released", options, worker=options["id"])
