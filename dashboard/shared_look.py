@@ -23,6 +23,12 @@ def of(request: HttpRequest) -> Look:
     return look
 
 
+def forget() -> None:
+    """After a change by a person: the page that answers must not show the moment before it."""
+    with _guard:
+        _looks.pop("now", None)
+
+
 def current(name: str = "now", seconds: float | None = None) -> Look:
     """The look of this name, at most so old (None: SHARED_LOOK_SECONDS, whose 0 turns all sharing off)."""
     limit = settings.SHARED_LOOK_SECONDS if seconds is None else seconds * bool(settings.SHARED_LOOK_SECONDS)

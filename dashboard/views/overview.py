@@ -115,6 +115,7 @@ def acknowledge(request: HttpRequest) -> HttpResponse:
     choice = LASTS[asked.lasts]
     size = asked.size if choice.is_until_it_grows else None
     acknowledging.acknowledge(line, who(request.user), reason=asked.reason, lasts=choice.lasts, size=size)
+    shared_look.forget()
     messages.success(request, _("Acknowledged: it stands folded below the list."))
     return redirect("admin:index")
 
@@ -127,6 +128,7 @@ def withdraw(request: HttpRequest) -> HttpResponse:
     if not 1 <= len(name) <= LONGEST_NAME or "\0" in name:
         return answer(request, None, status=400)
     acknowledging.withdraw(name, who(request.user))
+    shared_look.forget()
     messages.success(request, _("The line stands in the list again while its trouble lasts."))
     return redirect("admin:index")
 

@@ -1,0 +1,254 @@
+"""Which troubles stand in "Needs attention" and in which order: each source on both sides of its line."""
+
+import contextlib
+import threading
+from datetime import timedelta
+
+import psycopg
+import pytest
+from django.db import connection
+from django.utils import timezone
+
+from dashboard import inbox
+from orders.models import Order
+from tasks.models import Attempt, CommandRun, Epoch, ExpectedCommand, Lock, Queue, Task, Worker
+from tasks.panels import Line, Look, Severity
+from tests.people import person
+from tests.sessions import session, wait_until_blocked
+from tests.tasks import rows
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def lines(*groups: str) -> dict[str, Line]:
+    """The inbox by the keys of its lines, in its order."""
+    return {line.key: line for line in inbox.gather(Look(), person(*(groups or ("Viewers",)))).lines}
+
+
+def ago(**duration: float):
+    return timezone.now() - timedelta(**duration)
+
+
+def failed(number: int = 1, path: str = "app.charge", error: str = "app.errors.Declined") -> list[Task]:
+    tasks = [rows.failed(task_path=path) for _ in range(number)]
+    for task in tasks:
+        Attempt.objects.create(
+            task=task, number=5, worker_id="w", outcome="failed", exception_class=error, finished_at=ago(minutes=1)
+        )
+    return tasks
+
+
+def wait_in_vain(conn: psycopg.Connection) -> None:
+    with contextlib.suppress(psycopg.errors.QueryCanceled):
+        conn.execute("LOCK TABLE orders_entry")
+    conn.rollback()
+
+
+def test_a_good_night_is_empty():
+    rows.completed(), rows.cancelled(), rows.ready(run_after=timezone.now() + timedelta(hours=1))
+    assert lines() == {}
+
+
+class TestQueues:
+    def test_due_tasks_and_no_worker_at_all(self):
+        rows.many(2, queue_name="a", run_after=ago(minutes=9)), rows.ready(queue_name="b")
+        found = lines()
+        assert list(found) == ["no-worker"]
+        line = found["no-worker"]
+        assert (line.size, line.severity) == (3, Severity.STOPPED)
+        assert line.since is not None
+        assert 530 < (timezone.now() - line.since).total_seconds() < 600
+        assert line.step.command == "python manage.py run_worker"
+
+    def test_a_queue_that_no_live_worker_serves(self):
+        rows.ready(queue_name="a"), rows.ready(queue_name="b")
+        with rows.living_worker(queues=["a"]):
+            found = lines()
+        assert list(found) == ["unserved:b"]
+        assert found["unserved:b"].step.command == "python manage.py run_worker --queue b"
+
+    def test_a_worker_without_named_queues_serves_all(self):
+        rows.ready(queue_name="a")
+        with rows.living_worker(queues=[]):
+            assert lines() == {}
+
+    def test_what_somebody_has_paused_waits_on_purpose(self):
+        Queue.objects.create(name="a", paused=True)
+        rows.ready(queue_name="a", run_after=ago(hours=3))
+        assert lines() == {}
+        with rows.living_worker():
+            assert lines() == {}
+
+    @pytest.mark.parametrize(("minutes", "is_late"), [(4, False), (6, True)])
+    def test_a_task_that_waits_too_long_although_it_is_served(self, minutes, is_late):
+        rows.ready(queue_name="a", run_after=ago(minutes=minutes))
+        with rows.living_worker():
+            assert list(lines()) == (["late:a"] if is_late else [])
+
+
+class TestStale:
+    def test_a_queue_that_asks_a_person(self):
+        Queue.objects.create(name="payouts", recovery="ask")
+        with rows.living_worker():
+            rows.processing(rows.just_died_worker(), queue_name="payouts")
+            found = lines()
+        line = found["stale:payouts"]
+        assert line.since is not None
+        assert "asks a person" in line.why
+        assert line.step.url == "/admin/ops/stale/?queue=payouts"
+
+    def test_recovery_has_its_seconds_before_anybody_is_called(self):
+        with rows.living_worker():
+            rows.processing(rows.just_died_worker(), queue_name="mail")
+            assert lines() == {}
+            Worker.objects.filter(pk="w-died").update(stopped_at=ago(seconds=11))
+            assert list(lines()) == ["stale:mail"]
+
+    def test_without_a_living_worker_nothing_recovers_by_itself(self):
+        rows.processing(rows.just_died_worker(), queue_name="mail")
+        assert "No live worker" in lines()["stale:mail"].why
+
+    def test_a_restart_is_told_and_not_red(self):
+        Worker.objects.create(id="w", hostname="h", pid=1, presence_epoch="before", lease_seconds=3600)
+        Epoch.objects.update_or_create(pk=1, defaults={"token": "x", "first_seen_at": timezone.now()})
+        line = lines()["restarted"]
+        assert "recovery waits until" in line.text
+        assert not line.is_red
+
+
+class TestFailures:
+    def test_groups_by_task_and_exception(self):
+        failed(3), failed(2, error="KeyError"), failed(1, path="app.send")
+        found = lines()
+        assert {key: line.size for key, line in found.items()} == {
+            "failed:app.charge:app.errors.Declined": 3,
+            "failed:app.charge:KeyError": 2,
+            "failed:app.send:app.errors.Declined": 1,
+        }
+        line = found["failed:app.charge:app.errors.Declined"]
+        assert line.text == "app.charge failed 3 times: Declined."
+        assert line.step.url == "/admin/tasks/task/?status=FAILED&task=app.charge&error=app.errors.Declined"
+        assert line.step.command.endswith("--status FAILED --task app.charge --error app.errors.Declined")
+
+    def test_the_latest_attempt_says_why(self):
+        [task] = failed(error="First")
+        Attempt.objects.create(task=task, number=6, worker_id="w", outcome="failed", exception_class="Second")
+        assert list(lines()) == ["failed:app.charge:Second"]
+
+    def test_failed_without_any_attempt_on_record(self):
+        rows.failed(task_path="app.lost")
+        assert list(lines()) == ["failed:app.lost:"]
+
+    def test_what_is_retried_is_no_failure_yet(self):
+        task = rows.ready(attempt=1)
+        Attempt.objects.create(task=task, number=1, worker_id="w", outcome="failed", exception_class="E")
+        with rows.living_worker():
+            assert lines() == {}
+
+
+class TestSchedule:
+    def test_an_overdue_command_counts_its_missing_runs(self):
+        ExpectedCommand.objects.create(name="report", every=timedelta(hours=1), since=ago(hours=3, minutes=30))
+        line = lines()["overdue:report"]
+        assert line.size == 3
+        assert line.since is not None
+
+    @pytest.mark.parametrize(("outcome", "is_bad"), [("failed", True), ("succeeded", False), ("skipped", False)])
+    def test_the_latest_run_that_says_something_decides(self, outcome, is_bad):
+        run = {"name": "report", "argv": ["report"], "finished_at": timezone.now()}
+        CommandRun.objects.create(**run, outcome="succeeded", exit_status=0)
+        CommandRun.objects.create(**run, outcome=outcome, exit_status=1)
+        CommandRun.objects.create(**run, outcome="skipped", exit_status=75)
+        assert list(lines()) == (["command-failed:report"] if is_bad else [])
+
+    @pytest.mark.parametrize(("minutes", "is_over"), [(-1, True), (1, False)])
+    def test_a_lock_past_its_time(self, minutes, is_over):
+        at = timezone.now()
+        Lock.objects.create(
+            name="report", owner="o", fence=7, hostname="db1", pid=9, acquired_at=ago(hours=1), renewed_at=ago(hours=1),
+            expires_at=at + timedelta(minutes=minutes),
+        )  # fmt: skip
+        assert list(lines()) == (["lock:report:7"] if is_over else [])
+
+
+class TestSessions:
+    def test_who_blocks_whom_with_the_root_first(self, monkeypatch):
+        with session("psql") as root, session("waiter") as waiter:
+            pids = root.info.backend_pid, waiter.info.backend_pid
+            root.execute("LOCK TABLE orders_entry")
+            thread = threading.Thread(target=wait_in_vain, args=(waiter,))
+            thread.start()
+            wait_until_blocked(pids[1])
+            assert lines() == {}, "not every wait is worth a line"
+            monkeypatch.setattr("dashboard.attention.sessions.BLOCKED_SECONDS", 0)
+            [line] = lines().values()
+            waiter.cancel_safe()
+            thread.join(10)
+        assert line.text.startswith("1 session blocked for less than a second by pid ")
+        assert f"pid {pids[0]} (psql, idle in transaction)" in line.text
+        assert (line.severity, line.size) == (Severity.STOPPED, 1)
+        assert line.step.url == f"/admin/ops/locks/#node-{pids[0]}"
+
+    def test_a_transaction_that_nobody_works_in(self, monkeypatch):
+        with session("psql") as conn:
+            conn.execute("SELECT 1")
+            assert lines() == {}
+            monkeypatch.setattr("dashboard.attention.sessions.IDLE_SECONDS", 0)
+            [line] = lines().values()
+            assert f"pid {conn.info.backend_pid} (psql" in line.text
+            assert line.step.url.startswith("/admin/ops/locks/#")
+
+
+class TestOrders:
+    def test_emails_of_unknown_fate(self):
+        Order.objects.create(
+            customer_email="a@example.test", shipped_at=ago(hours=2), email_state="unknown", email_since=ago(hours=1)
+        )
+        Order.objects.create(customer_email="b@example.test", shipped_at=ago(hours=2))
+        line = lines()["orders:unknown"]
+        assert line.size == 1
+        assert line.since is not None
+
+
+def test_the_worst_comes_first_and_among_equals_the_oldest():
+    ExpectedCommand.objects.create(name="report", every=timedelta(hours=1), since=ago(hours=9))
+    failed()
+    Lock.objects.create(
+        name="l", owner="o", fence=7, acquired_at=ago(days=9), renewed_at=ago(days=9), expires_at=ago(days=8)
+    )
+    rows.ready()
+    assert list(lines()) == ["no-worker", "overdue:report", "failed:app.charge:app.errors.Declined", "lock:l:7"]
+
+
+def test_each_line_needs_the_right_of_its_page():
+    failed()
+    Order.objects.create(customer_email="a@example.test", shipped_at=ago(hours=2), email_state="unknown")
+    assert len(lines()) == 2
+    nobody = person(username="nobody")
+    assert inbox.gather(Look(), nobody).lines == []
+
+
+def test_a_held_table_hides_its_own_lines_only():
+    rows.ready()
+    ExpectedCommand.objects.create(name="report", every=timedelta(hours=1), since=ago(hours=9))
+    with session("migration") as conn:
+        conn.execute("LOCK TABLE tasks_task IN ACCESS EXCLUSIVE MODE")
+        found = lines()
+    assert list(found)[:1] == ["untold"]
+    assert "overdue:report" in found
+    assert "no-worker" not in found
+
+
+def test_no_statement_of_ours_scans_the_finished_tasks():
+    """With many finished rows, the groups of failures come from the partial index alone."""
+    from dashboard.attention import failures
+
+    rows.many(5000, status="COMPLETED", attempt=1, finished_at=timezone.now())
+    failed(3)
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE tasks_task, tasks_attempt")
+        params = {"window": failures.WINDOW, "grouped": failures.GROUPED, "groups": failures.GROUPS}
+        cursor.execute(f"EXPLAIN {failures.FAILED_GROUPS}", params)
+        plan = "\n".join(line for (line,) in cursor.fetchall())
+    assert "Seq Scan on tasks_task" not in plan, plan
+    assert "tasks_task_unsuccessful" in plan, plan

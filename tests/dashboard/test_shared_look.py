@@ -1,0 +1,92 @@
+"""One look a second for everybody: each question asked once, by one thread, and never an old answer."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from django.db import OperationalError, connection
+from django.test import override_settings
+
+from dashboard import shared_look
+from tasks.panels import Look
+
+pytestmark = pytest.mark.django_db
+
+
+class Question:
+    """A question that counts how often it is asked."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.asked = 0
+        self.error = error
+
+    def __call__(self) -> int:
+        self.asked += 1
+        if self.error:
+            raise self.error
+        return self.asked
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    shared_look.forget()
+    yield
+    shared_look.forget()
+
+
+def test_a_look_asks_each_question_once():
+    look, first, second = Look(), Question(), Question()
+    assert [look.once(first), look.once(first), look.once(second)] == [1, 1, 1]
+    assert (first.asked, second.asked) == (1, 1)
+
+
+def test_everybody_within_the_second_gets_the_same_look():
+    with override_settings(SHARED_LOOK_SECONDS=60):
+        assert shared_look.current() is shared_look.current()
+        before = shared_look.current()
+        shared_look.forget()
+        assert shared_look.current() is not before
+
+
+def test_after_its_time_a_look_is_made_anew():
+    with override_settings(SHARED_LOOK_SECONDS=0):
+        assert shared_look.current() is not shared_look.current()
+        assert shared_look.current("charts", 300) is not shared_look.current("charts", 300)
+
+
+def test_a_database_error_is_told_to_everybody_and_asked_for_once():
+    look, question = Look(), Question(OperationalError("gone"))
+    for _ in range(2):
+        with pytest.raises(OperationalError):
+            look.once(question)
+    assert question.asked == 1
+    assert not look.knows(question)
+
+
+def test_threads_wait_for_the_one_that_computes():
+    look, may_go, asked = Look(), threading.Event(), []
+
+    def slow() -> str:
+        asked.append(threading.get_ident())
+        assert may_go.wait(10)
+        return "answer"
+
+    def ask() -> None:
+        answers.append(look.once(slow))
+        connection.close()
+
+    answers: list[str] = []
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    may_go.set()
+    for thread in threads:
+        thread.join(10)
+    assert answers == ["answer"] * 4
+    assert len(asked) == 1
+
+
+def test_the_time_of_a_look_stands_still():
+    look = Look()
+    assert look.now == look.now
+    assert look.now.tzinfo is not None
