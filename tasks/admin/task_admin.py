@@ -12,6 +12,7 @@ from django.views.decorators.http import require_POST
 
 from tasks.admin import pages, rights
 from tasks.admin.bulk_views import BulkViews
+from tasks.admin.enqueue_views import EnqueueViews
 from tasks.admin.listing import ListFilter, Place, known_queues
 from tasks.admin.page_actions import PAGE_ACTIONS, Outcome, PageAction
 from tasks.admin.submission import Preview, Submission, preview, was_done_by
@@ -25,7 +26,7 @@ MOST_TOLD = 10  # refusals told one by one after an action; the rest by number
 
 
 @admin.register(Task)
-class TaskAdmin(BulkViews, WhyViews):
+class TaskAdmin(BulkViews, WhyViews, EnqueueViews):
     """See and repair tasks. Rows are made by programs and changed by `tasks.actions`, so there is no form for them."""
 
     def get_urls(self) -> list[URLPattern]:
@@ -35,6 +36,7 @@ class TaskAdmin(BulkViews, WhyViews):
             path("do/<slug:name>/", view(self.action_view), name="tasks_task_action"),
             *self.bulk_urls(),
             *self.why_urls(),
+            *self.enqueue_urls(),
             path("<int:task_id>/", view(self.detail_view), name="tasks_task_change"),
         ]
 

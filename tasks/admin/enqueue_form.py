@@ -1,0 +1,118 @@
+"""The form that enqueues a registered task, with the checks and the words of `enqueue_task`."""
+
+import inspect
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from django import forms
+from django.utils.translation import gettext_lazy as _
+
+from tasks import actions, registry
+from tasks.admin.settings_form import checked
+from tasks.audit import Who
+from tasks.commands import types
+from tasks.compat import InvalidTask
+from tasks.declaration import PostgresTask
+from tasks.exceptions import RowlockError
+from tasks.verdicts.words import command
+
+INTERNAL = "tasks.tasks."  # they carry out what other pages ask for, each under a right of its own
+LONGEST_REASON = 1000
+
+
+class Known(NamedTuple):
+    """A task that can be chosen: its path, what it takes, and what it says of itself."""
+
+    path: str
+    signature: str
+    summary: str
+    queue_name: str
+
+
+class EnqueueForm(forms.Form):
+    """One task by its path, its arguments as JSON, and what it sets other than the task declares."""
+
+    task = forms.CharField(label=_("Task"), widget=forms.TextInput(attrs={"list": "paths", "autocomplete": "off"}))
+    args = forms.CharField(
+        label=_("Positional arguments, a JSON array"),
+        required=False,
+        widget=forms.Textarea(attrs={"rows": 2, "placeholder": '[1, "two"]'}),
+    )
+    kwargs = forms.CharField(
+        label=_("Keyword arguments, a JSON object"),
+        required=False,
+        widget=forms.Textarea(attrs={"rows": 2, "placeholder": '{"name": 1}'}),
+    )
+    queue_name = forms.CharField(
+        label=_("Queue; empty: as declared"), required=False, widget=forms.TextInput(attrs={"list": "queues"})
+    )
+    priority = forms.CharField(label=_("Priority, -100 to 100; empty: as declared"), required=False)
+    run_after = forms.CharField(label=_("Not before, like 2030-01-31T03:00:00+02:00; empty: now"), required=False)
+    ordering_key = forms.CharField(label=_("Ordering key; empty: as declared"), required=False)
+    reason = forms.CharField(
+        label=_("Reason, kept in the audit; may be empty"), required=False, max_length=LONGEST_REASON
+    )
+
+    def clean_task(self) -> str:
+        path: str = self.cleaned_data["task"]
+        if path.startswith(INTERNAL):
+            raise forms.ValidationError(_("This task belongs to a page of its own, and is asked for there."))
+        return path
+
+    def clean_args(self) -> list[Any]:
+        return checked(types.json_array, self.cleaned_data["args"]) or []
+
+    def clean_kwargs(self) -> dict[str, Any]:
+        return checked(types.json_object, self.cleaned_data["kwargs"]) or {}
+
+    def clean_queue_name(self) -> str | None:
+        return checked(types.name, self.cleaned_data["queue_name"])
+
+    def clean_priority(self) -> int | None:
+        return checked(types.priority, self.cleaned_data["priority"])
+
+    def clean_run_after(self) -> datetime | None:
+        return checked(types.moment, self.cleaned_data["run_after"])
+
+    def clean_ordering_key(self) -> str | None:
+        return checked(types.name, self.cleaned_data["ordering_key"])
+
+    def enqueue(self, who: Who, *, dry_run: bool = False) -> int | None:
+        """Enqueue what the valid form says; the id. None with an error in the form when the queue refuses it."""
+        values = self.cleaned_data
+        names = ("args", "kwargs", "queue_name", "priority", "run_after", "ordering_key", "reason")
+        try:
+            ids = actions.enqueue(values["task"], who, **{name: values[name] for name in names}, dry_run=dry_run)
+        except (RowlockError, InvalidTask) as error:
+            self.add_error(None, str(error))
+            return None
+        return ids[0]
+
+    def command(self) -> str:
+        """The command line that does the same as the valid form."""
+        values: Mapping[str, Any] = self.cleaned_data
+        pairs = [
+            ("--args", json.dumps(values["args"], ensure_ascii=False) if values["args"] else None),
+            ("--kwargs", json.dumps(values["kwargs"], ensure_ascii=False) if values["kwargs"] else None),
+            ("--queue", values["queue_name"]),
+            ("--priority", values["priority"]),
+            ("--run-after", values["run_after"].isoformat() if values["run_after"] else None),
+            ("--ordering-key", values["ordering_key"]),
+            ("--reason", values["reason"] or None),
+        ]
+        words = [word for name, value in pairs if value is not None for word in (name, str(value))]
+        return command("enqueue_task", values["task"], *words)
+
+
+def known_tasks() -> list[Known]:
+    """What can be chosen, by path."""
+    return [known(registry.get(path)) for path in registry.paths() if not path.startswith(INTERNAL)]
+
+
+def known(task: PostgresTask) -> Known:
+    parameters = list(inspect.signature(task.func).parameters.values())[1 if task.takes_context else 0 :]
+    lines = (inspect.getdoc(task.func) or "").splitlines()
+    signature = str(inspect.Signature(parameters))
+    return Known(task.module_path, signature, lines[0] if lines else "", task.queue_name)
