@@ -11,13 +11,19 @@ from tasks.audit import Change, Who
 from tasks.database import fetch
 from tasks.exceptions import RowlockError
 
-# A pid is used again by later backends, so its start must match; read and signalled in one statement.
+AGAIN_SECONDS = 3.0  # the same signal to the same backend within so many is a double click
+
+# A pid is used again by later backends, so its start must match. Whom this role may signal follows pg_signal_backend's
+# own rules: a superuser's session takes a superuser, any other one its own role or that grant.
 FIND = """
-SELECT pid, backend_start, coalesce(application_name, '') AS application_name, usename AS role, state,
+SELECT pid, backend_start, coalesce(application_name, '') AS application_name, usename AS role, state, backend_type,
     backend_start = %(started)s::timestamptz AS is_same,
-    datname = current_database() AS is_of_this_database,
-    pid = pg_backend_pid() AS is_me
-FROM pg_stat_activity WHERE pid = %(pid)s::int AND backend_type = 'client backend'
+    datname IS NOT DISTINCT FROM current_database() AS is_of_this_database,
+    pid = pg_backend_pid() AS is_me, current_user AS my_role,
+    coalesce((SELECT rolsuper FROM pg_roles WHERE rolname = usename), true)
+        AND NOT (SELECT rolsuper FROM pg_roles WHERE rolname = current_user) AS is_out_of_reach,
+    coalesce(pg_has_role(usename, 'USAGE'), false) OR pg_has_role('pg_signal_backend', 'USAGE') AS may_be_signalled
+FROM pg_stat_activity WHERE pid = %(pid)s::int
 """
 CANCEL = """
 SELECT pg_cancel_backend(pid) AS signalled FROM pg_stat_activity
@@ -29,6 +35,14 @@ WHERE pid = %(pid)s::int AND backend_start = %(started)s::timestamptz AND datnam
 """
 ACTIONS = {"cancel": CANCEL, "terminate": TERMINATE}
 
+# One at a time for each pid, so that the second of two clicks sees what the first one did.
+ONE_AT_A_TIME = "SELECT pg_advisory_xact_lock(hashtext('rowlock:signal'), %(pid)s::int)"
+LATELY = """
+SELECT actor FROM tasks_intervention
+WHERE target = %(target)s::text AND split_part(action, ' ', 1) = %(action)s::text
+  AND at > greatest(%(started)s::timestamptz, clock_timestamp() - make_interval(secs => %(seconds)s::float8))
+ORDER BY id DESC LIMIT 1
+"""
 
 MISSING_GRANT = (
     "This role may not signal backend %d: GRANT pg_signal_backend to it; the sessions of a superuser can be "
@@ -40,37 +54,97 @@ class NotSignalled(RowlockError):
     """The backend was not signalled."""
 
 
+class AlreadySignalled(NotSignalled):
+    """The same signal was sent a moment ago."""
+
+
+class Ended(RowlockError):
+    """The backend ended by itself in that very moment; undoes the intervention."""
+
+
 def signal(pid: int, started: datetime, action: str, who: Who, *, reason: str = "", dry_run: bool = False) -> bool:
     """Send the signal and leave an intervention; False when the backend ended by itself in that moment.
 
     `started` is the `backend_start` that the operator saw; `action` is `cancel` (its query) or `terminate` (its
-    session). Raises NotSignalled for a backend that is gone, is another one by now, belongs to another database or is
-    the dashboard's own, and psycopg's InsufficientPrivilege (as ProgrammingError) when the role may not.
+    session). Raises NotSignalled for a backend that is gone, is another one by now, is no client of this database, is
+    the dashboard's own or beyond this role's rights; AlreadySignalled for a double click; and psycopg's
+    InsufficientPrivilege (as ProgrammingError) where the server has further rules.
     """
     found = fetch(connection, FIND, {"pid": pid, "started": started})
-    if problem := _problem(pid, found):
+    if problem := problem_with(pid, found):
         raise NotSignalled(problem)
     if dry_run:
         return True
-    with transaction.atomic():
-        rows = fetch(connection, ACTIONS[action], {"pid": pid, "started": started})
-        if rows:
-            identity = identify(found[0]["application_name"])
-            audit.record(connection, who, f"{action} {identity}", [Change(f"backend:{pid}")], reason)
-    return bool(rows and rows[0]["signalled"])
+    try:
+        with transaction.atomic():
+            _refuse_twice(pid, started, action)
+            what = f"{action} {identify(found[0]['application_name'])}"
+            audit.record(connection, who, what, [Change(f"backend:{pid}")], reason)
+            _send(pid, started, action)
+    except Ended:
+        return False
+    return True
 
 
-def _problem(pid: int, found: list[dict[str, Any]]) -> str:
+def problem_of(pid: int, started: datetime) -> str:
+    """Why this backend would not be signalled, or an empty text."""
+    return problem_with(pid, fetch(connection, FIND, {"pid": pid, "started": started}))
+
+
+def problem_with(pid: int, found: list[dict[str, Any]]) -> str:
     if not found:
         return f"No backend has the pid {pid} any more: it has ended, and its locks are free."
     backend = found[0]
+    if backend["backend_start"] is None:
+        return (
+            f"The database role {backend['my_role']} may not see when backend {pid} started, so it could be another "
+            f"one than you saw. GRANT pg_read_all_stats TO {backend['my_role']}, and look again."
+        )
     if not backend["is_same"]:
         return (
             f"The pid {pid} belongs to another backend by now, started {backend['backend_start'].isoformat()}: the one "
             "that you saw has ended. Nothing was signalled; look at the locks again."
+        )
+    return _problem_with_its_kind(pid, backend) or _problem_with_our_rights(pid, backend)
+
+
+def _problem_with_its_kind(pid: int, backend: dict[str, Any]) -> str:
+    if backend["backend_type"] != "client backend":
+        return (
+            f"Backend {pid} is no client but the server's own {backend['backend_type']}: replication, autovacuum and "
+            "the like are not signalled from here."
         )
     if not backend["is_of_this_database"]:
         return f"Backend {pid} works on another database; signal it from there."
     if backend["is_me"] or identify(backend["application_name"]).kind == "web":
         return f"Backend {pid} is the dashboard's own; ending it would end this page, not the problem."
     return ""
+
+
+def _problem_with_our_rights(pid: int, backend: dict[str, Any]) -> str:
+    if backend["is_out_of_reach"]:
+        return (
+            f"Backend {pid} belongs to the superuser {backend['role']}, whose sessions only a superuser can signal: no "
+            f"grant lets the role {backend['my_role']} do it."
+        )
+    if not backend["may_be_signalled"]:
+        return (
+            f"The database role {backend['my_role']} may not signal backend {pid} of role {backend['role']}: "
+            f"GRANT pg_signal_backend TO {backend['my_role']}."
+        )
+    return ""
+
+
+def _refuse_twice(pid: int, started: datetime, action: str) -> None:
+    fetch(connection, ONE_AT_A_TIME, {"pid": pid})
+    params = {"target": f"backend:{pid}", "action": action, "started": started, "seconds": AGAIN_SECONDS}
+    if lately := fetch(connection, LATELY, params):
+        raise AlreadySignalled(
+            f"Backend {pid} was signalled a moment ago by {lately[0]['actor']}; it was not signalled again."
+        )
+
+
+def _send(pid: int, started: datetime, action: str) -> None:
+    rows = fetch(connection, ACTIONS[action], {"pid": pid, "started": started})
+    if not (rows and rows[0]["signalled"]):
+        raise Ended

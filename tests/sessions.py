@@ -19,7 +19,7 @@ def session(application_name: str = "rowlock:test", **params: object) -> Iterato
     It neither waits for long nor keeps others waiting, so that a failing test does not hang.
     """
     known = {key: value for key, value in connection.get_connection_params().items() if key in OPTIONS}
-    conn = psycopg.connect(**known, application_name=application_name, options=LIMITS, **params)
+    conn = psycopg.connect(**{**known, "application_name": application_name, "options": LIMITS, **params})
     with contextlib.closing(conn):
         yield conn
 

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from django.contrib import admin, messages
-from django.db import ProgrammingError
+from django.db import DatabaseError
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import URLPattern, path
@@ -14,16 +14,17 @@ from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_GET, require_POST
 
-from dashboard import activity, backends, lock_look
-from dashboard.activity import Activity, Node, Session
+from dashboard import activity, backends, consequences, lock_look
 from dashboard.behind import RUNNING
 from dashboard.views import lock_history
 from tasks.admin.rights import missing, require, who
 from tasks.locking import rowlocks
+from tasks.locking.errors import is_lock_not_available
 from tasks.locking.leases import postgres
 from tasks.verdicts.words import command
 
 SEE, SIGNAL = "dashboard.view_backend", "dashboard.signal_backend"
+INSUFFICIENT_PRIVILEGE = "42501"
 LONGEST_REASON = 1000
 MOST_ROWS = 50
 # "SQL behind this": what each panel asked, as it was asked.
@@ -105,46 +106,41 @@ def needs_reason(asked: Signal) -> bool:
 
 
 def preview(request: HttpRequest, asked: Signal, fault: str) -> HttpResponse:
-    seen = activity.look()
-    session = seen.by_pid.get(asked.pid)
-    if session is not None and session.backend_start != asked.started:
-        session = None
-    return render(
-        request,
-        "dashboard/signal.html",
-        {
-            **admin.site.each_context(request),
-            "title": _("End this session?") if asked.action == "terminate" else _("Cancel this query?"),
-            "asked": asked,
-            "session": session,
-            "victims": victims_of(seen, asked.pid),
-            "fault": fault,
-        },
-        status=200 if session else 409,
-    )
-
-
-def victims_of(seen: Activity, pid: int) -> list[Session]:
-    """The sessions that wait for this one, directly or behind another."""
-    nodes: list[Node] = list(seen.roots)
-    while nodes:
-        node = nodes.pop()
-        if node.session.pid == pid:
-            return [seen.by_pid[victim] for victim in node.victim_pids()]
-        nodes.extend(node.blocked)
-    return []
+    expected = consequences.foresee(asked.pid, asked.started)
+    is_terminate = asked.action == "terminate"
+    context = {
+        "title": _("End this session?") if is_terminate else _("Cancel this query?"),
+        "asked": asked,
+        "expected": expected,
+        "session": expected.session,
+        "work": expected.work,
+        "undoing": consequences.told_undoing(expected.session, asked.action) if expected.session else "",
+        "task_fate": consequences.told_task(expected.work.task) if expected.work.task else "",
+        "fault": fault,
+    }
+    status = 409 if expected.problem else 200
+    return render(request, "dashboard/signal.html", {**admin.site.each_context(request), **context}, status=status)
 
 
 def carry_out(request: HttpRequest, asked: Signal) -> HttpResponse:
     try:
         signalled = backends.signal(asked.pid, asked.started, asked.action, who(request.user), reason=asked.reason)
+    except backends.AlreadySignalled as problem:
+        messages.info(request, str(problem))
     except backends.NotSignalled as problem:
         messages.error(request, str(problem))
-    except ProgrammingError as error:
-        if getattr(error.__cause__, "sqlstate", None) != "42501":
-            raise
-        messages.error(request, backends.MISSING_GRANT % asked.pid)
+    except DatabaseError as error:
+        messages.error(request, told_refusal(error, asked.pid))
     else:
         told = _("Backend %(pid)d was signalled.") if signalled else _("Backend %(pid)d ended by itself meanwhile.")
         messages.success(request, told % {"pid": asked.pid})
     return redirect("admin:ops_locks")
+
+
+def told_refusal(error: DatabaseError, pid: int) -> str:
+    """Why the server would not; other errors are raised again."""
+    if is_lock_not_available(error):
+        return _("Somebody else is signalling backend %(pid)d at this moment; look again.") % {"pid": pid}
+    if getattr(error.__cause__, "sqlstate", None) != INSUFFICIENT_PRIVILEGE:
+        raise error
+    return backends.MISSING_GRANT % pid

@@ -31,6 +31,8 @@ class Command(OperatorCommand):
                 reason=options["reason"],
                 dry_run=options["dry_run"],
             )
+        except backends.AlreadySignalled as problem:
+            return Report(data={"signalled": False}, text=str(problem))
         except backends.NotSignalled as problem:
             return Report(data={"signalled": False}, text="", failure=str(problem))
         except ProgrammingError as error:

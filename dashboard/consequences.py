@@ -1,0 +1,72 @@
+"""What cancelling a query or ending a session would do: who goes on, what is undone, which task may run twice."""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from django.utils.translation import gettext as _
+
+from dashboard import backends, lock_look, tree
+from dashboard.behind import Behind, RunningTask
+from dashboard.sessions import Session
+
+
+@dataclass(frozen=True)
+class Consequences:
+    """What a signal to one session would do.
+
+    `at_once` wait for nobody else; `later` go on when those before them are through. `session` is None when the one
+    that was seen has ended, and `problem` says why it would not be signalled.
+    """
+
+    session: Session | None
+    at_once: tuple[Session, ...] = ()
+    later: tuple[Session, ...] = ()
+    work: Behind = field(default_factory=Behind)
+    problem: str = ""
+
+
+def foresee(pid: int, started: datetime) -> Consequences:
+    """Look at the session that an operator saw, started then, as it is now."""
+    look = lock_look.fresh()
+    session = look.seen.by_pid.get(pid)
+    if session is None or session.backend_start != started:
+        return Consequences(None, problem=backends.problem_of(pid, started))
+    node = tree.find(look.seen.roots, pid)
+    at_once = [below.session for below in node.blocked if set(below.session.blocked_by) <= {pid}] if node else []
+    everybody = [look.seen.by_pid[victim] for victim in node.victim_pids()] if node else []
+    return Consequences(
+        session,
+        tuple(at_once),
+        tuple(victim for victim in everybody if victim not in at_once),
+        look.behind.get(pid, Behind()),
+        backends.problem_of(pid, started),
+    )
+
+
+def told_undoing(session: Session, action: str) -> str:
+    """What is rolled back."""
+    if session.xact_start is None:
+        return _("nothing: no transaction is open")
+    if action == "cancel":
+        return _(
+            "the statement at hand. Its transaction stays open, with its locks, until the program ends it: if nobody "
+            "goes on, terminate the session"
+        )
+    if session.has_written:
+        return _("everything it wrote or locked in its transaction")
+    return _("nothing that was written: so far its transaction has only read")
+
+
+def told_task(task: RunningTask) -> str:
+    """What becomes of the task whose worker's session is signalled."""
+    told = {"number": task.attempt, "of": task.max_attempts}
+    if not task.has_attempts_left:
+        return _(
+            "Attempt %(number)d of %(of)d, its last: if the statement was its own, the task ends as FAILED, and a "
+            "person decides whether it runs again."
+        ) % told  # fmt: skip
+    return _(
+        "Attempt %(number)d of %(of)d: if the statement was its own, the attempt fails and the task runs again after "
+        "its backoff. What it did in the database is undone before; what it did outside (an e-mail, a call) may happen "
+        "twice."
+    ) % told  # fmt: skip
