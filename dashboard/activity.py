@@ -133,7 +133,7 @@ def look(connection: Connection | None = None, *, limit: int = SESSION_CAP) -> A
     if any(session.identity.kind == "lock" for session in sessions):
         edges = named_locks.edges(connection, sessions)
     sessions = with_edges(sessions, edges)
-    outsiders = _outsiders(connection, sessions, edges)
+    outsiders = outsiders_of(connection, sessions, edges)
     involved = _involved(sessions)
     locks = (*_locks(connection, involved), *(edge.lock for edge in edges)) if involved else ()
     everybody = (*sessions, *outsiders)
@@ -173,7 +173,8 @@ def _other_blockers(connection: Connection, sessions: Collection[Session]) -> li
     return [session_of(row) for row in fetch(connection, BLOCKERS, {"pids": sorted(missing)})]
 
 
-def _outsiders(connection: Connection, sessions: Iterable[Session], edges: Iterable[Edge]) -> list[Session]:
+def outsiders_of(connection: Connection, sessions: Iterable[Session], edges: Iterable[Edge]) -> list[Session]:
+    """The holders that are no sessions: of the edges, and prepared transactions when somebody waits for one."""
     found = {edge.outsider.pid: edge.outsider for edge in edges if edge.outsider}
     if any(PREPARED in session.blocked_by for session in sessions):
         [prepared] = fetch(connection, PREPARED_TRANSACTIONS)

@@ -11,7 +11,11 @@ from django.contrib.auth.models import User
 
 from dashboard import activity
 from dashboard.activity import Node, Session, build_tree
+from dashboard.embedded import runtime
+from dashboard.embedded.server import running
+from dashboard.tree import DEEPEST, circles, lines
 from orders.models import Account
+from tests.postgres import THROW_AWAY
 from tests.sessions import session, wait_until_blocked
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -117,9 +121,33 @@ def test_a_queue_for_one_row_is_a_chain_and_not_every_path() -> None:
     assert root.victim_pids() == list(range(1, 60))
 
 
-def test_a_circle_is_cut() -> None:
-    [root] = build_tree([made(1, 2), made(2, 3), made(3, 1)])
-    assert sorted([root.session.pid, *root.victim_pids()]) == [1, 2, 3]
+def test_a_circle_is_cut_and_told() -> None:
+    sessions = [made(1, 2), made(2, 3), made(3, 1), made(0, 3), made(4)]
+    [root] = build_tree(sessions)
+    assert root.session.pid == 1, "not at 0, which only waits for the circle"
+    assert sorted(root.victim_pids()) == [0, 2, 3]
+    assert circles(sessions) == [[1, 2, 3]]
+
+
+def test_two_circles_are_two() -> None:
+    assert circles([made(1, 2), made(2, 1), made(3, 4), made(4, 3, 1)]) == [[1, 2], [3, 4]]
+
+
+def test_a_tree_is_written_line_by_line_and_cut_at_its_cap() -> None:
+    """A queue of a thousand: nothing recurses, and every level that opens is closed."""
+    roots = build_tree([made(0), *(made(pid, pid - 1) for pid in range(1, 1000))])
+    found = lines(roots, cap=200)
+    assert [line.level for line in found] == list(range(1, 201))
+    assert [line.opens for line in found] == [True] * 199 + [False]
+    assert len(found[-1].closes) == 199
+    assert max(line.indent for line in found) == DEEPEST
+
+
+def test_levels_that_end_are_closed_before_the_next_line() -> None:
+    found = lines(build_tree([made(1), made(2, 1), made(3, 2), made(4, 1), made(5), made(6, 5)]))
+    assert [(line.node.session.pid, line.opens, len(line.closes)) for line in found] == [
+        (1, True, 0), (2, True, 0), (3, False, 1), (4, False, 1), (5, True, 0), (6, False, 1),
+    ]  # fmt: skip
 
 
 def test_the_root_with_the_most_victims_stands_first() -> None:
@@ -129,3 +157,26 @@ def test_the_root_with_the_most_victims_stands_first() -> None:
 
 def test_a_blocker_that_is_gone_leaves_its_victims_out_of_the_tree() -> None:
     assert build_tree([made(2, 1)]) == ()
+
+
+def test_a_prepared_transaction_is_a_root_with_its_name(private_server_with_prepared: psycopg.Connection) -> None:
+    """It has no session, so pg_blocking_pids() says 0; its victims must not drop out of the tree."""
+    prepared = private_server_with_prepared
+    prepared.execute("CREATE TABLE t (id int)")
+    prepared.execute("BEGIN")
+    prepared.execute("LOCK TABLE t")
+    prepared.execute("PREPARE TRANSACTION 'billing-7'")
+    seen = activity.outsiders_of(prepared, [made(4711, activity.PREPARED)], [])
+    assert [(found.pid, found.label) for found in seen] == [(0, "prepared transaction billing-7")]
+    assert build_tree([made(4711, activity.PREPARED), *seen])[0].victims == 1
+
+
+@pytest.fixture
+def private_server_with_prepared() -> Iterator[psycopg.Connection]:
+    """A session of a server that allows prepared transactions."""
+    with (
+        runtime.folder() as folder,
+        running(folder / "home", runs="a test", settings={**THROW_AWAY, "max_prepared_transactions": "2"}) as server,
+        psycopg.connect(server.url, autocommit=True) as conn,
+    ):
+        yield conn

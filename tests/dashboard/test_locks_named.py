@@ -1,0 +1,127 @@
+"""Named locks in the tree of who waits for whom: a lease stands in no pg_locks, and no circle through it breaks."""
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from django.db import connection
+
+from dashboard import activity
+from dashboard.activity import Activity
+from dashboard.models import LockWait
+from dashboard.sampler import Sampler
+from dashboard.tree import lines
+from orders.models import Order
+from tasks.models import LockWaiter, Worker
+from tests.commands import database_url, run
+from tests.dashboard.scenes import LOCK_ORDER, Scene
+from tests.lockers import Locker, locker
+from tests.people import client_of
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.django_db(transaction=True)
+LOCKS = "/admin/ops/locks/"
+ACQUIRE = "SELECT rowlock_lock_acquire('nightly', 'a shell script', interval '1 minute', hostname => 'db9', pid => 77)"
+
+
+@contextmanager
+def holder(name: str) -> Iterator[Locker]:
+    """A process that holds the named lock."""
+    with locker(database_url(), name, ttl=30) as process:
+        assert process.hear()["event"] == "held"
+        yield process
+
+
+@contextmanager
+def waiter(name: str) -> Iterator[Locker]:
+    """A process that waits for the named lock."""
+    before = LockWaiter.objects.count()
+    with locker(database_url(), name, ttl=30, wait=60) as process:
+        wait_until(lambda: LockWaiter.objects.count() > before)
+        yield process
+
+
+def chain(seen: Activity) -> list[tuple[int, str, str]]:
+    """The tree, line by line: level, who, and what for."""
+    return [
+        (line.level, str(line.node.session.identity), line.node.waits_for.target if line.node.waits_for else "")
+        for line in lines(seen.roots)
+    ]
+
+
+def test_a_waiter_stands_under_the_session_of_the_holder() -> None:
+    with holder("nightly"), waiter("nightly"):
+        seen = activity.look()
+        assert chain(seen) == [(1, "named lock nightly", ""), (2, "named lock nightly", "nightly")]
+        [waits] = [found for found in seen.locks if not found.granted and found.locktype == "named lock"]
+        assert (waits.mode, waits.wait_seconds is not None) == ("lease", True)
+        html = client_of("Viewers").get(LOCKS).content.decode()
+    assert "for the named lock nightly (lease)" in html
+
+
+def test_a_holder_without_a_session_is_a_node_of_its_own() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(ACQUIRE)
+    with waiter("nightly"):
+        [root] = activity.look().roots
+        assert root.session.is_outsider
+        assert "held by db9 pid 77 (a shell script), lease ends in" in root.session.label
+        assert root.victims == 1
+        html = client_of("Lock administrators").get(LOCKS).content.decode()
+        data = run("show_locks", "--json").data
+        text = run("show_locks", "--tree").stdout
+    assert f'id="node-{root.session.key}"' in html
+    assert "/admin/ops/schedule/" in html[html.index("lock-tree") :]
+    assert [(found["pid"], len(found["blocked"])) for found in data["blockers"]] == [(None, 1)]
+    assert "named lock nightly, held by db9" in text.splitlines()[0]
+
+
+def test_who_holds_one_lock_and_waits_for_another_links_both_queues() -> None:
+    with holder("b"), holder("a"), waiter("a"), waiter("b"):
+        # As if the waiter for b were the thread that holds a.
+        LockWaiter.objects.filter(name="b").update(holds=[fence_of("a")])
+        assert chain(activity.look()) == [
+            (1, "named lock b", ""),
+            (2, "named lock b", "b"),
+            (3, "named lock a", "its holder waits for b"),
+            (4, "named lock a", "a"),
+        ]
+
+
+def fence_of(name: str) -> int:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT fence FROM tasks_lock WHERE name = %s", [name])
+        return cursor.fetchone()[0]
+
+
+def test_a_circle_through_a_row_and_a_named_lock_is_said() -> None:
+    """Worker one has the lock and waits for the row; worker two has the row and waits for the lock: no deadlock to
+    PostgreSQL, which sees neither the lease nor that two sessions are one worker.
+    """
+    order = Order.objects.create(customer_email="a@example.test")
+    with holder("nightly") as one, waiter("nightly") as two, Scene() as scene:
+        for worker_id, process in (("one", one), ("two", two)):
+            Worker.objects.create(id=worker_id, hostname=socket.gethostname(), pid=process.pid)
+        scene.holding("rowlock:worker:two", LOCK_ORDER, [order.pk])
+        scene.waiting("rowlock:worker:one", LOCK_ORDER, [order.pk])
+        seen = activity.look()
+        html = client_of("Viewers").get(LOCKS).content.decode()
+        text = run("show_locks", "--tree").stdout
+        [circle] = seen.circles
+        who = [str(seen.by_pid[pid].identity) for pid in circle]
+    assert sorted(who) == ["named lock nightly", "named lock nightly", "worker one", "worker two"]
+    assert "A circle:" in html
+    assert "never ends by itself" in text
+
+
+def test_waits_for_named_locks_are_kept_in_the_history() -> None:
+    with holder("nightly"), waiter("nightly"):
+        assert Sampler(connection).sample() == Sampler(connection).sample() == 1
+    row = LockWait.objects.get()
+    assert (row.locktype, row.target, row.blocker_who) == ("named lock", "nightly", "rowlock:lock:nightly")
+
+
+def test_nobody_waiting_for_a_named_lock_costs_one_more_statement(django_assert_num_queries) -> None:
+    with holder("nightly"), django_assert_num_queries(2):
+        assert activity.look().roots == ()
