@@ -58,6 +58,7 @@ def addresses(failed) -> dict[str, str]:
         "accounts": "/admin/orders/account/",
         "account": f"/admin/orders/account/{account().pk}/change/",
         "overview": "/admin/",
+        "acknowledge": f"/admin/ops/attention/?line=failed:{rows.NOTHING}:ValueError",
         "models": "/admin/all/",
     }
 
