@@ -47,10 +47,11 @@ class RowlockAdminSite(AdminSite):
 
     def get_urls(self) -> list[URLPattern | URLResolver]:
         """The operators' pages before the stock ones, whose last pattern catches everything."""
-        from dashboard.views import audit, demo, locks, overview, schedule, stale, workers  # they need the apps loaded
+        from dashboard.views import audit, burst, demo, locks, overview, schedule, stale, workers  # need the apps
 
+        modules = (audit, burst, demo, locks, overview, schedule, stale, workers)
         models = path("all/", self.admin_view(super().index), name="models")
-        pages = [module.paths(self.admin_view) for module in (audit, demo, locks, overview, schedule, stale, workers)]
+        pages = [module.paths(self.admin_view) for module in modules]
         return [*chain.from_iterable(pages), models, *super().get_urls()]
 
     def index(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> TemplateResponse:

@@ -21,6 +21,14 @@ def names(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
+def flag(text: str) -> bool:
+    """Yes or no, as environment variables say it; raises ValueError for anything else."""
+    words = {"1": True, "true": True, "on": True, "yes": True, "0": False, "false": False, "off": False, "no": False}
+    if text.strip().lower() not in words:
+        raise ValueError(text)
+    return words[text.strip().lower()]
+
+
 SETTINGS = {
     "DIRECT_DATABASE_URL": Setting("DIRECT_DATABASE_URL", str, ""),
     "LEASE_SECONDS": Setting("ROWLOCK_LEASE_SECONDS", float, 30.0),
@@ -30,6 +38,7 @@ SETTINGS = {
     "GRACE_SECONDS": Setting("ROWLOCK_GRACE_SECONDS", float, 20.0),
     "REDIS_URL": Setting("REDIS_URL", str, ""),
     "LOCK_BACKEND": Setting("ROWLOCK_LOCK_BACKEND", str, "lease"),
+    "BURST": Setting("ROWLOCK_BURST", flag, None),  # None: as ROWLOCK_LAB
     "MAX_ARGUMENT_BYTES": Setting("ROWLOCK_MAX_ARGUMENT_BYTES", int, 1_000_000),
 }
 

@@ -1,0 +1,117 @@
+"""A worker that a page starts on the web server's host: one at a time, for a while, and never longer than the server.
+
+It is a child of this process, and the kernel ends it with us. `run_locked` keeps it to one at a time across machines,
+keeps what it printed and how it ended, and is itself watched by a guard; so nothing is left behind by any death.
+"""
+
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.conf import settings
+
+from dashboard.processes import bound
+from tasks import conf
+from tasks.verdicts.words import command
+
+NAME = "rowlock-burst"
+GRACE_SECONDS = 25.0  # after TERM, for the task in hand: longer than a worker's own grace
+KEPT_CHARACTERS = 2000
+
+
+@dataclass(frozen=True)
+class Burst:
+    """What to run: a strategy of the claim, one queue or all, and its limits."""
+
+    strategy: str
+    queue_name: str | None = None
+    max_tasks: int = 1000
+    limit_seconds: int = 60
+
+    @property
+    def words(self) -> list[str]:
+        """The command line, as words after `manage.py`."""
+        queue = ["--queue", self.queue_name] if self.queue_name else []
+        worker = ["run_worker", "--burst", "--strategy", self.strategy, *queue, "--max-tasks", str(self.max_tasks)]
+        return ["run_locked", NAME, "--", *worker]
+
+    @property
+    def command(self) -> str:
+        return command(*self.words)
+
+
+@dataclass
+class Running:
+    """A burst of this process; `exit_status` and `said`, what it last printed, once it has ended."""
+
+    burst: Burst
+    started: float = field(default_factory=time.monotonic)
+    pid: int | None = None
+    exit_status: int | None = None
+    was_cut_short: bool = False
+    said: str = ""
+
+    @property
+    def is_over(self) -> bool:
+        return self.exit_status is not None
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.started
+
+
+_lock = threading.Lock()
+_latest: Running | None = None
+
+
+def is_allowed() -> bool:
+    """Whether the setting BURST allows it; where it says nothing, as the lab is allowed."""
+    configured = conf.get("BURST")
+    return bool(settings.ROWLOCK_LAB if configured is None else configured)
+
+
+def latest() -> Running | None:
+    """The burst that this process runs, or the last one that it ran."""
+    return _latest
+
+
+def start(burst: Burst) -> bool:
+    """Start it unless one of this process runs; whether it was started."""
+    global _latest
+    with _lock:
+        if _latest is not None and not _latest.is_over:
+            return False
+        _latest = Running(burst)
+        # The kernel ends the child with the thread that started it: this one lives as long as the child.
+        threading.Thread(target=_see_through, args=(_latest,), name="burst", daemon=True).start()
+    return True
+
+
+def _see_through(running: Running) -> None:
+    """Start the child, wait for it, end it at its limit; it is reaped here whatever happens."""
+    argv = bound([sys.executable, str(settings.BASE_DIR / "manage.py"), *running.burst.words])
+    pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    try:
+        with subprocess.Popen(argv, cwd=settings.BASE_DIR, text=True, errors="replace", **pipes) as child:
+            running.pid = child.pid
+            running.said = _communicate(child, running)[-KEPT_CHARACTERS:]
+            running.exit_status = child.returncode
+    except OSError as error:
+        running.said = str(error)
+        running.exit_status = 1
+
+
+def _communicate(child: "subprocess.Popen[str]", running: Running) -> str:
+    """What it printed until its end: by itself, at its limit, or killed after the grace."""
+    with suppress(subprocess.TimeoutExpired):
+        return child.communicate(timeout=running.burst.limit_seconds)[0]
+    running.was_cut_short = True
+    child.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        return child.communicate(timeout=GRACE_SECONDS)[0]
+    child.kill()
+    return child.communicate()[0]

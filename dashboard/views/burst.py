@@ -1,0 +1,109 @@
+"""Run a burst: a worker on the web server's host that ends when nothing is due."""
+
+from collections.abc import Callable
+from typing import Any
+
+from django import forms
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
+from django.db import connection
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import URLPattern, path
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+from django.views.decorators.http import require_http_methods
+
+from dashboard import burst
+from dashboard.burst import Burst
+from tasks import audit
+from tasks.admin.listing import known_queues
+from tasks.admin.rights import missing, require, who
+from tasks.admin.settings_form import checked
+from tasks.audit import Change
+from tasks.bulk.forms import is_token, new_token, once
+from tasks.claims import DEFAULT_STRATEGY, STRATEGIES
+from tasks.commands import types
+from tasks.models import CommandRun
+
+SEE, RUN = "tasks.view_task", "tasks.run_burst"
+SHOWN_RUNS = 10
+
+
+class BurstForm(forms.Form):
+    """What to run, within limits."""
+
+    strategy = forms.ChoiceField(
+        label=gettext_lazy("Strategy"), choices=[(name, name) for name in sorted(STRATEGIES)], initial=DEFAULT_STRATEGY
+    )
+    queue_name = forms.CharField(
+        label=gettext_lazy("Queue; empty: every queue"),
+        required=False,
+        widget=forms.TextInput(attrs={"list": "queues"}),
+    )
+    max_tasks = forms.IntegerField(
+        label=gettext_lazy("At most so many tasks"), min_value=1, max_value=100_000, initial=1000
+    )
+    limit_seconds = forms.IntegerField(
+        label=gettext_lazy("At most so many seconds"), min_value=5, max_value=600, initial=60
+    )
+
+    def clean_queue_name(self) -> str | None:
+        return checked(types.name, self.cleaned_data["queue_name"])
+
+
+def paths(view: Callable[..., Any]) -> list[URLPattern]:
+    return [path("ops/burst/", view(run_burst), name="ops_burst")]
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def run_burst(request: HttpRequest) -> HttpResponse:
+    """The page; for htmx the part that refreshes itself; posted, the start."""
+    require(request.user, SEE)
+    if request.method == "POST":
+        return start(request)
+    if request.headers.get("HX-Request"):
+        return render(request, "dashboard/_burst.html", state())
+    return page(request, BurstForm(initial={"queue_name": request.GET.get("queue", "")}))
+
+
+def start(request: HttpRequest) -> HttpResponse:
+    require(request.user, RUN)
+    if not burst.is_allowed():
+        raise PermissionDenied(_("Bursts are not allowed on this server: set ROWLOCK_BURST=1 to allow them."))
+    form, token = BurstForm(request.POST), request.POST.get("token", "")
+    if not form.is_valid() or not is_token(token):
+        return page(request, form, status=400)
+    asked = Burst(**form.cleaned_data)
+
+    def record() -> str:
+        told = " ".join(asked.words[3:])
+        audit.record(connection, who(request.user), f"burst {told}", [Change(audit.command(burst.NAME))])
+        return burst.NAME
+
+    if once(token, record).is_new and not burst.start(asked):
+        messages.warning(request, _("One runs already; this server runs one at a time."))
+    return redirect("admin:ops_burst")
+
+
+def state() -> dict[str, Any]:
+    """The burst of this process, and the latest runs anywhere."""
+    runs = list(CommandRun.objects.filter(name=burst.NAME).order_by("-id")[:SHOWN_RUNS])
+    latest = burst.latest()
+    is_running = (latest is not None and not latest.is_over) or any(run.finished_at is None for run in runs)
+    return {"latest": latest, "runs": runs, "is_running": is_running}
+
+
+def page(request: HttpRequest, form: BurstForm, status: int = 200) -> HttpResponse:
+    context = {
+        **admin.site.each_context(request),
+        **state(),
+        "title": _("Run a burst"),
+        "form": form,
+        "token": new_token(),
+        "is_allowed": burst.is_allowed(),
+        "missing_right": missing(request.user, RUN),
+        "queues": known_queues(),
+        "command": Burst(DEFAULT_STRATEGY).command,
+    }
+    return render(request, "dashboard/burst.html", context, status=status)
