@@ -1,0 +1,38 @@
+"""How the page of workers writes lives and rates."""
+
+from datetime import datetime
+
+from django import template
+from django.utils.translation import gettext_lazy as _
+
+from tasks.ages import spoken
+from tasks.presence import Life
+from tasks.worker_rates import Rate
+
+register = template.Library()
+
+WORDS = {
+    Life.ALIVE: _("Alive"),
+    Life.SILENT: _("Silent"),
+    Life.MISSING: _("Missing"),
+    Life.RESTARTED: _("Away since the restart"),
+    Life.DEAD: _("Dead"),
+}
+
+
+@register.filter
+def between(start: datetime | None, end: datetime | None) -> str:
+    """The time from one moment to another, in words."""
+    return spoken((end - start).total_seconds()) if start and end else ""
+
+
+@register.filter
+def life(value: Life) -> str:
+    """What is known of a worker's life, in a word."""
+    return str(WORDS[value])
+
+
+@register.filter
+def per_minute(rate: Rate) -> str:
+    """The rate with one digit where that says something."""
+    return f"{rate.per_minute:.0f}" if rate.per_minute >= 10 or not rate.per_minute else f"{rate.per_minute:.1f}"

@@ -1,0 +1,75 @@
+"""The page of workers in a real browser: legible everywhere; a worker is asked to stop, and a hanging one relieved."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from tasks.models import Task, Worker
+from tests.browser.test_looks import assert_accessible, assert_fits, assert_nothing_inline
+from tests.tasks import rows
+from tests.tasks.claiming import claim
+
+pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+WORKERS = "/admin/ops/workers/"
+
+
+@pytest.fixture
+def hanging(live_server) -> Iterator[list]:
+    """A live worker that hangs on the first of its three tasks, beside a dead one and one with long names."""
+    rows.processing(rows.dead_worker("w-dead"))
+    Worker.objects.create(
+        id="w" * 60, hostname="db1." + "host" * 20, pid=1, queues=["q" * 120], stopped_at=timezone.now(),
+        stop_reason="stopped",
+    )  # fmt: skip
+    for _ in range(3):
+        rows.ready()
+    with rows.living_worker("w1") as worker:
+        claims = claim(worker_id=worker)
+        since = timezone.now() - timedelta(minutes=10)
+        Worker.objects.filter(pk=worker).update(current_task_id=claims[0].id, current_since=since)
+        yield claims
+
+
+@pytest.mark.parametrize("size", ["wide", "narrow"])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_pages_are_accessible_and_fit(visit, hanging, theme, size):
+    page = visit("Operators", theme=theme, size=size).open(f"{WORKERS}?ended")
+    for action in ("release-unstarted", "stop-worker"):
+        assert_accessible(page)
+        assert_fits(page)
+        assert_nothing_inline(page)
+        page.locator(f"#worker-rows button[data-action={action}]").click()
+        page.locator("form.confirm").wait_for()
+        assert_accessible(page)
+        assert_fits(page)
+        page.get_by_role("link", name="Leave it").click()
+
+
+def test_what_a_hanging_worker_has_not_begun_is_released(visit, hanging):
+    page = visit("Operators").open(WORKERS)
+    page.locator("button[data-action=release-unstarted]").click()
+    page.get_by_role("textbox", name="Reason").fill("the supplier does not answer")
+    page.locator("form.confirm button[data-action=release-unstarted]").dblclick()
+    assert "2 tasks were released." in page.locator(".messagelist").inner_text()
+    page.locator("button[data-action=release-unstarted]").wait_for(state="detached")
+    assert Task.objects.filter(status="READY", attempt=0).count() == 2
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_worker_is_asked_to_stop(visit, hanging, theme):
+    page = visit("Operators", theme=theme).open(WORKERS)
+    page.locator("button[data-action=stop-worker]").click()
+    page.locator("form.confirm button[data-action=stop-worker]").click()
+    assert "Worker w1 is asked to finish" in page.locator(".messagelist").inner_text()
+    assert "Stopping" in page.locator("#worker-rows").inner_text()
+    assert page.locator("button[data-action=stop-worker]").count() == 0
+
+
+def test_the_rows_follow_the_workers(visit, live_server):
+    page = visit("Viewers").open(WORKERS)
+    assert "No worker is alive" in page.locator("#content").inner_text()
+    with rows.living_worker("w-new"):
+        page.locator("#worker-rows tr", has_text="w-new").wait_for()
+        assert page.locator("#no-worker").count() == 0

@@ -1,0 +1,204 @@
+"""The page of workers: who lives, what each is on, asking one to stop, releasing what a hanging one has not begun."""
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from tasks.models import Intervention, Task, Worker
+from tests.people import client_of
+from tests.sessions import session
+from tests.tasks import rows
+from tests.tasks.claiming import claim, ids
+
+pytestmark = pytest.mark.django_db(transaction=True)
+WORKERS, STOP, RELEASE = "/admin/ops/workers/", "/admin/ops/workers/stop/", "/admin/ops/workers/release/"
+
+
+@pytest.fixture
+def operator():
+    return client_of("Operators")
+
+
+@pytest.fixture
+def worker():
+    with rows.living_worker("w1", strategy="optimistic", queues=["mail", "pay"]) as worker_id:
+        yield worker_id
+
+
+@pytest.fixture
+def hanging(worker):
+    """The worker has been on the first of three tasks for ten minutes; the claims."""
+    for _ in range(3):
+        rows.ready(queue_name="mail")
+    claims = claim(worker_id=worker)
+    Worker.objects.update(current_task_id=claims[0].id, current_since=timezone.now() - timedelta(minutes=10))
+    return claims
+
+
+def lines(client) -> dict[str, object]:
+    return {line.worker.id: line for line in client.get(WORKERS).context["board"].lines}
+
+
+def versions(claims) -> str:
+    return " ".join(f"{one.id}:{one.version}" for one in claims)
+
+
+def test_a_worker_is_shown_with_what_it_is_on_and_has_claimed_ahead(operator, hanging):
+    page = operator.get(WORKERS)
+    for text in (
+        "w1",
+        "host",
+        "optimistic",
+        "mail",
+        "pay",
+        "Alive",
+        "presence held",
+        f"#{hanging[0].id}",
+        "for 10 minutes",
+    ):
+        assert text in page.text
+    line = lines(operator)["w1"]
+    assert (line.held, line.unstarted, line.hangs, line.session.waits) == (3, 2, True, False)
+
+
+def test_a_task_that_it_has_lost_is_not_what_it_is_on(operator, hanging):
+    Task.objects.filter(pk=hanging[0].id).update(status="READY", claimed_by=None)
+    line = lines(operator)["w1"]
+    assert (line.current, line.unstarted, line.hangs) == (None, 2, False)
+
+
+def test_the_dead_and_the_unknown_come_first_and_lead_to_what_is_stuck(operator, worker):
+    rows.processing("unknown"), rows.processing(rows.dead_worker("w9"))
+    assert list(lines(operator)) == ["unknown", "w9", "w1"]
+    page = operator.get(WORKERS)
+    assert "registered nowhere" in page.text
+    assert page.text.count("Take back…") == 2
+    assert page.text.count('data-action="stop-worker"') == 1
+
+
+def test_without_a_live_worker_it_says_how_to_start_one(operator):
+    rows.dead_worker()
+    page = operator.get(WORKERS)
+    assert "No worker is alive" in page.text
+    assert "python manage.py run_worker" in page.text
+
+
+def test_a_worker_is_asked_to_stop_after_a_preview(operator, worker):
+    preview = operator.post(STOP, {"worker": worker})
+    assert "finishes what it runs" in preview.text
+    assert "stop_worker w1" in preview.text
+    assert Worker.objects.get().stop_requested_at is None
+    page = operator.post(STOP, {"worker": worker, "confirmed": "1", "reason": "deploy"}, follow=True)
+    assert "Worker w1 is asked to finish what it runs and to stop." in page.text
+    assert "Stopping" in page.text
+    entry = Intervention.objects.get()
+    assert (entry.actor, entry.source, entry.action, entry.target, entry.reason) == (
+        "anna", "page", "stop", "worker:w1", "deploy",
+    )  # fmt: skip
+
+
+def test_a_second_click_asks_nothing_more(operator, worker):
+    form = {"worker": worker, "confirmed": "1"}
+    operator.post(STOP, form)
+    assert "nothing changed" in operator.post(STOP, form, follow=True).text
+    assert Intervention.objects.count() == 1
+
+
+def test_a_dead_worker_cannot_be_asked(operator):
+    rows.processing(rows.just_died_worker("w9"))
+    Worker.objects.update(missing_since=timezone.now() - timedelta(minutes=1))
+    assert operator.post(STOP, {"worker": "w9"}).status_code == 409
+    assert "dead" in operator.post(STOP, {"worker": "w9", "confirmed": "1"}, follow=True).text
+    assert operator.post(STOP, {"worker": "nobody"}).status_code == 409
+
+
+def test_a_worker_whose_row_is_locked_is_not_waited_for_long(operator, worker):
+    with session() as other:
+        other.execute("SELECT FROM tasks_worker WHERE id = 'w1' FOR UPDATE")
+        page = operator.post(STOP, {"worker": worker, "confirmed": "1"}, follow=True)
+    assert "busy" in page.text
+    assert Worker.objects.get().stop_requested_at is None
+
+
+def test_the_unstarted_are_released_as_they_were_seen(operator, hanging):
+    preview = operator.post(RELEASE, {"worker": "w1"})
+    assert preview.context["versions"] == versions(hanging[1:])
+    assert "what it reports is refused" in preview.text
+    assert "release_unstarted w1" in preview.text
+    Task.objects.filter(pk=hanging[1].id).update(priority=3)
+    form = {"worker": "w1", "confirmed": "1", "versions": preview.context["versions"], "reason": "hangs"}
+    page = operator.post(RELEASE, form, follow=True)
+    assert "1 task was released." in page.text
+    assert f"#{hanging[1].id} stays as it is: it changed since you looked" in page.text
+    assert list(Task.objects.order_by("pk").values_list("status", flat=True)) == ["PROCESSING", "PROCESSING", "READY"]
+    assert Intervention.objects.get().target == f"task:{hanging[2].id}"
+
+
+def test_releasing_twice_does_one_thing(operator, hanging):
+    form = {"worker": "w1", "confirmed": "1", "versions": versions(hanging[1:])}
+    operator.post(RELEASE, form), operator.post(RELEASE, form)
+    assert Intervention.objects.count() == 2
+    assert ids(claim(worker_id="w2")) == ids(hanging)[1:]
+
+
+def test_a_worker_on_its_way_keeps_what_it_has(operator, hanging):
+    Worker.objects.update(current_since=timezone.now())
+    assert 'data-action="release-unstarted"' not in operator.get(WORKERS).text
+    page = operator.post(RELEASE, {"worker": "w1"}, follow=True)
+    assert "Nothing was released" in page.text
+
+
+@pytest.mark.parametrize("url", [STOP, RELEASE])
+@pytest.mark.parametrize(
+    "form",
+    [{}, {"worker": ""}, {"worker": "x" * 300}, {"worker": "a\0"}, {"worker": "w", "versions": "1"},
+     {"worker": "w", "versions": "1:x"}, {"worker": "w", "versions": f"{2**63}:1"},
+     {"worker": "w", "versions": f"1:{2**31}"}],
+)  # fmt: skip
+def test_a_form_that_no_page_made_is_refused(operator, url, form):
+    assert operator.post(url, {**form, "confirmed": "1"}).status_code == 400
+
+
+def test_a_viewer_sees_which_rights_are_missing(hanging):
+    viewer = client_of("Viewers")
+    page = viewer.get(WORKERS)
+    assert "You lack the right tasks.stop_worker" in page.text
+    assert "You lack the right tasks.requeue_task" in page.text
+    assert page.text.count("disabled") == 2
+    for url in (STOP, RELEASE):
+        assert viewer.post(url, {"worker": "w1", "confirmed": "1"}).status_code == 403
+
+
+def test_those_that_have_ended_are_folded_and_paged_by_their_end(operator, worker, monkeypatch):
+    monkeypatch.setattr("dashboard.workers.look_at_ended.__kwdefaults__", {"limit": 2})
+    now = timezone.now()
+    for number in range(5):
+        rows.dead_worker(f"d{number}")
+        Worker.objects.filter(pk=f"d{number}").update(stopped_at=now - timedelta(hours=number // 2))
+    assert operator.get(WORKERS).context["ended"] is None
+    found, query = [], "?ended"
+    while query:
+        page = operator.get(WORKERS + query)
+        found += [one.pk for one in page.context["ended"].workers]
+        query = page.context["older"]
+    assert found == ["d1", "d0", "d3", "d2", "d4"]
+
+
+@pytest.mark.parametrize("before", ["yesterday", "2026-11-20", "2026-13-45T00:00:00+00:00", "2026-11-20T03:12:05"])
+def test_a_place_that_cannot_be_read_is_a_400(operator, before):
+    assert operator.get(f"{WORKERS}?ended&before={before}").status_code == 400
+
+
+def test_the_queries_do_not_grow_with_the_workers(operator, worker, django_assert_max_num_queries):
+    for number in range(10):
+        rows.processing(rows.dead_worker(f"w-{number}"))
+    with django_assert_max_num_queries(20):
+        operator.get(WORKERS)
+
+
+def test_hostile_names_are_shown_as_text(operator):
+    hostile = "<script>alert(1)</script>"
+    Worker.objects.create(id=hostile, hostname=hostile, pid=1, queues=[hostile], strategy=hostile)
+    rows.processing(hostile)
+    assert "<script>alert" not in operator.get(WORKERS).text
