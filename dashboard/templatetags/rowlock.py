@@ -60,11 +60,19 @@ def href(link: Link) -> str:
         return reverse("admin:tasks_task_change", args=[link.target])
     if link.kind == "worker":
         return reverse("admin:tasks_worker_changelist") + f"?q={quote(link.target, safe='')}"
+    if link.kind == "session":
+        return reverse("admin:ops_locks") + f"#node-{link.target}"
     return reverse("admin:tasks_task_changelist") + f"?{link.kind}={quote(link.target, safe='')}"
 
 
 @register.filter
 def told(link: Link) -> str:
     """The words of that link."""
-    phrases = {"task": "#%s", "worker": _("worker %s"), "queue": _("queue %s"), "key": _("key %s")}
+    phrases = {
+        "task": "#%s",
+        "worker": _("worker %s"),
+        "queue": _("queue %s"),
+        "key": _("key %s"),
+        "session": _("session %s"),
+    }
     return phrases[link.kind] % link.target

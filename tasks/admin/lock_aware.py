@@ -9,6 +9,9 @@ from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import FieldDoesNotExist, ValidationError
 from django.db import DatabaseError, models
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import NoReverseMatch, reverse
+from django.utils.html import format_html, format_html_join
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from tasks.exceptions import StaleVersion
@@ -22,6 +25,21 @@ VERDICTS = {
     Hold.UNCERTAIN: _("Row locked, holder uncertain"),
     Hold.TOUCHED: _("Touched"),
 }
+
+
+def linked(lock: RowLock) -> str:
+    """Who holds the row, with links to those sessions where the site has a page of locks."""
+    try:
+        page = reverse("admin:ops_locks")
+    except NoReverseMatch:
+        return told_lock(lock)
+    pids = [locker.pid for locker in lock.lockers if locker.pid is not None]
+    links = format_html_join("", ' <a href="{}#node-{}">{}</a>', ((page, pid, told_session(pid)) for pid in pids))
+    return format_html("{}{}", told_lock(lock), links)
+
+
+def told_session(pid: int) -> str:
+    return gettext("session %(pid)d") % {"pid": pid}
 
 
 class LockAwareList(ChangeList):
@@ -113,7 +131,7 @@ class LockAwareAdmin(admin.ModelAdmin):
 
     @admin.display(description=_("holder"))
     def holder(self, row: Any) -> str:
-        return told_lock(row.lock) if row.lock else ""
+        return linked(row.lock) if row.lock else ""
 
     @admin.display(description=_("version"), ordering="version")
     def row_version(self, row: Any) -> str:

@@ -107,7 +107,8 @@ def row_locked(task: Task, facts: Facts) -> Finding | None:
     lock = facts.locks.get(task.pk)
     if lock is None or not lock.is_exclusive:
         return None
-    return Finding(Verdict.ROW_LOCKED, _("%(holder)s; workers pass it by until then.") % {"holder": told_lock(lock)})
+    sentence = _("%(holder)s; workers pass it by until then.") % {"holder": told_lock(lock)}
+    return Finding(Verdict.ROW_LOCKED, sentence, session_links(locker.pid for locker in lock.lockers))
 
 
 HINDRANCES: tuple[Rule, ...] = (waiting, held_by_key, paused, unserved, unknown, row_locked)
@@ -127,7 +128,9 @@ def running(task: Task, worker: WorkerState, facts: Facts) -> Finding:
     since = worker.current_since or task.started_at
     told = {"worker": worker.id, "age": age_of(facts, since) if since else _("a moment")}
     sentence = _("Worker %(worker)s has been on it for %(age)s.") % told
-    return Finding(Verdict.RUNNING, sentence + wait_of(worker, facts) + behind(task, facts), (worker_link(worker.id),))
+    session = facts.sessions.get(worker.id)
+    links = (worker_link(worker.id), *session_links([session.pid] if session and session.blockers else []))
+    return Finding(Verdict.RUNNING, sentence + wait_of(worker, facts) + behind(task, facts), links)
 
 
 def in_batch(task: Task, worker: WorkerState, facts: Facts) -> Finding:
@@ -259,6 +262,11 @@ def age_of(facts: Facts, moment: datetime) -> str:
 
 def worker_link(worker_id: str) -> Link:
     return Link("worker", worker_id)
+
+
+def session_links(pids: Iterable[int | None]) -> tuple[Link, ...]:
+    """Links to sessions of the database; a prepared transaction has none."""
+    return tuple(Link("session", str(pid)) for pid in pids if pid is not None)
 
 
 def queue_link(task: Task) -> Link:

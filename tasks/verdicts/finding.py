@@ -38,9 +38,11 @@ STUCK = frozenset(
 
 @dataclass(frozen=True)
 class Link:
-    """Something that a verdict points to: a task by its id, a worker by its id, a queue or a key by its name."""
+    """Something that a verdict points to: a task by its id, a worker by its id, a queue or a key by its name, a session
+    of the database by its pid.
+    """
 
-    kind: Literal["task", "worker", "queue", "key"]
+    kind: Literal["task", "worker", "queue", "key", "session"]
     target: str
 
 

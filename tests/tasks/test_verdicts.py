@@ -168,7 +168,7 @@ def test_a_task_its_worker_is_on_runs():
     since = worker(current_task_id=4711, current_since=NOW - timedelta(seconds=7))
     waits = WorkerSession(902, "Lock", "transactionid", (812,))
     found = verdicts.decide(processing(), facts(since, sessions={"w7f": waits}))
-    assert (found.verdict, found.links) == (Verdict.RUNNING, (Link("worker", "w7f"),))
+    assert (found.verdict, found.links) == (Verdict.RUNNING, (Link("worker", "w7f"), Link("session", "902")))
     assert found.sentence == (
         "Worker w7f has been on it for 7 seconds. Its session, pid 902, waits for Lock:transactionid, "
         "blocked by pid 812."
