@@ -73,7 +73,9 @@ def holds(acknowledgement: Acknowledgement | None, line: Line) -> bool:
     return acknowledgement is not None and (acknowledgement.size is None or line.size <= acknowledgement.size)
 
 
-def acknowledge(line: Line, who: Who, *, reason: str, lasts: timedelta | None, size: int | None) -> bool:
+def acknowledge(
+    line: Line, who: Who, *, reason: str, lasts: timedelta | None, size: int | None, dry_run: bool = False
+) -> bool:
     """Keep the line folded for so long (None: without an end), or until it is about more than `size` things.
 
     Whether that is new. Raises Endless when neither is given, or the time is longer than a month.
@@ -81,12 +83,13 @@ def acknowledge(line: Line, who: Who, *, reason: str, lasts: timedelta | None, s
     if (lasts is None and size is None) or (lasts is not None and not timedelta() < lasts <= LONGEST):
         raise Endless("Acknowledge a line until it grows, or for a time of at most 30 days.")
     params = {"line": line.name, "text": line.text, "actor": who.actor, "reason": reason, "lasts": lasts, "size": size}
-    return _change(ACKNOWLEDGE, params, line.name, who, f"acknowledge {told(lasts, size)}", reason)
+    action = f"acknowledge {told(lasts, size)}"
+    return _change(ACKNOWLEDGE, params, line.name, who, action, reason, dry_run)
 
 
-def withdraw(name: str, who: Who, *, reason: str = "") -> bool:
+def withdraw(name: str, who: Who, *, reason: str = "", dry_run: bool = False) -> bool:
     """Let the line be seen again; whether it was acknowledged."""
-    return _change(WITHDRAW, {"line": name}, name, who, "withdraw", reason)
+    return _change(WITHDRAW, {"line": name}, name, who, "withdraw", reason, dry_run)
 
 
 def told(lasts: timedelta | None, size: int | None) -> str:
@@ -95,8 +98,10 @@ def told(lasts: timedelta | None, size: int | None) -> str:
     return " ".join(parts + ([f"until_more_than={size}"] if size is not None else []))
 
 
-def _change(statement: str, params: dict[str, Any], name: str, who: Who, action: str, reason: str) -> bool:
-    with short_waits(), connection.cursor() as cursor:
+def _change(
+    statement: str, params: dict[str, Any], name: str, who: Who, action: str, reason: str, dry_run: bool
+) -> bool:
+    with short_waits(rollback=dry_run), connection.cursor() as cursor:
         cursor.execute(statement, params)
         is_changed = bool(cursor.rowcount)
         if is_changed:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from django.db import OperationalError
 from django.utils.translation import gettext as _
@@ -17,6 +17,7 @@ SHOWN = 50
 TOO_SLOW = {"55P03", "57014"}  # a table that somebody holds, a statement over its time
 
 T = TypeVar("T")
+May = Callable[[str], bool]  # whether somebody has this right: `user.has_perm`
 
 
 @dataclass(frozen=True)
@@ -41,10 +42,10 @@ class Inbox:
         return next((line for line in every if line.name == name), None)
 
 
-def gather(look: Look, user: Any) -> Inbox:
-    """The lines of every source that this person may see."""
+def gather(look: Look, may: May) -> Inbox:
+    """The lines of every source that a person with these rights may see."""
     lines, is_whole = said(panels.ATTENTION, look)
-    lines = [line for line in lines if user.has_perm(line.permission)]
+    lines = [line for line in lines if may(line.permission)]
     standing = look.once(acknowledging.standing)
     known, unknown = [], [] if is_whole else [untold()]
     for line in sorted(lines, key=urgency):
@@ -56,10 +57,10 @@ def gather(look: Look, user: Any) -> Inbox:
     return Inbox(unknown[:SHOWN], known[:SHOWN], max(0, len(unknown) - SHOWN))
 
 
-def figures(look: Look, user: Any) -> list[Figure]:
-    """The figures of every source that this person may see; those that are not known are left out."""
+def figures(look: Look, may: May) -> list[Figure]:
+    """The figures of every source that a person with these rights may see; those that are not known are left out."""
     found, _is_whole = said(panels.FIGURES, look)
-    return [figure for figure in found if user.has_perm(figure.permission)]
+    return [figure for figure in found if may(figure.permission)]
 
 
 def urgency(line: Line) -> tuple[int, float, str]:

@@ -99,8 +99,8 @@ def gather(look: Look, user: Any) -> Overview:
     rows = None if found is None else queue_rows(found)
     return Overview(
         now=look.now,
-        inbox=inbox.gather(look, user),
-        figures=inbox.figures(look, user),
+        inbox=inbox.gather(look, user.has_perm),
+        figures=inbox.figures(look, user.has_perm),
         queues=None if rows is None else rows[:QUEUES_SHOWN],
         failures=told(look, latest_failures) if user.has_perm(SEE_TASKS) else None,
         hidden_queues=max(0, len(rows or ()) - QUEUES_SHOWN),

@@ -1,0 +1,70 @@
+"""`show_attention`: what needs a person, worst first, as the overview lists it."""
+
+from typing import Any
+
+from dashboard import inbox
+from dashboard.inbox import Inbox, Known
+from tasks.ages import spoken
+from tasks.commands import OperatorCommand, Options, Report
+from tasks.commands.base import UNHEALTHY
+from tasks.panels import Line, Look
+
+
+class Command(OperatorCommand):
+    help = (
+        "Show what needs a person, worst first, with the next step; what somebody has acknowledged stands apart. Exit "
+        "status 3 when a line that is not acknowledged says that work waits, is lost, or wants a decision."
+    )
+    changes_data = False
+
+    def run(self, options: Options) -> Report:
+        look = Look()
+        found = inbox.gather(look, lambda right: True)
+        red = sum(line.is_red for line in found.lines)
+        return Report(
+            data={"lines": [as_data(line) for line in found.lines], "acknowledged": list(map(known_data, found.known))},
+            text=as_text(found, look),
+            failure="" if not red else f"{red} {'line needs' if red == 1 else 'lines need'} a person.",
+            exit_status=UNHEALTHY,
+        )
+
+
+def as_data(line: Line) -> dict[str, Any]:
+    return {
+        "line": line.name,
+        "text": line.text,
+        "why": line.why,
+        "severity": line.severity.name.lower(),
+        "since": line.since.isoformat() if line.since else None,
+        "size": line.size,
+        "command": line.step.command or None,
+    }
+
+
+def known_data(known: Known) -> dict[str, Any]:
+    how = known.acknowledgement
+    return {
+        **as_data(known.line),
+        "actor": how.actor,
+        "reason": how.reason,
+        "until": how.until.isoformat() if how.until else None,
+        "until_more_than": how.size,
+    }
+
+
+def as_text(found: Inbox, look: Look) -> str:
+    written = [part for line in found.lines for part in as_lines(line, look)] or ["Nothing needs attention."]
+    written += [
+        f"  acknowledged: {known.line.text} (by {known.acknowledgement.actor}: {known.acknowledgement.reason})"
+        for known in found.known
+    ]
+    return "\n".join(written)
+
+
+def as_lines(line: Line, look: Look) -> list[str]:
+    """The line as a terminal shows it: what, since when, why, and what to type."""
+    since = f" For {spoken((look.now - line.since).total_seconds())}." if line.since else ""
+    mark = "!" if line.is_red else "-"
+    further = [line.why] if line.why else []
+    further += [f"$ {line.step.command}"] if line.step.command else []
+    return [f"{mark} {line.text}{since}", *(f"    {part}" for part in [*further, f"line: {line.name}"])]
