@@ -1,4 +1,7 @@
-"""The demo under a real `manage.py up`: what it stages, what dissolves, and that nothing of it outlives its end."""
+"""The demo under a real `manage.py up`: one director, and nothing of it outlives its end.
+
+What a visitor sees and does is in tests/browser/test_demo.py.
+"""
 
 import signal
 
@@ -17,15 +20,6 @@ SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 
 """
 ASK_FOR_THE_CHAIN = """
 SELECT pg_notify('rowlock_demo_public', '{"do": "chain", "actor": "anna", "source": "page"}')
-"""
-STUCK = """
-SELECT task.id FROM tasks_task AS task JOIN tasks_worker AS worker ON worker.id = task.claimed_by
-WHERE task.queue_name = 'demo-payouts' AND task.status = 'PROCESSING' AND worker.stopped_at IS NOT NULL
-"""
-TAKEN_OVER = """
-SELECT task.finished_by <> attempt.worker_id FROM tasks_task AS task JOIN tasks_attempt AS attempt
-ON attempt.task_id = task.id
-WHERE task.queue_name = 'demo-parcels' AND task.status = 'COMPLETED' AND attempt.outcome = 'abandoned'
 """
 LOADED = """
 SELECT (SELECT count(*) FROM tasks_task WHERE task_path = 'dashboard.tasks.charge_card'),
@@ -46,9 +40,6 @@ class Stage:
 
     def value(self, statement):
         return self.rows(statement)[0][0]
-
-    def stuck(self):
-        return [row[0] for row in self.rows(STUCK)]
 
     def demo(self, *arguments):
         return self.site.checkout.manage("demo", *arguments)
@@ -78,19 +69,6 @@ def test_the_chain_dissolves_when_its_root_is_terminated_and_stands_again_on_dem
     wait_until(lambda: stage.value(WAITING) == 0)
     stage.rows(ASK_FOR_THE_CHAIN)
     stage.wait_for_the_chain()
-
-
-def test_a_payout_of_a_killed_worker_waits_until_a_person_takes_it_back(stage):
-    [payout] = wait_until(stage.stuck, seconds=30)
-    taken_back = stage.site.checkout.manage("recover_tasks", "--reason", "seen it")
-    assert "1 READY" in taken_back.stdout
-    state = f"SELECT status, attempt FROM tasks_task WHERE id = {payout}"
-    wait_until(lambda: stage.rows(state) == [("COMPLETED", 2)])
-
-
-def test_the_task_of_a_worker_that_is_killed_on_demand_runs_elsewhere(stage):
-    assert stage.demo("--kill-worker").returncode == 0
-    wait_until(lambda: stage.rows(TAKEN_OVER) == [(True,)], seconds=30)
 
 
 def test_a_second_director_leaves_at_once(stage):
