@@ -1,5 +1,6 @@
 """A burst from the page: a real worker, one at a time, ended at its limit and with its server."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -89,16 +90,22 @@ def test_one_at_a_time_and_ended_at_its_limit(operator, allowed):
 
 def test_it_ends_with_its_server(allowed):
     """kill -9 of the web server: nothing that it started lives on."""
-    nap.enqueue(3)
+    for _ in range(40):
+        nap.enqueue(3)
     environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings"}
     line = [sys.executable, "-c", SERVER]
     with subprocess.Popen(line, cwd=project.BASE_DIR, env=environment, stdout=subprocess.PIPE, text=True) as server:
         child = psutil.Process(int(server.stdout.readline()))
-        wait_until(lambda: Worker.objects.filter(stopped_at__isnull=True).exists(), seconds=40)
+        wait_until(lambda: Task.objects.processing().exists(), seconds=40)
         family = [child, *child.children(recursive=True)]
         server.kill()
+    try:
+        wait_until(lambda: not [process for process in family if process.is_running()], seconds=25)
+    finally:
+        for process in family:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
     assert len(family) >= 3
-    wait_until(lambda: not [process for process in family if process.is_running()], seconds=40)
 
 
 def test_a_double_click_is_one_burst(operator, allowed, monkeypatch):
