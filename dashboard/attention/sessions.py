@@ -80,7 +80,7 @@ def open_line(look: Look, session: Session) -> Line:
         severity=Severity.SLOW,
         why=_("It keeps its locks, and dead rows from being cleaned up in every table."),
         since=look.now - timedelta(seconds=age),
-        step=Step(_("See the session"), chain_of(session, "session"), command("show_locks")),
+        step=Step(_("See the session"), chain_of(session), command("show_locks")),
         permission=SEE,
     )
 
@@ -99,7 +99,7 @@ def figures(look: Look) -> Iterator[Figure]:
     yield Figure(
         _("Oldest transaction"),
         spoken(oldest.transaction_seconds),
-        chain_of(oldest, "session"),
+        chain_of(oldest),
         who(oldest),
         is_open_too_long(oldest),
         SEE,
@@ -108,12 +108,14 @@ def figures(look: Look) -> Iterator[Figure]:
 
 def name(session: Session) -> str:
     """What tells this session from a later one with the same pid."""
-    started = session.backend_start.isoformat() if session.backend_start else ""
-    return f"{session.pid}:{started}"
+    started = session.backend_start.isoformat() if session.backend_start else session.label
+    return f"{session.key}:{started}"
 
 
 def who(session: Session) -> str:
-    """The session in few words: `pid 812 (psql, idle in transaction)`."""
+    """The session in few words: `pid 812 (psql, idle in transaction)`; a holder that is none, by its name."""
+    if session.is_outsider:
+        return session.shortly
     state = session.state or _("state hidden")
     return _("pid %(pid)d (%(name)s, %(state)s)") % {"pid": session.pid, "name": session.identity, "state": state}
 
@@ -124,6 +126,6 @@ def transaction_of(session: Session) -> str:
     return _("Its transaction has been open for %(age)s.") % {"age": spoken(session.transaction_seconds)}
 
 
-def chain_of(session: Session, part: str = "node") -> str:
+def chain_of(session: Session) -> str:
     """Its place on the page of locks."""
-    return f"{links.page('admin:ops_locks')}#{part}-{session.pid}"
+    return f"{links.page('admin:ops_locks')}#node-{session.key}"

@@ -196,7 +196,7 @@ class TestSessions:
             monkeypatch.setattr("dashboard.attention.sessions.IDLE_SECONDS", 0)
             [line] = lines().values()
             assert f"pid {conn.info.backend_pid} (psql" in line.text
-            assert line.step.url.startswith("/admin/ops/locks/#")
+            assert line.step.url == f"/admin/ops/locks/#node-{conn.info.backend_pid}"
 
 
 class TestOrders:
