@@ -53,6 +53,11 @@ class LockLook:
         return lines(self.seen.roots)
 
     @property
+    def longest_wait(self) -> float | None:
+        """The age of the oldest wait, seconds."""
+        return max((lock.wait_seconds for lock in self.seen.locks if lock.wait_seconds is not None), default=None)
+
+    @property
     def not_shown(self) -> int:
         """How many sessions of the tree stand beyond its last line."""
         return sum(1 + root.victims for root in self.seen.roots) - len(self.lines)

@@ -3,13 +3,21 @@
 import re
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 
 import psycopg
 import pytest
 from django.contrib.auth.models import User
+from django.db import connection
+from playwright.sync_api import Page
 
+from dashboard import activity
+from dashboard.models import LockWait
+from dashboard.sampler import Sampler
 from orders.models import Account
 from tasks.models import Intervention
+from tests.browser.test_looks import assert_accessible, assert_fits, assert_nothing_inline
+from tests.dashboard.scenes import queue_for_one_row, staged
 from tests.sessions import session, wait_until_blocked
 from tests.waiting import wait_until
 
@@ -87,3 +95,66 @@ def test_a_session_that_is_over_leads_to_the_login_and_not_into_the_panel(visit,
     visitor.context.clear_cookies()
     page.wait_for_url("**/admin/login/**")
     assert page.locator("#id_username").count() == 1
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("size", ["wide", "narrow"])
+def test_every_page_of_locks_is_accessible_and_fits(visit, theme: str, size: str) -> None:
+    with staged() as (scene, _):
+        Sampler(connection).sample()
+        visitor = visit("Lock administrators", theme=theme, size=size)
+        for address in ("/admin/ops/locks/", "/admin/ops/locks/history/"):
+            page = visitor.open(address)
+            page.locator("details.sql summary").first.click()
+            assert_looks_right(page)
+        page = visitor.open("/admin/ops/locks/")
+        page.locator(f"#node-{scene.pid('psql')} > .node button[data-action=terminate-backend]").click()
+        page.wait_for_selector("dl.facts")
+        assert_looks_right(page)
+
+
+def assert_looks_right(page: Page) -> None:
+    assert_accessible(page)
+    assert_fits(page)
+    assert_nothing_inline(page)
+
+
+def test_a_long_queue_fits_a_phone(visit) -> None:
+    with queue_for_one_row(waiters=20, bystanders=0):
+        page = visit("Lock administrators", size="narrow").open("/admin/ops/locks/")
+        assert "20 blocked" in page.locator("#lock-tree").inner_text()
+        assert_fits(page)
+
+
+def test_a_query_is_cancelled_from_the_page(visit, chain: tuple[int, int]) -> None:
+    root, blocked = chain
+    page = visit("Lock administrators").open("/admin/ops/locks/")
+    page.locator(f"#node-{blocked} > .node button[data-action=cancel-backend]").click()
+    assert "stays open, with its locks" in page.locator("#undone").inner_text()
+    page.locator("button[data-action=cancel-backend]").click()
+    page.get_by_text(f"Backend {blocked} was signalled.").wait_for()
+    page.get_by_text("Nobody waits for a lock.").wait_for()
+    assert root in activity.look().by_pid
+
+
+def test_the_past_is_looked_up_by_its_time(visit) -> None:
+    at = datetime(2026, 11, 21, 3, 10, tzinfo=UTC)
+    LockWait.objects.create(
+        pair="1", blocked_pid=902, blocker_pid=812, locktype="transactionid", target="order 1042",
+        waiting_since=at - timedelta(minutes=4), last_seen=at + timedelta(minutes=1),
+    )  # fmt: skip
+    page = visit("Viewers").open("/admin/ops/locks/")
+    page.get_by_role("link", name="Who blocked whom earlier").click()
+    page.get_by_label("Time (UTC)").fill("2026-11-21T03:10")
+    page.get_by_label("Before and after").select_option("5")
+    page.get_by_role("button", name="Look it up").click()
+    assert "waits 4 minutes for order 1042" in page.locator("#node-812 #node-902").inner_text()
+    assert page.locator("#lock-waits tbody tr").count() == 1
+
+
+def test_a_row_leads_to_its_holder(visit, chain: tuple[int, int]) -> None:
+    root, _ = chain
+    page = visit("Viewers").open("/admin/orders/account/")
+    page.get_by_role("link", name=f"session {root}").click()
+    page.wait_for_url(f"**/admin/ops/locks/#node-{root}")
+    assert page.locator(f"#node-{root}:target").count() == 1

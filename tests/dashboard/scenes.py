@@ -14,6 +14,8 @@ ROW = "SELECT 1 FROM {} WHERE id = %s FOR UPDATE"
 LOCK_ACCOUNT, LOCK_ORDER = ROW.format("orders_account"), ROW.format("orders_order")
 TABLE = "LOCK TABLE orders_entry IN ACCESS EXCLUSIVE MODE"
 SWEEP = "SELECT pg_advisory_lock(hashtext('rowlock:sweep'), hashtext(current_schema()))"
+# A browser looks at a scene for longer than other tests do.
+PATIENCE = "-c statement_timeout=60s -c idle_in_transaction_session_timeout=90s"
 
 
 class Scene(contextlib.ExitStack):
@@ -29,7 +31,7 @@ class Scene(contextlib.ExitStack):
 
     def opened(self, name: str, **params: object) -> psycopg.Connection:
         """A session with this application name."""
-        conn = self.sessions[name] = self.enter_context(session(name, **params))
+        conn = self.sessions[name] = self.enter_context(session(name, **{"options": PATIENCE, **params}))
         self.pids[name] = conn.info.backend_pid
         return conn
 
