@@ -32,12 +32,22 @@ from tasks.locking.errors import is_lock_not_available, is_retryable
 from tasks.locking.rowlocks import lockers
 
 Strategy = Literal["pessimistic", "optimistic"]
+Check = Callable[[list[Account]], object]
 LARGEST_BALANCE = Decimal("9999999999.99")
 TRIES = 20
 PAUSE_SECONDS = 0.005
 PAUSE_CAP_SECONDS = 0.2
 WAIT_SECONDS = 2.0
 SET_LOCK_TIMEOUT = "SELECT set_config('lock_timeout', %s, true)"
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How an operation is carried out; see `deposit`."""
+
+    strategy: str
+    nowait: bool
+    check: Check | None
 
 
 @dataclass(frozen=True)
@@ -49,24 +59,48 @@ class Change:
     retries: int = 0
 
 
-def deposit(account_id: int, amount: Decimal, *, strategy: Strategy = "pessimistic", nowait: bool = False) -> Change:
-    """Put `amount` on the account. Raises AccountError, or Busy when somebody else holds the row."""
-    return _apply({account_id: checked(amount)}, Entry.Kind.DEPOSIT, strategy, nowait)
+def deposit(
+    account_id: int,
+    amount: Decimal,
+    *,
+    strategy: Strategy = "pessimistic",
+    nowait: bool = False,
+    check: Check | None = None,
+) -> Change:
+    """Put `amount` on the account. Raises AccountError, or Busy when somebody else holds the row.
+
+    `check` is called with the accounts as they were read, before anything is written, and may raise: a rule of your
+    own. The optimistic strategy calls it again each time it starts anew, so it must do no harm twice.
+    """
+    return _apply({account_id: checked(amount)}, Entry.Kind.DEPOSIT, Terms(strategy, nowait, check))
 
 
-def withdraw(account_id: int, amount: Decimal, *, strategy: Strategy = "pessimistic", nowait: bool = False) -> Change:
+def withdraw(
+    account_id: int,
+    amount: Decimal,
+    *,
+    strategy: Strategy = "pessimistic",
+    nowait: bool = False,
+    check: Check | None = None,
+) -> Change:
     """Take `amount` from the account. Raises AccountError (InsufficientFunds among others), or Busy."""
-    return _apply({account_id: -checked(amount)}, Entry.Kind.WITHDRAWAL, strategy, nowait)
+    return _apply({account_id: -checked(amount)}, Entry.Kind.WITHDRAWAL, Terms(strategy, nowait, check))
 
 
 def transfer(
-    from_id: int, to_id: int, amount: Decimal, *, strategy: Strategy = "pessimistic", nowait: bool = False
+    from_id: int,
+    to_id: int,
+    amount: Decimal,
+    *,
+    strategy: Strategy = "pessimistic",
+    nowait: bool = False,
+    check: Check | None = None,
 ) -> Change:
     """Move `amount` from one account to another: both sides or neither. Raises AccountError, or Busy."""
     if from_id == to_id:
         raise SameAccount(f"Account {from_id} cannot transfer to itself.")
     amount = checked(amount)
-    return _apply({from_id: -amount, to_id: amount}, Entry.Kind.TRANSFER, strategy, nowait)
+    return _apply({from_id: -amount, to_id: amount}, Entry.Kind.TRANSFER, Terms(strategy, nowait, check))
 
 
 def checked(amount: Decimal) -> Decimal:
@@ -93,18 +127,13 @@ def checked(amount: Decimal) -> Decimal:
 Changes = dict[int, Decimal]
 
 
-def _apply(changes: Changes, kind: Entry.Kind, strategy: Strategy, nowait: bool) -> Change:
-    once: Callable[[], list[Account]]
-    if strategy == "pessimistic":
-        once = lambda: _change_locked(changes, kind, nowait)  # noqa: E731
-    elif strategy == "optimistic":
-        once = lambda: _change_unlocked(changes, kind)  # noqa: E731
-    else:
-        raise ValueError(f"Unknown strategy {strategy!r}: use 'pessimistic' or 'optimistic'.")
+def _apply(changes: Changes, kind: Entry.Kind, terms: Terms) -> Change:
+    if terms.strategy not in READERS:
+        raise ValueError(f"Unknown strategy {terms.strategy!r}: use 'pessimistic' or 'optimistic'.")
     for retries in range(TRIES):
         try:
             with transaction.atomic():
-                changed = once()
+                changed = _change(changes, kind, terms)
             return Change(
                 {account.pk: account.balance for account in changed},
                 {account.pk: account.version for account in changed},
@@ -122,15 +151,23 @@ def _apply(changes: Changes, kind: Entry.Kind, strategy: Strategy, nowait: bool)
     raise Contended(f"Accounts {sorted(changes)} were changed by others at each of {TRIES} tries; nothing was changed.")
 
 
-def _change_locked(changes: Changes, kind: Entry.Kind, nowait: bool) -> list[Account]:
+def _change(changes: Changes, kind: Entry.Kind, terms: Terms) -> list[Account]:
+    accounts = _read(READERS[terms.strategy](terms.nowait), changes)
+    if terms.check:
+        terms.check(accounts)
+    return _write(accounts, changes, kind)
+
+
+def _locking(nowait: bool) -> "QuerySet[Account]":
     with connection.cursor() as cursor:
         cursor.execute(SET_LOCK_TIMEOUT, [f"{int(WAIT_SECONDS * 1000)}ms"])
-    locked = Account.objects.select_for_update(of=("self",), no_key=True, nowait=nowait)
-    return _write(_read(locked, changes), changes, kind)
+    return Account.objects.select_for_update(of=("self",), no_key=True, nowait=nowait)
 
 
-def _change_unlocked(changes: Changes, kind: Entry.Kind) -> list[Account]:
-    return _write(_read(Account.objects.all(), changes), changes, kind)
+READERS: dict[str, Callable[[bool], "QuerySet[Account]"]] = {
+    "pessimistic": _locking,
+    "optimistic": lambda nowait: Account.objects.all(),
+}
 
 
 def _read(accounts: "QuerySet[Account]", changes: Changes) -> list[Account]:

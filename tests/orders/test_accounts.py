@@ -248,3 +248,28 @@ def deadlocks(watch: psycopg.Connection) -> int:
     row = watch.execute("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()").fetchone()
     assert row
     return row[0]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_check_of_ones_own_sees_what_was_read_and_can_refuse(account: Account, strategy: accounts.Strategy) -> None:
+    def refuse(read: list[Account]) -> None:
+        raise PermissionError(f"{read[0].pk} holds {read[0].balance}")
+
+    with pytest.raises(PermissionError, match=f"{account.pk} holds 100"):
+        accounts.withdraw(account.pk, Decimal(30), strategy=strategy, check=refuse)
+    account.refresh_from_db()
+    assert (account.balance, account.entries.count()) == (HUNDRED, 1)
+
+
+def test_the_optimistic_strategy_checks_again_when_it_starts_again(account: Account) -> None:
+    seen = []
+
+    def be_overtaken_once(read: list[Account]) -> None:
+        seen.append(read[0].balance)
+        if len(seen) == 1:
+            with session(autocommit=True) as other:
+                other.execute("UPDATE orders_account SET balance = 200 WHERE id = %s", [account.pk])
+
+    accounts.withdraw(account.pk, Decimal(30), strategy="optimistic", check=be_overtaken_once)
+    account.refresh_from_db()
+    assert (seen, account.balance) == ([HUNDRED, Decimal(200)], Decimal(170))
