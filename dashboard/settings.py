@@ -44,6 +44,7 @@ MIDDLEWARE = [
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.middleware.csp.ContentSecurityPolicyMiddleware" if CSP_IN_DJANGO else "csp.middleware.CSPMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.locale.LocaleMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
@@ -77,6 +78,8 @@ vars().update(mail.from_environment(env, VAR_DIR))
 DEFAULT_FROM_EMAIL = env.str("DEFAULT_FROM_EMAIL", default="Rowlock <orders@localhost>")
 # Each key falls back to its environment variable: see tasks/conf.py.
 ROWLOCK: dict[str, object] = {}
+# Pattern runs create schemas and load the server: on a database of somebody's own they must be asked for.
+ROWLOCK_LAB = env.bool("ROWLOCK_LAB", default=not env.str("DATABASE_URL", default=""))
 SHARED_LOOK_SECONDS = 1.0  # the pages that many people have open look at the system once for all of them
 
 # The first refuses who has guessed too often, the second knows the passwords.
@@ -90,7 +93,13 @@ AUTH_PASSWORD_VALIDATORS = [
         "NumericPasswordValidator",
     )
 ]
+# What the browser asks for, unless somebody has chosen; commands always speak English.
 LANGUAGE_CODE = "en"
+LANGUAGES = [("en", "English"), ("ru", "Русский")]
+LOCALE_PATHS = [BASE_DIR / "dashboard" / "locale"]
+LANGUAGE_COOKIE_HTTPONLY = True
+LANGUAGE_COOKIE_SAMESITE = "Lax"
+LANGUAGE_COOKIE_AGE = 365 * 86_400
 TIME_ZONE = env.str("TZ", default="") or "UTC"
 USE_I18N = True
 USE_TZ = True
@@ -105,7 +114,7 @@ STORAGES = {
 
 # Served over plain HTTP on loopback by default; behind TLS set HTTPS=1.
 HTTPS = env.bool("HTTPS", default=False)
-SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = SECURE_SSL_REDIRECT = HTTPS
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = LANGUAGE_COOKIE_SECURE = SECURE_SSL_REDIRECT = HTTPS
 SECURE_HSTS_SECONDS = 31_536_000 if HTTPS else 0
 SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = HTTPS
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if HTTPS else None

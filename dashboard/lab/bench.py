@@ -1,0 +1,36 @@
+"""What a pattern has in its hands while it runs in a worker process."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from dashboard.lab.ledger import Ledger
+from dashboard.lab.plan import Plan
+
+WAITS = ("FOR UPDATE", "FOR NO KEY UPDATE", "UPDATE ", "SELECT pg_advisory_lock")
+
+
+@dataclass
+class Bench:
+    """One worker's place: the plan, its number among the workers, and the ledger."""
+
+    plan: Plan
+    number: int
+    ledger: Ledger
+
+    def work(self, item: int) -> None:
+        """Do the item: an effect outside the database, the work, and the slow call where the plan has one."""
+        with self.ledger.effect(item):
+            time.sleep(self.plan.work_ms / 1000)
+        if self.plan.remote_ms:
+            with self.ledger.effect(item, "remote"):
+                time.sleep(self.plan.remote_ms / 1000)
+
+    def count(self, execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: dict[str, Any]) -> Any:
+        """Django's wrapper around each statement: counts it, and the time of those for which one may have to wait."""
+        self.ledger.queries += 1
+        if not any(word in str(sql) for word in WAITS):
+            return execute(sql, params, many, context)
+        with self.ledger.waiting():
+            return execute(sql, params, many, context)

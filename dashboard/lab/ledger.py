@@ -1,0 +1,80 @@
+"""What really happened, written on a second connection in autocommit: neither a rollback nor a kill takes it back."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+
+CREATE = """
+CREATE TABLE lab_ledger (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    kind text NOT NULL, worker int NOT NULL, item bigint, process int NOT NULL DEFAULT pg_backend_pid(),
+    began timestamptz NOT NULL DEFAULT clock_timestamp(), ended timestamptz,
+    wait_ms float8 NOT NULL DEFAULT 0, lost_races int NOT NULL DEFAULT 0, retries int NOT NULL DEFAULT 0,
+    queries int NOT NULL DEFAULT 0
+)
+"""
+BEGIN = """
+INSERT INTO lab_ledger (kind, worker, item, ended, wait_ms, lost_races, retries, queries)
+VALUES (%(kind)s, %(worker)s, %(item)s, CASE WHEN %(is_over)s::boolean THEN clock_timestamp() END,
+    %(wait_ms)s, %(lost_races)s, %(retries)s, %(queries)s)
+RETURNING id
+"""
+END = "UPDATE lab_ledger SET ended = clock_timestamp() WHERE id = %(id)s"
+
+DONE = "SELECT DISTINCT item FROM lab_ledger WHERE kind = 'effect'"
+
+
+@dataclass
+class Ledger:
+    """One process's hand in the ledger, and its counters so far, which stand in every line it writes.
+
+    `wait_ms` is the time spent since the last effect in statements and locks for which one may have to wait.
+    """
+
+    connection: psycopg.Connection
+    worker: int
+    wait_ms: float = 0.0
+    lost_races: int = 0
+    retries: int = 0
+    queries: int = 0
+    _open: list[int] = field(default_factory=list)
+
+    @contextmanager
+    def effect(self, item: int | None, kind: str = "effect") -> Iterator[None]:
+        """An effect outside the transaction: noted before the block, and its end after it."""
+        line = self.note(kind, item, is_over=False)
+        yield
+        self.connection.execute(END, {"id": line})
+
+    def note(self, kind: str, item: int | None = None, *, is_over: bool = True) -> int:
+        """One line; gives its id."""
+        params: dict[str, Any] = {
+            "kind": kind,
+            "worker": self.worker,
+            "item": item,
+            "is_over": is_over,
+            "wait_ms": self.wait_ms,
+            "lost_races": self.lost_races,
+            "retries": self.retries,
+            "queries": self.queries,
+        }
+        self.wait_ms = 0.0
+        [(line,)] = self.connection.execute(BEGIN, params).fetchall()
+        return int(line)
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Add the time of the block to what was waited."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.wait_ms += 1000 * (time.perf_counter() - began)
+
+    def items_done(self) -> set[int]:
+        """The items of which somebody noted that they are done."""
+        return {row[0] for row in self.connection.execute(DONE)}

@@ -1,0 +1,186 @@
+"""Patterns over rows of a domain: one e-mail for each shipped order (patterns A and B of their authors).
+
+The mail server is the ledger: `dashboard.lab.mail` notes each message there, so that the shipping code runs unchanged.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from itertools import count
+
+from django.conf import settings
+from django.utils.translation import gettext_lazy as _
+
+from dashboard.lab import naive_lock
+from dashboard.lab.bench import Bench
+from dashboard.lab.patterns.pattern import Pattern
+from orders.models import Order
+from orders.shipping import Run, ship
+from tasks.exceptions import LockHeld
+from tasks.locking import lock, locked_batches, update_each
+from tasks.locking.report import Report
+
+LOCK_SECONDS = 30
+BATCH = 50
+
+
+def double_checked(bench: Bench) -> None:
+    _ship(bench, "skip")
+
+
+def double_checked_nowait(bench: Bench) -> None:
+    _ship(bench, "report")
+
+
+def _ship(bench: Bench, on_locked: str) -> None:
+    def note_races(report: Report) -> None:
+        bench.ledger.lost_races = report.lost_races
+
+    ship("send_first", on_locked=on_locked, until_empty=True, progress=note_races)  # type: ignore[arg-type]
+
+
+def unsafe(bench: Bench) -> None:
+    """The same criteria and the same e-mail, without the lock, without the second look, and with `save()`."""
+    with Run() as run:
+        for orders in _rounds():
+            for order in orders:
+                run.mailer.send(order)
+                order.shipped_email_sent, order.email_state = True, Order.EmailState.SENT
+                order.save()
+
+
+def double_checked_batched(bench: Bench) -> None:
+    with Run() as run:
+
+        def send_all(orders: list[Order]) -> None:
+            for order in orders:
+                run.mailer.send(order)
+            done = Order.objects.filter(pk__in=[order.pk for order in orders])
+            done.update(shipped_email_sent=True, email_state=Order.EmailState.SENT)
+
+        while Order.objects.to_mail().exists():
+            locked_batches(Order.objects.to_mail(), send_all, size=BATCH)
+
+
+def idempotent_update(bench: Bench) -> None:
+    with Run() as run:
+
+        def sent(order: Order) -> dict[str, object]:
+            run.mailer.send(order)
+            return {"shipped_email_sent": True, "email_state": Order.EmailState.SENT}
+
+        update_each(Order.objects.to_mail(), sent)
+
+
+def cache_lock(bench: Bench) -> None:
+    backend = "redis" if settings.ROWLOCK.get("REDIS_URL") else None
+    _under_locks(bench, lambda name: lock(name, ttl=LOCK_SECONDS, backend=backend))
+
+
+def advisory_lock(bench: Bench) -> None:
+    _under_locks(bench, lambda name: lock(name, ttl=LOCK_SECONDS, backend="advisory"))
+
+
+def cache_lock_naive(bench: Bench) -> None:
+    _under_locks(bench, lambda name: naive_lock.hold(name, bench.ledger))
+
+
+def _under_locks(bench: Bench, locked: Callable[[str], AbstractContextManager[object]]) -> None:
+    """Each order under a lock of its own name, looked at again once the lock is held."""
+    with Run() as run:
+        for orders in _rounds():
+            for order in orders:
+                try:
+                    with locked(f"order-{order.pk}"):
+                        again = Order.objects.to_mail().filter(pk=order.pk).first()
+                        if again is None:
+                            bench.ledger.lost_races += 1
+                        else:
+                            run.send_then_mark(again)
+                except LockHeld:
+                    bench.ledger.lost_races += 1
+
+
+def _rounds() -> Iterator[list[Order]]:
+    """The orders to mail, again and again until there are none."""
+    for _round in count():
+        orders = list(Order.objects.to_mail().order_by("pk"))
+        if not orders:
+            return
+        yield orders
+
+
+PATTERNS = (
+    Pattern(
+        name="unsafe",
+        run=unsafe,
+        subject="orders",
+        is_safe=False,
+        promise=_("None."),
+        weakness=_("Two processes see the same order and both mail it; save() writes stale columns back over others'."),
+        use=_("Never with more than one process. It is here to show what the others prevent."),
+    ),
+    Pattern(
+        name="double_checked",
+        run=double_checked,
+        subject="orders",
+        is_safe=True,
+        promise=_("Each order is handled by one process at a time; orders that others hold are passed by."),
+        weakness=_("One transaction for each row; a crash between the e-mail and the commit sends it again."),
+        use=_("A column says that something outside the database is to be done, and other code needs the rows."),
+    ),
+    Pattern(
+        name="double_checked_nowait",
+        run=double_checked_nowait,
+        subject="orders",
+        is_safe=True,
+        promise=_("As double_checked; PostgreSQL says which rows were locked, so that they can be reported."),
+        weakness=_("Each locked row costs an error and its rollback."),
+        use=_("An operator wants to know who holds the rows that were not handled."),
+    ),
+    Pattern(
+        name="double_checked_batched",
+        run=double_checked_batched,
+        repeats=BATCH,
+        subject="orders",
+        is_safe=True,
+        promise=_("Each order is handled by one process at a time, with one read and one write for many."),
+        weakness=_("All rows of a batch stay locked until the last is done; a crash repeats the whole batch."),
+        use=_("Quick work inside the database."),
+    ),
+    Pattern(
+        name="idempotent_update",
+        run=idempotent_update,
+        subject="orders",
+        is_safe=False,
+        promise=_("Only the columns named are written, and only where the criteria still hold."),
+        weakness=_("Two processes may both do the work of a row: it must do no harm when it is done twice."),
+        use=_("Work that is idempotent: then no lock is needed at all."),
+    ),
+    Pattern(
+        name="cache_lock",
+        run=cache_lock,
+        subject="orders",
+        is_safe=True,
+        promise=_("One process at a time under each name, across machines; it is free again when its holder is dead."),
+        weakness=_("Two servers to keep in agreement where Redis keeps the lock, and several statements for each row."),
+        use=_("What is to be protected is not a row, such as a run of a cron job."),
+    ),
+    Pattern(
+        name="cache_lock_naive",
+        run=cache_lock_naive,
+        subject="orders",
+        is_safe=False,
+        promise=_("One process at a time, as long as nobody dies and nobody is slow."),
+        weakness=_("No expiry and no owner: a dead holder blocks for ever, and anybody's release frees the lock."),
+        use=_("Never. It is here because it is what one writes first."),
+    ),
+    Pattern(
+        name="advisory_lock",
+        run=advisory_lock,
+        subject="orders",
+        is_safe=True,
+        promise=_("One process at a time under each name; PostgreSQL frees it with the session."),
+        weakness=_("It needs a session of its own, which a transaction-pooling proxy does not give."),
+        use=_("The names are not rows, and everybody is connected to one database."),
+    ),
+)

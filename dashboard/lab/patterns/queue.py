@@ -1,0 +1,187 @@
+"""Patterns over a table of tasks shared by many workers (patterns, system D)."""
+
+import time
+from collections.abc import Callable
+from uuid import uuid4
+
+from django.db import connection, transaction
+from django.utils.translation import gettext_lazy as _
+
+from dashboard.lab.bench import Bench
+from dashboard.lab.patterns.pattern import Pattern
+from tasks import claims, naive, presence, recovery
+from tasks.claims import Claim, Claimer
+from tasks.database import fetch
+from tasks.flush import Ending, flush
+from tasks.models import Task
+
+QUEUE = "lab"
+BATCH = 50
+PAUSE_SECONDS = 0.02
+
+REGISTER = """
+INSERT INTO tasks_worker (id, hostname, pid, strategy, queues, task_paths, lease_seconds)
+VALUES (%(id)s, 'lab', pg_backend_pid(), %(strategy)s, ARRAY['lab'], ARRAY[]::text[], 30)
+"""
+
+# The article's form in one transaction: the lock spans the work, and a kill leaves the row as it was.
+LOCK_NEXT = """
+SELECT id FROM tasks_task WHERE status = 'READY' AND ordering_key IS NULL AND queue_name = 'lab'
+ORDER BY priority DESC, run_after, id LIMIT 1 FOR UPDATE SKIP LOCKED
+"""
+COMPLETE_LOCKED = """
+UPDATE tasks_task SET status = 'COMPLETED', attempt = attempt + 1, finished_at = statement_timestamp() WHERE id = %(id)s
+"""
+
+# As the article prints it: the version is compared and set to the value that it has, which changes nothing. With our
+# trigger the second writer would find another version, so this pattern's schema has none.
+SWAP_AS_PRINTED = """
+UPDATE tasks_task SET status = 'PROCESSING', attempt = 1, version = %(version)s::int,
+    claimed_by = %(worker_id)s::text, started_at = statement_timestamp()
+WHERE id = %(id)s::bigint AND version = %(version)s::int
+RETURNING id
+"""
+READ_AS_PRINTED = """
+SELECT id, version FROM tasks_task WHERE status = 'READY' AND queue_name = 'lab' ORDER BY run_after, id
+LIMIT %(limit)s::int
+"""
+COMPLETE_AS_PRINTED = """
+UPDATE tasks_task SET status = 'COMPLETED', claimed_by = NULL, finished_at = statement_timestamp() WHERE id = %(id)s
+"""
+WITHOUT_TRIGGERS = "ALTER TABLE tasks_task DISABLE TRIGGER USER"
+
+
+def skip_locked_claim(bench: Bench) -> None:
+    _claim_and_flush(bench, "skip_locked")
+
+
+def optimistic_claim(bench: Bench) -> None:
+    _claim_and_flush(bench, "optimistic")
+
+
+def _claim_and_flush(bench: Bench, strategy: str) -> None:
+    """As a worker does: presence, claims in batches, completions written together, and recovery of the dead."""
+    claimer = Claimer(_register(strategy), [QUEUE])
+    swept = time.monotonic()
+    while _is_unfinished():
+        claimed = claims.claim(connection, claimer, BATCH, strategy)
+        bench.ledger.lost_races = claimer.lost_races
+        if claimed:
+            _flush_at_most_50_ms(claimer.worker_id, claimed, bench.work)
+        elif time.monotonic() < swept + presence.SECOND_LOOK_SECONDS:
+            time.sleep(PAUSE_SECONDS)
+        else:
+            recovery.sweep(connection)
+            swept = time.monotonic()
+
+
+def _flush_at_most_50_ms(worker_id: str, claimed: list[Claim], work: Callable[[int], None]) -> None:
+    endings: list[Ending] = []
+    due = time.monotonic() + 0.05
+    for claim in claimed:
+        started = time.monotonic()
+        work(claim.id)
+        endings.append(Ending(claim.id, claim.version, claim.attempt, started, time.monotonic()))
+        if time.monotonic() > due or claim is claimed[-1]:
+            flush(connection, worker_id, endings)
+            endings, due = [], time.monotonic() + 0.05
+
+
+def _register(strategy: str) -> str:
+    worker_id = f"lab{uuid4().hex[:12]}"
+    presence.take(connection, worker_id)
+    with connection.cursor() as cursor:
+        cursor.execute(REGISTER, {"id": worker_id, "strategy": strategy})
+    presence.confirm(connection, worker_id)
+    return worker_id
+
+
+def skip_locked_held(bench: Bench) -> None:
+    while _hold_one(bench) or _is_unfinished():
+        pass
+
+
+def _hold_one(bench: Bench) -> bool:
+    with transaction.atomic():
+        rows = fetch(connection, LOCK_NEXT)
+        for row in rows:
+            bench.work(row["id"])
+            with connection.cursor() as cursor:
+                cursor.execute(COMPLETE_LOCKED, row)
+    return bool(rows)
+
+
+def optimistic_complete(bench: Bench) -> None:
+    while (found := naive.read_next(connection, QUEUE)) is not None:
+        task_id, version = found
+        bench.work(task_id)
+        if not naive.complete_if_unchanged(connection, task_id, version):
+            bench.ledger.note("lost", task_id)
+
+
+def optimistic_claim_as_printed(bench: Bench) -> None:
+    worker_id = _register("optimistic")
+    while rows := fetch(connection, READ_AS_PRINTED, {"limit": 2 * bench.plan.workers}):
+        for row in rows:
+            if fetch(connection, SWAP_AS_PRINTED, {**row, "worker_id": worker_id}):
+                bench.work(row["id"])
+                with connection.cursor() as cursor:
+                    cursor.execute(COMPLETE_AS_PRINTED, row)
+                break
+            bench.ledger.lost_races += 1
+
+
+def _is_unfinished() -> bool:
+    return Task.objects.filter(status__in=["READY", "PROCESSING"]).exists()
+
+
+PATTERNS = (
+    Pattern(
+        name="skip_locked_held",
+        run=skip_locked_held,
+        subject="tasks",
+        is_safe=True,
+        promise=_("Each task is locked through its work; a killed worker's task is free at once."),
+        weakness=_("A transaction as long as the work; attempts are not counted, so poison kills for ever."),
+        use=_("Short work whose effects are in the same database."),
+    ),
+    Pattern(
+        name="skip_locked_claim",
+        run=skip_locked_claim,
+        repeats=BATCH,
+        subject="tasks",
+        is_safe=True,
+        promise=_("One claim for a batch, one write for its completions; the dead are recovered. Our default."),
+        weakness=_("A killed worker's batch waits for its recovery, about a second."),
+        use=_("A queue."),
+    ),
+    Pattern(
+        name="optimistic_claim",
+        run=optimistic_claim,
+        repeats=BATCH,
+        subject="tasks",
+        is_safe=True,
+        promise=_("Compare-and-swap by version: no row stays locked, connections are free early."),
+        weakness=_("Lost races cost a statement each; a dead worker's tasks need recovery."),
+        use=_("Writers outside the program change the same rows, and locks must be short."),
+    ),
+    Pattern(
+        name="optimistic_complete",
+        run=optimistic_complete,
+        subject="tasks",
+        is_safe=False,
+        promise=_("No task is completed twice."),
+        weakness=_("The work itself is done twice, and its result lost when anybody touched the row."),
+        use=_("Never with effects. It is here to show what is lost."),
+    ),
+    Pattern(
+        name="optimistic_claim_as_printed",
+        run=optimistic_claim_as_printed,
+        subject="tasks",
+        is_safe=False,
+        promise=_("None: the version is set to the value that it has."),
+        weakness=_("Two workers claim one row. With our version trigger only one of them would."),
+        use=_("Never. It is here because it is in print."),
+        prepare=WITHOUT_TRIGGERS,
+    ),
+)

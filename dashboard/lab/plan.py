@@ -1,0 +1,68 @@
+"""What one run is to do, checked before anything starts; the same seed gives the same plan."""
+
+import random
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from dashboard.lab.schema import LabRefused
+
+# (least, most) of each number.
+LIMITS = {
+    "workers": (1, 16),
+    "items": (1, 20_000),
+    "work_ms": (0, 5_000),
+    "kill": (0, 20),
+    "outside_lockers": (0, 8),
+    "remote_ms": (0, 10_000),
+    "seed": (0, 2**31 - 1),
+    "seconds": (1, 600),
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The parameters of one run.
+
+    Args:
+        pattern: its name in `dashboard.lab.patterns`.
+        workers: processes that start together.
+        items: rows to handle, or operations on the accounts.
+        work_ms: how long each item's work takes while the pattern holds what it holds.
+        kill: how many workers are ended with SIGKILL, at moments that `seed` decides; each is replaced.
+        outside_lockers: processes of another kind that lock and change the same rows.
+        remote_ms: a slow call to another service, whose effect cannot be rolled back.
+        seconds: after which the run is ended, whatever it has done.
+    """
+
+    pattern: str
+    workers: int = 4
+    items: int = 200
+    work_ms: int = 5
+    kill: int = 0
+    outside_lockers: int = 0
+    remote_ms: int = 0
+    seed: int = 1
+    seconds: int = 60
+
+    def __post_init__(self) -> None:
+        for name, (least, most) in LIMITS.items():
+            value = getattr(self, name)
+            if not least <= value <= most:
+                raise LabRefused(f"{name.replace('_', ' ')} is a number from {least} to {most}, not {value}.")
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        return cls(**values)
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def kills(self) -> list[tuple[int, int]]:
+        """After how many effects which worker is killed: (effects, number of the worker), in order.
+
+        >>> Plan("unsafe", items=100, kill=2, seed=7).kills() == Plan("unsafe", items=100, kill=2, seed=7).kills()
+        True
+        """
+        chance = random.Random(self.seed)  # noqa: S311  # nosec B311  the same seed, the same plan
+        moments = sorted(int(self.items * chance.uniform(0.05, 0.7)) for _ in range(self.kill))
+        return [(moment, chance.randrange(self.workers)) for moment in moments]

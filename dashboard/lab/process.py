@@ -1,0 +1,80 @@
+"""One worker process of a run, or one outside locker: `python -m dashboard.lab.process`.
+
+It is told its job as one line of JSON on stdin, says "ready" once it is connected, and begins at the next line.
+"""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import django
+import psycopg
+
+CALM = "-c synchronous_commit=off"  # of the ledger, which is to measure and not to slow down
+
+
+def main() -> None:
+    job = json.loads(sys.stdin.readline())
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "dashboard.settings")
+    django.setup()
+    with connected(job) as ledger_connection:
+        begin(job, ledger_connection)
+
+
+def begin(job: dict[str, Any], ledger_connection: psycopg.Connection) -> None:
+    """Make the bench, wait for the start, and do the job."""
+    from django.db import connection
+
+    from dashboard.lab import mail
+    from dashboard.lab.bench import Bench
+    from dashboard.lab.ledger import Ledger
+    from dashboard.lab.patterns import PATTERNS
+    from dashboard.lab.plan import Plan
+
+    plan = Plan.from_dict(job["plan"])
+    bench = Bench(plan, job["number"], Ledger(ledger_connection, job["number"]))
+    mail.deliver_to(bench)
+    pattern = PATTERNS[plan.pattern]
+    with connection.execute_wrapper(bench.count):
+        connection.ensure_connection()
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
+        if not sys.stdin.readline():
+            return
+        bench.ledger.note("start")
+        if job["role"] == "outside":
+            from dashboard.lab.outside import touch_until_told
+
+            touch_until_told(bench, pattern.subject)
+        else:
+            pattern.run(bench)
+        bench.ledger.note("end")
+
+
+@contextmanager
+def connected(job: dict[str, Any]) -> Iterator[psycopg.Connection]:
+    """Every connection of this process sees the lab's schema alone; gives a second one, in autocommit."""
+    from django.conf import settings
+    from django.db import connections
+
+    wrapper = connections["default"]
+    options = {**wrapper.settings_dict["OPTIONS"], "application_name": f"rowlock:lab:{job['schema']}"}
+    options["options"] = f"-c search_path={job['schema']} -c statement_timeout={job['seconds']}s -c lock_timeout=0"
+    wrapper.settings_dict.update(job["database"])
+    wrapper.settings_dict["OPTIONS"] = options
+    settings.EMAIL_BACKEND = "dashboard.lab.mail.LedgerBackend"
+    params = {key: value for key, value in wrapper.get_connection_params().items() if key in CONNECTING}
+    params["options"] = f"{params['options']} {CALM}"
+    with psycopg.connect(**params, autocommit=True) as connection:
+        yield connection
+
+
+CONNECTING = {"dbname", "user", "password", "host", "port", "options", "application_name", "connect_timeout", "sslmode"}
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    main()

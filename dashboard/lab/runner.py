@@ -1,0 +1,205 @@
+"""One run from its schema to its numbers: processes that start together, real kills, and a look at the locks."""
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from signal import SIGKILL
+
+import psycopg
+from django.conf import settings
+from django.db import connections
+
+from dashboard.lab import ledger, naive_lock, schema
+from dashboard.lab.measure import Result, measure
+from dashboard.lab.patterns import PATTERNS
+from dashboard.lab.plan import Plan
+from dashboard.lab.schema import LabRefused
+from dashboard.lab.subjects import SUBJECTS
+from dashboard.processes import bound
+from tasks.database import connect_directly
+
+ROOT = Path(__file__).resolve().parents[2]
+DATABASE = ("NAME", "USER", "PASSWORD", "HOST", "PORT")
+LOOK_SECONDS = 0.05
+START_SECONDS = 60
+STALL_SECONDS = 5.0  # beyond what one item takes
+OVER = "INSERT INTO lab_ledger (kind, worker) VALUES ('over', -1)"
+ONLY_RUN = "SELECT pg_try_advisory_lock(hashtext('rowlock:lab'), 0)"
+PROGRESS = """
+SELECT count(*) FILTER (WHERE kind = 'effect') AS effects, count(*) FILTER (WHERE kind = 'start') AS starts,
+    count(*) AS lines
+FROM lab_ledger WHERE kind <> 'touch'
+"""
+IN_THE_MIDDLE = """
+SELECT worker FROM lab_ledger WHERE kind IN ('effect', 'attempt') AND ended IS NULL ORDER BY id DESC
+"""
+NOTE_KILL = """
+WITH cut AS (
+    UPDATE lab_ledger SET ended = clock_timestamp() WHERE worker = %(worker)s::int AND ended IS NULL
+)
+INSERT INTO lab_ledger (kind, worker, ended) VALUES ('kill', %(worker)s::int, clock_timestamp())
+"""
+BLOCKED = """
+SELECT count(*) FROM pg_stat_activity
+WHERE application_name = %(name)s::text AND datname = current_database() AND cardinality(pg_blocking_pids(pid)) > 0
+"""
+SEEN_ALONE = "SELECT set_config('search_path', %(schema)s::text, false)"
+
+# Called with the number of effects so far; False ends the run.
+Progress = Callable[[int], bool]
+
+
+def go_on(effects: int) -> bool:
+    """The progress of a run that nobody watches."""
+    return True
+
+
+def run(plan: Plan, *, progress: Progress = go_on) -> Result:
+    """Run the plan in a schema of its own, which is gone afterwards. Raises LabRefused when it cannot be run here."""
+    if plan.pattern not in PATTERNS:
+        raise LabRefused(f"There is no pattern {plan.pattern!r}: choose one of {', '.join(PATTERNS)}.")
+    with connect_directly("rowlock:lab:runner") as control:
+        control.execute("SET statement_timeout = '60s'")
+        [(is_only,)] = control.execute(ONLY_RUN).fetchall()
+        if not is_only:
+            raise LabRefused("Another run of the lab is at work on this database: wait until it has ended.")
+        schema.sweep(control)
+        with schema.schema(control, schema.new_name()) as name:
+            return Run(plan, name, control).go(progress)
+
+
+@dataclass
+class Run:
+    """A run in its schema."""
+
+    plan: Plan
+    schema: str
+    control: psycopg.Connection
+    crew: dict[int, "subprocess.Popen[str]"] = field(default_factory=dict)
+    kills: int = 0
+    blocked_samples: int = 0
+
+    def go(self, progress: Progress) -> Result:
+        """Fill, start, watch, measure."""
+        pattern, subject = PATTERNS[self.plan.pattern], SUBJECTS[PATTERNS[self.plan.pattern].subject]
+        self.control.execute(SEEN_ALONE, {"schema": self.schema})
+        for statement in (ledger.CREATE, naive_lock.CREATE, pattern.prepare):
+            if statement:
+                self.control.execute(statement)
+        self.control.execute(subject.fill, {"items": self.plan.items})
+        self.control.execute("ANALYZE")
+        with self._crew() as outsiders:
+            stopped = self._watch(progress)
+            self.control.execute(OVER)
+            for outsider in outsiders:
+                outsider.wait(timeout=START_SECONDS)
+        return measure(
+            self.control, self.plan, pattern, kills=self.kills, blocked_samples=self.blocked_samples, stopped=stopped
+        )
+
+    @contextmanager
+    def _crew(self) -> Iterator[list["subprocess.Popen[str]"]]:
+        """All processes, waiting at the line and then started together; none outlives the block."""
+        started: list[subprocess.Popen[str]] = []
+        self.started = started
+        try:
+            self.crew = {number: self._start(number, "worker") for number in range(self.plan.workers)}
+            outsiders = [self._start(-1 - number, "outside") for number in range(self.plan.outside_lockers)]
+            for process in started:
+                self._wait_at_the_line(process)
+            for process in started:
+                tell(process, "go")
+            yield outsiders
+        finally:
+            for process in started:
+                process.kill()
+                process.communicate()
+
+    def _start(self, number: int, role: str) -> "subprocess.Popen[str]":
+        argv = bound([sys.executable, "-m", "dashboard.lab.process"], at_parents_death=SIGKILL)
+        process = subprocess.Popen(argv, cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.started.append(process)
+        # Told through the pipe: a password on the command line would be seen by everybody on the machine.
+        database = {key: connections["default"].settings_dict[key] for key in DATABASE}
+        job = {
+            "database": database,
+            "schema": self.schema,
+            "number": number,
+            "role": role,
+            "seconds": self.plan.seconds,
+        }
+        tell(process, json.dumps({**job, "plan": self.plan.as_dict()}))
+        return process
+
+    def _wait_at_the_line(self, process: "subprocess.Popen[str]") -> None:
+        timer = threading.Timer(START_SECONDS, process.kill)
+        timer.start()
+        try:
+            if process.stdout is None or process.stdout.readline() != "ready\n":
+                raise LabRefused("A process of the lab did not start; what it said stands above.")
+        finally:
+            timer.cancel()
+
+    def _watch(self, progress: Progress) -> str:
+        """Until every worker has ended; the reason when the run was ended before."""
+        kills, moved, at = self.plan.kills(), 0, time.monotonic()
+        deadline = at + self.plan.seconds
+        patience = STALL_SECONDS + (self.plan.work_ms + self.plan.remote_ms) / 1000
+        while any(worker.poll() is None for worker in self.crew.values()):
+            effects, starts, lines = self._look()
+            if lines != moved or starts < len(self.started):  # who is still starting cannot move
+                moved, at = lines, time.monotonic()
+            if kills and effects >= kills[0][0]:
+                self._kill(kills.pop(0)[1])
+            if not progress(effects):
+                return "stopped by a person"
+            if time.monotonic() > deadline:
+                return f"not ended after {self.plan.seconds} s"
+            if time.monotonic() > at + patience:
+                return f"nothing moved for {patience:.0f} s"
+            time.sleep(LOOK_SECONDS)
+        broken = [number for number, worker in self.crew.items() if worker.returncode]
+        return f"worker {', '.join(map(str, broken))} ended with an error" if broken else ""
+
+    def _look(self) -> tuple[int, int, int]:
+        """How many effects, starts and lines there are; and one sample of who waits."""
+        [(blocked,)] = self.control.execute(BLOCKED, {"name": f"rowlock:lab:{self.schema}"}).fetchall()
+        self.blocked_samples += blocked
+        [(effects, starts, lines)] = self.control.execute(PROGRESS).fetchall()
+        return effects, starts, lines
+
+    def _kill(self, number: int) -> None:
+        """SIGKILL to a worker in the middle of an effect (when none is: to `number`), and another one in its place."""
+        busy = [worker for (worker,) in self.control.execute(IN_THE_MIDDLE).fetchall()]
+        living = [worker for worker in (*busy, number, *self.crew) if self.crew[worker].poll() is None]
+        if not living:
+            return
+        victim = living[0]
+        self.crew[victim].kill()
+        self.crew[victim].wait()
+        self.control.execute(NOTE_KILL, {"worker": victim})
+        self.kills += 1
+        self.crew[victim] = self._start(victim, "worker")
+        tell(self.crew[victim], "go")  # it begins when it is ready: the others do not wait for it
+
+
+def tell(process: "subprocess.Popen[str]", line: str) -> None:
+    """One line to the process's stdin; one that has ended hears nothing."""
+    if process.stdin is None:
+        raise TypeError("the process was started without a pipe")
+    try:
+        process.stdin.write(f"{line}\n")
+        process.stdin.flush()
+    except BrokenPipeError:
+        return
+
+
+def is_allowed() -> bool:
+    """On the embedded server always; on a database of somebody's own only with ROWLOCK_LAB=1."""
+    return bool(settings.ROWLOCK_LAB)

@@ -1,0 +1,114 @@
+"""`run_pattern`: one run of the lab, or all patterns under the same load."""
+
+from argparse import ArgumentTypeError
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser
+
+from dashboard.lab import comparison, runner
+from dashboard.lab.measure import Result
+from dashboard.lab.patterns import PATTERNS
+from dashboard.lab.plan import LIMITS, Plan
+from tasks.commands import OperatorCommand, Options, Report
+from tasks.commands.base import UsageError
+from tasks.commands.output import ProgressLine
+
+SWEPT = ("workers", "work_ms", "items", "outside_lockers", "remote_ms")
+NUMBERS = {
+    "workers": "Processes that start together.",
+    "items": "Rows to handle, or operations on the account.",
+    "work_ms": "How long the work of each item takes.",
+    "kill": "How many workers are killed with -9, at moments that the seed decides.",
+    "outside_lockers": "Processes of another kind that lock and change the same rows.",
+    "remote_ms": "A slow call to another service for each item.",
+    "seed": "The same seed, the same plan.",
+    "seconds": "After which a run is ended.",
+}
+
+
+def whole_number(least: int, most: int, written: str) -> int:
+    """A whole number within bounds."""
+    if not (written.isascii() and written.isdecimal() and len(written) < 12 and least <= int(written) <= most):
+        raise ArgumentTypeError(f"{written!a} is not a whole number from {least} to {most}.")
+    return int(written)
+
+
+def variation(written: str) -> tuple[str, list[int]]:
+    """What to vary, such as `workers=1,2,4,8`."""
+    name, _, values = written.replace("-", "_").partition("=")
+    if name not in SWEPT or not values:
+        raise ArgumentTypeError(f"{written!a} is not like workers=1,2,4 or work-ms=0,5,20.")
+    return name, [whole_number(*LIMITS[name], value) for value in values.split(",")]
+
+
+class Command(OperatorCommand):
+    help = "Run a locking pattern on rows of its own, in processes of its own, and measure what came of it."
+    changes_data = False
+
+    def add_options(self, parser: CommandParser) -> None:
+        parser.add_argument("pattern", nargs="?", metavar="PATTERN", help=f"One of {', '.join(PATTERNS)}.")
+        parser.add_argument("--all", action="store_true", help="Every pattern, one after the other.")
+        parser.add_argument(
+            "--sweep", type=variation, metavar="NAME=N,N…", help="Vary one number, such as workers=1,2,4,8."
+        )
+        for name, text in NUMBERS.items():
+            least, most = LIMITS[name]
+            parser.add_argument(
+                f"--{name.replace('_', '-')}",
+                type=partial(whole_number, least, most),
+                default=Plan.__dataclass_fields__[name].default,
+                metavar="N",
+                help=f"{text} {least} to {most}, by default %(default)s.",
+            )
+
+    def run(self, options: Options) -> Report:
+        names = self._names(options)
+        refuse_unless_allowed()
+        plans = [Plan(name, **{number: options[number] for number in NUMBERS}) for name in names]
+        if options["sweep"]:
+            name, values = options["sweep"]
+            plans = [replace(plan, **{name: value}) for plan in plans for value in values]
+        with self.signals.finishing_item():
+            results = [self._one(plan, options) for plan in plans if not self.signals.received]
+        if len(plans) == 1:
+            return Report(data=results[0].as_dict(), text=comparison.table(results))
+        varied, told = [], comparison.conclusion(results)
+        if options["sweep"]:
+            varied, told = [f"{name}={getattr(plan, name)}" for plan in plans[: len(results)]], []
+        runs = [plan.as_dict() | result.as_dict() for plan, result in zip(plans, results, strict=False)]
+        return Report(
+            data={"runs": runs, "conclusion": told}, text="\n".join([comparison.table(results, varied), "", *told])
+        )
+
+    def _names(self, options: Options) -> list[str]:
+        if options["all"] == bool(options["pattern"]):
+            raise UsageError("Name one PATTERN, or give --all.")
+        if options["all"]:
+            return list(PATTERNS)
+        if options["pattern"] not in PATTERNS:
+            raise UsageError(f"There is no pattern {options['pattern']!a}: choose one of {', '.join(PATTERNS)}.")
+        return [options["pattern"]]
+
+    def _one(self, plan: Plan, options: dict[str, Any]) -> Result:
+        line = ProgressLine(self.stderr)
+
+        def progress(effects: int) -> bool:
+            if options["verbosity"] > 0:
+                line.show(effects, plan.items)
+            return self.signals.received is None
+
+        try:
+            return runner.run(plan, progress=progress)
+        finally:
+            line.close()
+
+
+def refuse_unless_allowed() -> None:
+    """Raises CommandError on somebody's own database, unless ROWLOCK_LAB=1."""
+    if not runner.is_allowed():
+        raise CommandError(
+            "The lab creates schemas and loads the server, so it is off on a database of your own. "
+            "Set ROWLOCK_LAB=1 to allow it here."
+        )

@@ -1,0 +1,100 @@
+"""`run_pattern`: its numbers as JSON, its refusals, and what it says of several runs."""
+
+import pytest
+
+from dashboard.lab import comparison
+from dashboard.lab.measure import Result
+from dashboard.lab.patterns import PATTERNS
+from tests import commands
+
+pytestmark = pytest.mark.django_db(transaction=True)
+KEYS = {
+    "pattern", "items", "processed", "duplicates", "lost_updates", "lost_work", "lost_races", "order_inversions",
+    "seconds", "items_per_second", "wait_ms_p50", "wait_ms_p95", "queries_per_item",
+}  # fmt: skip
+CONTRACT = {
+    "unsafe", "double_checked", "double_checked_nowait", "skip_locked_held", "skip_locked_claim", "optimistic_claim",
+    "optimistic_complete", "optimistic_claim_as_printed", "double_checked_batched", "idempotent_update", "cache_lock",
+    "cache_lock_naive", "advisory_lock", "account_unsafe", "account_pessimistic", "account_optimistic",
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _allowed(settings):
+    settings.ROWLOCK_LAB = True
+
+
+def result(pattern: str, **numbers: object) -> Result:
+    zeros = dict.fromkeys(Result.__dataclass_fields__, 0)
+    return Result(
+        **{**zeros, "stopped": "", "share": {}, "items": 10, "items_per_second": 100.0, **numbers, "pattern": pattern}
+    )
+
+
+def test_every_pattern_of_the_contract_is_there():
+    assert set(PATTERNS) == CONTRACT
+
+
+def test_one_run_gives_its_numbers():
+    outcome = commands.run("run_pattern", "skip_locked_claim", "--workers", 2, "--items", 8, "--work-ms", 0, "--json")
+    assert outcome.status == 0, outcome.stderr
+    assert outcome.data.keys() >= KEYS
+    assert (outcome.data["pattern"], outcome.data["items"], outcome.data["processed"]) == ("skip_locked_claim", 8, 8)
+
+
+def test_a_sweep_varies_one_number():
+    argv = ["account_pessimistic", "--sweep", "workers=1,2", "--items", 4, "--work-ms", 0, "--json"]
+    runs = commands.run("run_pattern", *argv).data["runs"]
+    assert [(run["workers"], run["processed"]) for run in runs] == [(1, 4), (2, 4)]
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        ([], "Name one PATTERN, or give --all"),
+        (["unsafe", "--all"], "Name one PATTERN, or give --all"),
+        (["no_such"], "There is no pattern 'no_such'"),
+        (["unsafe", "--workers", "0"], "from 1 to 16"),
+        (["unsafe", "--items", "1e3"], "from 1 to 20000"),
+        (["unsafe", "--sweep", "colour=1"], "is not like workers=1,2,4"),
+        (["unsafe", "--sweep", "workers=1,x"], "from 1 to 16"),
+    ],
+)
+def test_bad_input_is_refused(argv, told):
+    outcome = commands.run("run_pattern", *argv)
+    assert outcome.status == 2
+    assert told in outcome.stderr
+
+
+def test_on_a_database_of_ones_own_it_must_be_asked_for(settings):
+    settings.ROWLOCK_LAB = False
+    outcome = commands.run("run_pattern", "unsafe")
+    assert outcome.status == 1
+    assert "ROWLOCK_LAB=1" in outcome.stderr
+
+
+def test_the_conclusion_names_what_was_broken_and_what_was_fastest():
+    told = comparison.conclusion(
+        [
+            result("unsafe", duplicates=4, items_per_second=900.0),
+            result("double_checked", items_per_second=100.0, lost_races=30, queries_per_item=5.0),
+            result("double_checked_batched", items_per_second=400.0),
+            result("account_optimistic", items_per_second=50.0, repeated_calls=3),
+        ]
+    )
+    assert told == [
+        "unsafe did 4 items again.",
+        "For orders, double_checked_batched was the fastest clean pattern: 400 items a second; double_checked took 4.0 "
+        "times as long, with 3.0 lost races for each item.",
+        "For accounts, account_optimistic was the fastest clean pattern: 50 items a second.",
+        "account_optimistic repeated the slow call 3 times: that must do no harm when it is repeated.",
+    ]
+
+
+def test_patterns_within_the_noise_are_not_ranked():
+    [told] = comparison.conclusion([result("double_checked"), result("cache_lock", items_per_second=90.0)])
+    assert told.endswith("100 items a second; cache_lock within the noise of it.")
+
+
+def test_when_nothing_was_clean_it_says_so():
+    assert comparison.conclusion([result("unsafe", lost_updates=1)])[-1].startswith("No pattern of this comparison")
