@@ -6,19 +6,18 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
-from tasks import audit, registry
+from tasks import audit, durations, registry
 from tasks.admin import rights, timeline
 from tasks.admin.listing import ListFilter, Listing, Place, find, known_queues
 from tasks.admin.page_actions import PAGE_ACTIONS, PageAction
 from tasks.admin.seen import Seen
 from tasks.bulk.instruction import INSTRUCTIONS
-from tasks.locking.rowlocks import RowLock
 from tasks.models import Attempt, Intervention, RefusedWrite, Task, TaskStatus
 from tasks.redaction import redact, redact_call
-from tasks.verdicts import Finding, decide, gather
-from tasks.verdicts.words import told_lock
+from tasks.verdicts import Facts, Finding, decide, gather
 
 HISTORY = 50  # entries of each kind on a task's page
+BEHIND = 20  # tasks of the same key on it
 
 
 @dataclass(frozen=True)
@@ -45,17 +44,30 @@ class Button:
     command: str
 
 
-def list_context(chosen: ListFilter, place: Place, user: Any) -> dict[str, Any]:
-    """The list of tasks: its rows, its filter and the addresses beside it."""
+def rows_context(chosen: ListFilter, place: Place) -> dict[str, Any]:
+    """The rows of one page of the list, and the addresses of its neighbours."""
     listing = find(chosen, place)
-    buttons = buttons_of(PAGE_ACTIONS.values(), [], user)
-    fitting = bulk_actions(chosen)
     facts = gather(listing.tasks)
     return {
         "rows": [row_of(task, decide(task, facts)) for task in listing.tasks],
         "listing": listing,
         "now": facts.now,
         "links": neighbours(chosen, listing),
+        "chosen": chosen,
+    }
+
+
+def list_context(chosen: ListFilter, place: Place, user: Any) -> dict[str, Any]:
+    """The list of tasks: its rows, its filter and the addresses beside it.
+
+    It refreshes itself (`is_live`) where that is cheap: not when the search took all the time that it may have.
+    """
+    rows = rows_context(chosen, place)
+    buttons = buttons_of(PAGE_ACTIONS.values(), [], user)
+    fitting = bulk_actions(chosen)
+    return {
+        **rows,
+        "is_live": rows["listing"].looked_down_to is None,
         "buttons": buttons,
         "bulk_buttons": [button for button in buttons if button.action in fitting],
         "query": chosen.as_query(),
@@ -67,6 +79,7 @@ def filter_context(chosen: ListFilter) -> dict[str, Any]:
     """The form of the filter, filled in, and what there is to choose from."""
     return {
         "chosen": chosen,
+        "older_than": durations.describe(chosen.older_than) if chosen.older_than is not None else "",
         "statuses": TaskStatus.choices,
         "queues": known_queues(),
         "paths": registry.paths(),
@@ -131,7 +144,8 @@ def detail_context(task: Task, user: Any) -> dict[str, Any]:
         "finding": finding,
         "seen": Seen.of(task),
         "buttons": buttons_of(suitable, [task.pk], user),
-        "holder": holder(facts.locks.get(task.pk)),
+        "lock": facts.locks.get(task.pk),
+        "behind": behind(task, facts),
         "worker": worker,
         "arguments": pretty(args),
         "keyword_arguments": pretty(kwargs),
@@ -143,8 +157,13 @@ def detail_context(task: Task, user: Any) -> dict[str, Any]:
     }
 
 
-def holder(lock: RowLock | None) -> str:
-    return told_lock(lock) if lock else ""
+def behind(task: Task, facts: Facts) -> list[Task]:
+    """The first few that wait for this task, which holds their ordering key."""
+    key = facts.keys.get(task.ordering_key or "")
+    if key is None or key.holder_id != task.pk:
+        return []
+    waiting = Task.objects.unfinished().filter(ordering_key=task.ordering_key).exclude(pk=task.pk)
+    return list(waiting.order_by("ordering_key", "id")[:BEHIND])
 
 
 def pretty(value: Any) -> str:

@@ -5,6 +5,7 @@ from typing import Any
 
 from django.contrib import admin, messages
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
@@ -57,6 +58,8 @@ class TaskAdmin(BulkViews, WhyViews, EnqueueViews):
         except InvalidFilter as error:
             context = {"fault": str(error), **pages.filter_context(ListFilter())}
             return self.page(request, "change_list.html", _("Tasks"), context, status=400)
+        if "HX-Request" in request.headers:
+            return TemplateResponse(request, "admin/tasks/task/_rows.html", pages.rows_context(chosen, place))
         return self.page(request, "change_list.html", _("Tasks"), pages.list_context(chosen, place, request.user))
 
     def detail_view(self, request: HttpRequest, task_id: int) -> HttpResponse:
@@ -65,7 +68,10 @@ class TaskAdmin(BulkViews, WhyViews, EnqueueViews):
         task = Task.objects.filter(pk=task_id).first()
         if task is None:
             raise Http404(_("There is no task #%(id)d: it was pruned, or the id is wrong.") % {"id": task_id})
-        return self.page(request, "detail.html", f"#{task.pk}", pages.detail_context(task, request.user))
+        context = pages.detail_context(task, request.user)
+        if "HX-Request" in request.headers:
+            return TemplateResponse(request, "admin/tasks/task/_detail.html", context)
+        return self.page(request, "detail.html", f"#{task.pk}", context)
 
     def action_view(self, request: HttpRequest, name: str) -> HttpResponse:
         """What a button posts to: first the preview, then, confirmed, the action itself."""

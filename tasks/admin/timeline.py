@@ -9,6 +9,9 @@ from django.utils.translation import gettext as _
 from tasks.models import Attempt, Intervention, RefusedWrite, Task, TaskStatus
 from tasks.presence import WorkerState
 
+START, CAUSE, END = 0, 1, 2
+ONE_TRANSACTION_SECONDS = 1.0
+
 
 @dataclass(frozen=True)
 class Event:
@@ -18,6 +21,7 @@ class Event:
     label: str
     detail: str = ""
     is_trouble: bool = False
+    place: int = 0  # among what happened at one moment: causes before what came of them
 
 
 def events(
@@ -34,7 +38,19 @@ def events(
         *map(of_intervention, interventions),
         *map(of_refused_write, refused),
     ]
-    return sorted(known, key=lambda event: event.at)
+    return sorted(known, key=lambda event: (moment_of(event, task), event.place))
+
+
+def moment_of(event: Event, task: Task) -> datetime:
+    """When the event stands in the list.
+
+    An attempt and an intervention are written by the statement after the one that ends the task, in one transaction:
+    a few milliseconds later by the clock, and yet its cause.
+    """
+    if task.finished_at is not None and event.place == CAUSE:
+        late = (event.at - task.finished_at).total_seconds()
+        return task.finished_at if 0 <= late < ONE_TRANSACTION_SECONDS else event.at
+    return event.at
 
 
 def life(task: Task, worker: WorkerState | None) -> Iterable[Event]:
@@ -54,7 +70,7 @@ def life(task: Task, worker: WorkerState | None) -> Iterable[Event]:
         yield Event(task.cancel_requested_at, _("Cancel requested"))
     if task.finished_at:
         label = TaskStatus(task.status).label
-        yield Event(task.finished_at, str(label), is_trouble=task.status == TaskStatus.FAILED)
+        yield Event(task.finished_at, str(label), is_trouble=task.status == TaskStatus.FAILED, place=END)
 
 
 def of_attempt(attempt: Attempt) -> Iterable[Event]:
@@ -64,7 +80,8 @@ def of_attempt(attempt: Attempt) -> Iterable[Event]:
         yield Event(attempt.started_at, _("Started"), _("attempt %(number)d, by worker %(worker)s") % told)
     label = str(Attempt.Outcome(attempt.outcome).label)
     detail = _("attempt %(number)d") % told + (f": {attempt.exception_class}" if attempt.exception_class else "")
-    yield Event(attempt.finished_at, label, detail, is_trouble=attempt.outcome != Attempt.Outcome.RELEASED)
+    is_trouble = attempt.outcome != Attempt.Outcome.RELEASED
+    yield Event(attempt.finished_at, label, detail, is_trouble=is_trouble, place=CAUSE)
 
 
 def of_intervention(intervention: Intervention) -> Event:
@@ -74,7 +91,7 @@ def of_intervention(intervention: Intervention) -> Event:
         detail += f", v{intervention.version_before} → v{intervention.version_after}"
     if intervention.reason:
         detail += f": {intervention.reason}"
-    return Event(intervention.at, intervention.action, detail)
+    return Event(intervention.at, intervention.action, detail, place=CAUSE)
 
 
 def of_refused_write(refused: RefusedWrite) -> Event:

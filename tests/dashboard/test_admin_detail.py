@@ -1,11 +1,16 @@
 """One task's page: what is known of it, read only and harmless to look at."""
 
+import re
+
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from tasks import actions, audit
 from tasks.audit import Who
-from tasks.models import Attempt, Intervention, RefusedWrite, Worker
+from tasks.models import Attempt, Intervention, RefusedWrite, Task, Worker
+from tasks.testing import run_all
 from tests.people import client_of
 from tests.sessions import session
 from tests.tasks import handlers, rows
@@ -135,3 +140,81 @@ def test_a_task_that_was_pruned_is_a_404(viewer):
 def test_there_is_no_form_for_a_task(address):
     rows.ready()
     assert client_of(is_superuser=True).get(f"{LIST}{address}").status_code in (403, 404)
+
+
+def timeline_of(client, task) -> list[str]:
+    text = page_of(client, task)
+    timeline = text[text.index('<ol class="timeline">') : text.index("</ol>")]
+    return re.findall(r"<strong>(.*?)</strong>(?: <span class=\"detail\">(attempt \d))?", timeline)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_failed_attempt_comes_before_the_failure_that_it_led_to(viewer):
+    """Both are written in one transaction, the attempt by the later statement."""
+    handlers.fail_once.enqueue()
+    run_all()
+    task = Task.objects.get()
+    assert task.status == "FAILED"
+    assert timeline_of(viewer, task)[-2:] == [("Failed", "attempt 1"), ("Failed", "")]
+
+
+def test_what_a_person_did_comes_before_what_came_of_it(viewer):
+    task = rows.ready()
+    actions.cancel([task.pk], Who("anna", "command"))
+    assert [label for label, _ in timeline_of(viewer, task)] == ["Enqueued", "cancel", "Cancelled"]
+
+
+def test_who_waits_behind_it_is_listed_and_linked(viewer):
+    first, *others = [rows.ready(ordering_key="anna") for _ in range(25)]
+    text = page_of(viewer, first)
+    assert text.count('<li id="behind-') == 20
+    assert f"#{others[0].pk}" in text
+    assert "?key=anna" in text
+    assert '<li id="behind-' not in page_of(viewer, others[0])
+    assert f"Held by #{first.pk}" in page_of(viewer, others[0])
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_session_that_holds_the_row_is_linked(viewer):
+    task = rows.ready()
+    with session("psql") as other:
+        other.execute(f"SELECT FROM tasks_task WHERE id = {task.pk} FOR UPDATE")
+        assert f"/admin/ops/locks/#node-{other.info.backend_pid}" in page_of(viewer, task)
+
+
+def test_a_task_that_is_being_cancelled_says_so_until_its_child_has_ended(viewer):
+    with rows.living_worker("w7f") as worker_id:
+        task = rows.processing(worker_id)
+        actions.cancel([task.pk], Who("anna", "page"))
+        text = page_of(viewer, task)
+        assert "Cancelling" in text
+        assert "was asked to end it" in text
+        assert 'data-action="cancel"' not in text
+
+
+def test_the_part_that_refreshes_itself_is_served_alone(viewer):
+    task = rows.failed()
+    part = viewer.get(f"{LIST}{task.pk}/", headers={"HX-Request": "true"}).text
+    assert "<html" not in part
+    assert "Failed after 5 attempts" in part
+    part = viewer.get(LIST, headers={"HX-Request": "true"}).text
+    assert "<html" not in part
+    assert f'id="task-{task.pk}"' in part
+
+
+def test_the_number_of_statements_does_not_grow_with_the_history(viewer):
+    task = rows.failed(ordering_key="anna")
+
+    def statements() -> int:
+        with CaptureQueriesContext(connection) as queries:
+            page_of(viewer, task)
+        return len(queries)
+
+    few = statements()
+    for number in range(9):
+        Attempt.objects.create(task=task, number=number, worker_id="w7f", outcome="failed")
+        RefusedWrite.objects.create(task_id=task.pk, worker_id="w7f", expected_version=number, intent="complete")
+        actions.cancel([task.pk], Who("anna", "page"), dry_run=True)
+        Intervention.objects.create(actor="anna", source="page", action="requeue", target=audit.task(task.pk))
+    assert statements() == few
+    assert few <= 32

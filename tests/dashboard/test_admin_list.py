@@ -198,3 +198,34 @@ def test_rare_states_are_found_by_their_index(query, index):
         cursor.execute("ANALYZE tasks_task")
     matches = ListFilter.from_params(QueryDict(query)).queryset().filter(pk__gt=0).order_by("-pk")[:51]
     assert index in matches.explain()
+
+
+def test_every_filter_stays_in_the_form_and_in_the_address(viewer):
+    query = "id=7&id=8&status=FAILED&queue=a&queue=b&task=x&task=y&error=e&older_than=1w&q=t&key=k&worker=w"
+    page = viewer.get(f"{LIST}?{query}")
+    start = page.text.index('role="search"')
+    form = page.text[start : page.text.index("</form>", start)]
+    fields = re.findall(r'<input type="(?:text|search|hidden)" name="(\w+)"[^>]*? value="([^"]*)"', form)
+    assert sorted(fields) == sorted(
+        [("id", "7"), ("id", "8"), ("queue", "a"), ("queue", "b"), ("task", "x"), ("task", "y"), ("error", "e"),
+         ("older_than", "1w"), ("q", "t"), ("key", "k"), ("worker", "w")]
+    )  # fmt: skip
+    assert 'value="FAILED" checked' in form
+    assert f'name="filter" value="{query.replace("&", "&amp;")}"' in page.text
+    assert f'name="next" value="{LIST}?{query.replace("&", "&amp;")}"' in page.text
+
+
+def test_the_list_costs_a_fixed_number_of_statements(viewer):
+    for make in (rows.ready, rows.failed, rows.cancelled, rows.completed):
+        make(ordering_key="anna")
+    rows.processing("w7f")
+    with CaptureQueriesContext(connection) as queries:
+        viewer.get(LIST, headers={"HX-Request": "true"})
+    assert len(queries) <= 22
+
+
+def test_a_search_that_takes_all_its_time_does_not_refresh_itself(viewer, monkeypatch):
+    rows.ready()
+    assert 'data-live="' in viewer.get(LIST).text
+    monkeypatch.setattr(listing, "SEARCH_SECONDS", 0.0)
+    assert 'data-live="' not in viewer.get(LIST).text
