@@ -1,7 +1,8 @@
-"""Audit."""
+"""Audit: who did what to which row, when and why."""
 
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlencode
 
 from django.contrib import admin
 from django.http import HttpRequest, HttpResponse
@@ -10,7 +11,11 @@ from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_GET
 
+from dashboard import audit_trail
+from dashboard.audit_trail import AuditFilter
+from tasks.admin.listing import Listing, Place
 from tasks.admin.rights import require
+from tasks.filters import InvalidFilter
 
 SEE = "tasks.view_intervention"
 
@@ -21,5 +26,36 @@ def paths(view: Callable[..., Any]) -> list[URLPattern]:
 
 @require_GET
 def audit(request: HttpRequest) -> HttpResponse:
+    """The page; for htmx only the part that refreshes itself."""
     require(request.user, SEE)
-    return render(request, "dashboard/audit.html", {**admin.site.each_context(request), "title": _("Audit")})
+    context = {**admin.site.each_context(request), "title": _("Audit"), "recent": audit_trail.recent()}
+    try:
+        chosen, place = AuditFilter.from_params(request.GET), Place.from_params(request.GET)
+    except InvalidFilter as error:
+        context |= {"fault": str(error), "chosen": AuditFilter()}
+        return render(request, "dashboard/audit.html", context, status=400)
+    template = "dashboard/_audit.html" if request.headers.get("HX-Request") else "dashboard/audit.html"
+    return render(request, template, {**context, **entries(chosen, place)})
+
+
+def entries(chosen: AuditFilter, place: Place) -> dict[str, Any]:
+    """One page of the interventions. Only what is found quickly refreshes itself."""
+    listing = audit_trail.look(chosen, place)
+    return {
+        "chosen": chosen,
+        "listing": listing,
+        "entries": listing.tasks,
+        "links": links(chosen, listing),
+        "now": audit_trail.now(),
+        "is_live": place == Place() and (chosen.is_empty or bool(chosen.target)),
+    }
+
+
+def links(chosen: AuditFilter, listing: Listing) -> dict[str, str]:
+    """The queries of the newest, the newer and the older page, with the filter in them; empty where there is none."""
+    params = chosen.as_params()
+    return {
+        "newest": "?" + urlencode(params),
+        "newer": "?" + urlencode([*params, ("after", listing.newer)]) if listing.newer else "",
+        "older": "?" + urlencode([*params, ("before", listing.older)]) if listing.older else "",
+    }

@@ -7,16 +7,16 @@ Then the page says how far it has looked, and the next one goes on from there.
 
 import time
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Protocol, Self
 
 from django.db import OperationalError, connection
-from django.db.models import Max, Min
+from django.db.models import Max, Min, QuerySet
 from django.db.transaction import atomic
 from django.utils.functional import cached_property
 
 from tasks.database import fetch
 from tasks.filters import InvalidFilter, Params, given, parse_id
-from tasks.list_filter import ListFilter
+from tasks.list_filter import ListFilter as ListFilter
 from tasks.models import Task
 
 PAGE = 50
@@ -77,9 +77,24 @@ class Place:
         return cls(**places)
 
 
-def find(chosen: ListFilter, place: Place, *, limit: int = PAGE, seconds: float | None = None) -> Listing:
-    """One page of the tasks that match; takes about `seconds` at most (None: SEARCH_SECONDS)."""
-    search = Search(chosen, limit + 1, SEARCH_SECONDS if seconds is None else seconds)
+class Chosen(Protocol):
+    """What a search walks through: rows of a table whose key is a number that grows, and which of them are shown."""
+
+    def queryset(self) -> QuerySet[Any]: ...
+
+    def shows(self, row: Any, /) -> bool: ...
+
+
+def find(
+    chosen: Chosen,
+    place: Place,
+    *,
+    limit: int = PAGE,
+    seconds: float | None = None,
+    search_class: "type[Search] | None" = None,
+) -> Listing:
+    """One page of the rows that match; takes about `seconds` at most (None: SEARCH_SECONDS)."""
+    search = (search_class or Search)(chosen, limit + 1, SEARCH_SECONDS if seconds is None else seconds)
     if place.after is not None:
         found = search.upwards(place.after)
         tasks = found[:limit][::-1]
@@ -95,7 +110,7 @@ def find(chosen: ListFilter, place: Place, *, limit: int = PAGE, seconds: float 
 class Search:
     """A walk through windows of ids, in one direction, for as long as it has time."""
 
-    def __init__(self, chosen: ListFilter, wanted: int, seconds: float) -> None:
+    def __init__(self, chosen: Chosen, wanted: int, seconds: float) -> None:
         self.chosen = chosen
         self.wanted = wanted
         self.deadline = time.monotonic() + seconds
@@ -104,22 +119,23 @@ class Search:
     @cached_property
     def bounds(self) -> tuple[int, int]:
         """The lowest and the highest id there is, (0, -1) in an empty table."""
-        found = Task.objects.aggregate(lowest=Min("pk"), highest=Max("pk"))
+        table = self.chosen.queryset().model._default_manager
+        found = table.aggregate(lowest=Min("pk"), highest=Max("pk"))
         return (0, -1) if found["lowest"] is None else (found["lowest"], found["highest"])
 
-    def downwards(self, before: int | None) -> list[Task]:
+    def downwards(self, before: int | None) -> list[Any]:
         """The newest matches below `before` (None: of all), newest first."""
         lowest, highest = self.bounds
         top = highest + 1 if before is None else min(before, highest + 1)
         return self._walk(top, lowest, -1)
 
-    def upwards(self, after: int) -> list[Task]:
+    def upwards(self, after: int) -> list[Any]:
         """The oldest matches above `after`, oldest first."""
         lowest, highest = self.bounds
         return self._walk(max(after, lowest - 1), highest, +1)
 
-    def _walk(self, place: int, end: int, direction: int) -> list[Task]:
-        found: list[Task] = []
+    def _walk(self, place: int, end: int, direction: int) -> list[Any]:
+        found: list[Any] = []
         window = FIRST_WINDOW
         while len(found) < self.wanted and (end - place) * direction > 0:
             rows = self._window(place, place + window * direction, direction)
@@ -132,7 +148,7 @@ class Search:
             window *= WINDOW_GROWTH
         return found[: self.wanted]
 
-    def _window(self, place: int, end: int, direction: int) -> list[Task] | None:
+    def _window(self, place: int, end: int, direction: int) -> list[Any] | None:
         """The matches beyond `place`, up to and with `end`, in walking order; None when the time is over."""
         limits = {"pk__lt": place, "pk__gte": end} if direction < 0 else {"pk__gt": place, "pk__lte": end}
         matches = self.chosen.queryset().filter(**limits).order_by("-pk" if direction < 0 else "pk")

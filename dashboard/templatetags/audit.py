@@ -1,0 +1,27 @@
+"""How the audit page writes what an intervention was about."""
+
+from django import template
+from django.urls import reverse
+from django.utils.http import urlencode
+
+from dashboard.links import page
+
+register = template.Library()
+
+PAGES = {"lock": "admin:ops_schedule", "command": "admin:ops_schedule", "attention": "admin:index"}
+ROWS = {
+    "task": "admin:tasks_task_change",
+    "order": "admin:orders_order_change",
+    "account": "admin:orders_account_change",
+}
+
+
+@register.filter
+def target_href(target: str) -> str:
+    """The page of what an intervention was about; empty for what has none."""
+    kind, _colon, name = target.partition(":")
+    if kind in ROWS and name.isascii() and name.isdecimal():
+        return page(ROWS[kind], int(name))
+    if kind in ("queue", "worker"):
+        return f"{reverse('admin:tasks_task_changelist')}?{urlencode({kind: name})}"
+    return page(PAGES[kind]) if kind in PAGES else ""

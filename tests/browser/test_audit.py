@@ -1,0 +1,57 @@
+"""The audit page in a real browser: legible everywhere, filtered by form and by link, and following what happens."""
+
+import pytest
+from django.db import connection
+
+from tasks import audit
+from tasks.audit import Change, Who
+from tests.browser.test_looks import assert_accessible, assert_fits, assert_nothing_inline
+
+pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+AUDIT = "/admin/ops/audit/"
+
+
+def record(actor: str, action: str, target: str, reason: str = "") -> None:
+    audit.record(connection, Who(actor, "page"), action, [Change(target, 1, 2)], reason)
+
+
+@pytest.fixture
+def entries(live_server) -> None:
+    record("anna", "cancel", "task:4711", "sent twice")
+    record("otto" * 20, "configure recovery=ask " + "x" * 80, "queue:" + "q" * 100, "why " * 100)
+    record("otto", "stop", "worker:w7f")
+
+
+@pytest.mark.parametrize("size", ["wide", "narrow"])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_page_is_accessible_and_fits(visit, entries, theme, size):
+    visitor = visit("Viewers", theme=theme, size=size)
+    for query in ("", "?actor=nobody", "?since=nonsense"):
+        page = visitor.open(AUDIT + query)
+        assert_accessible(page)
+        assert_fits(page)
+        assert_nothing_inline(page)
+    visitor.complaints.clear()  # the browser's word on the 400 of the last
+
+
+def test_the_form_and_the_links_narrow_it(visit, entries):
+    page = visit("Viewers").open(AUDIT)
+    rows = page.locator("#audit-rows tbody tr")
+    assert rows.count() == 3
+    page.get_by_label("To what").fill("#4711")
+    page.locator("form[role=search] button").click()
+    page.wait_for_url("**?**target=**")
+    assert rows.count() == 1
+    assert "sent twice" in rows.inner_text()
+    page.get_by_role("link", name="Show everything").click()
+    page.get_by_role("link", name="otto", exact=True).click()
+    assert page.get_by_label("Who").input_value() == "otto"
+    assert rows.count() == 1
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_it_follows_what_happens(visit, entries, theme):
+    page = visit("Viewers", theme=theme).open(AUDIT)
+    record("anna", "pause", "queue:mail")
+    page.locator("#audit-rows tr", has_text="queue:mail").wait_for()
+    assert "pause" in page.locator("#audit-rows tbody tr").first.inner_text()
