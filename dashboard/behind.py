@@ -1,7 +1,7 @@
 """What each session works on: the task of its worker, and the rows that it holds."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from django.db import connection as default_connection
@@ -10,7 +10,7 @@ from dashboard import links
 from dashboard.activity import Activity
 from dashboard.held_rows import HeldRow, model_of
 from dashboard.identity import Identity
-from dashboard.sessions import RowRef, Session
+from dashboard.sessions import RowRef
 from tasks.database import Connection, fetch
 from tasks.verdicts import Link
 
@@ -20,7 +20,7 @@ RUNNING = """
 SELECT worker.id AS worker_id, task.id, task.task_path, task.status, task.attempt, task.max_attempts,
     extract(epoch FROM clock_timestamp() - worker.current_since)::float8 AS seconds
 FROM tasks_worker AS worker JOIN tasks_task AS task ON task.id = worker.current_task_id
-WHERE worker.id = ANY(%(ids)s::text[])
+WHERE worker.stopped_at IS NULL
 """
 
 
@@ -54,9 +54,8 @@ class Behind:
     more: int = 0
 
 
-def behind(seen: Activity, held: Iterable[HeldRow], connection: Connection | None = None) -> dict[int, Behind]:
-    """For each session of which something is known, what stands behind it; one statement."""
-    tasks = running_tasks(seen.sessions, connection)
+def behind(seen: Activity, held: Iterable[HeldRow], tasks: Mapping[str, RunningTask]) -> dict[int, Behind]:
+    """For each session of which something is known, what stands behind it; `tasks` are those of `running_tasks`."""
     rows = rows_by_pid(seen, held)
     found = {}
     for session in seen.sessions:
@@ -68,12 +67,9 @@ def behind(seen: Activity, held: Iterable[HeldRow], connection: Connection | Non
     return found
 
 
-def running_tasks(sessions: Iterable[Session], connection: Connection | None = None) -> dict[str, RunningTask]:
-    """The tasks that the workers among these sessions are on, by worker."""
-    ids = sorted({session.identity.name for session in sessions if session.identity.kind == "worker"})
-    if not ids:
-        return {}
-    rows = fetch(connection or default_connection, RUNNING, {"ids": ids})
+def running_tasks(connection: Connection | None = None) -> dict[str, RunningTask]:
+    """The task that each living worker is on, by worker."""
+    rows = fetch(connection or default_connection, RUNNING)
     return {row["worker_id"]: RunningTask(**row) for row in rows}
 
 

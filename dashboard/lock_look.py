@@ -1,27 +1,21 @@
-"""One look at the locks for everybody: the tree, the held rows, what stands behind each session, and missing grants.
+"""One look at the locks: the tree, the held rows, what stands behind each session, and missing grants.
 
-Not on a pool of connections of its own: however many tabs ask, a process computes one look at a time and keeps it for a
-second, so these statements occupy at most one session of each web process, and each of them has limits.
+Not on a pool of connections of its own: however many tabs ask, a process asks each of these once a second
+(dashboard/shared_look.py), so they occupy at most one session of each web process, under limits of their own.
 """
 
-import threading
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from django.conf import settings
 from django.db import connection
 
 from dashboard import activity, held_rows
 from dashboard.activity import Activity
-from dashboard.behind import Behind, behind
+from dashboard.behind import Behind, behind, running_tasks
 from dashboard.held_rows import HeldRow
-from dashboard.limits import limited
 from dashboard.tree import Line, lines
 from tasks.database import fetch
-
-KEPT_SECONDS = 1.0
-ROWS_SHOWN = 50
+from tasks.panels import Look
 
 GRANTS = """
 SELECT current_user AS role, pg_has_role('pg_read_all_stats', 'USAGE') AS sees_all,
@@ -46,7 +40,6 @@ class LockLook:
     held: tuple[HeldRow, ...]
     behind: Mapping[int, Behind]
     grants: Grants
-    began: float
 
     @property
     def lines(self) -> list[Line]:
@@ -68,25 +61,18 @@ class LockLook:
         return {session.pid for session in self.seen.sessions} - {line.node.session.pid for line in self.lines}
 
 
-_guard = threading.Lock()
-_latest: LockLook | None = None
-
-
-def current() -> LockLook:
-    """The look of this moment, at most a second old."""
-    global _latest
-    with _guard:
-        kept = getattr(settings, "SHARED_LOOK_SECONDS", KEPT_SECONDS)
-        if _latest is None or time.monotonic() - _latest.began >= kept:
-            _latest = fresh()
-        return _latest
+def of(shared: Look) -> LockLook:
+    """What that look knows of the locks; asks what nobody has asked it yet."""
+    seen, held = shared.once(activity.look), shared.once(held_rows.look)
+    return LockLook(seen, tuple(held), behind(seen, held, shared.once(running_tasks)), shared.once(grants))
 
 
 def fresh() -> LockLook:
     """A look of this very moment."""
-    began = time.monotonic()
-    with limited(connection):
-        seen = activity.look()
-        held = tuple(held_rows.look())
-        [grants] = fetch(connection, GRANTS)
-        return LockLook(seen, held, behind(seen, held), Grants(**grants), began)
+    return of(Look())
+
+
+def grants() -> Grants:
+    """What this role may do, as it is now."""
+    [row] = fetch(connection, GRANTS)
+    return Grants(**row)

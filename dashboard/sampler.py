@@ -81,9 +81,8 @@ class Sampler:
     def _keep_waits(self) -> int:
         seen = activity.look(self.connection)
         pairs = list(waits(seen.roots))[:MOST_WAITS]
-        sessions = [session for blocker, node in pairs for session in (blocker, node.session)]
-        tasks = running_tasks(sessions, self.connection)
         if pairs:
+            tasks = running_tasks(self.connection)
             rows = [row_of(blocker, node, tasks) for blocker, node in pairs]
             self._execute(KEEP, {"waits": json.dumps(rows, default=str)})
         return len(pairs)

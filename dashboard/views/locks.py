@@ -14,7 +14,7 @@ from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_GET, require_POST
 
-from dashboard import activity, backends, consequences, lock_look
+from dashboard import activity, backends, consequences, lock_look, shared_look
 from dashboard.behind import RUNNING
 from dashboard.views import lock_history
 from tasks.admin.rights import missing, require, who
@@ -78,7 +78,7 @@ def locks(request: HttpRequest) -> HttpResponse:
 
 
 def context(request: HttpRequest) -> dict[str, object]:
-    look = lock_look.current()
+    look = lock_look.of(shared_look.of(request))
     return {
         "title": _("Database locks"),
         "look": look,
@@ -134,6 +134,7 @@ def carry_out(request: HttpRequest, asked: Signal) -> HttpResponse:
     else:
         told = _("Backend %(pid)d was signalled.") if signalled else _("Backend %(pid)d ended by itself meanwhile.")
         messages.success(request, told % {"pid": asked.pid})
+    shared_look.forget()
     return redirect("admin:ops_locks")
 
 

@@ -6,8 +6,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from dashboard import activity, lock_look
-from dashboard.behind import behind
+from dashboard import lock_look
 from dashboard.sessions import RowRef
 from orders.models import Account, Order
 from tasks.models import Worker
@@ -94,7 +93,7 @@ def test_a_workers_session_names_its_task_and_the_row_it_waits_for() -> None:
     Worker.objects.create(id="7f", hostname="h", pid=1, current_task_id=task.pk)
     with staged() as (scene, _):
         html = drawn()
-        work = behind(activity.look(), ())[scene.pid("rowlock:worker:7f")]
+        work = lock_look.fresh().behind[scene.pid("rowlock:worker:7f")]
         assert work.task is not None
         assert (work.task.id, work.task.has_attempts_left) == (task.pk, True)
         assert f"/admin/tasks/task/{task.pk}/" in html

@@ -7,7 +7,7 @@ from django.db import connection
 
 from dashboard import activity, held_rows
 from dashboard.activity import Activity
-from dashboard.behind import Behind, behind
+from dashboard.behind import Behind, behind, running_tasks
 from dashboard.held_rows import HeldRow
 from dashboard.limits import limited
 from dashboard.lock_words import told_wait
@@ -122,7 +122,7 @@ def as_text(seen: Activity, sessions: list[Session], rows: list[HeldRow], *, is_
 
 def tree(seen: Activity, rows: list[HeldRow]) -> str:
     found = lines(seen.roots)
-    works = behind(seen, rows)
+    works = behind(seen, rows, running_tasks())
     left_out = sum(1 + root.victims for root in seen.roots) - len(found)
     told = [tree_line(line, works.get(line.node.session.pid)) for line in found]
     return "\n".join([*told, *([f"… and {left_out} more"] if left_out else [])]) or "Nobody waits for a lock."
