@@ -11,6 +11,7 @@ from playwright.sync_api import Page
 
 from orders import accounts
 from orders.models import Account
+from tasks.bulk.models import BulkRun
 from tasks.models import Attempt, CommandRun, ExpectedCommand, Lock, Queue, RefusedWrite
 from tests.tasks import rows
 
@@ -50,6 +51,12 @@ def addresses(failed) -> dict[str, str]:
     return {
         "list": LIST,
         "detail": f"{LIST}{failed.pk}/",
+        "filtered": f"{LIST}?status=FAILED&queue=default",
+        "why": f"{LIST}why/{'q' * 120}/",
+        "enqueue": f"{LIST}enqueue/",
+        "bulk run": f"{LIST}runs/{bulk_run().pk}/",
+        "bulk runs": f"{LIST}runs/",
+        "burst": "/admin/ops/burst/",
         "queues": "/admin/tasks/queue/",
         "workers": "/admin/tasks/worker/",
         "locks": "/admin/ops/locks/",
@@ -61,6 +68,14 @@ def addresses(failed) -> dict[str, str]:
         "acknowledge": f"/admin/ops/attention/?line=failed:{rows.NOTHING}:ValueError",
         "models": "/admin/all/",
     }
+
+
+def bulk_run() -> BulkRun:
+    """A run that is under way and has refused some."""
+    return BulkRun.objects.create(
+        action="quarantine", options={}, filter=f"task={'x' * 200}", upto=9, actor="anna", total=9, looked=5, done=4,
+        refused=1, refusals={"held": {"number": 1, "ids": [1], "sentence": "worker w1 holds it"}},
+    )  # fmt: skip
 
 
 def command_run() -> CommandRun:
