@@ -4,6 +4,7 @@ from datetime import datetime
 from typing import Any
 
 from django.db import connection, transaction
+from django.utils.translation import gettext as _
 
 from dashboard.identity import identify
 from tasks import audit
@@ -44,11 +45,6 @@ WHERE target = %(target)s::text AND split_part(action, ' ', 1) = %(action)s::tex
 ORDER BY id DESC LIMIT 1
 """
 
-MISSING_GRANT = (
-    "This role may not signal backend %d: GRANT pg_signal_backend to it; the sessions of a superuser can be "
-    "signalled by a superuser only."
-)
-
 
 class NotSignalled(RowlockError):
     """The backend was not signalled."""
@@ -86,6 +82,14 @@ def signal(pid: int, started: datetime, action: str, who: Who, *, reason: str = 
     return True
 
 
+def missing_grant(pid: int) -> str:
+    """What to say when the server itself refuses for want of a privilege."""
+    return _(
+        "This role may not signal backend %(pid)d: GRANT pg_signal_backend to it; the sessions of a superuser can be "
+        "signalled by a superuser only."
+    ) % {"pid": pid}  # fmt: skip
+
+
 def problem_of(pid: int, started: datetime) -> str:
     """Why this backend would not be signalled, or an empty text."""
     return problem_with(pid, fetch(connection, FIND, {"pid": pid, "started": started}))
@@ -93,45 +97,45 @@ def problem_of(pid: int, started: datetime) -> str:
 
 def problem_with(pid: int, found: list[dict[str, Any]]) -> str:
     if not found:
-        return f"No backend has the pid {pid} any more: it has ended, and its locks are free."
+        return _("No backend has the pid %(pid)d any more: it has ended, and its locks are free.") % {"pid": pid}
     backend = found[0]
     if backend["backend_start"] is None:
-        return (
-            f"The database role {backend['my_role']} may not see when backend {pid} started, so it could be another "
-            f"one than you saw. GRANT pg_read_all_stats TO {backend['my_role']}, and look again."
-        )
+        return _(
+            "The database role %(my_role)s may not see when backend %(pid)d started, so it could be another one than "
+            "you saw. GRANT pg_read_all_stats TO %(my_role)s, and look again."
+        ) % backend  # fmt: skip
     if not backend["is_same"]:
-        return (
-            f"The pid {pid} belongs to another backend by now, started {backend['backend_start'].isoformat()}: the one "
-            "that you saw has ended. Nothing was signalled; look at the locks again."
-        )
-    return _problem_with_its_kind(pid, backend) or _problem_with_our_rights(pid, backend)
+        return _(
+            "The pid %(pid)d belongs to another backend by now, started %(started)s: the one that you saw has ended. "
+            "Nothing was signalled; look at the locks again."
+        ) % {"pid": pid, "started": backend["backend_start"].isoformat()}  # fmt: skip
+    return _problem_with_its_kind(backend) or _problem_with_our_rights(backend)
 
 
-def _problem_with_its_kind(pid: int, backend: dict[str, Any]) -> str:
+def _problem_with_its_kind(backend: dict[str, Any]) -> str:
     if backend["backend_type"] != "client backend":
-        return (
-            f"Backend {pid} is no client but the server's own {backend['backend_type']}: replication, autovacuum and "
-            "the like are not signalled from here."
-        )
+        return _(
+            "Backend %(pid)d is no client but the server's own %(backend_type)s: replication, autovacuum and the like "
+            "are not signalled from here."
+        ) % backend  # fmt: skip
     if not backend["is_of_this_database"]:
-        return f"Backend {pid} works on another database; signal it from there."
+        return _("Backend %(pid)d works on another database; signal it from there.") % backend
     if backend["is_me"] or identify(backend["application_name"]).kind == "web":
-        return f"Backend {pid} is the dashboard's own; ending it would end this page, not the problem."
+        return _("Backend %(pid)d is the dashboard's own; ending it would end this page, not the problem.") % backend
     return ""
 
 
-def _problem_with_our_rights(pid: int, backend: dict[str, Any]) -> str:
+def _problem_with_our_rights(backend: dict[str, Any]) -> str:
     if backend["is_out_of_reach"]:
-        return (
-            f"Backend {pid} belongs to the superuser {backend['role']}, whose sessions only a superuser can signal: no "
-            f"grant lets the role {backend['my_role']} do it."
-        )
+        return _(
+            "Backend %(pid)d belongs to the superuser %(role)s, whose sessions only a superuser can signal: no grant "
+            "lets the role %(my_role)s do it."
+        ) % backend  # fmt: skip
     if not backend["may_be_signalled"]:
-        return (
-            f"The database role {backend['my_role']} may not signal backend {pid} of role {backend['role']}: "
-            f"GRANT pg_signal_backend TO {backend['my_role']}."
-        )
+        return _(
+            "The database role %(my_role)s may not signal backend %(pid)d of role %(role)s: "
+            "GRANT pg_signal_backend TO %(my_role)s."
+        ) % backend  # fmt: skip
     return ""
 
 
@@ -139,8 +143,9 @@ def _refuse_twice(pid: int, started: datetime, action: str) -> None:
     fetch(connection, ONE_AT_A_TIME, {"pid": pid})
     params = {"target": f"backend:{pid}", "action": action, "started": started, "seconds": AGAIN_SECONDS}
     if lately := fetch(connection, LATELY, params):
+        told = {"pid": pid, "actor": lately[0]["actor"]}
         raise AlreadySignalled(
-            f"Backend {pid} was signalled a moment ago by {lately[0]['actor']}; it was not signalled again."
+            _("Backend %(pid)d was signalled a moment ago by %(actor)s; it was not signalled again.") % told
         )
 
 

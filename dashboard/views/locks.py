@@ -144,4 +144,4 @@ def told_refusal(error: DatabaseError, pid: int) -> str:
         return _("Somebody else is signalling backend %(pid)d at this moment; look again.") % {"pid": pid}
     if getattr(error.__cause__, "sqlstate", None) != INSUFFICIENT_PRIVILEGE:
         raise error
-    return backends.MISSING_GRANT % pid
+    return backends.missing_grant(pid)

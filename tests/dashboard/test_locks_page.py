@@ -6,8 +6,10 @@ import psycopg
 import pytest
 from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from tests.dashboard.scenes import queue_for_one_row
 from tests.people import client_of
 from tests.sessions import session
 
@@ -90,3 +92,31 @@ def test_a_form_that_no_page_made_is_refused(wrong: dict[str, str]) -> None:
         assert is_alive(victim)
         form = {**form_for(victim.info.backend_pid), "confirmed": "1", **wrong}
         assert client_of("Lock administrators").post(SIGNAL, form).status_code == 400
+
+
+def test_an_open_transaction_that_blocks_nobody_can_be_ended_too() -> None:
+    """The oldest transaction keeps vacuum from its work, and stands in no tree."""
+    with session("psql") as open_one, session("idle", autocommit=True) as idle:
+        assert is_alive(open_one)
+        assert is_alive(idle)
+        offered = {
+            group: client_of(group).get(LOCKS).content.decode().count('data-action="terminate-backend"')
+            for group in ("Lock administrators", "Viewers")
+        }
+    assert offered == {"Lock administrators": 1, "Viewers": 0}
+
+
+def test_more_sessions_and_waits_take_no_more_statements() -> None:
+    client = client_of("Lock administrators")
+    counts = []
+    for waiters in (2, 12):
+        with queue_for_one_row(waiters=waiters, bystanders=2), CaptureQueriesContext(connection) as statements:
+            client.get(LOCKS)
+        counts.append(len(statements))
+    assert counts[0] == counts[1]
+
+
+def test_a_role_that_may_end_nobody_is_told_who_may() -> None:
+    answer = client_of("Operators").get(LOCKS)
+    assert b"dashboard.signal_backend" in answer.content
+    assert b"Lock administrators" in answer.content

@@ -38,7 +38,7 @@ class Command(OperatorCommand):
         except ProgrammingError as error:
             if getattr(error.__cause__, "sqlstate", None) != "42501":
                 raise
-            return Report(data={"signalled": False}, text="", failure=backends.MISSING_GRANT % pid)
+            return Report(data={"signalled": False}, text="", failure=backends.missing_grant(pid))
         would = "would be " if options["dry_run"] else ""
         text = (
             f"Backend {pid} {would}signalled: {action}." if signalled else f"Backend {pid} ended by itself meanwhile."
