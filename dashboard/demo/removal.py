@@ -68,12 +68,19 @@ def remove(who: Who, *, reason: str = "", dry_run: bool = False) -> dict[str, in
     if dry_run:
         return preview()
     parameters = {**_parameters(), "alive": alive_holders(), "chunk": CHUNK}
-    removed = {"tasks": _all(TASKS, parameters), "orders": _all(ORDERS, parameters)}
+    removed = dict.fromkeys(SMALL, 0) | {"tasks": _all(TASKS, parameters), "orders": _all(ORDERS, parameters)}
     with short_waits():
-        removed |= {name: _execute(statement, parameters) for name, statement in SMALL.items()}
+        if not is_anything_left():
+            removed |= {name: _execute(statement, parameters) for name, statement in SMALL.items()}
         if any(removed.values()):
             audit.record(connection, who, "demo-remove", [Change(audit.queue(demo.REPORTS))], reason)
     return {name: removed[name] for name in ("tasks", "orders", "queues", "commands")}
+
+
+def is_anything_left() -> bool:
+    """Whether tasks or orders of the demo are there; its queues stay with them, and by those the ribbon knows of it."""
+    counts = preview()
+    return bool(counts["tasks"] or counts["orders"])
 
 
 def alive_holders() -> list[str]:

@@ -28,7 +28,8 @@ SELECT
     (SELECT count(*) FROM (SELECT FROM orders_order
                            WHERE shipped_at IS NOT NULL AND NOT shipped_email_sent AND email_state = 'unknown'
                              AND customer_email LIKE '%%' || %(domain)s::text LIMIT 100) AS o) AS unknown,
-    (SELECT count(*) FROM (SELECT FROM tasks_task WHERE status = 'READY' AND queue_name = %(reports)s::text
+    (SELECT count(*) FROM (SELECT FROM tasks_task
+                           WHERE status = 'READY' AND ordering_key IS NULL AND queue_name = %(reports)s::text
                            LIMIT 100) AS t) AS trickled,
     (SELECT count(*) FROM tasks_expectedcommand WHERE name = %(nightly)s::text AND succeeded_at IS NULL) AS overdue
 """

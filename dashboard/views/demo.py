@@ -17,6 +17,7 @@ from tasks.verdicts.words import command
 
 SEE, DIRECT = "tasks.view_task", "tasks.cancel_task"
 COMMANDS = {
+    "load": command("prepare_site", "--demo"),
     "start": command("direct_demo"),
     "kill": command("demo", "--kill-worker"),
     "chain": command("demo", "--chain"),
@@ -38,11 +39,13 @@ def demo(request: HttpRequest) -> HttpResponse:
     """The page; for htmx only the part that refreshes itself."""
     require(request.user, SEE)
     template = "dashboard/_demo_panel.html" if request.headers.get("HX-Request") else "dashboard/demo.html"
+    state = control.state()
     context = {
         "title": _("Demo"),
-        "director": control.director(),
-        "scenes": staged.scenes(),
-        "kills": control.kills(),
+        "is_loaded": state.is_loaded,
+        "director": state.director,
+        "scenes": staged.scenes() if state.is_loaded else [],
+        "kills": control.kills() if state.is_loaded else [],
         "cannot_direct": missing(request.user, DIRECT),
         "commands": COMMANDS,
     }
@@ -85,8 +88,7 @@ def remove(request: HttpRequest) -> HttpResponse:
         return redirect("admin:ops_demo_remove")
     removed = removal.remove(who(request.user), reason=request.POST.get("reason", "").replace("\0", "")[:1000])
     told = _("Removed: %(tasks)d tasks, %(orders)d orders, %(queues)d queues, %(commands)d cron lines.") % removed
-    left = removal.preview()
-    if left["tasks"] or left["orders"]:
+    if removal.is_anything_left():
         messages.warning(request, f"{told} {_('Some rows are held at this moment: remove again.')}")
         return redirect("admin:ops_demo_remove")
     messages.success(request, told)
@@ -94,6 +96,8 @@ def remove(request: HttpRequest) -> HttpResponse:
 
 
 def preview(request: HttpRequest) -> HttpResponse:
+    if not control.state().is_loaded:
+        return redirect("admin:ops_demo")
     context = {
         "title": _("Remove the demo?"),
         "counts": removal.preview(),

@@ -86,6 +86,21 @@ class TestTheRibbon:
         assert counts[0] == counts[1] + 1
 
 
+class TestThePage:
+    def test_without_the_demo_it_reads_none_of_the_tables_and_says_how_to_load_one(self, django_assert_max_num_queries):
+        client = client_of("Viewers")
+        with django_assert_max_num_queries(100) as captured:
+            text = client.get(PAGE).content.decode()
+        assert "prepare_site --demo" in text
+        assert not any("orders_order" in query["sql"] for query in captured.captured_queries)
+
+    @pytest.mark.usefixtures("_on")
+    def test_it_shows_how_each_scene_stands(self):
+        text = " ".join(client_of("Viewers").get(PAGE).content.decode().split())
+        assert '<tr id="scene-orders">' in text
+        assert '<td class="number" data-label="Now">12</td>' in text
+
+
 class TestAsking:
     @pytest.mark.usefixtures("_on")
     def test_the_director_hears_who_wants_what(self):
@@ -122,6 +137,10 @@ class TestTheMeasure:
     def killed(self, task, worker_id="w1"):
         action = f"kill-worker worker={worker_id} task={task.id}"
         audit.record(connection, ANNA, action, [Change(audit.queue(demo.PARCELS))])
+
+    @pytest.fixture(autouse=True)
+    def _loaded(self):
+        Queue.objects.create(name=demo.REPORTS)
 
     def test_it_is_empty_until_the_task_runs_again(self):
         task = rows.processing("w1", queue_name=demo.PARCELS)
@@ -183,6 +202,7 @@ class TestRemoving:
             answer = client_of("Operators").post(REMOVE, follow=True)
         assert list(Order.objects.all()) == [order]
         assert "remove again" in answer.content.decode()
+        assert control.state().is_loaded, "the ribbon still offers to remove it"
 
     def test_a_director_that_does_not_end_keeps_everything(self, monkeypatch):
         data.load_once()

@@ -48,7 +48,7 @@ class Command(BaseCommand):
         parser.add_argument("--workers", type=not_negative, default=1, metavar="N", help="Worker processes (1).")
         parser.add_argument(
             "--demo", action=argparse.BooleanOptionalAction,
-            help="Load the demo data once. Default: with our own server yes, with DATABASE_URL no.",
+            help="Load the demo once, and keep it alive for 15 minutes. Default: yes, with DATABASE_URL no.",
         )  # fmt: skip
 
     def handle(self, *args: Any, **options: Any) -> None:

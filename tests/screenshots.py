@@ -1,0 +1,89 @@
+"""Makes the pictures of the README: `python -m tests.screenshots` starts a fresh demo and photographs it.
+
+They show what a first `make run` shows, so nothing in them is staged beyond the demo itself.
+"""
+
+import os
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from tests.dashboard import sites
+from tests.dashboard.servers import ROOT
+from tests.waiting import wait_until
+
+CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
+ARGUMENTS = ["--no-sandbox", "--disable-gpu"]
+FOLDER = ROOT / "docs" / "images"
+PASSWORD = "for the pictures"
+LARGEST_BYTES = 150_000
+MINUTES_OF_WORK = 2
+
+
+class Shot(NamedTuple):
+    """One picture: its file, the page, the theme, the window's height, and what must be there first."""
+
+    name: str
+    path: str
+    theme: str
+    height: int
+    waits_for: str
+
+
+SHOTS = (
+    Shot("overview", "/admin/", "light", 900, "#overview"),
+    Shot("locks", "/admin/ops/locks/", "dark", 860, "#lock-tree button[data-action=terminate-backend]"),
+    Shot("stuck", "/admin/ops/stale/", "light", 620, "#stale-rows"),
+    Shot("demo", "/admin/ops/demo/", "dark", 900, "#demo-kills strong"),
+)
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        checkout = sites.new_checkout(Path(folder) / "checkout")
+        with sites.running(checkout, ADMIN_PASSWORD=PASSWORD) as site, sync_playwright() as playwright:
+            browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+            prepare(window(browser, site.url, SHOTS[-1]))
+            for shot in SHOTS:
+                take(window(browser, site.url, shot), shot)
+            browser.close()
+            site.end()
+
+
+def window(browser: Browser, url: str, shot: Shot) -> Page:
+    """A window of the shot's theme and size, logged in."""
+    size = {"width": 1280, "height": shot.height}
+    context = browser.new_context(color_scheme=shot.theme, viewport=size, locale="en-GB", base_url=url)
+    page = context.new_page()
+    page.goto("/admin/login/?next=/admin/")
+    page.get_by_label("Username").fill("admin")
+    page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_role("button", name="Log in").click()
+    page.locator("#overview").wait_for()
+    return page
+
+
+def prepare(page: Page) -> None:
+    """Lets the demo work for a while, and kills two workers of it."""
+    page.goto("/admin/ops/demo/")
+    for number in (1, 2):
+        page.locator(".demo-kill [name=do]").click()
+        page.locator("#demo-kills strong").nth(number - 1).wait_for(timeout=60_000)
+    page.wait_for_timeout(MINUTES_OF_WORK * 60_000)
+
+
+def take(page: Page, shot: Shot) -> None:
+    page.goto(shot.path)
+    page.locator(shot.waits_for).first.wait_for()
+    wait_until(lambda: page.evaluate("document.fonts.status") == "loaded")
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    path = FOLDER / f"{shot.name}-{shot.theme}.png"
+    page.screenshot(path=path)
+    assert path.stat().st_size <= LARGEST_BYTES, f"{path.name} has {path.stat().st_size} bytes"
+    print(path.relative_to(ROOT), path.stat().st_size)
+
+
+if __name__ == "__main__":
+    main()
