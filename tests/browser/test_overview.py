@@ -1,14 +1,16 @@
 """The overview in a real browser: trouble appears and goes by itself, is announced, and can be acknowledged."""
 
+import re
 from datetime import timedelta
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from django.utils import timezone
 
 from tasks.latency import BUCKETS
 from tasks.models import Attempt, Task, Throughput
+from tests.browser.test_looks import assert_accessible
 from tests.tasks import rows
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 OVERVIEW = "/admin/"
@@ -52,12 +54,12 @@ def test_a_line_is_acknowledged_and_shown_again(visit, theme):
     page = visit("Operators", theme=theme).open(OVERVIEW)
     page.locator("a[data-action=acknowledge]").click()
     page.get_by_label("Reason, which the next shift reads").fill("the bank knows")
-    assert Axe().run(page).violations_count == 0
+    assert_accessible(page)
     page.locator("button[data-action=acknowledge]").click()
     page.get_by_text("Nothing needs attention.").wait_for()
     page.locator("#known summary").click()
     page.get_by_text("the bank knows").wait_for()
-    assert Axe().run(page).violations_count == 0
+    assert_accessible(page)
     page.locator("button[data-action=withdraw]").click()
     page.locator("#attention-lines li.red", has_text="app.charge failed 2 times").wait_for()
 
@@ -95,3 +97,12 @@ def test_charts_are_drawn_in_forced_colours(visit, size):
     back = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert fill not in ("none", back)
     assert "logarithmic" in page.locator("#latency").inner_text()
+
+
+def test_the_age_is_that_of_the_lines_not_of_the_slower_charts(visit):
+    page = visit("Viewers").open(OVERVIEW)
+    page.mouse.move(0, 0)
+    wait_until(lambda: page.wait_for_timeout(50) or page.evaluate("performance.now()") > 8000)
+    seconds = re.search(r"\d+", page.locator("[data-live-age]").inner_text())
+    assert seconds is not None
+    assert int(seconds[0]) <= 5
