@@ -3,7 +3,8 @@
 /*
  * Panels that refresh themselves: `data-live` holds the seconds, `hx-get` the address, `hx-trigger` the event `refresh`.
  * htmx fetches; this decides when, and `merge.js` how the answer is taken in. Nothing moves under a pointer: while a mouse
- * rests on a control of the panel, or moves in it, the answer waits and a line says how many rows have changed.
+ * rests on a control of the panel, or moves in it, the answer waits and a line says how many rows have changed. The age
+ * that is told is that of the oldest panel; a slower one beside it is marked `data-live-apart`.
  */
 {
     const CONTROL = "a, button, input, label, select, summary, textarea";
@@ -87,12 +88,14 @@
         }
     }
 
+    /* Whether a finger or a mouse is at the panel right now, or the mouse rests on one of its controls. */
     function isHeld(panel) {
-        if (!pointer.isMouse) {
+        const isMoving = Date.now() - pointer.at < POINTER_RESTS_MS;
+        if (!pointer.isMouse && !isMoving) {
             return false;
         }
         const under = document.elementFromPoint(pointer.x, pointer.y);
-        return panel.contains(under) && (under.closest(CONTROL) || Date.now() - pointer.at < POINTER_RESTS_MS);
+        return panel.contains(under) && (isMoving || under.closest(CONTROL));
     }
 
     function take(panel, state, { wholly = false } = {}) {
@@ -198,7 +201,7 @@
             }
         }
         say();
-        const states = [...panels.values()];
+        const states = [...panels].filter(([panel]) => !panel.hasAttribute("data-live-apart")).map(([, state]) => state);
         const seconds = Math.round((Date.now() - Math.min(...states.map((state) => state.updatedAt))) / 1000);
         if (age) {
             const isOver = states.every((state) => state.isOver);
@@ -209,9 +212,12 @@
 
     htmx.config.timeout = 10_000;
     document.querySelectorAll("[data-live]").forEach(watch);
-    addEventListener("pointermove", (event) => {
-        Object.assign(pointer, { x: event.clientX, y: event.clientY, at: Date.now(), isMouse: event.pointerType === "mouse" });
-    }, { passive: true });
+    for (const name of ["pointermove", "pointerdown"]) {
+        addEventListener(name, (event) => {
+            const { clientX: x, clientY: y, pointerType } = event;
+            Object.assign(pointer, { x, y, at: Date.now(), isMouse: pointerType === "mouse" });
+        }, { passive: true });
+    }
     document.documentElement.addEventListener("pointerleave", () => { pointer.isMouse = false; });
     document.addEventListener("visibilitychange", () => {
         if (!document.hidden) {
