@@ -1,10 +1,11 @@
 """What needs attention, worst first; what somebody has acknowledged stands apart until its time, or until it grows."""
 
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from django.db import OperationalError
+from django.db import DatabaseError, OperationalError
 from django.utils.translation import gettext as _
 
 from dashboard import acknowledging, links
@@ -16,6 +17,7 @@ from tasks.verdicts.words import command
 SHOWN = 50
 TOO_SLOW = {"55P03", "57014"}  # a table that somebody holds, a statement over its time
 
+logger = logging.getLogger(__name__)
 T = TypeVar("T")
 May = Callable[[str], bool]  # whether somebody has this right: `user.has_perm`
 
@@ -79,6 +81,11 @@ def said(sources: Iterable[Callable[[Look], Iterable[T]]], look: Look) -> tuple[
             if not is_too_slow(error):
                 raise
             is_whole = False
+        except DatabaseError:
+            raise
+        except Exception:  # an app's fault in its own lines must not take everybody else's away
+            logger.exception("The source %s.%s of the overview failed", source.__module__, source.__qualname__)
+            is_whole = False
     return found, is_whole
 
 
@@ -93,6 +100,6 @@ def untold() -> Line:
         key="untold",
         text=_("A part of this list is not known at this moment."),
         severity=Severity.STOPPED,
-        why=_("Somebody holds a table that it is read from, or the database is slow; what stands here is true."),
+        why=_("Somebody holds a table that it is read from, or the log tells of an error; what stands here is true."),
         step=Step(_("See the locks"), links.page("admin:ops_locks"), command("show_locks", "--tree")),
     )

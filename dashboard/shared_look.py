@@ -11,6 +11,8 @@ from django.http import HttpRequest
 
 from tasks.panels import Look
 
+BUSY_SHARE = 10
+
 _guard = threading.Lock()
 _looks: dict[str, Look] = {}
 
@@ -30,10 +32,20 @@ def forget() -> None:
 
 
 def current(name: str = "now", seconds: float | None = None) -> Look:
-    """The look of this name, at most so old (None: SHARED_LOOK_SECONDS, whose 0 turns all sharing off)."""
+    """The look of this name, at most so old (None: SHARED_LOOK_SECONDS, whose 0 turns all sharing off).
+
+    One that took long is kept longer, so that however slow the database is, a process spends no more than a tenth of
+    its time in looking.
+    """
     limit = settings.SHARED_LOOK_SECONDS if seconds is None else seconds * bool(settings.SHARED_LOOK_SECONDS)
     with _guard:
         look = _looks.get(name)
-        if look is None or time.monotonic() - look.began >= limit:
+        if look is None or is_over(look, limit):
             look = _looks[name] = Look()
         return look
+
+
+def is_over(look: Look, limit: float) -> bool:
+    """Whether a look is too old."""
+    rest = look.busy_seconds * BUSY_SHARE if limit else 0.0
+    return time.monotonic() - look.began >= max(limit, rest)

@@ -109,6 +109,7 @@ class Look:
     _answers: dict[Callable[[], Any], Any] = field(default_factory=dict, repr=False)
     _lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
     _now: datetime | None = None
+    busy_seconds: float = 0.0  # spent in asking
 
     @property
     def now(self) -> datetime:
@@ -128,7 +129,9 @@ class Look:
         """The answer of `ask` in this look; a DatabaseError of it is raised again for everybody."""
         with self._lock:
             if ask not in self._answers:
+                asked_at = time.monotonic()
                 self._answers[ask] = self._ask(ask)
+                self.busy_seconds += time.monotonic() - asked_at
             answer: T | DatabaseError = self._answers[ask]
         if isinstance(answer, DatabaseError):
             raise answer

@@ -148,7 +148,7 @@ def restarted(look: Look) -> Iterator[Line]:
         text=text % {"number": len(back), "time": f"{at + timedelta(seconds=left):%H:%M:%S} UTC"},
         severity=Severity.NOTICE,
         why=_("Every session ended with the restart, so that a missing one proves nothing until then."),
-        since=at - timedelta(seconds=min(worker.epoch_age_seconds for worker in back)),
+        since=at - timedelta(seconds=min(worker.heartbeat_age_seconds or 0 for worker in back)),
         size=len(back),
         step=Step(_("Look at the workers"), links.page("admin:ops_workers")),
     )

@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from dashboard import inbox
 from orders.models import Order
+from tasks import panels
 from tasks.models import Attempt, CommandRun, Epoch, ExpectedCommand, Lock, Queue, Task, Worker
 from tasks.panels import Line, Look, Severity
 from tests.people import person
@@ -237,6 +238,16 @@ def test_a_held_table_hides_its_own_lines_only():
     assert list(found)[:1] == ["untold"]
     assert "overdue:report" in found
     assert "no-worker" not in found
+
+
+def test_a_fault_in_one_source_leaves_the_others(monkeypatch, caplog):
+    def broken(look: Look) -> list[Line]:
+        raise KeyError("parcels")
+
+    monkeypatch.setattr("tasks.panels.ATTENTION", [broken, *panels.ATTENTION])
+    failed()
+    assert list(lines()) == ["untold", "failed:app.charge:app.errors.Declined"]
+    assert "test_a_fault_in_one_source_leaves_the_others.<locals>.broken" in caplog.text
 
 
 def test_no_statement_of_ours_scans_the_finished_tasks():

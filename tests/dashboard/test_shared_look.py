@@ -9,6 +9,7 @@ from django.test import override_settings
 
 from dashboard import shared_look
 from tasks.panels import Look
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db
 
@@ -52,6 +53,15 @@ def test_after_its_time_a_look_is_made_anew():
     with override_settings(SHARED_LOOK_SECONDS=0):
         assert shared_look.current() is not shared_look.current()
         assert shared_look.current("charts", 300) is not shared_look.current("charts", 300)
+
+
+def test_a_look_that_took_long_is_kept_longer():
+    with override_settings(SHARED_LOOK_SECONDS=0.001):
+        dear = shared_look.current()
+        dear.busy_seconds = 60
+        assert shared_look.current() is dear
+        dear.busy_seconds = 0
+        wait_until(lambda: shared_look.current() is not dear)
 
 
 def test_a_database_error_is_told_to_everybody_and_asked_for_once():
