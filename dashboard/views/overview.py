@@ -61,6 +61,7 @@ def overview(request: HttpRequest) -> TemplateResponse:
         "title": _("Overview"),
         "page": page.gather(shared_look.of(request), request.user),
         "cannot_acknowledge": missing(request.user, ACKNOWLEDGE),
+        "cannot_see": missing(request.user, page.SEE_TASKS),
         **({} if is_panel else chart_context(request)),
     }
     template = "dashboard/_overview.html" if is_panel else "dashboard/overview.html"

@@ -82,6 +82,8 @@ def test_who_may_see_nothing_is_told_nothing():
     answer = client_of().get(OVERVIEW)
     assert answer.status_code == 200
     assert b"secret" not in answer.content
+    assert b"tasks.view_task" in answer.content
+    assert b"Nothing needs attention" not in answer.content, "nobody knows that who may not look"
 
 
 @pytest.mark.parametrize("headers", [{}, {"HX-Request": "true"}])

@@ -1,0 +1,36 @@
+"""What docs/attention.md promises to who adds lines: its example runs as it stands, and its table is complete."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from dashboard import inbox
+from dashboard.acknowledging import LASTS, LONGEST
+from dashboard.attention import queues, sessions
+from tasks import panels
+from tasks.panels import Look, Severity
+
+pytestmark = pytest.mark.django_db
+DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "attention.md").read_text()
+
+
+def test_the_example_adds_its_line_and_its_figure(monkeypatch):
+    for registry in ("ATTENTION", "FIGURES"):
+        monkeypatch.setattr(panels, registry, [])
+    [example] = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
+    exec(compile(example, "parcels/attention.py", "exec"), {"__name__": "parcels.attention"})
+    look = Look()
+    [line] = inbox.gather(look, lambda right: right == "parcels.view_parcel").lines
+    assert (line.text, line.severity, line.size) == ("3 parcels are lost.", Severity.LOSING, 3)
+    [figure] = inbox.figures(look, lambda right: True)
+    assert figure.value == "3"
+
+
+def test_its_limits_are_those_of_the_code():
+    assert f"waits for {sessions.BLOCKED_SECONDS} s or longer" in DOCUMENT
+    assert f"waited for {queues.LATE_SECONDS // 60} minutes" in DOCUMENT
+    assert f"or {queues.RECOVERY_SECONDS} s have not" in DOCUMENT
+    assert (sessions.IDLE_SECONDS, sessions.OPEN_SECONDS) == (60, 15 * 60)
+    assert f"{LONGEST.days} days" in DOCUMENT
+    assert set(LASTS) == {"grows", "1h", "8h", "3d"}
