@@ -18,6 +18,7 @@ class Identity:
 
     def __str__(self) -> str:
         return {
+            "web": f"web {self.name}".strip(),
             "worker": f"worker {self.name}",
             "supervisor": f"supervisor, pid {self.name}",
             "cmd": f"command {self.name}",

@@ -27,6 +27,7 @@ SEE, SIGNAL = "dashboard.view_backend", "dashboard.signal_backend"
 INSUFFICIENT_PRIVILEGE = "42501"
 LONGEST_REASON = 1000
 MOST_ROWS = 50
+MOST_SESSIONS = 100  # those that wait first, then by the age of their transaction
 # "SQL behind this": what each panel asked, as it was asked.
 STATEMENTS = {
     "tree": [text.strip() for text in (activity.LOCKS, postgres.WAITERS, postgres.HOLDERS)],
@@ -83,6 +84,8 @@ def context(request: HttpRequest) -> dict[str, object]:
         "title": _("Database locks"),
         "look": look,
         "rows": look.held[:MOST_ROWS],
+        "sessions": look.seen.sessions[:MOST_SESSIONS],
+        "more_sessions": max(0, len(look.seen.sessions) - MOST_SESSIONS),
         "cannot_signal": missing(request.user, SIGNAL),
         "statements": STATEMENTS,
     }

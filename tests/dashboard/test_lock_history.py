@@ -265,4 +265,4 @@ def test_the_samplers_session_is_the_dashboards_own() -> None:
     with session("rowlock:web:sampler") as own:
         own.execute("SELECT 1")
         outcome = run("show_locks", "--json").data["sessions"]
-    assert [row["who"] for row in outcome if row["application_name"] == "rowlock:web:sampler"] == ["sampler"]
+    assert [row["who"] for row in outcome if row["application_name"] == "rowlock:web:sampler"] == ["web sampler"]

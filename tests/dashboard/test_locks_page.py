@@ -9,6 +9,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from dashboard.views import locks
 from tests.dashboard.scenes import queue_for_one_row
 from tests.people import client_of
 from tests.sessions import session
@@ -104,6 +105,16 @@ def test_an_open_transaction_that_blocks_nobody_can_be_ended_too() -> None:
             for group in ("Lock administrators", "Viewers")
         }
     assert offered == {"Lock administrators": 1, "Viewers": 0}
+
+
+def test_the_list_of_sessions_is_capped_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "MOST_SESSIONS", 3)
+    with queue_for_one_row(waiters=2, bystanders=5) as scene:
+        html = client_of("Viewers").get(LOCKS).content.decode()
+    table = html[html.index('id="sessions-heading"') :]
+    assert table.count("<tr id=") == 3
+    assert str(scene.pid("psql")) in table, "who has a transaction open comes before those that have none"
+    assert "more sessions, which neither wait" in table
 
 
 def test_more_sessions_and_waits_take_no_more_statements() -> None:
