@@ -23,13 +23,14 @@ ROUTES = sorted((route, name) for route, name in walk() if name != "logout")  # 
 ID = 4711
 SLUGS = {"tasks_queue_switch": "pause", "orders_order_run": "shipped_emails", "orders_order_watch": "shipped_emails"}
 # Addresses of what is not there: a 404 is what those are told who may look.
-ABSENT = {"ops_attention", "orders_order_watch"}
+ABSENT = {"ops_attention", "ops_lab_run", "ops_lab_stop", "orders_order_watch"}
 
 
 @pytest.fixture(autouse=True)
 def a_row_of_everything(settings):
     """Each under the same id, far from what sequences give."""
     settings.SHARED_LOOK_SECONDS = 0
+    settings.ROWLOCK = {**settings.ROWLOCK, "BURST": True}
     Group.objects.create(id=ID, name="a group")
     task = rows.failed(id=ID)
     Worker.objects.create(id=str(ID), hostname="host", pid=41234)

@@ -1,0 +1,126 @@
+"""The second language: complete, compiled as it is written, right in its plurals, and chosen by browser or person."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import polib
+import pytest
+from django.test import Client
+from django.utils import translation
+from django.utils.translation import gettext
+
+from tasks.ages import spoken
+from tests.people import client_of
+from tests.tasks import rows
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "dashboard/locale/ru/LC_MESSAGES"
+RUSSIAN = polib.pofile(str(FOLDER / "django.po"))
+HOLES = re.compile(r"%\(\w+\)[.0-9]*[sdf]|%[sd]|\{\w*\}|</?\w+>")
+MARKED = re.compile(
+    r"""\b(?:gettext(?:_lazy)?|ngettext(?:_lazy)?|_)\(\s*(?:"([^"\\]+)"|'([^'\\]+)')\s*[,)]"""
+    r"""|\{%\s*translate\s+"([^"]+)"|_\("([^"]+)"\)"""
+)
+
+
+def test_every_text_is_translated_and_none_is_a_guess():
+    assert [entry.msgid for entry in RUSSIAN if not entry.translated() or entry.fuzzy or entry.obsolete] == []
+
+
+def test_every_marked_text_of_code_and_templates_is_in_the_catalogue():
+    """Without GNU gettext: plain strings only, which are most of them; docs/translating.md says how to extract all."""
+    known = {entry.msgid for entry in RUSSIAN}
+    sources = [path for app in ("dashboard", "orders", "tasks") for path in (ROOT / app).rglob("*.py")]
+    sources += (ROOT / "templates").rglob("*.html")
+    missing = {
+        f"{source.relative_to(ROOT)}: {text}"
+        for source in sources
+        for match in MARKED.finditer(source.read_text())
+        if (text := next(filter(None, match.groups()))) not in known
+    }
+    assert sorted(missing) == []
+
+
+def test_what_is_compiled_is_what_is_written():
+    compiled = polib.mofile(str(FOLDER / "django.mo"))
+    told = {(entry.msgctxt, entry.msgid): (entry.msgstr, entry.msgstr_plural) for entry in compiled}
+    assert told == {(entry.msgctxt, entry.msgid): (entry.msgstr, entry.msgstr_plural) for entry in RUSSIAN}
+
+
+def test_a_translation_has_the_holes_of_its_text():
+    for entry in RUSSIAN:
+        holes = set(HOLES.findall(entry.msgid + entry.msgid_plural))
+        for text in filter(None, [entry.msgstr, *entry.msgstr_plural.values()]):
+            assert set(HOLES.findall(text)) == holes, entry.msgid
+        if entry.msgid_plural:
+            assert len(entry.msgstr_plural) == 4, entry.msgid
+
+
+def test_plurals_are_those_of_the_language():
+    with translation.override("ru"):
+        told = [spoken(60 * number) for number in (5, 11, 21, 22, 25)]
+    assert told == ["5 минут", "11 минут", "21 минуту", "22 минуты", "25 минут"]
+
+
+@pytest.fixture
+def russian() -> Client:
+    client = client_of("Operators")
+    client.defaults["HTTP_ACCEPT_LANGUAGE"] = "ru,en;q=0.5"
+    return client
+
+
+@pytest.mark.django_db
+def test_a_page_speaks_the_browsers_language_and_leaves_tokens_and_commands_alone(russian):
+    task = rows.failed()
+    page = russian.get(f"/admin/tasks/task/{task.pk}/")
+    assert '<html lang="ru"' in page.text
+    assert "после 5 попыток" in page.text
+    assert "после 1 попытки" in russian.get(f"/admin/tasks/task/{rows.failed(attempt=1).pk}/").text
+    assert 'translate="no">FAILED<' in page.text.replace(' class="status"', "")
+    assert f"requeue_tasks {task.pk}" in page.text
+    assert "Rowlock" in page.text
+
+
+@pytest.mark.django_db
+def test_a_person_chooses_and_the_choice_is_kept_in_a_cookie():
+    client = client_of("Viewers")
+    client.defaults["HTTP_ACCEPT_LANGUAGE"] = "en"
+    answer = client.post("/admin/language/", {"language": "ru", "next": "/admin/ops/locks/?a=1"})
+    assert answer.headers["Location"] == "/admin/ops/locks/?a=1"
+    cookie = answer.cookies["django_language"]
+    assert (cookie.value, cookie["httponly"], cookie["samesite"]) == ("ru", True, "Lax")
+    assert '<html lang="ru"' in client.get("/admin/ops/locks/").text
+
+
+@pytest.mark.django_db
+def test_the_choice_leads_nowhere_else():
+    answer = Client().post("/admin/language/", {"language": "ru", "next": "https://evil.example/"})
+    assert "evil" not in answer.headers["Location"]
+
+
+@pytest.mark.django_db
+def test_the_login_speaks_it_too():
+    page = Client(headers={"Accept-Language": "ru"}).get("/admin/login/").text
+    assert '<html lang="ru"' in page
+    assert "Войти" in page
+
+
+def test_commands_speak_english_whatever_the_shell_speaks():
+    environment = {**os.environ, "LANG": "ru_RU.UTF-8", "LC_ALL": "C.UTF-8", "LANGUAGE": "ru"}
+    told = subprocess.run(
+        [sys.executable, "manage.py", "queue_status", "--help"],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+    ).stdout
+    assert "queue" in told
+    assert not re.search(r"[\u0400-\u04ff]", told)
+
+
+def test_texts_that_are_no_words_stay():
+    with translation.override("ru"):
+        assert gettext("Rowlock") == "Rowlock"
