@@ -12,5 +12,9 @@ class TasksConfig(AppConfig):
         from django.utils.module_loading import autodiscover_modules
 
         from tasks import checks  # noqa: F401  registers the system checks
+        from tasks.actions.prune import register_history
+        from tasks.bulk import history
+
+        register_history(history.HISTORY)
 
         autodiscover_modules("tasks")

@@ -18,7 +18,8 @@ from tasks.declaration import PostgresTask
 from tasks.exceptions import RowlockError
 from tasks.verdicts.words import command
 
-INTERNAL = "tasks.tasks."  # they carry out what other pages ask for, each under a right of its own
+# These carry out what other pages ask for, each under a right of its own.
+INTERNAL_PATHS, INTERNAL_QUEUES = "tasks.tasks.", "rowlock"
 LONGEST_REASON = 1000
 
 
@@ -57,7 +58,7 @@ class EnqueueForm(forms.Form):
 
     def clean_task(self) -> str:
         path: str = self.cleaned_data["task"]
-        if path.startswith(INTERNAL):
+        if is_internal(path):
             raise forms.ValidationError(_("This task belongs to a page of its own, and is asked for there."))
         return path
 
@@ -108,7 +109,13 @@ class EnqueueForm(forms.Form):
 
 def known_tasks() -> list[Known]:
     """What can be chosen, by path."""
-    return [known(registry.get(path)) for path in registry.paths() if not path.startswith(INTERNAL)]
+    return [known(registry.get(path)) for path in registry.paths() if not is_internal(path)]
+
+
+def is_internal(path: str) -> bool:
+    """Whether this is no task for a person to enqueue."""
+    task = registry.find(path)
+    return path.startswith(INTERNAL_PATHS) or (task is not None and task.queue_name.startswith(INTERNAL_QUEUES))
 
 
 def known(task: PostgresTask) -> Known:

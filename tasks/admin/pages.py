@@ -1,6 +1,7 @@
 """What the pages of the tasks show: plain values for the templates, gathered in a fixed number of statements."""
 
 import json
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from tasks.models import Attempt, Intervention, RefusedWrite, Task, TaskStatus
 from tasks.redaction import redact, redact_call
 from tasks.verdicts import Facts, Finding, decide, gather
 
+QUICK_SECONDS = 0.3  # a search that takes longer is not repeated every few seconds
 HISTORY = 50  # entries of each kind on a task's page
 BEHIND = 20  # tasks of the same key on it
 
@@ -46,9 +48,12 @@ class Button:
 
 def rows_context(chosen: ListFilter, place: Place) -> dict[str, Any]:
     """The rows of one page of the list, and the addresses of its neighbours."""
+    started = time.monotonic()
     listing = find(chosen, place)
+    is_quick = time.monotonic() - started < QUICK_SECONDS
     facts = gather(listing.tasks)
     return {
+        "is_live": is_quick and listing.looked_down_to is None,
         "rows": [row_of(task, decide(task, facts)) for task in listing.tasks],
         "listing": listing,
         "now": facts.now,
@@ -60,14 +65,13 @@ def rows_context(chosen: ListFilter, place: Place) -> dict[str, Any]:
 def list_context(chosen: ListFilter, place: Place, user: Any) -> dict[str, Any]:
     """The list of tasks: its rows, its filter and the addresses beside it.
 
-    It refreshes itself (`is_live`) where that is cheap: not when the search took all the time that it may have.
+    It refreshes itself (`is_live`) where that is cheap: not when the search took long.
     """
     rows = rows_context(chosen, place)
     buttons = buttons_of(PAGE_ACTIONS.values(), [], user)
     fitting = bulk_actions(chosen)
     return {
         **rows,
-        "is_live": rows["listing"].looked_down_to is None,
         "buttons": buttons,
         "bulk_buttons": [button for button in buttons if button.action in fitting],
         "query": chosen.as_query(),

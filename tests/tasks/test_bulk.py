@@ -14,6 +14,7 @@ from tasks.bulk.tally import highest_id, tally
 from tasks.list_filter import ListFilter
 from tasks.models import Intervention, Task
 from tasks.testing import run_due
+from tests.commands import run
 from tests.sessions import session
 from tests.tasks import handlers, rows
 from tests.waiting import wait_until
@@ -272,3 +273,12 @@ class TestTally:
 
 def test_the_actions_own_chunk_is_that_of_the_run():
     assert carry.CHUNK == chunks.CHUNK
+
+
+def test_runs_that_are_long_over_are_pruned():
+    rows.failed()
+    old, under_way = carried_out(), ask()
+    BulkRun.objects.update(created_at="2026-01-01T00:00Z")
+    BulkRun.objects.filter(pk=old.pk).update(finished_at="2026-01-01T00:00Z")
+    assert run("prune_history", "--older-than", "7d", "--json").data["tables"]["bulk_runs"] == 1
+    assert BulkRun.objects.get() == under_way
