@@ -1,8 +1,10 @@
 """docs/adopting.md: the sidecar is set up, used and removed by the very statements on the page."""
 
+import itertools
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +12,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 import pytest
+from django.core.management import get_commands, load_command_class
 
 from tests import databases
 from tests.databases import ROOT, QueueDatabase
@@ -138,3 +141,13 @@ def test_nothing_is_left_in_a_shared_schema(template_url):
         assert database.rows(OURS) == []
         assert tuple(database.rows(DJANGOS)[0]) == (0, 0, 0)
         assert database.value("SELECT count(*) FROM parcels") == 0
+
+
+@pytest.mark.parametrize("page", ["adopting.md", "demo.md"])
+def test_every_command_on_the_page_is_one(page):
+    text = (ROOT / "docs" / page).read_text()
+    lines = re.findall(r"python manage\.py ([^`#\n]+)|`((?:run_worker|configure_queue) [^`]*)`", text)
+    assert len(lines) > 3
+    for line in filter(None, itertools.chain.from_iterable(lines)):
+        name, *arguments = shlex.split(line.replace("NAME", "x").replace("Q", "q").replace(" N", " 1"))
+        load_command_class(get_commands()[name], name).create_parser("manage.py", name).parse_args(arguments)
