@@ -6,7 +6,7 @@ from django.db import OperationalError, connection
 from django.http import HttpRequest
 
 from dashboard import activity, shared_look
-from dashboard.attention.queues import numbers
+from dashboard.attention.queues import COUNT_CAP, numbers
 from dashboard.inbox import is_too_slow
 from tasks import stats
 from tasks.database import fetch
@@ -26,7 +26,7 @@ class Counts(NamedTuple):
 
 def counts() -> Counts:
     """Both of this moment."""
-    return Counts(stats.stuck(), fetch(connection, BLOCKED)[0]["blocked"])
+    return Counts(stats.stuck(cap=COUNT_CAP), fetch(connection, BLOCKED)[0]["blocked"])
 
 
 def of(request: HttpRequest) -> Counts:

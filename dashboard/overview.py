@@ -10,7 +10,7 @@ from django.db import OperationalError
 
 from dashboard import inbox, links
 from dashboard.attention.failures import Group, latest_failures
-from dashboard.attention.queues import LATE_SECONDS, numbers
+from dashboard.attention.queues import COUNT_CAP, LATE_SECONDS, numbers
 from dashboard.inbox import Inbox, is_too_slow
 from tasks.panels import Figure, Look
 from tasks.stats import Numbers, QueueNumbers
@@ -91,6 +91,7 @@ class Overview:
     queues: list[QueueRow] | None
     failures: list[Group] | None
     hidden_queues: int = 0
+    is_capped: bool = False  # some count of the queues is less than there are
 
 
 def gather(look: Look, user: Any) -> Overview:
@@ -104,7 +105,18 @@ def gather(look: Look, user: Any) -> Overview:
         queues=None if rows is None else rows[:QUEUES_SHOWN],
         failures=told(look, latest_failures) if user.has_perm(SEE_TASKS) else None,
         hidden_queues=max(0, len(rows or ()) - QUEUES_SHOWN),
+        is_capped=found is not None and is_capped(found),
     )
+
+
+def is_capped(found: Numbers) -> bool:
+    """Whether a count has stopped at its cap, which some statements have for all queues together."""
+    totals = (
+        sum(queue.ready + queue.scheduled for queue in found.queues),
+        sum(queue.processing for queue in found.queues),
+        sum(queue.failed for queue in found.queues),
+    )
+    return max(totals) >= COUNT_CAP
 
 
 def queue_rows(found: Numbers) -> list[QueueRow]:

@@ -131,11 +131,11 @@ class Numbers:
         ]
 
 
-def stuck(connection: Connection | None = None) -> int:
+def stuck(connection: Connection | None = None, *, cap: int = COUNT_CAP) -> int:
     """How many PROCESSING tasks have a worker that does not answer, counted up to the cap."""
     connection = connection or default_connection
     queues: defaultdict[str, QueueNumbers] = _Queues()
-    processing = fetch(connection, PROCESSING, {"cap": COUNT_CAP})
+    processing = fetch(connection, PROCESSING, {"cap": cap})
     if not processing:
         return 0
     _add_processing(queues, processing, presence.states(connection=connection))

@@ -47,6 +47,25 @@ def test_each_number_of_a_queue_is_a_link_to_what_is_behind_it():
         assert client.get(link.replace("&amp;", "&")).status_code == 200
 
 
+def test_a_count_that_stopped_says_so(monkeypatch):
+    for module in ("overview", "attention.queues", "templatetags.overview"):
+        monkeypatch.setattr(f"dashboard.{module}.COUNT_CAP", 3)
+    rows.many(2)
+    assert "Counts stop" not in page()
+    rows.many(2)
+    content = page()
+    assert "Counts stop" in content
+    assert ">3+<" in content
+
+
+def test_the_navigation_counts_what_is_stuck():
+    rows.processing(rows.dead_worker())
+    client = client_of("Viewers")
+    for address in (OVERVIEW, "/admin/ops/audit/"):
+        assert b"Stuck (1)" in client.get(address).content
+    assert b"Stuck" not in client_of(username="nobody").get(OVERVIEW).content
+
+
 def test_a_paused_queue_and_one_that_asks_say_so():
     Queue.objects.create(name="mail", paused=True, recovery="ask")
     content = page()

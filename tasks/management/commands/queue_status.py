@@ -83,7 +83,8 @@ def age_problems(numbers: Numbers, most: float | None) -> list[str]:
 
 
 def queue_data(queue: QueueNumbers) -> dict[str, Any]:
-    return {**vars(queue), "oldest_ready_seconds": rounded(queue.oldest_ready_seconds)}
+    since = queue.stale_since.isoformat() if queue.stale_since else None
+    return {**vars(queue), "oldest_ready_seconds": rounded(queue.oldest_ready_seconds), "stale_since": since}
 
 
 def worker_data(worker: WorkerState) -> dict[str, Any]:
