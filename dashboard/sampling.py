@@ -31,12 +31,15 @@ class SamplingThread(threading.Thread):
         self.stopping = threading.Event()
 
     def run(self) -> None:
-        """A database that is away, is not migrated yet or is too slow to answer is asked again later."""
+        """A database that is away, read-only, not migrated yet or too slow to answer is asked again later."""
+        problem = ""
         while not self.stopping.is_set():
             try:
                 self.serve()
             except psycopg.Error as error:
-                logger.warning("the lock history pauses: %s", str(error).strip().partition("\n")[0])
+                before, problem = problem, str(error).strip().partition("\n")[0]
+                if problem != before:  # a standby would say the same four times a minute
+                    logger.warning("the lock history pauses: %s", problem)
             self.stopping.wait(self.ask_again_seconds)
 
     def serve(self) -> None:

@@ -18,6 +18,7 @@ from django.views.decorators.http import require_GET
 
 from dashboard import lock_history
 from tasks.admin.rights import require
+from tasks.verdicts.words import command
 
 SEE = "dashboard.view_lockwait"
 AROUND = {  # minutes before and after the moment
@@ -56,6 +57,11 @@ class Moment:
     @property
     def query_of_older(self) -> str:
         return urlencode({"at": self.at.isoformat(), "around": self.around})
+
+    @property
+    def command(self) -> str:
+        at = f"{self.at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+        return command("show_lock_history", "--at", at, "--around", f"{self.around}m")
 
     @property
     def written(self) -> str:

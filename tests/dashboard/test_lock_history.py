@@ -27,7 +27,12 @@ NIGHT = datetime(2026, 11, 21, 3, 10, tzinfo=UTC)
 
 
 def wait(blocked: int, blocker: int, begin: datetime, end: datetime, **columns: object) -> LockWait:
-    names = {"pair": f"{blocked} {blocker} {begin}", "locktype": "transactionid", "target": "order 1042"}
+    names = {
+        "pair": f"{blocked} {blocker} {begin}",
+        "locktype": "transactionid",
+        "mode": "ShareLock",
+        "target": "order 1042",
+    }
     return LockWait.objects.create(
         blocked_pid=blocked, blocker_pid=blocker, waiting_since=begin, last_seen=end, **{**names, **columns}
     )
@@ -240,6 +245,39 @@ class TestThePage:
                 client.get(HISTORY, {"at": NIGHT.isoformat()})
             counts.append(len(statements))
         assert counts[0] == counts[1]
+
+
+class TestTheCommand:
+    def test_it_prints_the_tree_of_that_moment_and_the_waits_around_it(self) -> None:
+        wait(902, 812, night(-4), night(3), blocked_who="shop", blocker_who="psql", blocker_state="idle in transaction")
+        wait(915, 902, night(-1), night(1), blocked_who="rowlock:cmd:transfer", locktype="tuple")
+        Deadlocks.objects.create(at=night(2), number=2, total=2)
+        text = run("show_lock_history", "--at", "2026-11-21T03:10:00Z").stdout
+        assert text.splitlines()[:3] == [
+            "812  psql · idle in transaction · 2 blocked",
+            "  902  shop · waits 4 minutes for order 1042 (transactionid, ShareLock) · 1 blocked",
+            "    915  command transfer · waits 60 seconds for order 1042 (tuple, ShareLock)",
+        ]
+        assert "2026-11-21 03:06:00" in text
+        assert text.rstrip().endswith("2 deadlocks around it.")
+
+    def test_its_json_goes_on_by_key(self) -> None:
+        made = [wait(pid, 812, night(0), night(1)).pk for pid in range(1, lock_history.PAGE + 3)]
+        argv = ("show_lock_history", "--at", NIGHT.isoformat(), "--around", "5m", "--json")
+        first = run(*argv).data
+        assert [row["id"] for row in first["waits"]] == made[:1:-1]
+        second = run(*argv, "--before-id", first["before_id"]).data
+        assert ([row["id"] for row in second["waits"]], second["before_id"]) == (made[1::-1], None)
+        assert first["blockers"] == [{"pid": 812, "blocked": list(range(1, lock_history.PAGE + 3))}]
+
+    def test_the_page_shows_the_command(self) -> None:
+        html = client_of("Viewers").get(HISTORY, {"at": "2026-11-21T03:10", "around": "5"}).content.decode()
+        assert "show_lock_history --at 2026-11-21T03:10:00Z --around 5m" in html
+
+    def test_a_quiet_night_is_said(self) -> None:
+        text = run("show_lock_history", "--at", "2026-11-21T03:10:00Z").stdout
+        assert "Nobody waited for a lock at 2026-11-21 03:10:00 UTC." in text
+        assert run("show_lock_history").status == 2
 
 
 class TestPruning:
