@@ -111,3 +111,41 @@ class Deadlocks(models.Model):
 
     def __str__(self) -> str:
         return f"{self.number} deadlocks until {self.at}"
+
+
+class LabRun(models.Model):
+    """One run of the lab, or one that was asked for. Runs with the same `batch` were asked for together.
+
+    `result` holds the numbers of `dashboard.lab.measure.Result`, `spans` the picture, `statements` the SQL as sent.
+    """
+
+    class State(models.TextChoices):
+        # asked for → its turn came → over, with numbers or with an error
+        WAITING = "waiting", _("Waiting")
+        RUNNING = "running", _("Running")
+        FINISHED = "finished", _("Finished")
+        FAILED = "failed", _("Failed")
+
+    batch = models.TextField(db_index=True)
+    pattern = models.TextField()
+    plan = models.JSONField()
+    state = models.TextField(choices=State, db_default=State.WAITING, default=State.WAITING)
+    actor = models.TextField()
+    task_id = models.BigIntegerField(null=True, blank=True)  # the task that carries out the batch
+    schema = models.TextField(db_default="", blank=True)  # while it runs
+    effects = models.IntegerField(db_default=0)
+    error = models.TextField(db_default="", blank=True)
+    result = models.JSONField(null=True, blank=True)
+    spans = models.JSONField(null=True, blank=True)
+    statements = models.JSONField(null=True, blank=True)
+    created_at = models.DateTimeField(db_default=StatementTimestamp())
+    started_at = models.DateTimeField(null=True, blank=True)
+    finished_at = models.DateTimeField(null=True, blank=True)
+    stop_requested_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        default_permissions = ("view",)
+        permissions = [("run_pattern", _("Can run patterns in the lab"))]
+
+    def __str__(self) -> str:
+        return f"run {self.pk} of {self.pattern}"

@@ -34,6 +34,7 @@ PAGES = (
     Page(_("Queues"), "admin:tasks_queue_changelist", "tasks.view_queue", "q"),
     Page(_("Workers"), "admin:ops_workers", "tasks.view_worker", "w"),
     Page(_("Cron & named locks"), "admin:ops_schedule", "tasks.view_commandrun", "c"),
+    Page(_("Lab"), "admin:ops_lab", "dashboard.view_labrun", "l"),
     Page(_("Audit"), "admin:ops_audit", "tasks.view_intervention", "a"),
     Page(_("All models"), "admin:models", "", "m"),
 )
@@ -47,9 +48,9 @@ class RowlockAdminSite(AdminSite):
 
     def get_urls(self) -> list[URLPattern | URLResolver]:
         """The operators' pages before the stock ones, whose last pattern catches everything."""
-        from dashboard.views import audit, burst, demo, locks, overview, schedule, stale, workers  # need the apps
+        from dashboard.views import audit, burst, demo, lab, locks, overview, schedule, stale, workers  # need the apps
 
-        modules = (audit, burst, demo, locks, overview, schedule, stale, workers)
+        modules = (audit, burst, demo, lab, locks, overview, schedule, stale, workers)
         models = path("all/", self.admin_view(super().index), name="models")
         pages = [module.paths(self.admin_view) for module in modules]
         return [*chain.from_iterable(pages), models, *super().get_urls()]

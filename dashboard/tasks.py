@@ -1,10 +1,12 @@
-"""The tasks of the demo: harmless whatever their arguments, and between them every state that a task can be in."""
+"""The task of the lab, and those of the demo: harmless, and between them every state that a task can be in."""
 
 import logging
 import os
 import time
 
 from dashboard import demo
+from dashboard.lab import records
+from tasks.bulk import carry
 from tasks.compat import FRAMEWORK, TaskContext, task
 
 LARGEST_NUMBER = 100_000
@@ -32,6 +34,12 @@ def is_news(record: logging.LogRecord) -> bool:
 
 
 logging.getLogger(FRAMEWORK).addFilter(is_news)
+
+
+@task(queue_name="rowlock-lab")
+def run_lab(batch: str) -> dict[str, int]:
+    """The runs of one batch of the lab, one after the other; gives how many ended how."""
+    return carry.in_own_session(lambda _: records.carry_out(batch), 0)
 
 
 @task(queue_name=demo.REPORTS)

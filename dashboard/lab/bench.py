@@ -1,13 +1,15 @@
 """What a pattern has in its hands while it runs in a worker process."""
 
 import time
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from dashboard.lab.ledger import Ledger
 from dashboard.lab.plan import Plan
 
+MOST_STATEMENTS = 30  # different ones
 WAITS = ("FOR UPDATE", "FOR NO KEY UPDATE", "UPDATE ", "SELECT pg_advisory_lock")
 
 
@@ -18,6 +20,7 @@ class Bench:
     plan: Plan
     number: int
     ledger: Ledger
+    statements: Counter[str] = field(default_factory=Counter)
 
     def work(self, item: int) -> None:
         """Do the item: an effect outside the database, the work, and the slow call where the plan has one."""
@@ -30,6 +33,8 @@ class Bench:
     def count(self, execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: dict[str, Any]) -> Any:
         """Django's wrapper around each statement: counts it, and the time of those for which one may have to wait."""
         self.ledger.queries += 1
+        if len(self.statements) < MOST_STATEMENTS or str(sql) in self.statements:
+            self.statements[str(sql)] += 1
         if not any(word in str(sql) for word in WAITS):
             return execute(sql, params, many, context)
         with self.ledger.waiting():

@@ -1,7 +1,7 @@
 """What really happened, written on a second connection in autocommit: neither a rollback nor a kill takes it back."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,8 +15,10 @@ CREATE TABLE lab_ledger (
     began timestamptz NOT NULL DEFAULT clock_timestamp(), ended timestamptz,
     wait_ms float8 NOT NULL DEFAULT 0, lost_races int NOT NULL DEFAULT 0, retries int NOT NULL DEFAULT 0,
     queries int NOT NULL DEFAULT 0
-)
+);
+CREATE TABLE lab_statement (statement text NOT NULL, number int NOT NULL)
 """
+KEEP = "INSERT INTO lab_statement SELECT * FROM unnest(%(statements)s::text[], %(numbers)s::int[])"
 BEGIN = """
 INSERT INTO lab_ledger (kind, worker, item, ended, wait_ms, lost_races, retries, queries)
 VALUES (%(kind)s, %(worker)s, %(item)s, CASE WHEN %(is_over)s::boolean THEN clock_timestamp() END,
@@ -74,6 +76,10 @@ class Ledger:
             yield
         finally:
             self.wait_ms += 1000 * (time.perf_counter() - began)
+
+    def keep(self, statements: Mapping[str, int]) -> None:
+        """The statements that the pattern has sent, and how often."""
+        self.connection.execute(KEEP, {"statements": list(statements), "numbers": list(statements.values())})
 
     def items_done(self) -> set[int]:
         """The items of which somebody noted that they are done."""

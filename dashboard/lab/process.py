@@ -53,6 +53,7 @@ def begin(job: dict[str, Any], ledger_connection: psycopg.Connection) -> None:
         else:
             pattern.run(bench)
         bench.ledger.note("end")
+        bench.ledger.keep(bench.statements)
 
 
 @contextmanager

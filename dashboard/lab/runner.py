@@ -10,16 +10,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from signal import SIGKILL
+from typing import NamedTuple
 
 import psycopg
 from django.conf import settings
 from django.db import connections
 
-from dashboard.lab import ledger, naive_lock, schema
+from dashboard.lab import ledger, naive_lock, schema, spans
 from dashboard.lab.measure import Result, measure
 from dashboard.lab.patterns import PATTERNS
 from dashboard.lab.plan import Plan
 from dashboard.lab.schema import LabRefused
+from dashboard.lab.spans import Span
 from dashboard.lab.subjects import SUBJECTS
 from dashboard.processes import bound
 from tasks.database import connect_directly
@@ -49,6 +51,7 @@ BLOCKED = """
 SELECT count(*) FROM pg_stat_activity
 WHERE application_name = %(name)s::text AND datname = current_database() AND cardinality(pg_blocking_pids(pid)) > 0
 """
+STATEMENTS = "SELECT statement, sum(number)::int FROM lab_statement GROUP BY statement ORDER BY 2 DESC, 1"
 SEEN_ALONE = "SELECT set_config('search_path', %(schema)s::text, false)"
 
 # Called with the number of effects so far; False ends the run.
@@ -60,8 +63,28 @@ def go_on(effects: int) -> bool:
     return True
 
 
+def ignore(name: str) -> None:
+    """Nobody is to be told the schema."""
+
+
+class Outcome(NamedTuple):
+    """What is left of a run: its numbers, its picture, and its statements with how often each was sent."""
+
+    result: Result
+    spans: list[Span]
+    statements: list[tuple[str, int]]
+
+
 def run(plan: Plan, *, progress: Progress = go_on) -> Result:
-    """Run the plan in a schema of its own, which is gone afterwards. Raises LabRefused when it cannot be run here."""
+    """The numbers of one run; see `run_whole`."""
+    return run_whole(plan, progress=progress).result
+
+
+def run_whole(plan: Plan, *, progress: Progress = go_on, begun: Callable[[str], object] = ignore) -> Outcome:
+    """Run the plan in a schema of its own, which is gone afterwards; `begun` is told its name.
+
+    Raises LabRefused when it cannot be run here.
+    """
     if plan.pattern not in PATTERNS:
         raise LabRefused(f"There is no pattern {plan.pattern!r}: choose one of {', '.join(PATTERNS)}.")
     with connect_directly("rowlock:lab:runner") as control:
@@ -71,6 +94,7 @@ def run(plan: Plan, *, progress: Progress = go_on) -> Result:
             raise LabRefused("Another run of the lab is at work on this database: wait until it has ended.")
         schema.sweep(control)
         with schema.schema(control, schema.new_name()) as name:
+            begun(name)
             return Run(plan, name, control).go(progress)
 
 
@@ -85,7 +109,7 @@ class Run:
     kills: int = 0
     blocked_samples: int = 0
 
-    def go(self, progress: Progress) -> Result:
+    def go(self, progress: Progress) -> Outcome:
         """Fill, start, watch, measure."""
         pattern, subject = PATTERNS[self.plan.pattern], SUBJECTS[PATTERNS[self.plan.pattern].subject]
         self.control.execute(SEEN_ALONE, {"schema": self.schema})
@@ -99,9 +123,11 @@ class Run:
             self.control.execute(OVER)
             for outsider in outsiders:
                 outsider.wait(timeout=START_SECONDS)
-        return measure(
+        result = measure(
             self.control, self.plan, pattern, kills=self.kills, blocked_samples=self.blocked_samples, stopped=stopped
         )
+        picture = spans.read(self.control, has_attempts=pattern.subject == "accounts")
+        return Outcome(result, picture, self.control.execute(STATEMENTS).fetchall())
 
     @contextmanager
     def _crew(self) -> Iterator[list["subprocess.Popen[str]"]]:

@@ -7,6 +7,13 @@ from django.utils.functional import Promise
 
 from dashboard.lab.bench import Bench
 
+SOURCES = {
+    "orders": "L. Plant, double-checked locking over rows in Django",
+    "locks": "an article on a distributed lock in a cache, and PostgreSQL's advisory locks",
+    "accounts": "H. Benita, pessimistic and optimistic updates of one row",
+    "tasks": "an article on a table of tasks shared by many workers",
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Pattern:
@@ -30,3 +37,8 @@ class Pattern:
     use: Promise
     repeats: int = 1
     prepare: str = ""
+
+    @property
+    def source(self) -> str:
+        """Where the pattern comes from."""
+        return SOURCES["locks" if self.name.startswith(("cache_lock", "advisory_lock")) else self.subject]

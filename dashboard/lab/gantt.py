@@ -1,0 +1,96 @@
+"""The picture of a run: a lane for each worker, a bar for each item, with waits, kills and duplicates marked.
+
+Coordinates are whole numbers: a language that writes a decimal comma cannot break them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from django.utils.translation import gettext as _
+
+from dashboard.lab.spans import Span
+
+WIDE, LANE, BAR = 10_000, 400, 260
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """One stretch of work, or the wait before it."""
+
+    style: str
+    x: int
+    y: int
+    width: int
+    title: str
+
+
+@dataclass(frozen=True)
+class Cross:
+    """A kill."""
+
+    x: int
+    y: int
+
+
+@dataclass(frozen=True)
+class Gantt:
+    """What a template draws; `lanes` are the workers from top to bottom."""
+
+    bars: Sequence[Stretch]
+    crosses: Sequence[Cross]
+    lanes: Sequence[int]
+    seconds: float
+    summary: str
+    wide: int = WIDE
+    bar: int = BAR
+
+    @property
+    def high(self) -> int:
+        return LANE * max(1, len(self.lanes))
+
+
+def draw(spans: Sequence[Span]) -> Gantt:
+    """The picture of these stretches."""
+    lanes = sorted({span.worker for span in spans})
+    seconds = max((span.ended for span in spans), default=0.0)
+    work = [span for span in spans if span.kind != "kill"]
+    kills = [span for span in spans if span.kind == "kill"]
+    place = Place(seconds, {worker: number * LANE for number, worker in enumerate(lanes)})
+    bars = [bar for span in work for bar in place.bars(span)]
+    crosses = [Cross(place.x(span.began), place.tops[span.worker] + BAR // 2) for span in kills]
+    return Gantt(bars, crosses, lanes, seconds, summary(work, kills, lanes, seconds))
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a moment and a worker stand in the picture."""
+
+    seconds: float
+    tops: dict[int, int]
+
+    def x(self, at: float) -> int:
+        return round(WIDE * max(0.0, at) / self.seconds) if self.seconds else 0
+
+    def bars(self, span: Span) -> list[Stretch]:
+        """The wait, where it can be seen, and the work."""
+        start, end, top = self.x(span.began), self.x(span.ended), self.tops[span.worker]
+        waited_from = self.x(span.began - span.wait)
+        told = f"#{span.item} · {1000 * (span.ended - span.began):.0f} ms"
+        bars = [Stretch("duplicate" if span.is_duplicate else "work", start, top, max(20, end - start), told)]
+        if start - waited_from > WIDE // 500:
+            bars.insert(0, Stretch("wait", waited_from, top, start - waited_from, f"{1000 * span.wait:.0f} ms"))
+        return bars
+
+
+def summary(work: Sequence[Span], kills: Sequence[Span], lanes: Sequence[int], seconds: float) -> str:
+    """What the picture says, in a sentence."""
+    told = {
+        "workers": len(lanes),
+        "items": len({span.item for span in work}),
+        "seconds": f"{seconds:.1f}",
+        "duplicates": sum(span.is_duplicate for span in work),
+        "kills": len(kills),
+    }
+    return (
+        _("%(workers)d workers, %(items)d items in %(seconds)s s; %(duplicates)d done again, %(kills)d kills.") % told
+    )

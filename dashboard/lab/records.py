@@ -1,0 +1,109 @@
+"""Runs asked for on a page: kept as rows, carried out by a worker one after the other, watched and stopped."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from django.db import connection, transaction
+from django.db.models import QuerySet
+
+from dashboard.lab import runner
+from dashboard.lab.plan import Plan
+from dashboard.lab.runner import Outcome
+from dashboard.lab.schema import LabRefused
+from dashboard.models import LabRun
+from tasks import audit
+from tasks.audit import Change, Who
+from tasks.bulk import forms
+from tasks.clock import StatementTimestamp
+from tasks.declaration import PostgresTask
+from tasks.models import Task
+
+logger = logging.getLogger(__name__)
+State = LabRun.State
+UNFINISHED = (State.WAITING, State.RUNNING)
+MOST_RUNS = 40  # in one batch
+
+
+def ask(plans: Sequence[Plan], token: str, who: Who) -> str:
+    """Keep the plans and enqueue the task that carries them out, once for each token; gives the batch, its name."""
+    from dashboard.tasks import run_lab  # which imports this module
+
+    if not 1 <= len(plans) <= MOST_RUNS:
+        raise LabRefused(f"That is {len(plans)} runs: ask for 1 to {MOST_RUNS}.")
+
+    def create() -> str:
+        task = PostgresTask.of(run_lab).enqueue(token)
+        runs = LabRun.objects.bulk_create(
+            LabRun(batch=token, pattern=plan.pattern, plan=plan.as_dict(), actor=who.actor, task_id=int(task.id))
+            for plan in plans
+        )
+        audit.record(connection, who, "run lab", [Change(f"lab run:{run.pk}") for run in runs])
+        return token
+
+    return forms.once(token, create).target
+
+
+def carry_out(batch: str) -> dict[str, int]:
+    """Run what is left of the batch, one after the other; one that cannot be made says why, and the next goes on."""
+    _end(
+        LabRun.objects.filter(batch=batch, state=State.RUNNING),
+        state=State.FAILED,
+        error="Its worker died in the middle. What it left in the database is gone.",
+    )
+    for run in LabRun.objects.filter(batch=batch, state=State.WAITING).order_by("pk"):
+        _carry_out(run)
+    states = LabRun.objects.filter(batch=batch).values_list("state", flat=True)
+    return {state: list(states).count(state) for state in State.values}
+
+
+def _carry_out(run: LabRun) -> None:
+    row = LabRun.objects.filter(pk=run.pk)
+    if not row.filter(stop_requested_at=None).update(state=State.RUNNING, started_at=StatementTimestamp()):
+        _end(row, state=State.FAILED, error="It was stopped before it began.")
+        return
+
+    def progress(effects: int) -> bool:
+        row.update(effects=effects)
+        return row.filter(stop_requested_at=None).exists()
+
+    try:
+        outcome = runner.run_whole(
+            Plan.from_dict(run.plan), progress=progress, begun=lambda schema: row.update(schema=schema)
+        )
+    except LabRefused as error:
+        _end(row, state=State.FAILED, error=str(error))
+    except Exception as error:
+        logger.exception("lab run %s failed", run.pk)
+        _end(row, state=State.FAILED, error=f"{type(error).__name__}: the log of the worker says more.")
+    else:
+        _end(row, state=State.FINISHED, **kept(outcome))
+
+
+def kept(outcome: Outcome) -> dict[str, Any]:
+    """The columns of what a run came to."""
+    return {
+        "effects": outcome.result.processed + outcome.result.duplicates,
+        "result": outcome.result.as_dict(),
+        "spans": [span.as_json() for span in outcome.spans],
+        "statements": [[statement.strip(), number] for statement, number in outcome.statements],
+    }
+
+
+def _end(row: "QuerySet[LabRun]", **columns: Any) -> None:
+    row.update(finished_at=StatementTimestamp(), schema="", **columns)
+
+
+def stop(run: LabRun, who: Who) -> bool:
+    """Ask a run to end; False when it is over, or was asked before."""
+    row = LabRun.objects.filter(pk=run.pk, state__in=UNFINISHED, stop_requested_at=None)
+    with transaction.atomic():
+        is_asked = bool(row.update(stop_requested_at=StatementTimestamp()))
+        if is_asked:
+            audit.record(connection, who, "stop lab", [Change(f"lab run:{run.pk}")])
+    return is_asked
+
+
+def is_orphaned(run: LabRun) -> bool:
+    """Whether the run will never end, because the task that carried it out has."""
+    return run.state in UNFINISHED and not Task.objects.unfinished().filter(pk=run.task_id or 0).exists()

@@ -1,0 +1,52 @@
+"""Who worked on which item when: what the picture of a run is drawn from."""
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+import psycopg
+from psycopg.rows import dict_row
+
+MOST = 1500
+
+# The first effects of a run tell most: that is where all processes meet. The numbers count all of them.
+SPANS = """
+WITH start AS (SELECT min(began) AS at FROM lab_ledger WHERE kind IN ('effect', 'attempt', 'remote', 'start'))
+SELECT worker, item, kind, extract(epoch FROM began - start.at)::float8 AS began,
+    extract(epoch FROM coalesce(ended, began) - start.at)::float8 AS ended, wait_ms / 1000 AS wait,
+    kind = 'effect' AND row_number() OVER (PARTITION BY kind, item ORDER BY id) > 1 AS is_duplicate
+FROM lab_ledger, start
+WHERE kind = ANY(%(kinds)s::text[]) ORDER BY id LIMIT %(most)s::int
+"""
+
+
+@dataclass(frozen=True)
+class Span:
+    """One stretch of one worker; times in seconds from the start of the run. `wait`: how long it waited before."""
+
+    worker: int
+    item: int | None
+    kind: str
+    began: float
+    ended: float
+    wait: float
+    is_duplicate: bool
+
+    @classmethod
+    def from_json(cls, values: list[Any]) -> Self:
+        return cls(*values)
+
+    def as_json(self) -> list[Any]:
+        """A short line for a column: there are many of them."""
+        times = [round(value, 4) for value in (self.began, self.ended, self.wait)]
+        return [self.worker, self.item, self.kind, *times, self.is_duplicate]
+
+
+def read(connection: psycopg.Connection, *, has_attempts: bool) -> list[Span]:
+    """The first stretches of a run and all kills; `connection` sees its schema alone.
+
+    `has_attempts`: the work of an item is told apart from its success, as with the accounts.
+    """
+    cursor = connection.cursor(row_factory=dict_row)
+    work = {"kinds": ["attempt" if has_attempts else "effect"], "most": MOST}
+    kills = {"kinds": ["kill"], "most": MOST}
+    return [Span(**row) for params in (work, kills) for row in cursor.execute(SPANS, params).fetchall()]

@@ -1,0 +1,31 @@
+"""How the pages of the lab write numbers."""
+
+from django import template
+
+register = template.Library()
+
+
+@register.filter
+def rate(value: float) -> str:
+    """A number with as many digits as mean something.
+
+    >>> rate(0.123), rate(12.34), rate(3456.7)
+    ('0.12', '12.3', '3457')
+    """
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+@register.filter
+def milliseconds(value: float) -> str:
+    """A time in milliseconds.
+
+    >>> milliseconds(0.04), milliseconds(1234.5)
+    ('0.0 ms', '1234.5 ms')
+    """
+    return f"{value:.1f} ms"
+
+
+@register.filter
+def modulo(number: int, divisor: int) -> int:
+    """The remainder: which of a few styles the next curve has."""
+    return number % divisor

@@ -1,0 +1,163 @@
+"""The lab: asking for runs, watching them, and comparing what they came to."""
+
+import csv
+import json
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlencode
+
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import URLPattern, path, reverse
+from django.utils.translation import gettext as _
+from django.views.decorators.http import require_GET, require_POST
+
+from dashboard.lab import gantt, records, runner
+from dashboard.lab.board import Board, board
+from dashboard.lab.form import LabForm
+from dashboard.lab.patterns import PATTERNS
+from dashboard.lab.presets import BY_NAME, PRESETS
+from dashboard.lab.spans import Span
+from dashboard.models import LabRun
+from tasks.admin.rights import missing, require, who
+from tasks.bulk.forms import is_token, new_token
+
+SEE, RUN = "dashboard.view_labrun", "dashboard.run_pattern"
+SHOWN_RUNS = 30
+MOST_COMPARED = 40
+POLLING_IS_OVER = 286  # htmx asks no more
+LARGE = ("spans", "statements")
+
+
+def paths(view: Callable[..., Any]) -> list[URLPattern]:
+    return [
+        path("ops/lab/", view(lab), name="ops_lab"),
+        path("ops/lab/start/", view(start), name="ops_lab_start"),
+        path("ops/lab/compare/", view(compare), name="ops_lab_compare"),
+        path("ops/lab/patterns/", view(patterns), name="ops_lab_patterns"),
+        path("ops/lab/<int:run_id>/", view(run), name="ops_lab_run"),
+        path("ops/lab/<int:run_id>/stop/", view(stop), name="ops_lab_stop"),
+    ]
+
+
+@require_GET
+def lab(request: HttpRequest) -> HttpResponse:
+    """The form, filled by a preset where one is named, and the latest runs."""
+    require(request.user, SEE)
+    preset = BY_NAME.get(request.GET.get("preset", ""))
+    form = LabForm(initial=preset.initial() if preset else {"patterns": ["unsafe", "double_checked"]})
+    return page(request, "dashboard/lab.html", lab_context(request, form) | {"preset": preset})
+
+
+def lab_context(request: HttpRequest, form: LabForm) -> dict[str, Any]:
+    runs = list(LabRun.objects.defer(*LARGE).order_by("-pk")[:SHOWN_RUNS])
+    return {
+        "title": _("Lab"),
+        "form": form,
+        "token": new_token(),
+        "presets": PRESETS,
+        "board": board(runs),
+        "is_allowed": runner.is_allowed(),
+        "cannot_run": missing(request.user, RUN),
+    }
+
+
+@require_POST
+def start(request: HttpRequest) -> HttpResponse:
+    """Ask for the runs, once for each form that was shown."""
+    require(request.user, SEE)
+    require(request.user, RUN)
+    if not runner.is_allowed():
+        raise PermissionDenied(_("The lab is off on a database of your own: set ROWLOCK_LAB=1 to allow it."))
+    form, token = LabForm(request.POST), request.POST.get("token", "")
+    if not form.is_valid() or not is_token(token):
+        return page(request, "dashboard/lab.html", lab_context(request, form), status=400)
+    batch = records.ask(form.plans(), token, who(request.user))
+    return redirect(f"{reverse('admin:ops_lab_compare')}?{urlencode({'batch': batch})}")
+
+
+@require_GET
+def compare(request: HttpRequest) -> HttpResponse:
+    """Some runs beside each other, by `?batch=` or by `?run=1&run=2`; `format` json or csv to take away."""
+    require(request.user, SEE)
+    found = board(asked_for(request))
+    if request.GET.get("format") in ("json", "csv"):
+        return exported(found, request.GET["format"])
+    query = request.GET.copy()
+    query.pop("format", None)
+    context = {"title": _("Comparison"), "board": found, "query": query.urlencode()}
+    if request.headers.get("HX-Request"):
+        status = POLLING_IS_OVER if found.is_over else 200
+        return page(request, "dashboard/_lab_board.html", context, status=status)
+    return page(request, "dashboard/lab_compare.html", context)
+
+
+def asked_for(request: HttpRequest) -> list[LabRun]:
+    """The runs that the address names, in the order in which they were asked for."""
+    runs = LabRun.objects.defer(*LARGE).order_by("pk")
+    if batch := request.GET.get("batch", "").replace("\0", ""):
+        return list(runs.filter(batch=batch)[:MOST_COMPARED])
+    ids = [int(text) for text in request.GET.getlist("run") if text.isascii() and text.isdecimal() and len(text) < 19]
+    return list(runs.filter(pk__in=ids[:MOST_COMPARED]))
+
+
+def exported(found: Board, kind: str) -> HttpResponse:
+    """The numbers of the runs, with their plans."""
+    rows = [{"run": line.run.pk, **line.run.plan, **line.result.as_dict()} for line in found.lines if line.result]
+    if kind == "json":
+        return JsonResponse({"runs": rows, "conclusion": found.conclusion}, json_dumps_params={"indent": 2})
+    response = HttpResponse(
+        content_type="text/csv; charset=utf-8", headers={"Content-Disposition": 'attachment; filename="lab.csv"'}
+    )
+    writer = csv.DictWriter(response, list(rows[0]) if rows else ["run"])
+    writer.writeheader()
+    writer.writerows(
+        {name: json.dumps(value) if isinstance(value, dict) else value for name, value in row.items()} for row in rows
+    )
+    return response
+
+
+@require_GET
+def run(request: HttpRequest, run_id: int) -> HttpResponse:
+    """One run: its progress, then its numbers, its picture and its statements."""
+    require(request.user, SEE)
+    found = get_object_or_404(LabRun, pk=run_id)
+    shown = board([found])
+    line = shown.lines[0]
+    context = {
+        "title": _("Run %(id)d: %(pattern)s") % {"id": found.pk, "pattern": found.pattern},
+        "line": line,
+        "run": found,
+        "pattern": PATTERNS.get(found.pattern),
+        "gantt": gantt.draw([Span.from_json(values) for values in found.spans]) if found.spans else None,
+        "cannot_run": missing(request.user, RUN),
+    }
+    if request.headers.get("HX-Request"):
+        return page(request, "dashboard/_lab_run.html", context, status=POLLING_IS_OVER if line.is_over else 200)
+    return page(request, "dashboard/lab_run.html", context)
+
+
+@require_POST
+def stop(request: HttpRequest, run_id: int) -> HttpResponse:
+    """Ask a run to end; what it has done so far is measured."""
+    require(request.user, SEE)
+    require(request.user, RUN)
+    found = get_object_or_404(LabRun, pk=run_id)
+    if records.stop(found, who(request.user)):
+        messages.success(request, _("Run %(id)d is asked to end.") % {"id": found.pk})
+    else:
+        messages.info(request, _("Run %(id)d is over, or was asked before.") % {"id": found.pk})
+    return redirect("admin:ops_lab_run", found.pk)
+
+
+@require_GET
+def patterns(request: HttpRequest) -> HttpResponse:
+    """What each pattern promises, what it does not, and when to use it."""
+    require(request.user, SEE)
+    return page(request, "dashboard/lab_patterns.html", {"title": _("Patterns"), "patterns": PATTERNS.values()})
+
+
+def page(request: HttpRequest, template: str, context: dict[str, Any], status: int = 200) -> HttpResponse:
+    return render(request, template, {**admin.site.each_context(request), **context}, status=status)
