@@ -3,7 +3,6 @@
 from django.apps import AppConfig
 from django.contrib.admin.apps import AdminConfig
 from django.db.models.signals import post_migrate
-from django.utils.module_loading import autodiscover_modules
 
 
 class DashboardConfig(AppConfig):
@@ -15,7 +14,6 @@ class DashboardConfig(AppConfig):
         from tasks.actions.prune import register_history
 
         register_history(*lock_history.HISTORY)
-        autodiscover_modules("attention")
         post_migrate.connect(create_groups, dispatch_uid="dashboard.permissions")
 
 

@@ -3,9 +3,11 @@
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TypeVar
 
 from django.db import DatabaseError, OperationalError
+from django.utils.module_loading import autodiscover_modules
 from django.utils.translation import gettext as _
 
 from dashboard import acknowledging, links
@@ -44,8 +46,15 @@ class Inbox:
         return next((line for line in every if line.name == name), None)
 
 
+@cache
+def load() -> None:
+    """Load the module `attention` of every app: at the first look, for each start of a command would pay for it."""
+    autodiscover_modules("attention")
+
+
 def gather(look: Look, may: May) -> Inbox:
     """The lines of every source that a person with these rights may see."""
+    load()
     lines, is_whole = said(panels.ATTENTION, look)
     lines = [line for line in lines if may(line.permission)]
     standing = look.once(acknowledging.standing)
@@ -61,6 +70,7 @@ def gather(look: Look, may: May) -> Inbox:
 
 def figures(look: Look, may: May) -> list[Figure]:
     """The figures of every source that a person with these rights may see; those that are not known are left out."""
+    load()
     found, _is_whole = said(panels.FIGURES, look)
     return [figure for figure in found if may(figure.permission)]
 

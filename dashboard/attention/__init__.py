@@ -1,4 +1,4 @@
-"""The dashboard's own lines for "Needs attention", by what they are about; loaded with the apps (tasks/panels.py)."""
+"""The dashboard's own lines for "Needs attention", by what they are about; see tasks/panels.py."""
 
 from dashboard.attention import failures, queues, schedule, sessions
 

@@ -244,6 +244,7 @@ def test_a_fault_in_one_source_leaves_the_others(monkeypatch, caplog):
     def broken(look: Look) -> list[Line]:
         raise KeyError("parcels")
 
+    inbox.load()
     monkeypatch.setattr("tasks.panels.ATTENTION", [broken, *panels.ATTENTION])
     failed()
     assert list(lines()) == ["untold", "failed:app.charge:app.errors.Declined"]

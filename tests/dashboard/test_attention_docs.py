@@ -16,6 +16,7 @@ DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "attention.md").read_
 
 
 def test_the_example_adds_its_line_and_its_figure(monkeypatch):
+    inbox.load()
     for registry in ("ATTENTION", "FIGURES"):
         monkeypatch.setattr(panels, registry, [])
     [example] = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
