@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 from urllib.parse import urlencode
 
@@ -9,10 +10,11 @@ from django.contrib import admin, messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import URLPattern, path
+from django.utils.translation import get_language, ngettext
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
 from django.views.decorators.http import require_GET, require_POST
 
+from dashboard import shared_look
 from dashboard import stale as rows
 from dashboard import take_back as taking
 from tasks.admin.page_actions import PAGE_ACTIONS
@@ -58,7 +60,7 @@ def stale(request: HttpRequest) -> HttpResponse:
         place = rows.Place.from_params(request.GET)
     except InvalidFilter as error:
         return page(request, "dashboard/stale.html", {"fault": str(error)}, status=400)
-    seen = rows.look(place)
+    seen = look(request, place)
     buttons = [button_of(PAGE_ACTIONS[name], [], request.user) for name in ("recover", "requeue")]
     context = {
         "seen": seen,
@@ -71,6 +73,19 @@ def stale(request: HttpRequest) -> HttpResponse:
     }
     template = "dashboard/_stale.html" if request.headers.get("HX-Request") else "dashboard/stale.html"
     return page(request, template, context)
+
+
+def look(request: HttpRequest, place: rows.Place) -> rows.Stale:
+    """A page that is opened looks for itself; the first page's refreshes share one look among all who have it open."""
+    if not request.headers.get("HX-Request") or place != rows.Place():
+        return rows.look(place)
+    return shared_look.of(request).once(first_page(get_language() or ""))
+
+
+@cache
+def first_page(language: str) -> Callable[[], rows.Stale]:
+    """The question for the first page in this language, which is active when it is asked."""
+    return lambda: rows.look(rows.Place())
 
 
 def following(seen: rows.Stale) -> str:
@@ -93,6 +108,7 @@ def take_back(request: HttpRequest) -> HttpResponse:
         context = {"title": _("Take these tasks back?"), "asked": asked, "found": found, "start": command("run_worker")}
         return page(request, "dashboard/take_back.html", {**context, "command": command("recover_tasks", *words)})
     outcome = taking.take_back(asked.worker_ids, who(request.user), reason=asked.reason)
+    shared_look.forget()
     for level, text in told(outcome):
         messages.add_message(request, level, text)
     return redirect("admin:ops_stale")

@@ -14,6 +14,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 from django.views.decorators.http import require_GET, require_POST
 
+from dashboard import shared_look
 from dashboard import workers as rows
 from tasks import actions, presence
 from tasks.actions import release as releasing
@@ -90,8 +91,9 @@ def workers(request: HttpRequest) -> HttpResponse:
 
 
 def live_context(request: HttpRequest) -> dict[str, Any]:
+    """What refreshes itself shares one look among all who have it open; a page that is opened looks for itself."""
     return {
-        "board": rows.look(),
+        "board": shared_look.of(request).once(rows.look) if request.headers.get("HX-Request") else rows.look(),
         "cannot_stop": missing(request.user, STOP),
         "cannot_release": missing(request.user, RELEASE),
         "start": command("run_worker"),

@@ -195,7 +195,12 @@ def test_what_is_new_and_what_is_over_is_said_politely(visit, tasks):
     waiting(page, lambda: "New: worker w-second is gone" in region.inner_text())
     Task.objects.filter(claimed_by="w-second").update(status="READY", claimed_by=None)
     page.locator("#stale-rows", has_text="w-second").wait_for(state="detached")
+    age = page.locator("[data-live-age]")
+    for seconds in ("2", "0|1"):  # the page has looked around meanwhile, more than once
+        waiting(page, lambda seconds=seconds: re.search(f" ({seconds}) s", age.inner_text()))
     assert "Resolved" not in region.inner_text(), "one voice, at most every fifteen seconds"
+    page.evaluate("const now = Date.now; Date.now = () => now() + 15_000")
+    waiting(page, lambda: "Resolved: worker w-second is gone" in region.inner_text())
 
 
 def test_what_came_later_can_be_copied_and_sent_once(visit, live_server):

@@ -4,8 +4,10 @@ from datetime import timedelta
 
 import pytest
 from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from dashboard import shared_look
 from tasks import presence
 from tasks.models import Epoch, Intervention, Queue, Task, Worker
 from tests.people import client_of
@@ -216,3 +218,17 @@ def test_hostile_names_are_shown_as_text(operator):
     page = operator.get(STALE).text
     assert "<script>alert" not in page
     assert "&lt;script&gt;alert" in page
+
+
+def test_those_who_have_it_open_share_one_look(operator, settings, django_assert_max_num_queries):
+    settings.SHARED_LOOK_SECONDS = 60
+    shared_look.forget()
+    first, second = rows.processing(rows.dead_worker()), client_of("Viewers", username="otto")
+    htmx = {"HX-Request": "true"}
+    assert f"stale-{first.pk}" in operator.get(STALE, headers=htmx).text
+    with django_assert_max_num_queries(12), CaptureQueriesContext(connection) as asked:
+        assert f"stale-{first.pk}" in second.get(STALE, headers=htmx).text
+    assert not [query for query in asked.captured_queries if "FROM tasks_task" in query["sql"]]
+    later = rows.processing("w-dead")
+    assert f"stale-{later.pk}" in second.get(STALE).text, "a page that is opened looks for itself"
+    shared_look.forget()
