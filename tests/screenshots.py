@@ -33,10 +33,10 @@ class Shot(NamedTuple):
 
 
 SHOTS = (
-    Shot("overview", "/admin/", "light", 900, "#overview"),
-    Shot("locks", "/admin/ops/locks/", "dark", 860, "#lock-tree button[data-action=terminate-backend]"),
-    Shot("stuck", "/admin/ops/stale/", "light", 620, "#stale-rows"),
-    Shot("demo", "/admin/ops/demo/", "dark", 900, "#demo-kills strong"),
+    Shot("overview", "/admin/", "light", 860, "#overview"),
+    Shot("locks", "/admin/ops/locks/", "dark", 1000, "#lock-tree button[data-action=terminate-backend]"),
+    Shot("stuck", "/admin/ops/stale/", "light", 640, "#stale-rows"),
+    Shot("demo", "/admin/ops/demo/", "dark", 940, "#demo-kills strong"),
 )
 
 
