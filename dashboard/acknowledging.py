@@ -10,6 +10,7 @@ from django.utils.translation import gettext_lazy as _
 from dashboard.models import Acknowledgement
 from tasks import audit, durations
 from tasks.actions.chunks import short_waits
+from tasks.actions.prune import History
 from tasks.audit import Change, Who
 from tasks.exceptions import RowlockError
 from tasks.panels import Line
@@ -34,6 +35,21 @@ WHERE (known.actor, known.reason, known.size, date_trunc('minute', known.until))
 """
 
 WITHDRAW = "DELETE FROM dashboard_acknowledgement WHERE line = %(line)s::text"
+
+
+# One until it grows is over when its line is, which no statement knows; there is one row for each name at most.
+PRUNE = """
+WITH doomed AS MATERIALIZED (
+    SELECT line FROM dashboard_acknowledgement WHERE until < statement_timestamp() - %(age)s::interval
+    ORDER BY line LIMIT %(window)s::int FOR UPDATE SKIP LOCKED
+), deleted AS (
+    DELETE FROM dashboard_acknowledgement USING doomed WHERE dashboard_acknowledgement.line = doomed.line
+    RETURNING dashboard_acknowledgement.line
+)
+SELECT 0 AS last_id, count(*) AS deleted, count(*) = %(window)s::int AS is_old FROM deleted
+"""
+
+HISTORY = (History("acknowledgements", "dashboard_acknowledgement", PRUNE),)
 
 
 class Choice(NamedTuple):
@@ -68,9 +84,14 @@ def standing() -> dict[str, Acknowledgement]:
     return {found.line: found for found in Acknowledgement.objects.raw(STANDING, {"most": MOST})}
 
 
-def holds(acknowledgement: Acknowledgement | None, line: Line) -> bool:
-    """Whether an acknowledgement that stands is still true of a line of this size."""
-    return acknowledgement is not None and (acknowledgement.size is None or line.size <= acknowledgement.size)
+def holds(acknowledgement: Acknowledgement, line: Line) -> bool:
+    """Whether an acknowledgement that stands is still about this line.
+
+    One until it grows ends with its trouble: what began after it is another trouble under the same name.
+    """
+    if acknowledgement.size is None:
+        return True
+    return line.size <= acknowledgement.size and (line.since is None or line.since <= acknowledgement.at)
 
 
 def acknowledge(

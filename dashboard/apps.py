@@ -9,11 +9,11 @@ class DashboardConfig(AppConfig):
     name = "dashboard"
 
     def ready(self) -> None:
-        from dashboard import lock_history
+        from dashboard import acknowledging, lock_history
         from dashboard.permissions import create_groups
         from tasks.actions.prune import register_history
 
-        register_history(*lock_history.HISTORY)
+        register_history(*lock_history.HISTORY, *acknowledging.HISTORY)
         post_migrate.connect(create_groups, dispatch_uid="dashboard.permissions")
 
 

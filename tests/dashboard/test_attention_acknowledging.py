@@ -9,8 +9,9 @@ from django.utils import timezone
 
 from dashboard import inbox
 from dashboard.models import Acknowledgement
-from tasks.models import Attempt, Intervention
+from tasks.models import Attempt, Intervention, Task
 from tasks.panels import Line, Look, Severity
+from tests.commands import run
 from tests.people import client_of, person
 from tests.tasks import rows
 
@@ -58,6 +59,20 @@ def test_it_comes_back_when_it_grows():
     post()
     fail(1)
     assert seen() == ([KEY], [])
+
+
+def test_it_ends_with_its_trouble_and_does_not_hide_the_next_one():
+    post()
+    Task.objects.all().delete()
+    assert seen() == ([], [])
+    fail(1)
+    assert seen() == ([KEY], []), "smaller, but not what was acknowledged"
+
+
+def test_part_of_the_trouble_solved_leaves_it_acknowledged():
+    post()
+    Task.objects.latest("id").delete()
+    assert seen() == ([], [KEY])
 
 
 def test_growth_since_the_person_looked_is_not_acknowledged():
@@ -134,6 +149,15 @@ def test_a_very_long_key_is_cut_and_stays_unique():
     lines = [Line(key="failed:" + "x" * 5000 + end, text="", severity=Severity.SLOW) for end in "ab"]
     assert [len(line.name) for line in lines] == [300, 300]
     assert lines[0].name != lines[1].name
+
+
+def test_what_is_over_for_long_is_pruned_and_nothing_else():
+    for name, days, size in (("over", -8, None), ("over of late", -6, None), ("still", 1, None), ("grows", None, 5)):
+        until = None if days is None else timezone.now() + timedelta(days=days)
+        Acknowledgement.objects.create(line=name, actor="anna", reason="known", until=until, size=size)
+    outcome = run("prune_history", "--older-than", "7d", "--json")
+    assert outcome.data["tables"]["acknowledgements"] == 1
+    assert set(Acknowledgement.objects.values_list("line", flat=True)) == {"over of late", "still", "grows"}
 
 
 def test_the_database_refuses_one_that_never_ends():
