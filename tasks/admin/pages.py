@@ -15,7 +15,7 @@ from tasks.admin.seen import Seen
 from tasks.bulk.instruction import INSTRUCTIONS
 from tasks.models import Attempt, Intervention, RefusedWrite, Task, TaskStatus
 from tasks.redaction import redact, redact_call
-from tasks.verdicts import Facts, Finding, decide, gather
+from tasks.verdicts import Facts, Finding, decide, gather, statements
 
 QUICK_SECONDS = 0.3  # a search that takes longer is not repeated every few seconds
 HISTORY = 50  # entries of each kind on a task's page
@@ -151,6 +151,8 @@ def detail_context(task: Task, user: Any) -> dict[str, Any]:
         "lock": facts.locks.get(task.pk),
         "behind": behind(task, facts),
         "worker": worker,
+        "session": facts.sessions.get(task.claimed_by or ""),
+        "statements": statements.behind(task),
         "arguments": pretty(args),
         "keyword_arguments": pretty(kwargs),
         "return_value": pretty(redact(task.return_value)),

@@ -160,6 +160,11 @@ def lockers(model: type[models.Model], ids: Iterable[Any], connection: Connectio
     return {row_id: _row_lock(by_row[row_id], row_id in uncertain) for row_id in {row["id"] for row in found}}
 
 
+def statement_of(model: type[models.Model]) -> str:
+    """The statement with which `lockers` asks about rows of this model."""
+    return _of_table(LOCKERS, model)
+
+
 def _owners(connection: Connection, model: type[models.Model], xids: dict[Any, str]) -> dict[Any, list[Locker]]:
     """For rows whose locker is not in `pg_locks`: the session found by a waiter, else the only one possible."""
     params = {"ids": list(xids), "xids": list(xids.values())}

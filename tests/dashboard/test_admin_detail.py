@@ -218,3 +218,20 @@ def test_the_number_of_statements_does_not_grow_with_the_history(viewer):
         Intervention.objects.create(actor="anna", source="page", action="requeue", target=audit.task(task.pk))
     assert statements() == few
     assert few <= 32
+
+
+@pytest.mark.parametrize(
+    "make", [rows.ready, rows.failed, rows.cancelled, rows.completed, lambda: rows.processing("w")]
+)
+def test_the_statements_behind_the_verdict_are_shown(viewer, make):
+    text = page_of(viewer, make())
+    assert "SQL behind this" in text
+    assert "pg_locks" in text[text.index("SQL behind this") :]
+
+
+def test_the_session_of_the_worker_is_linked(viewer):
+    with rows.living_worker("w7f") as worker_id:
+        task = rows.processing(worker_id)
+        text = page_of(viewer, task)
+    pid = re.search(r"/admin/ops/locks/#node-(\d+)", text[text.index("Its database session") :])
+    assert pid
