@@ -30,6 +30,7 @@ ABSENT = {"ops_attention", "ops_lab_run", "ops_lab_stop", "orders_order_watch"}
 def a_row_of_everything(settings):
     """Each under the same id, far from what sequences give."""
     settings.SHARED_LOOK_SECONDS = 0
+    settings.ROWLOCK_LAB = True
     settings.ROWLOCK = {**settings.ROWLOCK, "BURST": True}
     Group.objects.create(id=ID, name="a group")
     task = rows.failed(id=ID)
