@@ -1,8 +1,14 @@
 """What is stuck, in a real browser: legible everywhere, and taken back one, some or all."""
 
-import pytest
+from collections.abc import Iterator
+from datetime import timedelta
 
-from tasks.models import Intervention, Queue, Task, Worker
+import pytest
+from django.db import connection
+from django.utils import timezone
+
+from tasks import presence
+from tasks.models import Epoch, Intervention, Queue, Task, Worker
 from tests.browser.test_looks import assert_accessible, assert_fits, assert_nothing_inline
 from tests.tasks import rows
 
@@ -19,6 +25,16 @@ def tasks(live_server) -> list[Task]:
     more = [rows.processing("w-first", queue_name="payouts", attempt=number) for number in (2, 5)]
     long = rows.processing(rows.dead_worker("w" * 60), task_path="app." + "long" * 50, queue_name="q" * 120)
     return [first, *more, long]
+
+
+@pytest.fixture
+def silent(live_server) -> Iterator[Task]:
+    """A task of a worker that keeps its session and says nothing, while the grace of a restart is running."""
+    with rows.living_worker("w-silent", lease_seconds=60):
+        now = timezone.now()
+        Epoch.objects.update_or_create(id=1, defaults={"token": presence.see_epoch(connection), "first_seen_at": now})
+        Worker.objects.update(heartbeat_at=now - timedelta(seconds=90))
+        yield rows.processing("w-silent")
 
 
 def statuses() -> list[str]:
@@ -76,3 +92,22 @@ def test_all_are_taken_back_by_one_button(visit, tasks):
     page.locator("form.confirm button[data-action=recover]").click()
     assert "4 tasks were taken back (3 READY, 1 FAILED)." in page.locator(".messagelist").inner_text()
     assert "Nothing is stuck" in page.locator("#stale-rows").inner_text()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_silent_workers_task_is_taken_only_with_force_and_a_reason(visit, silent, theme):
+    visitor = visit("Operators", theme=theme)
+    page = visitor.open(STALE)
+    assert "The database restarted" in page.locator("#restart").inner_text()
+    assert "Worker silent" in page.locator("#stale-rows").inner_text()
+    assert_accessible(page)
+    page.locator(f"#stale-{silent.pk} button[data-action=requeue]").click()
+    page.locator("form.confirm button[data-action=requeue]").click()
+    assert "stays as it is" in page.locator(".messagelist").inner_text()
+    page.locator(f"#stale-{silent.pk} button[data-action=requeue]").click()
+    page.get_by_label("Take them from their live workers").check()
+    page.get_by_role("textbox", name="Reason").fill("db1 is burning")
+    page.locator("form.confirm button[data-action=requeue]").click()
+    assert f"Run again: done for #{silent.pk}." in page.locator(".messagelist").inner_text()
+    assert page.url.endswith(STALE)
+    assert statuses() == ["READY"]

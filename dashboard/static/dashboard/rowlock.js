@@ -8,6 +8,7 @@ window.rowlock = {};
 {
     const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
     const sameDay = (a, b) => a.toDateString() === b.toDateString();
+    const localWords = document.getElementById("live-words")?.dataset.local ?? "{}";
     let submitted = new WeakSet();
 
     function addLocalTime(element) {
@@ -17,7 +18,7 @@ window.rowlock = {};
         }
         const clock = { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" };
         const options = sameDay(at, new Date()) ? clock : { ...clock, month: "short", day: "numeric" };
-        const local = `${at.toLocaleString(document.documentElement.lang, options)} local`;
+        const local = localWords.replace("{}", at.toLocaleString(document.documentElement.lang, options));
         if (element.hasAttribute("data-age")) {
             element.title = `${element.title} · ${local}`;
         } else {
