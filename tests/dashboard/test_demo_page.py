@@ -194,6 +194,12 @@ class TestRemoving:
         rows.processing("w-gone", queue_name=demo.PAYOUTS)
         assert removal.remove(ANNA)["tasks"] == 1
 
+    def test_what_a_living_worker_is_at_stays_until_it_is_done(self):
+        with rows.living_worker() as worker_id:
+            task = rows.processing(worker_id, queue_name=demo.REPORTS)
+            assert removal.remove(ANNA)["tasks"] == 0
+        assert Task.objects.get() == task
+
     def test_a_row_that_somebody_holds_stays_and_that_is_said(self):
         data.load_once()
         order = Order.objects.first()
