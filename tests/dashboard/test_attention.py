@@ -14,7 +14,7 @@ from orders.models import Order
 from tasks import panels
 from tasks.models import Attempt, CommandRun, Epoch, ExpectedCommand, Lock, Queue, Task, Worker
 from tasks.panels import Line, Look, Severity
-from tests.people import person
+from tests.people import client_of, person
 from tests.sessions import session, wait_until_blocked
 from tests.tasks import rows
 
@@ -238,6 +238,14 @@ def test_a_held_table_hides_its_own_lines_only():
     assert list(found)[:1] == ["untold"]
     assert "overdue:report" in found
     assert "no-worker" not in found
+
+
+@pytest.mark.parametrize("address", ["/admin/", "/admin/ops/audit/", "/admin/ops/schedule/"])
+def test_pages_open_while_a_migration_holds_the_tasks(address):
+    client = client_of("Viewers")
+    with session("migration") as conn:
+        conn.execute("LOCK TABLE tasks_task IN ACCESS EXCLUSIVE MODE")
+        assert client.get(address).status_code == 200
 
 
 def test_a_fault_in_one_source_leaves_the_others(monkeypatch, caplog):
