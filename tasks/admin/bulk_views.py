@@ -1,7 +1,8 @@
 """Actions on everything that matches the list's filter: preview, confirmation, and the page where a run is watched."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
+from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
@@ -19,7 +20,7 @@ from tasks.bulk.models import BulkRun
 from tasks.bulk.words import command_of
 from tasks.filters import InvalidFilter
 from tasks.list_filter import ListFilter
-from tasks.models import Task
+from tasks.models import Task, TaskStatus
 from tasks.verdicts import decide, gather
 from tasks.verdicts.words import command
 
@@ -72,8 +73,7 @@ class BulkViews(TaskPages):
     def runs_view(self, request: HttpRequest) -> HttpResponse:
         """The latest runs."""
         rights.require(request.user, VIEW)
-        found = [labelled(run) for run in BulkRun.objects.order_by("-pk")[:SHOWN_RUNS]]
-        return self.page(request, "bulk_runs.html", _("Bulk runs"), {"runs": found})
+        return self.page(request, "bulk_runs.html", _("Bulk runs"), {"runs": lines(BulkRun.objects.all())})
 
     def run_view(self, request: HttpRequest, run_id: int) -> HttpResponse:
         """How far a run is; for htmx the part that refreshes itself, and the whole page once more at the end."""
@@ -100,8 +100,36 @@ class BulkViews(TaskPages):
         return HttpResponseRedirect(reverse("admin:tasks_task_run", args=[run.pk]))
 
 
-def labelled(run: BulkRun) -> tuple[BulkRun, PageAction]:
-    return run, PAGE_ACTIONS[run.action]
+class Line(NamedTuple):
+    """One run in a list: its action, and its state in words."""
+
+    run: BulkRun
+    action: PageAction
+    state: str
+    is_over: bool
+
+
+def lines(runs: "QuerySet[BulkRun]") -> list[Line]:
+    """The latest of these runs, in two statements."""
+    found = list(runs.order_by("-pk")[:SHOWN_RUNS])
+    tasks = Task.objects.in_bulk([run.task_id for run in found if run.task_id])
+    return [line_of(run, tasks.get(run.task_id or 0)) for run in found]
+
+
+def line_of(run: BulkRun, task: Task | None) -> Line:
+    action = PAGE_ACTIONS[run.action]
+    if run.finished_at is not None:
+        return Line(run, action, _("Stopped") if run.stop_requested_at else _("Done"), is_over=True)
+    if task is None or task.finished_at is not None:
+        return Line(run, action, _("Given up: its task has ended"), is_over=True)
+    if task.status == TaskStatus.PROCESSING:
+        return Line(run, action, _("Under way"), is_over=False)
+    return Line(run, action, _("Waits for a worker"), is_over=False)
+
+
+def under_way() -> list[Line]:
+    """The runs that have not ended yet."""
+    return [line for line in lines(BulkRun.objects.filter(finished_at__isnull=True)) if not line.is_over]
 
 
 def run_context(run: BulkRun, user: Any) -> dict[str, Any]:

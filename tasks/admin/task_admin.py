@@ -12,7 +12,7 @@ from django.utils.translation import ngettext
 from django.views.decorators.http import require_POST
 
 from tasks.admin import pages, rights
-from tasks.admin.bulk_views import BulkViews
+from tasks.admin.bulk_views import BulkViews, under_way
 from tasks.admin.enqueue_views import EnqueueViews
 from tasks.admin.listing import ListFilter, Place, known_queues
 from tasks.admin.page_actions import PAGE_ACTIONS, Outcome, PageAction
@@ -60,7 +60,8 @@ class TaskAdmin(BulkViews, WhyViews, EnqueueViews):
             return self.page(request, "change_list.html", _("Tasks"), context, status=400)
         if "HX-Request" in request.headers:
             return TemplateResponse(request, "admin/tasks/task/_rows.html", pages.rows_context(chosen, place))
-        return self.page(request, "change_list.html", _("Tasks"), pages.list_context(chosen, place, request.user))
+        context = {**pages.list_context(chosen, place, request.user), "runs_under_way": under_way()}
+        return self.page(request, "change_list.html", _("Tasks"), context)
 
     def detail_view(self, request: HttpRequest, task_id: int) -> HttpResponse:
         """One task, read only."""

@@ -213,7 +213,14 @@ def test_the_part_that_refreshes_itself_ends_with_the_run(operator):
 def test_runs_are_listed(operator):
     rows.failed()
     confirm(operator, "requeue", "status=FAILED")
-    assert "Waits for a worker" in operator.get(f"{LIST}runs/").text
+    run = BulkRun.objects.get()
+    for address in ("", "runs/"):
+        assert "Waits for a worker" in operator.get(f"{LIST}{address}").text
+    Task.objects.filter(pk=run.task_id).update(status="PROCESSING", claimed_by="w", attempt=1)
+    assert "Under way" in operator.get(LIST).text
+    Task.objects.filter(pk=run.task_id).update(status="FAILED", claimed_by=None, finished_at="2026-01-01T00:00Z")
+    assert "Given up: its task has ended" in operator.get(f"{LIST}runs/").text
+    assert "see how far it is" not in operator.get(LIST).text
 
 
 def test_a_viewer_watches_and_may_not_press():
