@@ -19,8 +19,8 @@ def test_every_page_fits_and_is_accessible(visit, addresses, size):  # noqa: F81
     for address in addresses.values():
         page = visitor.open(address)
         assert page.locator("html").get_attribute("lang") == "ru"
-        assert_accessible(page)
         assert_fits(page)
+        assert_accessible(page)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
