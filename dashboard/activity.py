@@ -13,8 +13,10 @@ from typing import Any
 from django.db import connection as default_connection
 
 from dashboard import named_locks
+from dashboard.identity import identify
 from dashboard.named_locks import Edge
 from dashboard.query_text import redact_query
+from dashboard.request_names import split
 from dashboard.sessions import HIDDEN, RowRef, outsider
 from dashboard.sessions import Lock as Lock
 from dashboard.sessions import Session as Session
@@ -149,9 +151,11 @@ def look(connection: Connection | None = None, *, limit: int = SESSION_CAP) -> A
 
 
 def session_of(row: dict[str, Any]) -> Session:
-    query = row["query"] or ""
+    request, query = split(row["query"] or "")
     shown = query if query == HIDDEN else redact_query(query)
-    return Session(**{**row, "query": shown, "blocked_by": tuple(dict.fromkeys(row["blocked_by"]))})
+    blocked_by = tuple(dict.fromkeys(row["blocked_by"]))
+    is_web = identify(row["application_name"]).kind == "web"
+    return Session(**{**row, "query": shown, "blocked_by": blocked_by, "request": request if is_web else ""})
 
 
 def with_edges(sessions: Iterable[Session], edges: Iterable[Edge]) -> list[Session]:

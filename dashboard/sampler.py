@@ -134,6 +134,8 @@ def pair(blocked: Session, blocker: Session, since: datetime) -> str:
 
 def name(session: Session) -> str:
     """What a page can tell its kind from later: the application's name where it has one."""
+    if session.request:
+        return f"rowlock:web:{session.request}"
     return session.application_name or str(session.identity)
 
 

@@ -41,7 +41,8 @@ class Session:
     """One backend; times in seconds. `query` is redacted, and hidden when this role may not see it.
 
     A holder that is no session here (a lease of another program, a prepared transaction) is an outsider: its `pid` is 0
-    or below, and `label` says who it is.
+    or below, and `label` says who it is. `request` is what a session of the web server serves, when it changes
+    something.
     """
 
     pid: int
@@ -60,11 +61,14 @@ class Session:
     has_written: bool = False
     backend_type: str | None = CLIENT
     label: str = ""
+    request: str = ""
 
     @property
     def identity(self) -> Identity:
         if self.label:
             return Identity(OUTSIDER, self.label)
+        if self.request:
+            return Identity("web", self.request)
         if self.backend_type not in (CLIENT, None):
             return Identity("other", self.backend_type or "")
         return identify(self.application_name)
