@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from dashboard.lab.measure import Result
 from dashboard.lab.patterns import PATTERNS
+from tasks.commands.output import counted
 from tasks.commands.output import table as aligned
 
 HEADINGS = (
@@ -63,10 +64,10 @@ def conclusion(results: Sequence[Result]) -> list[str]:
 
 def _told_broken(result: Result) -> str:
     found = {
-        f"did {result.duplicates} items again": result.duplicates > result.may_repeat,
-        f"lost {result.lost_updates} updates": bool(result.lost_updates),
-        f"lost {result.lost_work} results": bool(result.lost_work),
-        f"left {result.unprocessed} items": bool(result.unprocessed),
+        f"did {counted(result.duplicates, 'item')} again": result.duplicates > result.may_repeat,
+        f"lost {counted(result.lost_updates, 'update')}": bool(result.lost_updates),
+        f"lost {counted(result.lost_work, 'result')}": bool(result.lost_work),
+        f"left {counted(result.unprocessed, 'item')}": bool(result.unprocessed),
         f"was ended ({result.stopped})": bool(result.stopped),
     }
     return f"{result.pattern} " + " and ".join(words for words, is_true in found.items() if is_true) + "."
@@ -75,6 +76,8 @@ def _told_broken(result: Result) -> str:
 def _told_fastest(subject: str, ranked: list[Result]) -> str:
     """The fastest clean pattern for one kind of rows, and those that are as fast within the noise."""
     best = ranked[0]
+    if len(ranked) == 1:
+        return f"For {subject}, {best.pattern} was clean: {best.items_per_second:,.0f} items a second."
     equal = [result.pattern for result in ranked[1:] if result.items_per_second * CLOSE >= best.items_per_second]
     told = f"For {subject}, {best.pattern} was the fastest clean pattern: {best.items_per_second:,.0f} items a second"
     if equal:

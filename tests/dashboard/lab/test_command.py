@@ -86,7 +86,7 @@ def test_the_conclusion_names_what_was_broken_and_what_was_fastest():
         "unsafe did 4 items again.",
         "For orders, double_checked_batched was the fastest clean pattern: 400 items a second; double_checked took 4.0 "
         "times as long, with 3.0 lost races for each item.",
-        "For accounts, account_optimistic was the fastest clean pattern: 50 items a second.",
+        "For accounts, account_optimistic was clean: 50 items a second.",
         "account_optimistic repeated the slow call 3 times: that must do no harm when it is repeated.",
     ]
 
