@@ -114,6 +114,12 @@ def test_what_it_said_to_be_on_and_has_ended_is_no_hanging(hanging):
         actions.release_unstarted("w1", ANNA)
 
 
+def test_what_it_said_to_be_on_and_another_has_by_now_is_no_hanging(hanging):
+    Task.objects.filter(pk=hanging[0].id).update(claimed_by="w2")
+    with pytest.raises(actions.NotHanging):
+        actions.release_unstarted("w1", ANNA)
+
+
 @pytest.mark.parametrize("worker_id", ["w-dead", "nobody"])
 def test_a_dead_worker_is_left_to_recovery(worker_id):
     rows.processing(rows.dead_worker())
