@@ -1,5 +1,6 @@
 """Text as an attacker would store it, in every column of every table that takes text."""
 
+from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
@@ -9,6 +10,7 @@ from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.utils import timezone
 
+from dashboard.lab.plan import Plan
 from orders.models import Account, Order
 from tasks.models import Task, TaskStatus
 
@@ -37,6 +39,13 @@ DEMANDED: dict[str, dict[str, Any]] = {
     "tasks.Queue": {"recovery": "ask"},
     "orders.Order": {"email_state": "unknown", "shipped_email_sent": False},
     "tasks.Worker": {"stopped_at": None},
+    # A run's numbers are the lab's own; its statements are whatever programs sent.
+    "dashboard.LabRun": {
+        "plan": asdict(Plan("unsafe")),
+        "statements": [[HOSTILE, 2]],
+        "result": None,
+        "spans": None,
+    },
     "tasks.BulkRun": {"action": "requeue", "options": {}, "refusals": {}},  # the code's own words
 }
 
