@@ -6,21 +6,24 @@ from typing import Any, Self
 from django.http import QueryDict
 from django.utils.translation import gettext as _
 
+from tasks.actions import Result
 from tasks.admin.listing import Place, find
 from tasks.admin.page_actions import PageAction
 from tasks.admin.settings_form import SettingsForm, form_of, settings_of
 from tasks.admin.submission import reason_of
 from tasks.audit import Who
 from tasks.bulk import forms
+from tasks.bulk.carry import add_refusals
 from tasks.bulk.instruction import INSTRUCTIONS, Settings
 from tasks.bulk.tally import Tally, highest_id, tally
 from tasks.bulk.words import command_of
 from tasks.filters import InvalidFilter, parse_id
 from tasks.list_filter import BoundedFilter, ListFilter
-from tasks.models import TaskStatus
+from tasks.models import Task, TaskStatus
 from tasks.verdicts import Finding, decide, gather
 
 EXAMPLES = 5
+REHEARSED = 200
 EXAMPLE_SECONDS = 0.5
 UNFIT_SECONDS = 0.5
 
@@ -86,7 +89,7 @@ class BulkSubmission:
 class Example:
     """One of the tasks: what is known of it, and why it would stay as it is (empty: it would not)."""
 
-    task: Any
+    task: Task
     finding: Finding
     repeats: str
     refusal: str
@@ -94,16 +97,32 @@ class Example:
 
 @dataclass(frozen=True)
 class BulkPreview:
-    """What a submission would meet: how many it is about, how many match and stay, and the newest few."""
+    """What a submission would meet: how many it is about, how many match and stay, and the newest few.
+
+    `refusals`: why some of the newest `rehearsed` tasks would stay as they are, as a run keeps it.
+    """
 
     tally: Tally
     unfit: Tally
     examples: list[Example]
+    rehearsed: int
+    refusals: list[tuple[str, Any]]
 
 
 def preview(submission: BulkSubmission, who: Who) -> BulkPreview:
-    """Count, and rehearse on the newest few; takes about 2.5 seconds at most."""
-    return BulkPreview(tally(submission.subject, submission.upto), unfit(submission), examples(submission, who))
+    """Count, and rehearse on the newest; takes about 2.5 seconds at most."""
+    bounded = BoundedFilter.within(submission.subject, submission.upto)
+    tasks = find(bounded, Place(), limit=REHEARSED, seconds=EXAMPLE_SECONDS).tasks
+    result = rehearse(submission, tasks, who)
+    refusals: dict[str, Any] = {}
+    add_refusals(refusals, result)
+    return BulkPreview(
+        tally=tally(submission.subject, submission.upto),
+        unfit=unfit(submission),
+        examples=examples(submission, tasks[:EXAMPLES], result),
+        rehearsed=len(tasks),
+        refusals=sorted(refusals.items()),
+    )
 
 
 def unfit(submission: BulkSubmission) -> Tally:
@@ -115,16 +134,19 @@ def unfit(submission: BulkSubmission) -> Tally:
     return tally(submission.chosen.with_statuses(*statuses), submission.upto, seconds=UNFIT_SECONDS)
 
 
-def examples(submission: BulkSubmission, who: Who) -> list[Example]:
-    """The newest few, and what the action would say of each."""
-    bounded = BoundedFilter.within(submission.subject, submission.upto)
-    tasks = find(bounded, Place(), limit=EXAMPLES, seconds=EXAMPLE_SECONDS).tasks
-    facts = gather(tasks)
+def rehearse(submission: BulkSubmission, tasks: list[Task], who: Who) -> Result:
+    """The action itself on these tasks, rolled back."""
     settings = replace(submission.settings, reason=submission.settings.reason or _("rehearsal"))
-    versions = {task.pk: task.version for task in tasks}
-    refused = submission.action.perform(versions, who, settings, dry_run=True).refused if tasks else {}
-    findings = {task.pk: decide(task, facts) for task in tasks}
-    return [
-        Example(task, findings[task.pk], submission.action.repeats(task, findings[task.pk]), refused.get(task.pk, ""))
-        for task in tasks
-    ]
+    perform = INSTRUCTIONS[submission.action.name].perform
+    return perform([task.pk for task in tasks], who, settings, dry_run=True) if tasks else Result()
+
+
+def examples(submission: BulkSubmission, tasks: list[Task], result: Result) -> list[Example]:
+    """What is known of each of the tasks, and what the action would say of it."""
+    facts = gather(tasks)
+    found = []
+    for task in tasks:
+        finding, refusal = decide(task, facts), result.refused.get(task.pk)
+        repeats = submission.action.repeats(task, finding)
+        found.append(Example(task, finding, repeats, str(refusal.sentence) if refusal else ""))
+    return found

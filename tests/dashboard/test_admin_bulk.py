@@ -10,6 +10,7 @@ from tasks.bulk import carry
 from tasks.bulk.models import BulkRun
 from tasks.models import Intervention, Task
 from tests.people import client_of, person
+from tests.sessions import session
 from tests.tasks import handlers, rows
 
 LIST = "/admin/tasks/task/"
@@ -61,6 +62,18 @@ def test_the_preview_counts_by_status_shows_examples_and_the_command_and_changes
     assert f'name="upto" value="{newest.pk}"' in page.text
     assert not BulkRun.objects.exists()
     assert not Intervention.objects.exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_preview_rehearses_and_tells_what_would_stay(operator):
+    tasks = [rows.failed() for _ in range(8)]
+    with session("psql") as other:
+        other.execute(f"SELECT FROM tasks_task WHERE id < {tasks[2].pk} FOR UPDATE")
+        text = words(press(operator, "requeue", "status=FAILED"))
+        holder = f"busy: Held by pid {other.info.backend_pid} (psql)"
+    assert "Rehearsed on the newest 8; some of them would stay as they are" in text
+    assert holder in text
+    assert Task.objects.failed().count() == 8
 
 
 def test_confirmed_it_becomes_a_run_that_a_worker_carries_out(operator):
