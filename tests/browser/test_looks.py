@@ -69,6 +69,8 @@ def addresses(failed) -> dict[str, str]:
         "account": f"/admin/orders/account/{account().pk}/change/",
         "overview": "/admin/",
         "acknowledge": f"/admin/ops/attention/?line=failed:{rows.NOTHING}:ValueError",
+        "lab": "/admin/ops/lab/",
+        "lab patterns": "/admin/ops/lab/patterns/",
         "models": "/admin/all/",
     }
 
