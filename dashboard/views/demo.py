@@ -89,7 +89,7 @@ def remove(request: HttpRequest) -> HttpResponse:
     removed = removal.remove(who(request.user), reason=request.POST.get("reason", "").replace("\0", "")[:1000])
     told = _("Removed: %(tasks)d tasks, %(orders)d orders, %(queues)d queues, %(commands)d cron lines.") % removed
     if removal.is_anything_left():
-        messages.warning(request, f"{told} {_('Some rows are held at this moment: remove again.')}")
+        messages.warning(request, " ".join((told, _("Some rows are held at this moment: remove again."))))
         return redirect("admin:ops_demo_remove")
     messages.success(request, told)
     return redirect("admin:index")
