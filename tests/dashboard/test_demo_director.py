@@ -1,0 +1,84 @@
+"""The director by itself: it ends in time, leaves no session, and obeys nothing but its three requests."""
+
+import signal
+
+import pytest
+from django.db import connection
+
+from dashboard.demo import control, data
+from dashboard.demo.director import AlreadyDirected, Director
+from dashboard.demo.victims import Victim
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.django_db(transaction=True)
+SESSIONS = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'rowlock:demo:%'"
+A_FRACTION = 0.01  # of a minute
+
+
+class NoWorker:
+    """Stands for a worker that has ended."""
+
+    def __init__(self, queue):
+        self.queue = queue
+
+    def running(self, connection):
+        return None
+
+    def is_alive(self):
+        return False
+
+    def end(self):
+        """There is nothing to end."""
+
+
+@pytest.fixture(autouse=True)
+def _quiet(monkeypatch):
+    """No process is started, and the signals are ours again afterwards."""
+    monkeypatch.setattr(Victim, "start", NoWorker)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+def sessions():
+    with connection.cursor() as cursor:
+        cursor.execute(SESSIONS)
+        return cursor.fetchone()[0]
+
+
+def test_it_ends_by_itself_and_leaves_no_session():
+    data.load_once()
+    Director(minutes=A_FRACTION).run()
+    assert control.director() is None
+    wait_until(lambda: sessions() == 0)
+
+
+def test_there_is_one():
+    first, second = Director(minutes=A_FRACTION), Director(minutes=A_FRACTION)
+
+    def start_another():
+        with pytest.raises(AlreadyDirected):
+            second.run()
+        first.stop()
+
+    first.build_chain = start_another
+    first.run()
+    assert first.is_stopping
+
+
+@pytest.mark.parametrize(
+    "payload", ["", "kill 1", "[]", '{"do": "kill"}', '{"do": "drop", "actor": "a", "source": "page"}']
+)
+def test_what_is_no_request_is_passed_over(payload, caplog):
+    director = Director()
+    director.obey(payload)
+    assert (director.scenes, director.is_stopping) == ([], False)
+    assert "not a request" in caplog.text
+
+
+def test_a_second_click_while_a_worker_is_being_killed_kills_no_second_one():
+    director = Director()
+    for _click in range(2):
+        director.obey('{"do": "kill", "actor": "anna", "source": "page"}')
+    assert len(director.scenes) == 1
