@@ -109,6 +109,14 @@ def test_after_a_restart_it_says_until_when_recovery_waits(operator):
     assert 80 < left <= 90
 
 
+@committed
+def test_after_a_restart_it_says_when_all_are_back(operator):
+    token = presence.see_epoch(connection)
+    Epoch.objects.update_or_create(id=1, defaults={"token": token, "first_seen_at": timezone.now()})
+    with rows.living_worker("w-here", lease_seconds=90):
+        assert "Every worker that held tasks is back." in operator.get(STALE).text
+
+
 def test_long_after_a_restart_it_does_not(operator):
     rows.processing(rows.dead_worker())
     assert "The database restarted" not in operator.get(STALE).text
