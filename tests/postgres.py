@@ -26,11 +26,11 @@ FOREIGN_SETTINGS = ("DIRECT_DATABASE_URL", "REDIS_URL")
 
 
 @contextlib.contextmanager
-def throw_away_server() -> Iterator[EmbeddedServer]:
-    """A running server whose data goes with it; what a killed session leaves the next one removes."""
+def throw_away_server(**settings: str) -> Iterator[EmbeddedServer]:
+    """A running server whose data goes with it, with these settings; what a killed session leaves the next removes."""
     with runtime.folder() as folder:
         folder.chmod(0o711)
-        with running(folder / "home", runs="a test session", settings=THROW_AWAY) as server:
+        with running(folder / "home", runs="a test session", settings={**THROW_AWAY, **settings}) as server:
             yield server
 
 
