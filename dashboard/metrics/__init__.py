@@ -7,7 +7,7 @@ A section is one part of a scrape. One that the database does not answer in time
 import logging
 from collections.abc import Callable, Iterable, Iterator
 
-from django.db import DatabaseError, InterfaceError, OperationalError, connection
+from django.db import DatabaseError, InterfaceError, OperationalError
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -19,6 +19,8 @@ from tasks.exceptions import RowlockError
 from tasks.panels import Look
 
 logger = logging.getLogger(__name__)
+# A statement that took too long, waited too long for a lock, or gave way in a deadlock.
+GAVE_UP = ("57014", "55P03", "40P01")
 Section = Callable[[Look], Iterable[Metric]]
 SECTIONS: dict[str, Section] = {
     "queues": queues.depths,
@@ -63,8 +65,14 @@ class DatabaseCollector(Collector):
 
 
 def is_away(error: Exception) -> bool:
-    """Whether the database itself cannot be reached: then the whole scrape fails, and Prometheus sees it as down."""
-    return isinstance(error, InterfaceError) or (isinstance(error, OperationalError) and not connection.is_usable())
+    """Whether the database itself cannot be reached: then the whole scrape fails, and Prometheus sees it as down.
+
+    Told by the error alone: another thread may have met it, and this one's connection be closed.
+    """
+    is_operational = isinstance(error, OperationalError)
+    return isinstance(error, InterfaceError) or (
+        is_operational and getattr(error.__cause__, "sqlstate", None) not in GAVE_UP
+    )
 
 
 registry = CollectorRegistry(auto_describe=False)

@@ -184,8 +184,8 @@ def prune_history(
     Attempts go when their task is finished, stopped workers when no row names them any more.
     """
     action = f"prune older_than={durations.describe(older_than)}"
-    if not dry_run:
-        rollup.fold(connection)
+    while not dry_run and rollup.fold(connection):
+        pass
     deleted = {}
     for name, table, statement in HISTORY:
         record = partial(audit.record, connection, who, action, [Change(audit.table(table))], reason)

@@ -12,10 +12,20 @@ from tasks.database import Connection, fetch, transaction
 
 # A minute is closed when no flush can add to it any more: its statement is the last of a short transaction.
 SETTLE_MINUTES = 5
+# Rows folded at a time, in some 100 ms: months of minutes from before there were totals must not hit a time limit.
+MOST_ROWS = 5000
 
 ELECT = "SELECT pg_try_advisory_xact_lock(hashtext('rowlock:rollup'), hashtext(current_schema())) AS elected"
 
 FOLDED = "SELECT coalesce(max(folded_until), '-infinity')::text AS until FROM tasks_throughputtotal"
+
+# The last minute that is closed, or an earlier one when very many are.
+UPTO = """
+SELECT least(closed, later)::text AS upto, coalesce(later < closed, false) AS is_part
+FROM (SELECT statement_timestamp() - make_interval(mins => %(settle_minutes)s::int) AS closed,
+    (SELECT minute FROM tasks_throughput WHERE minute > %(folded_until)s::timestamptz
+     ORDER BY minute OFFSET %(rows)s::int LIMIT 1) AS later) AS bounds
+"""
 
 # The bound stands there twice: read beforehand, so that the planner knows that few rows lie above it and takes the
 # index; and as it is in this statement's snapshot, so that nothing is counted twice.
@@ -24,7 +34,7 @@ WITH minutes AS MATERIALIZED (
     SELECT * FROM tasks_throughput
     WHERE minute > %(folded_until)s::timestamptz
       AND minute > coalesce((SELECT max(folded_until) FROM tasks_throughputtotal), '-infinity')
-      AND minute <= statement_timestamp() - make_interval(mins => %(settle_minutes)s::int)
+      AND minute <= %(upto)s::timestamptz
 ), buckets AS (
     SELECT queue_name, array_agg(run ORDER BY place) AS run, array_agg(wait ORDER BY place) AS wait
     FROM (SELECT queue_name, place, sum(coalesce(run, 0))::bigint AS run, sum(coalesce(wait, 0))::bigint AS wait
@@ -85,14 +95,17 @@ class Total:
     wait_buckets: list[int] = field(default_factory=list)
 
 
-def fold(connection: Connection | None = None) -> None:
-    """Add the closed minutes to the totals; nothing when another session is at it."""
+def fold(connection: Connection | None = None) -> bool:
+    """Add closed minutes to the totals; nothing when another session is at it. Whether there are more to add."""
     connection = connection or default_connection
     with transaction(connection):
-        if fetch(connection, ELECT)[0]["elected"]:
-            params: dict[str, str | int] = {"folded_until": _folded_until(connection), "settle_minutes": SETTLE_MINUTES}
-            with connection.cursor() as cursor:
-                cursor.execute(FOLD, params)
+        if not fetch(connection, ELECT)[0]["elected"]:
+            return False
+        params = {"folded_until": _folded_until(connection), "settle_minutes": SETTLE_MINUTES, "rows": MOST_ROWS}
+        bound = fetch(connection, UPTO, params)[0]
+        with connection.cursor() as cursor:
+            cursor.execute(FOLD, {"folded_until": str(params["folded_until"]), "upto": bound["upto"]})
+        return bool(bound["is_part"])
 
 
 def totals(connection: Connection | None = None) -> list[Total]:

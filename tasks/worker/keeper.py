@@ -245,8 +245,7 @@ class Keeper:
 
     def _fold(self, connection: psycopg.Connection, now: float) -> None:
         if now >= self.fold_at:
-            self.fold_at = now + FOLD_SECONDS
-            rollup.fold(connection)
+            self.fold_at = now if rollup.fold(connection) else now + FOLD_SECONDS
 
     def _time_out(
         self, connection: psycopg.Connection, worker_id: str, task_id: int, attempt: int, seconds: float

@@ -3,15 +3,18 @@
 from datetime import timedelta
 from itertools import chain
 
+import psycopg
 import pytest
-from django.db import connection
+from django.db import OperationalError, connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from prometheus_client.parser import text_string_to_metric_families
+from psycopg.errors import QueryCanceled
 
 from dashboard.metrics.labels import LONGEST, MOST
 from orders.models import Order
+from tasks import rollup
 from tasks.models import Attempt, ExpectedCommand, Lock, Queue, RefusedWrite, Task, Throughput
 from tests.sessions import session, wait_until_blocked
 from tests.tasks import rows
@@ -198,3 +201,25 @@ def test_while_somebody_holds_the_table_of_tasks_the_sessions_are_still_told():
     assert found["rowlock_scrape_errors", "sessions"] == 0
     assert found["rowlock_sessions", "idle_in_transaction"] == 1
     assert not [key for key in found if key[0] == "rowlock_queue_tasks"]
+
+
+def gives_up() -> None:
+    raise OperationalError("canceling statement due to statement timeout") from QueryCanceled()
+
+
+def goes_away() -> None:
+    raise OperationalError("server closed the connection unexpectedly") from psycopg.OperationalError()
+
+
+def test_an_answer_that_another_thread_waited_for_in_vain_is_left_out_here_too(monkeypatch):
+    """This thread has no connection then: that must not look as if the database were away."""
+    monkeypatch.setattr(rollup, "totals", gives_up)
+    connection.close()
+    found = scrape()
+    assert found["rowlock_scrape_errors", "finished"] == 1
+    assert found["rowlock_scrape_errors", "sessions"] == 0
+
+
+def test_without_a_database_the_scrape_fails_as_a_whole(monkeypatch):
+    monkeypatch.setattr(rollup, "totals", goes_away)
+    assert Client().get("/metrics", headers={"Authorization": f"Bearer {TOKEN}"}).status_code == 503

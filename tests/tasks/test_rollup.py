@@ -88,6 +88,18 @@ def test_a_dry_run_of_pruning_folds_nothing_and_counts_rightly():
     assert not ThroughputTotal.objects.exists()
 
 
+def test_very_many_minutes_are_folded_a_part_at_a_time(monkeypatch):
+    monkeypatch.setattr(rollup, "MOST_ROWS", 3)
+    for ago in range(60, 50, -1):
+        minute(ago)
+    parts = []
+    while rollup.fold():
+        parts.append(ThroughputTotal.objects.get().completed)
+        assert counted()[0] == 20
+    assert parts == [8, 16]
+    assert ThroughputTotal.objects.get().completed == 20
+
+
 def test_two_who_fold_at_once_add_once():
     minute(60)
     with session() as other:
@@ -103,7 +115,8 @@ def test_a_scrape_reads_only_what_is_not_folded():
     """With a month of minutes: the index on them, and of it the end alone."""
     with connection.cursor() as cursor:
         cursor.execute(A_MONTH)
-        rollup.fold()
+        while rollup.fold():
+            pass
         minute(1)
         cursor.execute("ANALYZE tasks_throughput")
         cursor.execute("EXPLAIN " + rollup.TOTALS, {"folded_until": rollup._folded_until(connection)})
