@@ -30,7 +30,7 @@ class SettingsForm(forms.Form):
 
     queue_name = forms.CharField(label=_("Queue"), required=False, widget=forms.TextInput(attrs={"list": "queues"}))
     priority = forms.CharField(label=_("Priority, -100 to 100; 100 runs first"), required=False)
-    run_after = forms.CharField(label=_("Not before, like 2030-01-31T03:00:00+02:00"), required=False)
+    run_after = forms.CharField(label=_("Not before, like 2030-01-31T03:00:00+02:00, or now"), required=False)
     spread_minutes = forms.IntegerField(
         label=_("Spread evenly over so many minutes; empty: all at once"),
         required=False,

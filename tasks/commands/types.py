@@ -83,14 +83,17 @@ def seconds(written: str) -> float:
 
 
 def moment(written: str) -> datetime:
-    """A time in ISO 8601; without an offset it is in the project's TIME_ZONE."""
+    """A time in ISO 8601, or `now`; without an offset it is in the project's TIME_ZONE."""
+    if written == "now":
+        return timezone.now()
     try:
         at = datetime.fromisoformat(written)
     except ValueError:
         at = None
     if at is None or not FIRST_YEAR <= at.year <= LAST_YEAR:
         raise ArgumentTypeError(
-            f"{written!a} is not a time from {FIRST_YEAR} to {LAST_YEAR}: write it like 2030-01-31T03:00:00+02:00."
+            f"{written!a} is not a time from {FIRST_YEAR} to {LAST_YEAR}: write it like 2030-01-31T03:00:00+02:00, "
+            "or write now."
         )
     return at if at.tzinfo else timezone.make_aware(at, timezone.get_default_timezone())
 

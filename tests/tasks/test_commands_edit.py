@@ -78,3 +78,9 @@ def test_workers_are_woken():
         listener.execute("LISTEN rowlock_public")
         edit(task.pk, "--set-run-after", "2026-01-01T00:00:00")
         assert list(listener.notifies(timeout=5, stop_after=1))
+
+
+def test_a_scheduled_task_is_run_now():
+    task = rows.ready(run_after="2031-01-01T00:00:00Z")
+    edit(task.pk, "--set-run-after", "now")
+    assert Task.objects.due().get() == task

@@ -21,7 +21,8 @@ class Command(OperatorCommand):
             "--set-run-after",
             type=types.moment,
             metavar="ISO",
-            help="When they may run, like 2030-01-31T03:00:00+02:00; without an offset in the project's TIME_ZONE.",
+            help="When they may run, like 2030-01-31T03:00:00+02:00, or now; without an offset in the project's "
+            "TIME_ZONE.",
         )
 
     def run(self, options: Options) -> Report:
