@@ -83,3 +83,10 @@ def test_every_variable_that_it_names_is_read_somewhere():
     code = "".join(path.read_text() for app in ("dashboard", "tasks") for path in (DOCS.parent / app).rglob("*.py"))
     for variable in set(re.findall(r"\b[A-Z]+_[A-Z_]+\b", RUNBOOK)):
         assert f'"{variable}"' in code, variable
+
+
+def test_every_number_has_its_line_in_the_document(scraped):
+    """Families as they are called there: a counter with its `_total`, a histogram without its parts."""
+    families = {re.sub(r"_(bucket|sum|count)$", "", name) for name in scraped}
+    documented = re.findall(r"^\| `(rowlock_\w+)` ", (DOCS / "metrics.md").read_text(), re.MULTILINE)
+    assert sorted(documented) == sorted(families)
