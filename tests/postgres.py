@@ -1,8 +1,8 @@
 """Pytest plugin (`-p tests.postgres`): a throw-away PostgreSQL for the session, private ones for tests that break them.
 
 With TEST_DATABASE_URL set the session uses that server instead. When pytest-xdist spreads the tests over processes,
-each of them has a server of its own, and the process that only hands out the tests has none. Either way DATABASE_URL is set before Django's settings
-are read, so that no test can reach the database that the shell's own DATABASE_URL names.
+each of them has a server of its own, and the process that only hands out the tests has none. Either way DATABASE_URL is
+set before Django's settings are read, so that no test can reach the database that the shell's own DATABASE_URL names.
 """
 
 import contextlib
