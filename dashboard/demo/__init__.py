@@ -12,6 +12,7 @@ REPORTS, MAIL, BILLING, PAYOUTS, PARCELS = (
     f"{PREFIX}{name}" for name in ("reports", "mail", "billing", "payouts", "parcels")
 )
 NIGHTLY = f"{PREFIX}nightly-report"  # a cron line that nobody starts
+ACTOR = "demo"  # in the audit, and of the runs of the lab
 MINUTES = 15  # that the director lives
 
 

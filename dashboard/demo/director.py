@@ -19,9 +19,14 @@ from dashboard import demo
 from dashboard.demo import control
 from dashboard.demo.chain import Chain
 from dashboard.demo.victims import Victim
+from dashboard.lab import records, runner
+from dashboard.lab.plan import Plan
+from dashboard.lab.presets import BY_NAME
+from dashboard.models import LabRun
 from dashboard.tasks import count_primes, nap, pack_parcel, pay_out
 from tasks import audit
 from tasks.audit import Change, Who
+from tasks.bulk.forms import new_token
 from tasks.compat import Task
 from tasks.database import connect_directly, fetch
 from tasks.declaration import PostgresTask
@@ -32,6 +37,8 @@ TRICKLE_SECONDS = 0.5
 PATIENCE_SECONDS = 30.0  # for a worker of ours to start and to get a task before others do
 OFFERED = 3  # tasks at a time, of which other workers may take some
 LONGEST_ACTOR = 150
+PRESET = "double-click"  # three runs of a few seconds
+DEMO = Who(demo.ACTOR, "command")
 
 WAITING = """
 SELECT count(*) FILTER (WHERE status = 'READY') AS ready, count(*) FILTER (WHERE status = 'PROCESSING') AS processing
@@ -77,7 +84,7 @@ class Director:
     def _direct(self) -> None:
         self._listen()
         self.build_chain()
-        self.scenes.append(self.lose_a_payout())
+        self.scenes.append(self.first_scenes())
         self.start(demo.PARCELS)
         while not self.is_stopping and time.monotonic() < self.ends_at:
             self._hear()
@@ -129,6 +136,11 @@ class Director:
         else:
             enqueue(nap, round(random.uniform(0.05, 0.6), 2))  # noqa: S311  nosec B311
 
+    def first_scenes(self) -> Scene:
+        """The lost payout, then the lab: it keeps a worker busy for some seconds."""
+        yield from self.lose_a_payout()
+        compare_once()
+
     def lose_a_payout(self) -> Scene:
         """Kills a worker in the middle of a payout, unless one waits for a person already."""
         if self.unfinished(demo.PAYOUTS)["processing"]:
@@ -171,6 +183,13 @@ class Director:
     def unfinished(self, queue: str) -> dict[str, int]:
         """How many tasks of this queue are `ready` and `processing`, counted to a hundred."""
         return fetch(self.connection, WAITING, {"queue": queue})[0]
+
+
+def compare_once() -> None:
+    """Asks the lab for the first comparison on this machine, unless it has runs already or is not allowed here."""
+    if runner.is_allowed() and not LabRun.objects.exists():
+        preset = BY_NAME[PRESET]
+        records.ask([Plan(pattern, **preset.numbers) for pattern in preset.patterns], new_token(), DEMO)
 
 
 def enqueue(task: Task[Any, Any], *args: object) -> None:

@@ -31,6 +31,8 @@ SELECT
     (SELECT count(*) FROM (SELECT FROM tasks_task
                            WHERE status = 'READY' AND ordering_key IS NULL AND queue_name = %(reports)s::text
                            LIMIT 100) AS t) AS trickled,
+    (SELECT count(*) FROM (SELECT FROM dashboard_labrun WHERE actor = %(actor)s::text AND state = 'finished'
+                           LIMIT 100) AS r) AS compared,
     (SELECT count(*) FROM tasks_expectedcommand WHERE name = %(nightly)s::text AND succeeded_at IS NULL) AS overdue
 """
 
@@ -68,6 +70,8 @@ def scenes() -> list[Scene]:
               _("The mail server never answered. Say whether it went out.")),
         Scene("cron", _("A cron line that silently stopped"), now["overdue"], reverse("admin:ops_schedule"),
               _("Nobody has started it for two days.")),
+        Scene("lab", _("Patterns of locking, compared on this machine"), now["compared"], reverse("admin:ops_lab"),
+              _("Three of them sent the same e-mails from two processes at once. Which sent some twice?")),
         Scene("trickle", _("Two tasks a second"), now["trickled"], f"{tasks}?queue={demo.REPORTS}",
               _("So that something moves, while the director runs.")),
     ]  # fmt: skip
@@ -75,6 +79,7 @@ def scenes() -> list[Scene]:
 
 def _parameters() -> dict[str, str]:
     return {
+        "actor": demo.ACTOR,
         "reports": demo.REPORTS,
         "payouts": demo.PAYOUTS,
         "billing": demo.BILLING,

@@ -80,6 +80,7 @@ def until_staged(page: Page) -> None:
         "orders": 12,
         "unknown": 1,
         "cron": 1,
+        "lab": 3,
     }.items():
         cell = page.locator(f"#scene-{scene} td.number")
         wait_until(

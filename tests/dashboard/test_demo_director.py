@@ -5,9 +5,11 @@ import signal
 import pytest
 from django.db import connection
 
-from dashboard.demo import control, data
+from dashboard.demo import control, data, director
 from dashboard.demo.director import AlreadyDirected, Director
 from dashboard.demo.victims import Victim
+from dashboard.models import LabRun
+from tasks.models import Task
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -71,14 +73,23 @@ def test_there_is_one():
     "payload", ["", "kill 1", "[]", '{"do": "kill"}', '{"do": "drop", "actor": "a", "source": "page"}']
 )
 def test_what_is_no_request_is_passed_over(payload, caplog):
-    director = Director()
-    director.obey(payload)
-    assert (director.scenes, director.is_stopping) == ([], False)
+    deaf = Director()
+    deaf.obey(payload)
+    assert (deaf.scenes, deaf.is_stopping) == ([], False)
     assert "not a request" in caplog.text
 
 
 def test_a_second_click_while_a_worker_is_being_killed_kills_no_second_one():
-    director = Director()
+    clicked = Director()
     for _click in range(2):
-        director.obey('{"do": "kill", "actor": "anna", "source": "page"}')
-    assert len(director.scenes) == 1
+        clicked.obey('{"do": "kill", "actor": "anna", "source": "page"}')
+    assert len(clicked.scenes) == 1
+
+
+@pytest.mark.parametrize(("is_allowed", "runs"), [(True, 3), (False, 0)])
+def test_the_lab_compares_once_where_it_is_allowed(settings, is_allowed, runs):
+    settings.ROWLOCK_LAB = is_allowed
+    for _start in range(2):
+        director.compare_once()
+    assert LabRun.objects.count() == runs
+    assert Task.objects.filter(task_path="dashboard.tasks.run_lab").count() == (1 if runs else 0)
