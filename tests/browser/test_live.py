@@ -5,12 +5,12 @@ import re
 import pytest
 from playwright.sync_api import Page, Route
 
-from tasks.models import Task
+from tasks.models import Attempt, Task
 from tests.tasks import rows
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
-STALE = "/admin/ops/stale/"
+LIST, STALE = "/admin/tasks/task/", "/admin/ops/stale/"
 DOWN = '<main><p role="alert">The database is starting up.</p></main>'
 
 
@@ -115,6 +115,47 @@ def test_no_button_moves_under_the_pointer(visit, tasks):
     page.mouse.move(1, 1)
     row(page, tasks[0]).wait_for(state="detached")
     assert news(page) == ""
+
+
+def test_a_button_in_focus_is_neither_doubled_nor_lost_when_what_precedes_it_changes(visit, tasks):
+    page = visit("Operators").open(STALE)
+    buttons = page.locator("#take-all button[data-action=recover]")
+    page.keyboard.press("Tab")
+    page.evaluate("document.querySelector('#take-all button').focus({ focusVisible: true })")
+    focused = "document.activeElement.matches('#take-all button')"
+    rows.processing(rows.dead_worker("w-second"))
+    page.locator("#take-all input[value=w-second]").wait_for(state="attached")
+    Task.objects.filter(claimed_by="w-dead").update(status="READY", claimed_by=None)
+    page.locator("#take-all input[value=w-dead]").wait_for(state="detached")
+    assert (buttons.count(), page.evaluate(focused)) == (1, True)
+
+
+def test_what_is_half_typed_and_where_the_page_was_scrolled_to_stay(visit, live_server):
+    ids = rows.many(50)
+    visitor = visit("Operators")
+    page = visitor.open(LIST)
+    field = page.get_by_label("Text in arguments")
+    field.fill("half a wo")
+    middle = page.locator(f"#task-{ids[20]}")
+    middle.scroll_into_view_if_needed()
+    page.evaluate("scrollBy(0, 300)")
+    place = middle.bounding_box()["y"]
+    new = rows.ready()
+    page.locator(f"#task-{new.pk}").wait_for(state="attached")
+    assert abs(middle.bounding_box()["y"] - place) < 2
+    assert field.input_value() == "half a wo"
+
+
+def test_what_a_person_has_unfolded_stays_unfolded(visit, live_server):
+    task = rows.ready()
+    Attempt.objects.create(task=task, number=1, worker_id="w7f", outcome="failed", traceback="line 1\nline 2")
+    visitor = visit("Operators")
+    page = visitor.open(f"{LIST}{task.pk}/")
+    page.locator("#content details:has(pre) summary").first.click()
+    page.mouse.move(0, 0)
+    Task.objects.filter(pk=task.pk).update(priority=9)
+    waiting(page, lambda: "v2" in page.locator("#content").inner_text())
+    assert page.locator("#content details pre", has_text="line 2").is_visible()
 
 
 def test_a_paused_page_asks_again_once_it_is_resumed(visit, tasks):

@@ -123,6 +123,15 @@
         return Boolean(old) && isTouched(old, touched);
     }
 
+    /* The next sibling without an id that is of the same kind: what stood before it has gone. */
+    function nextOfKind(cursor, node) {
+        let place = cursor;
+        while (place && (idOf(place) || place.nodeName !== node.nodeName)) {
+            place = place.nextSibling;
+        }
+        return place;
+    }
+
     function mergeChildren(parent, fresh, touched) {
         const keyed = dropMissing(parent, fresh, touched);
         const stays = (node) => idOf(node) && !keyed.has(idOf(node));
@@ -132,8 +141,7 @@
                 cursor = cursor.nextSibling;
             }
             const id = idOf(node);
-            const isSameKind = cursor && !idOf(cursor) && cursor.nodeName === node.nodeName;
-            const match = id ? keyed.get(id) : isSameKind ? cursor : null;
+            const match = id ? keyed.get(id) : nextOfKind(cursor, node);
             if (match && match.nodeName === node.nodeName) {
                 bring(parent, match, cursor, touched);
                 mergeNode(match, node, touched);
