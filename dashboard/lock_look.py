@@ -6,6 +6,7 @@ Not on a pool of connections of its own: however many tabs ask, a process asks e
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from django.db import connection
 
@@ -41,7 +42,7 @@ class LockLook:
     behind: Mapping[int, Behind]
     grants: Grants
 
-    @property
+    @cached_property
     def lines(self) -> list[Line]:
         return lines(self.seen.roots)
 
@@ -50,12 +51,12 @@ class LockLook:
         """The age of the oldest wait, seconds."""
         return max((lock.wait_seconds for lock in self.seen.locks if lock.wait_seconds is not None), default=None)
 
-    @property
+    @cached_property
     def not_shown(self) -> int:
         """How many sessions of the tree stand beyond its last line."""
         return sum(1 + root.victims for root in self.seen.roots) - len(self.lines)
 
-    @property
+    @cached_property
     def bystanders(self) -> set[int]:
         """The sessions that stand outside the tree."""
         return {session.pid for session in self.seen.sessions} - {line.node.session.pid for line in self.lines}
