@@ -62,7 +62,8 @@ def waiting(task: Task, facts: Facts) -> Finding | None:
         "age": spoken((task.run_after - facts.now).total_seconds()),
     }
     sentence = _("Attempt %(attempt)d of %(limit)d waits until %(time)s, in %(age)s.") % told
-    return Finding(Verdict.WAITING, sentence + behind(task, facts))
+    now = command("edit_tasks", str(task.pk), "--set-run-after", "now")
+    return Finding(Verdict.WAITING, sentence + behind(task, facts), (), now)
 
 
 def held_by_key(task: Task, facts: Facts) -> Finding | None:

@@ -258,3 +258,14 @@ def test_unknown_actions_and_runs_are_not_found(operator):
     assert operator.post(f"{ALL}delete/").status_code == 404
     assert operator.get(f"{LIST}runs/4711/").status_code == 404
     assert operator.post(f"{LIST}runs/4711/stop/").status_code == 404
+
+
+def test_no_stored_text_of_a_run_is_markup(operator):
+    hostile = "<img src=x onerror=alert(1)>"
+    run = BulkRun.objects.create(
+        action="edit", filter=f"queue={hostile}", upto=1, actor=hostile, options={"reason": hostile}, refused=1,
+        refusals={"held": {"number": 1, "ids": [1], "sentence": hostile}},
+    )  # fmt: skip
+    for address in (f"runs/{run.pk}/", "runs/"):
+        assert "<img" not in operator.get(f"{LIST}{address}").text
+    assert "<img" not in press(operator, "requeue", f"queue={hostile}").text

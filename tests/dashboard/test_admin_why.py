@@ -11,6 +11,7 @@ from tasks import why
 from tasks.models import Queue, Task
 from tasks.verdicts import Verdict
 from tests.people import client_of
+from tests.sessions import session
 from tests.tasks import rows
 
 WHY = "/admin/tasks/task/why/"
@@ -116,3 +117,19 @@ def test_each_kind_of_rows_is_read_in_the_order_of_its_index(place):
     plan = why.kinds("mail")[place][:200].explain()
     assert "Sort" not in plan
     assert "Seq Scan" not in plan
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_session_that_holds_a_row_is_linked():
+    with rows.living_worker("w1", task_paths=[rows.NOTHING]), session("psql") as other:
+        task = rows.ready(queue_name="mail")
+        other.execute(f"SELECT FROM tasks_task WHERE id = {task.pk} FOR UPDATE")
+        page = client_of("Viewers").get(f"{WHY}mail/").text
+        link = f"/admin/ops/locks/#node-{other.info.backend_pid}"
+    assert link in page[page.index("why-row_locked") :]
+
+
+def test_what_waits_for_its_time_can_be_run_now():
+    task = rows.ready(queue_name="mail", run_after="2031-01-01T00:00Z")
+    page = client_of("Viewers").get(f"{WHY}mail/").text
+    assert f"python manage.py edit_tasks {task.pk} --set-run-after now" in page
