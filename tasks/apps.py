@@ -1,6 +1,10 @@
 """The Django app of the queue; registers the handlers of every installed app and the system checks."""
 
+import logging
+
 from django.apps import AppConfig
+
+FRAMEWORK_LOGGERS = ("django_tasks", "django.tasks")  # they log each failure with its exception
 
 
 class TasksConfig(AppConfig):
@@ -11,10 +15,15 @@ class TasksConfig(AppConfig):
     def ready(self) -> None:
         from django.utils.module_loading import autodiscover_modules
 
-        from tasks import checks  # noqa: F401  registers the system checks
+        from tasks import (
+            checks,  # noqa: F401  registers the system checks
+            redaction,
+        )
         from tasks.actions.prune import register_history
         from tasks.bulk import history
 
         register_history(history.HISTORY)
+        for name in FRAMEWORK_LOGGERS:
+            logging.getLogger(name).addFilter(redaction.RedactedTraceback())
 
         autodiscover_modules("tasks")

@@ -5,7 +5,10 @@ A value is secret when its argument, or the key above it, contains one of the na
 
 import inspect
 import json
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from itertools import chain, repeat
 from traceback import format_exception
 from typing import Any
@@ -17,6 +20,7 @@ REDACTED = "[redacted]"
 SHORTEST_SECRET = 4  # characters: replacing shorter ones would riddle a traceback and hide nothing
 LONGEST_TEXT = 100_000  # characters
 NUL_SHOWN = "\\x00"
+_told: ContextVar[str | None] = ContextVar("told_in_logs", default=None)
 
 
 def redact(value: Any) -> Any:
@@ -66,6 +70,26 @@ def describe_exception(
     """
     text = redact_text(_traceback(error), secrets_of(task, args, kwargs))
     return storable(_class_path(type(error))), storable(text)
+
+
+class RedactedTraceback(logging.Filter):
+    """On the framework's loggers: inside `told_in_logs` they print that text, not the exception with its secrets."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        text = _told.get()
+        if text is not None and record.exc_info:
+            record.exc_info, record.exc_text = None, text.rstrip()
+        return True
+
+
+@contextmanager
+def told_in_logs(text: str) -> Iterator[None]:
+    """What stands in the log for the traceback of the failure in hand."""
+    token = _told.set(text)
+    try:
+        yield
+    finally:
+        _told.reset(token)
 
 
 def secrets_of(task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> set[str]:

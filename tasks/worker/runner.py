@@ -65,8 +65,9 @@ def run(
     except BaseException as error:  # noqa: BLE001  SystemExit and KeyboardInterrupt of a handler are its failure too
         failure = describe(error, claim, task, args, kwargs)
         _finish(result, TaskResultStatus.FAILED)
-        # Inside the except block: the framework's logger reads the exception from sys.exc_info().
-        task_finished.send_robust(sender, task_result=result)
+        # Inside the except block: the framework's logger reads the exception from sys.exc_info(), secrets and all.
+        with redaction.told_in_logs(failure.traceback):
+            task_finished.send_robust(sender, task_result=result)
         if owns_connections:
             close_broken_connections()
     else:

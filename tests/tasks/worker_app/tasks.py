@@ -186,3 +186,12 @@ def cancel_itself_and_fail(context: TaskContext) -> None:
 def ask_to_cancel(task_id: int) -> None:
     Task.objects.filter(pk=task_id).update(cancel_requested_at=StatementTimestamp())
     wakeup.summon(connection)
+
+
+@task(max_attempts=1)
+def tell_its_secret(card: str, password: str) -> None:
+    """Fails with its secret in the message and in a chained one, and shouts it on both of its outputs."""
+    try:
+        raise LookupError(f"no account for {password!r}")
+    except LookupError as error:
+        raise ValueError(f"card {card}: {password}") from error

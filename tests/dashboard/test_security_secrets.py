@@ -1,0 +1,62 @@
+"""A secret argument on its whole way: through a worker that fails over it, into the table, its log, and the pages."""
+
+import json
+
+import psycopg
+import pytest
+
+from tests.people import client_of
+from tests.sessions import session
+from tests.tasks import rows
+from tests.tasks.worker_app import tasks as handlers
+
+SECRET = "sword'fish-4711"
+
+
+def test_a_worker_neither_keeps_nor_logs_a_secret_that_its_task_fails_over(database, start_worker):
+    task = handlers.tell_its_secret
+    [task_id] = database.enqueue(task, "visa", SECRET)
+    worker = start_worker("--burst")
+    assert worker.wait() == 0
+    [attempt] = database.rows("SELECT exception_class, traceback FROM tasks_attempt WHERE task_id = %s", task_id)
+    assert "card visa: [redacted]" in attempt.traceback
+    assert "During handling" in attempt.traceback or "direct cause" in attempt.traceback
+    for told in (attempt.traceback, worker.log(), worker.output()):
+        assert SECRET not in told
+        assert json.dumps(SECRET)[1:-1] not in told
+        assert repr(SECRET)[1:-1] not in told
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER ROLE nobody_of_ours PASSWORD '{secret}'",
+        "SELECT 1 WHERE '{secret}' = 'password'",
+        'SELECT \'{{"token": "{secret}"}}\'::jsonb',
+    ],
+)
+def test_no_page_shows_the_literals_of_a_statement_that_names_a_secret(settings, statement):
+    settings.SHARED_LOOK_SECONDS = 0
+    text = statement.format(secret=SECRET.replace("'", "''"))
+    with session("psql") as conn:
+        try:
+            conn.execute(text)
+        except psycopg.errors.UndefinedObject:
+            assert conn.info.transaction_status == psycopg.pq.TransactionStatus.INERROR
+        page = client_of("Lock administrators").get("/admin/ops/locks/").text
+    assert "psql" in page
+    assert SECRET.replace("'", "''") not in page.replace("&#x27;", "'")
+    assert "fish-4711" not in page
+
+
+@pytest.mark.django_db
+def test_a_page_that_fails_does_not_print_its_form(settings):
+    """Django's own report of an error goes to the log and to ADMINS, with what was posted."""
+    settings.DEBUG = False
+    rows.ready()
+    client = client_of("Operators")
+    answer = client.post(
+        "/admin/password_change/", {"old_password": SECRET, "new_password1": "x", "new_password2": "y"}
+    )
+    assert SECRET not in answer.text.replace("&#x27;", "'")
