@@ -148,6 +148,7 @@ def detail_context(task: Task, user: Any) -> dict[str, Any]:
         "finding": finding,
         "seen": Seen.of(task),
         "buttons": buttons_of(suitable, [task.pk], user),
+        "kin": kin_of(task, user),
         "lock": facts.locks.get(task.pk),
         "behind": behind(task, facts),
         "worker": worker,
@@ -161,6 +162,26 @@ def detail_context(task: Task, user: Any) -> dict[str, Any]:
         "refused_writes": refused,
         "events": timeline.events(task, attempts[::-1], interventions[::-1], refused[::-1], worker),
     }
+
+
+@dataclass(frozen=True)
+class Kin:
+    """A button about every task of one function: the query of the list's filter that names them."""
+
+    button: Button
+    query: str
+
+
+def kin_of(task: Task, user: Any) -> list[Kin]:
+    """What helps when not this task alone is at fault: run all that failed again, or quarantine its function."""
+    path = ListFilter(task_paths=(task.task_path,))
+    offered = {}
+    if task.status == TaskStatus.FAILED:
+        offered["requeue"] = path.with_statuses(TaskStatus.FAILED).as_query()
+    if task.status in (TaskStatus.FAILED, TaskStatus.READY):
+        offered["quarantine"] = path.as_query()
+    buttons = buttons_of([PAGE_ACTIONS[name] for name in offered], [], user)
+    return [Kin(button, offered[button.action.name]) for button in buttons]
 
 
 def behind(task: Task, facts: Facts) -> list[Task]:

@@ -218,5 +218,5 @@ def test_roles_see_the_same_page_with_other_buttons(live_server):
     pages = {
         group: client_of(group, username=group).get(f"{LIST}{task.pk}/").text for group in ("Viewers", "Operators")
     }
-    assert pages["Viewers"].count("disabled") == 3
+    assert pages["Viewers"].count("disabled") == 5
     assert pages["Operators"].count("disabled") == 0

@@ -1,5 +1,6 @@
 """One task's page: what is known of it, read only and harmless to look at."""
 
+import html
 import re
 
 import pytest
@@ -118,7 +119,7 @@ def test_who_may_not_act_reads_which_right_is_missing_and_who_has_it(viewer):
     text = page_of(viewer, rows.failed())
     assert "You lack the right tasks.requeue_task (“Can run tasks again”)." in text
     assert "Groups that have it: Lock administrators, Operators." in text
-    assert text.count("disabled") == 3
+    assert text.count("disabled") == 5
 
 
 def test_the_audit_of_the_task_is_shown(viewer):
@@ -235,3 +236,18 @@ def test_the_session_of_the_worker_is_linked(viewer):
         text = page_of(viewer, task)
     pid = re.search(r"/admin/ops/locks/#node-(\d+)", text[text.index("Its database session") :])
     assert pid
+
+
+def test_a_failing_function_is_quarantined_from_one_of_its_tasks():
+    operator = client_of("Operators")
+    task = rows.failed(task_path="app.bad&=")
+    kin = [rows.ready(task_path="app.bad&="), rows.failed(task_path="app.bad&=")]
+    text = page_of(operator, task)
+    form = text[text.index('action="/admin/tasks/task/all/quarantine/"') :]
+    query = html.unescape(re.search(r'name="filter" value="([^"]*)"', form)[1])
+    page = operator.post(f"{LIST}all/quarantine/", {"filter": query})
+    assert "3 tasks</strong> match this filter" in page.text
+    assert all(f"#{one.pk}" in page.text for one in kin)
+    assert 'data-kin="requeue"' in text
+    assert 'data-kin="requeue"' not in page_of(operator, kin[0])
+    assert "data-kin" not in page_of(operator, rows.completed())
