@@ -4,13 +4,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from django.db import connection as default_connection
+from django.db import connection
 
+from dashboard.limits import limited
 from dashboard.models import LockWait
 from dashboard.sessions import OUTSIDER, Lock, Session
 from dashboard.tree import Line, build_tree, lines
 from tasks.actions.prune import History
-from tasks.database import Connection, fetch
+from tasks.database import fetch
 
 PAGE = 50
 TREE_CAP = 500
@@ -75,26 +76,22 @@ class Past:
     latest: datetime | None
 
 
-def look_back(
-    at: datetime, around: timedelta, *, before: int | None = None, connection: Connection | None = None
-) -> Past:
+def look_back(at: datetime, around: timedelta, *, before: int | None = None) -> Past:
     """The tree as it stood at `at`, and the waits and deadlocks from `around` before it to `around` after it.
 
-    `before` continues the list of waits below this id. Four statements, each through an index.
+    `before` continues the list of waits below this id. Four statements, each through an index and with limits.
     """
-    connection = connection or default_connection
     window = {"since": at - around, "until": at + around}
-    waits = LockWait.objects.raw(WAITS, {**window, "before": before, "limit": PAGE + 1})
-    page = list(waits)
     moment = {"since": at - timedelta(seconds=SAMPLE_SECONDS), "until": at, "before": None, "limit": TREE_CAP}
-    standing = list(LockWait.objects.raw(WAITS, moment))
-    return Past(
-        tree=tree_at(at, standing),
-        waits=page[:PAGE],
-        deadlocks=fetch(connection, DEADLOCKS, window)[0]["number"],
-        before=page[PAGE - 1].pk if len(page) > PAGE else None,
-        latest=fetch(connection, LATEST)[0]["at"],
-    )
+    with limited(connection):
+        page = list(LockWait.objects.raw(WAITS, {**window, "before": before, "limit": PAGE + 1}))
+        return Past(
+            tree=tree_at(at, LockWait.objects.raw(WAITS, moment)),
+            waits=page[:PAGE],
+            deadlocks=fetch(connection, DEADLOCKS, window)[0]["number"],
+            before=page[PAGE - 1].pk if len(page) > PAGE else None,
+            latest=fetch(connection, LATEST)[0]["at"],
+        )
 
 
 def tree_at(at: datetime, standing: Iterable[LockWait]) -> list[Line]:

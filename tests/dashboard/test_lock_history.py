@@ -1,5 +1,6 @@
 """The lock history: what the sampler keeps, the past that is drawn from it, and how it stays small."""
 
+import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -181,6 +182,14 @@ class TestLookingBack:
         second = lock_history.look_back(NIGHT, timedelta(minutes=5), before=first.before)
         assert [row.pk for row in second.waits] == made[2::-1]
         assert second.before is None
+
+    def test_a_table_that_somebody_holds_does_not_keep_the_page_waiting(self) -> None:
+        with Scene() as scene:
+            scene.holding("migration", "LOCK TABLE dashboard_lockwait")
+            began = time.monotonic()
+            answer = client_of("Viewers").get(HISTORY)
+        assert answer.status_code == 503
+        assert time.monotonic() - began < 5
 
     def test_deadlocks_of_the_window_are_summed(self) -> None:
         for minutes, number in ((-20, 1), (-3, 2), (4, 3)):

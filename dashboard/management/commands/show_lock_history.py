@@ -4,11 +4,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.core.management.base import CommandParser
-from django.db import connection
 
 from dashboard import lock_history
 from dashboard.identity import identify
-from dashboard.limits import limited
 from dashboard.lock_history import Past
 from dashboard.lock_words import told_wait
 from dashboard.models import LockWait
@@ -36,8 +34,7 @@ class Command(OperatorCommand):
         parser.add_argument("--before-id", type=types.task_id, metavar="ID", help="Go on below this wait's id.")
 
     def run(self, options: Options) -> Report:
-        with limited(connection):
-            past = lock_history.look_back(options["at"], options["around"], before=options["before_id"])
+        past = lock_history.look_back(options["at"], options["around"], before=options["before_id"])
         return Report(data=as_data(past), text=as_text(past, options["at"]))
 
 

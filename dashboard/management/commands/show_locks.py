@@ -9,7 +9,7 @@ from dashboard import activity, held_rows
 from dashboard.activity import Activity
 from dashboard.behind import Behind, behind, running_tasks
 from dashboard.held_rows import HeldRow
-from dashboard.limits import limited
+from dashboard.limits import PERSON_STATEMENT_MS, limited
 from dashboard.lock_words import told_wait
 from dashboard.sessions import Lock, Session
 from dashboard.tree import Line, lines
@@ -38,7 +38,7 @@ class Command(OperatorCommand):
     def run(self, options: Options) -> Report:
         if bool(options["table"]) != bool(options["ids"]):
             raise UsageError("Give --table and --ids together: which rows of which table.")
-        with limited(connection):
+        with limited(connection, PERSON_STATEMENT_MS):
             seen = activity.look()
             rows = held_rows.look(options["table"], options["ids"])
         sessions = shown(seen, only_blocked=options["blocked"])
