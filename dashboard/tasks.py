@@ -11,8 +11,6 @@ from tasks.compat import FRAMEWORK, TaskContext, task
 
 LARGEST_NUMBER = 100_000
 LONGEST_NAP_SECONDS = 3.0
-# A worker of the demo's own takes its time over a first attempt, so that it can be killed in the middle of it.
-VICTIM = "ROWLOCK_DEMO_VICTIM"
 LONG_SECONDS, SHORT_SECONDS, STEP_SECONDS = 60.0, 0.3, 0.1
 
 
@@ -104,9 +102,15 @@ def pack_parcel(context: TaskContext, number: int) -> str:
     return work_long_enough_to_be_killed(context)
 
 
+@task(takes_context=True)
+def survive_a_kill(context: TaskContext) -> str:
+    """The lab's drill: its first attempt is there to be killed."""
+    return work_long_enough_to_be_killed(context)
+
+
 def work_long_enough_to_be_killed(context: TaskContext) -> str:
     """A moment, or up to a minute at the first attempt in a worker of the demo's own while its supervisor lives."""
-    is_victim = bool(os.environ.get(VICTIM)) and context.attempt == 1
+    is_victim = bool(os.environ.get(demo.VICTIM)) and context.attempt == 1
     supervisor, ends_at = os.getppid(), time.monotonic() + (LONG_SECONDS if is_victim else SHORT_SECONDS)
     while time.monotonic() < ends_at and os.getppid() == supervisor:
         time.sleep(STEP_SECONDS)

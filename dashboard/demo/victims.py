@@ -11,8 +11,8 @@ import psutil
 import psycopg
 from django.conf import settings
 
+from dashboard.demo import VICTIM
 from dashboard.processes import bound
-from dashboard.tasks import VICTIM
 from tasks.database import fetch
 
 # What the worker says of itself, not only what is claimed: it is killed in the middle of the task.

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.utils.functional import cached_property
 
-from dashboard.lab import comparison, records
+from dashboard.lab import comparison, drill, records
 from dashboard.lab.measure import Result
 from dashboard.lab.plan import LIMITS, Plan
 from dashboard.models import LabRun
@@ -35,6 +35,16 @@ class Line:
     @cached_property
     def is_orphaned(self) -> bool:
         return records.is_orphaned(self.run)
+
+    @property
+    def is_drill(self) -> bool:
+        return self.run.pattern == drill.NAME
+
+    @property
+    def recovered_ms(self) -> int | None:
+        """Of a drill: how long after the kill the task was running again."""
+        events = (self.run.spans or []) if self.is_drill else []
+        return next((event["ms"] for event in events if event["what"] == "taken"), None)
 
     @property
     def items(self) -> int:
@@ -160,4 +170,3 @@ def winners(results: Sequence[Result]) -> dict[str, float]:
 
 def is_best(result: Result | None, name: str, value: float) -> bool:
     return result is not None and result.is_clean and getattr(result, name) == value
-

@@ -7,9 +7,8 @@ from typing import Any
 from django.db import connection, transaction
 from django.db.models import QuerySet
 
-from dashboard.lab import runner
+from dashboard.lab import drill, runner
 from dashboard.lab.plan import Plan
-from dashboard.lab.runner import Outcome
 from dashboard.lab.schema import LabRefused
 from dashboard.models import LabRun
 from tasks import audit
@@ -68,20 +67,25 @@ def _carry_out(run: LabRun) -> None:
         return row.filter(stop_requested_at=None).exists()
 
     try:
-        outcome = runner.run_whole(
-            Plan.from_dict(run.plan), progress=progress, begun=lambda schema: row.update(schema=schema)
-        )
+        columns = drilled(progress) if run.pattern == drill.NAME else ran(run, row, progress)
     except LabRefused as error:
         _end(row, state=State.FAILED, error=str(error))
     except Exception as error:
         logger.exception("lab run %s failed", run.pk)
         _end(row, state=State.FAILED, error=f"{type(error).__name__}: the log of the worker says more.")
     else:
-        _end(row, state=State.FINISHED, **kept(outcome))
+        _end(row, state=State.FINISHED, **columns)
 
 
-def kept(outcome: Outcome) -> dict[str, Any]:
-    """The columns of what a run came to."""
+def drilled(progress: runner.Progress) -> dict[str, Any]:
+    """Carry out a drill; the columns of what it came to."""
+    return {"effects": 1, "spans": [event.as_dict() for event in drill.carry_out(progress)]}
+
+
+def ran(run: LabRun, row: "QuerySet[LabRun]", progress: runner.Progress) -> dict[str, Any]:
+    """Carry out a run; the columns of what it came to."""
+    plan = Plan.from_dict(run.plan)
+    outcome = runner.run_whole(plan, progress=progress, begun=lambda schema: row.update(schema=schema))
     return {
         "effects": outcome.result.processed + outcome.result.duplicates,
         "result": outcome.result.as_dict(),

@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
@@ -12,12 +12,14 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_GET, require_POST
 
-from dashboard.lab import gantt, records, runner
+from dashboard.lab import drill, gantt, records, runner
 from dashboard.lab.board import Board, board
 from dashboard.lab.form import LabForm
 from dashboard.lab.patterns import PATTERNS
+from dashboard.lab.plan import Plan
 from dashboard.lab.presets import BY_NAME, PRESETS
 from dashboard.lab.spans import Span
 from dashboard.models import LabRun
@@ -28,13 +30,25 @@ SEE, RUN = "dashboard.view_labrun", "dashboard.run_pattern"
 SHOWN_RUNS = 30
 MOST_COMPARED = 40
 POLLING_IS_OVER = 286  # htmx asks no more
-LARGE = ("spans", "statements")
+LARGE = ("statements",)
+# What a line of a drill says.
+DRILL = {
+    "running": gettext_lazy("A worker is in the middle of the task."),
+    "killed": gettext_lazy("The worker is killed with SIGKILL, its supervisor with it."),
+    "missed": gettext_lazy("Another worker sees that the lock which was its sign of life is gone."),
+    "convicted": gettext_lazy("A second look found the same: the worker is dead."),
+    "back": gettext_lazy("Its task is READY again; the attempt is spent."),
+    "taken": gettext_lazy("Another worker runs it."),
+    "changed": gettext_lazy("The row changed."),
+    "done": gettext_lazy("The task has come to its end."),
+}
 
 
 def paths(view: Callable[..., Any]) -> list[URLPattern]:
     return [
         path("ops/lab/", view(lab), name="ops_lab"),
         path("ops/lab/start/", view(start), name="ops_lab_start"),
+        path("ops/lab/drill/", view(start_drill), name="ops_lab_drill"),
         path("ops/lab/compare/", view(compare), name="ops_lab_compare"),
         path("ops/lab/patterns/", view(patterns), name="ops_lab_patterns"),
         path("ops/lab/<int:run_id>/", view(run), name="ops_lab_run"),
@@ -57,6 +71,7 @@ def lab_context(request: HttpRequest, form: LabForm) -> dict[str, Any]:
         "title": _("Lab"),
         "form": form,
         "token": new_token(),
+        "drill_token": new_token(),
         "presets": PRESETS,
         "board": board(runs),
         "is_allowed": runner.is_allowed(),
@@ -74,8 +89,26 @@ def start(request: HttpRequest) -> HttpResponse:
     form, token = LabForm(request.POST), request.POST.get("token", "")
     if not form.is_valid() or not is_token(token):
         return page(request, "dashboard/lab.html", lab_context(request, form), status=400)
-    batch = records.ask(form.plans(), token, who(request.user))
-    return redirect(f"{reverse('admin:ops_lab_compare')}?{urlencode({'batch': batch})}")
+    return asked(request, form.plans(), token)
+
+
+@require_POST
+def start_drill(request: HttpRequest) -> HttpResponse:
+    """Ask for a kill drill, once for each page that was shown."""
+    require(request.user, SEE)
+    require(request.user, RUN)
+    token = request.POST.get("token", "")
+    if not runner.is_allowed() or not is_token(token):
+        raise PermissionDenied(_("The lab is off on a database of your own: set ROWLOCK_LAB=1 to allow it."))
+    return asked(request, [Plan(drill.NAME, workers=2, items=1, kill=1)], token)
+
+
+def asked(request: HttpRequest, plans: Sequence[Plan], token: str) -> HttpResponse:
+    """On to the runs that were asked for: a single one, or the comparison."""
+    runs = LabRun.objects.filter(batch=records.ask(plans, token, who(request.user)))
+    if len(plans) == 1:
+        return redirect("admin:ops_lab_run", runs.get().pk)
+    return redirect(f"{reverse('admin:ops_lab_compare')}?{urlencode({'batch': token})}")
 
 
 @require_GET
@@ -131,12 +164,20 @@ def run(request: HttpRequest, run_id: int) -> HttpResponse:
         "line": line,
         "run": found,
         "pattern": PATTERNS.get(found.pattern),
-        "gantt": gantt.draw([Span.from_json(values) for values in found.spans]) if found.spans else None,
+        "gantt": picture(found),
+        "events": [{**event, "told": DRILL[event["what"]]} for event in found.spans or []] if line.is_drill else [],
         "cannot_run": missing(request.user, RUN),
     }
     if request.headers.get("HX-Request"):
         return page(request, "dashboard/_lab_run.html", context, status=POLLING_IS_OVER if line.is_over else 200)
     return page(request, "dashboard/lab_run.html", context)
+
+
+def picture(found: LabRun) -> gantt.Gantt | None:
+    """Who worked on what when; None while there is nothing to draw, and of a drill, which has events."""
+    if not found.spans or found.pattern == drill.NAME:
+        return None
+    return gantt.draw([Span.from_json(values) for values in found.spans])
 
 
 @require_POST

@@ -54,6 +54,7 @@ PAGES = {
     "ops_audit": Access(SEE),
     "ops_lab": Access(SEE),
     "ops_lab_start": Access(NOBODY, OPERATE),
+    "ops_lab_drill": Access(NOBODY, OPERATE),
     "ops_lab_compare": Access(SEE),
     "ops_lab_patterns": Access(SEE),
     "ops_lab_run": Access(SEE),

@@ -1,0 +1,132 @@
+"""The kill drill: a real worker is killed with SIGKILL in the middle of a real task, and the row is watched."""
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+
+from dashboard.demo.victims import Victim
+from dashboard.lab.schema import LabRefused
+from tasks.database import connect_directly, fetch
+from tasks.declaration import PostgresTask
+
+NAME = "kill_drill"
+QUEUE_PREFIX = "rowlock-drill-"
+START_SECONDS, END_SECONDS, LOOK_SECONDS = 60.0, 60.0, 0.005
+
+# The row, and what is known of the worker that was killed, at one moment of the database's clock.
+LOOK = """
+SELECT task.status, task.version, task.attempt, task.claimed_by, clock_timestamp() AS at,
+    victim.missing_since IS NOT NULL AS is_missed, victim.stopped_at IS NOT NULL AS is_convicted
+FROM tasks_task AS task LEFT JOIN tasks_worker AS victim ON victim.id = %(victim)s::text
+WHERE task.id = %(id)s::bigint
+"""
+SERVED = """
+SELECT id FROM tasks_worker
+WHERE stopped_at IS NULL AND queues = ARRAY[%(queue)s::text] AND id <> %(victim)s::text
+"""
+NOW = "SELECT clock_timestamp() AS at"
+FORGET = "DELETE FROM tasks_task WHERE queue_name = %(queue)s::text"
+
+Progress = Callable[[int], bool]
+
+
+@dataclass(frozen=True)
+class Event:
+    """One change of the row, `ms` after the kill (below 0: before it); `what` is one of those of `what_changed`."""
+
+    ms: int
+    what: str
+    status: str
+    version: int
+    attempt: int
+    worker: str
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def carry_out(progress: Progress) -> list[Event]:
+    """Start a worker on a queue of its own, kill it in the middle of a task, and follow the row until it is COMPLETED.
+
+    Raises LabRefused when a worker does not start, or the row does not come to its end.
+    """
+    queue = QUEUE_PREFIX + uuid4().hex[:8]
+    with connect_directly("rowlock:lab:drill") as connection, ExitStack() as stack:
+        stack.callback(connection.execute, FORGET, {"queue": queue})
+        victim = Victim.start(queue)
+        stack.callback(victim.end)
+        return Drill(connection, queue, victim, progress).follow(stack)
+
+
+@dataclass
+class Drill:
+    """One drill at work."""
+
+    connection: psycopg.Connection
+    queue: str
+    victim: Victim
+    progress: Progress
+
+    def follow(self, stack: ExitStack) -> list[Event]:
+        """Enqueue, wait for the middle, start the rescuer, kill, and watch."""
+        from dashboard.tasks import survive_a_kill  # which imports this module
+
+        task_id = int(PostgresTask.of(survive_a_kill).using(queue_name=self.queue).enqueue().id)
+        running = self._wait(lambda: self.victim.running(self.connection), "did not begin the task")
+        rescuer = Victim.start(self.queue)
+        stack.callback(rescuer.end)
+        params = {"queue": self.queue, "victim": running["worker_id"]}
+        self._wait(lambda: fetch(self.connection, SERVED, params), "did not start")
+        before = self._look(task_id, running["worker_id"])
+        killed_at = fetch(self.connection, NOW)[0]["at"]
+        self.victim.kill()
+        return self._watch(task_id, running["worker_id"], before, killed_at)
+
+    def _watch(self, task_id: int, victim_id: str, before: dict[str, Any], killed_at: Any) -> list[Event]:
+        rows = [before, {**before, "at": killed_at, "is_killed": True}]
+        deadline = time.monotonic() + END_SECONDS
+        while rows[-1]["status"] not in ("COMPLETED", "FAILED"):
+            row = {**self._look(task_id, victim_id), "is_killed": True}
+            if any(row[name] != rows[-1][name] for name in row if name != "at"):
+                rows.append(row)
+            if time.monotonic() > deadline or not self.progress(0):
+                raise LabRefused("The drill was stopped before the task had come to its end.")
+            time.sleep(LOOK_SECONDS)
+        ms = [round(1000 * (row["at"] - killed_at).total_seconds()) for row in rows]
+        return [event_of(at, old, new) for at, old, new in zip(ms, [{}, *rows], rows, strict=False)]
+
+    def _look(self, task_id: int, victim_id: str) -> dict[str, Any]:
+        return fetch(self.connection, LOOK, {"id": task_id, "victim": victim_id})[0]
+
+    def _wait(self, condition: Callable[[], Any], complaint: str) -> Any:
+        deadline = time.monotonic() + START_SECONDS
+        while not (found := condition()):
+            if time.monotonic() > deadline or not self.progress(0):
+                raise LabRefused(f"The drill ended early: its worker {complaint}.")
+            time.sleep(LOOK_SECONDS)
+        return found
+
+
+def event_of(ms: int, old: dict[str, Any], new: dict[str, Any]) -> Event:
+    """What happened between two looks."""
+    return Event(ms, what_changed(old, new), new["status"], new["version"], new["attempt"], new["claimed_by"] or "")
+
+
+def what_changed(old: dict[str, Any], new: dict[str, Any]) -> str:
+    """The most telling of the changes.
+
+    >>> what_changed({}, {"status": "PROCESSING"})
+    'running'
+    """
+    if new["status"] != old.get("status"):
+        return {"PROCESSING": "running" if not old else "taken", "READY": "back"}.get(new["status"], "done")
+    if new.get("is_killed") and not old.get("is_killed"):
+        return "killed"
+    if new["is_convicted"] and not old["is_convicted"]:
+        return "convicted"
+    return "missed" if new["is_missed"] and not old["is_missed"] else "changed"
