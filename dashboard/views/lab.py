@@ -98,8 +98,10 @@ def start_drill(request: HttpRequest) -> HttpResponse:
     require(request.user, SEE)
     require(request.user, RUN)
     token = request.POST.get("token", "")
-    if not runner.is_allowed() or not is_token(token):
+    if not runner.is_allowed():
         raise PermissionDenied(_("The lab is off on a database of your own: set ROWLOCK_LAB=1 to allow it."))
+    if not is_token(token):
+        return page(request, "dashboard/lab.html", lab_context(request, LabForm()), status=400)
     return asked(request, [Plan(drill.NAME, workers=2, items=1, kill=1)], token)
 
 
