@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from django.db import connection as default_connection
 
@@ -10,11 +11,13 @@ from dashboard import links
 from dashboard.activity import Activity
 from dashboard.held_rows import HeldRow, model_of
 from dashboard.identity import Identity
+from dashboard.models import LabRun
 from dashboard.sessions import RowRef
 from tasks.database import Connection, fetch
 from tasks.verdicts import Link
 
 ROWS_SHOWN = 5
+LAB_RUNS = 20
 
 RUNNING = """
 SELECT worker.id AS worker_id, task.id, task.task_path, task.status, task.attempt, task.max_attempts,
@@ -47,24 +50,48 @@ class RunningTask:
 
 @dataclass(frozen=True)
 class Behind:
-    """The task and the held rows behind one session; `more` is how many rows are not among `rows`."""
+    """The task, the held rows and the lab run behind one session; `more` is how many rows are not among `rows`."""
 
     task: RunningTask | None = None
     rows: tuple[RowRef, ...] = ()
     more: int = 0
+    lab_run: int | None = None
+
+    @property
+    def lab_page(self) -> str:
+        return links.page("admin:ops_lab_run", self.lab_run) if self.lab_run else ""
 
 
-def behind(seen: Activity, held: Iterable[HeldRow], tasks: Mapping[str, RunningTask]) -> dict[int, Behind]:
-    """For each session of which something is known, what stands behind it; `tasks` are those of `running_tasks`."""
+def behind(
+    seen: Activity,
+    held: Iterable[HeldRow],
+    tasks: Mapping[str, RunningTask],
+    lab_runs: Mapping[str, int] = MappingProxyType({}),
+) -> dict[int, Behind]:
+    """For each session of which something is known, what stands behind it.
+
+    `tasks` are those of `running_tasks`, by worker; `lab_runs` the ids of runs by the name under which they connect.
+    """
     rows = rows_by_pid(seen, held)
     found = {}
     for session in seen.sessions:
-        task = tasks.get(session.identity.name) if session.identity.kind == "worker" else None
+        kind, name = session.identity.kind, session.identity.name
         of_session = rows.get(session.pid, [])
-        if task or of_session:
-            shown = tuple(of_session[:ROWS_SHOWN])
-            found[session.pid] = Behind(task, shown, len(of_session) - len(shown))
+        shown = tuple(of_session[:ROWS_SHOWN])
+        work = Behind(
+            task=tasks.get(name) if kind == "worker" else None,
+            rows=shown,
+            more=len(of_session) - len(shown),
+            lab_run=lab_runs.get(name) if kind == "lab" else None,
+        )
+        if work != Behind():
+            found[session.pid] = work
     return found
+
+
+def running_lab_runs() -> dict[str, int]:
+    """The runs of the lab that go on, by their schema, which is the name of their sessions."""
+    return dict(LabRun.objects.exclude(schema="").order_by("-pk").values_list("schema", "pk")[:LAB_RUNS])
 
 
 def running_tasks(connection: Connection | None = None) -> dict[str, RunningTask]:
@@ -87,7 +114,7 @@ def rows_by_pid(seen: Activity, held: Iterable[HeldRow]) -> dict[int, list[RowRe
 
 
 def page_of(identity: Identity) -> str:
-    """The page about who a session is: its worker, its lab run, the board of commands; else an empty text."""
+    """The page about who a session is: its worker, the lab, the board of commands; else an empty text."""
     match identity.kind:
         case "worker":
             return links.page("admin:ops_workers") + f"#worker-{identity.name}"
@@ -96,5 +123,5 @@ def page_of(identity: Identity) -> str:
         case "cmd" | "lock":
             return links.page("admin:ops_schedule")
         case "lab":
-            return links.page("admin:ops_lab_run", identity.name)
+            return links.page("admin:ops_lab")
     return ""

@@ -12,7 +12,7 @@ from django.db import connection
 
 from dashboard import activity, held_rows
 from dashboard.activity import Activity
-from dashboard.behind import Behind, behind, running_tasks
+from dashboard.behind import Behind, behind, running_lab_runs, running_tasks
 from dashboard.held_rows import HeldRow
 from dashboard.tree import Line, lines
 from tasks.database import fetch
@@ -65,7 +65,9 @@ class LockLook:
 def of(shared: Look) -> LockLook:
     """What that look knows of the locks; asks what nobody has asked it yet."""
     seen, held = shared.once(activity.look), shared.once(held_rows.look)
-    return LockLook(seen, tuple(held), behind(seen, held, shared.once(running_tasks)), shared.once(grants))
+    is_lab_at_work = any(session.identity.kind == "lab" for session in seen.sessions)
+    lab_runs = shared.once(running_lab_runs) if is_lab_at_work else {}
+    return LockLook(seen, tuple(held), behind(seen, held, shared.once(running_tasks), lab_runs), shared.once(grants))
 
 
 def fresh() -> LockLook:

@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 import pytest
 
 from dashboard import lock_look
+from dashboard.models import LabRun
 from dashboard.sessions import RowRef
 from orders.models import Account, Order
 from tasks.models import Worker
@@ -98,6 +99,16 @@ def test_a_workers_session_names_its_task_and_the_row_it_waits_for() -> None:
         assert (work.task.id, work.task.has_attempts_left) == (task.pk, True)
         assert f"/admin/tasks/task/{task.pk}/" in html
         assert "/admin/ops/workers/#worker-7f" in html
+
+
+def test_a_session_of_the_lab_leads_to_its_run() -> None:
+    run_id = LabRun.objects.create(batch="b", pattern="unsafe", plan={}, actor="anna", schema="lab_7f").pk
+    with Scene() as scene:
+        scene.opened("rowlock:lab:lab_7f").execute("SELECT 1")
+        scene.opened("rowlock:lab:runner").execute("SELECT 1")
+        html = client_of("Viewers").get(LOCKS).content.decode()
+    assert f'href="/admin/ops/lab/{run_id}/"' in html
+    assert html.count('href="/admin/ops/lab/"') >= 2
 
 
 def test_a_row_that_is_on_no_list_is_known_by_its_waiters() -> None:
