@@ -8,8 +8,9 @@ from django.db import connection, connections, transaction
 from tasks.actions import chunks
 from tasks.audit import Who
 from tasks.bulk import carry, forms, runs
+from tasks.bulk import tally as tallies
 from tasks.bulk.instruction import Settings
-from tasks.bulk.models import BulkRun
+from tasks.bulk.models import BulkRun, SubmittedForm
 from tasks.bulk.tally import highest_id, tally
 from tasks.list_filter import ListFilter
 from tasks.models import Intervention, Task
@@ -249,6 +250,12 @@ class TestOnce:
             forms.once("t" * 20, fail)
         assert forms.once("t" * 20, lambda: "made") == ("made", True)
 
+    def test_tokens_are_forgotten_after_a_day(self):
+        forms.once("a" * 20, lambda: "")
+        SubmittedForm.objects.update(at="2026-01-01T00:00Z")
+        forms.once("b" * 20, lambda: "")
+        assert [form.token for form in SubmittedForm.objects.all()] == ["b" * 20]
+
 
 def waiting() -> int:
     with connection.cursor() as cursor:
@@ -261,6 +268,11 @@ class TestTally:
         rows.failed(), rows.failed(), rows.ready(), rows.failed(queue_name="other")
         found = tally(ListFilter(queue_names=("default",)), highest_id())
         assert (dict(found.by_status), found.number, found.is_complete) == ({"FAILED": 2, "READY": 1}, 3, True)
+
+    def test_windows_join_without_a_gap_or_an_overlap(self, monkeypatch):
+        monkeypatch.setattr(tallies, "FIRST_WINDOW", 2)
+        rows.many(37, status="READY")
+        assert tally(ListFilter(statuses=("READY",)), highest_id()).number == 37
 
     def test_it_stops_when_its_time_is_over_and_says_so(self):
         rows.failed()
