@@ -36,7 +36,7 @@ SHOTS = (
     Shot("overview", "/admin/", "light", 860, "#overview"),
     Shot("locks", "/admin/ops/locks/", "dark", 1000, "#lock-tree button[data-action=terminate-backend]"),
     Shot("stuck", "/admin/ops/stale/", "light", 640, "#stale-rows"),
-    Shot("demo", "/admin/ops/demo/", "dark", 940, "#demo-kills strong"),
+    Shot("lab", "/admin/ops/lab/compare/?run=1&run=2&run=3", "dark", 640, "#content table"),
 )
 
 
@@ -66,8 +66,9 @@ def window(browser: Browser, url: str, shot: Shot) -> Page:
 
 
 def prepare(page: Page) -> None:
-    """Lets the demo work for a while, and kills two workers of it."""
+    """Lets the demo work for a while and measure the lab, and kills two workers of it."""
     page.goto("/admin/ops/demo/")
+    page.locator("#scene-lab td.number").get_by_text("3").wait_for(timeout=120_000)
     for number in (1, 2):
         page.locator(".demo-kill [name=do]").click()
         page.locator("#demo-kills strong").nth(number - 1).wait_for(timeout=60_000)
