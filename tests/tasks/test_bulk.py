@@ -15,7 +15,7 @@ from tasks.bulk.tally import highest_id, tally
 from tasks.list_filter import ListFilter
 from tasks.models import Intervention, Task
 from tasks.testing import run_due
-from tests.commands import run
+from tests.commands import run, run_process
 from tests.sessions import session
 from tests.tasks import handlers, rows
 from tests.waiting import wait_until
@@ -181,6 +181,18 @@ def test_a_worker_carries_it_out():
     assert (run.done, run.finished_at is not None) == (1, True)
     assert Task.objects.get(pk=run.task_id).return_value == {"looked": 1, "done": 1, "asked": 0, "refused": 0}
     assert Task.objects.get(pk=task.pk).attempt >= 5
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("strategy", ["optimistic", "pessimistic"])
+def test_a_worker_of_any_strategy_carries_it_out(strategy):
+    """In a process of its own; the pessimistic one holds a transaction around the task."""
+    ids = rows.many(3, queue_name="mail")
+    run = ask("cancel", ListFilter(queue_names=("mail",)), reason="flood")
+    outcome = run_process("run_worker", "--burst", "--queue", "rowlock", "--strategy", strategy, "--json")
+    run.refresh_from_db()
+    assert (outcome.status, outcome.data["completed"], run.done) == (0, 1, 3)
+    assert Task.objects.filter(pk__in=ids, status="CANCELLED").count() == 3
 
 
 @pytest.mark.django_db(transaction=True)
