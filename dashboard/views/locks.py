@@ -59,7 +59,9 @@ class Signal:
 
     @property
     def command(self) -> str:
-        return command("signal_backend", str(self.pid), "--started", self.started.isoformat(), f"--{self.action}")
+        reason = ("--reason", self.reason or "…") if self.action == "terminate" or self.reason else ()
+        started = self.started.isoformat()
+        return command("signal_backend", str(self.pid), "--started", started, f"--{self.action}", *reason)
 
 
 def paths(view: Callable[..., Any]) -> list[URLPattern]:
