@@ -20,7 +20,7 @@ def _directed(live_server, monkeypatch):
     monkeypatch.setenv("ROWLOCK_DEMO", "1")
     data.load_once()
     with session("rowlock:demo:director", autocommit=True) as conn:
-        conn.execute(control.TAKE)
+        wait_until(lambda: conn.execute(control.TAKE).fetchone()[0])
         yield
 
 

@@ -52,7 +52,7 @@ def sessions():
 def test_it_ends_by_itself_and_leaves_no_session():
     data.load_once()
     Director(minutes=A_FRACTION).run()
-    assert control.director() is None
+    wait_until(lambda: control.director() is None)
     wait_until(lambda: sessions() == 0)
 
 
