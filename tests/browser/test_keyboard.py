@@ -65,6 +65,19 @@ def test_j_and_k_move_through_the_rows_and_x_ticks(visit, tasks):
     page.wait_for_url(f"**{LIST}{tasks[2].pk}/")
 
 
+def test_the_row_in_focus_is_not_hidden_behind_a_bar(visit, live_server):
+    rows.many(30)
+    page = visit("Operators").open(LIST)
+    hidden = """() => {
+        const box = document.activeElement.getBoundingClientRect();
+        return box.bottom > document.querySelector(".bar").getBoundingClientRect().top
+            || box.top < document.querySelector(".live").getBoundingClientRect().bottom;
+    }"""
+    for key in "j" * 20 + "k" * 12:
+        press(page, key)
+        assert not page.evaluate(hidden)
+
+
 def test_a_slash_leads_to_the_filter_and_nothing_is_a_command_there(visit, tasks):
     page = visit("Operators").open(LIST)
     press(page, "/")
