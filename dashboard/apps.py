@@ -9,11 +9,12 @@ class DashboardConfig(AppConfig):
     name = "dashboard"
 
     def ready(self) -> None:
-        from dashboard import acknowledging, lock_history
+        from dashboard import acknowledging, lock_history, names
         from dashboard.permissions import create_groups
         from tasks.actions.prune import register_history
 
         register_history(*lock_history.HISTORY, *acknowledging.HISTORY)
+        names.name_tables()
         post_migrate.connect(create_groups, dispatch_uid="dashboard.permissions")
 
 
