@@ -4,10 +4,12 @@ import contextlib
 import os
 import secrets
 import tempfile
+import warnings
 from pathlib import Path
 from typing import Any
 
 import environ
+from django.core.exceptions import ImproperlyConfigured
 
 COMMANDS_WITHOUT_DATABASE = {"check", "collectstatic", "help", "makemigrations", "up", "version"}
 # Django's own stand-in: makemigrations asks it nothing, and whatever else does gets an error, not somebody's database.
@@ -29,7 +31,7 @@ def from_environment(env: environ.Env, var_dir: Path, argv: list[str]) -> dict[s
                 "Start it with `make run`, or set DATABASE_URL."
             )
         return NO_DATABASE
-    database = env.db_url_config(url)
+    database = parsed(env, url)
     # django-environ leaves a socket's folder among the options, where `dbshell` does not look.
     database["HOST"] = database.setdefault("OPTIONS", {}).pop("host", database["HOST"])
     database["OPTIONS"] = {
@@ -41,6 +43,20 @@ def from_environment(env: environ.Env, var_dir: Path, argv: list[str]) -> dict[s
         **database["OPTIONS"],
     }
     database.update(CONN_MAX_AGE=60, CONN_HEALTH_CHECKS=True)
+    return database
+
+
+def parsed(env: environ.Env, url: str) -> dict[str, Any]:
+    """The address as Django's settings; exits with one line, which does not repeat a password, for any other text."""
+    database: dict[str, Any] = {}
+    with warnings.catch_warnings(), contextlib.suppress(ValueError, ImproperlyConfigured):
+        warnings.simplefilter("ignore")  # it repeats the address, password and all
+        database = env.db_url_config(url)
+    if database.get("ENGINE") != "django.db.backends.postgresql" or not database.get("NAME"):
+        raise SystemExit(
+            "DATABASE_URL is not the address of a PostgreSQL database: write postgres://USER:PASSWORD@HOST:5432/NAME, "
+            "with special characters of the password percent-encoded."
+        )
     return database
 
 
