@@ -23,7 +23,7 @@ class TasksConfig(AppConfig):
         from tasks.bulk import history
 
         register_history(history.HISTORY)
+        autodiscover_modules("tasks")
+        # After the filters of the apps, which may ask for the exception that this one takes away.
         for name in FRAMEWORK_LOGGERS:
             logging.getLogger(name).addFilter(redaction.RedactedTraceback())
-
-        autodiscover_modules("tasks")
