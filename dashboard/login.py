@@ -1,6 +1,6 @@
 """Who asks to be let in, and what somebody is told who has guessed too often (django-axes counts)."""
 
-from ipaddress import IPv6Address, ip_address, ip_network
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Any
 
 from axes.helpers import get_cool_off, get_failure_limit
