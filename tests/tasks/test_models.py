@@ -1,14 +1,15 @@
 """The invariants of the tables: the database refuses what no transition may write, whoever asks."""
 
+from datetime import UTC, datetime
+
 import pytest
 from django.db import DatabaseError, IntegrityError, connection, transaction
-from django.utils import timezone
 
 from tasks.models import Attempt, Epoch, Intervention, Queue, Task
 from tests.tasks import rows
 
 pytestmark = pytest.mark.django_db
-OVER = timezone.now()
+OVER = datetime(2026, 1, 2, tzinfo=UTC)  # fixed, or each process of the tests would name them otherwise
 PROCESSING = {"status": "PROCESSING", "claimed_by": "w1", "attempt": 1}
 
 

@@ -1,7 +1,7 @@
 """A worker's sign of life: the lock that ends with its session, the lease behind it, and the one decision on both."""
 
 import contextlib
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import psycopg
 import pytest
@@ -44,7 +44,7 @@ JUST_RESTARTED = {"epoch_age_seconds": 2.0}
     [
         ({}, Life.ALIVE),
         ({"registered": False}, Life.DEAD),
-        ({"stopped_at": timezone.now()}, Life.DEAD),
+        ({"stopped_at": datetime(2026, 1, 2, tzinfo=UTC)}, Life.DEAD),
         # Presence: one look proves nothing, two do when enough time lies between them.
         (GONE, Life.MISSING),
         (GONE | {"missing_seconds": LATER - 0.01}, Life.MISSING),
