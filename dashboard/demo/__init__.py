@@ -19,5 +19,7 @@ MINUTES = 15  # that the director lives
 def is_on() -> bool:
     """Whether `up` serves this site with the demo; a site of your own asks the database nothing about it."""
     return os.environ.get("ROWLOCK_DEMO") == "1"
+
+
 # A worker that is started to be killed takes its time over a first attempt, so that it dies in the middle of one.
 VICTIM = "ROWLOCK_DEMO_VICTIM"
