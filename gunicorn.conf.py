@@ -37,6 +37,6 @@ def pre_fork(server: Any, worker: Any) -> None:
 
 def post_worker_init(worker: Any) -> None:
     """After the fork, which no thread survives: one process of all keeps the history of locks."""
-    from dashboard.sampling import SamplingThread
+    from dashboard.locks.sampling import SamplingThread
 
     SamplingThread().start()

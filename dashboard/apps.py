@@ -9,7 +9,9 @@ class DashboardConfig(AppConfig):
     name = "dashboard"
 
     def ready(self) -> None:
-        from dashboard import acknowledging, lock_history, names
+        from dashboard import names
+        from dashboard.attention import acknowledging
+        from dashboard.locks import history as lock_history
         from dashboard.permissions import create_groups
         from tasks.actions.prune import register_history
 

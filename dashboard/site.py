@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy as _
 
 class Page(NamedTuple):
     """One link of the navigation: its words, the name of its address, the right that opens it (none: any login), and
-    the key that opens it after `g`, and which number of `dashboard.counts` stands beside it.
+    the key that opens it after `g`, and which number of `dashboard.overview.counts` stands beside it.
     """
 
     label: Promise
@@ -70,7 +70,7 @@ class RowlockAdminSite(AdminSite):
 
     def navigation(self, request: HttpRequest) -> list[dict[str, Any]]:
         """The pages that this person may open."""
-        from dashboard import counts
+        from dashboard.overview import counts
 
         pages = [page for page in PAGES if not page.permission or request.user.has_perm(page.permission)]
         numbers = counts.of(request) if any(page.number for page in pages) else None

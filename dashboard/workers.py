@@ -9,7 +9,7 @@ from django.db import connection
 from django.db.models import Q
 from django.utils.dateparse import parse_datetime
 
-from dashboard.stale import held_by
+from dashboard.stale.rows import held_by
 from tasks import presence
 from tasks.actions.release import HANGS_AFTER_SECONDS
 from tasks.database import fetch

@@ -6,8 +6,9 @@ from datetime import timedelta
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from dashboard import activity, links
-from dashboard.activity import Node, Session
+from dashboard import links
+from dashboard.locks import activity
+from dashboard.locks.activity import Node, Session
 from tasks import panels
 from tasks.ages import spoken
 from tasks.panels import Figure, Line, Look, Severity, Step

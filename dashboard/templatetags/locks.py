@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 from django import template
 
-from dashboard import lock_words
-from dashboard.behind import Behind, page_of
-from dashboard.identity import identify
-from dashboard.sessions import Session
+from dashboard.locks import words as lock_words
+from dashboard.locks.behind import Behind, page_of
+from dashboard.locks.identity import identify
+from dashboard.locks.sessions import Session
 from tasks.verdicts.words import command
 
 register = template.Library()

@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 
 from django import template
 
-from dashboard import charts
 from dashboard.attention.queues import COUNT_CAP
-from dashboard.throughput import Slot
+from dashboard.overview import charts
+from dashboard.overview.throughput import Slot
 
 register = template.Library()
 

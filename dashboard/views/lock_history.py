@@ -16,7 +16,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_GET
 
-from dashboard import lock_history
+from dashboard.locks import history as lock_history
 from tasks.admin.rights import require
 from tasks.verdicts.words import command
 

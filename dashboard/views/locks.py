@@ -14,8 +14,10 @@ from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_GET, require_POST
 
-from dashboard import activity, backends, consequences, lock_look, shared_look
-from dashboard.behind import RUNNING
+from dashboard import shared_look
+from dashboard.locks import activity, backends, consequences
+from dashboard.locks import look as lock_look
+from dashboard.locks.behind import RUNNING
 from dashboard.views import lock_history
 from tasks.admin.rights import missing, require, who
 from tasks.locking import rowlocks

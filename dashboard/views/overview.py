@@ -12,9 +12,11 @@ from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_GET, require_POST
 
-from dashboard import acknowledging, charts, inbox, shared_look, throughput
-from dashboard import overview as page
-from dashboard.acknowledging import LASTS
+from dashboard import shared_look
+from dashboard.attention import acknowledging, inbox
+from dashboard.attention.acknowledging import LASTS
+from dashboard.overview import charts, throughput
+from dashboard.overview import first_page as page
 from tasks.admin.rights import missing, require, who
 from tasks.panels import Line
 from tasks.verdicts.words import command

@@ -15,8 +15,8 @@ from django.utils.translation import gettext as _
 from django.views.decorators.http import require_GET, require_POST
 
 from dashboard import shared_look
-from dashboard import stale as rows
-from dashboard import take_back as taking
+from dashboard.stale import rows
+from dashboard.stale import take_back as taking
 from tasks.admin.page_actions import PAGE_ACTIONS
 from tasks.admin.pages import button_of
 from tasks.admin.rights import missing, require, who

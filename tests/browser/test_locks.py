@@ -11,9 +11,9 @@ from django.contrib.auth.models import User
 from django.db import connection
 from playwright.sync_api import Page
 
-from dashboard import activity
+from dashboard.locks import activity
+from dashboard.locks.sampler import Sampler
 from dashboard.models import LockWait
-from dashboard.sampler import Sampler
 from orders.models import Account
 from tasks.models import Intervention
 from tests.browser.test_looks import assert_accessible, assert_fits, assert_nothing_inline

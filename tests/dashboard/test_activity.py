@@ -9,11 +9,11 @@ import psycopg
 import pytest
 from django.contrib.auth.models import User
 
-from dashboard import activity
-from dashboard.activity import Node, Session, build_tree
 from dashboard.embedded import runtime
 from dashboard.embedded.server import running
-from dashboard.tree import DEEPEST, circles, lines
+from dashboard.locks import activity
+from dashboard.locks.activity import Node, Session, build_tree
+from dashboard.locks.tree import DEEPEST, circles, lines
 from orders.models import Account
 from tests.postgres import THROW_AWAY
 from tests.sessions import session, wait_until_blocked

@@ -9,7 +9,7 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from dashboard import inbox
+from dashboard.attention import inbox
 from orders.models import Order
 from tasks import panels
 from tasks.models import Attempt, CommandRun, Epoch, ExpectedCommand, Lock, Queue, Task, Worker

@@ -7,7 +7,7 @@ import pytest
 from django.db import IntegrityError
 from django.utils import timezone
 
-from dashboard import inbox
+from dashboard.attention import inbox
 from dashboard.models import Acknowledgement
 from tasks.models import Attempt, Intervention, Task
 from tasks.panels import Line, Look, Severity

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from dashboard import inbox
-from dashboard.acknowledging import LASTS, LONGEST
-from dashboard.attention import queues, sessions
+from dashboard.attention import inbox, queues, sessions
+from dashboard.attention.acknowledging import LASTS, LONGEST
 from tasks import panels
 from tasks.panels import Look, Severity
 

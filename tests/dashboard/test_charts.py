@@ -9,8 +9,8 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from dashboard import charts, throughput
-from dashboard.throughput import SPANS
+from dashboard.overview import charts, throughput
+from dashboard.overview.throughput import SPANS
 from tasks.latency import BUCKETS
 from tasks.models import Throughput
 from tests.people import client_of

@@ -9,10 +9,11 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from dashboard import lock_history, sampling
+from dashboard.locks import history as lock_history
+from dashboard.locks import sampling
+from dashboard.locks.sampler import Sampler
+from dashboard.locks.sampling import SamplingThread
 from dashboard.models import Deadlocks, LockWait
-from dashboard.sampler import Sampler
-from dashboard.sampling import SamplingThread
 from orders.models import Order
 from tasks.models import Worker
 from tests.commands import run

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 import pytest
 from django.db import connection
 
-from dashboard import activity
-from dashboard.activity import Activity
+from dashboard.locks import activity
+from dashboard.locks.activity import Activity
+from dashboard.locks.sampler import Sampler
+from dashboard.locks.tree import lines
 from dashboard.models import LockWait
-from dashboard.sampler import Sampler
-from dashboard.tree import lines
 from orders.models import Order
 from tasks.models import LockWaiter, Worker
 from tests.commands import database_url, run

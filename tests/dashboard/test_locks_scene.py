@@ -6,9 +6,9 @@ from html.parser import HTMLParser
 
 import pytest
 
-from dashboard import lock_look
+from dashboard.locks import look as lock_look
+from dashboard.locks.sessions import RowRef
 from dashboard.models import LabRun
-from dashboard.sessions import RowRef
 from orders.models import Account, Order
 from tasks.models import Worker
 from tests.commands import run

@@ -2,8 +2,8 @@
 
 import pytest
 
-from dashboard import activity
-from dashboard.query_text import redact_query
+from dashboard.locks import activity
+from dashboard.locks.query_text import redact_query
 from tests.dashboard.scenes import Scene
 
 SECRET = "hunter2"

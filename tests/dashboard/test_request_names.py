@@ -7,10 +7,10 @@ from django.contrib.auth.models import User
 from django.db import connection, connections
 from django.db.backends.utils import CursorWrapper
 
-from dashboard import activity
+from dashboard.locks import activity
+from dashboard.locks.request_names import naming, split
+from dashboard.locks.sampler import Sampler
 from dashboard.models import LockWait
-from dashboard.request_names import naming, split
-from dashboard.sampler import Sampler
 from orders.models import Account
 from tests.dashboard.scenes import LOCK_ACCOUNT, Scene
 from tests.people import client_of

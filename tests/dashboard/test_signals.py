@@ -7,9 +7,10 @@ import pytest
 from django.contrib.auth.models import User
 from django.db import connection
 
-from dashboard import backends, consequences, lock_look
-from dashboard.backends import AlreadySignalled, NotSignalled
-from dashboard.sessions import RowRef
+from dashboard.locks import backends, consequences
+from dashboard.locks import look as lock_look
+from dashboard.locks.backends import AlreadySignalled, NotSignalled
+from dashboard.locks.sessions import RowRef
 from orders.models import Account, Order
 from tasks.audit import Who
 from tasks.models import Intervention, Worker

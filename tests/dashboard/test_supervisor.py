@@ -9,10 +9,10 @@ import sys
 import psutil
 import pytest
 
-from dashboard import supervisor as supervising
-from dashboard.console import Console
 from dashboard.embedded.postmaster import ends_within
-from dashboard.supervisor import Program, Supervisor
+from dashboard.up import supervisor as supervising
+from dashboard.up.console import Console
+from dashboard.up.supervisor import Program, Supervisor
 
 DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); signal.pause()"
 POLITE = """

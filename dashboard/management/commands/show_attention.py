@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from dashboard import inbox
-from dashboard.inbox import Inbox, Known
+from dashboard.attention import inbox
+from dashboard.attention.inbox import Inbox, Known
 from tasks.ages import spoken
 from tasks.commands import OperatorCommand, Options, Report
 from tasks.commands.base import UNHEALTHY

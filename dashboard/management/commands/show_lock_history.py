@@ -5,12 +5,12 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from dashboard import lock_history
-from dashboard.identity import identify
-from dashboard.lock_history import Past
-from dashboard.lock_words import told_wait
+from dashboard.locks import history as lock_history
+from dashboard.locks.history import Past
+from dashboard.locks.identity import identify
+from dashboard.locks.tree import Line
+from dashboard.locks.words import told_wait
 from dashboard.models import LockWait
-from dashboard.tree import Line
 from tasks.ages import spoken
 from tasks.commands import OperatorCommand, Options, Report, types
 from tasks.commands.output import counted, table

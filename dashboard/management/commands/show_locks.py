@@ -5,14 +5,14 @@ from typing import Any
 from django.core.management.base import CommandParser
 from django.db import connection
 
-from dashboard import activity, held_rows
-from dashboard.activity import Activity
-from dashboard.behind import Behind, behind, running_tasks
-from dashboard.held_rows import HeldRow
-from dashboard.limits import PERSON_STATEMENT_MS, limited
-from dashboard.lock_words import told_wait
-from dashboard.sessions import Lock, Session
-from dashboard.tree import Line, lines
+from dashboard.locks import activity, held_rows
+from dashboard.locks.activity import Activity
+from dashboard.locks.behind import Behind, behind, running_tasks
+from dashboard.locks.held_rows import HeldRow
+from dashboard.locks.limits import PERSON_STATEMENT_MS, limited
+from dashboard.locks.sessions import Lock, Session
+from dashboard.locks.tree import Line, lines
+from dashboard.locks.words import told_wait
 from tasks.ages import spoken
 from tasks.commands import OperatorCommand, Options, Report, UsageError, types
 from tasks.commands.output import table

@@ -3,7 +3,7 @@
 from django.core.management.base import CommandParser
 from django.db import ProgrammingError
 
-from dashboard import backends
+from dashboard.locks import backends
 from tasks.commands import OperatorCommand, Options, Report, types
 from tasks.commands.base import operator
 

@@ -9,10 +9,10 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from dashboard.console import Console
 from dashboard.embedded.exceptions import ServerError
-from dashboard.startup import CannotStart, Plan, run
-from dashboard.supervisor import Supervisor
+from dashboard.up.console import Console
+from dashboard.up.startup import CannotStart, Plan, run
+from dashboard.up.supervisor import Supervisor
 from tasks import conf
 
 HELP = """Starts PostgreSQL (this checkout's own unless DATABASE_URL is set), prepares the site, runs a worker and the

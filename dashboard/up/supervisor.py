@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO
 
-from dashboard.console import Console
 from dashboard.processes import bound
+from dashboard.up.console import Console
 
 BACKOFF_SECONDS = (1, 2, 5, 10, 30)
 STABLE_SECONDS = 60.0  # who ran this long begins with the first delay again

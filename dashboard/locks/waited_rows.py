@@ -13,7 +13,7 @@ from django.apps import apps
 from django.db import models
 from psycopg import sql
 
-from dashboard.sessions import RowRef
+from dashboard.locks.sessions import RowRef
 from tasks.database import Connection, fetch
 
 KEYS = "SELECT ctid::text AS place, {key} AS id FROM {table} WHERE ctid = ANY(%(places)s::text[]::tid[])"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from django.apps import apps
 from django.db import models
 
-from dashboard.sessions import RowRef
+from dashboard.locks.sessions import RowRef
 from orders.models import Account, Order
 from tasks.exceptions import RowlockError
 from tasks.locking import rowlocks

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from zlib import crc32
 
-from dashboard.sessions import NAMED, SAME_WORKER, Lock, Session, outsider
+from dashboard.locks.sessions import NAMED, SAME_WORKER, Lock, Session, outsider
 from tasks.ages import spoken
 from tasks.database import Connection, fetch
 from tasks.locking.leases import postgres

@@ -12,18 +12,18 @@ from typing import Any
 
 from django.db import connection as default_connection
 
-from dashboard import named_locks
-from dashboard.identity import identify
-from dashboard.named_locks import Edge
-from dashboard.query_text import redact_query
-from dashboard.request_names import split
-from dashboard.sessions import HIDDEN, RowRef, outsider
-from dashboard.sessions import Lock as Lock
-from dashboard.sessions import Session as Session
-from dashboard.tree import Node as Node
-from dashboard.tree import build_tree as build_tree
-from dashboard.tree import circles
-from dashboard.waited_rows import rows_waited_for
+from dashboard.locks import named_locks
+from dashboard.locks.identity import identify
+from dashboard.locks.named_locks import Edge
+from dashboard.locks.query_text import redact_query
+from dashboard.locks.request_names import split
+from dashboard.locks.sessions import HIDDEN, RowRef, outsider
+from dashboard.locks.sessions import Lock as Lock
+from dashboard.locks.sessions import Session as Session
+from dashboard.locks.tree import Node as Node
+from dashboard.locks.tree import build_tree as build_tree
+from dashboard.locks.tree import circles
+from dashboard.locks.waited_rows import rows_waited_for
 from tasks.database import Connection, fetch
 
 SESSION_CAP = 500

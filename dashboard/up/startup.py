@@ -19,7 +19,7 @@ import psutil
 from dashboard import embedded
 from dashboard.embedded import ownership, postmaster
 from dashboard.embedded.server import EmbeddedServer, prepared
-from dashboard.supervisor import Program, Supervisor, describe
+from dashboard.up.supervisor import Program, Supervisor, describe
 
 HOST = "127.0.0.1"
 SERVER_POLL_SECONDS = 0.2

@@ -5,9 +5,10 @@ from typing import NamedTuple
 from django.db import OperationalError, connection
 from django.http import HttpRequest
 
-from dashboard import activity, shared_look
+from dashboard import shared_look
+from dashboard.attention.inbox import is_too_slow
 from dashboard.attention.queues import COUNT_CAP, numbers
-from dashboard.inbox import is_too_slow
+from dashboard.locks import activity
 from tasks import stats
 from tasks.database import fetch
 

@@ -8,11 +8,11 @@ from types import MappingProxyType
 from django.db import connection as default_connection
 
 from dashboard import links
-from dashboard.activity import Activity
-from dashboard.held_rows import HeldRow, model_of
-from dashboard.identity import Identity
+from dashboard.locks.activity import Activity
+from dashboard.locks.held_rows import HeldRow, model_of
+from dashboard.locks.identity import Identity
+from dashboard.locks.sessions import RowRef
 from dashboard.models import LabRun
-from dashboard.sessions import RowRef
 from tasks.database import Connection, fetch
 from tasks.verdicts import Link
 

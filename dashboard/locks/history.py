@@ -6,10 +6,10 @@ from datetime import datetime, timedelta
 
 from django.db import connection
 
-from dashboard.limits import limited
+from dashboard.locks.limits import limited
+from dashboard.locks.sessions import OUTSIDER, Lock, Session
+from dashboard.locks.tree import Line, build_tree, lines
 from dashboard.models import LockWait
-from dashboard.sessions import OUTSIDER, Lock, Session
-from dashboard.tree import Line, build_tree, lines
 from tasks.actions.prune import History
 from tasks.database import fetch
 

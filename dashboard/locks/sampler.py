@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Any
 
-from dashboard import activity
-from dashboard.behind import RunningTask, running_tasks
-from dashboard.limits import limited
-from dashboard.sessions import Session
-from dashboard.tree import Node
+from dashboard.locks import activity
+from dashboard.locks.behind import RunningTask, running_tasks
+from dashboard.locks.limits import limited
+from dashboard.locks.sessions import Session
+from dashboard.locks.tree import Node
 from tasks.database import Connection, fetch
 
 QUERY_LENGTH = 300

@@ -10,7 +10,8 @@ from django.db import DatabaseError, OperationalError
 from django.utils.module_loading import autodiscover_modules
 from django.utils.translation import gettext as _
 
-from dashboard import acknowledging, links
+from dashboard import links
+from dashboard.attention import acknowledging
 from dashboard.models import Acknowledgement
 from tasks import panels
 from tasks.panels import Figure, Line, Look, Severity, Step

@@ -2,7 +2,7 @@
 
 from django.utils.translation import gettext as _
 
-from dashboard.sessions import NAMED, SAME_WORKER, Lock
+from dashboard.locks.sessions import NAMED, SAME_WORKER, Lock
 from tasks.ages import spoken
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
-from dashboard.sessions import Lock, Session
+from dashboard.locks.sessions import Lock, Session
 
 LINE_CAP = 200
 DEEPEST = 8  # deeper ones are not indented further

@@ -6,7 +6,7 @@ from typing import Any
 from django.db import connection, transaction
 from django.utils.translation import gettext as _
 
-from dashboard.identity import identify
+from dashboard.locks.identity import identify
 from tasks import audit
 from tasks.audit import Change, Who
 from tasks.database import fetch

@@ -11,7 +11,7 @@ import threading
 
 import psycopg
 
-from dashboard.sampler import Sampler
+from dashboard.locks.sampler import Sampler
 from tasks.database import connect_directly, fetch
 
 logger = logging.getLogger(__name__)

@@ -5,9 +5,10 @@ from datetime import datetime
 
 from django.utils.translation import gettext as _
 
-from dashboard import backends, lock_look, tree
-from dashboard.behind import Behind, RunningTask
-from dashboard.sessions import Session
+from dashboard.locks import backends, tree
+from dashboard.locks import look as lock_look
+from dashboard.locks.behind import Behind, RunningTask
+from dashboard.locks.sessions import Session
 
 
 @dataclass(frozen=True)

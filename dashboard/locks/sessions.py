@@ -7,7 +7,7 @@ from typing import Any
 from django.db import models
 
 from dashboard import links
-from dashboard.identity import Identity, identify
+from dashboard.locks.identity import Identity, identify
 
 CLIENT = "client backend"
 OUTSIDER = "outsider"

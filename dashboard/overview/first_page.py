@@ -8,10 +8,11 @@ from typing import Any, TypeVar
 
 from django.db import OperationalError
 
-from dashboard import inbox, links
+from dashboard import links
+from dashboard.attention import inbox
 from dashboard.attention.failures import Group, latest_failures
+from dashboard.attention.inbox import Inbox, is_too_slow
 from dashboard.attention.queues import COUNT_CAP, LATE_SECONDS, numbers
-from dashboard.inbox import Inbox, is_too_slow
 from tasks.panels import Figure, Look
 from tasks.stats import Numbers, QueueNumbers
 

@@ -10,11 +10,11 @@ from functools import cached_property
 
 from django.db import connection
 
-from dashboard import activity, held_rows
-from dashboard.activity import Activity
-from dashboard.behind import Behind, behind, running_lab_runs, running_tasks
-from dashboard.held_rows import HeldRow
-from dashboard.tree import Line, lines
+from dashboard.locks import activity, held_rows
+from dashboard.locks.activity import Activity
+from dashboard.locks.behind import Behind, behind, running_lab_runs, running_tasks
+from dashboard.locks.held_rows import HeldRow
+from dashboard.locks.tree import Line, lines
 from tasks.database import fetch
 from tasks.panels import Look
 

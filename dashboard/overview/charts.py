@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from django.utils.translation import gettext as _
 
-from dashboard.throughput import Slot, Span
+from dashboard.overview.throughput import Slot, Span
 
 WIDE, HIGH = 6000, 1200
 # Times differ by a factor of a million: only a logarithm shows the fast and the slow ones together.

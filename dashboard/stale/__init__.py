@@ -1,0 +1,1 @@
+"""PROCESSING tasks whose worker does not answer, and taking them back."""
