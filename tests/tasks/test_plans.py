@@ -5,7 +5,7 @@ statistics of this moment and of another, with plans made for these values and f
 import psycopg
 import pytest
 
-from tasks import claims, flush, presence, recovery, transitions
+from tasks import claims, flush, latency, presence, recovery, transitions
 from tasks.claims import KEYS_PER_STRIDE, Claimer
 from tasks.database import WORKER_SESSION
 from tests import databases
@@ -98,6 +98,7 @@ def held(planner):
         "return_values": ["null"] * number,
         "started_ago": [0.1] * number,
         "finished_ago": [0.0] * number,
+        "bounds": list(latency.BOUNDS_SECONDS),
         "retry_seconds": [1.0] * number,
         "outcomes": ["failed"] * number,
         "exception_classes": ["E"] * number,
