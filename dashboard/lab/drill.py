@@ -29,6 +29,12 @@ SERVED = """
 SELECT id FROM tasks_worker
 WHERE stopped_at IS NULL AND queues = ARRAY[%(queue)s::text] AND id <> %(victim)s::text
 """
+# What a look may have missed: a row can be READY for less than a millisecond.
+PASSED = """
+SELECT task.id, task.attempt, task.version, task.started_at, task.finished_by, lost.finished_at AS back_at
+FROM tasks_task AS task JOIN tasks_attempt AS lost ON lost.task_id = task.id AND lost.outcome = 'abandoned'
+WHERE task.id = %(id)s::bigint AND task.status = 'COMPLETED'
+"""
 NOW = "SELECT clock_timestamp() AS at"
 FORGET = "DELETE FROM tasks_task WHERE queue_name = %(queue)s::text"
 
@@ -97,8 +103,23 @@ class Drill:
             if time.monotonic() > deadline or not self.progress(0):
                 raise LabRefused("The drill was stopped before the task had come to its end.")
             time.sleep(LOOK_SECONDS)
+        rows = self._with_what_was_missed(rows, task_id)
         ms = [round(1000 * (row["at"] - killed_at).total_seconds()) for row in rows]
         return [event_of(at, old, new) for at, old, new in zip(ms, [{}, *rows], rows, strict=False)]
+
+    def _with_what_was_missed(self, rows: list[dict[str, Any]], task_id: int) -> list[dict[str, Any]]:
+        """The rows, and those states of the way back that came and went between two looks."""
+        for passed in fetch(self.connection, PASSED, {"id": task_id}):
+            last = rows[-1]
+            back = {"status": "READY", "version": passed["version"] - 2, "claimed_by": None, "at": passed["back_at"]}
+            taken = {"status": "PROCESSING", "version": passed["version"] - 1, "claimed_by": passed["finished_by"]}
+            states = [
+                {**last, **back, "attempt": passed["attempt"] - 1},
+                {**last, **taken, "at": passed["started_at"], "attempt": passed["attempt"]},
+            ]
+            seen = {row["version"] for row in rows}
+            rows = sorted([*rows, *(state for state in states if state["version"] not in seen)], key=by_version)
+        return rows
 
     def _look(self, task_id: int, victim_id: str) -> dict[str, Any]:
         return fetch(self.connection, LOOK, {"id": task_id, "victim": victim_id})[0]
@@ -110,6 +131,11 @@ class Drill:
                 raise LabRefused(f"The drill ended early: its worker {complaint}.")
             time.sleep(LOOK_SECONDS)
         return found
+
+
+def by_version(row: dict[str, Any]) -> tuple[int, Any]:
+    """The order in which states came: a version is never taken back."""
+    return row["version"], row["at"]
 
 
 def event_of(ms: int, old: dict[str, Any], new: dict[str, Any]) -> Event:

@@ -33,6 +33,7 @@ START_SECONDS = 60
 STALL_SECONDS = 5.0  # beyond what one item takes
 OVER = "INSERT INTO lab_ledger (kind, worker) VALUES ('over', -1)"
 ONLY_RUN = "SELECT pg_try_advisory_lock(hashtext('rowlock:lab'), 0)"
+LET_NEXT = "SELECT pg_advisory_unlock(hashtext('rowlock:lab'), 0)"
 PROGRESS = """
 SELECT count(*) FILTER (WHERE kind = 'effect') AS effects, count(*) FILTER (WHERE kind = 'start') AS starts,
     count(*) AS lines
@@ -92,10 +93,13 @@ def run_whole(plan: Plan, *, progress: Progress = go_on, begun: Callable[[str], 
         [(is_only,)] = control.execute(ONLY_RUN).fetchall()
         if not is_only:
             raise LabRefused("Another run of the lab is at work on this database: wait until it has ended.")
-        schema.sweep(control)
-        with schema.schema(control, schema.new_name()) as name:
-            begun(name)
-            return Run(plan, name, control).go(progress)
+        try:
+            schema.sweep(control)
+            with schema.schema(control, schema.new_name()) as name:
+                begun(name)
+                return Run(plan, name, control).go(progress)
+        finally:
+            control.execute(LET_NEXT)  # the server may notice the end of a session a moment later than the next run
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dashboard.lab import records
+from dashboard.lab import drill, records
 from dashboard.lab.plan import Plan
 from dashboard.models import LabRun
 from tasks.audit import Who
@@ -20,8 +20,10 @@ def _allowed(settings):
     settings.ROWLOCK_LAB = True
 
 
-def test_the_row_is_followed_from_the_kill_to_its_end(monkeypatch):
+@pytest.mark.parametrize("look_seconds", [drill.LOOK_SECONDS, 2.0], ids=["close", "so seldom that states are missed"])
+def test_the_row_is_followed_from_the_kill_to_its_end(monkeypatch, look_seconds):
     monkeypatch.setenv("DATABASE_URL", database_url())
+    monkeypatch.setattr(drill, "LOOK_SECONDS", look_seconds)
     batch = records.ask([Plan("kill_drill", workers=2, items=1, kill=1)], "d" * 22, Who("anna", "page"))
     run_due()
     run = LabRun.objects.get(batch=batch)
