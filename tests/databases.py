@@ -102,7 +102,7 @@ class QueueDatabase:
         statement = "SELECT outcome FROM tasks_attempt WHERE task_id = %s ORDER BY number, id"
         return [row.outcome for row in self.rows(statement, task_id)]
 
-    def wait_for(self, task_id: int, *statuses: str, seconds: float = 15) -> Any:
+    def wait_for(self, task_id: int, *statuses: str, seconds: float = 30) -> Any:
         """The row of a task once it is in one of `statuses`."""
 
         def task_is_there() -> bool:
@@ -111,7 +111,7 @@ class QueueDatabase:
         wait_until(task_is_there, seconds=seconds)
         return self.task(task_id)
 
-    def wait_until_finished(self, *, seconds: float = 30) -> Counter[str]:
+    def wait_until_finished(self, *, seconds: float = 60) -> Counter[str]:
         """The statuses once no task is READY or PROCESSING any more."""
 
         def everything_is_finished() -> bool:

@@ -59,7 +59,7 @@ class Worker:
         self.send(signal.SIGTERM)
         return self.wait()
 
-    def wait(self, seconds: float = 15) -> int:
+    def wait(self, seconds: float = 30) -> int:
         """The supervisor's exit status, negative for the signal that ended it."""
         try:
             return self.process.wait(seconds)
@@ -76,7 +76,7 @@ class Worker:
         """The one JSON object on its stdout."""
         return json.loads(self.output())
 
-    def wait_until_it_says(self, text: str, *, seconds: float = 15) -> None:
+    def wait_until_it_says(self, text: str, *, seconds: float = 30) -> None:
         def said() -> bool:
             return text in self.log()
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 Value = TypeVar("Value")
 
 
-def wait_until(condition: Callable[[], Value], *, seconds: float = 15, every: float = 0.02) -> Value:
+def wait_until(condition: Callable[[], Value], *, seconds: float = 30, every: float = 0.02) -> Value:
     """The first true value of `condition`; fails the test when it stays false.
 
     Args:

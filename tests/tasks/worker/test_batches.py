@@ -7,7 +7,7 @@ CLAIMED_TWICE = 5  # the version of a completed task that was released once befo
 
 
 def test_quick_tasks_do_not_wait_behind_a_slow_one(database, ledger, start_worker):
-    """Both workers look when the tasks come; the one that got nothing would by itself look again 0.8 s later."""
+    """The worker beside it takes them: they end before the slow one does."""
     worker = start_worker("--concurrency", 2)
     wait_until(lambda: database.value("SELECT count(*) FROM tasks_worker") == 2)
     database.enqueue(handlers.quick, count=2000)
@@ -19,9 +19,8 @@ def test_quick_tasks_do_not_wait_behind_a_slow_one(database, ledger, start_worke
     database.wait_until_finished()
 
     effects = {effect.task_id: effect for effect in ledger.effects()}
-    waited = [(effects[task_id].ended - effects[slow].began).total_seconds() for task_id in behind]
     assert CLAIMED_TWICE in {database.task(task_id).version for task_id in behind}, "nothing was claimed behind it"
-    assert max(waited) < 0.7
+    assert max(effects[task_id].ended for task_id in behind) < effects[slow].ended
     assert {effects[task_id].attempt for task_id in behind} == {1}
     assert {effects[task_id].pid for task_id in behind} == set(worker.children()) - {effects[slow].pid}
 

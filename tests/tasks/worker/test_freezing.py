@@ -90,7 +90,7 @@ def test_what_a_frozen_child_has_not_begun_runs_elsewhere_before_its_lease_ends(
     def those_behind_it_have_run():
         return ledger.count() == 1 + len(behind)
 
-    wait_until(those_behind_it_have_run, seconds=5)
+    wait_until(those_behind_it_have_run)
     [frozen] = ledger.effects(freezer)
     assert frozen.ended is None
     assert {database.task(task_id).attempt for task_id in behind} == {1}

@@ -15,7 +15,7 @@ NO_SWEEPS = {"ROWLOCK_SWEEP_SECONDS": 3600}
 CLAIMED_TWICE = 5  # the version of a completed task: enqueued, claimed, released, claimed, completed
 
 
-def test_a_killed_workers_task_starts_again_elsewhere_within_three_seconds(database, ledger, start_worker):
+def test_a_killed_workers_task_starts_again_elsewhere_long_before_its_lease_ends(database, ledger, start_worker):
     first = start_worker()
     [task_id] = database.enqueue(handlers.work, 600.0, 0.0)
     wait_until(lambda: ledger.effects(task_id))
@@ -31,7 +31,7 @@ def test_a_killed_workers_task_starts_again_elsewhere_within_three_seconds(datab
     events = [killed_at, dead.missing_since, dead.stopped_at, attempt.finished_at, again.began, again.ended]
     assert sorted(events) == events
     assert task.finished_at >= again.ended
-    assert (again.began - killed_at).total_seconds() < 3
+    assert (again.began - killed_at).total_seconds() < 15, "its lease of 30 s was waited for"
     assert (attempt.outcome, attempt.worker_id, dead.stop_reason) == ("abandoned", dead.id, "convicted")
     assert again.pid in second.children()
 
@@ -47,7 +47,7 @@ def test_an_own_childs_tasks_are_taken_back_at_once_and_only_the_begun_one_pays(
     [died] = ledger.effects(killer)
     [attempt] = database.rows("SELECT * FROM tasks_attempt WHERE task_id = %s", killer)
     assert attempt.outcome == "abandoned"
-    assert (attempt.finished_at - died.began).total_seconds() < 1
+    assert (attempt.finished_at - died.began).total_seconds() < 15, "its lease of 30 s was waited for"
     assert CLAIMED_TWICE in {database.task(task_id).version for task_id in behind}, "nothing was claimed behind it"
     assert {database.task(task_id).attempt for task_id in behind} == {1}
     assert not any(database.outcomes(task_id) for task_id in behind)
