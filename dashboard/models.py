@@ -116,7 +116,8 @@ class Deadlocks(models.Model):
 class LabRun(models.Model):
     """One run of the lab, or one that was asked for. Runs with the same `batch` were asked for together.
 
-    `result` holds the numbers of `dashboard.lab.measure.Result`, `spans` the picture, `statements` the SQL as sent.
+    `result` holds the numbers of `dashboard.lab.measure.Result`, `spans` the picture, `statements` the SQL as sent,
+    `waits` who waited for whom, `server` what it ran on.
     """
 
     class State(models.TextChoices):
@@ -138,6 +139,8 @@ class LabRun(models.Model):
     result = models.JSONField(null=True, blank=True)
     spans = models.JSONField(null=True, blank=True)
     statements = models.JSONField(null=True, blank=True)
+    waits = models.JSONField(null=True, blank=True)
+    server = models.TextField(db_default="", blank=True)
     created_at = models.DateTimeField(db_default=StatementTimestamp())
     started_at = models.DateTimeField(null=True, blank=True)
     finished_at = models.DateTimeField(null=True, blank=True)

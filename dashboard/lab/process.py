@@ -46,6 +46,7 @@ def begin(job: dict[str, Any], ledger_connection: psycopg.Connection) -> None:
         if not sys.stdin.readline():
             return
         bench.ledger.note("start")
+        bench.ledger.note("session", connection.connection.info.backend_pid)
         if job["role"] == "outside":
             from dashboard.lab.outside import touch_until_told
 

@@ -1,6 +1,7 @@
 """Runs asked for on a page: kept as rows, carried out by a worker one after the other, watched and stopped."""
 
 import logging
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from tasks import audit
 from tasks.audit import Change, Who
 from tasks.bulk import forms
 from tasks.clock import StatementTimestamp
+from tasks.database import fetch
 from tasks.declaration import PostgresTask
 from tasks.models import Task
 
@@ -22,6 +24,7 @@ logger = logging.getLogger(__name__)
 State = LabRun.State
 UNFINISHED = (State.WAITING, State.RUNNING)
 MOST_RUNS = 40  # in one batch
+VERSION = "SELECT split_part(current_setting('server_version'), ' ', 1) AS version"
 
 
 def ask(plans: Sequence[Plan], token: str, who: Who) -> str:
@@ -91,7 +94,18 @@ def ran(run: LabRun, row: "QuerySet[LabRun]", progress: runner.Progress) -> dict
         "result": outcome.result.as_dict(),
         "spans": [span.as_json() for span in outcome.spans],
         "statements": [[statement.strip(), number] for statement, number in outcome.statements],
+        "waits": [wait.as_json() for wait in outcome.waits],
+        "server": server(),
     }
+
+
+def server() -> str:
+    """What a run's numbers were measured on: one that is shown to somebody without it says little.
+
+    The processors are those of the machine on which the worker runs, which is not always the server's.
+    """
+    [row] = fetch(connection, VERSION)
+    return f"PostgreSQL {row['version']}, {os.cpu_count()} CPUs"
 
 
 def _end(row: "QuerySet[LabRun]", **columns: Any) -> None:

@@ -23,6 +23,7 @@ from dashboard.lab.plan import Plan
 from dashboard.lab.schema import LabRefused
 from dashboard.lab.spans import Span
 from dashboard.lab.subjects import SUBJECTS
+from dashboard.lab.waits import Wait, WaitSampler
 from dashboard.processes import bound
 from tasks.database import connect_directly
 
@@ -48,10 +49,6 @@ WITH cut AS (
 )
 INSERT INTO lab_ledger (kind, worker, ended) VALUES ('kill', %(worker)s::int, clock_timestamp())
 """
-BLOCKED = """
-SELECT count(*) FROM pg_stat_activity
-WHERE application_name = %(name)s::text AND datname = current_database() AND cardinality(pg_blocking_pids(pid)) > 0
-"""
 STATEMENTS = "SELECT statement, sum(number)::int FROM lab_statement GROUP BY statement ORDER BY 2 DESC, 1"
 SEEN_ALONE = "SELECT set_config('search_path', %(schema)s::text, false)"
 
@@ -69,11 +66,12 @@ def ignore(name: str) -> None:
 
 
 class Outcome(NamedTuple):
-    """What is left of a run: its numbers, its picture, and its statements with how often each was sent."""
+    """What is left of a run: its numbers, its picture, its statements with how often each was sent, and its waits."""
 
     result: Result
     spans: list[Span]
     statements: list[tuple[str, int]]
+    waits: list[Wait]
 
 
 def run(plan: Plan, *, progress: Progress = go_on) -> Result:
@@ -122,6 +120,7 @@ class Run:
                 self.control.execute(statement)
         self.control.execute(subject.fill, {"items": self.plan.items})
         self.control.execute("ANALYZE")
+        self.waits = WaitSampler(self.control, f"rowlock:lab:{self.schema}")
         with self._crew() as outsiders:
             stopped = self._watch(progress)
             self.control.execute(OVER)
@@ -131,7 +130,7 @@ class Run:
             self.control, self.plan, pattern, kills=self.kills, blocked_samples=self.blocked_samples, stopped=stopped
         )
         picture = spans.read(self.control, has_attempts=pattern.subject == "accounts")
-        return Outcome(result, picture, self.control.execute(STATEMENTS).fetchall())
+        return Outcome(result, picture, self.control.execute(STATEMENTS).fetchall(), self.waits.kept())
 
     @contextmanager
     def _crew(self) -> Iterator[list["subprocess.Popen[str]"]]:
@@ -199,8 +198,7 @@ class Run:
 
     def _look(self) -> tuple[int, int, int]:
         """How many effects, starts and lines there are; and one sample of who waits."""
-        [(blocked,)] = self.control.execute(BLOCKED, {"name": f"rowlock:lab:{self.schema}"}).fetchall()
-        self.blocked_samples += blocked
+        self.blocked_samples += self.waits.sample()
         [(effects, starts, lines)] = self.control.execute(PROGRESS).fetchall()
         return effects, starts, lines
 

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Any, Self
 
-import psycopg
-from psycopg.rows import dict_row
+from tasks.database import Connection, fetch
 
 MOST = 1500
+MOST_LIVE = 300  # what is drawn again each second
 
 # The first effects of a run tell most: that is where all processes meet. The numbers count all of them.
 SPANS = """
@@ -16,6 +16,20 @@ SELECT worker, item, kind, extract(epoch FROM began - start.at)::float8 AS began
     kind = 'effect' AND row_number() OVER (PARTITION BY kind, item ORDER BY id) > 1 AS is_duplicate
 FROM lab_ledger, start
 WHERE kind = ANY(%(kinds)s::text[]) ORDER BY id LIMIT %(most)s::int
+"""
+# Of a run that goes on, the last ones.
+LATEST = """
+WITH start AS (SELECT min(began) AS at FROM lab_ledger WHERE kind IN ('effect', 'attempt', 'remote', 'start')),
+latest AS (
+    SELECT * FROM lab_ledger WHERE kind = ANY(%(kinds)s::text[]) ORDER BY id DESC LIMIT %(most)s::int
+)
+SELECT worker, item, kind, extract(epoch FROM began - start.at)::float8 AS began,
+    extract(epoch FROM coalesce(ended, clock_timestamp()) - start.at)::float8 AS ended, wait_ms / 1000 AS wait,
+    kind = 'effect' AND EXISTS (
+        SELECT FROM lab_ledger AS earlier
+        WHERE earlier.kind = 'effect' AND earlier.item = latest.item AND earlier.id < latest.id
+    ) AS is_duplicate
+FROM latest, start ORDER BY id
 """
 
 
@@ -41,12 +55,21 @@ class Span:
         return [self.worker, self.item, self.kind, *times, self.is_duplicate]
 
 
-def read(connection: psycopg.Connection, *, has_attempts: bool) -> list[Span]:
+def read(connection: Connection, *, has_attempts: bool) -> list[Span]:
     """The first stretches of a run and all kills; `connection` sees its schema alone.
 
     `has_attempts`: the work of an item is told apart from its success, as with the accounts.
     """
-    cursor = connection.cursor(row_factory=dict_row)
-    work = {"kinds": ["attempt" if has_attempts else "effect"], "most": MOST}
+    work = {"kinds": [kind_of_work(has_attempts)], "most": MOST}
     kills = {"kinds": ["kill"], "most": MOST}
-    return [Span(**row) for params in (work, kills) for row in cursor.execute(SPANS, params).fetchall()]
+    return [Span(**row) for params in (work, kills) for row in fetch(connection, SPANS, params)]
+
+
+def latest(connection: Connection, *, has_attempts: bool) -> list[Span]:
+    """The last stretches and kills of a run that goes on; what has not ended yet ends now."""
+    params = {"kinds": [kind_of_work(has_attempts), "kill"], "most": MOST_LIVE}
+    return [Span(**row) for row in fetch(connection, LATEST, params)]
+
+
+def kind_of_work(has_attempts: bool) -> str:
+    return "attempt" if has_attempts else "effect"

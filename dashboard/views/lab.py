@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
+from django.db import DatabaseError
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import URLPattern, path, reverse
@@ -15,7 +16,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_GET, require_POST
 
-from dashboard.lab import drill, gantt, records, runner
+from dashboard import shared_look
+from dashboard.lab import drill, gantt, live, records, runner, waits
 from dashboard.lab.board import Board, board
 from dashboard.lab.form import LabForm
 from dashboard.lab.patterns import PATTERNS
@@ -161,18 +163,30 @@ def run(request: HttpRequest, run_id: int) -> HttpResponse:
     found = get_object_or_404(LabRun, pk=run_id)
     shown = board([found])
     line = shown.lines[0]
+    now = None if line.is_over else live_of(request, found)
     context = {
         "title": _("Run %(id)d: %(pattern)s") % {"id": found.pk, "pattern": found.pattern},
         "line": line,
         "run": found,
         "pattern": PATTERNS.get(found.pattern),
-        "gantt": picture(found),
+        "live": now,
+        "gantt": gantt.draw(now.run.spans) if now else picture(found),
+        "waits": waits.read(found.waits),
         "events": [{**event, "told": DRILL[event["what"]]} for event in found.spans or []] if line.is_drill else [],
         "cannot_run": missing(request.user, RUN),
     }
     if request.headers.get("HX-Request"):
         return page(request, "dashboard/_lab_run.html", context, status=POLLING_IS_OVER if line.is_over else 200)
     return page(request, "dashboard/lab_run.html", context)
+
+
+def live_of(request: HttpRequest, found: LabRun) -> live.LivePage | None:
+    """What goes on in this run now; None while it waits for its turn, and when the database is too slow to tell."""
+    try:
+        seen = shared_look.of(request).once(live.look)
+    except DatabaseError:
+        return None
+    return live.LivePage(seen) if seen and seen.schema == found.schema else None
 
 
 def picture(found: LabRun) -> gantt.Gantt | None:

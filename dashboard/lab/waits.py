@@ -1,0 +1,176 @@
+"""Who of a run waited for whom, for which row and how long: sampled while it goes on, and kept with it afterwards."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import psycopg
+from django.utils.translation import gettext as _
+
+from dashboard.locks.waited_rows import rows_waited_for
+from tasks.database import fetch
+
+MOST, SHOWN = 100, 12  # waits that are kept with a run: the longest
+
+# Only sessions that say that they wait are asked for their blockers. A wait shorter than the time between two samples
+# may be missing; the numbers of a run count all of them.
+SAMPLE = """
+WITH lock AS MATERIALIZED (
+    SELECT pid, locktype, mode, granted, relation, page, tuple, waitstart FROM pg_locks
+)
+SELECT session.pid, pg_blocking_pids(session.pid) AS blockers, wanted.locktype, wanted.mode,
+    coalesce(wanted.relation, place.relation)::regclass::text AS relation, place.page, place.tuple,
+    extract(epoch FROM coalesce(wanted.waitstart, clock_timestamp()))::float8 AS since,
+    extract(epoch FROM clock_timestamp())::float8 AS now
+FROM pg_stat_activity AS session
+JOIN lock AS wanted ON wanted.pid = session.pid AND NOT wanted.granted
+LEFT JOIN lock AS place ON place.pid = session.pid AND place.locktype = 'tuple'
+WHERE session.application_name = %(name)s::text AND session.datname = current_database()
+  AND session.wait_event_type = 'Lock'
+"""
+# Each process notes the session with which its pattern works; a worker that replaces a killed one has another.
+WORKERS = "SELECT item AS pid, worker FROM lab_ledger WHERE kind = 'session'"
+START = """
+SELECT extract(epoch FROM min(began))::float8 AS at FROM lab_ledger
+WHERE kind IN ('effect', 'attempt', 'remote', 'start')
+"""
+
+
+@dataclass(frozen=True)
+class Wait:
+    """One wait; times in seconds, `began` from the start of the run. Numbers below 0 are the outside lockers.
+
+    `blockers` are all that were seen in the way while it lasted; None stands for a session that is none of the run's.
+    """
+
+    worker: int | None
+    blockers: tuple[int | None, ...]
+    target: str
+    began: float
+    seconds: float
+
+    @classmethod
+    def from_json(cls, values: list[Any]) -> Self:
+        worker, blockers, target, began, seconds = values
+        return cls(worker, tuple(blockers), target, began, seconds)
+
+    def as_json(self) -> list[Any]:
+        """A short line for a column: there may be many of them."""
+        return [self.worker, list(self.blockers), self.target, round(self.began, 3), round(self.seconds, 3)]
+
+    @property
+    def who(self) -> str:
+        return worker_name(self.worker)
+
+    @property
+    def behind(self) -> str:
+        return ", ".join(worker_name(blocker) for blocker in self.blockers)
+
+    @property
+    def milliseconds(self) -> int:
+        return round(1000 * self.seconds)
+
+
+@dataclass(frozen=True)
+class Waits:
+    """The waits of a run as its page shows them, the longest first."""
+
+    all: Sequence[Wait]
+
+    @property
+    def first(self) -> Sequence[Wait]:
+        return self.all[:SHOWN]
+
+    @property
+    def rest(self) -> Sequence[Wait]:
+        return self.all[SHOWN:]
+
+    @property
+    def hottest(self) -> str:
+        """What was waited for longest in all."""
+        return self._spent.most_common(1)[0][0]
+
+    @property
+    def hottest_ms(self) -> int:
+        return round(1000 * self._spent.most_common(1)[0][1])
+
+    @property
+    def _spent(self) -> "Counter[str]":
+        spent: Counter[str] = Counter()
+        for wait in self.all:
+            spent[wait.target] += wait.seconds  # type: ignore[assignment]
+        return spent
+
+
+def read(values: Sequence[list[Any]] | None) -> Waits | None:
+    """The waits as they were kept; None of a run from before they were."""
+    if values is None:
+        return None
+    return Waits(sorted(map(Wait.from_json, values), key=lambda wait: -wait.seconds))
+
+
+def worker_name(number: int | None) -> str:
+    """What a person calls a process of a run."""
+    if number is None:
+        return _("another session")
+    return (
+        _("worker %(number)d") % {"number": number} if number >= 0 else _("outsider %(number)d") % {"number": -number}
+    )
+
+
+@dataclass
+class Sampled:
+    """A wait as the samples have it so far."""
+
+    pid: int
+    target: str
+    since: float
+    until: float
+    blockers: set[int] = field(default_factory=set)
+
+
+class WaitSampler:
+    """Samples the sessions of one run over a connection that sees the run's schema alone."""
+
+    def __init__(self, connection: psycopg.Connection, application_name: str) -> None:
+        self.connection = connection
+        self.application_name = application_name
+        self.found: dict[tuple[int, float], Sampled] = {}
+
+    def sample(self) -> int:
+        """Take in what waits at this moment; how many sessions do."""
+        rows = fetch(self.connection, SAMPLE, {"name": self.application_name})
+        rows = [row for row in rows if row["blockers"]]
+        fresh = [row for row in rows if (row["pid"], row["since"]) not in self.found]
+        if fresh:
+            self._begin(fresh)
+        for row in rows:
+            wait = self.found[row["pid"], row["since"]]
+            wait.until = row["now"]
+            wait.blockers.update(row["blockers"])
+        return len(rows)
+
+    def _begin(self, rows: Iterable[dict[str, Any]]) -> None:
+        """The row that each waits for is read once: later samples only move the end of the wait."""
+        places = [row | {"locktype": "tuple"} for row in rows if row["tuple"] is not None]
+        targets = rows_waited_for(self.connection, places)
+        for row in rows:
+            target = str(targets.get(row["pid"], "") or row["relation"] or row["locktype"])
+            self.found[row["pid"], row["since"]] = Sampled(row["pid"], target, row["since"], row["now"])
+
+    def kept(self) -> list[Wait]:
+        """The longest waits, in the order in which they began."""
+        workers = {row["pid"]: row["worker"] for row in fetch(self.connection, WORKERS)}
+        [start] = fetch(self.connection, START)
+        longest = sorted(self.found.values(), key=lambda wait: wait.since - wait.until)[:MOST]
+        return [
+            Wait(
+                workers.get(wait.pid),
+                tuple(dict.fromkeys(workers.get(pid) for pid in sorted(wait.blockers))),
+                wait.target,
+                max(0.0, wait.since - (start["at"] or wait.since)),
+                wait.until - wait.since,
+            )
+            for wait in sorted(longest, key=lambda wait: wait.since)
+        ]
