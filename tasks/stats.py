@@ -61,14 +61,21 @@ FROM queue LEFT JOIN oldest ON oldest.name = queue.name, LATERAL (
 WHERE queue.name IS NOT NULL
 """
 
+# A task that waits behind its key is not late, whatever its age: only the first of a key that nobody runs can be. The
+# rows come in the order of the index, so that none are sorted.
 KEYED_READY = """
-SELECT queue_name, count(*) FILTER (WHERE run_after <= statement_timestamp()) AS ready,
-    count(*) FILTER (WHERE run_after > statement_timestamp()) AS scheduled,
-    extract(epoch FROM statement_timestamp() - min(run_after) FILTER (WHERE run_after <= statement_timestamp()))::float8
+WITH capped AS (
+    SELECT ordering_key, id, queue_name, run_after, status FROM tasks_task
+    WHERE ordering_key IS NOT NULL AND status IN ('READY', 'PROCESSING') ORDER BY ordering_key, id LIMIT %(cap)s::int
+), judged AS (
+    SELECT queue_name, run_after, status, run_after <= statement_timestamp() AS is_due,
+        id = min(id) OVER one_key AND NOT bool_or(status = 'PROCESSING') OVER one_key AS is_next
+    FROM capped WINDOW one_key AS (PARTITION BY ordering_key)
+)
+SELECT queue_name, count(*) FILTER (WHERE is_due) AS ready, count(*) FILTER (WHERE NOT is_due) AS scheduled,
+    extract(epoch FROM statement_timestamp() - min(run_after) FILTER (WHERE is_due AND is_next))::float8
         AS oldest_ready_seconds
-FROM (SELECT queue_name, run_after, status FROM tasks_task
-      WHERE ordering_key IS NOT NULL AND status IN ('READY', 'PROCESSING') LIMIT %(cap)s::int) AS capped
-WHERE status = 'READY' GROUP BY queue_name
+FROM judged WHERE status = 'READY' GROUP BY queue_name
 """
 
 PROCESSING = """
@@ -96,7 +103,8 @@ class QueueNumbers:
     """One queue at one moment. `stale`: PROCESSING tasks whose worker does not answer, `stale_since` the first of those
     workers was seen last; ages in seconds.
 
-    Counts stop at the cap of the statement that found them; `oldest_ready_seconds` is None when nothing is due.
+    Counts stop at the cap of the statement that found them; `oldest_ready_seconds` is None when nothing is due, or what
+    is due waits behind its ordering key.
     """
 
     name: str

@@ -57,6 +57,28 @@ def test_the_oldest_is_found_behind_higher_priorities_and_beyond_the_cap():
     assert 1000 <= queue(cap=2).oldest_ready_seconds < 1060
 
 
+def test_what_waits_behind_its_key_is_not_the_oldest():
+    rows.processing("w-1", ordering_key="runs")
+    for key in ("runs", "retries"):
+        rows.ready(ordering_key=key, run_after=ahead(hours=1) if key == "retries" else ago(seconds=900))
+        rows.ready(ordering_key=key, run_after=ago(seconds=900))
+    assert (queue().ready, queue().scheduled, queue().oldest_ready_seconds) == (3, 1, None)
+
+
+def test_the_first_of_a_key_is_late_when_nobody_takes_it():
+    rows.ready(ordering_key="a", run_after=ago(seconds=90))
+    rows.ready(ordering_key="a", run_after=ago(seconds=900))
+    rows.processing("w-1", ordering_key="b")
+    assert 90 <= queue().oldest_ready_seconds < 150
+
+
+def test_who_holds_a_key_need_not_be_the_first_of_it():
+    """An enqueuer may commit a lower id late: its task waits for the one that runs."""
+    rows.ready(ordering_key="a", run_after=ago(seconds=900))
+    rows.processing("w-1", ordering_key="a")
+    assert queue().oldest_ready_seconds is None
+
+
 def test_nothing_due_has_no_oldest():
     rows.ready(run_after=ahead(hours=1))
     assert queue().oldest_ready_seconds is None
