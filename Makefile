@@ -50,7 +50,7 @@ lint: $(VENV)/test.stamp ## ruff, mypy, bandit, missing migrations, deployment c
 chaos: $(VENV)/test.stamp ## the long kill and freeze runs
 	$(VENV_PYTHON) -m pytest -m chaos tests/chaos $(ARGS)
 
-bench: $(VENV)/test.stamp ## timings of this machine, side by side
+bench: $(VENV)/test.stamp ## Rowlock beside its peers, into docs/benchmarks.md
 	$(VENV_PYTHON) -m tests.benchmarks $(ARGS)
 
 pins: $(VENV)/test.stamp ## compile requirements*.in into pins with hashes
@@ -58,6 +58,7 @@ pins: $(VENV)/test.stamp ## compile requirements*.in into pins with hashes
 	$(PIN) --python-version 3.11 requirements-test.in --output-file requirements-test.txt
 	$(PIN) --python-version 3.12 requirements-next.in --output-file requirements-next.txt
 	$(PIN) --python-version 3.12 requirements-test-next.in --output-file requirements-test-next.txt
+	$(PIN) --python-version 3.11 tests/benchmarks/peers/requirements.in --output-file tests/benchmarks/peers/requirements.txt
 
 clean: python ## remove .venv and var/, unless the server runs
 	@$(PYTHON) -m dashboard.embedded

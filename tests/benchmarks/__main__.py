@@ -1,21 +1,60 @@
-"""`make bench`: every benchmark in this folder, or those that are named, one after the other."""
+"""`make bench`: Rowlock beside its peers and the floors of the database, part by part, kept in docs/benchmarks.md.
 
+Each part has a PostgreSQL of its own. `make bench ARGS="drain pickup --rounds 5"` measures these parts only.
+"""
+
+import argparse
 import importlib
-import pkgutil
+import shlex
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 
-from tests import benchmarks
+from tests.benchmarks import report, told
+from tests.benchmarks.bench import Options
+from tests.benchmarks.report import Part
 
-HELPERS = {"__main__", "stage"}
+# In the order in which the report shows them.
+PARTS = ("drain",)
+ALL = (*PARTS, *told.PARTS)
 
 
-def main(names: list[str]) -> None:
-    known = [module.name for module in pkgutil.iter_modules(benchmarks.__path__) if module.name not in HELPERS]
-    for name in names or known:
-        if name not in known:
-            raise SystemExit(f"There is no benchmark {name!r}: choose from {', '.join(known)}.")
-        print(f"\n{name}", flush=True)
-        importlib.import_module(f"tests.benchmarks.{name}").main()
+def main(words: Sequence[str]) -> None:
+    given = parser().parse_args(words)
+    peers = given.peers and [name.strip().lower() for name in given.peers.split(",")]
+    options = Options(given.rounds, given.tasks, given.seconds, given.finished, peers)
+    command = shlex.join(["python", "-m", "tests.benchmarks", *words])
+    for name in given.parts or ALL:
+        part = told.run(name) if name in told.PARTS else measured(name, options)
+        surroundings = report.surroundings(part.server, command)
+        print(
+            report.section({**vars(part), "tables": [vars(table) for table in part.tables], **surroundings}), flush=True
+        )
+        if not given.print:
+            report.keep(given.report, [part], surroundings)
+
+
+def measured(name: str, options: Options) -> Part:
+    return importlib.import_module(f"tests.benchmarks.{name}").run(options)
+
+
+def parser() -> argparse.ArgumentParser:
+    found = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
+    found.add_argument("parts", nargs="*", type=known, metavar="PART", help=f"of {', '.join(ALL)}; default: all")
+    found.add_argument("--rounds", type=int, help="how often each is measured in turn")
+    found.add_argument("--tasks", type=int, help="how many tasks a round has")
+    found.add_argument("--seconds", type=float, help="how long a round of a part takes that is measured by time")
+    found.add_argument("--finished", type=int, help="how many finished rows the largest table of `growth` has")
+    found.add_argument("--peers", help="names, with commas; none: Rowlock and the floors alone; default: all")
+    found.add_argument("--report", type=Path, default=report.FOLDER, help="the folder of the report")
+    found.add_argument("--print", action="store_true", help="keep no report")
+    return found
+
+
+def known(name: str) -> str:
+    if name not in ALL:
+        raise argparse.ArgumentTypeError(f"there is no part {name!r}")
+    return name
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""An app of tasks for workers under measure: ROWLOCK_APPS names it."""

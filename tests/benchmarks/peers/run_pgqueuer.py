@@ -1,0 +1,88 @@
+"""PgQueuer: asyncpg and uvloop, batches of 500 for a drain; the verbs of `subject.py`."""
+
+import asyncio
+import sys
+import time
+
+import asyncpg
+import uvloop
+import wire
+from pgqueuer import PgQueuer
+from pgqueuer.models import Job
+from pgqueuer.queries import Queries
+
+FILL = """
+INSERT INTO pgqueuer (priority, entrypoint, payload, status)
+SELECT 0, $1, convert_to(n::text, 'UTF8'), 'queued' FROM generate_series(1, $2) AS n
+"""
+UPDATE = "UPDATE counter SET n = n + 1 WHERE id = $1"
+
+
+async def setup(pool: asyncpg.Pool) -> None:
+    await Queries.from_asyncpg_pool(pool).install()
+
+
+async def fill(pool: asyncpg.Pool, kind: str, tasks: str) -> None:
+    await pool.execute("TRUNCATE pgqueuer, pgqueuer_log, pgqueuer_statistics")
+    await pool.execute(FILL, kind, int(tasks))
+    await pool.execute("VACUUM ANALYZE pgqueuer")
+
+
+async def work(pool: asyncpg.Pool, at_once: str = "") -> None:
+    """`at_once`: how many tasks run at a time; nothing: as many as a batch of 500 brings."""
+    queue = PgQueuer.from_asyncpg_pool(pool)
+
+    @queue.entrypoint("noop")
+    async def noop(job: Job) -> None:
+        wire.count()
+
+    @queue.entrypoint("update")
+    async def update(job: Job) -> None:
+        await pool.execute(UPDATE, int(job.payload or b"0"))
+        wire.count()
+
+    @queue.entrypoint("pause")
+    async def pause(job: Job) -> None:
+        began = time.monotonic()
+        number, milliseconds = map(int, (job.payload or b"").split())
+        if milliseconds:
+            await asyncio.sleep(milliseconds / 1000)
+        wire.ran(number, began)
+
+    wire.tell("working")
+    if at_once:
+        await queue.run(batch_size=max(1, int(at_once) // 2), max_concurrent_tasks=int(at_once))
+    else:
+        await queue.run(batch_size=500)
+
+
+async def send(pool: asyncpg.Pool) -> None:
+    queries = Queries.from_asyncpg_pool(pool)
+    loop = asyncio.get_running_loop()
+    while line := await loop.run_in_executor(None, sys.stdin.readline):
+        number, milliseconds = line.split()
+        wire.sent(int(number), time.monotonic())
+        await queries.enqueue("pause", f"{number} {milliseconds}".encode())
+
+
+async def enqueue(pool: asyncpg.Pool, how: str, seconds: str) -> None:
+    queries = Queries.from_asyncpg_pool(pool)
+    await pool.fetchval("SELECT 1")
+    wire.ready()
+    began, enqueued = time.monotonic(), 0
+    while time.monotonic() - began < float(seconds):
+        if how == "bulk":
+            await queries.enqueue(["idle"] * 1000, [b"1"] * 1000, [0] * 1000)
+        else:
+            await queries.enqueue("idle", b"1")
+        enqueued += 1000 if how == "bulk" else 1
+    wire.rate(enqueued, began)
+
+
+async def main(verb: str, *words: str) -> None:
+    async with asyncpg.create_pool(min_size=2, max_size=10) as pool:
+        await {"setup": setup, "fill": fill, "work": work, "send": send, "enqueue": enqueue}[verb](pool, *words)
+
+
+if __name__ == "__main__":
+    uvloop.run(main(*sys.argv[1:]))

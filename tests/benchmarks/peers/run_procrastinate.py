@@ -1,0 +1,86 @@
+"""Procrastinate: psycopg's pool, woken by notifications; the verbs of `subject.py`."""
+
+import asyncio
+import sys
+import time
+
+import procrastinate
+import wire
+
+app = procrastinate.App(connector=procrastinate.PsycopgConnector(min_size=2, max_size=10))
+FILL = """
+INSERT INTO procrastinate_jobs (queue_name, task_name, args)
+SELECT 'default', %(kind)s, jsonb_build_object('number', n) FROM generate_series(1, %(tasks)s) AS n
+"""
+TABLES = "procrastinate_jobs, procrastinate_events, procrastinate_workers"
+UPDATE = "UPDATE counter SET n = n + 1 WHERE id = %(number)s"
+
+
+@app.task(name="noop")
+async def noop(number: int) -> None:
+    wire.count()
+
+
+@app.task(name="update")
+async def update(number: int) -> None:
+    await app.connector.execute_query_async(UPDATE, number=number)
+    wire.count()
+
+
+@app.task(name="pause")
+async def pause(number: int, milliseconds: int = 0) -> None:
+    began = time.monotonic()
+    if milliseconds:
+        await asyncio.sleep(milliseconds / 1000)
+    wire.ran(number, began)
+
+
+@app.task(name="idle", queue="idle")
+async def idle(number: int) -> None:
+    """Only enqueued."""
+
+
+async def setup() -> None:
+    await app.schema_manager.apply_schema_async()
+
+
+async def fill(kind: str, tasks: str) -> None:
+    await app.connector.execute_query_async(f"TRUNCATE {TABLES} CASCADE")
+    await app.connector.execute_query_async(FILL, kind=kind, tasks=int(tasks))
+    await app.connector.execute_query_async("ANALYZE procrastinate_jobs")
+
+
+async def work(at_once: str = "1") -> None:
+    wire.tell("working")
+    await app.run_worker_async(queues=["default"], concurrency=int(at_once or 1))
+
+
+async def send() -> None:
+    loop = asyncio.get_running_loop()
+    while line := await loop.run_in_executor(None, sys.stdin.readline):
+        number, milliseconds = map(int, line.split())
+        wire.sent(number, time.monotonic())
+        await pause.defer_async(number=number, milliseconds=milliseconds)
+
+
+async def enqueue(how: str, seconds: str) -> None:
+    many = [{"number": 1}] * 1000
+    await app.check_connection_async()
+    wire.ready()
+    began, enqueued = time.monotonic(), 0
+    while time.monotonic() - began < float(seconds):
+        if how == "bulk":
+            await idle.batch_defer_async(*many)
+        else:
+            await idle.defer_async(number=1)
+        enqueued += 1000 if how == "bulk" else 1
+    wire.rate(enqueued, began)
+
+
+async def main(verb: str, *words: str) -> None:
+    async with app.open_async():
+        await {"setup": setup, "fill": fill, "work": work, "send": send, "enqueue": enqueue}[verb](*words)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))
