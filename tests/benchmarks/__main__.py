@@ -15,7 +15,7 @@ from tests.benchmarks.bench import Options
 from tests.benchmarks.report import Part
 
 # In the order in which the report shows them.
-PARTS = ("drain",)
+PARTS = ("drain", "mixed", "pickup", "enqueue")
 ALL = (*PARTS, *told.PARTS)
 
 

@@ -1,34 +1,71 @@
-"""`python -m tests.benchmarks.pickup [TASKS]`: from enqueue, one at a time, until an idle worker runs the task."""
+"""From the call that enqueues a task until an idle worker runs it, one task at a time."""
 
-import sys
+import random
+import time
 
-from tests.benchmarks.stage import HEADING, WORK, Stage, percentiles, stage
-from tests.waiting import wait_until
+from tests.benchmarks.bench import Bench, Options, bench
+from tests.benchmarks.peers.environment import Unfit
+from tests.benchmarks.report import Part, waits
+from tests.benchmarks.subject import Subject
 
-TASKS = 300
-ON_DUTY = """
-SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted AND mode = 'ExclusiveLock'
-    AND classid::bigint = (hashtext('rowlock:duty')::bigint & 4294967295)
-"""
-
-
-def one_task(scene: Stage) -> float:
-    """Seconds from the start of the INSERT to the handler's first statement."""
-    wait_until(lambda: scene.database.rows(ON_DUTY), every=0.002)
-    [task_id] = scene.database.enqueue(WORK)
-    scene.database.wait_for(task_id, "COMPLETED")
-    [effect] = scene.ledger.effects(task_id)
-    return (effect.began - scene.database.task(task_id).created_at).total_seconds()
+TASKS = 2000
+WARM_UP = 5
 
 
-def main(tasks: int = TASKS) -> None:
-    with stage() as scene:
-        scene.start()
-        one_task(scene)  # the first makes the handler's connection
-        waited = [one_task(scene) for _ in range(tasks)]
-    print(HEADING)
-    print(percentiles("enqueue to running", waited))
+def picked_up(subject: Subject, tasks: int) -> list[float]:
+    """Seconds from the enqueue call to the handler, of each task. Raises Unfit."""
+    subject.empty()
+    subject.pipe.forget()
+    with subject.crew() as crew:
+        subject.start_worker(crew, 1)
+        sender = subject.start(crew, "send")
+        found = []
+        for number in range(tasks + WARM_UP):
+            assert sender.stdin
+            sender.stdin.write(f"{number} 0\n".encode())
+            sender.stdin.flush()
+            told: dict[str, float] = {}
+            for kind, *words in subject.pipe.messages(check=crew.check):
+                if kind in ("sent", "ran"):
+                    told[kind] = float(words[1])
+                if len(told) == 2:
+                    break
+            found.append(told["ran"] - told["sent"])
+            time.sleep(random.uniform(0.005, 0.015))  # until it is idle again, and not in step with it
+    return found[WARM_UP:]
 
 
-if __name__ == "__main__":
-    sys.exit(main(*map(int, sys.argv[1:])))
+def run(options: Options) -> Part:
+    with bench(options) as scene:
+        part = scene.part("pickup", "Pickup: from the call that enqueues until an idle worker runs the task")
+        figures = alternated(scene, scene.subjects())
+        part.tables.append(waits("One task at a time, one worker", figures))
+        part.notes = [
+            "Both processes read one clock. A queue without notifications (django-tasks-db, looking every 50 ms) is "
+            "given fewer tasks. Between two tasks there is a pause of 5 to 15 ms.",
+            *scene.excuses.values(),
+        ]
+        part.figures = dict(figures)
+    return part
+
+
+def alternated(scene: Bench, subjects: list[Subject]) -> dict[str, list[float]]:
+    """All waits of each, gathered in rounds."""
+    rounds = scene.rounds()
+    found: dict[str, list[float]] = {subject.name: [] for subject in subjects}
+    for number in range(1, rounds + 1):
+        for subject in subjects:
+            if subject.name not in found:
+                continue
+            tasks = max(1, min(scene.tasks(TASKS), subject.peer.pickups) // rounds)
+            try:
+                waited = picked_up(subject, tasks)
+            except Unfit as reason:
+                scene.excuse(subject.name, reason)
+                del found[subject.name]
+            else:
+                found[subject.name] += waited
+                scene.say(
+                    f"pickup, round {number} of {rounds}: {subject.name} {1000 * sorted(waited)[tasks // 2]:.2f} ms"
+                )
+    return found

@@ -33,12 +33,16 @@ PATIENCE_SECONDS = 120
 
 @dataclass(frozen=True)
 class Peer:
-    """`package` as its registry calls it; `settings` are told in the report; a slow one gets one task in `one_in`."""
+    """`package` as its registry calls it; `settings` of a drain, for the report; `table`: what holds its tasks.
+
+    A slow one gets one task in `one_in` to drain, and at most `pickups` one by one.
+    """
 
     name: str
     script: str
     package: str
     settings: str
+    table: str
     one_in: int = 1
     has_bulk: bool = True
     pickups: int = 2000
@@ -55,20 +59,52 @@ class Peer:
 
 PEERS = (
     Peer(
-        "pg-boss", "run_pgboss.cjs", "pg-boss",
+        "pg-boss",
+        "run_pgboss.cjs",
+        "pg-boss",
         "batches of 1,000 (its handler gets the whole array, which flatters it), no pause while they are full, NOTIFY",
+        table="pgboss.job",
     ),
     Peer(
-        "Graphile Worker", "run_graphile.cjs", "graphile-worker",
+        "Graphile Worker",
+        "run_graphile.cjs",
+        "graphile-worker",
         "local queue of 500, 24 jobs at once, completions written together",
+        table="graphile_worker._private_jobs",
     ),
-    Peer("PgQueuer", "run_pgqueuer.py", "pgqueuer", "asyncpg and uvloop, batches of 500, no limit of tasks at once"),
-    Peer("Procrastinate", "run_procrastinate.py", "procrastinate", "psycopg, one job at a time", one_in=40),
     Peer(
-        "django-tasks-db", "run_django_tasks_db.py", "django-tasks-db", "one task at a time, a look every 50 ms",
-        one_in=60, has_bulk=False, pickups=100,
+        "PgQueuer",
+        "run_pgqueuer.py",
+        "pgqueuer",
+        "asyncpg and uvloop, batches of 500, no limit of tasks at once",
+        table="pgqueuer, pgqueuer_log",
     ),
-)  # fmt: skip
+    Peer(
+        "Procrastinate",
+        "run_procrastinate.py",
+        "procrastinate",
+        "psycopg, one job at a time",
+        table="procrastinate_jobs, procrastinate_events",
+        one_in=40,
+    ),
+    Peer(
+        "django-tasks-db",
+        "run_django_tasks_db.py",
+        "django-tasks-db",
+        "one task at a time, a look every 50 ms",
+        table="django_tasks_database_dbtaskresult",
+        one_in=60,
+        has_bulk=False,
+        pickups=100,
+    ),
+)
+ROWLOCK = Peer(
+    "Rowlock",
+    "run_rowlock.py",
+    "rowlock",
+    "all features on, as `make run` starts it",
+    table="tasks_task, tasks_attempt",
+)
 
 
 class Crew:
@@ -146,6 +182,11 @@ class Subject:
         self.run("fill", kind, tasks)
         self.execute("CHECKPOINT")
 
+    def empty(self) -> None:
+        """No task is there."""
+        self.execute(f"TRUNCATE {self.peer.table} CASCADE")
+        self.execute("CHECKPOINT")
+
     def share(self, tasks: int) -> int:
         """How many of `tasks` it is given."""
         return max(1, tasks // self.peer.one_in)
@@ -184,9 +225,6 @@ class Subject:
             "DATABASE_URL": self.url,
             "BENCH_PIPE": str(self.pipe.path),
         }
-
-
-ROWLOCK = Peer("Rowlock", "run_rowlock.py", "rowlock", "all features on, as `make run` starts it")
 
 
 class Rowlock(Subject):

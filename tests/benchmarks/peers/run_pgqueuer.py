@@ -29,7 +29,7 @@ async def fill(pool: asyncpg.Pool, kind: str, tasks: str) -> None:
 
 
 async def work(pool: asyncpg.Pool, at_once: str = "") -> None:
-    """`at_once`: how many tasks run at a time; nothing: as many as a batch of 500 brings."""
+    """`at_once`: how many tasks run at a time; nothing: as many as batches of 500 bring. It takes no limit of one."""
     queue = PgQueuer.from_asyncpg_pool(pool)
 
     @queue.entrypoint("noop")
@@ -51,7 +51,7 @@ async def work(pool: asyncpg.Pool, at_once: str = "") -> None:
 
     wire.tell("working")
     if at_once:
-        await queue.run(batch_size=max(1, int(at_once) // 2), max_concurrent_tasks=int(at_once))
+        await queue.run(batch_size=1, max_concurrent_tasks=max(2, int(at_once)))
     else:
         await queue.run(batch_size=500)
 
