@@ -3,21 +3,29 @@
 `CREATE TABLE … LIKE` leaves out triggers, foreign keys and storage options, and it renames indexes, by whose names the
 code knows its own constraints. So it makes only the columns and checks, and the rest is replayed from the catalogue.
 Whoever connects with this schema alone as `search_path` cannot write to a table that was not copied: it is not there.
+
+Two things would lead out of it all the same: a function with a `search_path` of its own, and a default that draws from
+a live sequence. Both are turned to the copies.
+
+Its maker's session holds an advisory lock of the schema's name for as long as it is in use, so whoever can take that
+lock knows that the run has crashed.
 """
 
+import logging
 import re
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import psycopg
 from django.apps import apps
 from django.db import models
 from psycopg import sql
-from psycopg.rows import dict_row
+from psycopg.rows import DictRow, dict_row
 
 from tasks.exceptions import RowlockError
 
+logger = logging.getLogger(__name__)
 APPS = ("tasks", "orders")
 PREFIX = "lab_"
 NAME = re.compile(r"lab_[0-9a-f]{12}", re.ASCII)
@@ -26,26 +34,44 @@ MISSING_RIGHT = "42501"
 # A foreign key needs the table that it points to, and that table those of its own.
 REFERENCED = """
 WITH RECURSIVE needed (oid) AS (
-    SELECT class.oid FROM pg_class AS class
-    WHERE class.relnamespace = current_schema()::regnamespace AND class.relname = ANY(%(tables)s::text[])
+    SELECT to_regclass(quote_ident(name))::oid FROM unnest(%(tables)s::text[]) AS name
     UNION
     SELECT reference.confrelid FROM pg_constraint AS reference JOIN needed ON reference.conrelid = needed.oid
     WHERE reference.contype = 'f'
 )
-SELECT class.oid, class.relname AS name, class.reloptions AS options
-FROM pg_class AS class JOIN needed USING (oid) ORDER BY class.relname
+SELECT class.oid, class.relname AS name, space.nspname AS home, class.reloptions AS options
+FROM pg_class AS class JOIN needed USING (oid) JOIN pg_namespace AS space ON space.oid = class.relnamespace
+ORDER BY class.relname
 """
+# Ours all, since they call each other; of another schema, where an app's tables are, those that triggers there call.
 FUNCTIONS = """
 SELECT pg_get_functiondef(function.oid) AS definition
-FROM pg_proc AS function JOIN pg_type AS result ON result.oid = function.prorettype
-WHERE function.pronamespace = %(home)s::regnamespace AND function.prokind = 'f'
-  AND NOT EXISTS (SELECT FROM pg_depend WHERE objid = function.oid AND deptype = 'e')
+FROM pg_proc AS function
+WHERE function.prokind = 'f' AND NOT EXISTS (SELECT FROM pg_depend WHERE objid = function.oid AND deptype = 'e')
+  AND (function.pronamespace = %(home)s::regnamespace OR function.oid IN
+      (SELECT tgfoid FROM pg_trigger WHERE tgrelid = ANY(%(oids)s::oid[]) AND NOT tgisinternal))
 ORDER BY function.oid
+"""
+# Those that no table owns, and those that the columns of these tables draw from; an identity has a copy by itself.
+SEQUENCES = """
+SELECT DISTINCT sequence.relname AS name FROM pg_class AS sequence
+WHERE sequence.relkind = 'S' AND (
+    sequence.relnamespace = %(home)s::regnamespace AND NOT EXISTS (
+        SELECT FROM pg_depend
+        WHERE classid = 'pg_class'::regclass AND objid = sequence.oid AND deptype IN ('a', 'i'))
+    OR sequence.oid IN (
+        SELECT used.refobjid FROM pg_depend AS used JOIN pg_attrdef AS written ON written.oid = used.objid
+        WHERE used.classid = 'pg_attrdef'::regclass AND written.adrelid = ANY(%(oids)s::oid[])))
 """
 # Primary and unique keys before the indexes, those before the foreign keys, which need them.
 PARTS = """
-SELECT format('ALTER TABLE %%s ADD CONSTRAINT %%I %%s', conrelid::regclass, conname, pg_get_constraintdef(oid))
-    AS definition, CASE contype WHEN 'f' THEN 4 ELSE 1 END AS turn
+SELECT format('ALTER TABLE %%s ALTER COLUMN %%I SET DEFAULT %%s', adrelid::regclass, attname,
+    pg_get_expr(adbin, adrelid)) AS definition, 0 AS turn
+FROM pg_attrdef JOIN pg_attribute ON attrelid = adrelid AND attnum = adnum
+WHERE adrelid = ANY(%(oids)s::oid[]) AND attgenerated = ''
+UNION ALL
+SELECT format('ALTER TABLE %%s ADD CONSTRAINT %%I %%s', conrelid::regclass, conname, pg_get_constraintdef(oid)),
+    CASE contype WHEN 'f' THEN 4 ELSE 1 END
 FROM pg_constraint WHERE conrelid = ANY(%(oids)s::oid[]) AND contype IN ('p', 'u', 'x', 'f')
 UNION ALL
 SELECT pg_get_indexdef(indexrelid), 2 FROM pg_index
@@ -55,13 +81,24 @@ UNION ALL
 SELECT pg_get_triggerdef(oid), 3 FROM pg_trigger WHERE tgrelid = ANY(%(oids)s::oid[]) AND NOT tgisinternal
 ORDER BY turn, definition
 """
+# A copied function goes by the path of the original: it would write to the live tables from within the lab.
+PATHS = """
+SELECT format('ALTER FUNCTION %%s SET search_path TO %%I', oid::regprocedure, %(name)s::text) AS definition
+FROM pg_proc
+WHERE pronamespace = %(name)s::text::regnamespace
+  AND EXISTS (SELECT FROM unnest(proconfig) AS setting WHERE setting LIKE 'search_path=%%')
+"""
 COPY = sql.SQL("CREATE TABLE {} (LIKE {} INCLUDING ALL EXCLUDING INDEXES){}")
 HOME = "SELECT current_schema() AS name"
 QUALIFY = "SELECT set_config('search_path', '', true), set_config('check_function_bodies', 'off', true)"
+MARK = "made by the lab of Rowlock for one run"
 LEFT_OVER = """
 SELECT nspname AS name FROM pg_namespace
-WHERE nspname LIKE 'lab\\_%%' AND nspname <> ALL(%(kept)s::text[])
+WHERE obj_description(oid, 'pg_namespace') = %(mark)s::text AND pg_has_role(nspowner, 'USAGE') ORDER BY oid
 """
+IN_USE = "SELECT pg_advisory_lock(hashtext('rowlock:lab:schema'), hashtext(%(name)s::text))"
+IS_LEFT = "SELECT pg_try_advisory_lock(hashtext('rowlock:lab:schema'), hashtext(%(name)s::text)) AS is_left"
+NOT_IN_USE = "SELECT pg_advisory_unlock(hashtext('rowlock:lab:schema'), hashtext(%(name)s::text))"
 
 
 class LabRefused(RowlockError):
@@ -78,20 +115,24 @@ def copied_models() -> list[type[models.Model]]:
 
 
 @contextmanager
-def schema(connection: psycopg.Connection, name: str) -> Iterator[str]:
-    """The schema `name` with empty copies of our tables; dropped at the end. Raises LabRefused without the right."""
-    create(connection, name)
+def schema(connection: psycopg.Connection, name: str, also: Sequence[type[models.Model]] = ()) -> Iterator[str]:
+    """The schema `name` with empty copies of our tables and those of `also`; dropped at the end.
+
+    Raises LabRefused without the right to make one.
+    """
+    create(connection, name, also)
     try:
         yield name
     finally:
         drop(connection, name)
 
 
-def create(connection: psycopg.Connection, name: str) -> None:
-    """Make the schema and its tables in one transaction: either all of it is there, or none."""
+def create(connection: psycopg.Connection, name: str, also: Sequence[type[models.Model]] = ()) -> None:
+    """Make the schema and its tables in one transaction: either all of it is there, or none; then it is in use."""
+    connection.execute(IN_USE, {"name": name})
     try:
         with connection.transaction():
-            _create(connection, name)
+            _create(connection.cursor(row_factory=dict_row), name, [*copied_models(), *also])
     except psycopg.errors.InsufficientPrivilege as error:
         raise LabRefused(
             "The lab needs a schema of its own, and this database role may not make one: "
@@ -100,37 +141,67 @@ def create(connection: psycopg.Connection, name: str) -> None:
 
 
 def drop(connection: psycopg.Connection, name: str) -> None:
-    """Remove a run's schema; other names are refused."""
+    """Remove a run's schema, which is in use no more; other names are refused."""
     if not NAME.fullmatch(name):
         raise ValueError(f"{name!r} is not the schema of a lab run.")
     connection.execute(sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(name)))
+    connection.execute(NOT_IN_USE, {"name": name})
 
 
-def sweep(connection: psycopg.Connection, kept: Iterable[str] = ()) -> list[str]:
-    """Drop the schemas that crashed runs have left; those of `kept` are running."""
-    cursor = connection.cursor(row_factory=dict_row).execute(LEFT_OVER, {"kept": list(kept)})
-    names = [row["name"] for row in cursor.fetchall() if NAME.fullmatch(row["name"])]
-    for name in names:
-        drop(connection, name)
-    return names
+def sweep(connection: psycopg.Connection) -> list[str]:
+    """Drop the schemas that crashed runs have left, never one in use; gives their names.
 
-
-def _create(connection: psycopg.Connection, name: str) -> None:
+    One that a process of its run still holds is left for the next sweep.
+    """
     cursor = connection.cursor(row_factory=dict_row)
+    names = [row["name"] for row in cursor.execute(LEFT_OVER, {"mark": MARK}).fetchall() if NAME.fullmatch(row["name"])]
+    return [name for name in names if _dropped_if_left(cursor, name)]
+
+
+def _dropped_if_left(cursor: psycopg.Cursor[DictRow], name: str) -> bool:
+    is_left = cursor.execute(IS_LEFT, {"name": name}).fetchone()
+    if not is_left or not is_left["is_left"]:
+        return False
+    try:
+        drop(cursor.connection, name)
+    except (psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled) as error:
+        logger.info("the schema %s of a crashed run is left for later: %s", name, error)
+        cursor.execute(NOT_IN_USE, {"name": name})
+        return False
+    return True
+
+
+def _create(cursor: psycopg.Cursor[DictRow], name: str, wanted: Sequence[type[models.Model]]) -> None:
     home = cursor.execute(HOME).fetchone()["name"]  # type: ignore[index]
-    tables = [model._meta.db_table for model in copied_models()]
-    found = cursor.execute(REFERENCED, {"tables": tables}).fetchall()
-    if missing := set(tables) - {table["name"] for table in found}:
-        raise LabRefused(f"The schema {home} lacks {', '.join(sorted(missing))}: run `manage.py migrate`.")
+    found = _tables(cursor, home, {model._meta.db_table for model in wanted})
+    params = {"home": home, "oids": [table["oid"] for table in found]}
     cursor.execute(QUALIFY)  # from here on the catalogue names everything with its schema
-    functions = cursor.execute(FUNCTIONS, {"home": home}).fetchall()
-    parts = cursor.execute(PARTS, {"oids": [table["oid"] for table in found]}).fetchall()
+    sequences = cursor.execute(SEQUENCES, params).fetchall()
+    definitions = [row["definition"] for part in (FUNCTIONS, PARTS) for row in cursor.execute(part, params).fetchall()]
     cursor.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(name)))
+    cursor.execute(sql.SQL("COMMENT ON SCHEMA {} IS {}").format(sql.Identifier(name), MARK))
+    for sequence in sequences:
+        cursor.execute(sql.SQL("CREATE SEQUENCE {}").format(sql.Identifier(name, sequence["name"])))
     for table in found:
-        copy = sql.Identifier(name, table["name"]), sql.Identifier(home, table["name"]), _options(table["options"])
-        cursor.execute(COPY.format(*copy))
-    for definition in [row["definition"] for row in (*functions, *parts)]:
-        cursor.execute(moved(definition, home, name))
+        pair = sql.Identifier(name, table["name"]), sql.Identifier(table["home"], table["name"])
+        cursor.execute(COPY.format(*pair, _options(table["options"])))
+    for definition in definitions:
+        cursor.execute(moved(definition, {home, *(table["home"] for table in found)}, name))
+    for row in cursor.execute(PATHS, {"name": name}).fetchall():
+        cursor.execute(row["definition"])
+
+
+def _tables(cursor: psycopg.Cursor[DictRow], home: str, names: set[str]) -> list[DictRow]:
+    """The tables of these names as the session sees them, and all that they refer to."""
+    found = cursor.execute(REFERENCED, {"tables": sorted(names)}).fetchall()
+    there = [table["name"] for table in found]
+    if missing := names - set(there):
+        raise LabRefused(f"The schema {home} lacks {', '.join(sorted(missing))}: run `manage.py migrate`.")
+    if twice := {name for name in there if there.count(name) > 1}:
+        raise LabRefused(
+            f"Two schemas have a table {', '.join(sorted(twice))}, and a run has room for one of each name."
+        )
+    return found
 
 
 def _options(options: list[str] | None) -> sql.Composable:
@@ -138,10 +209,11 @@ def _options(options: list[str] | None) -> sql.Composable:
     return sql.SQL(f" WITH ({', '.join(options)})") if options else sql.SQL("")
 
 
-def moved(definition: str, home: str, name: str) -> bytes:
-    """The definition with every name of the schema `home` turned into one of `name`.
+def moved(definition: str, homes: Iterable[str], name: str) -> bytes:
+    """The definition with every name of the schemas `homes` turned into one of `name`.
 
-    >>> moved('CREATE TRIGGER t ON public.a EXECUTE FUNCTION public.f()', 'public', 'lab_1')
+    >>> moved('CREATE TRIGGER t ON public.a EXECUTE FUNCTION public.f()', ['public'], 'lab_1')
     b'CREATE TRIGGER t ON lab_1.a EXECUTE FUNCTION lab_1.f()'
     """
-    return re.sub(rf'(?<![\w."])"?{re.escape(home)}"?\.', f"{name}.", definition).encode()
+    known = "|".join(re.escape(home) for home in homes)
+    return re.sub(rf'(?<![\w."])"?({known})"?\.', f"{name}.", definition).encode()

@@ -4,19 +4,24 @@ It runs in the web server, not in the workers' sweep: the sweep decides over lif
 look at `pg_locks`, the history is needed most when no worker is left, and the queue knows nothing of the dashboard. The
 processes elect one by an advisory lock on a session of its own, which a killed one loses at once; the others ask again
 every quarter of a minute and hold no session meanwhile.
+
+The elected one also drops what crashed runs of the lab have left: nobody else looks for it before the next run.
 """
 
 import logging
 import threading
+import time
 
 import psycopg
 
+from dashboard.lab import schema
 from dashboard.locks.sampler import Sampler
 from tasks.database import connect_directly, fetch
 
 logger = logging.getLogger(__name__)
 EVERY_SECONDS = 2.0
 ASK_AGAIN_SECONDS = 15.0
+LAB_SECONDS = 10.0  # between two looks for schemas without a run
 
 ELECT = "SELECT pg_try_advisory_lock(hashtext('rowlock:sampler'), hashtext(current_schema())) AS elected"
 
@@ -47,9 +52,12 @@ class SamplingThread(threading.Thread):
         with connect_directly("rowlock:web:sampler", connect_timeout=5) as connection:
             if not fetch(connection, ELECT)[0]["elected"]:
                 return
-            sampler = Sampler(connection)
+            sampler, sweep_at = Sampler(connection), 0.0
             while not self.stopping.is_set():
                 sampler.sample()
+                if time.monotonic() >= sweep_at:
+                    schema.sweep(connection)
+                    sweep_at = time.monotonic() + LAB_SECONDS
                 self.stopping.wait(self.every_seconds)
 
     def stop(self) -> None:
