@@ -31,7 +31,7 @@ class LabForm(forms.Form):
 
     patterns = forms.MultipleChoiceField(
         label=gettext_lazy("Patterns"),
-        choices=[(name, name) for name in PATTERNS],
+        choices=lambda: [(name, name) for name in PATTERNS],  # apps register theirs when they are loaded
         widget=forms.CheckboxSelectMultiple,
         required=False,
         help_text=gettext_lazy("None ticked: all of them."),

@@ -18,6 +18,7 @@ CREATE TABLE lab_ledger (
 );
 CREATE TABLE lab_statement (statement text NOT NULL, number int NOT NULL)
 """
+EMPTY = "TRUNCATE lab_ledger, lab_statement"
 KEEP = "INSERT INTO lab_statement SELECT * FROM unnest(%(statements)s::text[], %(numbers)s::int[])"
 BEGIN = """
 INSERT INTO lab_ledger (kind, worker, item, ended, wait_ms, lost_races, retries, queries)

@@ -9,7 +9,6 @@ from psycopg.rows import dict_row
 
 from dashboard.lab.patterns.pattern import Pattern
 from dashboard.lab.plan import Plan
-from dashboard.lab.subjects import SUBJECTS
 
 EFFECTS = "SELECT worker, item, began, wait_ms FROM lab_ledger WHERE kind = 'effect' ORDER BY began, id"
 REMOTE = "SELECT count(*) - count(DISTINCT item) AS repeated FROM lab_ledger WHERE kind = 'remote'"
@@ -43,6 +42,7 @@ class Result:
         blocked_samples: sessions of the run that waited for a lock, summed over all looks.
         stopped: why the run was ended, empty when it came to its own end.
         share: effects by worker.
+        guarded: the same numbers of the same load with the guard that the pattern lacks, where it has such a part.
     """
 
     pattern: str
@@ -66,6 +66,7 @@ class Result:
     blocked_samples: int
     stopped: str = ""
     share: dict[int, int] = field(default_factory=dict)
+    guarded: dict[str, Any] | None = None
 
     @property
     def is_clean(self) -> bool:
@@ -81,7 +82,7 @@ def measure(
     connection: psycopg.Connection, plan: Plan, pattern: Pattern, *, kills: int, blocked_samples: int, stopped: str
 ) -> Result:
     """Read the ledger and the rows of a run that is over; `connection` sees its schema alone."""
-    cursor, subject = connection.cursor(row_factory=dict_row), SUBJECTS[pattern.subject]
+    cursor, subject = connection.cursor(row_factory=dict_row), pattern.rows
 
     def one(statement: str) -> Any:
         return next(iter(cursor.execute(statement).fetchone().values()))  # type: ignore[union-attr]

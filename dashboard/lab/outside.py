@@ -6,7 +6,8 @@ import time
 from django.db import connection, transaction
 
 from dashboard.lab.bench import Bench
-from dashboard.lab.subjects import SUBJECTS
+from dashboard.lab.patterns.registered import item_of
+from dashboard.lab.subjects import Subject
 from tasks.database import fetch
 
 HOLD_SECONDS = 0.01
@@ -14,12 +15,12 @@ PAUSE_SECONDS = 0.02
 IS_OVER = "SELECT EXISTS (SELECT FROM lab_ledger WHERE kind = 'over') AS over"
 
 
-def touch_until_told(bench: Bench, subject: str) -> None:
+def touch_until_told(bench: Bench, rows: Subject) -> None:
     """Lock one row after the other, change it, hold it a moment; until the run is over."""
     chance = random.Random(f"{bench.plan.seed}/{bench.number}")  # noqa: S311  # nosec B311  pauses, no secret
     while not fetch(connection, IS_OVER)[0]["over"]:
         with transaction.atomic():
-            [row] = fetch(connection, SUBJECTS[subject].touch)
+            [row] = fetch(connection, rows.touch)
             time.sleep(HOLD_SECONDS * chance.random())
-        bench.ledger.note("touch", row["id"])
+        bench.ledger.note("touch", item_of(row["id"]))
         time.sleep(PAUSE_SECONDS * chance.random())

@@ -64,5 +64,6 @@ class Plan:
         True
         """
         chance = random.Random(self.seed)  # noqa: S311  # nosec B311  the same seed, the same plan
-        moments = sorted(int(self.items * chance.uniform(0.05, 0.7)) for _ in range(self.kill))
+        # Not before the first effect has begun: nobody would be in the middle of anything.
+        moments = sorted(max(1, int(self.items * chance.uniform(0.05, 0.7))) for _ in range(self.kill))
         return [(moment, chance.randrange(self.workers)) for moment in moments]

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import django
 import psycopg
 
+MOST_SAID = 300  # characters
 CALM = "-c synchronous_commit=off"  # of the ledger, which is to measure and not to slow down
 
 
@@ -21,8 +23,13 @@ def main() -> None:
     job = json.loads(sys.stdin.readline())
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "dashboard.settings")
     django.setup()
-    with connected(job) as ledger_connection:
-        begin(job, ledger_connection)
+    try:
+        with connected(job) as ledger_connection:
+            begin(job, ledger_connection)
+    except Exception as error:  # noqa: BLE001  the runner tells people its kind and words, the log the whole of it
+        traceback.print_exc()
+        sys.stdout.write(f"{type(error).__name__}: {' '.join(str(error).split())[:MOST_SAID]}\n")
+        sys.exit(1)
 
 
 def begin(job: dict[str, Any], ledger_connection: psycopg.Connection) -> None:
@@ -50,7 +57,9 @@ def begin(job: dict[str, Any], ledger_connection: psycopg.Connection) -> None:
         if job["role"] == "outside":
             from dashboard.lab.outside import touch_until_told
 
-            touch_until_told(bench, pattern.subject)
+            touch_until_told(bench, pattern.rows)
+        elif job["role"] == "sample":
+            pattern.make_rows(plan.items)
         else:
             pattern.run(bench)
         bench.ledger.note("end")
@@ -65,10 +74,10 @@ def connected(job: dict[str, Any]) -> Iterator[psycopg.Connection]:
 
     wrapper = connections["default"]
     options = {**wrapper.settings_dict["OPTIONS"], "application_name": f"rowlock:lab:{job['schema']}"}
-    options["options"] = f"-c search_path={job['schema']} -c statement_timeout={job['seconds']}s -c lock_timeout=0"
+    options["options"] = f"-c search_path={job['schema']} {job['limits']}"
     wrapper.settings_dict.update(job["database"])
     wrapper.settings_dict["OPTIONS"] = options
-    settings.EMAIL_BACKEND = "dashboard.lab.mail.LedgerBackend"
+    settings.EMAIL_BACKEND = "dashboard.lab.mail.LedgerBackend"  # no e-mail leaves the lab
     params = {key: value for key, value in wrapper.get_connection_params().items() if key in CONNECTING}
     params["options"] = f"{params['options']} {CALM}"
     with psycopg.connect(**params, autocommit=True) as connection:

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from signal import SIGKILL
 from typing import NamedTuple
@@ -16,13 +16,13 @@ import psycopg
 from django.conf import settings
 from django.db import connections
 
-from dashboard.lab import ledger, naive_lock, schema, spans
+from dashboard.lab import ledger, limits, naive_lock, schema, spans
 from dashboard.lab.measure import Result, measure
-from dashboard.lab.patterns import PATTERNS
+from dashboard.lab.patterns import PATTERNS, registered
+from dashboard.lab.patterns.pattern import Pattern
 from dashboard.lab.plan import Plan
 from dashboard.lab.schema import LabRefused
 from dashboard.lab.spans import Span
-from dashboard.lab.subjects import SUBJECTS
 from dashboard.lab.waits import Wait, WaitSampler
 from dashboard.processes import bound
 from tasks.database import connect_directly
@@ -50,6 +50,7 @@ WITH cut AS (
 INSERT INTO lab_ledger (kind, worker, ended) VALUES ('kill', %(worker)s::int, clock_timestamp())
 """
 STATEMENTS = "SELECT statement, sum(number)::int FROM lab_statement GROUP BY statement ORDER BY 2 DESC, 1"
+SEEN_AS_BEFORE = "RESET search_path"
 SEEN_ALONE = "SELECT set_config('search_path', %(schema)s::text, false)"
 
 # Called with the number of effects so far; False ends the run.
@@ -84,7 +85,8 @@ def run_whole(plan: Plan, *, progress: Progress = go_on, begun: Callable[[str], 
 
     Raises LabRefused when it cannot be run here.
     """
-    if plan.pattern not in PATTERNS:
+    pattern = PATTERNS.get(plan.pattern)
+    if pattern is None:
         raise LabRefused(f"There is no pattern {plan.pattern!r}: choose one of {', '.join(PATTERNS)}.")
     with connect_directly("rowlock:lab:runner") as control:
         control.execute("SET statement_timeout = '60s'")
@@ -93,11 +95,33 @@ def run_whole(plan: Plan, *, progress: Progress = go_on, begun: Callable[[str], 
             raise LabRefused("Another run of the lab is at work on this database: wait until it has ended.")
         try:
             schema.sweep(control)
-            with schema.schema(control, schema.new_name()) as name:
-                begun(name)
-                return Run(plan, name, control).go(progress)
+            limits.refuse_when_crowded(control, plan)
+            return _both_parts(plan, pattern, control, progress, begun)
         finally:
             control.execute(LET_NEXT)  # the server may notice the end of a session a moment later than the next run
+
+
+def _both_parts(
+    plan: Plan, pattern: Pattern, control: psycopg.Connection, progress: Progress, begun: Callable[[str], object]
+) -> Outcome:
+    """The run; of a pattern that lacks a guard which its schema could have, the same again with the guard beside it.
+
+    The verdict is that of the first part: the second only adds its numbers.
+    """
+    outcome = _part(plan, pattern, control, progress, begun)
+    if not pattern.guard_off or outcome.result.stopped:
+        return outcome
+    guarded = _part(plan, replace(pattern, guard_off=""), control, lambda _: progress(plan.items), begun)
+    return outcome._replace(result=replace(outcome.result, guarded=guarded.result.as_dict()))
+
+
+def _part(
+    plan: Plan, pattern: Pattern, control: psycopg.Connection, progress: Progress, begun: Callable[[str], object]
+) -> Outcome:
+    control.execute(SEEN_AS_BEFORE)
+    with schema.schema(control, schema.new_name(), also=pattern.models) as name:
+        begun(name)
+        return Run(plan, name, control, pattern).go(progress)
 
 
 @dataclass
@@ -107,18 +131,20 @@ class Run:
     plan: Plan
     schema: str
     control: psycopg.Connection
+    pattern: Pattern
     crew: dict[int, "subprocess.Popen[str]"] = field(default_factory=dict)
+    started: list["subprocess.Popen[str]"] = field(default_factory=list)
     kills: int = 0
     blocked_samples: int = 0
 
     def go(self, progress: Progress) -> Outcome:
         """Fill, start, watch, measure."""
-        pattern, subject = PATTERNS[self.plan.pattern], SUBJECTS[PATTERNS[self.plan.pattern].subject]
+        pattern = self.pattern
         self.control.execute(SEEN_ALONE, {"schema": self.schema})
-        for statement in (ledger.CREATE, naive_lock.CREATE, pattern.prepare):
+        for statement in (ledger.CREATE, naive_lock.CREATE, pattern.guard_off):
             if statement:
                 self.control.execute(statement)
-        self.control.execute(subject.fill, {"items": self.plan.items})
+        self._fill()
         self.control.execute("ANALYZE")
         self.waits = WaitSampler(self.control, f"rowlock:lab:{self.schema}")
         with self._crew() as outsiders:
@@ -126,11 +152,36 @@ class Run:
             self.control.execute(OVER)
             for outsider in outsiders:
                 outsider.wait(timeout=START_SECONDS)
+        if pattern.registered:
+            registered.note_left(self.control, pattern.registered)
         result = measure(
             self.control, self.plan, pattern, kills=self.kills, blocked_samples=self.blocked_samples, stopped=stopped
         )
         picture = spans.read(self.control, has_attempts=pattern.subject == "accounts")
         return Outcome(result, picture, self.control.execute(STATEMENTS).fetchall(), self.waits.kept())
+
+    def _fill(self) -> None:
+        """Make the rows; those of a registered pattern in a process that sees this schema alone, as its workers do."""
+        if self.pattern.registered is None:
+            self.control.execute(self.pattern.rows.fill, {"items": self.plan.items})
+            return
+        process = self._start(-1, "sample")
+        try:
+            self._wait_at_the_line(process)
+            tell(process, "go")
+            problem = process.communicate(timeout=self.plan.seconds)[0].strip()
+        except subprocess.TimeoutExpired:
+            problem = f"it took longer than {self.plan.seconds} s"
+        finally:
+            process.kill()
+            process.communicate()
+        number = len(registered.keys_left(self.control, self.pattern.registered))
+        if process.returncode or number != self.plan.items:
+            raise LabRefused(
+                f"The sample of {self.pattern.name} was to make {self.plan.items} rows that meet its criteria, and "
+                f"there are {number}. {problem}".strip()
+            )
+        self.control.execute(ledger.EMPTY)  # the run begins after its rows
 
     @contextmanager
     def _crew(self) -> Iterator[list["subprocess.Popen[str]"]]:
@@ -161,7 +212,7 @@ class Run:
             "schema": self.schema,
             "number": number,
             "role": role,
-            "seconds": self.plan.seconds,
+            "limits": limits.session_options(self.plan, self.control.info.server_version, start_seconds=START_SECONDS),
         }
         tell(process, json.dumps({**job, "plan": self.plan.as_dict()}))
         return process
@@ -170,8 +221,9 @@ class Run:
         timer = threading.Timer(START_SECONDS, process.kill)
         timer.start()
         try:
-            if process.stdout is None or process.stdout.readline() != "ready\n":
-                raise LabRefused("A process of the lab did not start; what it said stands above.")
+            said = process.stdout.readline() if process.stdout else ""
+            if said != "ready\n":
+                raise LabRefused(f"A process of the lab did not start; its log says more. {said}".strip())
         finally:
             timer.cancel()
 
@@ -193,8 +245,15 @@ class Run:
             if time.monotonic() > at + patience:
                 return f"nothing moved for {patience:.0f} s"
             time.sleep(LOOK_SECONDS)
-        broken = [number for number, worker in self.crew.items() if worker.returncode]
-        return f"worker {', '.join(map(str, broken))} ended with an error" if broken else ""
+        return self._told_broken()
+
+    def _told_broken(self) -> str:
+        """Which workers ended with an error, and what the first of them said last."""
+        broken = {number: worker for number, worker in self.crew.items() if worker.returncode}
+        if not broken:
+            return ""
+        said = next(iter(broken.values())).communicate()[0].strip()
+        return f"worker {', '.join(map(str, broken))} ended with an error{': ' if said else ''}{said}"
 
     def _look(self) -> tuple[int, int, int]:
         """How many effects, starts and lines there are; and one sample of who waits."""

@@ -1,7 +1,7 @@
 """Locking primitives that work on any model, without our worker and our tables."""
 
 from tasks.locking.batched import locked_batches
-from tasks.locking.double_checked import double_checked
+from tasks.locking.double_checked import around_each_row, double_checked
 from tasks.locking.idempotent import update_each
 from tasks.locking.lock import lock
 from tasks.locking.optimistic import VersionedModel, update_if_unchanged
@@ -12,6 +12,7 @@ __all__ = [
     "Report",
     "VersionTrigger",
     "VersionedModel",
+    "around_each_row",
     "double_checked",
     "lock",
     "locked_batches",

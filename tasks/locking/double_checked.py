@@ -9,6 +9,8 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
@@ -28,7 +30,20 @@ LOST_IN_A_ROW = 3
 PAUSE_SECONDS = (0.05, 1.0)  # between two rounds: the first pause, and the longest
 UNTIL_EMPTY = 20  # rounds, some 15 s of pauses
 
+Around = Callable[[Any], AbstractContextManager[object]]
+_around: ContextVar[Around] = ContextVar("around each row", default=nullcontext)
+
 LIMIT_WAIT = "SELECT set_config('lock_timeout', %(limit)s, true)"
+
+
+@contextmanager
+def around_each_row(around: Around) -> Iterator[None]:
+    """Within the block every body that `each` calls stands inside `around(row)`; for whoever measures from outside."""
+    token = _around.set(around)
+    try:
+        yield
+    finally:
+        _around.reset(token)
 
 
 def double_checked(queryset: "models.QuerySet[M]") -> "DoubleChecked[M]":
@@ -199,7 +214,8 @@ class _Run(Generic[M]):
             with transaction.atomic(using=self.using, durable=True):
                 row = self._lock(key)
                 if row is not None:
-                    self.body(row)
+                    with _around.get()(row):
+                        self.body(row)
         except Exception as error:
             if row is None and not is_lock_not_available(error):
                 raise

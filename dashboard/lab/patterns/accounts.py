@@ -20,8 +20,7 @@ def account_unsafe(bench: Bench) -> None:
     """Read, decide, and save what was decided, whatever others wrote meanwhile."""
     for number, account_id in _operations(bench):
         account = Account.objects.get(pk=account_id)
-        with bench.ledger.effect(number, "attempt"):
-            time.sleep(bench.plan.work_ms / 1000)
+        _work(bench, number)
         Account.objects.filter(pk=account_id).update(balance=account.balance + ONE)
         Entry.objects.create(account_id=account_id, amount=ONE, kind=Entry.Kind.DEPOSIT)
         bench.ledger.note("effect", number)
@@ -46,11 +45,7 @@ def _deposit(bench: Bench, number: int, account_id: int, strategy: accounts.Stra
     """One operation with the plan's work between its reading and its writing; False when it gave up."""
 
     def work(read: list[Account]) -> None:
-        with bench.ledger.effect(number, "attempt"):
-            time.sleep(bench.plan.work_ms / 1000)
-        if bench.plan.remote_ms:
-            with bench.ledger.effect(number, "remote"):
-                time.sleep(bench.plan.remote_ms / 1000)
+        _work(bench, number)
 
     try:
         change = accounts.deposit(account_id, ONE, strategy=strategy, check=work)
@@ -58,6 +53,15 @@ def _deposit(bench: Bench, number: int, account_id: int, strategy: accounts.Stra
         return False
     bench.ledger.retries += change.retries
     return True
+
+
+def _work(bench: Bench, number: int) -> None:
+    """What happens between reading and writing: the work, and the slow call, which no rollback takes back."""
+    with bench.ledger.effect(number, "attempt"):
+        time.sleep(bench.plan.work_ms / 1000)
+    if bench.plan.remote_ms:
+        with bench.ledger.effect(number, "remote"):
+            time.sleep(bench.plan.remote_ms / 1000)
 
 
 def _operations(bench: Bench) -> Iterator[tuple[int, int]]:

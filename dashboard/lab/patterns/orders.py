@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from itertools import count
 
-from django.conf import settings
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from dashboard.lab import naive_lock
@@ -15,8 +15,10 @@ from dashboard.lab.bench import Bench
 from dashboard.lab.patterns.pattern import Pattern
 from orders.models import Order
 from orders.shipping import Run, ship
+from tasks import conf
 from tasks.exceptions import LockHeld
 from tasks.locking import lock, locked_batches, update_each
+from tasks.locking.leases.backends import CACHE, LEASE, REDIS, problem_of
 from tasks.locking.report import Report
 
 LOCK_SECONDS = 30
@@ -72,8 +74,25 @@ def idempotent_update(bench: Bench) -> None:
 
 
 def cache_lock(bench: Bench) -> None:
-    backend = "redis" if settings.ROWLOCK.get("REDIS_URL") else None
+    backend = REDIS if conf.get("REDIS_URL") else LEASE
     _under_locks(bench, lambda name: lock(name, ttl=LOCK_SECONDS, backend=backend))
+
+
+def cache_lock_runs_on() -> str:
+    """Redis where there is one, else a table; and why it is not Django's cache."""
+    if conf.get("REDIS_URL"):
+        return gettext("Redis (REDIS_URL), which all processes on all machines share.")
+    table = gettext("A table of leases in PostgreSQL, which all processes share; REDIS_URL is not set.")
+    return f"{table} {problem_of(f'{CACHE}default') or ''}".strip()
+
+
+def naive_runs_on() -> str:
+    """What stands for the article's cache, and what the cache is that would be used here."""
+    table = gettext(
+        "A table of the run's own in the place of a cache: all processes share it, so what breaks here is the form of "
+        "the lock, and breaks in any cache."
+    )
+    return f"{table} {problem_of(f'{CACHE}default') or ''}".strip()
 
 
 def advisory_lock(bench: Bench) -> None:
@@ -122,6 +141,7 @@ PATTERNS = (
     Pattern(
         name="double_checked",
         run=double_checked,
+        stands_for="shipped_emails",
         subject="orders",
         is_safe=True,
         promise=_("Each order is handled by one process at a time; orders that others hold are passed by."),
@@ -159,6 +179,7 @@ PATTERNS = (
     Pattern(
         name="cache_lock",
         run=cache_lock,
+        runs_on=cache_lock_runs_on,
         subject="orders",
         is_safe=True,
         promise=_("One process at a time under each name, across machines; it is free again when its holder is dead."),
@@ -168,6 +189,7 @@ PATTERNS = (
     Pattern(
         name="cache_lock_naive",
         run=cache_lock_naive,
+        runs_on=naive_runs_on,
         subject="orders",
         is_safe=False,
         promise=_("One process at a time, as long as nobody dies and nobody is slow."),

@@ -1,11 +1,15 @@
 """One pattern: what it runs, what it works on, and what it promises."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from django.db import models
 from django.utils.functional import Promise
 
 from dashboard.lab.bench import Bench
+from dashboard.lab.subjects import SUBJECTS, Subject
+from tasks import patterns as registry
 
 SOURCES = {
     "orders": "L. Plant, double-checked locking over rows in Django",
@@ -15,30 +19,64 @@ SOURCES = {
 }
 
 
+def nothing_to_say() -> str:
+    """Of most patterns: they run on this database and nothing else."""
+    return ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Pattern:
     """One entry of the lab.
 
     Args:
         run: works until nothing is left that this worker could do.
-        subject: the rows that it works on, a key of `dashboard.lab.subjects.SUBJECTS`.
+        subject: the rows that it works on, a key of `dashboard.lab.subjects.SUBJECTS`, or whatever `own_rows` are.
         is_safe: whether two workers are kept from doing one item, and whether nobody's write is lost.
         promise, weakness, use: for people who choose a pattern.
         repeats: how many effects one kill may repeat: those of a batch are told to be done together.
-        prepare: what it changes in its schema before the workers start, as SQL.
+        guard: what its schema is to lack; then a run has a second part with it, whose numbers stand beside.
+        guard_off: takes the guard out of the schema, as SQL.
+        runs_on: tells what keeps its locks, and who shares that.
+        stands_for: the registered pattern whose code it runs, which needs no entry of its own.
+        registered, own_rows: of an entry that an app has registered.
     """
 
     name: str
     run: Callable[[Bench], None]
     subject: str
     is_safe: bool
-    promise: Promise
+    promise: Promise | str
     weakness: Promise
     use: Promise
     repeats: int = 1
-    prepare: str = ""
+    guard: Promise | str = ""
+    guard_off: str = ""
+    runs_on: Callable[[], str] = nothing_to_say
+    stands_for: str = ""
+    registered: registry.Pattern | None = None
+    own_rows: Subject | None = None
 
     @property
     def source(self) -> str:
         """Where the pattern comes from."""
+        if self.registered:
+            return f"registered by the app {self.registered.model._meta.app_label}"
         return SOURCES["locks" if self.name.startswith(("cache_lock", "advisory_lock")) else self.subject]
+
+    @property
+    def rows(self) -> Subject:
+        """How its rows are made, and what must be true of them at the end."""
+        return self.own_rows or SUBJECTS[self.subject]
+
+    def make_rows(self, number: int) -> None:
+        """Of a registered pattern: call its sample, in a process that sees the run's schema alone."""
+        if self.registered and self.registered.sample:
+            self.registered.sample(number)
+
+    @property
+    def models(self) -> Sequence[type[models.Model]]:
+        """What a run needs the tables of beside those of Rowlock: the whole app of a registered pattern's model."""
+        if not self.registered:
+            return ()
+        app: Any = self.registered.model._meta.app_config
+        return tuple(model for model in app.get_models(include_auto_created=True) if not model._meta.proxy)

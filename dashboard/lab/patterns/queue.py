@@ -34,10 +34,11 @@ UPDATE tasks_task SET status = 'COMPLETED', attempt = attempt + 1, finished_at =
 """
 
 # As the article prints it: the version is compared and set to the value that it has, which changes nothing. With our
-# trigger the second writer would find another version, so this pattern's schema has none.
+# trigger the second writer finds another version; in the part of a run that is judged there is none. A task that the
+# first has completed by then is claimed as well, so its end is taken back.
 SWAP_AS_PRINTED = """
 UPDATE tasks_task SET status = 'PROCESSING', attempt = 1, version = %(version)s::int,
-    claimed_by = %(worker_id)s::text, started_at = statement_timestamp()
+    claimed_by = %(worker_id)s::text, started_at = statement_timestamp(), finished_at = NULL
 WHERE id = %(id)s::bigint AND version = %(version)s::int
 RETURNING id
 """
@@ -180,8 +181,9 @@ PATTERNS = (
         subject="tasks",
         is_safe=False,
         promise=_("None: the version is set to the value that it has."),
-        weakness=_("Two workers claim one row. With our version trigger only one of them would."),
+        weakness=_("Two workers claim one row. With our version trigger only one of them does: see the second part."),
         use=_("Never. It is here because it is in print."),
-        prepare=WITHOUT_TRIGGERS,
+        guard=_("the version trigger"),
+        guard_off=WITHOUT_TRIGGERS,
     ),
 )

@@ -1,6 +1,7 @@
 """`run_pattern`: one run of the lab, or all patterns under the same load."""
 
 from argparse import ArgumentTypeError
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -73,14 +74,13 @@ class Command(OperatorCommand):
         with self.signals.finishing_item():
             results = [self._one(plan, options) for plan in plans if not self.signals.received]
         if len(plans) == 1:
-            return Report(data=results[0].as_dict(), text=comparison.table(results))
+            return Report(data=results[0].as_dict() | runs_on(names), text=told_of(results))
         varied, told = [], comparison.conclusion(results)
         if options["sweep"]:
             varied, told = [f"{name}={getattr(plan, name)}" for plan in plans[: len(results)]], []
         runs = [plan.as_dict() | result.as_dict() for plan, result in zip(plans, results, strict=False)]
-        return Report(
-            data={"runs": runs, "conclusion": told}, text="\n".join([comparison.table(results, varied), "", *told])
-        )
+        text = "\n".join([told_of(results, varied), "", *told])
+        return Report(data={"runs": runs, "conclusion": told} | runs_on(names), text=text)
 
     def _names(self, options: Options) -> list[str]:
         if options["all"] == bool(options["pattern"]):
@@ -103,6 +103,31 @@ class Command(OperatorCommand):
             return runner.run(plan, progress=progress)
         finally:
             line.close()
+
+
+def told_of(results: Sequence[Result], varied: Sequence[str] = ()) -> str:
+    """The table; under a run without its guard, the one with it; and what keeps the locks of those that say so."""
+    lines: list[tuple[Result, str]] = []
+    for result, what in zip(results, varied or [""] * len(results), strict=True):
+        lines.append((result, what))
+        if result.guarded:
+            guard = str(PATTERNS[result.pattern].guard)
+            lines.append((Result(**known(result.guarded)), f"{what} with {guard}".strip()))
+    table = comparison.table([result for result, _ in lines], [what for _, what in lines])
+    kept = runs_on(result.pattern for result in results).get("runs_on", {})
+    return "\n".join([table, *(f"{name} runs on: {text}" for name, text in kept.items())])
+
+
+def known(values: dict[str, Any]) -> dict[str, Any]:
+    """What a Result is made of."""
+    return {name: value for name, value in values.items() if name in Result.__dataclass_fields__}
+
+
+def runs_on(names: Iterable[str]) -> dict[str, dict[str, str]]:
+    """What keeps the locks of these patterns, of those that depend on it; empty when none does."""
+    told = {name: PATTERNS[name].runs_on() for name in names}
+    told = {name: text for name, text in told.items() if text}
+    return {"runs_on": told} if told else {}
 
 
 def refuse_unless_allowed() -> None:

@@ -20,6 +20,10 @@ def test_the_seed_decides_the_kills():
     assert plans[0] == sorted(plans[0], key=lambda kill: kill[0])
 
 
+def test_nobody_is_killed_before_the_first_effect():
+    assert {moment for seed in range(20) for moment, _ in Plan("unsafe", items=3, kill=2, seed=seed).kills()} == {1, 2}
+
+
 def test_a_plan_survives_the_pipe():
     plan = Plan("unsafe", workers=7, remote_ms=3)
     assert Plan.from_dict(plan.as_dict()) == plan

@@ -1,0 +1,100 @@
+"""Patterns that apps have registered for models of their own: the very run of their button and command."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from hashlib import blake2b
+from typing import Any
+
+import psycopg
+from django.db import connection, models
+from django.utils.translation import gettext_lazy as _
+
+from dashboard.lab.bench import Bench
+from dashboard.lab.patterns.pattern import Pattern
+from dashboard.lab.subjects import Subject
+from tasks import patterns as registry
+from tasks.locking import Report, around_each_row
+
+# Somebody else's look at a row: it is locked, and nothing of it changes.
+TOUCH = """
+UPDATE {table} SET {column} = {column}
+WHERE {key} = (SELECT {key} FROM {table} ORDER BY random() LIMIT 1 FOR NO KEY UPDATE) RETURNING {key} AS id
+"""
+# What still meets the criteria at the end is not done, whatever was said.
+NOTE_LEFT = "INSERT INTO lab_ledger (kind, worker, item) SELECT 'left', -1, unnest(%(items)s::bigint[])"
+DONE = """
+SELECT item AS id FROM lab_ledger WHERE kind = 'effect' EXCEPT SELECT item FROM lab_ledger WHERE kind = 'left'
+"""
+NOT_KNOWN = "SELECT 0"
+
+
+class BodyFailed(Exception):
+    """The registered code raised for some rows; the message is that of the first."""
+
+
+def entry(pattern: registry.Pattern) -> Pattern:
+    """The lab's entry of a registered pattern."""
+    return Pattern(
+        name=pattern.name,
+        run=partial(run_registered, pattern),
+        subject=pattern.model._meta.label,
+        is_safe=True,
+        promise=pattern.description
+        or _("Each row is handled by one process at a time; rows that others hold are passed by."),
+        weakness=_("One transaction for each row; a crash between the work and the commit does it again."),
+        use=_("Rows of your own that meet criteria, handled by a button, a command or cron."),
+        registered=pattern,
+        own_rows=Subject(fill="", touch=touch_of(pattern.model), done=DONE, told=NOT_KNOWN, kept=NOT_KNOWN),
+    )
+
+
+def run_registered(pattern: registry.Pattern, bench: Bench) -> None:
+    """Until no row meets the criteria; around the body of each row stands an effect in the ledger."""
+
+    def note_races(report: Report) -> None:
+        bench.ledger.lost_races = report.lost_races
+
+    @contextmanager
+    def noted(row: models.Model) -> Iterator[None]:
+        bench.work(item_of(row.pk))
+        yield
+
+    chosen = {choice.name: choice.default for choice in pattern.choices}
+    with around_each_row(noted):
+        report = pattern.run(
+            on_locked="skip", limit=None, until_empty=True, dry_run=False, progress=note_races, **chosen
+        )
+    if report.failure:
+        raise BodyFailed(next(iter(report.problems), report.failure))
+
+
+def keys_left(control: psycopg.Connection, pattern: registry.Pattern) -> list[Any]:
+    """The primary keys of the rows that meet the criteria, in whatever schema the session sees."""
+    statement, params = pattern.queryset.order_by().values_list("pk").query.sql_with_params()
+    return [key for (key,) in psycopg.ClientCursor(control).execute(statement, params)]
+
+
+def note_left(control: psycopg.Connection, pattern: registry.Pattern) -> None:
+    """Write into the ledger which rows are not done."""
+    control.execute(NOTE_LEFT, {"items": [item_of(key) for key in keys_left(control, pattern)]})
+
+
+def touch_of(model: type[models.Model]) -> str:
+    """What an outside locker does to one row of the model."""
+    meta, quote = model._meta, connection.ops.quote_name
+    key = str(meta.pk.column)
+    plain = [field.column for field in meta.local_concrete_fields if not (field.primary_key or field.generated)]
+    column = str(next(iter(plain), key))
+    return TOUCH.format(table=quote(meta.db_table), key=quote(key), column=quote(column))
+
+
+def item_of(key: Any) -> int:
+    """The number under which the ledger keeps a row: its key where that is one.
+
+    >>> item_of(7), item_of("a") == item_of("a"), item_of("a") == item_of("b")
+    (7, True, False)
+    """
+    if isinstance(key, int):
+        return key
+    return int.from_bytes(blake2b(str(key).encode(), digest_size=7).digest(), "big")
