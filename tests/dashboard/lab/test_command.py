@@ -1,10 +1,13 @@
 """`run_pattern`: its numbers as JSON, its refusals, and what it says of several runs."""
 
+import dataclasses
+
 import pytest
 
 from dashboard.lab import comparison
 from dashboard.lab.measure import Result
-from dashboard.lab.patterns import PATTERNS
+from dashboard.lab.patterns import BUILT_IN, PATTERNS
+from dashboard.management.commands.run_pattern import told_of
 from tests import commands
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -32,20 +35,43 @@ def result(pattern: str, **numbers: object) -> Result:
 
 
 def test_every_pattern_of_the_contract_is_there():
-    assert set(PATTERNS) == CONTRACT
+    assert CONTRACT == {pattern.name for pattern in BUILT_IN} <= set(PATTERNS)
 
 
-def test_one_run_gives_its_numbers():
-    outcome = commands.run("run_pattern", "skip_locked_claim", "--workers", 2, "--items", 8, "--work-ms", 0, "--json")
+def test_one_run_gives_its_numbers_and_what_keeps_its_locks():
+    outcome = commands.run("run_pattern", "cache_lock", "--workers", 1, "--items", 4, "--work-ms", 0, "--json")
     assert outcome.status == 0, outcome.stderr
     assert outcome.data.keys() >= KEYS
-    assert (outcome.data["pattern"], outcome.data["items"], outcome.data["processed"]) == ("skip_locked_claim", 8, 8)
+    assert (outcome.data["pattern"], outcome.data["items"], outcome.data["processed"]) == ("cache_lock", 4, 4)
+    assert "in PostgreSQL, which all processes share" in outcome.data["runs_on"]["cache_lock"]
 
 
 def test_a_sweep_varies_one_number():
-    argv = ["account_pessimistic", "--sweep", "workers=1,2", "--items", 4, "--work-ms", 0, "--json"]
-    runs = commands.run("run_pattern", *argv).data["runs"]
-    assert [(run["workers"], run["processed"]) for run in runs] == [(1, 4), (2, 4)]
+    argv = ["account_pessimistic", "--sweep", "items=4,5", "--workers", 1, "--work-ms", 0, "--json"]
+    data = commands.run("run_pattern", *argv).data
+    assert [(run["items"], run["processed"]) for run in data["runs"]] == [(4, 4), (5, 5)]
+    assert "runs_on" not in data
+
+
+def test_what_lacks_a_guard_stands_above_the_same_with_it():
+    guarded = dataclasses.asdict(result("optimistic_claim_as_printed", lost_races=13)) | {"is_clean": True}
+    lacking = result("optimistic_claim_as_printed", duplicates=15, guarded=guarded)
+    heading, first, second = told_of([lacking]).splitlines()
+    assert heading.startswith("PATTERN")
+    assert first.split()[:3] == ["optimistic_claim_as_printed", "100", "15"]
+    assert first.endswith("UNSAFE")
+    assert second.startswith("optimistic_claim_as_printed with the version trigger")
+    assert second.split()[5:7] == ["100", "0"]
+    assert "UNSAFE" not in second
+
+
+def test_a_lock_without_redis_is_told_from_one_with_it(monkeypatch):
+    told = told_of([result("cache_lock"), result("cache_lock_naive"), result("unsafe")])
+    assert "cache_lock runs on: A table of leases in PostgreSQL" in told
+    assert "LocMemCache) cannot keep a lock: it is kept in one process" in told
+    assert "cache_lock_naive runs on: A table of the run's own" in told
+    monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:6379/0")
+    assert "cache_lock runs on: Redis (REDIS_URL)" in told_of([result("cache_lock")])
 
 
 @pytest.mark.parametrize(
