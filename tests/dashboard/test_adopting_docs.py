@@ -47,6 +47,7 @@ SELECT (SELECT count(*) FROM django_migrations WHERE app IN ('tasks', 'orders', 
 def statements(name: str, database: str = "shop") -> str:
     """One block of the page, for roles and a database that no other test has."""
     text = SQL[name].replace("IN DATABASE shop", f"IN DATABASE {database}")
+    text = text.replace("ON DATABASE shop", f"ON DATABASE {database}")
     text = re.sub(r"(ROLE|AUTHORIZATION|OWNED BY|TO) rowlock\b", rf"\1 {ROLES['rowlock']}", text)
     return re.sub(r"TO shop\b", f"TO {ROLES['shop']}", text)
 
@@ -100,6 +101,7 @@ def manage(url: str, *arguments: str, apps: Path) -> str:
         "DATABASE_URL": url,
         "DJANGO_SETTINGS_MODULE": "tests.settings",
         "ROWLOCK_APPS": "handlers,parcels",
+        "ROWLOCK_LAB": "1",
         "PYTHONPATH": str(apps),
     }
     argv = [sys.executable, "manage.py", *arguments]
@@ -124,6 +126,10 @@ def test_a_sidecar_from_its_role_to_its_end(shop, handlers):
     report = json.loads(manage(sidecar, "notify_parcels", "--json", apps=handlers))
     assert report["done"] == 1
     assert shop.value("SELECT is_notified FROM parcels")
+    shop.connection.execute(statements("what the lab needs", "shop_of_docs"))
+    argv = ["run_pattern", "notify_parcels", "--workers", "1", "--items", "5", "--work-ms", "0", "--json"]
+    assert json.loads(manage(sidecar, *argv, apps=handlers))["is_clean"]
+    assert shop.value("SELECT count(*) FROM parcels") == 1
     manage(sidecar, "migrate", "--check", "-v0", apps=handlers)
 
     shop.connection.execute(statements("uninstall a sidecar"))

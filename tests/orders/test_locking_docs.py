@@ -70,15 +70,16 @@ class TestTutorial:
             "DATABASE_URL": database.url,
             "DJANGO_SETTINGS_MODULE": "tests.settings",
             "ROWLOCK_APPS": "parcels",
+            "ROWLOCK_LAB": "1",
             "PYTHONPATH": str(app),
         }
         return subprocess.check_output([sys.executable, "manage.py", *argv], cwd=ROOT, env=environment, text=True)
 
-    def test_it_is_fifteen_lines(self):
+    def test_it_is_twenty_lines(self):
         lines = [line for name in TUTORIAL for line in BLOCKS[name].splitlines() if line.strip()]
-        assert len(lines) == 15
+        assert len(lines) == 20
 
-    def test_it_gives_a_command_and_a_button(self, app, database):
+    def test_it_gives_a_command_a_button_and_an_entry_in_the_lab(self, app, database):
         self.manage(app, database, "migrate", "--run-syncdb", "-v0")
         database.rows(
             "INSERT INTO parcels_parcel (phone, has_arrived, is_notified) "
@@ -88,6 +89,10 @@ class TestTutorial:
         assert (report["done"], report["failed"]) == (2, 0)
         assert self.manage(app, database, "shell", "-v0", "-c", PRESS).split() == ["302", "COMPLETED", "1"]
         assert database.value("SELECT count(*) FROM parcels_parcel WHERE is_notified") == 3
+        lab = ["run_pattern", "notify_parcels", "--workers", "2", "--items", "6", "--work-ms", "2", "--json"]
+        numbers = json.loads(self.manage(app, database, *lab))
+        assert (numbers["processed"], numbers["duplicates"], numbers["is_clean"]) == (6, 0, True)
+        assert database.value("SELECT count(*) FROM parcels_parcel") == 5
 
 
 PRESS = """
