@@ -5,8 +5,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from django.contrib.admin import AdminSite
-from django.http import HttpRequest
-from django.template.response import TemplateResponse
+from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, URLResolver, path, reverse
 from django.utils.functional import Promise, SimpleLazyObject
 from django.utils.translation import gettext_lazy as _
@@ -55,7 +54,9 @@ class RowlockAdminSite(AdminSite):
         pages = [module.paths(self.admin_view) for module in modules]
         return [*chain.from_iterable(pages), models, *super().get_urls()]
 
-    def index(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> TemplateResponse:
+    def index(  # type: ignore[override]  # its part, for htmx, is rendered already
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
         """The overview, in place of the stock list of models."""
         from dashboard.views import overview
 

@@ -14,7 +14,7 @@ second. Its sentences are made for each reader, in the reader's language.
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -107,6 +107,7 @@ class Look:
 
     began: float = field(default_factory=time.monotonic)
     _answers: dict[Callable[[], Any], Any] = field(default_factory=dict, repr=False)
+    _made: dict[Hashable, Any] = field(default_factory=dict, repr=False)
     _lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
     _now: datetime | None = None
     busy_seconds: float = 0.0  # spent in asking
@@ -136,6 +137,14 @@ class Look:
         if isinstance(answer, DatabaseError):
             raise answer
         return answer
+
+    def made(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What is made of the answers, once for each key; an error of it is kept for nobody."""
+        with self._lock:
+            if key not in self._made:
+                self._made[key] = make()
+            found: T = self._made[key]
+            return found
 
     def _ask(self, ask: Callable[[], T]) -> "T | DatabaseError":
         try:

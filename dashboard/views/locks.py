@@ -14,7 +14,7 @@ from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_GET, require_POST
 
-from dashboard import shared_look
+from dashboard import shared_look, shared_part
 from dashboard.locks import activity, backends, consequences
 from dashboard.locks import look as lock_look
 from dashboard.locks.behind import RUNNING
@@ -78,8 +78,9 @@ def paths(view: Callable[..., Any]) -> list[URLPattern]:
 def locks(request: HttpRequest) -> HttpResponse:
     """The page; for htmx only the part that refreshes itself."""
     require(request.user, SEE)
-    template = "dashboard/_locks.html" if request.headers.get("HX-Request") else "dashboard/locks.html"
-    return render(request, template, {**admin.site.each_context(request), **context(request)})
+    if request.headers.get("HX-Request"):
+        return shared_part.answer(request, shared_look.of(request), "dashboard/_locks.html", context)
+    return render(request, "dashboard/locks.html", {**admin.site.each_context(request), **context(request)})
 
 
 def context(request: HttpRequest) -> dict[str, object]:

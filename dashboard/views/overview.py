@@ -12,13 +12,14 @@ from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_GET, require_POST
 
-from dashboard import shared_look
+from dashboard import shared_look, shared_part
 from dashboard.attention import acknowledging, inbox
 from dashboard.attention.acknowledging import LASTS
 from dashboard.overview import charts, throughput
 from dashboard.overview import first_page as page
+from dashboard.overview.throughput import Span
 from tasks.admin.rights import missing, require, who
-from tasks.panels import Line
+from tasks.panels import Line, Look
 from tasks.verdicts.words import command
 
 ACKNOWLEDGE = "dashboard.acknowledge"
@@ -56,34 +57,46 @@ def paths(view: Callable[..., Any]) -> list[URLPattern]:
 
 
 @require_GET
-def overview(request: HttpRequest) -> TemplateResponse:
+def overview(request: HttpRequest) -> HttpResponse:
     """The page; for htmx only the part that refreshes itself."""
-    is_panel = bool(request.headers.get("HX-Request"))
-    context = {
-        "title": _("Overview"),
+    if request.headers.get("HX-Request"):
+        return shared_part.answer(request, shared_look.of(request), "dashboard/_overview.html", panel_context)
+    context = {"title": _("Overview"), **panel_context(request), **chart_context(request)}
+    return TemplateResponse(request, "dashboard/overview.html", {**admin.site.each_context(request), **context})
+
+
+def panel_context(request: HttpRequest) -> dict[str, Any]:
+    """What refreshes itself, as this person may see it."""
+    return {
         "page": page.gather(shared_look.of(request), request.user),
         "cannot_acknowledge": missing(request.user, ACKNOWLEDGE),
         "cannot_see": missing(request.user, page.SEE_TASKS),
-        **({} if is_panel else chart_context(request)),
     }
-    template = "dashboard/_overview.html" if is_panel else "dashboard/overview.html"
-    return TemplateResponse(request, template, {**admin.site.each_context(request), **context})
 
 
 @require_GET
 def chart_panel(request: HttpRequest) -> HttpResponse:
     """The charts alone, which refresh themselves more slowly."""
     require(request.user, SEE_CHARTS)
-    return render(request, "dashboard/_charts.html", chart_context(request))
+    return shared_part.answer(request, look_of(span_of(request)), "dashboard/_charts.html", chart_context)
+
+
+def span_of(request: HttpRequest) -> Span:
+    """The span that the address asks for, the last hour when it asks for none."""
+    return throughput.SPANS.get(request.GET.get("span", ""), throughput.SPANS["1h"])
+
+
+def look_of(span: Span) -> Look:
+    """The look that is good enough for so long a span."""
+    return shared_look.current(f"throughput {span.key}", span.seconds)
 
 
 def chart_context(request: HttpRequest) -> dict[str, Any]:
-    """The charts of the span that the address asks for, the last hour when it asks for none."""
-    span = throughput.SPANS.get(request.GET.get("span", ""), throughput.SPANS["1h"])
+    """The charts of the span that the address asks for."""
+    span = span_of(request)
     if not request.user.has_perm(SEE_CHARTS):
         return {"span": None}
-    look = shared_look.current(f"throughput {span.key}", span.seconds)
-    slots = page.told(look, throughput.asking(span.key))
+    slots = page.told(look_of(span), throughput.asking(span.key))
     if slots is None:
         return {"span": span, "spans": throughput.SPANS.values()}
     return {

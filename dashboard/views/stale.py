@@ -14,7 +14,7 @@ from django.utils.translation import get_language, ngettext
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_GET, require_POST
 
-from dashboard import shared_look
+from dashboard import shared_look, shared_part
 from dashboard.stale import rows
 from dashboard.stale import take_back as taking
 from tasks.admin.page_actions import PAGE_ACTIONS
@@ -60,9 +60,15 @@ def stale(request: HttpRequest) -> HttpResponse:
         place = rows.Place.from_params(request.GET)
     except InvalidFilter as error:
         return page(request, "dashboard/stale.html", {"fault": str(error)}, status=400)
-    seen = look(request, place)
+    if request.headers.get("HX-Request") and place == rows.Place():
+        return shared_part.answer(request, shared_look.of(request), "dashboard/_stale.html", first_context)
+    template = "dashboard/_stale.html" if request.headers.get("HX-Request") else "dashboard/stale.html"
+    return page(request, template, context_of(request, rows.look(place)))
+
+
+def context_of(request: HttpRequest, seen: rows.Stale) -> dict[str, Any]:
     buttons = [button_of(PAGE_ACTIONS[name], [], request.user) for name in ("recover", "requeue")]
-    context = {
+    return {
         "seen": seen,
         "older": following(seen),
         "cannot_take": missing(request.user, TAKE),
@@ -71,15 +77,11 @@ def stale(request: HttpRequest) -> HttpResponse:
         "command": command("recover_tasks"),
         "start": command("run_worker"),
     }
-    template = "dashboard/_stale.html" if request.headers.get("HX-Request") else "dashboard/stale.html"
-    return page(request, template, context)
 
 
-def look(request: HttpRequest, place: rows.Place) -> rows.Stale:
+def first_context(request: HttpRequest) -> dict[str, Any]:
     """A page that is opened looks for itself; the first page's refreshes share one look among all who have it open."""
-    if not request.headers.get("HX-Request") or place != rows.Place():
-        return rows.look(place)
-    return shared_look.of(request).once(first_page(get_language() or ""))
+    return context_of(request, shared_look.of(request).once(first_page(get_language() or "")))
 
 
 @cache

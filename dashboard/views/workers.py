@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 from django.views.decorators.http import require_GET, require_POST
 
-from dashboard import shared_look
+from dashboard import shared_look, shared_part
 from dashboard import workers as rows
 from tasks import actions, presence
 from tasks.actions import release as releasing
@@ -79,7 +79,7 @@ def workers(request: HttpRequest) -> HttpResponse:
     """The page; for htmx only the part that refreshes itself. `?ended` unfolds those that have ended."""
     require(request.user, SEE)
     if request.headers.get("HX-Request"):
-        return page(request, "dashboard/_workers.html", live_context(request))
+        return shared_part.answer(request, shared_look.of(request), "dashboard/_workers.html", live_context)
     context = {"ended": None, **live_context(request)}
     if "ended" in request.GET:
         try:

@@ -1,0 +1,85 @@
+"""One rendering serves all tabs of a look: to each person what he or she may see, in his or her language."""
+
+from collections.abc import Iterator
+
+import pytest
+from django.template import loader
+from django.test import override_settings
+
+from dashboard import shared_look, shared_part
+from tests.people import client_of
+from tests.tasks import rows
+
+pytestmark = pytest.mark.django_db
+PART = {"HX-Request": "true"}
+ADDRESSES = ("/admin/", "/admin/ops/charts/", "/admin/ops/locks/", "/admin/ops/stale/", "/admin/ops/workers/")
+TOKEN = b"csrfmiddlewaretoken"
+
+
+@pytest.fixture(autouse=True)
+def one_look() -> Iterator[None]:
+    shared_look.forget()
+    with override_settings(SHARED_LOOK_SECONDS=60):
+        yield
+    shared_look.forget()
+
+
+def part(address: str, *groups: str, username: str = "anna", **headers: str) -> bytes:
+    return client_of(*groups, username=username).get(address, headers={**PART, **headers}).content
+
+
+@pytest.fixture
+def rendered(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The templates that were rendered for parts."""
+    names: list[str] = []
+
+    def render(template: str, *arguments: object) -> str:
+        names.append(template)
+        return loader.render_to_string(template, *arguments)
+
+    monkeypatch.setattr(shared_part, "render_to_string", render)
+    return names
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_two_people_with_the_same_rights_share_one_rendering(address: str, rendered: list[str]) -> None:
+    seen = [part(address, "Operators", username=username) for username in ("anna", "boris")]
+    assert len(seen[0]) == len(seen[1]) > 0  # but for the token, which is as long
+    assert len(rendered) == 1
+
+
+def test_another_right_is_another_part() -> None:
+    rows.processing(rows.dead_worker())
+    seen = part("/admin/ops/stale/", "Viewers")
+    assert b"You lack the right" in seen
+    assert b"You lack the right" not in part("/admin/ops/stale/", "Operators", username="boris")
+    assert part("/admin/ops/stale/", "Viewers", username="carla").count(b"You lack") == seen.count(b"You lack")
+
+
+def test_each_language_has_its_own(rendered: list[str]) -> None:
+    english, russian = (part("/admin/", "Viewers", **{"Accept-Language": name}) for name in ("en", "ru"))
+    assert english != russian
+    assert len(rendered) == 2
+
+
+def test_each_tab_gets_its_own_token_against_forged_requests(rendered: list[str]) -> None:
+    rows.processing(rows.dead_worker())
+    tokens = set()
+    for username in ("anna", "boris"):
+        client = client_of("Operators", username=username)
+        client.handler.enforce_csrf_checks = True
+        answer = client.get("/admin/ops/stale/", headers=PART)
+        assert TOKEN in answer.content
+        assert shared_part.TOKEN_STANDS_HERE.encode() not in answer.content
+        token = answer.content.partition(TOKEN + b'" value="')[2].partition(b'"')[0].decode()
+        assert client.post("/admin/ops/stale/take-back/", {"csrfmiddlewaretoken": token}).status_code == 400
+        assert client.post("/admin/ops/stale/take-back/", {"csrfmiddlewaretoken": "forged"}).status_code == 403
+        tokens.add(token)
+    assert (len(rendered), len(tokens)) == (1, 2)
+
+
+def test_after_a_change_by_a_person_the_part_is_made_anew(rendered: list[str]) -> None:
+    part("/admin/ops/workers/", "Viewers")
+    shared_look.forget()
+    part("/admin/ops/workers/", "Viewers")
+    assert len(rendered) == 2
