@@ -76,7 +76,8 @@ def _watched_tasks() -> list[int]:
     unkeyed = ready.filter(ordering_key__isnull=True).order_by("queue_name", "-priority", "run_after", "id")
     keyed = ready.filter(ordering_key__isnull=False).order_by("ordering_key", "id")
     processing = Task.objects.processing()[:PROCESSING_CAP]
-    return [task.pk for tasks in (processing, unkeyed[:NEXT_READY], keyed[:NEXT_READY]) for task in tasks.only("pk")]
+    watched = (processing, unkeyed[:NEXT_READY], keyed[:NEXT_READY])
+    return [key for tasks in watched for key in tasks.values_list("pk", flat=True)]
 
 
 def _newest(model: type[models.Model]) -> list[int]:

@@ -1,8 +1,9 @@
 """How the lock pages write waits and what stands behind a session."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from django import template
+from django.utils.translation import gettext as _
 
 from dashboard.locks import words as lock_words
 from dashboard.locks.behind import Behind, page_of
@@ -43,6 +44,18 @@ def anchor(session: Session) -> str:
 def of_session_pid(by_pid: Mapping[int, Session], pid: int) -> str:
     """Who this is that is no session here."""
     return str(by_pid[pid].identity) if pid in by_pid else str(pid)
+
+
+@register.filter
+def few(pids: Sequence[int]) -> str:
+    """The first three of the pids: the fiftieth of a queue waits for all before it, and names the others by number."""
+    return ", ".join(map(str, pids[:3])) + beyond(pids, 3)
+
+
+@register.filter
+def beyond(pids: Sequence[int], shown: int) -> str:
+    """How many there are beside those that are shown; an empty text when that is all."""
+    return " " + _("and %(number)s more") % {"number": len(pids) - shown} if len(pids) > shown else ""
 
 
 @register.filter

@@ -1,7 +1,7 @@
 """What an operator saw of a task when pressing a button, carried by the form, so that a change since can be told."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 from django.utils.translation import gettext_lazy as _
@@ -62,12 +62,11 @@ class Seen:
         return seen
 
     def __str__(self) -> str:
-        return json.dumps(asdict(self))
+        return json.dumps(vars(self))
 
     def differences(self, task: Task) -> list[Difference]:
         """What has changed between then and `task`."""
-        now = asdict(type(self).of(task))
-        then = asdict(self)
+        now, then = vars(type(self).of(task)), vars(self)
         return [
             Difference(str(label), then[name], now[name]) for name, label in LABELS.items() if then[name] != now[name]
         ]
