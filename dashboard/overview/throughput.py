@@ -6,12 +6,14 @@ from datetime import datetime, timedelta
 from functools import cache, partial
 from typing import Any
 
+from django.conf import settings
 from django.db import connection
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 from tasks import latency
 from tasks.database import fetch
+from tasks.rollup import SETTLE_MINUTES
 
 # Sums of array elements: unnesting 32 counts of each row took eight times as long.
 SERIES = """
@@ -29,7 +31,7 @@ SELECT date_bin(%(step)s::interval, minute, 'epoch') AS at, sum(completed)::bigi
 FROM tasks_throughput WHERE minute >= %(since)s::timestamptz GROUP BY 1 ORDER BY 1
 """
 
-LAST = "SELECT date_bin(%(step)s::interval, clock_timestamp(), 'epoch') AS at"
+LAST = "SELECT date_bin(%(step)s::interval, clock_timestamp(), 'epoch') AS at, clock_timestamp() AS now"
 
 
 @dataclass(frozen=True)
@@ -87,13 +89,36 @@ class Slot:
         return latency.percentile(self.wait_buckets, 0.95)
 
 
+@dataclass(frozen=True)
+class Past:
+    """The slots of a span before `until`, to which no flush adds any more: a week's are summed up once by a process."""
+
+    until: datetime
+    slots: dict[datetime, Slot]
+
+
+_past: dict[str, Past] = {}
+
+
 def series(span: Span) -> list[Slot]:
     """Every slot of the span, also the empty ones, the present one last."""
-    last: datetime = fetch(connection, LAST, {"step": span.step})[0]["at"]
-    first = last - span.step * (span.slots - 1)
-    found = {row["at"]: slot(row) for row in fetch(connection, SERIES, {"step": span.step, "since": first})}
+    clock = fetch(connection, LAST, {"step": span.step})[0]
+    first = clock["at"] - span.step * (span.slots - 1)
+    past = _past.get(span.key) if settings.SHARED_LOOK_SECONDS else None
+    known = past.slots if past else {}
+    since = max(first, min(past.until, clock["at"])) if past else first
+    found = known | {row["at"]: slot(row) for row in fetch(connection, SERIES, {"step": span.step, "since": since})}
     times = [first + span.step * number for number in range(span.slots)]
-    return [found.get(at) or Slot(at) for at in times]
+    slots = [found.get(at) or Slot(at) for at in times]
+    keep(span, slots, clock["now"] - timedelta(minutes=SETTLE_MINUTES))
+    return slots
+
+
+def keep(span: Span, slots: list[Slot], settled: datetime) -> None:
+    """Remember the slots that had ended by the time `settled`."""
+    ended = {slot.at: slot for slot in slots if slot.at + span.step <= settled}
+    if ended:
+        _past[span.key] = Past(max(ended) + span.step, ended)
 
 
 def slot(row: dict[str, Any]) -> Slot:

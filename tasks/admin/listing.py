@@ -25,6 +25,22 @@ WINDOW_GROWTH = 4
 SEARCH_SECONDS = 2.0
 QUERY_CANCELED = "57014"
 
+# Ids grow with the time of creation, give or take the transactions that were open: so the first id of a time is found
+# by halving, and a search for old tasks need not walk through the millions that came after them.
+CREATED_ID = """
+WITH RECURSIVE halving (low, high) AS (
+    SELECT %(lowest)s::bigint, %(highest)s::bigint + 1
+    UNION ALL
+    SELECT CASE WHEN probe.is_before THEN middle.id + 1 ELSE low END,
+        CASE WHEN probe.is_before THEN high ELSE middle.id END
+    FROM halving, LATERAL (SELECT (low + high) / 2 AS id) AS middle, LATERAL (
+        SELECT created_at < statement_timestamp() - %(age)s::interval + interval '1 hour' AS is_before
+        FROM tasks_task AS task WHERE task.id >= middle.id ORDER BY task.id LIMIT 1) AS probe
+    WHERE low < high
+)
+SELECT low AS id FROM halving WHERE low >= high LIMIT 1
+"""
+
 LIMIT_STATEMENT = "SELECT set_config('statement_timeout', %(milliseconds)s::text, true)"
 
 # A loose scan over the index of the claim, and two small tables.
@@ -94,7 +110,7 @@ def find(
     search_class: "type[Search] | None" = None,
 ) -> Listing:
     """One page of the rows that match; takes about `seconds` at most (None: SEARCH_SECONDS)."""
-    search = (search_class or Search)(chosen, limit + 1, SEARCH_SECONDS if seconds is None else seconds)
+    search = (search_class or TaskSearch)(chosen, limit + 1, SEARCH_SECONDS if seconds is None else seconds)
     if place.after is not None:
         found = search.upwards(place.after)
         tasks = found[:limit][::-1]
@@ -163,6 +179,20 @@ class Search:
             if getattr(error.__cause__, "sqlstate", None) != QUERY_CANCELED:
                 raise
             return None
+
+
+class TaskSearch(Search):
+    """The search among tasks, which need not begin with those that are younger than what was asked for."""
+
+    @cached_property
+    def bounds(self) -> tuple[int, int]:
+        lowest, highest = super().bounds
+        age = getattr(self.chosen, "older_than", None)
+        if age is None or highest < lowest:
+            return lowest, highest
+        params = {"lowest": lowest, "highest": highest, "age": age}
+        found = fetch(connection, CREATED_ID, params)
+        return lowest, min(highest, found[0]["id"]) if found else highest
 
 
 def known_queues() -> list[str]:

@@ -1,11 +1,14 @@
 """The list of tasks: its rows, its filter, and its way through very many rows without counting them."""
 
 import re
+from datetime import timedelta
 
 import pytest
 from django.db import connection
+from django.db.models import F
 from django.http import QueryDict
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 from tasks.admin import listing
 from tasks.admin.listing import ListFilter, Place, find
@@ -229,3 +232,18 @@ def test_a_search_that_takes_all_its_time_does_not_refresh_itself(viewer, monkey
     assert 'data-live="' in viewer.get(LIST).text
     monkeypatch.setattr(listing, "SEARCH_SECONDS", 0.0)
     assert 'data-live="' not in viewer.get(LIST).text
+
+
+def test_a_search_for_old_tasks_begins_where_they_end(monkeypatch):
+    old, young = rows.many(60), rows.many(300)
+    Task.objects.filter(pk__in=old).update(created_at=timezone.now() - timedelta(days=8))
+    Task.objects.filter(pk__in=young).update(id=F("id") + 100_000)
+    places: list[int] = []
+    look = listing.Search._window
+    monkeypatch.setattr(listing, "FIRST_WINDOW", 50)
+    monkeypatch.setattr(
+        listing.Search, "_window", lambda search, place, *more: places.append(place) or look(search, place, *more)
+    )
+    assert ids("older_than=7d") == sorted(old, reverse=True)[:50]
+    assert max(places) < min(young) + 100_000
+    assert ids("older_than=9d") == []

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 from django.db import connection
+from django.test import override_settings
 from django.utils import timezone
 
 from dashboard.overview import charts, throughput
@@ -55,6 +56,27 @@ def test_what_is_older_than_the_span_is_not_in_it():
     finished(61, 10)
     assert sum(slot.completed for slot in throughput.series(HOUR)) == 0
     assert sum(slot.completed for slot in throughput.series(SPANS["24h"])) == 10
+
+
+def test_a_past_slot_is_summed_up_once_and_the_present_one_at_each_look(monkeypatch):
+    monkeypatch.setattr(throughput, "_past", {})
+    finished(30, 10), finished(0, 1)
+    with override_settings(SHARED_LOOK_SECONDS=1.0):
+        assert sum(slot.completed for slot in throughput.series(HOUR)) == 11
+        Throughput.objects.all().delete()
+        finished(0, 5), finished(7, 50)
+        slots = throughput.series(HOUR)
+        assert len(slots) == HOUR.slots
+        assert sum(slot.completed for slot in slots) == 15  # that of half an hour ago, and the present one's five
+
+
+def test_a_slot_to_which_a_flush_may_still_add_is_read_again(monkeypatch):
+    monkeypatch.setattr(throughput, "_past", {})
+    finished(3, 10, shard=1)
+    with override_settings(SHARED_LOOK_SECONDS=1.0):
+        throughput.series(HOUR)
+        finished(3, 20, shard=2)
+        assert sum(slot.completed for slot in throughput.series(HOUR)) == 30
 
 
 def test_rows_of_before_the_buckets_have_no_latency_and_no_error():
