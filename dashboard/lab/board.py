@@ -1,19 +1,22 @@
 """Runs as pages show them: what each came to, the best of each column, and the picture of a sweep."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from django.utils.functional import cached_property
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
-from dashboard.lab import comparison, drill, records
+from dashboard.lab import bars, conclusions, drill, records, sweep
+from dashboard.lab.conclusions import Case
 from dashboard.lab.measure import Result
+from dashboard.lab.patterns import PATTERNS
 from dashboard.lab.plan import LIMITS, Plan
 from dashboard.models import LabRun
 from tasks.verdicts.words import command
 
 DEFAULTS = {name: field.default for name, field in Plan.__dataclass_fields__.items()}
-WIDE, HIGH = 6000, 2000
 VARIED = ("workers", "work_ms", "items", "outside_lockers", "remote_ms", "kill")
 # The columns in which less is better; more is better in the first alone.
 FEWER = ("lost_races", "wait_ms_p95", "queries_per_item")
@@ -21,12 +24,16 @@ FEWER = ("lost_races", "wait_ms_p95", "queries_per_item")
 
 @dataclass(frozen=True)
 class Line:
-    """One run; `result` is None until it has numbers. `best`: the columns in which no clean run is better."""
+    """One run; `result` is None until it has numbers. `best`: the columns in which no clean run is better.
+
+    `fits`: of the clean ones on its kind of rows it was the fastest under this load.
+    """
 
     run: LabRun
     result: Result | None
     varied: str
     best: frozenset[str] = frozenset()
+    fits: bool = False
 
     @property
     def is_over(self) -> bool:
@@ -51,6 +58,11 @@ class Line:
         return int(self.run.plan["items"])
 
     @property
+    def load(self) -> str:
+        """What was asked for, in few words; of a drill there is nothing to say."""
+        return "" if self.is_drill else words_of(Plan.from_dict(self.run.plan))
+
+    @property
     def command(self) -> str:
         """The same by command, with the numbers that are not the default's."""
         asked = {name: self.run.plan[name] for name in LIMITS if self.run.plan[name] != DEFAULTS[name]}
@@ -61,19 +73,6 @@ class Line:
     def share(self) -> int:
         """How much of the way it has come, in hundredths."""
         return min(100, 100 * self.run.effects // max(1, self.items))
-
-
-@dataclass(frozen=True)
-class Curve:
-    """The throughput of one pattern over the values of a sweep."""
-
-    pattern: str
-    number: int
-    points: Sequence[tuple[int, int]]
-
-    @property
-    def path(self) -> str:
-        return "M" + "L".join(f"{x} {y}" for x, y in self.points)
 
 
 @dataclass(frozen=True)
@@ -92,40 +91,50 @@ class Board:
         return [line.result for line in self.lines if line.result]
 
     @property
-    def conclusion(self) -> list[str]:
-        """What the numbers say, once all are there; of a sweep the picture does."""
-        return [] if self.varied or not self.is_over else comparison.conclusion(self.results)
+    def cases(self) -> list[Case]:
+        """The runs that have numbers, with what was asked for."""
+        return [Case(Plan.from_dict(line.run.plan), line.result) for line in self.lines if line.result]
 
     @cached_property
-    def fastest(self) -> float:
-        return max((result.items_per_second for result in self.results), default=0.0)
+    def conclusion(self) -> list[str]:
+        """What the numbers say, once all are there."""
+        if not self.is_over:
+            return []
+        return list(self.sweep.told) if self.sweep else [] if self.varied else conclusions.drawn(self.cases)
+
+    @cached_property
+    def sweep(self) -> sweep.Sweep | None:
+        return sweep.draw(self.cases, self.varied) if self.varied else None
+
+    @cached_property
+    def bars(self) -> bars.Bars | None:
+        """The picture of a comparison; a sweep has curves."""
+        return None if self.varied else bars.draw(self.cases, [line.result for line in self.fitting if line.result])
 
     @property
-    def values(self) -> list[int]:
-        """What a sweep went through, in order."""
-        return sorted({int(line.run.plan[self.varied]) for line in self.lines}) if self.varied else []
+    def fitting(self) -> list[Line]:
+        return [line for line in self.lines if line.fits]
 
     @property
-    def curves(self) -> list[Curve]:
-        """The throughput over the varied number, one curve for each pattern with at least two values."""
-        places = {value: round(WIDE * place / max(1, len(self.values) - 1)) for place, value in enumerate(self.values)}
-        found: dict[str, list[tuple[int, int]]] = {}
-        for line in self.lines:
-            if line.result and self.varied:
-                y = HIGH - round(HIGH * line.result.items_per_second / (self.fastest or 1))
-                found.setdefault(line.run.pattern, []).append((places[int(line.run.plan[self.varied])], y))
-        return [
-            Curve(pattern, number, sorted(points))
-            for number, (pattern, points) in enumerate(found.items())
-            if len(points) > 1
-        ]
+    def server(self) -> str:
+        """What the runs were measured on, when all were measured on the same."""
+        servers = {line.run.server for line in self.lines}
+        return servers.pop() if len(servers) == 1 else ""
+
+    @property
+    def load(self) -> str:
+        """What was asked for, in few words, when all were asked for the same; without the number that was varied."""
+        loads = {words_of(Plan.from_dict(line.run.plan), without=self.varied) for line in self.lines if line.result}
+        return loads.pop() if len(loads) == 1 else ""
 
 
 def board(runs: Sequence[LabRun]) -> Board:
-    """The runs, with the best of each column marked and what was varied between them."""
+    """The runs, with what was varied between them; where all had one load, with the best of each column marked."""
     results = {run.pk: read(run.result) for run in runs}
     varied = what_varies(runs)
-    best = winners([result for result in results.values() if result])
+    is_one_load = len({words_of(Plan.from_dict(run.plan)) for run in runs}) < 2
+    best = winners([result for result in results.values() if result]) if is_one_load else {}
+    fitting = fastest(runs, results) if is_one_load else set()
     return Board(
         [
             Line(
@@ -133,11 +142,37 @@ def board(runs: Sequence[LabRun]) -> Board:
                 results[run.pk],
                 f"{varied}={run.plan[varied]}" if varied else "",
                 frozenset(name for name, value in best.items() if is_best(results[run.pk], name, value)),
+                fits=run.pk in fitting,
             )
             for run in runs
         ],
         varied,
     )
+
+
+def fastest(runs: Sequence[LabRun], results: Mapping[int, Result | None]) -> set[int]:
+    """Of each kind of rows the fastest clean run, where there were several to choose from."""
+    by_subject: dict[str, list[tuple[float, int]]] = {}
+    for run in runs:
+        result = results[run.pk]
+        if result and result.is_clean and run.pattern in PATTERNS:
+            by_subject.setdefault(PATTERNS[run.pattern].subject, []).append((result.items_per_second, run.pk))
+    return {max(ranked)[1] for ranked in by_subject.values() if len(ranked) > 1}
+
+
+def words_of(plan: Plan, without: str = "") -> str:
+    """The load in few words, such as "8 workers, 200 items, 5 ms of work, 3 kills"; what is 0 is left out."""
+    told = {
+        "workers": ngettext("%(n)d worker", "%(n)d workers", plan.workers),
+        "items": ngettext("%(n)d item", "%(n)d items", plan.items),
+        "work_ms": _("%(n)d ms of work"),
+        "remote_ms": _("a call of %(n)d ms") if plan.remote_ms else "",
+        "outside_lockers": ngettext("%(n)d outside locker", "%(n)d outside lockers", plan.outside_lockers)
+        if plan.outside_lockers
+        else "",
+        "kill": ngettext("%(n)d kill", "%(n)d kills", plan.kill) if plan.kill else "",
+    }
+    return ", ".join(text % {"n": getattr(plan, name)} for name, text in told.items() if text and name != without)
 
 
 def read(values: dict[str, Any] | None) -> Result | None:

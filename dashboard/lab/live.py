@@ -123,8 +123,10 @@ class LivePage:
 
     @cached_property
     def busy(self) -> list[Session]:
-        """The workers in a transaction or a statement, in the order of their numbers."""
-        busy = [session for session in self.sessions if session.label and session.state != "idle"]
+        """The workers that go on: in a transaction or a statement, and not waiting for a lock; by number."""
+        busy = [
+            session for session in self.sessions if session.label and session.state != "idle" and not session.blocked_by
+        ]
         return sorted(busy, key=lambda session: self.run.workers[session.pid])
 
     @cached_property

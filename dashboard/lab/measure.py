@@ -10,7 +10,15 @@ from psycopg.rows import dict_row
 from dashboard.lab.patterns.pattern import Pattern
 from dashboard.lab.plan import Plan
 
-EFFECTS = "SELECT worker, item, began, wait_ms FROM lab_ledger WHERE kind = 'effect' ORDER BY began, id"
+# Each line has the wait since the line before: an account's tries stand between two effects, with waits of their own.
+EFFECTS = """
+WITH line AS (
+    SELECT id, kind, worker, item, began, sum(wait_ms) OVER (PARTITION BY worker ORDER BY id) AS waited
+    FROM lab_ledger WHERE worker >= 0
+)
+SELECT worker, item, began, waited - coalesce(lag(waited) OVER (PARTITION BY worker ORDER BY id), 0) AS wait_ms
+FROM line WHERE kind = 'effect' ORDER BY began, id
+"""
 REMOTE = "SELECT count(*) - count(DISTINCT item) AS repeated FROM lab_ledger WHERE kind = 'remote'"
 LOST = "SELECT count(*) AS lost FROM lab_ledger WHERE kind = 'lost'"
 SPAN = """
@@ -43,6 +51,7 @@ class Result:
         stopped: why the run was ended, empty when it came to its own end.
         share: effects by worker.
         guarded: the same numbers of the same load with the guard that the pattern lacks, where it has such a part.
+        waited_share: the part of all workers' time in which they were seen to wait for a lock, 0 to 1.
     """
 
     pattern: str
@@ -67,6 +76,7 @@ class Result:
     stopped: str = ""
     share: dict[int, int] = field(default_factory=dict)
     guarded: dict[str, Any] | None = None
+    waited_share: float = 0.0
 
     @property
     def is_clean(self) -> bool:
@@ -79,9 +89,19 @@ class Result:
 
 
 def measure(
-    connection: psycopg.Connection, plan: Plan, pattern: Pattern, *, kills: int, blocked_samples: int, stopped: str
+    connection: psycopg.Connection,
+    plan: Plan,
+    pattern: Pattern,
+    *,
+    kills: int,
+    looks: int,
+    blocked_samples: int,
+    stopped: str,
 ) -> Result:
-    """Read the ledger and the rows of a run that is over; `connection` sees its schema alone."""
+    """Read the ledger and the rows of a run that is over; `connection` sees its schema alone.
+
+    `blocked_samples` sessions waited for a lock in `looks` looks.
+    """
     cursor, subject = connection.cursor(row_factory=dict_row), pattern.rows
 
     def one(statement: str) -> Any:
@@ -116,6 +136,7 @@ def measure(
         blocked_samples=blocked_samples,
         stopped=stopped,
         share=dict(sorted(Counter(effect["worker"] for effect in effects).items())),
+        waited_share=round(min(1.0, blocked_samples / max(1, looks * plan.workers)), 3),
     )
 
 

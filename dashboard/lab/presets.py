@@ -16,10 +16,12 @@ class Preset:
     text: Promise
     patterns: tuple[str, ...]
     numbers: dict[str, int]
+    vary: str = ""
+    values: str = ""
 
     def initial(self) -> dict[str, Any]:
         """The values of the form."""
-        return {"patterns": list(self.patterns), **self.numbers}
+        return {"patterns": list(self.patterns), **self.numbers, "vary": self.vary, "values": self.values}
 
 
 PRESETS = (
@@ -57,6 +59,24 @@ PRESETS = (
         _("Two more processes lock and change the same rows while the work goes on."),
         ("unsafe", "double_checked", "double_checked_nowait", "optimistic_complete", "skip_locked_claim"),
         {"workers": 4, "items": 80, "work_ms": 5, "outside_lockers": 2},
+    ),
+    Preset(
+        "crossing",
+        _("Where the lines cross"),
+        _("A lock held during the work against a claim by version, as the work takes longer."),
+        ("skip_locked_held", "optimistic_claim"),
+        {"workers": 4, "items": 120},
+        "work_ms",
+        "0, 1, 2, 5, 10, 20",
+    ),
+    Preset(
+        "crowd",
+        _("One more worker"),
+        _("The same two with more and more workers: who gains, and who only gets in the way?"),
+        ("skip_locked_held", "optimistic_claim"),
+        {"items": 120, "work_ms": 2},
+        "workers",
+        "1, 2, 4, 8",
     ),
     Preset(
         "all",

@@ -155,7 +155,13 @@ class Run:
         if pattern.registered:
             registered.note_left(self.control, pattern.registered)
         result = measure(
-            self.control, self.plan, pattern, kills=self.kills, blocked_samples=self.blocked_samples, stopped=stopped
+            self.control,
+            self.plan,
+            pattern,
+            kills=self.kills,
+            looks=self.waits.looks,
+            blocked_samples=self.blocked_samples,
+            stopped=stopped,
         )
         picture = spans.read(self.control, has_attempts=pattern.subject == "accounts")
         return Outcome(result, picture, self.control.execute(STATEMENTS).fetchall(), self.waits.kept())

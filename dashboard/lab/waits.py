@@ -14,7 +14,8 @@ from tasks.database import fetch
 MOST, SHOWN = 100, 12  # waits that are kept with a run: the longest
 
 # Only sessions that say that they wait are asked for their blockers. A wait shorter than the time between two samples
-# may be missing; the numbers of a run count all of them.
+# may be missing; the numbers of a run count all of them. One statement's waits are one: in a line for a row that is
+# changed again and again, everybody follows the row to its next version and waits anew.
 SAMPLE = """
 WITH lock AS MATERIALIZED (
     SELECT pid, locktype, mode, granted, relation, page, tuple, waitstart FROM pg_locks
@@ -22,7 +23,7 @@ WITH lock AS MATERIALIZED (
 SELECT session.pid, pg_blocking_pids(session.pid) AS blockers, wanted.locktype, wanted.mode,
     coalesce(wanted.relation, place.relation)::regclass::text AS relation, place.page, place.tuple,
     extract(epoch FROM coalesce(wanted.waitstart, clock_timestamp()))::float8 AS since,
-    extract(epoch FROM clock_timestamp())::float8 AS now
+    extract(epoch FROM session.query_start)::float8 AS statement, extract(epoch FROM clock_timestamp())::float8 AS now
 FROM pg_stat_activity AS session
 JOIN lock AS wanted ON wanted.pid = session.pid AND NOT wanted.granted
 LEFT JOIN lock AS place ON place.pid = session.pid AND place.locktype = 'tuple'
@@ -124,9 +125,10 @@ class Sampled:
     """A wait as the samples have it so far."""
 
     pid: int
-    target: str
     since: float
-    until: float
+    until: float = 0.0
+    place: str = ""
+    row: str = ""
     blockers: set[int] = field(default_factory=set)
 
 
@@ -137,27 +139,27 @@ class WaitSampler:
         self.connection = connection
         self.application_name = application_name
         self.found: dict[tuple[int, float], Sampled] = {}
+        self.looks = 0
 
     def sample(self) -> int:
         """Take in what waits at this moment; how many sessions do."""
+        self.looks += 1
         rows = fetch(self.connection, SAMPLE, {"name": self.application_name})
         rows = [row for row in rows if row["blockers"]]
-        fresh = [row for row in rows if (row["pid"], row["since"]) not in self.found]
-        if fresh:
-            self._begin(fresh)
         for row in rows:
-            wait = self.found[row["pid"], row["since"]]
+            wait = self.found.setdefault((row["pid"], row["statement"]), Sampled(row["pid"], row["since"]))
             wait.until = row["now"]
             wait.blockers.update(row["blockers"])
+            wait.place = str(row["relation"] or row["locktype"])
+        self._name([row for row in rows if not self.found[row["pid"], row["statement"]].row])
         return len(rows)
 
-    def _begin(self, rows: Iterable[dict[str, Any]]) -> None:
-        """The row that each waits for is read once: later samples only move the end of the wait."""
+    def _name(self, rows: Iterable[dict[str, Any]]) -> None:
+        """The row that each waits for, where it is not known yet; a row may have moved before it could be read."""
         places = [row | {"locktype": "tuple"} for row in rows if row["tuple"] is not None]
-        targets = rows_waited_for(self.connection, places)
-        for row in rows:
-            target = str(targets.get(row["pid"], "") or row["relation"] or row["locktype"])
-            self.found[row["pid"], row["since"]] = Sampled(row["pid"], target, row["since"], row["now"])
+        targets = rows_waited_for(self.connection, places) if places else {}
+        for row in places:
+            self.found[row["pid"], row["statement"]].row = str(targets.get(row["pid"], ""))
 
     def kept(self) -> list[Wait]:
         """The longest waits, in the order in which they began."""
@@ -168,7 +170,7 @@ class WaitSampler:
             Wait(
                 workers.get(wait.pid),
                 tuple(dict.fromkeys(workers.get(pid) for pid in sorted(wait.blockers))),
-                wait.target,
+                wait.row or wait.place,
                 max(0.0, wait.since - (start["at"] or wait.since)),
                 wait.until - wait.since,
             )

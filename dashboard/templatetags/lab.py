@@ -3,6 +3,7 @@
 from django import template
 
 register = template.Library()
+TONES = ("#0b4f71", "#8f1212", "#17592b", "#5d4400", "#222222", "#6b3fa0")  # of a picture on paper
 
 
 @register.filter
@@ -19,13 +20,19 @@ def rate(value: float) -> str:
 def milliseconds(value: float) -> str:
     """A time in milliseconds.
 
-    >>> milliseconds(0.04), milliseconds(1234.5)
-    ('0.0 ms', '1234.5 ms')
+    >>> milliseconds(0.04), milliseconds(1234.4)
+    ('0.0 ms', '1234 ms')
     """
-    return f"{value:.1f} ms"
+    return f"{value:.0f} ms" if value >= 100 else f"{value:.1f} ms"
 
 
 @register.filter
 def modulo(number: int, divisor: int) -> int:
     """The remainder: which of a few styles the next curve has."""
     return number % divisor
+
+
+@register.filter
+def tone(number: int) -> str:
+    """The colour of a curve where there is no style sheet."""
+    return TONES[number % len(TONES)]

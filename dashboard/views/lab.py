@@ -1,7 +1,5 @@
 """The lab: asking for runs, watching them, and comparing what they came to."""
 
-import csv
-import json
 from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import urlencode
@@ -11,13 +9,14 @@ from django.core.exceptions import PermissionDenied
 from django.db import DatabaseError
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import get_object_or_404, redirect, render
+from django.template.loader import render_to_string
 from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_GET, require_POST
 
 from dashboard import shared_look
-from dashboard.lab import drill, gantt, live, records, runner, waits
+from dashboard.lab import drill, export, gantt, live, records, runner, waits
 from dashboard.lab.board import Board, board
 from dashboard.lab.form import LabForm
 from dashboard.lab.patterns import PATTERNS
@@ -31,6 +30,7 @@ from tasks.bulk.forms import is_token, new_token
 SEE, RUN = "dashboard.view_labrun", "dashboard.run_pattern"
 SHOWN_RUNS = 30
 MOST_COMPARED = 40
+FORMATS = ("md", "svg", "json", "csv")
 POLLING_IS_OVER = 286  # htmx asks no more
 LARGE = ("statements",)
 # What a line of a drill says.
@@ -117,10 +117,10 @@ def asked(request: HttpRequest, plans: Sequence[Plan], token: str) -> HttpRespon
 
 @require_GET
 def compare(request: HttpRequest) -> HttpResponse:
-    """Some runs beside each other, by `?batch=` or by `?run=1&run=2`; `format` json or csv to take away."""
+    """Some runs beside each other, by `?batch=` or by `?run=1&run=2`; `format` one of FORMATS to take away."""
     require(request.user, SEE)
     found = board(asked_for(request))
-    if request.GET.get("format") in ("json", "csv"):
+    if request.GET.get("format") in FORMATS:
         return exported(found, request.GET["format"])
     query = request.GET.copy()
     query.pop("format", None)
@@ -141,19 +141,19 @@ def asked_for(request: HttpRequest) -> list[LabRun]:
 
 
 def exported(found: Board, kind: str) -> HttpResponse:
-    """The numbers of the runs, with their plans."""
-    rows = [{"run": line.run.pk, **line.run.plan, **line.result.as_dict()} for line in found.lines if line.result]
+    """The runs to take away."""
     if kind == "json":
-        return JsonResponse({"runs": rows, "conclusion": found.conclusion}, json_dumps_params={"indent": 2})
-    response = HttpResponse(
-        content_type="text/csv; charset=utf-8", headers={"Content-Disposition": 'attachment; filename="lab.csv"'}
-    )
-    writer = csv.DictWriter(response, list(rows[0]) if rows else ["run"])
-    writer.writeheader()
-    writer.writerows(
-        {name: json.dumps(value) if isinstance(value, dict) else value for name, value in row.items()} for row in rows
-    )
-    return response
+        return JsonResponse(export.as_json(found), json_dumps_params={"indent": 2})
+    if kind == "csv":
+        return to_save(export.as_csv(found), "text/csv", "lab.csv")
+    if kind == "md":
+        return to_save(export.as_markdown(found), "text/markdown", "lab.md")
+    return to_save(render_to_string("dashboard/lab_chart.svg", {"board": found}), "image/svg+xml", "lab.svg")
+
+
+def to_save(text: str, content_type: str, name: str) -> HttpResponse:
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return HttpResponse(text, content_type=f"{content_type}; charset=utf-8", headers=headers)
 
 
 @require_GET

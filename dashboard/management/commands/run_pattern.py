@@ -8,7 +8,8 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from dashboard.lab import comparison, runner
+from dashboard.lab import comparison, conclusions, runner, sweep
+from dashboard.lab.conclusions import Case
 from dashboard.lab.measure import Result
 from dashboard.lab.patterns import PATTERNS
 from dashboard.lab.plan import LIMITS, Plan
@@ -75,9 +76,11 @@ class Command(OperatorCommand):
             results = [self._one(plan, options) for plan in plans if not self.signals.received]
         if len(plans) == 1:
             return Report(data=results[0].as_dict() | runs_on(names), text=told_of(results))
-        varied, told = [], comparison.conclusion(results)
+        cases = [Case(plan, result) for plan, result in zip(plans, results, strict=False)]
+        varied, told = [], conclusions.drawn(cases)
         if options["sweep"]:
-            varied, told = [f"{name}={getattr(plan, name)}" for plan in plans[: len(results)]], []
+            varied, drawn = [f"{name}={getattr(case.plan, name)}" for case in cases], sweep.draw(cases, name)
+            told = list(drawn.told) if drawn else []
         runs = [plan.as_dict() | result.as_dict() for plan, result in zip(plans, results, strict=False)]
         text = "\n".join([told_of(results, varied), "", *told])
         return Report(data={"runs": runs, "conclusion": told} | runs_on(names), text=text)

@@ -4,11 +4,10 @@ import dataclasses
 
 import pytest
 
-from dashboard.lab import comparison
-from dashboard.lab.measure import Result
 from dashboard.lab.patterns import BUILT_IN, PATTERNS
 from dashboard.management.commands.run_pattern import told_of
 from tests import commands
+from tests.dashboard.lab.cases import result
 
 pytestmark = pytest.mark.django_db(transaction=True)
 KEYS = {
@@ -25,13 +24,6 @@ CONTRACT = {
 @pytest.fixture(autouse=True)
 def _allowed(settings):
     settings.ROWLOCK_LAB = True
-
-
-def result(pattern: str, **numbers: object) -> Result:
-    zeros = dict.fromkeys(Result.__dataclass_fields__, 0)
-    return Result(
-        **{**zeros, "stopped": "", "share": {}, "items": 10, "items_per_second": 100.0, **numbers, "pattern": pattern}
-    )
 
 
 def test_every_pattern_of_the_contract_is_there():
@@ -97,30 +89,3 @@ def test_on_a_database_of_ones_own_it_must_be_asked_for(settings):
     outcome = commands.run("run_pattern", "unsafe")
     assert outcome.status == 1
     assert "ROWLOCK_LAB=1" in outcome.stderr
-
-
-def test_the_conclusion_names_what_was_broken_and_what_was_fastest():
-    told = comparison.conclusion(
-        [
-            result("unsafe", duplicates=4, items_per_second=900.0),
-            result("double_checked", items_per_second=100.0, lost_races=30, queries_per_item=5.0),
-            result("double_checked_batched", items_per_second=400.0),
-            result("account_optimistic", items_per_second=50.0, repeated_calls=3),
-        ]
-    )
-    assert told == [
-        "unsafe did 4 items again.",
-        "For orders, double_checked_batched was the fastest clean pattern: 400 items a second; double_checked took 4.0 "
-        "times as long, with 3.0 lost races for each item.",
-        "For accounts, account_optimistic was clean: 50 items a second.",
-        "account_optimistic repeated the slow call 3 times: that must do no harm when it is repeated.",
-    ]
-
-
-def test_patterns_within_the_noise_are_not_ranked():
-    [told] = comparison.conclusion([result("double_checked"), result("cache_lock", items_per_second=90.0)])
-    assert told.endswith("100 items a second; cache_lock within the noise of it.")
-
-
-def test_when_nothing_was_clean_it_says_so():
-    assert comparison.conclusion([result("unsafe", lost_updates=1)])[-1].startswith("No pattern of this comparison")

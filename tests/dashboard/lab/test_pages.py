@@ -3,6 +3,7 @@
 import csv
 import io
 import re
+from xml.etree import ElementTree
 
 import pytest
 
@@ -16,6 +17,7 @@ from tests.people import client_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 LAB = "/admin/ops/lab/"
+SVG = "{http://www.w3.org/2000/svg}"
 NUMBERS = {
     "workers": 2, "items": 6, "work_ms": 0, "kill": 0, "outside_lockers": 0, "remote_ms": 0, "seed": 1, "seconds": 60,
 }  # fmt: skip
@@ -49,6 +51,15 @@ def test_a_run_that_was_asked_for_is_carried_out_and_compared():
     assert page.text.count("Clean") == 2
     assert "account_pessimistic was clean" in page.text
     assert [run.state for run in LabRun.objects.all()] == ["finished", "finished"]
+    assert page.text.index("What the numbers say") < page.text.index('id="bars-title"') < page.text.index("<table")
+    assert "2 workers, 6 items, 0 ms of work · " in re.sub(r"<[^>]*>", "", page.text)
+    markdown = client.get(f"{answer.url}&format=md").text
+    assert re.search(r"\| `double_checked` \| \d+ \| 0 \| 0 \| 0 \| .* \| clean \|", markdown)
+    assert "PostgreSQL" in markdown
+    assert "python manage.py run_pattern account_pessimistic --workers=2 --items=6 --work-ms=0\n```" in markdown
+    picture = client.get(f"{answer.url}&format=svg")
+    assert picture.headers["Content-Disposition"] == 'attachment; filename="lab.svg"'
+    assert ElementTree.fromstring(picture.content).findtext(f"{SVG}title") == "Items a second"
     [first, _] = LabRun.objects.order_by("pk")
     detail = client.get(f"{LAB}{first.pk}/").text
     assert "6 items in" in detail
@@ -136,7 +147,7 @@ def test_a_sweep_is_drawn_and_taken_away():
     run_due()
     client = client_of("Viewers")
     page = client.get(f"{LAB}compare/?batch={batch}").text
-    assert page.count('class="curve') == 1
+    assert page.count('class="curve ') == 1
     assert "workers=3" in page
     taken = client.get(f"{LAB}compare/?batch={batch}&format=csv").text
     assert [row["workers"] for row in csv.DictReader(io.StringIO(taken))] == ["1", "2", "3"]
@@ -158,10 +169,20 @@ def test_the_best_of_each_column_is_marked_among_the_clean():
         {"items_per_second": 100.0, "lost_races": 5},
         {"items_per_second": 50.0, "lost_races": 1},
     ]
-    for run, numbers in zip(runs, values, strict=True):
+    for run, numbers in zip(runs, values, strict=True):  # all of one load
         run.result = {**dict.fromkeys(board.Result.__dataclass_fields__, 0), "stopped": "", "share": {}, **numbers}
         run.result["pattern"] = run.pattern
     best = [line.best for line in board.board(runs).lines]
     assert best[0] == frozenset()
     assert "items_per_second" in best[1] - best[2]
     assert "lost_races" in best[2] - best[1]
+    assert [line.fits for line in board.board(runs).lines] == [False, True, False]
+    bars = board.board(runs).bars
+    assert [(bar.label, bar.width, bar.is_unsafe, bar.is_best) for bar in bars.bars] == [
+        ("unsafe", "100.0%", True, False),
+        ("double_checked", "11.1%", False, True),
+        ("cache_lock", "5.6%", False, False),
+    ]
+    assert "Not clean: unsafe." in bars.summary
+    runs[1].plan["items"] = 7
+    assert {line.best for line in board.board(runs).lines} == {frozenset()}  # nothing is best of different loads

@@ -1,0 +1,80 @@
+"""The throughput of runs side by side as bars, in a picture that carries its own words.
+
+It has no viewBox: lengths are shares of its width and heights are pixels, so that the text keeps its size on a phone.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from django.utils.translation import gettext as _
+
+from dashboard.lab.conclusions import Case
+from dashboard.lab.measure import Result
+
+ROW, LABEL, BAR = 44, 16, 16  # pixels: a row, the line of its label, the bar below it
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One run. `share` is the length in hundredths of the width; what is there at all is seen."""
+
+    label: str
+    speed: float
+    share: float
+    is_unsafe: bool
+    is_best: bool
+    number: int
+
+    @property
+    def label_y(self) -> int:
+        return self.number * ROW + LABEL
+
+    @property
+    def bar_y(self) -> int:
+        return self.number * ROW + LABEL + 6
+
+    @property
+    def width(self) -> str:
+        """With a decimal point in every language."""
+        return f"{self.share:.1f}%"
+
+
+@dataclass(frozen=True)
+class Bars:
+    """What a template draws."""
+
+    bars: Sequence[Bar]
+    summary: str
+    bar: int = BAR
+
+    @property
+    def high(self) -> int:
+        return ROW * len(self.bars)
+
+
+def draw(cases: Sequence[Case], best: Sequence[Result] = ()) -> Bars | None:
+    """The runs from the fastest to the slowest; None when there are not two. `best` are those that fit."""
+    if len(cases) < 2:
+        return None
+    ranked = sorted(cases, key=lambda case: -case.speed)
+    most = max(ranked[0].speed, 0.1)
+    bars = [
+        Bar(
+            label=case.name,
+            speed=case.speed,
+            share=max(0.5, 100 * case.speed / most),
+            is_unsafe=not case.result.is_clean,
+            is_best=any(case.result is result for result in best),
+            number=number,
+        )
+        for number, case in enumerate(ranked)
+    ]
+    return Bars(bars, summary(ranked))
+
+
+def summary(ranked: Sequence[Case]) -> str:
+    """What the picture says, in a sentence or two."""
+    speeds = ", ".join(f"{case.name} {case.speed:,.0f}" for case in ranked)
+    unsafe = [case.name for case in ranked if not case.result.is_clean]
+    told = _("Items a second, the fastest first: %(speeds)s.") % {"speeds": speeds}
+    return f"{told} {_('Not clean: %(names)s.') % {'names': ', '.join(unsafe)}}" if unsafe else told

@@ -1,0 +1,235 @@
+"""What the numbers of several runs say in words: each sentence comes from one rule, whose threshold has a name.
+
+Nothing is said of what was not measured, and nothing is ranked that differs by less than the noise.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from dashboard.lab.measure import Result
+from dashboard.lab.patterns import PATTERNS
+from dashboard.lab.plan import Plan
+
+CLOSE = 1.25  # two runs on one machine differ by so much for no reason
+MOSTLY_WAITING = 0.5  # of the workers' time: then waiting is why a pattern was slow
+MANY_RACES = 1.0  # lost for each item: then they are
+MANY_RETRIES = 0.5  # for each item: then work that was done in vain is
+HIGH_CONTENTION, LOW_CONTENTION = 0.5, 0.1  # retries of the optimist for each operation
+WORK_DOMINATES = 0.8  # of the workers' time went into the items' own work: no lock could be much faster
+QUEUE_FACTOR = 2.0  # claims in batches do so many times the items of the best lock for each item
+LOCK_COSTS = 0.3  # of the workers' time behind locks that are held during the work
+
+CLAIMS = ("skip_locked_claim", "optimistic_claim")
+LOCK_PER_ITEM = ("double_checked", "double_checked_nowait", "cache_lock", "advisory_lock", "skip_locked_held")
+# What differs between two runs of the same load.
+OF_NO_LOAD = ("pattern", "seed", "seconds")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run: what was asked for, and what it came to."""
+
+    plan: Plan
+    result: Result
+
+    @property
+    def name(self) -> str:
+        return self.result.pattern
+
+    @property
+    def speed(self) -> float:
+        return self.result.items_per_second
+
+    @property
+    def subject(self) -> str:
+        """The rows that it works on; empty when the pattern is no longer there."""
+        pattern = PATTERNS.get(self.name)
+        return pattern.subject if pattern else ""
+
+    @property
+    def load(self) -> dict[str, object]:
+        return {name: value for name, value in self.plan.as_dict().items() if name not in OF_NO_LOAD}
+
+    @property
+    def work_share(self) -> float:
+        """The part of the workers' time that the items' own work took, 0 to 1."""
+        spent = self.result.seconds * self.plan.workers
+        return self.result.processed * (self.plan.work_ms + self.plan.remote_ms) / 1000 / spent if spent else 0.0
+
+    def per_item(self, number: int) -> float:
+        return number / max(1, self.result.processed)
+
+
+def drawn(cases: Sequence[Case]) -> list[str]:
+    """The sentences, those about harm first."""
+    told = [sentence for case in cases if not case.result.is_clean for sentence in told_broken(case)]
+    clean = sorted((case for case in cases if case.result.is_clean), key=lambda case: -case.speed)
+    if cases and not clean:
+        return [*told, _("No pattern of this comparison was clean under this load.")]
+    if any(case.load != cases[0].load for case in cases):
+        return [*told, _("These runs had different loads: their numbers can be read, but not ranked.")]
+    return [*told, *(sentence for rule in RULES for sentence in rule(clean))]
+
+
+def told_broken(case: Case) -> Iterator[str]:
+    """By which number a run was not clean."""
+    result, found = case.result, []
+    if result.duplicates > result.may_repeat:
+        found.append(ngettext("did an item again", "did items again %(n)d times", result.duplicates))
+        found[-1] %= {"n": result.duplicates}
+    if result.lost_updates:
+        found.append(ngettext("lost %(n)d update", "lost %(n)d updates", result.lost_updates))
+        found[-1] %= {"n": result.lost_updates}
+    if result.lost_work:
+        found.append(ngettext("lost %(n)d result", "lost %(n)d results", result.lost_work) % {"n": result.lost_work})
+    if result.unprocessed:
+        found.append(ngettext("left %(n)d item", "left %(n)d items", result.unprocessed) % {"n": result.unprocessed})
+    if result.stopped:
+        found.append(_("was ended (%(why)s)") % {"why": result.stopped})
+    yield f"{case.name} {_(' and ').join(found)}."
+
+
+def fastest(clean: Sequence[Case]) -> Iterator[str]:
+    """The fastest clean pattern for each kind of rows, who is as fast within the noise, and why the slowest is slow."""
+    by_subject: dict[str, list[Case]] = {}
+    for case in clean:
+        by_subject.setdefault(case.subject, []).append(case)
+    for subject, (best, *others) in by_subject.items():
+        told = {"subject": words(subject), "pattern": best.name, "speed": f"{best.speed:,.0f}"}
+        if not others:
+            yield _("For %(subject)s, %(pattern)s was clean: %(speed)s items a second.") % told
+            continue
+        yield _("For %(subject)s, %(pattern)s was the fastest clean pattern: %(speed)s items a second.") % told
+        equal = [case.name for case in others if case.speed * CLOSE >= best.speed]
+        if equal:
+            yield _("Within the noise of %(pattern)s: %(others)s.") % {**told, "others": ", ".join(equal)}
+        if others[-1].speed * CLOSE < best.speed:
+            yield told_slow(others[-1], best)
+
+
+def told_slow(slow: Case, best: Case) -> str:
+    """How much slower, and what of it the numbers explain: waits, work in vain, lost races, statements."""
+    told = {"pattern": slow.name, "times": f"{best.speed / max(slow.speed, 0.1):.1f}", "why": why_slow(slow, best)}
+    return _("%(pattern)s took %(times)s times as long: %(why)s.") % told
+
+
+def why_slow(slow: Case, best: Case) -> str:
+    """Whichever dominates."""
+    result = slow.result
+    if result.waited_share >= MOSTLY_WAITING:
+        return _("%(share)d %% of its workers' time was waiting") % {"share": 100 * result.waited_share}
+    if slow.per_item(result.retries) >= MANY_RETRIES:
+        return _("%(number).1f tries in vain for each item") % {"number": slow.per_item(result.retries)}
+    if slow.per_item(result.lost_races) >= MANY_RACES:
+        return _("%(number).1f lost races for each item") % {"number": slow.per_item(result.lost_races)}
+    queries = {"number": result.queries_per_item, "best": best.result.queries_per_item}
+    if result.queries_per_item >= CLOSE * best.result.queries_per_item:
+        return _("%(number).1f statements for each item instead of %(best).1f") % queries
+    return _("the numbers do not tell why")
+
+
+def work_dominates(clean: Sequence[Case]) -> Iterator[str]:
+    """The items' own work is what takes the time: then the choice is about safety, not about speed."""
+    if clean and clean[0].work_share >= WORK_DOMINATES:
+        told = {"share": 100 * min(1.0, clean[0].work_share), "pattern": clean[0].name}
+        yield (
+            _(
+                "With %(pattern)s, %(share)d %% of the workers' time was the items' own work: no lock could be much "
+                "faster here, so choose by what must not happen."
+            )
+            % told
+        )
+
+
+def contention(clean: Sequence[Case]) -> Iterator[str]:
+    """Which of the two ways to change one row fits how often its writers meet."""
+    found = {case.name: case for case in clean}
+    optimist = found.get("account_optimistic")
+    if optimist is None:
+        return
+    tries = optimist.per_item(optimist.result.retries)
+    told = {"tries": f"{1 + tries:.1f}", "hundredths": 100 * tries}
+    if tries >= HIGH_CONTENTION:
+        yield (
+            _(
+                "Contention is high: account_optimistic did the work of each operation %(tries)s times on average; "
+                "waiting in line (account_pessimistic) does it once."
+            )
+            % told
+        )
+    elif tries <= LOW_CONTENTION:
+        yield (
+            _(
+                "Contention is low: account_optimistic repeated %(hundredths)d of 100 operations, so no lock need be "
+                "held during the work."
+            )
+            % told
+        )
+
+
+def queue_instead(clean: Sequence[Case]) -> Iterator[str]:
+    """Whether claims in batches beat the best of the patterns that take a lock for each item, at this work time."""
+    claim, locker = first(clean, CLAIMS), first(clean, LOCK_PER_ITEM)
+    if claim is None or locker is None:
+        return
+    times = claim.speed / max(locker.speed, 0.1)
+    told = {"claim": claim.name, "locker": locker.name, "times": f"{times:.1f}", "work": claim.plan.work_ms}
+    if times >= QUEUE_FACTOR:
+        yield (
+            _(
+                "A queue would serve better than locking at %(work)d ms of work for each item: %(claim)s did "
+                "%(times)s times as many items a second as %(locker)s, the fastest with a lock for each item."
+            )
+            % told
+        )
+    elif times * CLOSE <= 1:
+        yield (
+            _(
+                "A queue would not be faster at %(work)d ms of work for each item: %(locker)s, with a lock for each "
+                "item, was ahead of %(claim)s."
+            )
+            % told
+        )
+
+
+def locks_held(clean: Sequence[Case]) -> Iterator[str]:
+    """Whether a lock that is held during the work keeps the other workers waiting, where a claim does not."""
+    claim = first(clean, CLAIMS)
+    waiting = [case for case in clean if case.name in LOCK_PER_ITEM and case.result.waited_share >= LOCK_COSTS]
+    if claim is None or not waiting or claim.result.waited_share * 2 > waiting[0].result.waited_share:
+        return
+    worst = max(waiting, key=lambda case: case.result.waited_share)
+    told = {"pattern": worst.name, "share": 100 * worst.result.waited_share, "claim": claim.name}
+    yield _(
+        "%(pattern)s holds its lock during the work, and its workers spent %(share)d %% of their time waiting; "
+        "%(claim)s ends its transaction before the work: %(less)d %%."
+    ) % {**told, "less": 100 * claim.result.waited_share}
+
+
+def wasteful(clean: Sequence[Case]) -> Iterator[str]:
+    """Side effects that retries have repeated."""
+    for case in clean:
+        if times := case.result.repeated_calls:
+            sentence = ngettext(
+                "%(pattern)s repeated the slow call %(n)d time: that must do no harm when it is repeated.",
+                "%(pattern)s repeated the slow call %(n)d times: that must do no harm when it is repeated.",
+                times,
+            )
+            yield sentence % {"pattern": case.name, "n": times}
+
+
+def first(clean: Sequence[Case], names: Sequence[str]) -> Case | None:
+    """The fastest of these patterns."""
+    return next((case for case in clean if case.name in names), None)
+
+
+def words(subject: str) -> str:
+    """What a person calls the rows."""
+    return {"orders": _("orders"), "tasks": _("tasks"), "accounts": _("accounts")}.get(subject, subject)
+
+
+Rule = Callable[[Sequence[Case]], Iterator[str]]
+RULES: tuple[Rule, ...] = (fastest, queue_instead, locks_held, contention, work_dominates, wasteful)
