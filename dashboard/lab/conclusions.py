@@ -75,7 +75,7 @@ def drawn(cases: Sequence[Case]) -> list[str]:
 
 
 def told_broken(case: Case) -> Iterator[str]:
-    """By which number a run was not clean."""
+    """By which number a run was not clean; and what the guard that it lacks made of the same load."""
     result, found = case.result, []
     if result.duplicates > result.may_repeat:
         found.append(ngettext("did an item again", "did items again %(n)d times", result.duplicates))
@@ -90,6 +90,9 @@ def told_broken(case: Case) -> Iterator[str]:
     if result.stopped:
         found.append(_("was ended (%(why)s)") % {"why": result.stopped})
     yield f"{case.name} {_(' and ').join(found)}."
+    if result.guarded and case.name in PATTERNS:
+        told = {"pattern": case.name, "guard": PATTERNS[case.name].guard, "n": result.guarded["duplicates"]}
+        yield _("With %(guard)s the same load through %(pattern)s did items again %(n)d times.") % told
 
 
 def fastest(clean: Sequence[Case]) -> Iterator[str]:

@@ -28,6 +28,16 @@ def test_what_was_broken_is_named_with_its_number(numbers, said):
     assert len(others) >= 1
 
 
+def test_what_the_missing_guard_would_have_done_is_told_beside_it():
+    first, second, *_ = conclusions.drawn(
+        [case("optimistic_claim_as_printed", duplicates=4, guarded={"duplicates": 0})]
+    )
+    assert first == "optimistic_claim_as_printed did items again 4 times."
+    assert (
+        second == "With the version trigger the same load through optimistic_claim_as_printed did items again 0 times."
+    )
+
+
 def test_when_nothing_was_clean_it_says_so():
     assert conclusions.drawn([case("unsafe", lost_updates=1)])[-1].startswith("No pattern of this comparison")
     assert conclusions.drawn([]) == []
