@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 from dashboard.locks.waited_rows import rows_waited_for
 from tasks.database import fetch
 
-MOST, SHOWN = 100, 12  # waits that are kept with a run: the longest
+MOST, SHOWN = 100, 8  # waits that are kept with a run: the longest
 
 # Only sessions that say that they wait are asked for their blockers. A wait shorter than the time between two samples
 # may be missing; the numbers of a run count all of them. One statement's waits are one: in a line for a row that is

@@ -1,56 +1,17 @@
 """Who of a run waits for whom: on its page while it goes on, and kept with it afterwards."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-import psycopg
 import pytest
-from django.utils import timezone
 
-from dashboard.lab import ledger, live, runner, schema, waits
+from dashboard.lab import live, runner, waits
 from dashboard.lab.plan import Plan
 from dashboard.models import LabRun
 from tasks.models import Task
-from tests.commands import database_url
-from tests.dashboard.scenes import LOCK_ORDER, PATIENCE, Scene
+from tests.dashboard.lab.stage import staged
+from tests.dashboard.scenes import LOCK_ORDER
 from tests.people import client_of
-from tests.sessions import session
-from tests.tasks import rows
 
 pytestmark = pytest.mark.django_db(transaction=True)
-FILL = "INSERT INTO orders_order (id, customer_email, shipped_at) VALUES (1, 'a@example.test', now())"
-SESSION = "INSERT INTO lab_ledger (kind, worker, item) VALUES ('start', %s, NULL), ('session', %s, %s)"
 EFFECT = "INSERT INTO lab_ledger (kind, worker, item, ended) VALUES ('effect', 0, 1, now()), ('effect', 1, 1, NULL)"
-
-
-class Stage(Scene):
-    """Sessions of one run, in its schema, each the worker of a number."""
-
-    def __init__(self, run: LabRun, control: psycopg.Connection) -> None:
-        super().__init__()
-        self.run, self.control = run, control
-
-    def worker(self, number: int) -> str:
-        options = f"{PATIENCE} -c search_path={self.run.schema}"
-        conn = self.enter_context(session(f"rowlock:lab:{self.run.schema}", options=options))
-        self.sessions[str(number)] = conn
-        self.control.execute(SESSION, [number, number, conn.info.backend_pid])
-        return str(number)
-
-
-@contextmanager
-def staged() -> Iterator[Stage]:
-    """A run that its row says to be at work, and its schema."""
-    with psycopg.connect(database_url(), autocommit=True) as control, schema.schema(control, schema.new_name()) as name:
-        control.execute(runner.SEEN_ALONE, {"schema": name})
-        control.execute(ledger.CREATE)
-        control.execute(FILL)
-        plan = Plan("double_checked", workers=2, items=1).as_dict()
-        columns = {"state": "running", "schema": name, "task_id": rows.ready().pk, "started_at": timezone.now()}
-        run = LabRun.objects.create(batch="b", pattern="double_checked", plan=plan, actor="anna", **columns)
-        with Stage(run, control) as stage:
-            yield stage
-            control.execute("RESET search_path")
 
 
 def test_the_page_of_a_run_draws_the_lock_tree_of_its_own_sessions_with_the_rows():
