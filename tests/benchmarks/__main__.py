@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.benchmarks import report, told
-from tests.benchmarks.bench import Options
+from tests.benchmarks.bench import Options, bench
 from tests.benchmarks.report import Part
 
 # In the order in which the report shows them.
-PARTS = ("drain", "mixed", "pickup", "enqueue")
+PARTS = ("drain", "mixed", "pickup", "enqueue", "growth", "idle", "locks", "start")
 ALL = (*PARTS, *told.PARTS)
 
 
@@ -35,7 +35,10 @@ def main(words: Sequence[str]) -> None:
 
 
 def measured(name: str, options: Options) -> Part:
-    return importlib.import_module(f"tests.benchmarks.{name}").run(options)
+    """One part, on a server with the settings that it asks for."""
+    module = importlib.import_module(f"tests.benchmarks.{name}")
+    with bench(options, **getattr(module, "SETTINGS", {})) as scene:
+        return module.run(scene)
 
 
 def parser() -> argparse.ArgumentParser:

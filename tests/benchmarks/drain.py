@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 
 from tests.benchmarks import alone
-from tests.benchmarks.bench import Bench, Options, bench
+from tests.benchmarks.bench import Bench
 from tests.benchmarks.floors import Floor
 from tests.benchmarks.pipe import Counts
 from tests.benchmarks.report import Part, rates, version_of
@@ -19,6 +19,7 @@ from tests.benchmarks.subject import Subject
 
 TASKS, UPDATES = 100_000, 4_000
 FLOORS = (500, 100, 1)
+LOADS = list(itertools.product(("noop", "update"), (1, 2)))
 
 
 def drained(subject: Subject, kind: str, tasks: int, workers: int) -> float:
@@ -38,13 +39,12 @@ def drained(subject: Subject, kind: str, tasks: int, workers: int) -> float:
     return counts.rate()
 
 
-def run(options: Options) -> Part:
-    with bench(options) as scene:
-        subjects = scene.subjects()
-        part = scene.part("drain", "Drain: tasks a second from a full queue")
-        for kind, workers in itertools.product(("noop", "update"), (1, 2)):
-            compare(scene, part, subjects, kind, workers)
-        part.notes = notes(scene, subjects)
+def run(scene: Bench) -> Part:
+    subjects = scene.subjects()
+    part = scene.part("drain", "Drain: tasks a second from a full queue")
+    for kind, workers in LOADS:
+        compare(scene, part, subjects, kind, workers)
+    part.notes = notes(scene, subjects)
     return part
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from functools import partial
 
-from tests.benchmarks.bench import Bench, Options, bench
+from tests.benchmarks.bench import Bench
 from tests.benchmarks.report import Part, Table, rates
-from tests.benchmarks.subject import Rowlock, Subject
+from tests.benchmarks.subject import Rowlock, Subject, go
 
 SECONDS = 2.0
 ENQUEUERS = (1, 4, 8)
@@ -24,26 +24,23 @@ def enqueued(subject: Subject, how: str, enqueuers: int, seconds: float) -> floa
         processes = [subject.start(crew, "enqueue", how, seconds) for _ in range(enqueuers)]
         subject.pipe.await_word("ready", enqueuers, check=crew.check)
         for process in processes:
-            assert process.stdin
-            process.stdin.write(b"go\n")
-            process.stdin.flush()
+            go(process)
         told = subject.pipe.await_word("rate", enqueuers, check=crew.check)
     return sum(int(number) / float(took) for number, took in told)
 
 
-def run(options: Options) -> Part:
-    with bench(options) as scene:
-        subjects = scene.subjects()
-        part = scene.part("enqueue", "Enqueue: tasks a second written to the queue")
-        for how, told in HOWS.items():
-            for enqueuers in ENQUEUERS:
-                compare(scene, part, [s for s in subjects if can(s, how)], how, told, enqueuers)
-        part.tables.append(scaling(part))
-        part.notes = [
-            f"Processes that enqueue for {scene.seconds(SECONDS):.0f} s through each queue's own call, into an empty "
-            "table, while no worker runs.",
-            *scene.excuses.values(),
-        ]
+def run(scene: Bench) -> Part:
+    subjects = scene.subjects()
+    part = scene.part("enqueue", "Enqueue: tasks a second written to the queue")
+    for how, told in HOWS.items():
+        for enqueuers in ENQUEUERS:
+            compare(scene, part, [s for s in subjects if can(s, how)], how, told, enqueuers)
+    part.tables.append(scaling(part))
+    part.notes = [
+        f"Processes that enqueue for {scene.seconds(SECONDS):.0f} s through each queue's own call, into an empty "
+        "table, while no worker runs.",
+        *scene.excuses.values(),
+    ]
     return part
 
 

@@ -27,7 +27,7 @@ WITH candidate AS MATERIALIZED (
     SELECT id FROM floor WHERE status = 'READY' ORDER BY id LIMIT {batch} FOR UPDATE SKIP LOCKED
 ), claimed AS (
     UPDATE floor SET status = 'PROCESSING' FROM candidate WHERE floor.id = candidate.id RETURNING floor.id
-) SELECT array_agg(id) AS ids FROM claimed \\gset
+) SELECT coalesce(array_agg(id), ARRAY[]::bigint[]) AS ids FROM claimed \\gset
 UPDATE floor SET status = 'COMPLETED' WHERE id = ANY (':ids'::bigint[]);
 """
 RATE = re.compile(r"tps = ([0-9.]+) \(without initial connection time\)")

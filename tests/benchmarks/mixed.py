@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import IO
 
-from tests.benchmarks.bench import Bench, Options, bench
+from tests.benchmarks.bench import Bench
 from tests.benchmarks.peers.environment import Unfit
 from tests.benchmarks.report import Part, Table, percentile
 from tests.benchmarks.subject import Subject
@@ -108,30 +108,29 @@ def passed_over(tasks: list[Ran]) -> list[float]:
     ]
 
 
-def run(options: Options) -> Part:
-    with bench(options) as scene:
-        part = scene.part("mixed", "Mixed load: how long short tasks wait beside long ones")
-        seconds = scene.seconds(SECONDS)
-        table = Table(
-            f"{round(seconds * A_SECOND):,} tasks in {seconds:.0f} s, four at a time: waits of those of 1 ms",
-            ["milliseconds", "n", "p50", "p99", "max", "passed over", "longest beside a free worker"],
-        )
-        for name, tasks in alternated(scene, scene.subjects(PEERS), seconds).items():
-            short = [task.began - task.sent for task in tasks if task.milliseconds == SHORT]
-            beside = passed_over(tasks)
-            shares = [1000 * percentile(short, share) for share in (0.5, 0.99, 1.0)]
-            passed = sum(waited > PASSED_OVER_SECONDS for waited in beside)
-            table.rows.append([name, len(short), *shares, passed, 1000 * max(beside)])
-            part.figures[name] = [[task.milliseconds, task.sent, task.began, task.ended] for task in tasks]
-        table.notes.append(
-            "Passed over: short tasks of whose wait more than 50 ms fell in a time in which fewer than four tasks ran."
-        )
-        part.tables.append(table)
-        part.notes = [
-            "90 % take 1 ms, 9 % 50 ms, 1 % 2 s; 50 a second arrive at random moments, the same for all. Four at a "
-            "time: Rowlock with four processes, the others with four jobs at once in one.",
-            *scene.excuses.values(),
-        ]
+def run(scene: Bench) -> Part:
+    part = scene.part("mixed", "Mixed load: how long short tasks wait beside long ones")
+    seconds = scene.seconds(SECONDS)
+    table = Table(
+        f"{round(seconds * A_SECOND):,} tasks in {seconds:.0f} s, four at a time: waits of those of 1 ms",
+        ["milliseconds", "n", "p50", "p99", "max", "passed over", "longest beside a free worker"],
+    )
+    for name, tasks in alternated(scene, scene.subjects(PEERS), seconds).items():
+        short = [task.began - task.sent for task in tasks if task.milliseconds == SHORT]
+        beside = passed_over(tasks)
+        shares = [1000 * percentile(short, share) for share in (0.5, 0.99, 1.0)]
+        passed = sum(waited > PASSED_OVER_SECONDS for waited in beside)
+        table.rows.append([name, len(short), *shares, passed, 1000 * max(beside)])
+        part.figures[name] = [[task.milliseconds, task.sent, task.began, task.ended] for task in tasks]
+    table.notes.append(
+        "Passed over: short tasks of whose wait more than 50 ms fell in a time in which fewer than four tasks ran."
+    )
+    part.tables.append(table)
+    part.notes = [
+        "90 % take 1 ms, 9 % 50 ms, 1 % 2 s; 50 a second arrive at random moments, the same for all. Four at a "
+        "time: Rowlock with four processes, the others with four jobs at once in one.",
+        *scene.excuses.values(),
+    ]
     return part
 
 

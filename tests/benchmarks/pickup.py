@@ -3,7 +3,7 @@
 import random
 import time
 
-from tests.benchmarks.bench import Bench, Options, bench
+from tests.benchmarks.bench import Bench
 from tests.benchmarks.peers.environment import Unfit
 from tests.benchmarks.report import Part, waits
 from tests.benchmarks.subject import Subject
@@ -35,17 +35,16 @@ def picked_up(subject: Subject, tasks: int) -> list[float]:
     return found[WARM_UP:]
 
 
-def run(options: Options) -> Part:
-    with bench(options) as scene:
-        part = scene.part("pickup", "Pickup: from the call that enqueues until an idle worker runs the task")
-        figures = alternated(scene, scene.subjects())
-        part.tables.append(waits("One task at a time, one worker", figures))
-        part.notes = [
-            "Both processes read one clock. A queue without notifications (django-tasks-db, looking every 50 ms) is "
-            "given fewer tasks. Between two tasks there is a pause of 5 to 15 ms.",
-            *scene.excuses.values(),
-        ]
-        part.figures = dict(figures)
+def run(scene: Bench) -> Part:
+    part = scene.part("pickup", "Pickup: from the call that enqueues until an idle worker runs the task")
+    figures = alternated(scene, scene.subjects())
+    part.tables.append(waits("One task at a time, one worker", figures))
+    part.notes = [
+        "Both processes read one clock. A queue without notifications (django-tasks-db, looking every 50 ms) is "
+        "given fewer tasks. Between two tasks there is a pause of 5 to 15 ms.",
+        *scene.excuses.values(),
+    ]
+    part.figures = dict(figures)
     return part
 
 

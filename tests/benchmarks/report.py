@@ -132,7 +132,7 @@ def surroundings(server: str, command: str) -> dict[str, str]:
     """When, where and with which versions."""
     now = datetime.datetime.now(datetime.UTC)
     memory = psutil.virtual_memory().total / 2**30
-    cpu = f"{os.cpu_count()} cores ({platform.machine()}), {memory:.0f} GiB"
+    cpu = f"{os.cpu_count()} cores ({platform.machine()}), {memory:.0f} GiB, load average {os.getloadavg()[1]:.1f}"
     names = [server, f"Python {platform.python_version()}", f"Rowlock {revision()}"]
     versions = ", ".join(name for name in names if name)
     return {"date": f"{now:%Y-%m-%d %H:%M} UTC", "machine": cpu, "versions": versions, "command": command}

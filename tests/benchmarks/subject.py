@@ -29,6 +29,11 @@ from tests.databases import ROOT
 COUNTER = "CREATE TABLE counter (id bigint PRIMARY KEY, n integer NOT NULL)"
 COUNTER_FILL = "INSERT INTO counter SELECT n, 0 FROM generate_series(1, %s) AS n"
 PATIENCE_SECONDS = 120
+HANDLERS = "tests.benchmarks.handlers"
+FILL = """
+INSERT INTO tasks_task (task_path, args)
+SELECT %s, CASE WHEN %s = 'noop' THEN '[]' ELSE jsonb_build_array(n) END FROM generate_series(1, %s) AS n
+"""
 
 
 @dataclass(frozen=True)
@@ -107,6 +112,13 @@ ROWLOCK = Peer(
 )
 
 
+def go(process: "subprocess.Popen[bytes]") -> None:
+    """Give a driver the line that it waits for when it has said that it is ready."""
+    assert process.stdin
+    process.stdin.write(b"go\n")
+    process.stdin.flush()
+
+
 class Crew:
     """Processes of one measurement; none outlives it."""
 
@@ -141,12 +153,23 @@ class Crew:
                 raise Unfit(f"its driver did not end within {PATIENCE_SECONDS} s") from None
         self.check()
 
+    def finish(self) -> None:
+        """Ask all to end in order, and wait for it."""
+        for process, _ in self.members:
+            process.terminate()
+        for process, _ in self.members:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(PATIENCE_SECONDS)
+
     def end(self) -> None:
         """Kill what is left."""
         for process, output in self.members:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+            if process.stdin:
+                with contextlib.suppress(BrokenPipeError):
+                    process.stdin.close()
             output.close()
 
 
@@ -175,12 +198,16 @@ class Subject:
 
     def fill(self, kind: str, tasks: int) -> None:
         """Only so many tasks of this kind are there then; they and nothing else are known to the planner."""
+        self.fill_counter(kind, tasks)
+        self.run("fill", kind, tasks)
+        self.execute("CHECKPOINT")
+
+    def fill_counter(self, kind: str, tasks: int) -> None:
+        """One row to update for each task."""
         if kind == "update":
             self.execute("TRUNCATE counter")
             self.execute(COUNTER_FILL, tasks)
             self.execute("VACUUM ANALYZE counter")
-        self.run("fill", kind, tasks)
-        self.execute("CHECKPOINT")
 
     def empty(self) -> None:
         """No task is there."""
@@ -237,13 +264,22 @@ class Rowlock(Subject):
         self.command = [sys.executable, "-m", "tests.benchmarks.peers.run_rowlock"]
 
     def prepare(self) -> None:
-        databases.migrate(self.url)
-        self.execute(COUNTER)
+        """A second part on the same server finds it prepared."""
+        with contextlib.suppress(psycopg.errors.DuplicateDatabase):
+            databases.migrate(self.url)
+            self.execute(COUNTER)
+
+    def fill(self, kind: str, tasks: int) -> None:
+        self.fill_counter(kind, tasks)
+        self.empty()
+        self.execute(FILL, f"{HANDLERS}.tasks.{kind}", kind, tasks)
+        self.execute("VACUUM ANALYZE tasks_task")
+        self.execute("CHECKPOINT")
 
     def start_worker(self, crew: Crew, at_once: int | None = None) -> None:
         argv = [sys.executable, "manage.py", "run_worker", "-v0", "--concurrency", str(at_once or 1)]
         crew.start(argv, self.environment())
 
     def environment(self) -> dict[str, str]:
-        ours = {"DJANGO_SETTINGS_MODULE": "tests.settings", "ROWLOCK_APPS": "tests.benchmarks.handlers"}
+        ours = {"DJANGO_SETTINGS_MODULE": "tests.settings", "ROWLOCK_APPS": HANDLERS}
         return {**super().environment(), **ours}

@@ -1,5 +1,6 @@
 """Rowlock's own part of the verbs of `subject.py`, as a Django project calls it; `run_worker` is started as it is."""
 
+import statistics
 import sys
 import time
 
@@ -9,21 +10,10 @@ django.setup()
 
 from django.db import connection, transaction  # noqa: E402
 
+from tasks.claims import Claimer  # noqa: E402
+from tasks.claims import claim as claims_of  # noqa: E402
 from tests.benchmarks.handlers.tasks import noop, pause  # noqa: E402
 from tests.benchmarks.peers import wire  # noqa: E402
-
-FILL = """
-INSERT INTO tasks_task (task_path, args)
-SELECT 'tests.benchmarks.handlers.tasks.' || %(kind)s::text,
-    CASE WHEN %(kind)s = 'noop' THEN '[]' ELSE jsonb_build_array(n) END FROM generate_series(1, %(tasks)s) AS n
-"""
-
-
-def fill(kind: str, tasks: str) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute("TRUNCATE tasks_task, tasks_attempt, tasks_throughput")
-        cursor.execute(FILL, {"kind": kind, "tasks": int(tasks)})
-        cursor.execute("VACUUM ANALYZE tasks_task")
 
 
 def send() -> None:
@@ -32,6 +22,19 @@ def send() -> None:
         number, milliseconds = map(int, line.split())
         wire.sent(number, time.monotonic())
         pause.enqueue(number, milliseconds)
+
+
+def claim(claims: str) -> None:
+    """Claims one task after the other and tells the median of their seconds; without commits, which would hide them."""
+    claimer = Claimer("bench")
+    took = []
+    with transaction.atomic():
+        for _ in range(int(claims)):
+            began = time.perf_counter()
+            assert claims_of(connection, claimer, 1)
+            took.append(time.perf_counter() - began)
+        transaction.set_rollback(True)
+    wire.tell("claimed", statistics.median(took))
 
 
 def one_in_a_transaction() -> int:
@@ -60,4 +63,4 @@ def enqueue(how: str, seconds: str) -> None:
 
 
 if __name__ == "__main__":
-    {"fill": fill, "send": send, "enqueue": enqueue}[sys.argv[1]](*sys.argv[2:])
+    {"send": send, "enqueue": enqueue, "claim": claim}[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,80 @@
+"""Each part of `make bench` still runs and gives figures: a tiny round without the peers, on one server."""
+
+import importlib
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+
+import pytest
+
+from tests.benchmarks import drain, enqueue, growth, idle, locks, mixed, report, start
+from tests.benchmarks.__main__ import PARTS
+from tests.benchmarks.bench import Bench, Options, bench
+from tests.benchmarks.pipe import Counts
+
+TINY = Options(rounds=1, tasks=20, seconds=0.3, finished=50, peers=[])
+
+
+@pytest.fixture(scope="module")
+def scene() -> Iterator[Bench]:
+    settings = {}
+    for name in PARTS:
+        settings |= getattr(importlib.import_module(f"tests.benchmarks.{name}"), "SETTINGS", {})
+    with bench(TINY, **settings) as scene:
+        yield scene
+
+
+@pytest.fixture(autouse=True)
+def _few_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = growth.kinds
+    monkeypatch.setattr(drain, "LOADS", [("noop", 1), ("update", 1)])
+    monkeypatch.setattr(enqueue, "ENQUEUERS", (1,))
+    monkeypatch.setattr(enqueue, "HOWS", {"bulk": "a thousand at a time"})
+    monkeypatch.setattr(growth, "kinds", lambda most: {growth.EMPTY: partial(fill_all, kinds(most).values())})
+    monkeypatch.setattr(idle, "WORKERS", (2,))
+    monkeypatch.setattr(idle, "SETTLED_SECONDS", 0.0)
+    monkeypatch.setattr(locks, "KINDS", {locks.OURS: "lease"})
+    monkeypatch.setattr(mixed, "LONG", 100)
+    monkeypatch.setattr(start, "COMMANDS", {start.SHOWN: start.COMMANDS[start.SHOWN]})
+
+
+def fill_all(fills: Iterable[Callable[[growth.Grown], None]], grown: growth.Grown) -> None:
+    """The one that updates every row first."""
+    for fill in reversed(list(fills)):
+        fill(grown)
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_part_runs_and_gives_figures(scene, name, tmp_path):
+    part = importlib.import_module(f"tests.benchmarks.{name}").run(scene)
+    cells = [cell for table in part.tables for row in table.rows for cell in row if isinstance(cell, int | float)]
+    assert cells
+    assert all(math.isfinite(cell) and cell >= 0 for cell in cells)
+    assert not scene.excuses
+    report.keep(tmp_path, [part], report.surroundings(part.server, "make bench"))
+    assert json.loads((tmp_path / "benchmarks.json").read_text())[name]["tables"]
+    assert f"## {part.title}" in (tmp_path / "benchmarks.md").read_text()
+
+
+def test_a_rate_is_that_of_the_time_in_which_all_were_at_work():
+    counts = Counts()
+    for at in range(11):  # ten a second, from 0 to 10 s
+        counts.add("1", str(1 + 10 * at), str(at))
+    for at in range(1, 12):  # as many, a second later
+        counts.add("2", str(1 + 10 * at), str(at))
+    assert counts.rate() == pytest.approx(20)
+
+
+def test_a_short_task_is_passed_over_only_while_a_worker_is_free():
+    long = [mixed.Ran(mixed.LONG, 0.0, 0.0, 2.0) for _ in range(mixed.SLOTS - 1)]
+    busy = mixed.Ran(mixed.LONG, 0.0, 0.0, 1.0)
+    waited = mixed.Ran(mixed.SHORT, 0.5, 1.25, 1.3)
+    assert mixed.passed_over([*long, busy, waited]) == [pytest.approx(0.25)]
+
+
+def test_a_run_replaces_its_own_parts_and_keeps_the_others(tmp_path):
+    for name, title in [("one", "First"), ("two", "Second"), ("one", "First again")]:
+        report.keep(tmp_path, [report.Part(name, title)], report.surroundings("", "make bench"))
+    text = (tmp_path / "benchmarks.md").read_text()
+    assert [line for line in text.splitlines() if line.startswith("## ")] == ["## First again", "## Second"]
