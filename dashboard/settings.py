@@ -43,6 +43,7 @@ MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.middleware.csp.ContentSecurityPolicyMiddleware" if CSP_IN_DJANGO else "csp.middleware.CSPMiddleware",
+    "dashboard.seats.SeatMiddleware",
     "dashboard.locks.request_names.RequestNameMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.locale.LocaleMiddleware",

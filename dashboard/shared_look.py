@@ -41,7 +41,10 @@ def current(name: str = "now", seconds: float | None = None) -> Look:
     with _guard:
         look = _looks.get(name)
         if look is None or is_over(look, limit):
-            look = _looks[name] = Look()
+            former, look = look, Look(before=look)
+            _looks[name] = look
+            if former:
+                former.before = None  # or every look there ever was would stay
         return look
 
 

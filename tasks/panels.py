@@ -26,6 +26,7 @@ from django.db import DatabaseError, connection, transaction
 
 T = TypeVar("T")
 LONGEST_KEY = 300
+STANDS_IN_SECONDS = 5.0  # how old a look may be that is shown while the next one is being made
 
 # The first page must open while a migration holds a table: what cannot be told soon is left out, and said to be.
 PATIENCE = """
@@ -108,6 +109,7 @@ class Look:
     began: float = field(default_factory=time.monotonic)
     _answers: dict[Callable[[], Any], Any] = field(default_factory=dict, repr=False)
     _made: dict[Hashable, Any] = field(default_factory=dict, repr=False)
+    before: "Look | None" = field(default=None, repr=False)  # the one that this one follows
     _lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
     _now: datetime | None = None
     busy_seconds: float = 0.0  # spent in asking
@@ -139,12 +141,24 @@ class Look:
         return answer
 
     def made(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What is made of the answers, once for each key; an error of it is kept for nobody."""
-        with self._lock:
+        """What is made of the answers, once for each key; an error of it is kept for nobody.
+
+        While another thread is asking or making, what the look before had made of its own is good enough.
+        """
+        meanwhile = self.before.made_already(key) if self.before and key not in self._made else None
+        if not self._lock.acquire(blocking=meanwhile is None):
+            return meanwhile  # type: ignore[return-value]  # it is not None: only then nobody waits for the lock
+        try:
             if key not in self._made:
                 self._made[key] = make()
             found: T = self._made[key]
             return found
+        finally:
+            self._lock.release()
+
+    def made_already(self, key: Hashable) -> Any:
+        """The same as it stands; None when it was not made, or longer ago than STANDS_IN_SECONDS."""
+        return self._made.get(key) if time.monotonic() - self.began < STANDS_IN_SECONDS else None
 
     def _ask(self, ask: Callable[[], T]) -> "T | DatabaseError":
         try:

@@ -1,5 +1,8 @@
 """One rendering serves all tabs of a look: to each person what he or she may see, in his or her language."""
 
+import contextlib
+import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -7,6 +10,7 @@ from django.template import loader
 from django.test import override_settings
 
 from dashboard import shared_look, shared_part
+from tasks.panels import STANDS_IN_SECONDS, Look
 from tests.people import client_of
 from tests.tasks import rows
 
@@ -83,3 +87,51 @@ def test_after_a_change_by_a_person_the_part_is_made_anew(rendered: list[str]) -
     shared_look.forget()
     part("/admin/ops/workers/", "Viewers")
     assert len(rendered) == 2
+
+
+def test_while_the_next_look_is_being_made_the_last_one_stands_in() -> None:
+    def nobody() -> str:
+        raise AssertionError("who does not wait for the look makes nothing of it")
+
+    last = Look()
+    assert last.made("part", lambda: "the last") == "the last"
+    look = Look(before=last)
+    with busy(look):
+        assert look.made("part", nobody) == "the last"
+    assert look.made("part", lambda: "the next") == "the next"
+
+
+def test_what_is_too_old_does_not_stand_in() -> None:
+    old = Look(began=time.monotonic() - STANDS_IN_SECONDS)
+    old.made("part", lambda: "the last")
+    look, answers = Look(before=old), list[str]()
+    with busy(look):
+        tab = threading.Thread(target=lambda: answers.append(look.made("part", lambda: "the next")))
+        tab.start()
+    tab.join(20)
+    assert answers == ["the next"]
+
+
+def test_a_look_keeps_no_more_than_the_one_before_it(settings) -> None:
+    settings.SHARED_LOOK_SECONDS = 1e-9
+    looks = [shared_look.current() for _ in range(3)]
+    assert [look.before for look in looks] == [None, None, looks[1]]
+
+
+@contextlib.contextmanager
+def busy(look: Look) -> Iterator[None]:
+    """Another thread asks this look something."""
+    is_asked, may_go = threading.Event(), threading.Event()
+
+    def make() -> None:
+        is_asked.set()
+        assert may_go.wait(20)
+
+    other = threading.Thread(target=look.made, args=("something else", make))
+    other.start()
+    try:
+        assert is_asked.wait(20)
+        yield
+    finally:
+        may_go.set()
+        other.join(20)

@@ -7,11 +7,7 @@ tabs; beside it stands the server's own sum of the times in which sessions of th
 
 import contextlib
 import http.client
-import os
 import random
-import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -20,8 +16,7 @@ from dataclasses import dataclass, field
 import psutil
 import psycopg
 
-from tests import databases
-from tests.waiting import wait_until
+from tests.web import gunicorn
 
 # The parts that the tabs of an evening shift have open: name, address, seconds between two refreshes, share of tabs.
 OPEN = (
@@ -33,6 +28,7 @@ OPEN = (
     ("tasks", "/admin/tasks/task/", 3.0, 6),
 )
 TABS = 50
+SETTINGS = "tests.benchmarks.pages.settings"
 WARM_UP_SECONDS = 5.0
 
 ACTIVE = """
@@ -60,33 +56,9 @@ class Cost:
     transactions: float
 
 
-@contextlib.contextmanager
-def gunicorn(url: str) -> Iterator[tuple[psutil.Process, int]]:
-    """The web server as it is in production, but on a port of its own; its process and port."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    settings = {"DATABASE_URL": url, "DJANGO_SETTINGS_MODULE": "tests.benchmarks.pages.settings", "PORT": str(port)}
-    argv = [sys.executable, "-m", "gunicorn", "--log-level", "warning"]
-    with subprocess.Popen(argv, cwd=databases.ROOT, env={**os.environ, **settings}) as process:
-        try:
-            wait_until(lambda: serves(port), seconds=60)
-            yield psutil.Process(process.pid), port
-        finally:
-            process.terminate()
-            process.wait(30)
-
-
-def serves(port: int) -> bool:
-    with contextlib.suppress(OSError), contextlib.closing(http.client.HTTPConnection("127.0.0.1", port)) as tab:
-        tab.request("GET", "/healthz")
-        return tab.getresponse().status == 200
-    return False
-
-
 def polling(url: str, cookie: str, postmaster: int, seconds: float) -> tuple[Polled, Cost]:
     """Open the tabs for so long; what they saw, and what that cost."""
-    with gunicorn(url) as (web, port), psycopg.connect(url, autocommit=True) as watch:
+    with gunicorn(url, SETTINGS) as (web, port), psycopg.connect(url, autocommit=True) as watch:
         server = psutil.Process(postmaster)
         idle = spent(server), time.monotonic()
         time.sleep(WARM_UP_SECONDS)
