@@ -120,7 +120,8 @@ class Claim:
 
     def arguments(self) -> tuple[list[Any], dict[str, Any]]:
         """The decoded positional and keyword arguments."""
-        return json.loads(self.args), json.loads(self.kwargs)
+        args = [] if self.args == "[]" else json.loads(self.args)
+        return args, {} if self.kwargs == "{}" else json.loads(self.kwargs)
 
 
 @dataclass

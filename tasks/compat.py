@@ -15,7 +15,7 @@ if TYPE_CHECKING or TASKS_IN_DJANGO:
     from django.tasks.backends.base import BaseTaskBackend
     from django.tasks.base import Task, TaskError
     from django.tasks.exceptions import InvalidTask, TaskResultDoesNotExist, TaskResultMismatch
-    from django.tasks.signals import task_enqueued, task_finished, task_started
+    from django.tasks.signals import log_task_finished, log_task_started, task_enqueued, task_finished, task_started
 
     FRAMEWORK = "django.tasks"
 else:
@@ -24,7 +24,7 @@ else:
     from django_tasks.base import Task, TaskError
     from django_tasks.exceptions import InvalidTaskError as InvalidTask
     from django_tasks.exceptions import TaskResultDoesNotExist, TaskResultMismatch
-    from django_tasks.signals import task_enqueued, task_finished, task_started
+    from django_tasks.signals import log_task_finished, log_task_started, task_enqueued, task_finished, task_started
 
     FRAMEWORK = "django_tasks"
 
@@ -70,6 +70,8 @@ __all__ = [
     "TaskResultDoesNotExist",
     "TaskResultMismatch",
     "TaskResultStatus",
+    "log_task_finished",
+    "log_task_started",
     "mail_backend",
     "task",
     "task_backends",

@@ -16,7 +16,7 @@ import time
 import psycopg
 from django.db import close_old_connections, reset_queries
 
-from tasks import claims, conf, presence, registry, transitions
+from tasks import claims, conf, presence, registry, signals, transitions
 from tasks.claims import STRATEGIES, Claim, Claimer
 from tasks.declaration import PostgresTask
 from tasks.exceptions import Convicted
@@ -55,6 +55,7 @@ class Child:
         self.claimer = Claimer(worker_id, options.queues)
         self.size = BatchSize(maximum=options.largest_batch)
         self.is_stopping = False
+        self.is_heard = True
         self.conviction: Convicted | None = None
         self.is_done = threading.Event()
         self.is_running_batch = threading.Event()
@@ -151,6 +152,7 @@ class Child:
         # What a request does for a view: handlers find no connection that is too old or broken, and no query log grows.
         close_old_connections()
         reset_queries()
+        self.is_heard = signals.are_heard()
         began = time.monotonic()
         unknown: list[Claim] = []
         reached = 0
@@ -199,7 +201,7 @@ class Child:
             else:
                 self.page.add(COMPLETED, 1)
         else:
-            ending = runner.run(claim, task, self.worker_id, runner.plainly)
+            ending = runner.run(claim, task, self.worker_id, runner.plainly, is_heard=self.is_heard)
             self.outbox.add(ending)
         self.page.end()
         if task.durable:

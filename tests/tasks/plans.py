@@ -37,19 +37,24 @@ class Plan:
         """How many rows the largest sort had to order."""
         return max((int(_rows(plan.node)) for plan in self if "Sort" in plan.node["Node Type"]), default=0)
 
+    def rows_met(self) -> int:
+        """How many rows every step together handed on or threw away: a join that is quadratic shows here alone."""
+        return int(sum(_rows(plan.node) for plan in self))
+
     def rows_changed(self) -> int:
         return int(sum(_rows(plan.node) for plan in self if plan.node["Node Type"] == "ModifyTable"))
 
 
 def explain(
-    connection: psycopg.Connection, statement: str, params: Mapping[str, Any], *, mode: str = "force_custom_plan"
+    connection: psycopg.Connection, statement: str, params: Mapping[str, Any], *, mode: str | None = "force_custom_plan"
 ) -> Plan:
     """Run the statement, roll it back, and give its plan.
 
     Args:
         statement: with named placeholders, as the code has it.
         params: a value for each; lists become arrays.
-        mode: `force_custom_plan` for a plan made for these values, `force_generic_plan` for one made for any.
+        mode: `force_custom_plan` for a plan made for these values, `force_generic_plan` for one made for any, None for
+            what the session itself would do.
     """
     names = list(dict.fromkeys(PARAMETER.findall(statement)))
     numbered = PARAMETER.sub(lambda match: f"${names.index(match[1]) + 1}", statement)
@@ -57,7 +62,8 @@ def explain(
     call = EXPLAIN.format(sql.SQL("({})").format(values) if names else sql.SQL(""))
     with connection.transaction(force_rollback=True):
         connection.execute("DEALLOCATE ALL")
-        connection.execute(f"SET LOCAL plan_cache_mode = {mode}")
+        if mode:
+            connection.execute(f"SET LOCAL plan_cache_mode = {mode}")
         connection.execute(f"PREPARE explained AS {numbered}")
         [(plans,)] = connection.execute(call)
     return Plan(plans[0]["Plan"])

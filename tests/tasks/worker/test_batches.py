@@ -1,5 +1,7 @@
 """What is claimed ahead must not wait behind a slow task, nor spin when nobody knows its function."""
 
+import pytest
+
 from tests.tasks.worker_app import tasks as handlers
 from tests.waiting import wait_until
 
@@ -10,16 +12,20 @@ def test_quick_tasks_do_not_wait_behind_a_slow_one(database, ledger, start_worke
     """The worker beside it takes them: they end before the slow one does."""
     worker = start_worker("--concurrency", 2)
     wait_until(lambda: database.value("SELECT count(*) FROM tasks_worker") == 2)
-    database.enqueue(handlers.quick, count=2000)
-    database.wait_until_finished()
-    with database.connection.transaction():
-        database.enqueue(handlers.quick, count=600)
-        [slow] = database.enqueue(handlers.work, 2.0)
-        behind = database.enqueue(handlers.work, count=50)
-    database.wait_until_finished()
+    for _ in range(5):  # on a busy machine the batches may have become too small to hold anything behind the slow one
+        database.enqueue(handlers.quick, count=2000)
+        database.wait_until_finished()
+        with database.connection.transaction():
+            database.enqueue(handlers.quick, count=600)
+            [slow] = database.enqueue(handlers.work, 2.0)
+            behind = database.enqueue(handlers.work, count=50)
+        database.wait_until_finished()
+        if CLAIMED_TWICE in {database.task(task_id).version for task_id in behind}:
+            break
+    else:
+        pytest.fail("nothing was ever claimed behind it")
 
     effects = {effect.task_id: effect for effect in ledger.effects()}
-    assert CLAIMED_TWICE in {database.task(task_id).version for task_id in behind}, "nothing was claimed behind it"
     assert max(effects[task_id].ended for task_id in behind) < effects[slow].ended
     assert {effects[task_id].attempt for task_id in behind} == {1}
     assert {effects[task_id].pid for task_id in behind} == set(worker.children()) - {effects[slow].pid}

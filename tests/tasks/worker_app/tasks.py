@@ -12,7 +12,7 @@ from django.db import connection, transaction
 
 from tasks import wakeup
 from tasks.clock import StatementTimestamp
-from tasks.compat import TaskContext, task
+from tasks.compat import TaskContext, TaskResult, task, task_finished
 from tasks.models import Queue, Task
 from tests.ledger import effect
 
@@ -28,6 +28,18 @@ def at_once(attempt: int) -> float:
 @task
 def quick() -> None:
     """Nothing: many of them make a worker claim big batches."""
+
+
+def note_end(sender: object, task_result: TaskResult, **_: object) -> None:
+    """A receiver of the framework's signal: its effect stands beside that of the handler."""
+    with effect(int(task_result.id), task_result.attempts):
+        pass
+
+
+@task
+def listen() -> None:
+    """From here on each end of a run in this process is noted in the ledger."""
+    task_finished.connect(note_end)
 
 
 @task(takes_context=True)
