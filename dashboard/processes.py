@@ -52,15 +52,19 @@ def become(parent: int, at_parents_death: int, user: str, argv: list[str]) -> No
     """Turns this process into `argv`, tied to `parent` (process id), as `user` ("uid:gid", or empty for the same)."""
     if user:
         drop_root(*map(int, user.split(":")))
-    # After the change of user, which would clear it.
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, at_parents_death)
-    if os.getppid() != parent:
-        raise SystemExit("The process that asked for this one is gone.")
+    die_with(parent, at_parents_death)  # after the change of user, which would clear it
     # Python ignores it from its start on; the program expects the default.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     # To become another program is the whole point, and no shell is wanted.
     os.execv(argv[0], argv)  # noqa: S606  # nosec B606
+
+
+def die_with(parent: int, at_parents_death: int) -> None:
+    """From now on the kernel sends this process the signal when its parent ends (Linux); SystemExit when it has."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, at_parents_death)
+    if os.getppid() != parent:
+        raise SystemExit("The process that asked for this one is gone.")
 
 
 def drop_root(uid: int, gid: int) -> None:

@@ -1,35 +1,37 @@
-"""One worker process of a run, or one outside locker: `python -m dashboard.lab.process`.
+"""One worker process of a run, one outside locker, or the one that makes the rows: a fork of `dashboard.lab.mother`.
 
 It is told its job as one line of JSON on stdin, says "ready" once it is connected, and begins at the next line.
 """
 
 import json
-import os
-import signal
 import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import django
 import psycopg
 
 MOST_SAID = 300  # characters
 CALM = "-c synchronous_commit=off"  # of the ledger, which is to measure and not to slow down
 
 
-def main() -> None:
+def load() -> None:
+    """Before the fork: what each of them needs."""
+    from dashboard.lab import bench, ledger, mail, outside, patterns, plan  # noqa: F401
+
+
+def main() -> int:
+    """Do the job; gives the status to exit with."""
     job = json.loads(sys.stdin.readline())
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "dashboard.settings")
-    django.setup()
     try:
         with connected(job) as ledger_connection:
             begin(job, ledger_connection)
     except Exception as error:  # noqa: BLE001  the runner tells people its kind and words, the log the whole of it
         traceback.print_exc()
         sys.stdout.write(f"{type(error).__name__}: {' '.join(str(error).split())[:MOST_SAID]}\n")
-        sys.exit(1)
+        return 1
+    return 0
 
 
 def begin(job: dict[str, Any], ledger_connection: psycopg.Connection) -> None:
@@ -85,7 +87,3 @@ def connected(job: dict[str, Any]) -> Iterator[psycopg.Connection]:
 
 
 CONNECTING = {"dbname", "user", "password", "host", "port", "options", "application_name", "connect_timeout", "sslmode"}
-
-if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    main()

@@ -8,7 +8,8 @@ from typing import Any
 from django.db import connection, transaction
 from django.db.models import QuerySet
 
-from dashboard.lab import drill, runner
+from dashboard.lab import drill, nursery, runner
+from dashboard.lab.nursery import Nursery
 from dashboard.lab.plan import Plan
 from dashboard.lab.schema import LabRefused
 from dashboard.models import LabRun
@@ -53,13 +54,14 @@ def carry_out(batch: str) -> dict[str, int]:
         state=State.FAILED,
         error="Its worker died in the middle. What it left in the database is gone.",
     )
-    for run in LabRun.objects.filter(batch=batch, state=State.WAITING).order_by("pk"):
-        _carry_out(run)
+    with nursery.opened() as crew:
+        for run in LabRun.objects.filter(batch=batch, state=State.WAITING).order_by("pk"):
+            _carry_out(run, crew)
     states = LabRun.objects.filter(batch=batch).values_list("state", flat=True)
     return {state: list(states).count(state) for state in State.values}
 
 
-def _carry_out(run: LabRun) -> None:
+def _carry_out(run: LabRun, crew: Nursery) -> None:
     row = LabRun.objects.filter(pk=run.pk)
     if not row.filter(stop_requested_at=None).update(state=State.RUNNING, started_at=StatementTimestamp()):
         _end(row, state=State.FAILED, error="It was stopped before it began.")
@@ -70,7 +72,7 @@ def _carry_out(run: LabRun) -> None:
         return row.filter(stop_requested_at=None).exists()
 
     try:
-        columns = drilled(progress) if run.pattern == drill.NAME else ran(run, row, progress)
+        columns = drilled(progress) if run.pattern == drill.NAME else ran(run, row, progress, crew)
     except LabRefused as error:
         _end(row, state=State.FAILED, error=str(error))
     except Exception as error:
@@ -85,10 +87,10 @@ def drilled(progress: runner.Progress) -> dict[str, Any]:
     return {"effects": 1, "spans": [event.as_dict() for event in drill.carry_out(progress)]}
 
 
-def ran(run: LabRun, row: "QuerySet[LabRun]", progress: runner.Progress) -> dict[str, Any]:
+def ran(run: LabRun, row: "QuerySet[LabRun]", progress: runner.Progress, crew: Nursery) -> dict[str, Any]:
     """Carry out a run; the columns of what it came to."""
     plan = Plan.from_dict(run.plan)
-    outcome = runner.run_whole(plan, progress=progress, begun=lambda schema: row.update(schema=schema))
+    outcome = runner.run_whole(plan, progress=progress, begun=lambda name: row.update(schema=name), crew=crew)
     return {
         "effects": outcome.result.processed + outcome.result.duplicates,
         "result": outcome.result.as_dict(),

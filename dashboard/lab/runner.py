@@ -1,36 +1,28 @@
 """One run from its schema to its numbers: processes that start together, real kills, and a look at the locks."""
 
-import json
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from signal import SIGKILL
 from typing import NamedTuple
 
 import psycopg
 from django.conf import settings
 from django.db import connections
 
-from dashboard.lab import ledger, limits, naive_lock, schema, spans
+from dashboard.lab import ledger, limits, naive_lock, nursery, schema, spans
 from dashboard.lab.measure import Result, measure
+from dashboard.lab.nursery import START_SECONDS, Hand, Nursery
 from dashboard.lab.patterns import PATTERNS, registered
 from dashboard.lab.patterns.pattern import Pattern
 from dashboard.lab.plan import Plan
 from dashboard.lab.schema import LabRefused
 from dashboard.lab.spans import Span
 from dashboard.lab.waits import Wait, WaitSampler
-from dashboard.processes import bound
 from tasks.database import connect_directly
 
-ROOT = Path(__file__).resolve().parents[2]
 DATABASE = ("NAME", "USER", "PASSWORD", "HOST", "PORT")
 LOOK_SECONDS = 0.05
-START_SECONDS = 60
 STALL_SECONDS = 5.0  # beyond what one item takes
 OVER = "INSERT INTO lab_ledger (kind, worker) VALUES ('over', -1)"
 ONLY_RUN = "SELECT pg_try_advisory_lock(hashtext('rowlock:lab'), 0)"
@@ -75,14 +67,21 @@ class Outcome(NamedTuple):
     waits: list[Wait]
 
 
-def run(plan: Plan, *, progress: Progress = go_on) -> Result:
+def run(plan: Plan, *, progress: Progress = go_on, crew: Nursery | None = None) -> Result:
     """The numbers of one run; see `run_whole`."""
-    return run_whole(plan, progress=progress).result
+    return run_whole(plan, progress=progress, crew=crew).result
 
 
-def run_whole(plan: Plan, *, progress: Progress = go_on, begun: Callable[[str], object] = ignore) -> Outcome:
+def run_whole(
+    plan: Plan,
+    *,
+    progress: Progress = go_on,
+    begun: Callable[[str], object] = ignore,
+    crew: Nursery | None = None,
+) -> Outcome:
     """Run the plan in a schema of its own, which is gone afterwards; `begun` is told its name.
 
+    `crew` is where its processes come from; several runs one after the other are faster with one for all of them.
     Raises LabRefused when it cannot be run here.
     """
     pattern = PATTERNS.get(plan.pattern)
@@ -96,32 +95,38 @@ def run_whole(plan: Plan, *, progress: Progress = go_on, begun: Callable[[str], 
         try:
             schema.sweep(control)
             limits.refuse_when_crowded(control, plan)
-            return _both_parts(plan, pattern, control, progress, begun)
+            with nullcontext(crew) if crew else nursery.opened() as opened:
+                return _both_parts(plan, pattern, Place(control, opened, begun), progress)
         finally:
             control.execute(LET_NEXT)  # the server may notice the end of a session a moment later than the next run
 
 
-def _both_parts(
-    plan: Plan, pattern: Pattern, control: psycopg.Connection, progress: Progress, begun: Callable[[str], object]
-) -> Outcome:
+@dataclass(frozen=True)
+class Place:
+    """Where a run takes place: the runner's own session, its processes, and who is told the schema."""
+
+    control: psycopg.Connection
+    crew: Nursery
+    begun: Callable[[str], object]
+
+
+def _both_parts(plan: Plan, pattern: Pattern, place: Place, progress: Progress) -> Outcome:
     """The run; of a pattern that lacks a guard which its schema could have, the same again with the guard beside it.
 
     The verdict is that of the first part: the second only adds its numbers.
     """
-    outcome = _part(plan, pattern, control, progress, begun)
+    outcome = _part(plan, pattern, place, progress)
     if not pattern.guard_off or outcome.result.stopped:
         return outcome
-    guarded = _part(plan, replace(pattern, guard_off=""), control, lambda _: progress(plan.items), begun)
+    guarded = _part(plan, replace(pattern, guard_off=""), place, lambda _: progress(plan.items))
     return outcome._replace(result=replace(outcome.result, guarded=guarded.result.as_dict()))
 
 
-def _part(
-    plan: Plan, pattern: Pattern, control: psycopg.Connection, progress: Progress, begun: Callable[[str], object]
-) -> Outcome:
-    control.execute(SEEN_AS_BEFORE)
-    with schema.schema(control, schema.new_name(), also=pattern.models) as name:
-        begun(name)
-        return Run(plan, name, control, pattern).go(progress)
+def _part(plan: Plan, pattern: Pattern, place: Place, progress: Progress) -> Outcome:
+    place.control.execute(SEEN_AS_BEFORE)
+    with schema.schema(place.control, schema.new_name(), also=pattern.models) as name:
+        place.begun(name)
+        return Run(plan, name, place.control, pattern, place.crew).go(progress)
 
 
 @dataclass
@@ -132,8 +137,9 @@ class Run:
     schema: str
     control: psycopg.Connection
     pattern: Pattern
-    crew: dict[int, "subprocess.Popen[str]"] = field(default_factory=dict)
-    started: list["subprocess.Popen[str]"] = field(default_factory=list)
+    nursery: Nursery
+    crew: dict[int, Hand] = field(default_factory=dict)
+    started: list[Hand] = field(default_factory=list)
     kills: int = 0
     blocked_samples: int = 0
 
@@ -151,7 +157,7 @@ class Run:
             stopped = self._watch(progress)
             self.control.execute(OVER)
             for outsider in outsiders:
-                outsider.wait(timeout=START_SECONDS)
+                outsider.wait()
         if pattern.registered:
             registered.note_left(self.control, pattern.registered)
         result = measure(
@@ -171,18 +177,18 @@ class Run:
         if self.pattern.registered is None:
             self.control.execute(self.pattern.rows.fill, {"items": self.plan.items})
             return
-        process = self._start(-1, "sample")
+        process, problem = self._start(-1, "sample"), ""
         try:
-            self._wait_at_the_line(process)
-            tell(process, "go")
-            problem = process.communicate(timeout=self.plan.seconds)[0].strip()
-        except subprocess.TimeoutExpired:
-            problem = f"it took longer than {self.plan.seconds} s"
+            process.wait_until_ready()
+            process.tell("go")
+            if process.wait(self.plan.seconds):
+                problem = process.last_words()
+        except TimeoutError as error:
+            problem = str(error)
         finally:
-            process.kill()
-            process.communicate()
+            process.close()
         number = len(registered.keys_left(self.control, self.pattern.registered))
-        if process.returncode or number != self.plan.items:
+        if problem or number != self.plan.items:
             raise LabRefused(
                 f"The sample of {self.pattern.name} was to make {self.plan.items} rows that meet its criteria, and "
                 f"there are {number}. {problem}".strip()
@@ -190,48 +196,32 @@ class Run:
         self.control.execute(ledger.EMPTY)  # the run begins after its rows
 
     @contextmanager
-    def _crew(self) -> Iterator[list["subprocess.Popen[str]"]]:
+    def _crew(self) -> Iterator[list[Hand]]:
         """All processes, waiting at the line and then started together; none outlives the block."""
-        started: list[subprocess.Popen[str]] = []
-        self.started = started
+        self.started = []
         try:
             self.crew = {number: self._start(number, "worker") for number in range(self.plan.workers)}
             outsiders = [self._start(-1 - number, "outside") for number in range(self.plan.outside_lockers)]
-            for process in started:
-                self._wait_at_the_line(process)
-            for process in started:
-                tell(process, "go")
+            for process in self.started:
+                process.wait_until_ready()
+            for process in self.started:
+                process.tell("go")
             yield outsiders
         finally:
-            for process in started:
-                process.kill()
-                process.communicate()
+            for process in self.started:
+                process.close()
 
-    def _start(self, number: int, role: str) -> "subprocess.Popen[str]":
-        argv = bound([sys.executable, "-m", "dashboard.lab.process"], at_parents_death=SIGKILL)
-        process = subprocess.Popen(argv, cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        self.started.append(process)
-        # Told through the pipe: a password on the command line would be seen by everybody on the machine.
-        database = {key: connections["default"].settings_dict[key] for key in DATABASE}
+    def _start(self, number: int, role: str) -> Hand:
         job = {
-            "database": database,
+            "database": {key: connections["default"].settings_dict[key] for key in DATABASE},
             "schema": self.schema,
             "number": number,
             "role": role,
             "limits": limits.session_options(self.plan, self.control.info.server_version, start_seconds=START_SECONDS),
+            "plan": self.plan.as_dict(),
         }
-        tell(process, json.dumps({**job, "plan": self.plan.as_dict()}))
-        return process
-
-    def _wait_at_the_line(self, process: "subprocess.Popen[str]") -> None:
-        timer = threading.Timer(START_SECONDS, process.kill)
-        timer.start()
-        try:
-            said = process.stdout.readline() if process.stdout else ""
-            if said != "ready\n":
-                raise LabRefused(f"A process of the lab did not start; its log says more. {said}".strip())
-        finally:
-            timer.cancel()
+        self.started.append(self.nursery.start(job))
+        return self.started[-1]
 
     def _watch(self, progress: Progress) -> str:
         """Until every worker has ended; the reason when the run was ended before."""
@@ -255,10 +245,10 @@ class Run:
 
     def _told_broken(self) -> str:
         """Which workers ended with an error, and what the first of them said last."""
-        broken = {number: worker for number, worker in self.crew.items() if worker.returncode}
+        broken = {number: worker for number, worker in self.crew.items() if worker.poll()}
         if not broken:
             return ""
-        said = next(iter(broken.values())).communicate()[0].strip()
+        said = next(iter(broken.values())).last_words()
         return f"worker {', '.join(map(str, broken))} ended with an error{': ' if said else ''}{said}"
 
     def _look(self) -> tuple[int, int, int]:
@@ -275,22 +265,10 @@ class Run:
             return
         victim = living[0]
         self.crew[victim].kill()
-        self.crew[victim].wait()
         self.control.execute(NOTE_KILL, {"worker": victim})
         self.kills += 1
         self.crew[victim] = self._start(victim, "worker")
-        tell(self.crew[victim], "go")  # it begins when it is ready: the others do not wait for it
-
-
-def tell(process: "subprocess.Popen[str]", line: str) -> None:
-    """One line to the process's stdin; one that has ended hears nothing."""
-    if process.stdin is None:
-        raise TypeError("the process was started without a pipe")
-    try:
-        process.stdin.write(f"{line}\n")
-        process.stdin.flush()
-    except BrokenPipeError:
-        return
+        self.crew[victim].tell("go")  # it begins when it is ready: the others do not wait for it
 
 
 def is_allowed() -> bool:

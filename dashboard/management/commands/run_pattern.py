@@ -8,9 +8,10 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from dashboard.lab import comparison, conclusions, runner, sweep
+from dashboard.lab import comparison, conclusions, nursery, runner, sweep
 from dashboard.lab.conclusions import Case
 from dashboard.lab.measure import Result
+from dashboard.lab.nursery import Nursery
 from dashboard.lab.patterns import PATTERNS
 from dashboard.lab.plan import LIMITS, Plan
 from tasks.commands import OperatorCommand, Options, Report
@@ -72,8 +73,8 @@ class Command(OperatorCommand):
         if options["sweep"]:
             name, values = options["sweep"]
             plans = [replace(plan, **{name: value}) for plan in plans for value in values]
-        with self.signals.finishing_item():
-            results = [self._one(plan, options) for plan in plans if not self.signals.received]
+        with self.signals.finishing_item(), nursery.opened() as crew:
+            results = [self._one(plan, options, crew) for plan in plans if not self.signals.received]
         if len(plans) == 1:
             return Report(data=results[0].as_dict() | runs_on(names), text=told_of(results))
         cases = [Case(plan, result) for plan, result in zip(plans, results, strict=False)]
@@ -94,7 +95,7 @@ class Command(OperatorCommand):
             raise UsageError(f"There is no pattern {options['pattern']!a}: choose one of {', '.join(PATTERNS)}.")
         return [options["pattern"]]
 
-    def _one(self, plan: Plan, options: dict[str, Any]) -> Result:
+    def _one(self, plan: Plan, options: dict[str, Any], crew: Nursery) -> Result:
         line = ProgressLine(self.stderr)
 
         def progress(effects: int) -> bool:
@@ -103,7 +104,7 @@ class Command(OperatorCommand):
             return self.signals.received is None
 
         try:
-            return runner.run(plan, progress=progress)
+            return runner.run(plan, progress=progress, crew=crew)
         finally:
             line.close()
 

@@ -9,7 +9,7 @@ from functools import cache
 import psycopg
 import pytest
 
-from dashboard.lab import limits, runner
+from dashboard.lab import limits, nursery, runner
 from dashboard.lab.measure import Result
 from dashboard.lab.patterns import BUILT_IN
 from dashboard.lab.plan import Plan
@@ -28,6 +28,18 @@ LOADS = {
 }
 
 
+CREW: list[nursery.Nursery] = []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _crew():
+    """One for all runs: each start is a fork."""
+    with nursery.opened() as crew:
+        CREW[:] = [crew]
+        yield
+    result_of.cache_clear()
+
+
 @cache
 def result_of(name: str) -> Result:
     """The one run of a pattern under its load, beside live rows that stay as they are."""
@@ -38,7 +50,7 @@ def result_of(name: str) -> Result:
 def run(name: str, **numbers: int) -> Result:
     threads = threading.active_count()
     with rows_unchanged():
-        result = runner.run(Plan(name, **{"workers": 2, "items": 12, "work_ms": 5, **numbers}))
+        result = runner.run(Plan(name, **{"workers": 2, "items": 12, "work_ms": 5, **numbers}), crew=CREW[0])
     assert threading.active_count() == threads
     return result
 
@@ -119,6 +131,6 @@ def test_a_run_that_would_take_the_last_connections_is_refused(monkeypatch):
 def test_a_run_that_is_stopped_says_so():
     with rows_unchanged():
         plan = Plan("double_checked", workers=1, items=500, work_ms=20)
-        result = runner.run(plan, progress=lambda effects: effects < 5)
+        result = runner.run(plan, progress=lambda effects: effects < 5, crew=CREW[0])
     assert result.stopped == "stopped by a person"
     assert 5 <= result.processed < 500
