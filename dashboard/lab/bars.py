@@ -76,5 +76,7 @@ def summary(ranked: Sequence[Case]) -> str:
     """What the picture says, in a sentence or two."""
     speeds = ", ".join(f"{case.name} {case.speed:,.0f}" for case in ranked)
     unsafe = [case.name for case in ranked if not case.result.is_clean]
-    told = _("Items a second, the fastest first: %(speeds)s.") % {"speeds": speeds}
-    return f"{told} {_('Not clean: %(names)s.') % {'names': ', '.join(unsafe)}}" if unsafe else told
+    told = [_("Items a second, the fastest first: %(speeds)s.") % {"speeds": speeds}]
+    if unsafe:
+        told.append(_("Not clean: %(names)s.") % {"names": ", ".join(unsafe)})
+    return " ".join(told)

@@ -89,7 +89,7 @@ def told_broken(case: Case) -> Iterator[str]:
         found.append(ngettext("left %(n)d item", "left %(n)d items", result.unprocessed) % {"n": result.unprocessed})
     if result.stopped:
         found.append(_("was ended (%(why)s)") % {"why": result.stopped})
-    yield f"{case.name} {_(' and ').join(found)}."
+    yield f"{case.name} " + _(" and ").join(found) + "."
     if result.guarded and case.name in PATTERNS:
         told = {"pattern": case.name, "guard": PATTERNS[case.name].guard, "n": result.guarded["duplicates"]}
         yield _("With %(guard)s the same load through %(pattern)s did items again %(n)d times.") % told
