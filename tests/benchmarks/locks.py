@@ -1,11 +1,11 @@
 """Named locks: how often a second one is taken and released, and how soon one who waits has it after a release."""
 
-import itertools
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 from tests.benchmarks.bench import Bench
-from tests.benchmarks.report import Part, rates, waits
+from tests.benchmarks.report import Part, rates, summaries, waits
 from tests.benchmarks.subject import Rowlock, go
 from tests.redis import RedisServer, throw_away_redis
 
@@ -43,22 +43,37 @@ class Locks(Rowlock):
         return int(number) / float(took)
 
     def hand_over(self, kind: str, times: int) -> list[float]:
-        """Seconds from one process's release until the other, which waits, has the lock. Raises Unfit."""
+        """Seconds from the first release after one process began to wait until it had the lock. Raises Unfit."""
         self.pipe.forget()
         with self.crew() as crew:
             sides = [self.start(crew, "contend", kind, side, HOLD_MILLISECONDS) for side in range(2)]
             self.pipe.await_word("ready", len(sides), check=crew.check)
             for side in sides:
                 go(side)
-            held: list[tuple[float, float, str]] = []
-            for word, *rest in self.pipe.messages(check=crew.check):
-                if word == "ran":
-                    held.append((float(rest[1]), float(rest[2]), rest[0]))
-                if len(held) == 2 * times:
-                    break
-        held.sort()
-        pairs = itertools.pairwise(held)
-        return [max(0.0, after[0] - before[1]) for before, after in pairs if before[2] != after[2]]
+            told = self.pipe.await_word("held", 2 * times, check=crew.check)
+        return waited([Held(side, *map(float, at)) for side, *at in told])
+
+
+@dataclass(frozen=True)
+class Held:
+    """One spell: whose it was, and when it was asked for, begun and ended."""
+
+    side: str
+    asked: float
+    began: float
+    ended: float
+
+
+def waited(spells: list[Held]) -> list[float]:
+    """For each spell that was waited for: how long it took from the first release meanwhile."""
+    found = []
+    for spell in spells:
+        releases = [
+            other.ended for other in spells if other.side != spell.side and spell.asked < other.ended <= spell.began
+        ]
+        if releases:
+            found.append(spell.began - min(releases))
+    return found
 
 
 def run(scene: Bench) -> Part:
@@ -73,18 +88,18 @@ def run(scene: Bench) -> Part:
         figures = scene.alternate("taken and released", measures, scene.rounds(), "a second")
         title = "Taken and released by one process, nobody else wants it"
         part.tables.append(rates(title, "a second", figures, OURS))
-        waited: dict[str, list[float]] = {name: [] for name in figures}
+        handed: dict[str, list[float]] = {name: [] for name in figures}
         for number in range(1, scene.rounds() + 1):
             for name in figures:
-                waited[name] += subject.hand_over(KINDS[name], min(HANDOVERS, scene.tasks(HANDOVERS)))
+                handed[name] += subject.hand_over(KINDS[name], min(HANDOVERS, scene.tasks(HANDOVERS)))
             scene.say(f"handed over, round {number} of {scene.rounds()}")
-        handed = {name: values for name, values in waited.items() if values}
-        part.tables.append(waits("Two processes want it all the time: from a release until the other has it", handed))
-        part.figures = {"rates": figures, "waits": waited}
+        title = "Two processes want it all the time: from the first release while one waits until it has the lock"
+        part.tables.append(waits(title, {name: values for name, values in handed.items() if values}))
+        part.figures = {"rates": figures, "waits": summaries(handed)}
         part.notes = [
             "A lease of Rowlock's is seen to be free when its holder dies, has a fencing number and a keeper that "
             "renews it; a bare advisory lock has none of these. Redis keeps nothing on disk here, PostgreSQL syncs.",
-            *(f"{name} was never handed over: who lets go takes it again first." for name in waited.keys() - handed),
+            *(f"{name} was never handed over." for name, values in handed.items() if not values),
             *scene.excuses.values(),
         ]
     return part

@@ -13,7 +13,7 @@ from typing import IO
 
 from tests.benchmarks.bench import Bench
 from tests.benchmarks.peers.environment import Unfit
-from tests.benchmarks.report import Part, Table, percentile
+from tests.benchmarks.report import Part, Table, percentile, summaries
 from tests.benchmarks.subject import Subject
 
 PEERS = ("Graphile Worker", "PgQueuer", "Procrastinate")
@@ -121,7 +121,7 @@ def run(scene: Bench) -> Part:
         shares = [1000 * percentile(short, share) for share in (0.5, 0.99, 1.0)]
         passed = sum(waited > PASSED_OVER_SECONDS for waited in beside)
         table.rows.append([name, len(short), *shares, passed, 1000 * max(beside)])
-        part.figures[name] = [[task.milliseconds, task.sent, task.began, task.ended] for task in tasks]
+        part.figures |= summaries({name: short, f"{name}, beside a free worker": beside})
     table.notes.append(
         "Passed over: short tasks of whose wait more than 50 ms fell in a time in which fewer than four tasks ran."
     )

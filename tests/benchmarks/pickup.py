@@ -5,7 +5,7 @@ import time
 
 from tests.benchmarks.bench import Bench
 from tests.benchmarks.peers.environment import Unfit
-from tests.benchmarks.report import Part, waits
+from tests.benchmarks.report import Part, summaries, waits
 from tests.benchmarks.subject import Subject
 
 TASKS = 2000
@@ -44,7 +44,7 @@ def run(scene: Bench) -> Part:
         "given fewer tasks. Between two tasks there is a pause of 5 to 15 ms.",
         *scene.excuses.values(),
     ]
-    part.figures = dict(figures)
+    part.figures = summaries(figures)
     return part
 
 

@@ -72,6 +72,16 @@ def waits(title: str, figures: Mapping[str, Sequence[float]], columns: Sequence[
     return table
 
 
+def summaries(figures: Mapping[str, Sequence[float]]) -> dict[str, dict[str, float]]:
+    """What is kept of many values in seconds: some percentiles in milliseconds."""
+    shares = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
+    return {
+        name: {"n": len(values), **{key: round(1000 * percentile(values, share), 3) for key, share in shares.items()}}
+        for name, values in figures.items()
+        if values
+    }
+
+
 def percentile(values: Sequence[float], share: float) -> float:
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]

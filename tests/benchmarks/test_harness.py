@@ -11,6 +11,7 @@ import pytest
 from tests.benchmarks import drain, enqueue, growth, idle, locks, mixed, report, start
 from tests.benchmarks.__main__ import PARTS
 from tests.benchmarks.bench import Bench, Options, bench
+from tests.benchmarks.peers.environment import Unfit
 from tests.benchmarks.pipe import Counts
 
 TINY = Options(rounds=1, tasks=20, seconds=0.3, finished=50, peers=[])
@@ -57,6 +58,16 @@ def test_a_part_runs_and_gives_figures(scene, name, tmp_path):
     assert f"## {part.title}" in (tmp_path / "benchmarks.md").read_text()
 
 
+def test_who_cannot_be_measured_is_left_out_with_the_reason(scene, monkeypatch):
+    def refuse() -> float:
+        raise Unfit("it has no hands")
+
+    monkeypatch.setattr(scene, "excuses", {})
+    figures = scene.alternate("counting", {"one": lambda: 1.0, "nobody": refuse, "two": lambda: 2.0}, rounds=2)
+    assert figures == {"one": [1.0, 1.0], "two": [2.0, 2.0]}
+    assert scene.excuses == {"nobody": "**nobody is left out**: it has no hands."}
+
+
 def test_a_rate_is_that_of_the_time_in_which_all_were_at_work():
     counts = Counts()
     for at in range(11):  # ten a second, from 0 to 10 s
@@ -78,3 +89,10 @@ def test_a_run_replaces_its_own_parts_and_keeps_the_others(tmp_path):
         report.keep(tmp_path, [report.Part(name, title)], report.surroundings("", "make bench"))
     text = (tmp_path / "benchmarks.md").read_text()
     assert [line for line in text.splitlines() if line.startswith("## ")] == ["## First again", "## Second"]
+
+
+def test_a_wait_for_a_lock_counts_from_the_first_release_meanwhile():
+    first = locks.Held("0", asked=0.0, began=0.0, ended=1.0)
+    again = locks.Held("0", asked=1.0, began=1.0, ended=2.0)
+    waiting = locks.Held("1", asked=0.5, began=2.25, ended=3.0)
+    assert locks.waited([first, again, waiting]) == [1.25]

@@ -61,15 +61,16 @@ def rate(kind: str, seconds: str) -> None:
 
 
 def contend(kind: str, side: str, milliseconds: str) -> None:
-    """Until it is ended: take it, hold it for so long, tell when."""
+    """Until it is ended: take it, hold it for so long, tell when it asked, had it and let go."""
     take = taker(kind)
     wire.ready()
     while True:
+        asked = time.monotonic()
         with take():
             began = time.monotonic()
             time.sleep(int(milliseconds) / 1000)
             ended = time.monotonic()
-        wire.tell("ran", side, began, ended)
+        wire.tell("held", side, asked, began, ended)
 
 
 if __name__ == "__main__":
