@@ -26,7 +26,7 @@ FEWER = ("lost_races", "wait_ms_p95", "queries_per_item")
 class Line:
     """One run; `result` is None until it has numbers. `best`: the columns in which no clean run is better.
 
-    `fits`: of the clean ones on its kind of rows it was the fastest under this load.
+    `fits`: it was the fastest clean one under this load, of all or of those on its kind of rows.
     """
 
     run: LabRun
@@ -151,12 +151,13 @@ def board(runs: Sequence[LabRun]) -> Board:
 
 
 def fastest(runs: Sequence[LabRun], results: Mapping[int, Result | None]) -> set[int]:
-    """Of each kind of rows the fastest clean run, where there were several to choose from."""
+    """The fastest clean run of all, and of each kind of rows, where there were several to choose from."""
     by_subject: dict[str, list[tuple[float, int]]] = {}
     for run in runs:
         result = results[run.pk]
         if result and result.is_clean and run.pattern in PATTERNS:
-            by_subject.setdefault(PATTERNS[run.pattern].subject, []).append((result.items_per_second, run.pk))
+            for kind in ("", PATTERNS[run.pattern].subject):
+                by_subject.setdefault(kind, []).append((result.items_per_second, run.pk))
     return {max(ranked)[1] for ranked in by_subject.values() if len(ranked) > 1}
 
 
@@ -195,12 +196,10 @@ def what_varies(runs: Sequence[LabRun]) -> str:
 
 
 def winners(results: Sequence[Result]) -> dict[str, float]:
-    """The best value of each column among the clean runs."""
+    """The best value of each column in which the clean runs differ."""
     clean = [result for result in results if result.is_clean]
-    if len(clean) < 2:
-        return {}
-    fewest = {name: min(getattr(result, name) for result in clean) for name in FEWER}
-    return {"items_per_second": max(result.items_per_second for result in clean), **fewest}
+    columns = {name: {getattr(result, name) for result in clean} for name in ("items_per_second", *FEWER)}
+    return {name: min(values) if name in FEWER else max(values) for name, values in columns.items() if len(values) > 1}
 
 
 def is_best(result: Result | None, name: str, value: float) -> bool:

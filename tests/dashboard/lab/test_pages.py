@@ -177,6 +177,11 @@ def test_the_best_of_each_column_is_marked_among_the_clean():
     assert "items_per_second" in best[1] - best[2]
     assert "lost_races" in best[2] - best[1]
     assert [line.fits for line in board.board(runs).lines] == [False, True, False]
+    other = LabRun(pk=0, pattern="account_pessimistic", plan={**runs[1].plan, "pattern": "account_pessimistic"})
+    other.result = {**runs[1].result, "pattern": "account_pessimistic", "items_per_second": 60.0}
+    assert [line.fits for line in board.board([*runs, other]).lines] == [False, True, False, False]
+    other.result["items_per_second"] = 160.0
+    assert [line.fits for line in board.board([*runs, other]).lines] == [False, True, False, True]
     bars = board.board(runs).bars
     assert [(bar.label, bar.width, bar.is_unsafe, bar.is_best) for bar in bars.bars] == [
         ("unsafe", "100.0%", True, False),
