@@ -60,6 +60,7 @@ class Pattern:
     name: str
     queryset: "models.QuerySet[Any]"
     run: RunPattern
+    body: Callable[[Any], object] | None = None
     label: Text
     description: Text
     permission: str
@@ -118,6 +119,7 @@ def register_pattern(
         name=name,
         queryset=queryset,
         run=run or run_of(queryset, body, of),
+        body=body,
         label=label or name.replace("_", " ").capitalize(),
         description=description,
         permission=permission or f"{options.app_label}.change_{options.model_name}",

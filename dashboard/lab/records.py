@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from django.db import connection, transaction
@@ -24,6 +24,7 @@ from tasks.models import Task
 logger = logging.getLogger(__name__)
 State = LabRun.State
 UNFINISHED = (State.WAITING, State.RUNNING)
+LAST_RUNS = 500
 MOST_RUNS = 40  # in one batch
 VERSION = "SELECT split_part(current_setting('server_version'), ' ', 1) AS version"
 
@@ -122,6 +123,16 @@ def stop(run: LabRun, who: Who) -> bool:
         if is_asked:
             audit.record(connection, who, "stop lab", [Change(f"lab run:{run.pk}")])
     return is_asked
+
+
+def latest_of_each(patterns: Iterable[str]) -> dict[str, LabRun]:
+    """The latest finished run of each of the patterns, among the last few hundred runs, with its statements."""
+    last = LabRun.objects.order_by("-pk").values("pk")[:LAST_RUNS]
+    found = LabRun.objects.filter(
+        pk__in=last, pattern__in=list(patterns), state=State.FINISHED, statements__isnull=False
+    )
+    latest = found.order_by("pattern", "-pk").distinct("pattern")
+    return {run.pattern: run for run in latest.only("pattern", "statements")}
 
 
 def is_orphaned(run: LabRun) -> bool:

@@ -211,9 +211,11 @@ def stop(request: HttpRequest, run_id: int) -> HttpResponse:
 
 @require_GET
 def patterns(request: HttpRequest) -> HttpResponse:
-    """What each pattern promises, what it does not, and when to use it."""
+    """What each pattern promises, what it does not, when to use it, its code, and its SQL from the latest run."""
     require(request.user, SEE)
-    return page(request, "dashboard/lab_patterns.html", {"title": _("Patterns"), "patterns": PATTERNS.values()})
+    runs = records.latest_of_each(PATTERNS)
+    explained = [(pattern, runs.get(name)) for name, pattern in PATTERNS.items()]
+    return page(request, "dashboard/lab_patterns.html", {"title": _("Patterns"), "patterns": explained})
 
 
 def page(request: HttpRequest, template: str, context: dict[str, Any], status: int = 200) -> HttpResponse:

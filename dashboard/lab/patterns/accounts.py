@@ -77,6 +77,7 @@ PATTERNS = (
     Pattern(
         name="account_unsafe",
         run=account_unsafe,
+        code=(_work,),
         subject="accounts",
         is_safe=False,
         promise=_("None."),
@@ -86,6 +87,7 @@ PATTERNS = (
     Pattern(
         name="account_pessimistic",
         run=account_pessimistic,
+        code=(_deposit_all, _deposit, accounts.deposit),
         subject="accounts",
         is_safe=True,
         promise=_("The row is locked before it is read; nobody decides on a balance that is about to change."),
@@ -95,6 +97,7 @@ PATTERNS = (
     Pattern(
         name="account_optimistic",
         run=account_optimistic,
+        code=(_deposit_all, _deposit, accounts.deposit),
         subject="accounts",
         is_safe=True,
         promise=_("The write happens only if the version is the one that was read; otherwise it starts again."),

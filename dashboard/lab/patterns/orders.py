@@ -18,6 +18,7 @@ from orders.shipping import Run, ship
 from tasks import conf
 from tasks.exceptions import LockHeld
 from tasks.locking import lock, locked_batches, update_each
+from tasks.locking.double_checked import DoubleChecked
 from tasks.locking.leases.backends import CACHE, LEASE, REDIS, problem_of
 from tasks.locking.report import Report
 
@@ -149,6 +150,7 @@ PATTERNS = (
     Pattern(
         name="double_checked",
         run=double_checked,
+        code=(_ship, ship, Run.send_then_mark, DoubleChecked),
         stands_for="shipped_emails",
         subject="orders",
         is_safe=True,
@@ -159,6 +161,7 @@ PATTERNS = (
     Pattern(
         name="double_checked_nowait",
         run=double_checked_nowait,
+        code=(_ship, ship, Run.send_then_mark, DoubleChecked),
         subject="orders",
         is_safe=True,
         promise=_("As double_checked; PostgreSQL says which rows were locked, so that they can be reported."),
@@ -168,6 +171,7 @@ PATTERNS = (
     Pattern(
         name="double_checked_batched",
         run=double_checked_batched,
+        code=(locked_batches,),
         repeats=BATCH,
         subject="orders",
         is_safe=True,
@@ -178,6 +182,7 @@ PATTERNS = (
     Pattern(
         name="idempotent_update",
         run=idempotent_update,
+        code=(update_each,),
         subject="orders",
         is_safe=False,
         promise=_("Only the columns named are written, and only where the criteria still hold."),
@@ -187,6 +192,7 @@ PATTERNS = (
     Pattern(
         name="cache_lock",
         run=cache_lock,
+        code=(_under_locks, lock),
         runs_on=cache_lock_runs_on,
         subject="orders",
         is_safe=True,
@@ -197,6 +203,7 @@ PATTERNS = (
     Pattern(
         name="cache_lock_naive",
         run=cache_lock_naive,
+        code=(_under_locks, naive_lock.hold),
         runs_on=naive_runs_on,
         subject="orders",
         is_safe=False,
@@ -207,6 +214,7 @@ PATTERNS = (
     Pattern(
         name="advisory_lock",
         run=advisory_lock,
+        code=(_under_locks, lock),
         subject="orders",
         is_safe=True,
         promise=_("One process at a time under each name; PostgreSQL frees it with the session."),

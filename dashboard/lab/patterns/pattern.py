@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from inspect import getsource
+from textwrap import dedent
 from typing import Any
 
 from django.db import models
@@ -17,6 +19,14 @@ SOURCES = {
     "accounts": "H. Benita, pessimistic and optimistic updates of one row",
     "tasks": "an article on a table of tasks shared by many workers",
 }
+
+
+def code_of(part: Callable[..., Any]) -> str:
+    """Its source; nothing of what has none, such as a function that was not written in Python."""
+    try:
+        return dedent(getsource(part))
+    except (OSError, TypeError):
+        return ""
 
 
 def nothing_to_say() -> str:
@@ -38,6 +48,7 @@ class Pattern:
         guard_off: takes the guard out of the schema, as SQL.
         runs_on: tells what keeps its locks, and who shares that.
         stands_for: the registered pattern whose code it runs, which needs no entry of its own.
+        code: what it runs of the project beside `run`, for people who want to read it.
         registered, own_rows: of an entry that an app has registered.
     """
 
@@ -53,6 +64,7 @@ class Pattern:
     guard_off: str = ""
     runs_on: Callable[[], str] = nothing_to_say
     stands_for: str = ""
+    code: tuple[Callable[..., Any], ...] = ()
     registered: registry.Pattern | None = None
     own_rows: Subject | None = None
 
@@ -62,6 +74,13 @@ class Pattern:
         if self.registered:
             return f"registered by the app {self.registered.model._meta.app_label}"
         return SOURCES["locks" if self.name.startswith(("cache_lock", "advisory_lock")) else self.subject]
+
+    @property
+    def source_code(self) -> str:
+        """The functions that it runs, as they stand in the project; of a registered one, its body or its run."""
+        if self.registered:
+            return code_of(self.registered.body or self.registered.run)
+        return "\n\n".join(code_of(part) for part in (self.run, *self.code))
 
     @property
     def rows(self) -> Subject:

@@ -140,6 +140,7 @@ PATTERNS = (
     Pattern(
         name="skip_locked_held",
         run=skip_locked_held,
+        code=(_hold_one,),
         subject="tasks",
         is_safe=True,
         promise=_("Each task is locked through its work; a killed worker's task is free at once."),
@@ -149,6 +150,7 @@ PATTERNS = (
     Pattern(
         name="skip_locked_claim",
         run=skip_locked_claim,
+        code=(_claim_and_flush, claims.claim_locked, flush),
         repeats=BATCH,
         subject="tasks",
         is_safe=True,
@@ -159,6 +161,7 @@ PATTERNS = (
     Pattern(
         name="optimistic_claim",
         run=optimistic_claim,
+        code=(_claim_and_flush, claims.claim_optimistic, flush),
         repeats=BATCH,
         subject="tasks",
         is_safe=True,
@@ -169,6 +172,7 @@ PATTERNS = (
     Pattern(
         name="optimistic_complete",
         run=optimistic_complete,
+        code=(naive.read_next, naive.complete_if_unchanged),
         subject="tasks",
         is_safe=False,
         promise=_("No task is completed twice."),

@@ -39,6 +39,7 @@ def test_it_is_an_entry_where_it_can_make_rows():
     page = client_of("Viewers").get("/admin/ops/lab/patterns/").text
     assert "Greets each new user." in page
     assert "registered by the app auth" in page
+    assert "def greet(user: User)" in page
 
 
 def test_shipped_emails_have_one_entry_and_it_is_not_their_second():

@@ -3,6 +3,7 @@
 import pytest
 
 from dashboard.lab.measure import Result
+from dashboard.lab.patterns import BUILT_IN, PATTERNS
 from dashboard.lab.plan import Plan
 from dashboard.models import LabRun
 from tests.people import client_of
@@ -33,6 +34,20 @@ def test_the_two_parts_stand_side_by_side():
     assert ">0<" in with_guard
     assert ">13<" in with_guard
     assert "Clean" in with_guard
+
+
+def test_each_pattern_is_explained_by_its_code_and_the_sql_of_its_latest_run(django_assert_max_num_queries):
+    for statement in ("SELECT 'first'", "SELECT 'second'"):
+        page_of("double_checked")
+        LabRun.objects.filter(pk=LabRun.objects.latest("pk").pk).update(statements=[[statement, 1]])
+    client = client_of("Viewers")
+    with django_assert_max_num_queries(12):
+        page = client.get("/admin/ops/lab/patterns/").text
+    assert "SELECT &#x27;second" in page
+    assert "SELECT &#x27;first" not in page
+    assert "def send_then_mark(self, order: Order)" in page
+    assert page.count("Its SQL stands here once it has been run.") == len(PATTERNS) - 1
+    assert all(pattern.source_code for pattern in BUILT_IN)
 
 
 def test_a_pattern_with_all_its_guards_has_one_part():
