@@ -24,13 +24,13 @@ class Plan:
         for child in self.node.get("Plans", []):
             yield from Plan(child)
 
-    def scans(self) -> set[str]:
-        """How the task table is read."""
-        return {plan.node["Node Type"] for plan in self if plan.node.get("Relation Name") == TABLE} - {"ModifyTable"}
+    def scans(self, table: str = TABLE) -> set[str]:
+        """How the table is read."""
+        return {plan.node["Node Type"] for plan in self if plan.node.get("Relation Name") == table} - {"ModifyTable"}
 
-    def rows_read(self) -> int:
-        """How many rows of the task table were looked at, those included that a filter threw away."""
-        reads = (plan.node for plan in self if plan.node.get("Relation Name") == TABLE)
+    def rows_read(self, table: str = TABLE) -> int:
+        """How many rows of the table were looked at, those included that a filter threw away."""
+        reads = (plan.node for plan in self if plan.node.get("Relation Name") == table)
         return int(sum(_rows(node) for node in reads if node["Node Type"] != "ModifyTable"))
 
     def rows_sorted(self) -> int:

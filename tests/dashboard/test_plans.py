@@ -1,0 +1,124 @@
+"""However many tasks have finished, what the pages ask again and again reads few rows; the numbers are the tables' own.
+
+With plans made for these values and, as the driver prepares what a session repeats, with plans made for any.
+"""
+
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import psycopg
+import pytest
+
+from dashboard import audit_trail
+from dashboard.attention import failures
+from dashboard.overview import throughput
+from dashboard.stale import rows as stale
+from tasks import presence, stats, worker_rates
+from tasks.admin import listing
+from tasks.verdicts import facts
+from tests import databases
+from tests.tasks.plans import Plan, explain
+
+FINISHED, READY, KEYED, FAILED, HELD, MINUTES, ENTRIES = 60_000, 5_000, 1_000, 600, 500, 20_000, 30_000
+INDEXED = {"Index Scan", "Index Only Scan", "Bitmap Heap Scan"}
+HALVINGS = 2 * 18  # of so many rows, each read once or twice
+PAIRS = 100  # steps over queues and priorities, of which there are fifteen
+
+FILL = (
+    f"""INSERT INTO tasks_task (task_path, queue_name, status, attempt, created_at, finished_at)
+    SELECT 'a' || n % 20, 'q' || n % 5, CASE WHEN n % 100 = 0 THEN 'FAILED' ELSE 'COMPLETED' END, 1,
+        now() - ({FINISHED} - n) * interval '5 seconds', now() FROM generate_series(1, {FINISHED}) AS n""",
+    f"""INSERT INTO tasks_task (task_path, queue_name, priority)
+    SELECT 'a', 'q' || n % 5, n % 3 FROM generate_series(1, {READY}) AS n""",
+    f"""INSERT INTO tasks_task (task_path, queue_name, ordering_key)
+    SELECT 'a', 'q' || n % 5, 'k' || n % 50 FROM generate_series(1, {KEYED}) AS n""",
+    f"""INSERT INTO tasks_task (task_path, queue_name, status, attempt, claimed_by)
+    SELECT 'a', 'q' || n % 5, 'PROCESSING', 1, 'w' || n % 10 FROM generate_series(1, {HELD}) AS n""",
+    """INSERT INTO tasks_attempt (task_id, number, worker_id, outcome, exception_class)
+    SELECT id, 1, 'w', 'failed', 'E' || id % 7 FROM tasks_task WHERE status = 'FAILED'""",
+    f"""INSERT INTO tasks_throughput (minute, queue_name, shard)
+    SELECT date_trunc('minute', now()) - n * interval '1 minute', 'q', 1 FROM generate_series(0, {MINUTES} - 1) AS n""",
+    f"""INSERT INTO tasks_intervention (at, actor, source, action, target)
+    SELECT now() - ({ENTRIES} - n) * interval '1 minute', 'anna', 'page', 'cancel', 'task:' || n
+    FROM generate_series(1, {ENTRIES}) AS n""",
+    "VACUUM ANALYZE",
+)
+
+
+class Asked(NamedTuple):
+    """A statement of a page, and how many rows of its table it may look at."""
+
+    statement: str
+    most: int
+    params: dict[str, Any] = {}
+    table: str = "tasks_task"
+
+
+CAP = {"cap": 50_000}
+QUEUES = ["q0", "q1"]
+ASKED = {
+    "ready": Asked(stats.UNKEYED_READY, READY + PAIRS, CAP),
+    "ready with a key": Asked(stats.KEYED_READY, KEYED, CAP),
+    "processing": Asked(stats.PROCESSING, HELD, CAP),
+    "failed": Asked(stats.FAILED, FAILED, CAP),
+    "failed, some of them": Asked(stats.FAILED, 300, {"cap": 300}),
+    "groups of failures": Asked(failures.FAILED_GROUPS, 1000, {"window": 1000, "grouped": 500, "groups": 20}),
+    "latest failures": Asked(failures.LATEST_FAILURES, 50, {"attempts": 50, "latest": 10}),
+    "holders": Asked(presence.KNOWN_IDS, 11, {}),
+    "what holders hold": Asked(stale.COUNTS, 100, {"ids": ["w1", "w2"], "cap": 10_000}),
+    "queues to choose from": Asked(listing.QUEUE_NAMES, PAIRS, {}),
+    "keys of a page": Asked(facts.KEYS, 4 * 20 + 2, {"keys": ["k1", "k2", "k3"], "cap": 1000}),
+    "places in the line": Asked(
+        facts.POSITIONS, 2 * READY // 5 + PAIRS, {"queues": QUEUES, "ids": [FINISHED + 5, FINISHED + 6], "cap": 1000}
+    ),
+    "where a week ago was": Asked(
+        listing.CREATED_ID, HALVINGS, {"lowest": 1, "highest": FINISHED, "age": timedelta(days=7)}
+    ),
+    "the audit since a time": Asked(
+        audit_trail.SINCE_ID, HALVINGS, {"since": "2020-01-01T00:00Z"}, table="tasks_intervention"
+    ),
+    "actors and actions lately": Asked(audit_trail.RECENT, 1000, {}, table="tasks_intervention"),
+    "done in the last hour": Asked(stats.COMPLETED, 61, {}, table="tasks_throughput"),
+    "rates of workers": Asked(worker_rates.RATES, 6, {"ids": ["w1"]}, table="tasks_throughput"),
+}
+
+
+@pytest.fixture(scope="module")
+def filled(template_url):
+    with databases.copy_of(template_url) as database:
+        for statement in FILL:
+            database.connection.execute(statement)
+        yield database
+
+
+@pytest.fixture(scope="module")
+def page(filled):
+    """A session as one of the web server's, which has the planner's own settings."""
+    with psycopg.connect(filled.url, autocommit=True) as conn:
+        yield conn
+
+
+@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+@pytest.mark.parametrize("name", ASKED)
+def test_a_page_reads_what_it_shows_and_not_what_has_finished(page, name, mode):
+    asked = ASKED[name]
+    plan = explain(page, asked.statement, asked.params, mode=mode)
+    assert plan.scans(asked.table) <= INDEXED
+    assert plan.rows_read(asked.table) <= asked.most
+
+
+def test_the_failed_are_counted_without_reading_the_table(page):
+    plan = explain(page, stats.FAILED, CAP)
+    assert plan.scans() == {"Index Only Scan"}
+    assert heap_fetches(plan) == 0
+
+
+def heap_fetches(plan: Plan) -> int:
+    return sum(node.node.get("Heap Fetches", 0) for node in plan)
+
+
+def test_the_charts_of_an_hour_read_an_hour(page):
+    [(since,)] = page.execute("SELECT now() - interval '1 hour'").fetchall()
+    plan = explain(page, throughput.SERIES, {"step": timedelta(minutes=1), "since": since})
+    assert plan.scans("tasks_throughput") <= INDEXED
+    assert plan.rows_read("tasks_throughput") <= 61
