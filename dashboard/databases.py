@@ -43,6 +43,8 @@ def from_environment(env: environ.Env, var_dir: Path, argv: list[str]) -> dict[s
         **database["OPTIONS"],
     }
     database.update(CONN_MAX_AGE=60, CONN_HEALTH_CHECKS=True)
+    if is_pooled(env):  # a cursor that outlives its transaction would be looked for in another session
+        database["DISABLE_SERVER_SIDE_CURSORS"] = True
     return database
 
 
@@ -87,8 +89,12 @@ def session_limits(env: environ.Env, argv: list[str]) -> dict[str, str]:
 
     DIRECT_DATABASE_URL tells that there is one: then the limits are set on the role, with ALTER ROLE … SET.
     """
-    is_pooled = bool(env.str("DIRECT_DATABASE_URL", default=""))
-    return {"options": PAGE_SESSION} if application_name(argv) == "rowlock:web" and not is_pooled else {}
+    return {"options": PAGE_SESSION} if application_name(argv) == "rowlock:web" and not is_pooled(env) else {}
+
+
+def is_pooled(env: environ.Env) -> bool:
+    """Whether DATABASE_URL leads through a transaction-pooling proxy: a direct way is named beside it."""
+    return bool(env.str("DIRECT_DATABASE_URL", default=""))
 
 
 def generated_secret(path: Path) -> str:

@@ -14,7 +14,7 @@ import psycopg
 from django.db import connection
 from django.db.models import BooleanField, Field, Func
 
-from tasks.database import connect_directly
+from tasks.pooling import own_session
 
 TAKE = "SELECT pg_try_advisory_lock(hashtext('rowlock:sender:' || current_schema()), hashtext(%(id)s::text))"
 
@@ -45,7 +45,7 @@ class Sender:
     def introduce(self) -> str:
         """Take the lock, once; gives the sender's id, which tells people the host and the process."""
         if self._session is None:
-            self._session = connect_directly(_application_name())
+            self._session = own_session(_application_name())
         while not self.id:
             chosen = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
             if self._session.execute(TAKE, {"id": chosen}).fetchone() == (True,):

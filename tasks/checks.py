@@ -16,7 +16,8 @@ from django.db import connection
 from django.db.migrations.loader import MigrationLoader
 from psycopg.conninfo import conninfo_to_dict
 
-from tasks import conf
+from tasks import conf, pooling
+from tasks.exceptions import PooledSession
 from tasks.locking.leases import backends
 
 HOME = Path(__file__).resolve().parent.parent  # where our apps stand side by side
@@ -54,8 +55,8 @@ def _direct_url() -> Iterator[CheckMessage]:
         if _seems_pooled():
             yield Warning(
                 "DATABASE_URL seems to lead through a pooling proxy, and DIRECT_DATABASE_URL is not set.",
-                hint="Without a direct way workers are not woken at once, and a dead one is known only when its "
-                "lease is over. Set DIRECT_DATABASE_URL to the same database past the proxy.",
+                hint="Workers refuse to start on a session that is not their own. Set DIRECT_DATABASE_URL to the same "
+                "database past the proxy.",
                 id="rowlock.W001",
             )
         return
@@ -132,6 +133,25 @@ def _app_names() -> Iterator[CheckMessage]:
 
 def _is_ours(label: str) -> bool:
     return Path(apps.get_app_config(label).path).resolve().parent == HOME
+
+
+@register(Tags.database)
+def check_proxy(*, databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
+    """Whether workers would find a session of their own; asked of the database, so only with `--database default`."""
+    if "default" not in (databases or ()):
+        return []
+    try:
+        pooling.own_session("rowlock:check").close()
+    except PooledSession:
+        way = "DIRECT_DATABASE_URL" if conf.get("DIRECT_DATABASE_URL") else "DATABASE_URL"
+        return [
+            Warning(
+                f"{way} leads through a transaction-pooling proxy: workers refuse to start.",
+                hint="Set DIRECT_DATABASE_URL to the same database past the proxy.",
+                id="rowlock.W004",
+            )
+        ]
+    return []
 
 
 @register(Tags.database)

@@ -50,6 +50,10 @@ class Unstorable(RowlockError):
     """PostgreSQL cannot store the outcome of this attempt."""
 
 
+class PooledSession(RowlockError):
+    """A transaction-pooling proxy stands before the database: set DIRECT_DATABASE_URL to the same database past it."""
+
+
 class LockHeld(RowlockError):
     """Somebody else holds the lock. `holder` tells who; None when that one has just let go."""
 

@@ -16,7 +16,9 @@ import psycopg
 
 from dashboard.lab import schema
 from dashboard.locks.sampler import Sampler
-from tasks.database import connect_directly, fetch
+from tasks.database import fetch
+from tasks.exceptions import PooledSession
+from tasks.pooling import own_session
 
 logger = logging.getLogger(__name__)
 EVERY_SECONDS = 2.0
@@ -41,15 +43,18 @@ class SamplingThread(threading.Thread):
         while not self.stopping.is_set():
             try:
                 self.serve()
-            except psycopg.Error as error:
+            except (psycopg.Error, PooledSession) as error:
                 before, problem = problem, str(error).strip().partition("\n")[0]
                 if problem != before:  # a standby would say the same four times a minute
                     logger.warning("the lock history pauses: %s", problem)
             self.stopping.wait(self.ask_again_seconds)
 
     def serve(self) -> None:
-        """Sample for as long as the session lasts; return at once when another process does. Raises psycopg.Error."""
-        with connect_directly("rowlock:web:sampler", connect_timeout=5) as connection:
+        """Sample for as long as the session lasts; return at once when another process does.
+
+        Raises psycopg.Error, PooledSession.
+        """
+        with own_session("rowlock:web:sampler", connect_timeout=5) as connection:
             if not fetch(connection, ELECT)[0]["elected"]:
                 return
             sampler, sweep_at = Sampler(connection), 0.0

@@ -1,15 +1,18 @@
 """`manage.py run_worker`: takes and runs tasks until TERM or INT."""
 
+import contextlib
 import json
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+import psycopg
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connections
 
-from tasks import recovery
+from tasks import pooling, recovery
 from tasks.claims import DEFAULT_STRATEGY, STRATEGIES
 from tasks.commands import types
 from tasks.commands.output import write_line
+from tasks.exceptions import PooledSession
 from tasks.worker.options import Options
 from tasks.worker.supervisor import Supervisor
 
@@ -39,6 +42,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         names = ("queues", "strategy", "concurrency", "batch_size", "burst", "max_tasks")
         supervisor = Supervisor(Options(**{name: options[name] for name in names}))
+        refuse_pooling()
         if options["burst"]:
             # A burst from cron may be the only worker there is: nobody else would take back a dead one's tasks.
             recovery.recover(include_ask=False)
@@ -51,3 +55,12 @@ class Command(BaseCommand):
             write_line(self.stdout, ", ".join(f"{name} {number}" for name, number in report.items()))
         if exit_status:
             raise SystemExit(exit_status)
+
+
+def refuse_pooling() -> None:
+    """End here where no worker could rest on its session."""
+    with contextlib.suppress(psycopg.OperationalError):  # the supervisor waits for a database that is away
+        try:
+            pooling.own_session("rowlock:check").close()
+        except PooledSession as error:
+            raise CommandError(str(error)) from error

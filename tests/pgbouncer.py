@@ -1,0 +1,77 @@
+"""A real PgBouncer of the tests' own before a database server, in a folder that goes with it."""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from dashboard.processes import Account, bound
+from tests.databases import name_of
+from tests.waiting import wait_until
+
+PORT = 6432
+# Each transaction gets another session than the one before: what somebody leaves in one he does not find again.
+CONFIGURATION = """
+[databases]
+* = {server}
+[pgbouncer]
+listen_addr =
+listen_port = {port}
+unix_socket_dir = {folder}
+auth_type = any
+pool_mode = {mode}
+min_pool_size = 3
+default_pool_size = 8
+server_round_robin = 1
+ignore_startup_parameters = extra_float_digits{ignored}
+"""
+
+
+@contextlib.contextmanager
+def pgbouncer(url: str, *, mode: str = "transaction", ignores_options: bool = False) -> Iterator[str]:
+    """The address of the same database through a pooling proxy.
+
+    `ignores_options`: it drops what a client asks for at its start, instead of refusing the client.
+    """
+    found = shutil.which("pgbouncer", path=os.pathsep.join([os.environ["PATH"], "/usr/sbin"]))
+    assert found, "No pgbouncer: install the machine's package of that name."
+    server = conninfo_to_dict(url)
+    account = Account.of(owner_of(str(server.get("host", "")))) if os.geteuid() == 0 else None
+    with tempfile.TemporaryDirectory(prefix="pgbouncer-", dir="/tmp") as folder:
+        if account:
+            os.chown(folder, account.uid, account.gid)
+        configuration = Path(folder) / "pgbouncer.ini"
+        configuration.write_text(configured(server, folder, mode, ignores_options))
+        argv = bound([found, str(configuration)], account=account, at_parents_death=signal.SIGKILL)
+        with (Path(folder) / "log").open("wb") as log, subprocess.Popen(argv, cwd="/", stderr=log) as process:
+            try:
+                proxied = f"postgres://{server['user']}@/{name_of(url)}?host={quote(folder, safe='')}&port={PORT}"
+                wait_until(lambda: answers(proxied))
+                yield proxied
+            finally:
+                process.kill()
+
+
+def owner_of(host: str) -> int:
+    """Who may enter the folder of the server's socket, as the proxy must; over TCP anybody but root does."""
+    return os.stat(host).st_uid if host.startswith("/") else Account.named("nobody").uid
+
+
+def configured(server: dict[str, object], folder: str, mode: str, ignores_options: bool) -> str:
+    way = " ".join(f"{key}={server[key]}" for key in ("host", "port", "user", "password") if server.get(key))
+    ignored = ", options" if ignores_options else ""
+    return CONFIGURATION.format(server=way, port=PORT, folder=folder, mode=mode, ignored=ignored)
+
+
+def answers(url: str) -> bool:
+    with contextlib.suppress(psycopg.OperationalError), psycopg.connect(url, autocommit=True) as connection:
+        return connection.execute("SELECT true").fetchone() == (True,)
+    return False
