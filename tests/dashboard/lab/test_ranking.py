@@ -2,7 +2,7 @@
 
 import pytest
 
-from dashboard.lab import runner
+from dashboard.lab import nursery, runner
 from dashboard.lab.plan import Plan
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -11,7 +11,8 @@ RANKED = ("skip_locked_claim", "skip_locked_held", "double_checked", "advisory_l
 
 def test_claims_in_batches_before_one_by_one_before_a_named_lock_for_each_item():
     """By statements and lost races, which no busy machine changes, and by speed where it is a factor of ten or more."""
-    runs = {name: runner.run(Plan(name, workers=2, items=40, work_ms=0)) for name in RANKED}
+    with nursery.opened() as crew:
+        runs = {name: runner.run(Plan(name, workers=2, items=40, work_ms=0), crew=crew) for name in RANKED}
     assert all(run.is_clean for run in runs.values()), runs
     batched, one_by_one, double_checked, named = (runs[name] for name in RANKED)
     assert batched.queries_per_item * 2 < min(one_by_one.queries_per_item, named.queries_per_item)

@@ -68,7 +68,7 @@ def test_the_waits_of_a_run_stay_on_its_page():
 
 
 def test_the_waits_of_a_real_run_are_kept_with_it():
-    outcome = runner.run_whole(Plan("account_pessimistic", workers=3, items=12, work_ms=60))
+    outcome = runner.run_whole(Plan("account_pessimistic", workers=3, items=6, work_ms=100))
     assert {wait.target for wait in outcome.waits} <= {"account 1", "orders_account"}
     assert {wait.worker for wait in outcome.waits} <= {0, 1, 2}
     assert outcome.result.blocked_samples >= len(outcome.waits) > 0
