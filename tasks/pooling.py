@@ -1,7 +1,7 @@
 """A session of one's own, or a clear refusal: a transaction-pooling proxy lends each session to many clients (F10).
 
-Presence, the lock of a sender and LISTEN belong to a session. Through such a proxy they stay behind in one that is given
-to somebody else next: the dead would look alive for as long as the pool lasts, and nobody would be woken.
+Presence, the lock of a sender and LISTEN belong to a session. Through such a proxy they stay behind in one that is
+given to somebody else next: the dead would look alive for as long as the pool lasts, and nobody would be woken.
 """
 
 from contextlib import closing

@@ -101,7 +101,7 @@ def test_nobody_waiting_reads_no_locks(django_assert_num_queries) -> None:
         assert activity.look().roots == ()
 
 
-def test_a_capped_look_says_so_and_keeps_those_that_wait_and_their_blockers(account: Account) -> None:
+def test_f21_a_capped_look_says_so_and_keeps_those_that_wait_and_their_blockers(account: Account) -> None:
     with session() as root:
         root.execute(LOCK, [account.pk])
         with waiting(LOCK, [account.pk], "rowlock:test") as blocked:

@@ -190,7 +190,7 @@ class TestSessions:
         assert (line.severity, line.size) == (Severity.STOPPED, 1)
         assert line.step.url == f"/admin/ops/locks/#node-{pids[0]}"
 
-    def test_a_transaction_that_nobody_works_in(self, monkeypatch):
+    def test_f11_a_transaction_that_nobody_works_in(self, monkeypatch):
         with session("psql") as conn:
             conn.execute("SELECT 1")
             assert lines() == {}

@@ -130,7 +130,7 @@ def test_logging_in_answers_503_too(client):
 
 
 @pytest.mark.usefixtures("page_session")
-def test_a_page_does_not_wait_for_a_table_that_is_locked():
+def test_f21_a_page_does_not_wait_for_a_table_that_is_locked():
     client = client_of("Viewers")
     with session() as other:
         other.execute("LOCK TABLE tasks_task")
@@ -142,7 +142,7 @@ def test_a_page_does_not_wait_for_a_table_that_is_locked():
     assert seconds < 4
 
 
-def test_a_statement_that_takes_too_long_is_stopped_and_said():
+def test_f21_a_statement_that_takes_too_long_is_stopped_and_said():
     client = client_of("Viewers")
     with connection.cursor() as cursor:
         cursor.execute("SET statement_timeout = '100ms'")
@@ -155,7 +155,7 @@ def test_a_statement_that_takes_too_long_is_stopped_and_said():
 
 
 @pytest.mark.usefixtures("page_session")
-def test_the_sessions_of_pages_have_their_limits():
+def test_f21_the_sessions_of_pages_have_their_limits():
     with connection.cursor() as cursor:
         cursor.execute("SELECT current_setting('statement_timeout'), current_setting('lock_timeout')")
         assert cursor.fetchone() == ("5s", "2s")

@@ -60,7 +60,7 @@ def test_a_seat_is_free_again_after_an_error(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr(seats, "_seats", None)
 
 
-def test_looks_that_hang_do_not_keep_an_action_from_being_done() -> None:
+def test_f21_looks_that_hang_do_not_keep_an_action_from_being_done() -> None:
     """With no limit on statements and locks: in production they end such looks within seconds."""
     client = client_of("Operators")
     cookie = f"sessionid={client.cookies['sessionid'].value}; csrftoken={TOKEN}"

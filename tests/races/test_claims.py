@@ -52,7 +52,7 @@ def test_every_task_runs_once_and_keys_one_at_a_time_and_in_order(mix, ledger):
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_workers_that_serve_their_queues_in_different_orders_do_not_deadlock(strategy, ledger):
+def test_f06_workers_that_serve_their_queues_in_different_orders_do_not_deadlock(strategy, ledger):
     enqueue(400)
     with worker_sessions(6) as connections:
         works = [
@@ -63,7 +63,7 @@ def test_workers_that_serve_their_queues_in_different_orders_do_not_deadlock(str
     assert ledger.repeated() == []
 
 
-def test_eight_workers_on_a_few_keys(ledger):
+def test_f07_eight_workers_on_a_few_keys(ledger):
     enqueue(400, keys=5)
     with worker_sessions(8) as connections:
         at_once(*(partial(drain, connection, f"w{number}", ledger) for number, connection in enumerate(connections)))
@@ -71,7 +71,7 @@ def test_eight_workers_on_a_few_keys(ledger):
     assert (ledger.repeated(), ledger.overlaps(), ledger.inversions()) == ([], [], [])
 
 
-def test_enqueuers_that_commit_late_cannot_make_two_of_a_key_run_at_once(ledger):
+def test_f07_enqueuers_that_commit_late_cannot_make_two_of_a_key_run_at_once(ledger):
     """Order is by id among committed rows, so here it may be broken; one at a time must hold all the same."""
     done = threading.Event()
 

@@ -36,7 +36,7 @@ DEADLOCKS = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_data
 @pytest.mark.parametrize(
     "functions", [[recovery.sweep] * 8, [recovery.sweep, recovery.recover] * 4], ids=["sweeps", "sweeps and people"]
 )
-def test_many_at_once_take_each_task_back_once(functions):
+def test_f08_many_at_once_take_each_task_back_once(functions):
     worker = rows.dead_worker()
     tasks = [rows.processing(worker).pk for _ in range(200)]
     with worker_sessions(8) as connections_:
@@ -47,7 +47,7 @@ def test_many_at_once_take_each_task_back_once(functions):
     assert Attempt.objects.filter(outcome="abandoned").count() == len(tasks)
 
 
-def test_workers_that_are_being_born_are_never_convicted():
+def test_f15_workers_that_are_being_born_are_never_convicted():
     """Each is there for a moment only: it takes its presence, registers, works and leaves in order."""
     rows.many(2000)
     numbers = itertools.count()
@@ -134,7 +134,7 @@ class Bustle:
         conn.execute(EDIT, [random.randrange(7)])
 
 
-def test_everything_at_once_and_no_deadlock():
+def test_f06_everything_at_once_and_no_deadlock():
     bustle, deadlocks_before = Bustle(), count_deadlocks()
     strategies = STRATEGIES * 2
     with worker_sessions(10 + len(strategies)) as (*others, registrar, hand):

@@ -24,7 +24,7 @@ class TestVersions:
     """The version that the operator saw decides, whatever has become of the row."""
 
     @pytest.mark.parametrize("act", [actions.requeue, actions.cancel])
-    def test_a_row_that_moved_on_is_refused_with_what_it_is_now(self, act):
+    def test_f18_a_row_that_moved_on_is_refused_with_what_it_is_now(self, act):
         task = rows.failed(version=6)
         result = act([task.pk], ANNA, versions={task.pk: 5})
         refusal = result.refused[task.pk]

@@ -63,7 +63,7 @@ def sorted_text(value: object) -> str:
 @example(args=[1e16, -1e23, 1e308, 5e-324, 1.0, 10**4299], kwargs={"text": '1e+23 "1e+23" \\'})
 @example(args=["\0"], kwargs={})
 @example(args=[], kwargs={"\ud800": 1})
-def test_what_is_accepted_comes_back_equal_and_what_postgresql_refuses_is_refused_before(args, kwargs):
+def test_f16_what_is_accepted_comes_back_equal_and_what_postgresql_refuses_is_refused_before(args, kwargs):
     try:
         call = arguments.encode_call(args, kwargs)
     except InvalidArguments:

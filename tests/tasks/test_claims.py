@@ -159,16 +159,16 @@ class TestLimit:
                 cursor.execute(f"SET LOCAL {name} = off")
             yield cursor
 
-    def test_these_plans_make_the_obvious_statement_take_too_much(self, bad_plans):
+    def test_f03_these_plans_make_the_obvious_statement_take_too_much(self, bad_plans):
         bad_plans.execute(CLAIM_AS_OFTEN_WRITTEN)
         assert bad_plans.rowcount > 1
 
     @pytest.mark.parametrize("limit", [1, 7])
-    def test_no_more_than_asked_is_taken_under_any_plan(self, bad_plans, claim_some, limit):
+    def test_f03_no_more_than_asked_is_taken_under_any_plan(self, bad_plans, claim_some, limit):
         assert len(claim_some(limit)) == Task.objects.processing().count() <= limit
 
     @pytest.mark.parametrize("limit", [1, 5])
-    def test_no_more_than_asked_over_several_queues_priorities_and_keys(self, claim_some, limit):
+    def test_f03_no_more_than_asked_over_several_queues_priorities_and_keys(self, claim_some, limit):
         for number in range(12):
             for key in (None, f"k{number}"):
                 rows.ready(queue_name=f"q{number % 3}", priority=number % 2, ordering_key=key)

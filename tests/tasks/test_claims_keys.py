@@ -70,7 +70,7 @@ class TestOneAtATime:
         rows.ready(ordering_key="k", queue_name="b")
         assert claim_some() == []
 
-    def test_the_database_itself_refuses_two_of_a_key_at_once(self):
+    def test_f07_the_database_itself_refuses_two_of_a_key_at_once(self):
         rows.processing("w1", ordering_key="k")
         with pytest.raises(IntegrityError, match=ONE_PER_KEY):
             rows.processing("w2", ordering_key="k")
@@ -96,7 +96,7 @@ class TestWhatHoldsAKey:
         transitions.fail(connection, "w1", *claim_some(), Failure("builtins.ValueError", "", retry_seconds=60))
         assert ids(claim_some()) == [second.pk]
 
-    def test_a_task_of_the_future_holds_up_its_own_key_only(self, strategy):
+    def test_f20_a_task_of_the_future_holds_up_its_own_key_only(self, strategy):
         rows.ready(ordering_key="a", run_after=AHEAD, priority=100)
         rows.ready(ordering_key="a")
         others = ids([rows.ready(ordering_key="b"), rows.ready()])
@@ -169,7 +169,7 @@ class TestLateCommits:
         assert (ids(taken), claimer.lost_races) == (others, 0)
 
     @pytest.mark.parametrize("strategy", ["skip_locked", "optimistic"])
-    def test_two_claims_that_meet_on_a_key_take_one_of_it_and_everything_else(self, strategy, late):
+    def test_f07_two_claims_that_meet_on_a_key_take_one_of_it_and_everything_else(self, strategy, late):
         """Neither sees the other's claim yet: the unique index decides, and the second one tries again."""
         second = rows.ready(ordering_key="k")
         claimer = Claimer("w2")

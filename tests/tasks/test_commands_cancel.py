@@ -93,7 +93,7 @@ class TestLiveWorkers:
             ending.join()
         assert (outcome.status, outcome.data["cancelled"], outcome.data["cancelling"]) == (0, 1, [])
 
-    def test_a_task_that_completed_first_is_refused(self):
+    def test_f18_a_task_that_completed_first_is_refused(self):
         with rows.living_worker() as worker:
             task = rows.processing(worker)
             ending = threading.Thread(target=end_when_asked, args=(task.pk, "COMPLETED"))

@@ -101,7 +101,7 @@ class TestHistory:
         assert prune_history().data["tables"].items() >= tables.items()
         assert (RefusedWrite.objects.count(), Throughput.objects.count()) == (1, 1)
 
-    def test_a_stopped_worker_goes_when_no_row_names_it(self):
+    def test_f02_a_stopped_worker_goes_when_no_row_names_it(self):
         for worker_id in ("gone", "claims", "completed", "attempted", "refused"):
             Worker.objects.create(id=worker_id, hostname="h", pid=1, stopped_at=OLD)
         Worker.objects.create(id="young", hostname="h", pid=1, stopped_at=timezone.now())

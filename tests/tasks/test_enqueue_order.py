@@ -38,7 +38,7 @@ def would_wait(key: str) -> bool:
     return False
 
 
-def test_enqueuers_of_one_key_wait_for_the_first_one_s_commit():
+def test_f07_enqueuers_of_one_key_wait_for_the_first_one_s_commit():
     with transaction.atomic():
         handlers.by_account_and_commit.enqueue("anna")
         assert would_wait("anna")
@@ -101,7 +101,7 @@ def test_any_number_of_keys_takes_a_bounded_number_of_locks():
             assert 1000 < cursor.fetchone()[0] <= 1025
 
 
-def test_locks_are_taken_in_one_order_by_everybody():
+def test_f06_locks_are_taken_in_one_order_by_everybody():
     """Whoever waits for the first key holds none of the later ones: no two enqueuers can deadlock."""
     low, *others = sorted((f"key {number}" for number in range(30)), key=place)
     with ThreadPoolExecutor() as pool, session() as holder, session() as waiter:

@@ -23,7 +23,7 @@ def ask(actor: str) -> pattern_runs.Asked:
         connections.close_all()
 
 
-def test_two_who_ask_at_the_same_moment_get_one_run():
+def test_f07_two_who_ask_at_the_same_moment_get_one_run():
     with session(autocommit=True) as gate, ThreadPoolExecutor(2) as pool:
         gate.execute(TAKE)
         asked = [pool.submit(ask, actor) for actor in ("anna", "bert")]

@@ -103,7 +103,7 @@ class TestTheLock:
             assert state().held
         assert not state().held
 
-    def test_it_is_given_to_one_at_a_time(self):
+    def test_f08_it_is_given_to_one_at_a_time(self):
         with held(), session(autocommit=True) as other:
             assert not presence.take(other, "w1")
             assert presence.take(other, "w2")

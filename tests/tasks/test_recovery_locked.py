@@ -38,7 +38,7 @@ class TestLockedTasks:
             other.rollback()
             assert recovery.sweep(sweeper).requeued == ids(tasks[:2])
 
-    def test_do_not_count_for_the_limit(self, sweeper):
+    def test_f19_do_not_count_for_the_limit(self, sweeper):
         worker = rows.dead_worker()
         tasks = [rows.processing(worker) for _ in range(5)]
         with session() as other:
@@ -58,7 +58,7 @@ class TestLockedWorkers:
             other.rollback()
             assert recovery.sweep(sweeper).requeued == [task.pk]
 
-    def test_keep_nobody_from_looking_at_the_others(self, sweeper):
+    def test_f19_keep_nobody_from_looking_at_the_others(self, sweeper):
         rows.processing(rows.just_died_worker("a"))
         task = rows.processing(rows.just_died_worker("b"))
         with session() as other:
@@ -93,7 +93,7 @@ class TestLockedWorkers:
 
 
 class TestOneSweeperAtATime:
-    def test_the_others_do_nothing(self, sweeper):
+    def test_f08_the_others_do_nothing(self, sweeper):
         rows.processing(rows.dead_worker())
         with session() as elected:
             elected.execute("SELECT")

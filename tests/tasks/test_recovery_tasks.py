@@ -52,7 +52,7 @@ class TestWhatBecomesOfTheTasks:
         task.refresh_from_db()
         assert (task.run_after - timezone.now()).total_seconds() == pytest.approx(seconds, abs=0.9)
 
-    def test_a_task_that_kills_its_workers_ends_failed(self):
+    def test_f14_a_task_that_kills_its_workers_ends_failed(self):
         task = rows.ready(max_attempts=3)
         for worker_id in ("a", "b", "c"):
             Task.objects.update(run_after=LONG_AGO)
@@ -99,7 +99,7 @@ class TestQueuesThatAskAPerson:
     def test_a_person_takes_them_back(self, asked):
         assert recovery.recover(include_ask=True).requeued == [asked.pk]
 
-    def test_they_do_not_hide_the_others(self, asked):
+    def test_f19_they_do_not_hide_the_others(self, asked):
         for _ in range(5):
             rows.processing("w-dead", queue_name="payouts")
         other = rows.processing("w-dead")

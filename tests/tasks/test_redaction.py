@@ -137,14 +137,14 @@ def test_a_failure_without_end_is_cut_in_the_middle():
     assert "characters left out" in text
 
 
-def test_nul_and_surrogates_are_shown():
+def test_f16_nul_and_surrogates_are_shown():
     assert redaction.storable("a\0b\udce9") == "a\\x00b\\udce9"
 
 
 @pytest.mark.django_db
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(text=st.text(st.characters(), max_size=300))
-def test_postgresql_keeps_every_storable_text(text):
+def test_f16_postgresql_keeps_every_storable_text(text):
     text = redaction.storable(text, longest=100)
     with connection.cursor() as cursor:
         cursor.execute("SELECT %s::text", [text])

@@ -71,7 +71,7 @@ TAKEN = [recover, recover_and_claim, recover_and_claim_under_the_same_id, requeu
 
 class TestTakenMeanwhile:
     @pytest.mark.parametrize("take", TAKEN)
-    def test_the_late_write_is_refused_and_recorded(self, claimed, end, take):
+    def test_f01_the_late_write_is_refused_and_recorded(self, claimed, end, take):
         take(Task.objects.get())
         before = Task.objects.values().get()
         attempts = Attempt.objects.count()
@@ -83,7 +83,7 @@ class TestTakenMeanwhile:
         assert (refused.task_id, refused.worker_id, refused.intent) == (claimed.id, "w1", end.__name__)
         assert (refused.expected_version, refused.actual_version) == (claimed.version, before["version"])
 
-    def test_of_a_deleted_row_there_is_no_actual_version(self, claimed, end):
+    def test_f01_of_a_deleted_row_there_is_no_actual_version(self, claimed, end):
         Task.objects.all().delete()
         with pytest.raises(LostClaim):
             end(claimed)

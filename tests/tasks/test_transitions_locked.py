@@ -103,7 +103,7 @@ GROUP BY hashtext(name) & 32767 HAVING count(*) > 1 LIMIT 1
 """
 
 
-def test_flushes_that_meet_on_two_queues_do_not_deadlock(worker_session):
+def test_f06_flushes_that_meet_on_two_queues_do_not_deadlock(worker_session):
     """Workers that share rows of the throughput: each has ended a task well in one queue and badly in the other."""
     [(one, two, *_)] = worker_session.execute(SHARING).fetchone()
     ended = {}

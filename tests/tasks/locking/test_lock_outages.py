@@ -117,7 +117,7 @@ def test_a_wait_begins_though_the_database_is_away(server, database, name):
 class TestASessionThatBreaks:
     """A lock tied to a connection that drops would run twice (fault F5): its holder gets two looks to come back."""
 
-    def test_the_holder_keeps_its_lease_though_many_want_it(self, database, name):
+    def test_f05_the_holder_keeps_its_lease_though_many_want_it(self, database, name):
         with locker(database.url, name, ttl=30) as other:
             fence = other.hear()["fence"]
             stop = threading.Event()
@@ -129,7 +129,7 @@ class TestASessionThatBreaks:
             assert [rival.result() for rival in rivals] == [None] * 4
             assert other.ask("state") == {"event": "state", "is_lost": False, "fence": fence}
 
-    def test_the_holder_keeps_it_though_somebody_watches_its_presence(self, database, name):
+    def test_f05_the_holder_keeps_it_though_somebody_watches_its_presence(self, database, name):
         with locker(database.url, name, ttl=30) as other:
             fence = other.hear()["fence"]
             with locker(database.url, name, ttl=30, wait=60) as waiting:
@@ -141,7 +141,7 @@ class TestASessionThatBreaks:
                 other.ask("release")
                 assert waiting.hear()["event"] == "held"
 
-    def test_an_advisory_lock_is_lost_and_its_holder_told_at_once(self, database, name):
+    def test_f05_an_advisory_lock_is_lost_and_its_holder_told_at_once(self, database, name):
         with locker(database.url, name, ttl=300, backend="advisory") as other:
             other.hear()
             database.rows(END_SESSION, name)

@@ -24,7 +24,7 @@ def freeze_group(worker, pid):
 
 
 @pytest.mark.parametrize("freeze", [freeze_child, freeze_group])
-def test_the_late_write_of_a_frozen_worker_is_refused(database, ledger, start_worker, freeze):
+def test_f01_the_late_write_of_a_frozen_worker_is_refused(database, ledger, start_worker, freeze):
     frozen = start_worker(**SHORT_LEASE)
     [task_id] = database.enqueue(handlers.work, 0.5, 0.0)
     wait_until(lambda: ledger.effects(task_id))

@@ -23,7 +23,7 @@ def enqueue_all(database):
 
 
 @pytest.mark.parametrize("strategy", ["skip_locked", "pessimistic"])
-def test_what_a_handler_does_wrong_is_its_own_failure_alone(database, start_worker, strategy):
+def test_f16_what_a_handler_does_wrong_is_its_own_failure_alone(database, start_worker, strategy):
     bad, others = enqueue_all(database)
     worker = start_worker("--strategy", strategy, "--burst")
     assert worker.wait() == 0

@@ -20,7 +20,7 @@ def idle_worker_id(database):
     return database.value("SELECT id FROM tasks_worker WHERE stopped_at IS NULL")
 
 
-def test_rows_that_a_worker_holds_without_knowing_are_released(database, ledger, start_worker):
+def test_f02_rows_that_a_worker_holds_without_knowing_are_released(database, ledger, start_worker):
     start_worker()
     worker_id = idle_worker_id(database)
     with database.connection.transaction():
@@ -49,7 +49,7 @@ def test_an_idle_worker_is_woken_by_a_notification(database, ledger, start_worke
     assert sorted(waited)[4] < 0.2, "without a notification it looks once in 0.8 to 1.2 s"
 
 
-def test_a_lost_notification_is_made_up_by_looking(database, ledger, start_worker):
+def test_f09_a_lost_notification_is_made_up_by_looking(database, ledger, start_worker):
     start_worker()
     idle_worker_id(database)
     with database.connection.transaction():

@@ -40,7 +40,7 @@ def assert_nobody_was_taken_for_dead(database, workers):
 
 
 @pytest.mark.parametrize("outage", OUTAGES)
-def test_an_outage_under_load_costs_no_live_work(breakable_server, database, ledger, start_worker, outage):
+def test_f15_an_outage_under_load_costs_no_live_work(breakable_server, database, ledger, start_worker, outage):
     """Not one effect is repeated: what had ended waits in the workers until it can be written."""
     database.enqueue(handlers.work, 0.01, count=TASKS)
     workers = [start_worker("--concurrency", 2) for _ in range(2)]
@@ -56,7 +56,7 @@ def test_an_outage_under_load_costs_no_live_work(breakable_server, database, led
 
 
 @pytest.mark.parametrize("outage", ["restart", "crashed backend"])
-def test_who_cannot_come_back_at_once_keeps_its_task(breakable_server, database, ledger, start_worker, outage):
+def test_f15_who_cannot_come_back_at_once_keeps_its_task(breakable_server, database, ledger, start_worker, outage):
     """Its presence was lost with the server's sessions, so that its absence proves nothing: the lease decides."""
     worker = start_worker()
     [task_id] = database.enqueue(handlers.work, 0.5)
@@ -70,7 +70,7 @@ def test_who_cannot_come_back_at_once_keeps_its_task(breakable_server, database,
     assert_nobody_was_taken_for_dead(database, [worker])
 
 
-def test_a_server_that_takes_no_writes_costs_nobody_its_presence(breakable_server, database, start_worker):
+def test_f17_a_server_that_takes_no_writes_costs_nobody_its_presence(breakable_server, database, start_worker):
     """Workers try to connect again ever more rarely, and are to be found alive between two attempts."""
     worker = start_worker("--concurrency", 2)
     wait_until(lambda: database.value("SELECT count(*) FROM tasks_worker WHERE presence_epoch IS NOT NULL") == 2)
@@ -96,7 +96,7 @@ def test_a_handler_that_lost_its_own_connection_costs_an_attempt_and_no_process(
     assert_nobody_was_taken_for_dead(database, [worker])
 
 
-def test_no_worker_is_judged_by_a_lease_that_nobody_could_renew(breakable_server, database, ledger, start_worker):
+def test_f17_no_worker_is_judged_by_a_lease_that_nobody_could_renew(breakable_server, database, ledger, start_worker):
     """Read-only for longer than the lease: whoever writes first again finds every heartbeat too old."""
     running = database.enqueue(handlers.work, 4.5, count=2)
     workers = [start_worker(ROWLOCK_LEASE_SECONDS=2) for _ in range(2)]
@@ -108,7 +108,7 @@ def test_no_worker_is_judged_by_a_lease_that_nobody_could_renew(breakable_server
 
 
 @pytest.mark.parametrize("seconds", [0.0, 3.0], ids=["idle", "busy"])
-def test_presence_is_taken_again_under_the_same_id(database, ledger, start_worker, seconds):
+def test_f05_presence_is_taken_again_under_the_same_id(database, ledger, start_worker, seconds):
     worker = start_worker()
     [task_id] = database.enqueue(handlers.work, seconds)
     wait_until(lambda: ledger.effects(task_id))

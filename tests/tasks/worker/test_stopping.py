@@ -11,7 +11,7 @@ STOPS = [signal.SIGTERM, signal.SIGINT]
 
 
 @pytest.mark.parametrize("number", STOPS)
-def test_the_first_signal_finishes_what_runs_and_gives_back_the_rest(database, ledger, start_worker, number):
+def test_f13_the_first_signal_finishes_what_runs_and_gives_back_the_rest(database, ledger, start_worker, number):
     with database.connection.transaction():
         database.enqueue(handlers.quick, count=600)
         [running] = database.enqueue(handlers.work, 1.5)
@@ -30,7 +30,7 @@ def test_the_first_signal_finishes_what_runs_and_gives_back_the_rest(database, l
     assert report == {"completed": 601, "failed": 0, "refused": 0}
 
 
-def test_nothing_is_claimed_after_the_signal(database, ledger, start_worker):
+def test_f13_nothing_is_claimed_after_the_signal(database, ledger, start_worker):
     database.enqueue(handlers.work, 0.02, count=2000)
     worker = start_worker("--concurrency", 2)
     wait_until(lambda: ledger.count() > 20)
@@ -43,7 +43,7 @@ def test_nothing_is_claimed_after_the_signal(database, ledger, start_worker):
     assert database.value("SELECT max(attempt) FROM tasks_task WHERE status = 'READY'") == 0
 
 
-def test_a_task_that_outlasts_the_grace_period_is_given_back(database, ledger, start_worker):
+def test_f13_a_task_that_outlasts_the_grace_period_is_given_back(database, ledger, start_worker):
     [task_id] = database.enqueue(handlers.work, 600.0)
     worker = start_worker(ROWLOCK_GRACE_SECONDS=1)
     wait_until(lambda: ledger.effects(task_id))

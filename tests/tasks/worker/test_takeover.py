@@ -68,7 +68,7 @@ def test_a_child_that_crashes_again_and_again_is_replaced_more_and_more_slowly(d
 
 
 @pytest.mark.parametrize("strategy", ["skip_locked", "optimistic", "pessimistic"])
-def test_a_task_that_kills_its_worker_ends_when_its_attempts_are_spent(database, ledger, start_worker, strategy):
+def test_f14_a_task_that_kills_its_worker_ends_when_its_attempts_are_spent(database, ledger, start_worker, strategy):
     [task_id] = database.enqueue(handlers.die, max_attempts=3)
     start_worker("--strategy", strategy)
     assert database.wait_for(task_id, "FAILED").attempt == 3
@@ -76,7 +76,7 @@ def test_a_task_that_kills_its_worker_ends_when_its_attempts_are_spent(database,
     assert [effect.attempt for effect in ledger.effects(task_id)] == [1, 2, 3]
 
 
-def test_rows_of_a_worker_that_never_registered_are_taken_back(database, start_worker):
+def test_f02_rows_of_a_worker_that_never_registered_are_taken_back(database, start_worker):
     [task_id] = database.enqueue(handlers.work)
     database.rows("UPDATE tasks_task SET status = 'PROCESSING', claimed_by = 'nobody', attempt = 1")
     start_worker()

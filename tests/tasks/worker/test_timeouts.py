@@ -36,7 +36,7 @@ def test_a_timeout_costs_one_child_and_one_attempt(database, ledger, start_worke
     assert len({effect.pid for effect in ledger.effects(hanging)}) == 2
 
 
-def test_a_handler_that_keeps_the_gil_past_its_lease_keeps_its_task(database, ledger, start_worker):
+def test_f15_a_handler_that_keeps_the_gil_past_its_lease_keeps_its_task(database, ledger, start_worker):
     """A thread of the child could not renew the lease meanwhile; the supervisor does."""
     [task_id] = database.enqueue(handlers.hold_gil, 4)
     holder = start_worker(ROWLOCK_LEASE_SECONDS=2)
@@ -48,7 +48,7 @@ def test_a_handler_that_keeps_the_gil_past_its_lease_keeps_its_task(database, le
     assert database.value("SELECT count(*) FROM tasks_worker WHERE stopped_at IS NOT NULL") == 0
 
 
-def test_a_row_that_somebody_locks_keeps_no_lease_from_being_renewed(database, ledger, start_worker):
+def test_f15_a_row_that_somebody_locks_keeps_no_lease_from_being_renewed(database, ledger, start_worker):
     """The supervisor cannot write what became of the one task, and goes on looking after the worker of the other."""
     [hanging] = database.enqueue(handlers.hang)
     [holding] = database.enqueue(handlers.hold_gil, 5)
