@@ -23,15 +23,21 @@ def main(words: Sequence[str]) -> None:
     given = parser().parse_args(words)
     peers = given.peers and [name.strip().lower() for name in given.peers.split(",")]
     options = Options(given.rounds, given.tasks, given.seconds, given.finished, peers)
-    command = shlex.join(["python", "-m", "tests.benchmarks", *words])
     for name in given.parts or ALL:
         part = told.run(name) if name in told.PARTS else measured(name, options)
-        surroundings = report.surroundings(part.server, command)
+        surroundings = report.surroundings(part.server, command(name, given))
         print(
             report.section({**vars(part), "tables": [vars(table) for table in part.tables], **surroundings}), flush=True
         )
         if not given.print:
             report.keep(given.report, [part], surroundings)
+
+
+def command(name: str, given: argparse.Namespace) -> str:
+    """What measures this part again in the same way."""
+    told = {key: getattr(given, key) for key in ("rounds", "tasks", "seconds", "finished", "peers")}
+    options = [word for key, value in told.items() if value is not None for word in (f"--{key}", str(value))]
+    return f'make bench ARGS="{shlex.join([name, *options])}"'
 
 
 def measured(name: str, options: Options) -> Part:
