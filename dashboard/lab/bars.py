@@ -24,6 +24,7 @@ class Bar:
     is_unsafe: bool
     is_best: bool
     number: int
+    was_ended: bool = False  # before its time: what was not clean may be no fault of the pattern
 
     @property
     def label_y(self) -> int:
@@ -66,6 +67,7 @@ def draw(cases: Sequence[Case], best: Sequence[Result] = ()) -> Bars | None:
             is_unsafe=not case.result.is_clean,
             is_best=any(case.result is result for result in best),
             number=number,
+            was_ended=bool(case.result.stopped),
         )
         for number, case in enumerate(ranked)
     ]

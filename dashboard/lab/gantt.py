@@ -48,10 +48,15 @@ class Gantt:
     def high(self) -> int:
         return LANE * max(1, len(self.lanes))
 
+    @property
+    def names(self) -> list[tuple[int, int]]:
+        """The workers, each with the middle of its bars in hundredths from the upper edge."""
+        return [(worker, 100 * (number * LANE + BAR // 2) // self.high) for number, worker in enumerate(self.lanes)]
 
-def draw(spans: Sequence[Span]) -> Gantt:
-    """The picture of these stretches."""
-    lanes = sorted({span.worker for span in spans})
+
+def draw(spans: Sequence[Span], workers: int = 0) -> Gantt:
+    """The picture of these stretches, with a lane for each of so many workers: who did nothing is seen, too."""
+    lanes = sorted({*range(workers), *(span.worker for span in spans)})
     seconds = max((span.ended for span in spans), default=0.0)
     work = [span for span in spans if span.kind != "kill"]
     kills = [span for span in spans if span.kind == "kill"]

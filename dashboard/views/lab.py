@@ -170,7 +170,7 @@ def run(request: HttpRequest, run_id: int) -> HttpResponse:
         "run": found,
         "pattern": PATTERNS.get(found.pattern),
         "live": now,
-        "gantt": gantt.draw(now.run.spans) if now else picture(found),
+        "gantt": picture(found, now),
         "waits": waits.read(found.waits),
         "events": [{**event, "told": DRILL[event["what"]]} for event in found.spans or []] if line.is_drill else [],
         "cannot_run": missing(request.user, RUN),
@@ -189,11 +189,12 @@ def live_of(request: HttpRequest, found: LabRun) -> live.LivePage | None:
     return live.LivePage(seen) if seen and seen.schema == found.schema else None
 
 
-def picture(found: LabRun) -> gantt.Gantt | None:
+def picture(found: LabRun, now: live.LivePage | None) -> gantt.Gantt | None:
     """Who worked on what when; None while there is nothing to draw, and of a drill, which has events."""
-    if not found.spans or found.pattern == drill.NAME:
+    if found.pattern == drill.NAME:
         return None
-    return gantt.draw([Span.from_json(values) for values in found.spans])
+    drawn = now.run.spans if now else [Span.from_json(values) for values in found.spans or []]
+    return gantt.draw(drawn, found.plan["workers"]) if drawn else None
 
 
 @require_POST
