@@ -96,3 +96,17 @@ def test_f07_enqueuers_that_commit_late_cannot_make_two_of_a_key_run_at_once(led
         at_once(enqueue_all, *works)
     assert Task.objects.completed().count() == 600
     assert (ledger.repeated(), ledger.overlaps()) == ([], [])
+
+
+def test_f11_a_transaction_that_is_open_for_long_keeps_nobody_from_working(ledger):
+    """Its snapshot holds every version of every row: none can be vacuumed, and claims step over them."""
+    with session() as other, worker_sessions(4) as connections:
+        other.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        other.execute("SELECT count(*) FROM tasks_task")
+        for _ in range(4):
+            enqueue(300, keys=20)
+            at_once(*(partial(drain, connection, f"w{n}", ledger) for n, connection in enumerate(connections)))
+        connections[0].execute("VACUUM tasks_task")
+        assert Task.objects.completed().count() == 1200
+        assert other.execute("SELECT count(*) FROM tasks_task").fetchone() == (0,)
+    assert ledger.repeated() == []

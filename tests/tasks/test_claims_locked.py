@@ -89,3 +89,17 @@ def test_the_optimistic_claim_keeps_no_row_locked_while_it_takes_the_next(worker
         assert ids(Task.objects.processing()) == [first.pk]
         other.rollback()
     assert ids(taken.result()) == ids([first, second])
+
+
+@pytest.mark.parametrize("limit", [1, 7])
+@pytest.mark.parametrize("plans", [None, "enable_indexscan", "enable_indexonlyscan"])
+def test_f04_a_claim_locks_what_it_takes_and_nothing_else(worker_session, limit, plans):
+    """Whatever plan: a row that is locked and then left stays out of everybody's reach until the commit."""
+    everything = set(rows.many(40)) | {rows.ready(ordering_key=f"k{number}").pk for number in range(10)}
+    if plans:
+        worker_session.execute(f"SET {plans} = off")
+    with worker_session.transaction(), session() as other:
+        taken = set(ids(claim(limit, connection=worker_session)))
+        free = other.execute("SELECT id FROM tasks_task FOR UPDATE SKIP LOCKED").fetchall()
+        assert {task_id for (task_id,) in free} == everything - taken
+    assert len(taken) == limit

@@ -1,5 +1,6 @@
 """Answers get lost: a claim that committed unheard, a notification that never came."""
 
+from tests.relay import relay
 from tests.tasks.worker_app import tasks as handlers
 from tests.waiting import wait_until
 
@@ -57,3 +58,19 @@ def test_f09_a_lost_notification_is_made_up_by_looking(database, ledger, start_w
         [task_id] = database.enqueue(handlers.work)
     task = database.wait_for(task_id, "COMPLETED")
     assert task.version == 3
+
+
+def test_f09_a_connection_that_is_half_open_is_found_out_and_made_anew(database, ledger, start_worker):
+    """The server goes on sending notifications to a session that hears nothing: silence, no error."""
+    with relay(database.url) as way:
+        worker = start_worker(DIRECT_DATABASE_URL=way.url)
+        worker_id = idle_worker_id(database)
+        assert way.half_open()
+        [task_id] = database.enqueue(handlers.work)
+        task = database.wait_for(task_id, "COMPLETED")
+        assert (task.finished_at - task.created_at).total_seconds() < 20, "its lease of 30 s was waited for"
+        assert task.finished_by == worker_id
+        for _ in range(2):
+            [task_id] = database.enqueue(handlers.work)
+            database.wait_for(task_id, "COMPLETED")
+        assert worker.stop() == 0

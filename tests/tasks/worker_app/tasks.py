@@ -9,6 +9,7 @@ import sys
 import time
 
 from django.db import connection, transaction
+from django.utils import timezone
 
 from tasks import wakeup
 from tasks.clock import StatementTimestamp
@@ -174,6 +175,14 @@ def print_much(megabytes: int) -> None:
 def count_queues() -> int:
     """Reads through the ORM: fails where an earlier handler has left the connection unusable."""
     return Queue.objects.count()
+
+
+@task
+def tell_the_time() -> float:
+    """By how many seconds this machine's clock is ahead of the database's."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT extract(epoch FROM clock_timestamp())::float8")
+        return timezone.now().timestamp() - cursor.fetchone()[0]
 
 
 @task(takes_context=True)

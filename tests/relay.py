@@ -1,0 +1,90 @@
+"""A way over TCP to a database server that can fall silent, as a network does that loses packets or a dead failover."""
+
+import contextlib
+import select
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from psycopg.conninfo import conninfo_to_dict
+
+from tests.databases import name_of
+
+RESET_AT_CLOSE = struct.pack("ii", 1, 0)
+
+
+@dataclass
+class Pair:
+    """One client and its session of the server."""
+
+    client: socket.socket
+    server: socket.socket
+    is_half_open: bool = False
+
+    def serve(self) -> None:
+        """Pass bytes on until either side ends. Half open, nothing is; whoever speaks then is told by a reset."""
+        with self.client, contextlib.suppress(OSError):
+            while True:
+                for source in select.select([self.client, self.server], [], [], 0.05)[0]:
+                    if self.is_half_open:
+                        if source is self.client:
+                            self.client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_AT_CLOSE)
+                            return
+                        self.server.recv(65_536)  # lost on its way
+                        continue
+                    data = source.recv(65_536)
+                    if not data:
+                        return
+                    (self.server if source is self.client else self.client).sendall(data)
+
+
+@dataclass
+class Relay:
+    """`url` leads through it to the database."""
+
+    url: str
+    listener: socket.socket
+    host: str
+    port: int
+    pairs: list[Pair] = field(default_factory=list)
+
+    def serve(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self.listener.accept()
+                self.pairs.append(Pair(client, connected(self.host, self.port)))
+                threading.Thread(target=self.pairs[-1].serve, daemon=True).start()
+
+    def half_open(self) -> list[Pair]:
+        """From now on every session there is hears nothing and knows nothing of it; new ones are well. Those it hit."""
+        hit = [pair for pair in self.pairs if pair.client.fileno() >= 0]
+        for pair in hit:
+            pair.is_half_open = True
+        return hit
+
+
+def connected(host: str, port: int) -> socket.socket:
+    """To the server; a host that is a folder holds its socket."""
+    if not host.startswith("/"):
+        return socket.create_connection((host, port))
+    server = socket.socket(socket.AF_UNIX)
+    server.connect(f"{host}/.s.PGSQL.{port}")
+    return server
+
+
+@contextlib.contextmanager
+def relay(url: str) -> Iterator[Relay]:
+    """A relay to the server's socket; at the end its sessions are over."""
+    server = conninfo_to_dict(url)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"postgres://{server['user']}@127.0.0.1:{listener.getsockname()[1]}/{name_of(url)}"
+        running = Relay(address, listener, str(server["host"]), int(server.get("port") or 5432))
+        threading.Thread(target=running.serve, daemon=True).start()
+        try:
+            yield running
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            for pair in running.pairs:
+                pair.server.close()

@@ -1,0 +1,38 @@
+"""docs/reliability.md says for each fault of the catalogue which tests inject it: they exist, and none is left out."""
+
+import ast
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+FAULTS = [f"F{number}" for number in range(1, 22)]
+SECTION = re.compile(r"^## Faults\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+ROW = re.compile(r"^\| (F\d+) \| (.+?) \| (.+?) \| (.+?) \|$", re.MULTILINE)
+NAME = re.compile(r"test_f(\d\d)_\w+")
+
+
+def rows() -> dict[str, list[str]]:
+    """The tests that the table names, by fault."""
+    section = SECTION.search((ROOT / "docs" / "reliability.md").read_text())
+    assert section
+    return {fault: re.findall(r"`(\w+)`", tests) for fault, _, _, tests in ROW.findall(section[1])}
+
+
+def injecting_tests() -> set[str]:
+    """Every test function that is named after a fault."""
+    modules = [path for path in (ROOT / "tests").rglob("test_*.py") if "_f" in path.read_text()]
+    nodes = (node for path in modules for node in ast.walk(ast.parse(path.read_text())))
+    return {node.name for node in nodes if isinstance(node, ast.FunctionDef) and NAME.fullmatch(node.name)}
+
+
+def test_each_fault_has_a_row_and_a_test_of_its_name():
+    found = rows()
+    assert list(found) == FAULTS
+    for fault, names in found.items():
+        assert names, f"{fault} has no test"
+        assert {f"F{int(NAME.fullmatch(name)[1])}" for name in names} == {fault}
+
+
+def test_the_table_names_every_such_test_and_no_other():
+    named = [name for names in rows().values() for name in names]
+    assert sorted(named) == sorted(injecting_tests())
