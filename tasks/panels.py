@@ -26,7 +26,7 @@ from django.db import DatabaseError, connection, transaction
 
 T = TypeVar("T")
 LONGEST_KEY = 300
-STANDS_IN_SECONDS = 5.0  # how old a look may be that is shown while the next one is being made
+STANDS_IN_SECONDS = 5.0  # how long the last look is shown while the next one is being made
 
 # The first page must open while a migration holds a table: what cannot be told soon is left out, and said to be.
 PATIENCE = """
@@ -143,11 +143,11 @@ class Look:
     def made(self, key: Hashable, make: Callable[[], T]) -> T:
         """What is made of the answers, once for each key; an error of it is kept for nobody.
 
-        While another thread is asking or making, what the look before had made of its own is good enough.
+        While another thread is asking or making, what the look before had made of its own is good enough for a while.
         """
-        meanwhile = self.before.made_already(key) if self.before and key not in self._made else None
+        meanwhile = self._made_before(key)
         if not self._lock.acquire(blocking=meanwhile is None):
-            return meanwhile  # type: ignore[return-value]  # it is not None: only then nobody waits for the lock
+            return meanwhile  # never None: then it waits for the lock
         try:
             if key not in self._made:
                 self._made[key] = make()
@@ -156,9 +156,10 @@ class Look:
         finally:
             self._lock.release()
 
-    def made_already(self, key: Hashable) -> Any:
-        """The same as it stands; None when it was not made, or longer ago than STANDS_IN_SECONDS."""
-        return self._made.get(key) if time.monotonic() - self.began < STANDS_IN_SECONDS else None
+    def _made_before(self, key: Hashable) -> Any:
+        """The same of the look before; None when it was not made, or this look has been at it for too long."""
+        before, is_late = self.before, time.monotonic() - self.began > STANDS_IN_SECONDS
+        return None if before is None or is_late or key in self._made else before._made.get(key)
 
     def _ask(self, ask: Callable[[], T]) -> "T | DatabaseError":
         try:

@@ -101,10 +101,10 @@ def test_while_the_next_look_is_being_made_the_last_one_stands_in() -> None:
     assert look.made("part", lambda: "the next") == "the next"
 
 
-def test_what_is_too_old_does_not_stand_in() -> None:
-    old = Look(began=time.monotonic() - STANDS_IN_SECONDS)
-    old.made("part", lambda: "the last")
-    look, answers = Look(before=old), list[str]()
+def test_it_does_not_stand_in_for_long() -> None:
+    last = Look()
+    last.made("part", lambda: "the last")
+    look, answers = Look(began=time.monotonic() - STANDS_IN_SECONDS, before=last), list[str]()
     with busy(look):
         tab = threading.Thread(target=lambda: answers.append(look.made("part", lambda: "the next")))
         tab.start()

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import psutil
+
 PAGE, PART = "page", "part"
 ROUNDS = 20
 LONGEST_SECONDS = 5.0  # a round of a slow page is not repeated for longer than this
@@ -59,6 +61,8 @@ class Measured:
     database_seconds: list[float] = field(default_factory=list)
     size: int = 0
     queries: int = 0
+    web_cpu: float = 0.0  # processor seconds of one request: the part that a busy machine does not lengthen
+    database_cpu: float = 0.0
 
 
 class Watch:
@@ -93,11 +97,23 @@ def asked(client: Any, measured: Measured, rounds: int) -> Measured:
     measured.seconds.clear()
     measured.database_seconds.clear()
     deadline = time.monotonic() + LONGEST_SECONDS
+    before = time.thread_time(), backend_cpu()
     for number in range(rounds):
         if number >= 3 and time.monotonic() > deadline:
             break
         ask(client, measured)
+    number = len(measured.seconds)
+    measured.web_cpu = (time.thread_time() - before[0]) / number
+    measured.database_cpu = (backend_cpu() - before[1]) / number
     return measured
+
+
+def backend_cpu() -> float:
+    """Processor seconds that the server has spent on Django's session; helpers of parallel plans are not in it."""
+    from django.db import connection
+
+    times = psutil.Process(connection.connection.info.backend_pid).cpu_times()
+    return times.user + times.system
 
 
 def ask(client: Any, measured: Measured) -> None:

@@ -11,8 +11,8 @@ from tests.benchmarks.pages.tabs import Cost, Polled
 # What the pages shall keep: seconds in which 95 of 100 answers of a page and of a part come, and the share of one core.
 PAGE_GOAL, PART_GOAL, DATABASE_GOAL = 0.100, 0.030, 0.10
 HEADING = """\
-| page or part | p50 ms | p95 ms | goal ms | in the database ms | statements | kB |
-|---|---:|---:|---:|---:|---:|---:|"""
+| page or part | p50 ms | p95 ms | goal ms | in the database ms | processor ms, web + database | statements | kB |
+|---|---:|---:|---:|---:|---:|---:|---:|"""
 
 
 def percentile(seconds: Sequence[float], share: float) -> float:
@@ -30,8 +30,11 @@ def line(found: Measured) -> str:
     told = f"**{1000 * p95:.0f}**" if p95 > goal else f"{1000 * p95:.0f}"
     database = 1000 * percentile(found.database_seconds, 0.5)
     p50 = 1000 * percentile(found.seconds, 0.5)
-    kilobytes = found.size / 1000
-    return f"| {name} | {p50:.0f} | {told} | {1000 * goal:.0f} | {database:.0f} | {found.queries} | {kilobytes:.0f} |"
+    processor = f"{1000 * found.web_cpu:.0f} + {1000 * found.database_cpu:.0f}"
+    return (
+        f"| {name} | {p50:.0f} | {told} | {1000 * goal:.0f} | {database:.0f} | {processor} | {found.queries} "
+        f"| {found.size / 1000:.0f} |"
+    )
 
 
 def scene_told(sizes: Sizes) -> str:
@@ -70,6 +73,8 @@ def as_json(sizes: Sizes, pages: Sequence[Measured], polled: Polled | None, cost
                 "p50": percentile(page.seconds, 0.5),
                 "p95": percentile(page.seconds, 0.95),
                 "database_p50": percentile(page.database_seconds, 0.5),
+                "web_cpu": page.web_cpu,
+                "database_cpu": page.database_cpu,
                 "statements": page.queries,
                 "bytes": page.size,
             }

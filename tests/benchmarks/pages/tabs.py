@@ -67,6 +67,7 @@ def polling(url: str, cookie: str, postmaster: int, seconds: float) -> tuple[Pol
         with tabs(port, cookie, polled, over):
             time.sleep(WARM_UP_SECONDS)
             polled.seconds.clear()
+            polled.faults.clear()
             before = spent(server), spent(web), *active(watch), time.monotonic()
             time.sleep(seconds)
             after = spent(server), spent(web), *active(watch), time.monotonic()
