@@ -12,6 +12,7 @@ from typing import Any
 
 import psycopg
 
+LEDGER = "dashboard.lab.mail.LedgerBackend"
 MOST_SAID = 300  # characters
 CALM = "-c synchronous_commit=off"  # of the ledger, which is to measure and not to slow down
 
@@ -74,12 +75,18 @@ def connected(job: dict[str, Any]) -> Iterator[psycopg.Connection]:
     from django.conf import settings
     from django.db import connections
 
+    from tasks.compat import MAILERS_IN_DJANGO
+
     wrapper = connections["default"]
     options = {**wrapper.settings_dict["OPTIONS"], "application_name": f"rowlock:lab:{job['schema']}"}
     options["options"] = f"-c search_path={job['schema']} {job['limits']}"
     wrapper.settings_dict.update(job["database"])
     wrapper.settings_dict["OPTIONS"] = options
-    settings.EMAIL_BACKEND = "dashboard.lab.mail.LedgerBackend"  # no e-mail leaves the lab
+    # No e-mail leaves the lab.
+    if MAILERS_IN_DJANGO:
+        settings.MAILERS = {"default": {"BACKEND": LEDGER}}
+    else:
+        settings.EMAIL_BACKEND = LEDGER
     params = {key: value for key, value in wrapper.get_connection_params().items() if key in CONNECTING}
     params["options"] = f"{params['options']} {CALM}"
     with psycopg.connect(**params, autocommit=True) as connection:
