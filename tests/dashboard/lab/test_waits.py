@@ -1,6 +1,7 @@
 """Who of a run waits for whom: on its page while it goes on, and kept with it afterwards."""
 
 import pytest
+from django.contrib.auth.models import Permission
 
 from dashboard.lab import live, runner, waits
 from dashboard.lab.plan import Plan
@@ -8,7 +9,7 @@ from dashboard.models import LabRun
 from tasks.models import Task
 from tests.dashboard.lab.stage import staged
 from tests.dashboard.scenes import LOCK_ORDER
-from tests.people import client_of
+from tests.people import client_of, person
 
 pytestmark = pytest.mark.django_db(transaction=True)
 EFFECT = "INSERT INTO lab_ledger (kind, worker, item, ended) VALUES ('effect', 0, 1, now()), ('effect', 1, 1, NULL)"
@@ -33,6 +34,14 @@ def test_the_page_of_a_run_draws_the_lock_tree_of_its_own_sessions_with_the_rows
         assert (counters.effects, counters.duplicates) == (2, 1)
         assert "2 items in" not in page
         assert "1 items in" in page
+
+
+def test_who_may_not_see_sessions_sees_the_counters_alone():
+    with staged() as stage:
+        client = client_of()
+        person().user_permissions.add(Permission.objects.get(codename="view_labrun"))
+        page = client.get(f"/admin/ops/lab/{stage.run.pk}/")
+        assert (page.status_code, "Waiting now" in page.text, "lock-tree" in page.text) == (200, True, False)
 
 
 def test_the_page_is_whole_when_the_run_has_just_ended():
