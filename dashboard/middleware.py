@@ -24,6 +24,9 @@ REASONS = {
     "57P02": _("The database has crashed and restarts."),
     "57P03": _("The database is starting up."),
     "25006": _("The database takes no writes at this moment: it is a standby, or a failover is under way."),
+    "42501": _(
+        "The database role of the web server has no right to do this. docs/roles.md says what each role may do."
+    ),
     "42P01": _("The tables are not there. Run `python manage.py migrate`."),
     "42703": _("The tables are of another version. Run `python manage.py migrate`."),
 }

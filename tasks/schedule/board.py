@@ -27,7 +27,8 @@ WITH RECURSIVE command (name) AS (
 SELECT run.id, run.name, run.outcome, run.exit_status, run.started_at, run.finished_at, run.fence,
     extract(epoch FROM coalesce(run.finished_at, clock_timestamp()) - run.started_at)::float8 AS seconds
 FROM (SELECT name FROM command WHERE name IS NOT NULL LIMIT %(names)s::int) AS command CROSS JOIN LATERAL (
-    SELECT * FROM tasks_commandrun AS latest WHERE latest.name = command.name
+    SELECT id, name, outcome, exit_status, started_at, finished_at, fence
+    FROM tasks_commandrun AS latest WHERE latest.name = command.name
     ORDER BY latest.id DESC LIMIT %(runs)s::int
 ) AS run
 """

@@ -1,0 +1,143 @@
+-- Rowlock's database roles, each with no more than its processes need; docs/roles.md says why. PostgreSQL 14 or newer.
+--
+-- Run this file as a superuser in the database that Rowlock uses: once before the first migration, which makes the roles
+-- and the schema, and again after every migration, which gives them the tables. It may be run as often as you like.
+
+-- 1. The roles. Each needs a password of its own: \password rowlock_web
+
+DO $$
+DECLARE
+    name text;
+BEGIN
+    FOREACH name IN ARRAY ARRAY['rowlock_migrate', 'rowlock_web', 'rowlock_worker', 'rowlock_monitor'] LOOP
+        IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = name) THEN
+            EXECUTE format('CREATE ROLE %I', name);
+        END IF;
+        EXECUTE format('ALTER ROLE %I LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS', name);
+    END LOOP;
+END $$;
+
+-- Together they leave room below max_connections = 100. Count yours: a process of gunicorn has up to 16 sessions and
+-- two of its own, each process of a worker up to three.
+ALTER ROLE rowlock_migrate CONNECTION LIMIT 4;
+ALTER ROLE rowlock_web CONNECTION LIMIT 40;
+ALTER ROLE rowlock_worker CONNECTION LIMIT 45;
+ALTER ROLE rowlock_monitor CONNECTION LIMIT 5;
+
+-- What the pages ask for when they connect; behind a transaction-pooling proxy they cannot ask. A worker's own sessions
+-- bring their limits along, and its handlers take as long as they take.
+ALTER ROLE rowlock_web SET statement_timeout = '5s';
+ALTER ROLE rowlock_web SET lock_timeout = '2s';
+ALTER ROLE rowlock_web SET idle_in_transaction_session_timeout = '30s';
+ALTER ROLE rowlock_monitor SET statement_timeout = '10s';
+ALTER ROLE rowlock_monitor SET lock_timeout = '1s';
+ALTER ROLE rowlock_monitor SET idle_in_transaction_session_timeout = '30s';
+ALTER ROLE rowlock_monitor SET default_transaction_read_only = on;
+
+-- The page of locks shows what other roles' sessions do, and ends them. Superusers' sessions stay out of reach.
+GRANT pg_read_all_stats TO rowlock_web, rowlock_monitor;
+GRANT pg_signal_backend TO rowlock_web;
+
+-- 2. The schema. Migrations alone create anything in it, and it alone is in the path of the roles. For another name,
+-- change these two lines.
+
+CREATE SCHEMA IF NOT EXISTS rowlock AUTHORIZATION rowlock_migrate;
+SET search_path = rowlock;
+
+DO $$
+DECLARE
+    name text;
+BEGIN
+    FOREACH name IN ARRAY ARRAY['rowlock_migrate', 'rowlock_web', 'rowlock_worker', 'rowlock_monitor'] LOOP
+        EXECUTE format('GRANT CONNECT ON DATABASE %I TO %I', current_database(), name);
+        EXECUTE format('GRANT USAGE ON SCHEMA %I TO %I', current_schema(), name);
+        EXECUTE format('ALTER ROLE %I IN DATABASE %I SET search_path = %I', name, current_database(), current_schema());
+    END LOOP;
+    -- A table of a later migration can be read by the pages at once; all else waits until this file names it.
+    EXECUTE format('ALTER DEFAULT PRIVILEGES FOR ROLE rowlock_migrate IN SCHEMA %I '
+        'GRANT SELECT ON TABLES TO rowlock_web', current_schema());
+END $$;
+
+-- 3. The tables, once they are there. What an earlier version of this file gave and this one does not is taken back.
+-- No function runs with more rights than its caller's, so those stay open to all who may use the schema.
+
+DO $$
+BEGIN
+    IF to_regclass('tasks_task') IS NULL THEN
+        RAISE NOTICE 'Migrate as rowlock_migrate now, then run this file again.';
+        RETURN;
+    END IF;
+    EXECUTE format('REVOKE ALL ON ALL TABLES IN SCHEMA %I FROM rowlock_web, rowlock_worker, rowlock_monitor',
+        current_schema());
+    EXECUTE format('REVOKE ALL ON ALL SEQUENCES IN SCHEMA %I FROM rowlock_web, rowlock_worker, rowlock_monitor',
+        current_schema());
+
+    -- Web: the pages, and the commands that operators type. Sees every table.
+    GRANT SELECT ON
+        auth_permission, axes_accessfailurelog, axes_accesslog, dashboard_labrun, django_content_type,
+        django_migrations, tasks_commandrun, tasks_lockwaiter, tasks_refusedwrite, tasks_throughput,
+        tasks_throughputtotal
+        TO rowlock_web;
+    -- Who logs in, and the pages on which superusers look after accounts.
+    GRANT SELECT, INSERT, UPDATE, DELETE ON
+        auth_group, auth_group_permissions, auth_user, auth_user_groups, auth_user_user_permissions,
+        axes_accessattempt, axes_accessattemptexpiration, django_session
+        TO rowlock_web;
+    GRANT SELECT, INSERT, DELETE ON django_admin_log TO rowlock_web; -- with the account that goes
+    -- What operators do: never deleting a task, an attempt or an account.
+    GRANT SELECT, INSERT ON orders_entry, tasks_attempt, tasks_intervention TO rowlock_web;
+    GRANT SELECT, INSERT, UPDATE ON tasks_bulkrun, tasks_epoch, tasks_queue, tasks_task TO rowlock_web;
+    GRANT SELECT, UPDATE ON orders_account, tasks_lock, tasks_worker TO rowlock_web;
+    GRANT SELECT, DELETE ON tasks_expectedcommand TO rowlock_web;
+    GRANT SELECT, INSERT, UPDATE, DELETE ON dashboard_acknowledgement, orders_order, tasks_submittedform TO rowlock_web;
+    -- The history of locks, which the web server keeps.
+    GRANT SELECT, INSERT, UPDATE ON dashboard_lockwait TO rowlock_web;
+    GRANT SELECT, INSERT ON dashboard_deadlocks TO rowlock_web;
+    GRANT USAGE ON SEQUENCE
+        auth_group_id_seq, auth_group_permissions_id_seq, auth_user_groups_id_seq, auth_user_id_seq,
+        auth_user_user_permissions_id_seq, axes_accessattempt_id_seq, dashboard_deadlocks_id_seq,
+        dashboard_lockwait_id_seq, django_admin_log_id_seq, orders_entry_id_seq, orders_order_id_seq,
+        tasks_attempt_id_seq, tasks_bulkrun_id_seq, tasks_intervention_id_seq, tasks_task_id_seq
+        TO rowlock_web;
+
+    -- Worker: run_worker, and the commands that cron runs. Sees neither people nor their sessions.
+    GRANT SELECT, INSERT ON orders_entry, tasks_intervention TO rowlock_worker;
+    GRANT SELECT, UPDATE ON orders_account, orders_order TO rowlock_worker;
+    GRANT SELECT, INSERT, UPDATE ON tasks_epoch, tasks_queue, tasks_throughputtotal TO rowlock_worker;
+    GRANT SELECT, INSERT, UPDATE, DELETE ON
+        tasks_commandrun, tasks_expectedcommand, tasks_lock, tasks_task, tasks_throughput, tasks_worker
+        TO rowlock_worker;
+    GRANT SELECT, INSERT, DELETE ON tasks_lockwaiter TO rowlock_worker;
+    GRANT INSERT ON tasks_attempt, tasks_refusedwrite TO rowlock_worker;
+    GRANT SELECT, UPDATE, DELETE ON tasks_bulkrun TO rowlock_worker;
+    -- What prune_history deletes, it locks before, which takes UPDATE.
+    GRANT SELECT, UPDATE, DELETE ON
+        dashboard_acknowledgement, dashboard_deadlocks, dashboard_lockwait, tasks_attempt, tasks_refusedwrite
+        TO rowlock_worker;
+    GRANT SELECT ON django_migrations TO rowlock_worker;
+    GRANT USAGE ON SEQUENCE
+        orders_entry_id_seq, rowlock_fence, tasks_attempt_id_seq, tasks_commandrun_id_seq, tasks_intervention_id_seq,
+        tasks_lockwaiter_id_seq, tasks_refusedwrite_id_seq, tasks_task_id_seq, tasks_throughput_id_seq
+        TO rowlock_worker;
+
+    -- Monitor: /metrics, queue_status and the show_ commands. Reads numbers and names: no arguments, results or texts of
+    -- errors of tasks, nobody's address, no account, no session.
+    GRANT SELECT ON
+        dashboard_acknowledgement, dashboard_deadlocks, dashboard_lockwait, django_migrations,
+        tasks_epoch, tasks_expectedcommand, tasks_lock, tasks_lockwaiter, tasks_queue,
+        tasks_refusedwrite, tasks_throughput, tasks_throughputtotal, tasks_worker
+        TO rowlock_monitor;
+    GRANT SELECT (id, task_path, queue_name, priority, status, version, created_at, run_after, started_at, finished_at,
+        attempt, max_attempts, claimed_by, finished_by, ordering_key, cancel_requested_at, xmax, ctid, tableoid)
+        ON tasks_task TO rowlock_monitor;
+    GRANT SELECT (id, task_id, number, worker_id, outcome, exception_class, started_at, finished_at)
+        ON tasks_attempt TO rowlock_monitor;
+    GRANT SELECT (id, name, hostname, pid, fence, held_by, started_at, finished_at, exit_status, outcome)
+        ON tasks_commandrun TO rowlock_monitor;
+    GRANT SELECT (id, version, placed_at, shipped_at, shipped_email_sent, email_state, email_owner, email_since,
+        email_attempts, email_next_at, xmax, ctid, tableoid)
+        ON orders_order TO rowlock_monitor;
+    GRANT SELECT (id, version, xmax, ctid, tableoid) ON orders_account TO rowlock_monitor;
+END $$;
+
+RESET search_path;

@@ -1,0 +1,286 @@
+"""docs/roles.sql, as it stands there: each role does its work with it, and is refused everything else."""
+
+import re
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import connection
+from django.test import Client
+from django.utils import timezone
+
+from dashboard.locks.sampler import Sampler
+from dashboard.models import LockWait
+from orders.models import Account
+from tasks.locking import lock
+from tasks.models import Attempt, Intervention, RefusedWrite
+from tests import processes
+from tests.commands import run
+from tests.dashboard.addresses import walk
+from tests.dashboard.role_server import (
+    APPLICATION,
+    MIGRATE,
+    MONITOR,
+    OWNER,
+    ROLES,
+    ROLES_SQL,
+    WEB,
+    WORKER,
+    RoleServer,
+    a_row_of_everything,
+    role_server,
+)
+from tests.dashboard.test_security_matrix import address
+from tests.people import PASSWORD
+from tests.tasks import rows
+from tests.tasks.worker_app import tasks as handlers
+from tests.waiting import wait_until
+
+# What would end the walk, and the demo, which these roles have nothing of: removing it deletes tasks.
+NOT_WALKED = ("login", "logout", "ops_demo_remove")
+# Written once and then never changed by anything that Rowlock does.
+APPEND_ONLY = ("tasks_intervention", "orders_entry")
+# Each sequence and table that a role may write to in any way.
+WRITES = """
+SELECT relname FROM pg_class WHERE relnamespace = 'rowlock'::regnamespace AND CASE relkind
+    WHEN 'S' THEN has_sequence_privilege(%s, oid, 'USAGE, UPDATE')
+    WHEN 'r' THEN has_any_column_privilege(%s, oid, 'INSERT, UPDATE, REFERENCES')
+        OR has_table_privilege(%s, oid, 'DELETE, TRUNCATE, TRIGGER') END
+"""
+
+
+@pytest.fixture(scope="module")
+def site(django_db_blocker) -> Iterator[RoleServer]:
+    with role_server() as site, django_db_blocker.unblock():
+        with site.acting(OWNER):
+            a_row_of_everything()
+        yield site
+
+
+@pytest.fixture
+def web(site, settings) -> Iterator[None]:
+    settings.ROWLOCK_LAB = False  # it makes schemas, which no role may
+    with site.acting(WEB):
+        yield
+
+
+@pytest.fixture
+def worker(site) -> Iterator[None]:
+    with site.acting(WORKER):
+        yield
+
+
+@pytest.fixture
+def monitor(site) -> Iterator[None]:
+    with site.acting(MONITOR):
+        yield
+
+
+@pytest.fixture(autouse=True)
+def nothing_was_refused(site, request) -> Iterator[None]:
+    """Pages and workers carry on after some errors; the server's log tells of each right that was missing."""
+    before = len(site.refusals())
+    yield
+    if "refused" not in request.node.name:
+        assert site.refusals()[before:] == []
+
+
+def said(*argv: object) -> dict:
+    """What the command answers; it must have succeeded."""
+    outcome = run(*argv, "--json")
+    assert outcome.status == 0, f"{argv}: {outcome.stdout} {outcome.stderr}"
+    return outcome.data
+
+
+def browser() -> Client:
+    client = Client(raise_request_exception=False)
+    assert client.post("/admin/login/", {"username": "anna", "password": PASSWORD}).status_code == 302
+    return client
+
+
+def test_the_file_names_every_table_so_that_a_new_one_is_decided_on(site):
+    assert {name for name in site.tables() if not re.search(rf"\b{name}\b", ROLES_SQL)} == set()
+
+
+def test_migrations_run_as_their_role_and_own_what_they_make(site):
+    owners = site.owner.rows("SELECT DISTINCT tableowner AS name FROM pg_tables WHERE schemaname = 'rowlock'")
+    assert [row.name for row in owners] == [MIGRATE]
+
+
+def test_web_serves_every_address(web):
+    client = browser()
+    pages = sorted((route, name) for route, name in walk() if name not in NOT_WALKED)
+    answers = {
+        f"{method} {route}": getattr(client, method)(address(route, name)).status_code
+        for method in ("get", "post")
+        for route, name in pages
+    }
+    assert {page: status for page, status in answers.items() if status >= 500} == {}
+    assert answers["get admin/tasks/task/"] == 200
+    assert client.get("/readyz").status_code == 200
+
+
+def test_what_the_role_of_the_web_server_is_refused_is_said_in_words(web):
+    answer = browser().post("/admin/ops/demo/remove/")
+    assert answer.status_code == 503
+    assert "no right to do this" in answer.text
+
+
+def test_web_does_what_operators_do(web):
+    [payer, payee] = Account.objects.order_by("pk").values_list("pk", flat=True)
+    said("requeue_tasks", 4711)
+    said("edit_tasks", 4711, "--set-priority", 5)
+    said("quarantine_tasks", 4711)
+    said("cancel_tasks", 4711)
+    said("pause_queue", "payouts")
+    said("resume_queue", "payouts")
+    said("configure_queue", "payouts", "--recovery", "ask")
+    said("stop_worker", "4711")
+    said("enqueue_task", "dashboard.tasks.nap", "--args", "[0]", "--ordering-key", "k", "--count", 3)
+    lost = rows.processing("a worker that nobody knows")
+    assert said("recover_tasks")["ids"] == [lost.pk]
+    said("transfer", payer, payee, "10.00")
+    assert Intervention.objects.filter(action="cancel").exists()
+
+
+def test_web_keeps_people_orders_and_the_history_of_locks(site, web):
+    client = browser()
+    form = {
+        "username": "clara",
+        "password1": "long enough 4711",
+        "password2": "long enough 4711",
+        "usable_password": "true",
+    }
+    assert client.post("/admin/auth/user/add/", form).status_code == 302
+    clara = User.objects.get(username="clara")
+    assert client.post(f"/admin/auth/user/{clara.pk}/delete/", {"post": "yes"}).status_code == 302
+    order = {"customer_email": "b@example.test", "placed_at_0": "2026-01-01", "placed_at_1": "10:00:00"}
+    assert client.post("/admin/orders/order/add/", order).status_code == 302
+    assert [Client().post("/admin/login/", {"username": "anna", "password": "wrong"}).status_code] == [200]
+    with closing(site.open(WORKER)) as holder, closing(site.open(WORKER)) as waiter:
+        holder.execute("BEGIN; SELECT 1 FROM orders_order WHERE id = 4711 FOR UPDATE")
+        waiter.execute("SET lock_timeout = '20s'")
+        pid = holder.info.backend_pid
+        waiter.pgconn.send_query(b"SELECT 1 FROM orders_order WHERE id = 4711 FOR UPDATE")
+        wait_until(Sampler(connection).sample)
+        [session] = [each for each in said("show_locks")["sessions"] if each["pid"] == pid]
+        said("signal_backend", pid, "--started", session["started"], "--terminate", "--reason", "a test")
+    assert LockWait.objects.filter(blocker_pid=pid).exists()
+
+
+def test_a_worker_completes_fails_and_takes_back(site, ledger):
+    database = site.owner
+    [done] = database.enqueue(handlers.work)
+    [keyed] = database.enqueue(handlers.work, ordering_key="one")
+    [hanging] = database.enqueue(handlers.hang)
+    [deadly] = database.enqueue(handlers.die, max_attempts=1)
+    started = processes.start_worker(site.url(WORKER), ledger.url, "--burst")
+    with processes.ended_at_last([started]):
+        ends = {
+            name: database.wait_for(task_id, "COMPLETED", "FAILED").status
+            for name, task_id in {"done": done, "keyed": keyed, "hanging": hanging, "deadly": deadly}.items()
+        }
+        assert started.wait(60) == 0
+    assert ends == {"done": "COMPLETED", "keyed": "COMPLETED", "hanging": "FAILED", "deadly": "FAILED"}
+    assert database.outcomes(hanging) == ["timed_out"]
+    assert database.outcomes(deadly) == ["abandoned"]
+
+
+def test_a_worker_does_what_cron_asks_of_it(worker):
+    [payer, payee] = Account.objects.order_by("pk").values_list("pk", flat=True)
+    said("enqueue_task", "dashboard.tasks.nap", "--args", "[0]")
+    said("recover_tasks")
+    said("send_shipped_emails")
+    said("transfer", payer, payee, "10.00", "--strategy", "optimistic")
+    said("queue_status")
+    said("prune_tasks", "--older-than", "7d")
+    said("prune_history", "--older-than", "30d")
+    with lock("nightly", ttl=30) as held:
+        assert held.fence
+    assert not Attempt.objects.filter(pk=4711).exists()
+    assert not RefusedWrite.objects.filter(pk=4711).exists()
+
+
+def test_monitor_scrapes_and_shows_and_reads_no_secret(site, settings, monitor):
+    settings.METRICS_TOKEN, settings.SHARED_LOOK_SECONDS = "a token", 0
+    answer = Client().get("/metrics", headers={"Authorization": "Bearer a token"})
+    assert answer.status_code == 200
+    assert "rowlock_queue_tasks{" in answer.text
+    assert not re.search(r"rowlock_scrape_errors{.*} [1-9]", answer.text)
+    now = timezone.now().isoformat()
+    for command in (["show_locks"], ["show_attention"], ["show_lock_history", "--at", now], ["queue_status"]):
+        assert run(*command, "--json").status in (0, 3), command
+    assert Client().get("/readyz").status_code == 200
+
+
+@pytest.mark.parametrize("role", APPLICATION)
+def test_what_was_written_for_good_is_refused_to_every_role(site, role):
+    statements = [
+        *(f"UPDATE {table} SET id = id" for table in APPEND_ONLY),
+        *(f"DELETE FROM {table}" for table in APPEND_ONLY),
+        *(f"SELECT 1 FROM {table} FOR UPDATE" for table in APPEND_ONLY),
+        "INSERT INTO tasks_intervention SELECT * FROM tasks_intervention ON CONFLICT (id) DO UPDATE SET actor = 'me'",
+        "ALTER TABLE tasks_intervention DISABLE TRIGGER rowlock_append_only",
+        "ALTER TABLE tasks_intervention DISABLE TRIGGER ALL",
+        "DROP TRIGGER rowlock_append_only ON tasks_intervention",
+        "CREATE RULE nothing AS ON INSERT TO tasks_intervention DO INSTEAD NOTHING",
+        "ALTER FUNCTION rowlock_refuse_change() SET search_path = public",
+        "DROP FUNCTION rowlock_refuse_change CASCADE",
+        "SET session_replication_role = replica",
+        "DROP SCHEMA rowlock CASCADE",
+        *(f"{verb} {table}" for table in site.tables() for verb in ("TRUNCATE", "DROP TABLE")),
+    ]
+    assert site.not_refused(role, statements) == []
+
+
+@pytest.mark.parametrize("role", APPLICATION)
+def test_ways_out_of_the_role_are_refused(site, role):
+    statements = [
+        *(f"SET ROLE {other}" for other in (*ROLES, OWNER) if other != role),
+        f"GRANT pg_read_server_files TO {role}",
+        f"ALTER ROLE {role} SUPERUSER",
+        "CREATE TABLE rowlock.mine (id int)",
+        "CREATE TABLE public.mine (id int)",
+        "CREATE SCHEMA lab_of_mine",
+        "CREATE FUNCTION rowlock.now() RETURNS int LANGUAGE sql AS 'SELECT 1'",
+        "COPY tasks_queue TO PROGRAM 'cat'",
+        "SELECT pg_read_file('/etc/passwd')",
+        "SELECT rolpassword FROM pg_authid",
+        "INSERT INTO django_migrations (app, name, applied) VALUES ('tasks', '9999', now())",
+        "UPDATE auth_permission SET codename = 'x'",
+        "UPDATE django_content_type SET model = 'x'",
+    ]
+    assert site.not_refused(role, statements) == []
+
+
+def test_people_and_what_tasks_carry_are_refused_to_those_who_need_it_not(site):
+    people = ["auth_user", "auth_group", "django_session", "django_admin_log", "axes_accessattempt"]
+    asked = [f"SELECT 1 FROM {table}" for table in people]
+    assert site.not_refused(WORKER, asked) == []
+    columns = {
+        "tasks_task": ("args", "kwargs", "return_value", "*"),
+        "tasks_attempt": ("traceback",),
+        "tasks_commandrun": ("argv", "output"),
+        "tasks_intervention": ("reason",),
+        "orders_order": ("customer_email", "email_reply"),
+        "orders_account": ("balance", "owner_id"),
+        "orders_entry": ("amount",),
+    }
+    asked += [f"SELECT {column} FROM {table}" for table, names in columns.items() for column in names]
+    assert site.not_refused(MONITOR, asked) == []
+
+
+def test_monitor_is_refused_every_write(site):
+    assert site.owner.rows(WRITES, *[MONITOR] * 3) == []
+    functions = ("rowlock_enqueue('a.b')", "rowlock_lock_acquire('a', 'b', interval '1 s')", "nextval('rowlock_fence')")
+    statements = [*(f"DELETE FROM {table}" for table in site.tables()), *(f"SELECT {call}" for call in functions)]
+    assert site.not_refused(MONITOR, statements) == []
+
+
+@pytest.mark.parametrize("role", [WORKER, MONITOR])
+def test_ending_sessions_of_others_is_refused_to_all_but_the_pages(site, role):
+    with closing(site.open(WEB)) as other:
+        calls = [f"SELECT {name}({other.info.backend_pid})" for name in ("pg_terminate_backend", "pg_cancel_backend")]
+        assert site.not_refused(role, calls) == []
+        assert other.execute("SELECT 1").fetchone() == (1,)
