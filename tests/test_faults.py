@@ -4,6 +4,11 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
+
+from tests.mutants import GUARDED_PAGES, MUTANTS
+from tests.mutations import REQUIRE
+
 ROOT = Path(__file__).resolve().parent.parent
 FAULTS = [f"F{number}" for number in range(1, 22)]
 SECTION = re.compile(r"^## Faults\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
@@ -36,3 +41,14 @@ def test_each_fault_has_a_row_and_a_test_of_its_name():
 def test_the_table_names_every_such_test_and_no_other():
     named = [name for names in rows().values() for name in names]
     assert sorted(named) == sorted(injecting_tests())
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.guard)
+def test_each_guard_that_mutation_proof_takes_out_is_where_it_says(mutant):
+    assert (ROOT / mutant.path).read_text().count(mutant.old) == 1
+    assert all((ROOT / test).exists() for test in mutant.tests if test.startswith("tests/"))
+
+
+@pytest.mark.parametrize("path", GUARDED_PAGES)
+def test_each_module_of_pages_asks_for_rights_where_mutation_proof_looks(path):
+    assert REQUIRE.search((ROOT / path).read_text())

@@ -1,0 +1,139 @@
+"""The guards that mutation proof takes out, one at a time: where each stands, what is left without it, who must notice.
+
+A text of the code stands here word for word, so a guard that moves fails tests/test_faults.py until it is found again.
+"""
+
+from dataclasses import dataclass
+
+CLAIMS, FLUSH, RECOVERY = "tasks/claims.py", "tasks/flush.py", "tasks/recovery.py"
+PRESENCE, TRANSITIONS = "tasks/presence.py", "tasks/transitions.py"
+LOCK_SQL, OBJECTS = "tasks/migrations/0007_lock_functions.py", "tasks/migrations/0002_database_objects.py"
+DOUBLE_CHECKED, BACKENDS = "tasks/locking/double_checked.py", "dashboard/locks/backends.py"
+FENCE = "tests/tasks/test_transitions_fence.py"
+FENCED = "AND task.version = ending.version AND task.claimed_by = %(worker_id)s::text\n    RETURNING task.id, "
+COMPLETED, FAILED = "task.queue_name,\n", "task.queue_name, task.attempt"
+MATRIX = "tests/dashboard/test_security_matrix.py"
+SQL_LOCKS = "tests/tasks/locking/test_lock_sql.py"
+LOCKED_CLAIMS, LOCKED_SWEEPS = "tests/tasks/test_claims_locked.py", "tests/tasks/test_recovery_locked.py"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """`old` (once in `path`) becomes `new`; one of `tests`, arguments of pytest, must fail then."""
+
+    guard: str
+    path: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+def without(guard: str, path: str, text: str, *tests: str) -> Mutant:
+    """The guard is simply not there."""
+    return Mutant(guard, path, text, "", tests)
+
+
+def fenced(kind: str, rest: str, check: str) -> Mutant:
+    """An ending that does not ask for the version, or for the owner."""
+    old = FENCED + rest
+    return Mutant(f"{kind}: {check}", FLUSH, old, old.replace(*CHECKS[check], 1), (FENCE,))
+
+
+CHECKS = {
+    "version": ("AND task.version = ending.version ", ""),
+    "owner": ("AND task.claimed_by = %(worker_id)s::text", ""),
+}
+# Each module of pages whose rights are asked for by `require`.
+GUARDED_PAGES = (
+    *(f"dashboard/views/{name}.py" for name in (
+        "audit", "burst", "demo", "lab", "lock_history", "locks", "overview", "schedule", "stale", "workers")),
+    *(f"tasks/admin/{name}.py" for name in (
+        "bulk_views", "enqueue_views", "pattern_admin", "queue_admin", "task_admin", "why_views")),
+    "orders/account_admin.py",
+    "orders/order_admin.py",
+)  # fmt: skip
+
+MUTANTS = [
+    fenced("completion", COMPLETED, "version"),
+    fenced("completion", COMPLETED, "owner"),
+    fenced("failure", FAILED, "version"),
+    fenced("failure", FAILED, "owner"),
+    Mutant("ending on the version of now: attempt", FLUSH, " AND missed.attempt = task.attempt", "", (FENCE,)),
+    without("ending on the version of now: row lock", FLUSH, " FOR NO KEY UPDATE OF task\n", FENCE),
+    Mutant("flush: SKIP LOCKED", FLUSH, "ORDER BY id FOR NO KEY UPDATE SKIP LOCKED", "ORDER BY id FOR NO KEY UPDATE",
+           ("tests/tasks/test_transitions_locked.py",)),
+    Mutant("claim: MATERIALIZED", CLAIMS, "candidate AS MATERIALIZED (\n    SELECT id, row_number()",
+           "candidate AS NOT MATERIALIZED (\n    SELECT id, row_number()",
+           ("tests/tasks/test_claims.py", LOCKED_CLAIMS, "-k", "f03 or f04")),
+    Mutant("claim: SKIP LOCKED", CLAIMS, "FOR NO KEY UPDATE SKIP LOCKED) AS unkeyed", "FOR NO KEY UPDATE) AS unkeyed",
+           (LOCKED_CLAIMS,)),
+    Mutant("claim of a key's head: SKIP LOCKED", CLAIMS, "FOR NO KEY UPDATE SKIP LOCKED) AS head_row",
+           "FOR NO KEY UPDATE) AS head_row", (LOCKED_CLAIMS,)),
+    Mutant("optimistic claim: version", CLAIMS, "AND version = %(version)s::int AND status", "AND status",
+           ("tests/tasks", "tests/races", "-k", "optimistic")),
+    Mutant("optimistic claim: SKIP LOCKED", CLAIMS, "FOR NO KEY UPDATE SKIP LOCKED\n)", "FOR NO KEY UPDATE\n)",
+           (LOCKED_CLAIMS,)),
+    without("one of a key at once: unique index", "tasks/migrations/0001_initial.py",
+            '                        condition=models.Q(("ordering_key__isnull", False), ("status", "PROCESSING")),\n'
+            '                        fields=("ordering_key",),\n',
+            "tests/tasks/test_claims_keys.py"),
+    without("version trigger", OBJECTS, '        VersionTrigger("tasks.Task"),\n',
+            "tests/tasks/test_models_version.py"),
+    Mutant("version trigger: <= and not =", "tasks/locking/version_trigger.py", "NEW.version <= OLD.version",
+           "NEW.version = OLD.version", ("tests/tasks/test_models_version.py",)),
+    Mutant("presence: the lock itself", PRESENCE, "pg_try_advisory_lock(hashtext('rowlock:presence:'",
+           "true OR pg_try_advisory_lock(hashtext('rowlock:presence:'", ("tests/tasks/test_presence.py",)),
+    Mutant("presence: only in its epoch", PRESENCE, "self.presence_epoch == self.epoch and not self.held",
+           "not self.held", ("tests/tasks/test_recovery.py",)),
+    Mutant("presence: second look", PRESENCE, ">= SECOND_LOOK_SECONDS else", ">= 0 else",
+           ("tests/tasks/test_recovery.py",)),
+    Mutant("presence: a convicted worker stays away", PRESENCE,
+           "heartbeat_at = clock_timestamp()\nWHERE id = %(id)s::text AND stopped_at IS NULL",
+           "heartbeat_at = clock_timestamp()\nWHERE id = %(id)s::text", ("tests/tasks/test_presence.py",)),
+    without("conviction: no heartbeat since the look", RECOVERY, " AND worker.heartbeat_at = seen.heartbeat_at",
+            "tests/tasks/test_recovery.py"),
+    without("conviction: not back since the look", RECOVERY,
+            "      AND worker.missing_since IS NOT DISTINCT FROM seen.missing_since\n", "tests/tasks/test_recovery.py"),
+    Mutant("conviction: SKIP LOCKED", RECOVERY, "UPDATE OF worker SKIP LOCKED", "UPDATE OF worker", (LOCKED_SWEEPS,)),
+    Mutant("taking back: SKIP LOCKED", RECOVERY, "UPDATE OF task SKIP LOCKED", "UPDATE OF task", (LOCKED_SWEEPS,)),
+    without("taking back: queues that ask", RECOVERY,
+            "      AND (%(include_ask)s::boolean OR NOT EXISTS (\n"
+            "            SELECT FROM tasks_queue AS queue WHERE queue.name = task.queue_name "
+            "AND queue.recovery = 'ask'))\n",
+            "tests/tasks/test_recovery_tasks.py"),
+    Mutant("one sweeper at a time", RECOVERY,
+           "SELECT pg_try_advisory_xact_lock(hashtext('rowlock:sweep'), hashtext(current_schema())) AS elected",
+           "SELECT true AS elected", (LOCKED_SWEEPS,)),
+    without("giving back: owner", TRANSITIONS,
+            " AND task.claimed_by = %(worker_id)s::text\nRETURNING task.id", "tests/tasks/test_transitions.py"),
+    without("giving back: time of the claim", TRANSITIONS, " AND task.started_at = unstarted.claimed_at",
+            "tests/tasks/test_transitions.py"),
+    without("giving back what is unknown: owner", TRANSITIONS,
+            " AND task.claimed_by = %(worker_id)s::text AND task.id <> ALL", "tests/tasks/test_transitions.py"),
+    without("release of a lock: owner", LOCK_SQL, " AND lock.owner = rowlock_lock_release.owner", SQL_LOCKS),
+    without("release of a lock: fence", LOCK_SQL, "lock.fence = rowlock_lock_release.fence AND ", SQL_LOCKS),
+    without("renewal of a lock: owner", LOCK_SQL, " AND lock.owner = rowlock_lock_renew.owner", SQL_LOCKS),
+    without("renewal of a lock: fence", LOCK_SQL, "lock.fence = rowlock_lock_renew.fence AND ", SQL_LOCKS),
+    without("taking a lock: as it was seen", LOCK_SQL, " AND lock.fence = coalesce(seen.fence, 0)", SQL_LOCKS),
+    Mutant("compare-and-swap: version", "tasks/locking/optimistic.py", "(pk=instance.pk, version=seen)",
+           "(pk=instance.pk)", ("tests/tasks/locking/test_optimistic.py",)),
+    Mutant("double check: the second look asks again", DOUBLE_CHECKED, "self.queryset.order_by().filter(pk=key)",
+           "self.queryset.model._base_manager.filter(pk=key)", ("tests/tasks/locking/test_double_checked.py",)),
+    Mutant("double check: SKIP LOCKED", DOUBLE_CHECKED, 'skip_locked=how == "skip"', "skip_locked=False",
+           ("tests/tasks/locking/test_double_checked_locked.py",)),
+    Mutant("double check: OF self", DOUBLE_CHECKED, 'of: tuple[str, ...] = ("self",),', "of: tuple[str, ...] = (),",
+           ("tests/tasks/locking", "tests/orders/test_shipping.py", "-k", "double_checked")),
+    Mutant("transfer: row lock", "orders/accounts.py",
+           'Account.objects.select_for_update(of=("self",), no_key=True, nowait=nowait)', "Account.objects.all()",
+           ("tests/orders/test_accounts.py",)),
+    Mutant("an action: the version that was seen", "tasks/actions/chunks.py", "return None if seen == task.version",
+           "return None if True", ("tests/tasks/test_actions_chunks.py",)),
+    Mutant("an action: SKIP LOCKED", "tasks/actions/chunks.py", "no_key=True, skip_locked=True", "no_key=True",
+           ("tests/tasks/test_actions_chunks.py",)),
+    Mutant("a signal: the backend that was seen", BACKENDS, 'if not backend["is_same"]:', "if False:",
+           ("tests/dashboard/test_locks_page.py",)),
+    without("audit: only ever grows", OBJECTS, "        migrations.RunSQL(APPEND_ONLY, NOT_APPEND_ONLY),\n",
+            "tests/tasks/test_audit_append_only.py"),
+    Mutant("a session of one's own behind a proxy", "tasks/pooling.py", "    if is_pooled(connection):",
+           "    if False:", ("tests/tasks/worker/test_proxies.py", "-k", "nothing_that_rests")),
+]  # fmt: skip
