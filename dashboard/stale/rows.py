@@ -22,7 +22,7 @@ from tasks.querysets import TaskQuerySet
 from tasks.verdicts import Facts, Finding, Verdict, WorkerSession, decide, gather
 from tasks.verdicts.decision import death, recovery_of, silent
 
-PAGE = 100
+PAGE = 50
 COUNT_CAP = 10_000
 GONE = (Life.DEAD, Life.MISSING, Life.SILENT, Life.RESTARTED)
 

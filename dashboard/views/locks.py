@@ -29,7 +29,7 @@ SEE, SIGNAL = "dashboard.view_backend", "dashboard.signal_backend"
 INSUFFICIENT_PRIVILEGE = "42501"
 LONGEST_REASON = 1000
 MOST_ROWS = 50
-MOST_SESSIONS = 100  # those that wait first, then by the age of their transaction
+MOST_SESSIONS = 50  # those that wait first, then by the age of their transaction
 # "SQL behind this": what each panel asked, as it was asked.
 STATEMENTS = {
     "tree": [text.strip() for text in (activity.LOCKS, postgres.WAITERS, postgres.HOLDERS)],
