@@ -115,8 +115,9 @@ def fastest(clean: Sequence[Case]) -> Iterator[str]:
 
 def told_slow(slow: Case, best: Case) -> str:
     """How much slower, and what of it the numbers explain: waits, work in vain, lost races, statements."""
-    told = {"pattern": slow.name, "times": f"{best.speed / max(slow.speed, 0.1):.1f}", "why": why_slow(slow, best)}
-    return _("%(pattern)s took %(times)s times as long: %(why)s.") % told
+    told = {"pattern": slow.name, "times": f"{best.speed / max(slow.speed, 0.1):.1f}", "best": best.name}
+    told["why"] = why_slow(slow, best)
+    return _("%(pattern)s took %(times)s times as long as %(best)s: %(why)s.") % told
 
 
 def why_slow(slow: Case, best: Case) -> str:
