@@ -30,7 +30,7 @@ def main(words: Sequence[str]) -> None:
             report.section({**vars(part), "tables": [vars(table) for table in part.tables], **surroundings}), flush=True
         )
         if not given.print:
-            report.keep(given.report, [part], surroundings)
+            report.keep(given.report, part, surroundings, ALL)
 
 
 def command(name: str, given: argparse.Namespace) -> str:

@@ -87,11 +87,12 @@ def percentile(values: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
 
 
-def keep(folder: Path, parts: list[Part], surroundings: Mapping[str, Any]) -> None:
-    """Put these parts into `benchmarks.json` and `benchmarks.md` of the folder."""
+def keep(folder: Path, part: Part, surroundings: Mapping[str, Any], order: Sequence[str]) -> None:
+    """Put this part into `benchmarks.json` and `benchmarks.md` of the folder, where `order` has its name."""
     path = folder / "benchmarks.json"
     kept: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    kept |= {part.name: {**asdict(part), **surroundings} for part in parts}
+    kept[part.name] = {**asdict(part), **surroundings}
+    kept = {name: kept[name] for name in order if name in kept}
     path.write_text(json.dumps(kept, indent=1) + "\n")
     (folder / "benchmarks.md").write_text(markdown(kept))
 

@@ -53,7 +53,7 @@ def test_a_part_runs_and_gives_figures(scene, name, tmp_path):
     assert cells
     assert all(math.isfinite(cell) and cell >= 0 for cell in cells)
     assert not scene.excuses
-    report.keep(tmp_path, [part], report.surroundings(part.server, "make bench"))
+    report.keep(tmp_path, part, report.surroundings(part.server, "make bench"), PARTS)
     assert json.loads((tmp_path / "benchmarks.json").read_text())[name]["tables"]
     assert f"## {part.title}" in (tmp_path / "benchmarks.md").read_text()
 
@@ -85,8 +85,8 @@ def test_a_short_task_is_passed_over_only_while_a_worker_is_free():
 
 
 def test_a_run_replaces_its_own_parts_and_keeps_the_others(tmp_path):
-    for name, title in [("one", "First"), ("two", "Second"), ("one", "First again")]:
-        report.keep(tmp_path, [report.Part(name, title)], report.surroundings("", "make bench"))
+    for name, title in [("two", "Second"), ("one", "First"), ("one", "First again")]:
+        report.keep(tmp_path, report.Part(name, title), report.surroundings("", "make bench"), ["one", "two"])
     text = (tmp_path / "benchmarks.md").read_text()
     assert [line for line in text.splitlines() if line.startswith("## ")] == ["## First again", "## Second"]
 
