@@ -7,7 +7,8 @@ import pytest
 from django.db import IntegrityError, connection
 from django.utils import timezone
 
-from tasks import transitions
+from tasks import claims, transitions
+from tasks.claims import Claimer
 from tasks.models import Queue, Task
 from tests.tasks import rows
 from tests.tasks.claiming import STRATEGIES, claim, claim_all, ids
@@ -191,3 +192,20 @@ def test_an_error_that_is_no_race_for_a_key_is_raised(claim_some):
         cursor.execute("ALTER TABLE tasks_task ADD CONSTRAINT nobody CHECK (claimed_by <> 'w1')")
     with pytest.raises(IntegrityError, match="nobody"):
         claim_some()
+
+
+def test_f07_a_candidate_that_was_edited_since_it_was_read_is_a_lost_race(monkeypatch):
+    """The optimistic claim holds no lock between its look and its swap: the version alone tells of the edit."""
+    task, walk = rows.ready(), claims._walk
+
+    def look_and_be_late(*args):
+        candidates = walk(*args)
+        Task.objects.update(run_after=AHEAD)
+        return candidates
+
+    monkeypatch.setattr(claims, "_walk", look_and_be_late)
+    claimer = Claimer("w1")
+    assert claims.claim(connection, claimer, 1, "optimistic") == []
+    assert claimer.lost_races == 1
+    task.refresh_from_db()
+    assert (task.status, task.attempt) == ("READY", 0)
