@@ -20,6 +20,7 @@ from tasks import audit
 from tasks.admin import LockAwareAdmin
 from tasks.admin.read_only import CappedPaginator
 from tasks.admin.rights import missing, require, who
+from tasks.bulk.forms import LONGEST_TOKEN, is_token, new_token, once
 from tasks.exceptions import RowlockError
 from tasks.locking import rowlocks
 from tasks.verdicts.words import command
@@ -41,12 +42,19 @@ class MoneyForm(forms.Form):
     to_id = forms.IntegerField(label=_("To account"), required=False, min_value=1, help_text=_("For a transfer."))
     strategy = forms.ChoiceField(label=_("Strategy"), choices=STRATEGIES)
     reason = forms.CharField(label=_("Reason, kept in the audit"), required=False, max_length=1000)
+    token = forms.CharField(widget=forms.HiddenInput, initial=new_token, max_length=LONGEST_TOKEN)
 
     def clean_amount(self) -> Decimal:
         try:
             return accounts.checked(self.cleaned_data["amount"])
         except InvalidAmount as error:
             raise forms.ValidationError(str(error)) from error
+
+    def clean_token(self) -> str:
+        token: str = self.cleaned_data["token"]
+        if not is_token(token):
+            raise forms.ValidationError(_("This form comes from no page of ours: open the page again."))
+        return token
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or self.cleaned_data
@@ -97,23 +105,24 @@ class AccountAdmin(LockAwareAdmin):
         return self._page(request, account, MoneyForm())
 
     def move_view(self, request: HttpRequest, account_id: int) -> HttpResponse:
-        """Move money and show the page again; what is wrong with the form stays beside its fields."""
+        """Move money, once for each form that was shown; what is wrong with the form stays beside its fields."""
         require(request.user, RIGHT)
         account = get_object_or_404(Account.objects.select_related("owner"), pk=account_id)
         form = MoneyForm(request.POST)
         if not form.is_valid():
             return self._page(request, account, form, status=400)
         try:
-            change = self._move(request, account_id, form)
+            moved = once(form.cleaned_data["token"], lambda: self._move(request, account_id, form))
         except RowlockError as error:
             messages.error(request, str(error))
         else:
-            told = {"balance": change.balances[account_id], "retries": change.retries}
+            told = dict(zip(("balance", "retries"), moved.target.split(), strict=True))
             messages.success(request, _("Done: the balance is %(balance)s, after %(retries)s retries.") % told)
         return HttpResponseRedirect(reverse("admin:orders_account_change", args=[account_id]))
 
     @staticmethod
-    def _move(request: HttpRequest, account_id: int, form: MoneyForm) -> accounts.Change:
+    def _move(request: HttpRequest, account_id: int, form: MoneyForm) -> str:
+        """The balance and the number of retries, as text for whoever clicks again."""
         with transaction.atomic():
             change = form.carry_out(account_id)
             changes = [
@@ -121,7 +130,7 @@ class AccountAdmin(LockAwareAdmin):
             ]
             action = f"{form.cleaned_data['operation']} {form.cleaned_data['amount']}"
             audit.record(connection, who(request.user), action, changes, form.cleaned_data["reason"])
-        return change
+        return f"{change.balances[account_id]} {change.retries}"
 
     def _page(self, request: HttpRequest, account: Account, form: MoneyForm, status: int = 200) -> HttpResponse:
         context = {

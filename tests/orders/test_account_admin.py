@@ -1,5 +1,6 @@
 """Accounts in the admin: the ledger on the page, money moved by form, rights, and what is wrong said beside it."""
 
+import re
 from decimal import Decimal
 
 import pytest
@@ -7,6 +8,7 @@ from django.contrib.auth.models import User
 
 from orders import accounts
 from orders.models import Account
+from tasks.bulk.forms import new_token
 from tasks.models import Intervention
 from tests.people import client_of
 from tests.sessions import session
@@ -32,7 +34,7 @@ def opened(balance: Decimal) -> Account:
 
 
 def move(account: Account, group: str = "Account managers", **form: object):
-    form = {"operation": "deposit", "amount": "12.50", "strategy": "pessimistic", **form}
+    form = {"operation": "deposit", "amount": "12.50", "strategy": "pessimistic", "token": new_token(), **form}
     return client_of(group).post(f"{LIST}{account.pk}/move/", form, follow=True)
 
 
@@ -107,3 +109,33 @@ def test_what_the_balance_does_not_cover_is_refused_in_words(rich: Account) -> N
 
 def test_the_form_answers_no_get(rich: Account) -> None:
     assert client_of("Account managers").get(f"{LIST}{rich.pk}/move/").status_code == 405
+
+
+def test_a_double_click_moves_the_money_once_and_is_no_error(rich: Account) -> None:
+    token = new_token()
+    answers = [move(rich, token=token).content.decode() for _ in range(2)]
+    assert ["Done: the balance is 112.50, after 0 retries." in answer for answer in answers] == [True, True]
+    assert balance(rich) == Decimal("112.50")
+    assert Intervention.objects.count() == 1
+
+
+def test_what_was_refused_can_be_sent_again(rich: Account, poor: Account) -> None:
+    token = new_token()
+    form = {"operation": "withdraw", "amount": "2.00", "token": token}
+    assert "Done" not in move(poor, **form).content.decode()
+    accounts.deposit(poor.pk, Decimal(5))
+    assert "Done" in move(poor, **form).content.decode()
+    assert balance(poor) == Decimal("4.00")
+
+
+@pytest.mark.parametrize("token", ["", "short", "é" * 20])
+def test_a_form_that_no_page_made_moves_nothing(rich: Account, token: str) -> None:
+    assert move(rich, token=token).status_code == 400
+    assert balance(rich) == Decimal(100)
+
+
+def test_the_page_gives_each_form_a_token_of_its_own(rich: Account) -> None:
+    client = client_of("Account managers")
+    pages = [client.get(f"{LIST}{rich.pk}/change/") for _ in range(2)]
+    tokens = {re.search(r'name="token" value="([^"]{16,})"', page.content.decode()).group(1) for page in pages}
+    assert len(tokens) == 2
