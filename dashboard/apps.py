@@ -9,7 +9,7 @@ class DashboardConfig(AppConfig):
     name = "dashboard"
 
     def ready(self) -> None:
-        from dashboard import names
+        from dashboard import login, names
         from dashboard.attention import acknowledging
         from dashboard.locks import history as lock_history
         from dashboard.permissions import create_groups
@@ -17,6 +17,7 @@ class DashboardConfig(AppConfig):
 
         register_history(*lock_history.HISTORY, *acknowledging.HISTORY)
         names.name_tables()
+        login.log_logins()
         post_migrate.connect(create_groups, dispatch_uid="dashboard.permissions")
 
 

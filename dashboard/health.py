@@ -20,7 +20,7 @@ _prober = ThreadPoolExecutor(max_workers=1, thread_name_prefix="readyz")
 
 def alive(request: HttpRequest) -> HttpResponse:
     """200 `ok`: the process answers, whatever its database does."""
-    return HttpResponse("ok", content_type="text/plain")
+    return HttpResponse("ok", content_type="text/plain; charset=utf-8")
 
 
 def ready(request: HttpRequest) -> JsonResponse:

@@ -1,13 +1,16 @@
 """Who asks to be let in, and what somebody is told who has guessed too often (django-axes counts)."""
 
+import logging
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Any
 
 from axes.helpers import get_cool_off, get_failure_limit
 from django.conf import settings
+from django.contrib.auth.signals import user_logged_in, user_logged_out, user_login_failed
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 
+logger = logging.getLogger(__name__)
 UNKNOWN = str(IPv4Address(0))  # a unix socket has no address
 PREFIX = 64  # bits: one IPv6 subscriber has all addresses of such a network
 
@@ -45,3 +48,28 @@ def locked_out(
     page = render(request, "admin/locked_out.html", context, status=429)
     page.headers["Retry-After"] = str(seconds)
     return page
+
+
+def log_logins() -> None:
+    """Have every login, logout and wrong password leave a line in the log; called once, from AppConfig.ready()."""
+    user_logged_in.connect(log_login, dispatch_uid="dashboard.login")
+    user_logged_out.connect(log_logout, dispatch_uid="dashboard.login")
+    user_login_failed.connect(log_failure, dispatch_uid="dashboard.login")
+
+
+def log_login(request: HttpRequest, user: Any, **_: Any) -> None:
+    logger.info("logged in: %r from %s", user.get_username(), address_of(request))
+
+
+def log_logout(request: HttpRequest, user: Any, **_: Any) -> None:
+    if user is not None:
+        logger.info("logged out: %r from %s", user.get_username(), address_of(request))
+
+
+def log_failure(request: HttpRequest | None = None, **_: Any) -> None:
+    """Without the name that was typed: now and then it is a password."""
+    logger.warning("login refused, from %s", address_of(request))
+
+
+def address_of(request: HttpRequest | None) -> str:
+    return client_address(request) if request is not None else UNKNOWN

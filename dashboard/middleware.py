@@ -40,7 +40,11 @@ class HealthMiddleware:
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
         probe = PROBES.get(request.path_info)
-        return probe(request) if probe else self.get_response(request)
+        if probe is None:
+            return self.get_response(request)
+        response = probe(request)
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        return response
 
 
 class HtmxLoginMiddleware:

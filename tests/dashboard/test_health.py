@@ -55,6 +55,8 @@ def page_session():
 def test_healthz_answers_ok_without_login(client):
     answer = client.get("/healthz")
     assert (answer.status_code, answer.text) == (200, "ok")
+    assert answer.headers["Content-Type"] == "text/plain; charset=utf-8"
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
 
 
 @pytest.mark.usefixtures("no_database")

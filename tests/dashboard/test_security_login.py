@@ -1,5 +1,9 @@
 """Guessing passwords: slowed down by name and address, so that nobody can lock out anybody else."""
 
+import logging
+import os
+import subprocess
+import sys
 from datetime import timedelta
 
 import pytest
@@ -117,3 +121,46 @@ def test_cookies_are_for_https_alone_where_the_site_is():
     assert project.SESSION_COOKIE_SAMESITE == project.CSRF_COOKIE_SAMESITE == "Lax"
     assert project.SESSION_COOKIE_SECURE == project.CSRF_COOKIE_SECURE == project.SECURE_SSL_REDIRECT == project.HTTPS
     assert timedelta(hours=1) <= timedelta(seconds=project.SESSION_COOKIE_AGE) <= timedelta(days=1)
+
+
+def test_logins_logouts_and_refusals_leave_a_line_with_the_address(caplog):
+    caplog.set_level(logging.INFO, "dashboard.login")
+    log_in("wrong", name="someone's password")
+    client = Client(REMOTE_ADDR="192.0.2.7")
+    client.post(LOGIN, {"username": "anna", "password": PASSWORD})
+    client.post("/admin/logout/")
+    assert [message for name, _level, message in caplog.record_tuples if name == "dashboard.login"] == [
+        "login refused, from 192.0.2.1",
+        "logged in: 'anna' from 192.0.2.7",
+        "logged out: 'anna' from 192.0.2.7",
+    ]
+
+
+def test_a_new_login_gets_a_new_session_and_a_new_password_ends_the_others():
+    here, there = Client(), Client()
+    for client in (here, there):
+        client.get(LOGIN)
+        client.post(LOGIN, {"username": "anna", "password": PASSWORD})
+    keys = {client.cookies[project.SESSION_COOKIE_NAME].value for client in (here, there)}
+    assert len(keys) == 2
+    new = {"old_password": PASSWORD, "new_password1": "another 4711 horse", "new_password2": "another 4711 horse"}
+    assert here.post("/admin/password_change/", new).status_code == 302
+    assert [client.get("/admin/").status_code for client in (here, there)] == [200, 302]
+
+
+def test_an_account_that_is_switched_off_is_out_at_once(anna):
+    client = Client()
+    client.force_login(anna)
+    assert client.get("/admin/").status_code == 200
+    anna.is_active = False
+    anna.save()
+    assert client.get("/admin/").status_code == 302
+
+
+def test_behind_tls_cookies_are_of_this_host_alone():
+    """In a process of its own: the settings are read once."""
+    names = "SESSION_COOKIE_NAME, s.CSRF_COOKIE_NAME, s.LANGUAGE_COOKIE_NAME, s.SESSION_COOKIE_SECURE"
+    code = f"import dashboard.settings as s; print(s.{names}, s.CSRF_COOKIE_SECURE, s.LANGUAGE_COOKIE_SECURE)"
+    variables = {**os.environ, "HTTPS": "1", "SECRET_KEY": "x"}
+    told = subprocess.run([sys.executable, "-c", code], cwd=project.BASE_DIR, env=variables, capture_output=True)
+    assert told.stdout.split() == [b"__Host-session", b"__Host-csrf", b"__Host-language", b"True", b"True", b"True"]
