@@ -39,8 +39,13 @@ def fetch(connection: Connection, sql: str, params: Mapping[str, Any] | None = N
     """The rows of one statement, each as a dictionary by column name."""
     with connection.cursor() as cursor:
         cursor.execute(sql, params)
-        names = [column[0] for column in cursor.description]
-        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+        return rows_of(cursor)
+
+
+def rows_of(cursor: Any) -> list[dict[str, Any]]:
+    """What a statement that was executed has answered, each row as a dictionary by column name."""
+    names = [column[0] for column in cursor.description]
+    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
 
 @contextmanager

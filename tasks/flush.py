@@ -5,15 +5,20 @@ and attempt (somebody edited the row harmlessly) -> ended on the version it has 
 refused, recorded in `tasks_refusedwrite` and dropped.
 """
 
+import contextlib
 import logging
 import time
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import psycopg
+from psycopg.pq import TransactionStatus
+
 from tasks import latency
-from tasks.database import Connection, fetch, transaction
+from tasks.database import Connection, fetch, rows_of, transaction
+from tasks.throughput import Sums, SumsByQueue, add_up
 
 logger = logging.getLogger(__name__)
 
@@ -69,31 +74,14 @@ WITH ending AS MATERIALIZED (
 SELECT queue_name, array_agg(id) AS ids FROM ended GROUP BY queue_name
 """
 
-# Last in the flush and in the order of queues: workers whose ids share a shard must not wait for each other in turn.
-ADD_UP = """
-INSERT INTO tasks_throughput AS sum
-    (minute, queue_name, shard, completed, failed, run_ms, wait_ms, run_buckets, wait_buckets)
-SELECT date_trunc('minute', statement_timestamp()), queue_name, hashtext(%(worker_id)s::text) & 32767,
-    completed, failed, run_ms, wait_ms, run_buckets::int[], wait_buckets::int[]
-FROM unnest(%(queue_names)s::text[], %(completed)s::int[], %(failed)s::int[], %(run_ms)s::float8[],
-            %(wait_ms)s::float8[], %(run_buckets)s::text[], %(wait_buckets)s::text[])
-    AS ended (queue_name, completed, failed, run_ms, wait_ms, run_buckets, wait_buckets)
-ORDER BY queue_name
-ON CONFLICT (minute, queue_name, shard) DO UPDATE SET
-    completed = sum.completed + excluded.completed, failed = sum.failed + excluded.failed,
-    run_ms = sum.run_ms + excluded.run_ms, wait_ms = sum.wait_ms + excluded.wait_ms,
-    run_buckets = ARRAY(SELECT coalesce(old, 0) + coalesce(new, 0)
-        FROM unnest(sum.run_buckets, excluded.run_buckets) WITH ORDINALITY AS pair (old, new, place) ORDER BY place),
-    wait_buckets = ARRAY(SELECT coalesce(old, 0) + coalesce(new, 0)
-        FROM unnest(sum.wait_buckets, excluded.wait_buckets) WITH ORDINALITY AS pair (old, new, place) ORDER BY place)
-"""
-
 # Locked, or one more edit could slip in before the second write. Not so the rows of others, who may hold them long.
+# Written already: the session was lost between our commit and its answer.
 STILL_OURS = """
-SELECT task.id, task.version
+SELECT task.id, task.version, task.claimed_by IS NULL AS is_written
 FROM tasks_task AS task JOIN unnest(%(ids)s::bigint[], %(attempts)s::int[]) AS missed (id, attempt)
     ON missed.id = task.id AND missed.attempt = task.attempt
 WHERE task.claimed_by = %(worker_id)s::text
+   OR (task.status = 'COMPLETED' AND task.finished_by = %(worker_id)s::text)
 ORDER BY task.id FOR NO KEY UPDATE OF task
 """
 
@@ -142,26 +130,6 @@ class Ending:
 
 
 @dataclass
-class Sums:
-    """What one flush adds to the rollup of one queue: the columns of `tasks_throughput`."""
-
-    completed: int = 0
-    failed: int = 0
-    run_ms: float = 0.0
-    wait_ms: float = 0.0
-    run_buckets: Counter[int] = field(default_factory=Counter)
-    wait_buckets: Counter[int] = field(default_factory=Counter)
-
-    def add(self, row: dict[str, Any]) -> None:
-        """Add the completions of one row of COMPLETE."""
-        self.completed += len(row["ids"])
-        self.run_ms += row["run_ms"]
-        self.wait_ms += row["wait_ms"]
-        self.run_buckets.update(row["run_buckets"])
-        self.wait_buckets.update(row["wait_buckets"])
-
-
-@dataclass
 class Flush:
     """What became of the endings: counts, and those that could not be written yet because their row is locked."""
 
@@ -172,10 +140,26 @@ class Flush:
     locked: list[Ending] = field(default_factory=list)
     sums: defaultdict[str, Sums] = field(default_factory=lambda: defaultdict(Sums))  # by queue
 
+    def carry(self, carried: SumsByQueue) -> None:
+        """Add sums that an earlier flush has found and not written."""
+        for queue_name, sums in carried.items():
+            self.sums[queue_name].merge(sums)
 
-def flush(connection: Connection, worker_id: str, endings: Sequence[Ending], *, skip_locked: bool = False) -> Flush:
-    """Write the endings in one transaction. With `skip_locked`, rows that somebody else has locked stay unwritten."""
+
+def flush(
+    connection: Connection,
+    worker_id: str,
+    endings: Sequence[Ending],
+    *,
+    skip_locked: bool = False,
+    carried: SumsByQueue | None = None,
+) -> Flush:
+    """Write the endings in one transaction, and with them the sums that `send` has left to be carried.
+
+    With `skip_locked`, rows that somebody else has locked stay unwritten.
+    """
     result = Flush()
+    result.carry(carried or {})
     with transaction(connection):
         if skip_locked:
             params = {"worker_id": worker_id, "ids": [ending.id for ending in endings]}
@@ -186,8 +170,47 @@ def flush(connection: Connection, worker_id: str, endings: Sequence[Ending], *, 
         if missed:
             _settle(connection, worker_id, missed, result)
         if result.sums:
-            _add_up(connection, worker_id, result)
+            add_up(connection, worker_id, result.sums)
     return result
+
+
+def send(
+    connection: psycopg.Connection, worker_id: str, completions: Sequence[Ending], carried: SumsByQueue
+) -> Callable[[], Flush]:
+    """Send completions in a transaction of their own and go on; call what it gives back to read the answer.
+
+    The server writes while the worker runs its next tasks. Until the answer is read the connection takes nothing else.
+    What did not match its row is `locked` in the answer, for a flush that waits to look at; the sums are left to be
+    carried to the next one. Both raise psycopg.Error, and then nothing was written.
+    """
+    pipeline = connection.pipeline()
+    pipeline.__enter__()
+
+    def end() -> None:
+        try:
+            pipeline.__exit__(None, None, None)
+        finally:
+            if not connection.closed and connection.info.transaction_status != TransactionStatus.IDLE:
+                connection.rollback()
+
+    def read() -> Flush:
+        end()
+        result = Flush()
+        written = _note_completions(rows_of(cursor), result)
+        result.locked = [ending for ending in completions if ending.id not in written]
+        return result
+
+    try:
+        connection.execute("BEGIN")
+        cursor = connection.execute(COMPLETE, _completion_params(worker_id, completions))
+        if carried:
+            add_up(connection, worker_id, carried)
+        connection.execute("COMMIT")
+    except psycopg.Error:
+        with contextlib.suppress(psycopg.Error):  # the error that came first is the one to tell of
+            end()
+        raise
+    return read
 
 
 def _write(connection: Connection, worker_id: str, endings: Sequence[Ending], result: Flush) -> list[Ending]:
@@ -196,10 +219,7 @@ def _write(connection: Connection, worker_id: str, endings: Sequence[Ending], re
     failures = [ending for ending in endings if ending.failure is not None]
     written: set[int] = set()
     if completions:
-        for row in fetch(connection, COMPLETE, _completion_params(worker_id, completions)):
-            result.completed += len(row["ids"])
-            result.sums[row["queue_name"]].add(row)
-            written.update(row["ids"])
+        written |= _note_completions(fetch(connection, COMPLETE, _completion_params(worker_id, completions)), result)
     if failures:
         for row in fetch(connection, FAIL, _failure_params(worker_id, failures)):
             result.failed += len(row["ids"])
@@ -208,37 +228,37 @@ def _write(connection: Connection, worker_id: str, endings: Sequence[Ending], re
     return [ending for ending in endings if ending.id not in written]
 
 
+def _note_completions(rows: list[dict[str, Any]], result: Flush) -> set[int]:
+    """Count what COMPLETE has answered; gives the ids that were written."""
+    written: set[int] = set()
+    for row in rows:
+        result.completed += len(row["ids"])
+        result.sums[row["queue_name"]].add(row)
+        written.update(row["ids"])
+    return written
+
+
 def _settle(connection: Connection, worker_id: str, missed: list[Ending], result: Flush) -> None:
-    """Endings whose row has moved on: still ours -> write on its version of now; else refuse and record."""
+    """Endings whose row has moved on: still ours -> write on its version of now; else refuse and record.
+
+    Those that an earlier flush has completed, unheard, are counted and not written again.
+    """
     params = {
         "worker_id": worker_id,
         "ids": [ending.id for ending in missed],
         "attempts": [ending.attempt for ending in missed],
     }
-    versions = {row["id"]: row["version"] for row in fetch(connection, STILL_OURS, params)}
+    found = fetch(connection, STILL_OURS, params)
+    versions = {row["id"]: row["version"] for row in found if not row["is_written"]}
+    written = {row["id"] for row in found if row["is_written"]}
     ours = [replace(ending, version=versions[ending.id]) for ending in missed if ending.id in versions]
     _write(connection, worker_id, ours, result)
+    result.completed += len(written)
     result.rebased += len(ours)
-    refused = [ending for ending in missed if ending.id not in versions]
+    refused = [ending for ending in missed if ending.id not in versions and ending.id not in written]
     if refused:
         _refuse(connection, worker_id, refused)
         result.refused += [ending.id for ending in refused]
-
-
-def _add_up(connection: Connection, worker_id: str, result: Flush) -> None:
-    sums = result.sums.values()
-    params = {
-        "worker_id": worker_id,
-        "queue_names": list(result.sums),
-        "completed": [queue.completed for queue in sums],
-        "failed": [queue.failed for queue in sums],
-        "run_ms": [queue.run_ms for queue in sums],
-        "wait_ms": [queue.wait_ms for queue in sums],
-        "run_buckets": [latency.as_array(queue.run_buckets) for queue in sums],
-        "wait_buckets": [latency.as_array(queue.wait_buckets) for queue in sums],
-    }
-    with connection.cursor() as cursor:
-        cursor.execute(ADD_UP, params)
 
 
 def _refuse(connection: Connection, worker_id: str, refused: list[Ending]) -> None:
@@ -253,7 +273,7 @@ def _refuse(connection: Connection, worker_id: str, refused: list[Ending]) -> No
         cursor.execute(REFUSE, params)
 
 
-def _completion_params(worker_id: str, endings: list[Ending]) -> dict[str, Any]:
+def _completion_params(worker_id: str, endings: Sequence[Ending]) -> dict[str, Any]:
     return {
         **_common_params(worker_id, endings),
         "return_values": _texts([ending.return_value for ending in endings]),
@@ -272,7 +292,7 @@ def _failure_params(worker_id: str, endings: list[Ending]) -> dict[str, Any]:
     }
 
 
-def _common_params(worker_id: str, endings: list[Ending]) -> dict[str, Any]:
+def _common_params(worker_id: str, endings: Sequence[Ending]) -> dict[str, Any]:
     now = time.monotonic()
     return {
         "worker_id": worker_id,

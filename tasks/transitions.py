@@ -11,7 +11,7 @@ from datetime import datetime
 from tasks.claims import Claim
 from tasks.database import Connection, fetch
 from tasks.exceptions import LostClaim
-from tasks.flush import Ending, Failure, Flush, flush
+from tasks.flush import Ending, Failure, Flush, flush, send
 
 __all__ = [
     "Ending",
@@ -24,6 +24,7 @@ __all__ = [
     "interrupt",
     "release",
     "release_unknown",
+    "send",
 ]
 
 UNKNOWN_VERSION = 0  # matches no row, so that the version is read again

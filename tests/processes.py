@@ -59,7 +59,7 @@ class Worker:
         self.send(signal.SIGTERM)
         return self.wait()
 
-    def wait(self, seconds: float = 30) -> int:
+    def wait(self, seconds: float = 60) -> int:
         """The supervisor's exit status, negative for the signal that ended it."""
         try:
             return self.process.wait(seconds)

@@ -56,6 +56,7 @@ class Child:
         self.size = BatchSize(maximum=options.largest_batch)
         self.is_stopping = False
         self.is_heard = True
+        self.is_queue_full = False  # the last claim got as much as it wanted
         self.conviction: Convicted | None = None
         self.is_done = threading.Event()
         self.is_running_batch = threading.Event()
@@ -113,16 +114,28 @@ class Child:
         finally:
             self.allowance.give_back(limit - len(batch))
         self.page.add(CLAIMED, len(batch))
+        self.is_queue_full = 0 < limit == len(batch)
         return batch
 
     def _flush_and_claim(self, connection: psycopg.Connection, limit: int) -> list[Claim]:
         self._keep_lease(connection)
         self._release_unknown(connection)
+        if self.strategy.joins_flush and self.is_queue_full and self.outbox.may_send():
+            return self._claim_and_send(connection, limit)
         with connection.transaction() if self.strategy.joins_flush else contextlib.nullcontext():
             forget = self.outbox.flush(connection)
             batch = claims.claim(connection, self.claimer, limit, self.options.strategy)
         if forget().refused:
             self.page.words[BEAT_NS] = 0  # somebody took our work: ask whether we were declared dead
+        return batch
+
+    def _claim_and_send(self, connection: psycopg.Connection, limit: int) -> list[Claim]:
+        """Claim first, and let the server write what has ended while the claimed tasks run."""
+        batch = claims.claim(connection, self.claimer, limit, self.options.strategy)
+        if batch:
+            self.session.leave_under_way(self.outbox.send(connection))
+        else:
+            self.outbox.flush(connection)()
         return batch
 
     def _keep_lease(self, connection: psycopg.Connection) -> None:

@@ -8,11 +8,13 @@ from collections.abc import Callable
 import psycopg
 
 from tasks import transitions
+from tasks.throughput import SumsByQueue
 from tasks.transitions import Ending, Failure, Flush
 from tasks.worker.page import COMPLETED, FAILED, REFUSED, UNWRITTEN, Page
 
 logger = logging.getLogger(__name__)
 FLUSH_SECONDS = 0.05
+SEND_FROM = 100  # fewer are written together with the next claim, in one commit
 
 
 class Outbox:
@@ -24,6 +26,8 @@ class Outbox:
         self._endings: list[Ending] = []
         self._guard = threading.Lock()
         self._locked: set[int] = set()
+        self._carried: SumsByQueue = {}
+        self._needs_flush = False
 
     def add(self, ending: Ending) -> None:
         with self._guard:
@@ -50,7 +54,7 @@ class Outbox:
         """
         with self._guard:
             endings = list(self._endings)
-        if not endings:
+        if not endings and not self._carried:
             return Flush
         try:
             result = self._write(connection, endings)
@@ -58,20 +62,44 @@ class Outbox:
             result = self._write_one_by_one(connection, endings)
         return lambda: self._forget(endings, result)
 
+    def may_send(self) -> bool:
+        """Whether there is enough to be sent while the next tasks run, and nothing in it that has to be looked at."""
+        with self._guard:
+            has_failures = any(ending.failure for ending in self._endings)
+            return len(self._endings) >= SEND_FROM and not (self._needs_flush or self._locked or has_failures)
+
+    def send(self, connection: psycopg.Connection) -> Callable[[], Flush]:
+        """Send everything that is in the box and go on; call what it gives back to read what became of it.
+
+        What could not be written as it is stays in the box, and nothing more is sent before a flush has seen to it.
+        """
+        with self._guard:
+            endings = list(self._endings)
+        self._needs_flush = True  # until the answer says otherwise
+        read = transitions.send(connection, self.worker_id, endings, self._carried)
+
+        def settle() -> Flush:
+            result = self._forget(endings, read())
+            self._needs_flush = bool(result.locked)
+            self._carried = dict(result.sums)
+            return result
+
+        return settle
+
     def _write(self, connection: psycopg.Connection, endings: list[Ending]) -> Flush:
         """All at once; once a row was found locked, around the locked ones until they are free again."""
         if not self._locked:
             try:
-                return transitions.flush(connection, self.worker_id, endings)
+                return transitions.flush(connection, self.worker_id, endings, carried=self._carried)
             except psycopg.errors.LockNotAvailable:
                 logger.warning("a finished task's row is locked by another session; flushing around it")
-        result = transitions.flush(connection, self.worker_id, endings, skip_locked=True)
+        result = transitions.flush(connection, self.worker_id, endings, skip_locked=True, carried=self._carried)
         self._locked = {ending.id for ending in result.locked}
         return result
 
     def _write_one_by_one(self, connection: psycopg.Connection, endings: list[Ending]) -> Flush:
         """One ending holds what PostgreSQL cannot store: it must not keep the others from being written (F2, F16)."""
-        total = Flush()
+        total = transitions.flush(connection, self.worker_id, [], carried=self._carried)
         for ending in endings:
             try:
                 part = transitions.flush(connection, self.worker_id, [ending])
@@ -86,6 +114,8 @@ class Outbox:
         with self._guard:
             self._endings = result.locked + self._endings[len(endings) :]
             self.page.words[UNWRITTEN] = len(self._endings)
+            self._carried = {}
+            self._needs_flush = False
         self.page.add(COMPLETED, result.completed)
         self.page.add(FAILED, result.failed)
         self.page.add(REFUSED, len(result.refused))

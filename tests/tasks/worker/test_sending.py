@@ -1,0 +1,150 @@
+"""What has ended is written by the server while the next tasks run; what goes wrong with it is flushed again."""
+
+import time
+from dataclasses import replace
+
+import psycopg
+import pytest
+
+from tasks import claims
+from tasks.claims import Claimer
+from tasks.database import WORKER_SESSION
+from tasks.flush import Ending
+from tasks.worker.outbox import SEND_FROM, Outbox
+from tasks.worker.page import COMPLETED, Page
+from tests.outages import terminate_every_backend
+from tests.tasks.worker_app import tasks as handlers
+from tests.waiting import wait_until
+
+ROWS = 2 * SEND_FROM
+SUMMED = "SELECT coalesce(sum(completed), 0)::int FROM tasks_throughput"
+
+
+@pytest.fixture
+def session(database):
+    with psycopg.connect(database.url, autocommit=True, options=WORKER_SESSION) as connection:
+        yield connection
+
+
+@pytest.fixture
+def page():
+    return Page()
+
+
+@pytest.fixture
+def outbox(page):
+    return Outbox("w1", page)
+
+
+@pytest.fixture
+def endings(database, session):
+    """Claimed tasks that have ended well."""
+    database.enqueue(handlers.quick, count=ROWS)
+    now = time.monotonic()
+    claimed = claims.claim(session, Claimer("w1"), ROWS)
+    return [Ending(claim.id, claim.version, claim.attempt, now, now) for claim in claimed]
+
+
+def fill(outbox, endings):
+    for ending in endings:
+        outbox.add(ending)
+
+
+def number_completed(database):
+    return database.statuses()["COMPLETED"]
+
+
+def test_the_server_writes_before_the_answer_is_read(database, session, page, outbox, endings):
+    fill(outbox, endings)
+    assert outbox.may_send()
+    settle = outbox.send(session)
+    wait_until(lambda: number_completed(database) == ROWS)
+    assert len(outbox) == ROWS, "what is not known to be written is held"
+    settle()
+    assert (len(outbox), page.words[COMPLETED]) == (0, ROWS)
+
+
+def test_the_sums_are_written_with_the_next_flush(database, session, outbox, endings):
+    fill(outbox, endings[:SEND_FROM])
+    outbox.send(session)()
+    assert database.value(SUMMED) == 0
+    fill(outbox, endings[SEND_FROM:])
+    outbox.send(session)()
+    assert database.value(SUMMED) == SEND_FROM
+    outbox.flush(session)()
+    assert database.value(SUMMED) == ROWS
+    outbox.flush(session)()
+    assert database.value(SUMMED) == ROWS
+
+
+def test_few_and_failed_endings_are_not_sent(outbox, endings):
+    fill(outbox, endings[: SEND_FROM - 1])
+    assert not outbox.may_send()
+    outbox.add(replace(endings[-1], failure=object()))
+    assert not outbox.may_send()
+
+
+def test_a_row_that_was_edited_meanwhile_is_completed_by_a_flush(database, session, outbox, endings):
+    edited = endings[5].id
+    database.rows("UPDATE tasks_task SET priority = 9 WHERE id = %s", edited)
+    fill(outbox, endings)
+    outbox.send(session)()
+    assert (outbox.ids(), outbox.may_send()) == ({edited}, False)
+    assert outbox.flush(session)().rebased == 1
+    assert number_completed(database) == ROWS == database.value(SUMMED)
+
+
+def test_a_row_that_was_taken_meanwhile_is_refused_by_a_flush(database, session, outbox, endings):
+    database.rows("UPDATE tasks_task SET claimed_by = 'w2' WHERE id = %s", endings[5].id)
+    fill(outbox, endings)
+    outbox.send(session)()
+    assert outbox.flush(session)().refused == [endings[5].id]
+    assert database.task(endings[5].id).claimed_by == "w2"
+
+
+@pytest.mark.parametrize("trouble", ["it cannot be stored", "somebody holds a row"])
+def test_what_could_not_be_written_is_written_around_the_trouble(database, session, outbox, endings, trouble):
+    ids = {ending.id for ending in endings}
+    if trouble == "it cannot be stored":
+        endings[5] = replace(endings[5], return_value='"\\u0000"')
+    with psycopg.connect(database.url) as other:
+        if trouble == "somebody holds a row":
+            other.execute("SELECT FROM tasks_task WHERE id = %s FOR UPDATE", [endings[5].id])
+        fill(outbox, endings)
+        settle = outbox.send(session)
+        with pytest.raises(psycopg.Error):
+            settle()
+        assert (outbox.ids(), outbox.may_send(), number_completed(database)) == (ids, False, 0)
+        outbox.flush(session)()
+        assert number_completed(database) == ROWS - 1
+    outbox.flush(session)()
+    assert database.statuses()["PROCESSING"] == len(outbox) == 0
+
+
+def test_a_lost_session_costs_no_task_and_no_attempt(database, ledger, start_worker):
+    tasks = 20_000
+    database.enqueue(handlers.quick, count=tasks)
+    worker = start_worker()
+    wait_until(lambda: number_completed(database) > tasks / 10)
+    terminate_every_backend(None, database)
+    assert database.wait_until_finished() == {"COMPLETED": tasks}
+    assert database.rows("SELECT * FROM tasks_attempt") == []
+    assert worker.stop() == 0
+    assert worker.report() == {"claimed": tasks, "completed": tasks, "failed": 0, "refused": 0}
+
+
+def test_a_write_whose_answer_was_lost_is_not_refused_when_it_is_repeated(database, session, page, outbox, endings):
+    fill(outbox, endings)
+    outbox.send(session)
+    wait_until(lambda: number_completed(database) == ROWS)
+    with psycopg.connect(database.url, autocommit=True, options=WORKER_SESSION) as another:
+        flushed = outbox.flush(another)()
+    assert (flushed.completed, flushed.refused, page.words[COMPLETED]) == (ROWS, [], ROWS)
+
+
+def test_an_orderly_worker_leaves_no_sum_unwritten(database, start_worker):
+    tasks = 5000
+    database.enqueue(handlers.quick, count=tasks)
+    worker = start_worker("--burst")
+    assert worker.wait() == 0
+    assert worker.report()["completed"] == tasks == database.value(SUMMED)
