@@ -5,19 +5,15 @@ and attempt (somebody edited the row harmlessly) -> ended on the version it has 
 refused, recorded in `tasks_refusedwrite` and dropped.
 """
 
-import contextlib
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import psycopg
-from psycopg.pq import TransactionStatus
-
 from tasks import latency
-from tasks.database import Connection, fetch, rows_of, transaction
+from tasks.database import Connection, fetch, transaction
 from tasks.throughput import Sums, SumsByQueue, add_up
 
 logger = logging.getLogger(__name__)
@@ -154,7 +150,7 @@ def flush(
     skip_locked: bool = False,
     carried: SumsByQueue | None = None,
 ) -> Flush:
-    """Write the endings in one transaction, and with them the sums that `send` has left to be carried.
+    """Write the endings in one transaction, and with them the sums that `sending` has left to be carried.
 
     With `skip_locked`, rows that somebody else has locked stay unwritten.
     """
@@ -174,52 +170,13 @@ def flush(
     return result
 
 
-def send(
-    connection: psycopg.Connection, worker_id: str, completions: Sequence[Ending], carried: SumsByQueue
-) -> Callable[[], Flush]:
-    """Send completions in a transaction of their own and go on; call what it gives back to read the answer.
-
-    The server writes while the worker runs its next tasks. Until the answer is read the connection takes nothing else.
-    What did not match its row is `locked` in the answer, for a flush that waits to look at; the sums are left to be
-    carried to the next one. Both raise psycopg.Error, and then nothing was written.
-    """
-    pipeline = connection.pipeline()
-    pipeline.__enter__()
-
-    def end() -> None:
-        try:
-            pipeline.__exit__(None, None, None)
-        finally:
-            if not connection.closed and connection.info.transaction_status != TransactionStatus.IDLE:
-                connection.rollback()
-
-    def read() -> Flush:
-        end()
-        result = Flush()
-        written = _note_completions(rows_of(cursor), result)
-        result.locked = [ending for ending in completions if ending.id not in written]
-        return result
-
-    try:
-        connection.execute("BEGIN")
-        cursor = connection.execute(COMPLETE, _completion_params(worker_id, completions))
-        if carried:
-            add_up(connection, worker_id, carried)
-        connection.execute("COMMIT")
-    except psycopg.Error:
-        with contextlib.suppress(psycopg.Error):  # the error that came first is the one to tell of
-            end()
-        raise
-    return read
-
-
 def _write(connection: Connection, worker_id: str, endings: Sequence[Ending], result: Flush) -> list[Ending]:
     """One statement for the completions, one for the failures; gives back the endings whose row did not match."""
     completions = [ending for ending in endings if ending.failure is None]
     failures = [ending for ending in endings if ending.failure is not None]
     written: set[int] = set()
     if completions:
-        written |= _note_completions(fetch(connection, COMPLETE, _completion_params(worker_id, completions)), result)
+        written |= note_completions(fetch(connection, COMPLETE, completion_params(worker_id, completions)), result)
     if failures:
         for row in fetch(connection, FAIL, _failure_params(worker_id, failures)):
             result.failed += len(row["ids"])
@@ -228,7 +185,7 @@ def _write(connection: Connection, worker_id: str, endings: Sequence[Ending], re
     return [ending for ending in endings if ending.id not in written]
 
 
-def _note_completions(rows: list[dict[str, Any]], result: Flush) -> set[int]:
+def note_completions(rows: list[dict[str, Any]], result: Flush) -> set[int]:
     """Count what COMPLETE has answered; gives the ids that were written."""
     written: set[int] = set()
     for row in rows:
@@ -273,7 +230,8 @@ def _refuse(connection: Connection, worker_id: str, refused: list[Ending]) -> No
         cursor.execute(REFUSE, params)
 
 
-def _completion_params(worker_id: str, endings: Sequence[Ending]) -> dict[str, Any]:
+def completion_params(worker_id: str, endings: Sequence[Ending]) -> dict[str, Any]:
+    """What COMPLETE takes."""
     return {
         **_common_params(worker_id, endings),
         "return_values": _texts([ending.return_value for ending in endings]),

@@ -11,7 +11,8 @@ from datetime import datetime
 from tasks.claims import Claim
 from tasks.database import Connection, fetch
 from tasks.exceptions import LostClaim
-from tasks.flush import Ending, Failure, Flush, flush, send
+from tasks.flush import Ending, Failure, Flush, flush
+from tasks.sending import send
 
 __all__ = [
     "Ending",

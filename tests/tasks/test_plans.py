@@ -185,6 +185,6 @@ def test_completions_of_a_short_queue_are_not_joined_to_each_of_its_rows(templat
         with psycopg.connect(database.url, autocommit=True, options=WORKER_SESSION) as conn:
             claimed = claims.claim(conn, Claimer("w1"), BATCH)
             endings = [flush.Ending(claim.id, claim.version, claim.attempt, 0.0, 0.0) for claim in claimed]
-            found = explain(conn, flush.COMPLETE, flush._completion_params("w1", endings), mode=None)
+            found = explain(conn, flush.COMPLETE, flush.completion_params("w1", endings), mode=None)
         assert found.rows_changed() == BATCH
         assert found.rows_met() <= 10 * BATCH
