@@ -114,7 +114,9 @@ MUTANTS = [
     without("release of a lock: fence", LOCK_SQL, "lock.fence = rowlock_lock_release.fence AND ", SQL_LOCKS),
     without("renewal of a lock: owner", LOCK_SQL, " AND lock.owner = rowlock_lock_renew.owner", SQL_LOCKS),
     without("renewal of a lock: fence", LOCK_SQL, "lock.fence = rowlock_lock_renew.fence AND ", SQL_LOCKS),
-    without("taking a lock: as it was seen", LOCK_SQL, " AND lock.fence = coalesce(seen.fence, 0)", SQL_LOCKS),
+    without("taking a lock: as it was seen", LOCK_SQL,
+            " AND lock.fence = coalesce(seen.fence, 0)\n          AND lock.owner IS NOT DISTINCT FROM seen.owner "
+            "AND lock.expires_at IS NOT DISTINCT FROM seen.expires_at", SQL_LOCKS),
     Mutant("compare-and-swap: version", "tasks/locking/optimistic.py", "(pk=instance.pk, version=seen)",
            "(pk=instance.pk)", ("tests/tasks/locking/test_optimistic.py",)),
     Mutant("double check: the second look asks again", DOUBLE_CHECKED, "self.queryset.order_by().filter(pk=key)",
