@@ -1,0 +1,52 @@
+"""What a browser is told with each answer: what it may load, keep, guess and tell others."""
+
+import pytest
+from django.test import Client
+
+from tests.people import client_of
+from tests.tasks import rows
+
+pytestmark = pytest.mark.django_db
+OPEN = ("/admin/login/", "/admin/nowhere/", "/metrics")
+PAGES = (
+    "/admin/",
+    "/admin/tasks/task/",
+    "/admin/tasks/task/4711/",
+    "/admin/ops/locks/",
+    "/admin/ops/audit/",
+    "/admin/nowhere/",
+)
+POLICY = {"default-src 'self'", "object-src 'none'", "base-uri 'none'", "frame-ancestors 'none'", "form-action 'self'"}
+
+
+@pytest.mark.parametrize("address", [*OPEN, *PAGES])
+def test_every_answer_says_what_a_browser_may_do_with_it(address):
+    rows.ready(id=4711)
+    client = Client() if address in OPEN else client_of("Viewers")
+    headers = client.get(address).headers
+    assert set(headers["Content-Security-Policy"].split("; ")) >= POLICY
+    assert "unsafe" not in headers["Content-Security-Policy"]
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["X-Frame-Options"] == "DENY"
+    assert headers["Referrer-Policy"] == headers["Cross-Origin-Opener-Policy"] == "same-origin"
+    assert "charset=utf-8" in headers["Content-Type"]
+    assert "no-store" in headers["Cache-Control"]
+    assert not [name for name in headers if name.startswith("Access-Control")]
+
+
+def test_parts_of_pages_are_not_kept_either():
+    answer = client_of("Viewers").get("/admin/ops/locks/", headers={"HX-Request": "true"})
+    assert "no-store" in answer.headers["Cache-Control"]
+
+
+def test_an_error_of_the_server_tells_nothing_of_its_inside(settings, monkeypatch):
+    settings.DEBUG = False
+    rows.ready(id=4711, args=["of the task"])
+    monkeypatch.setattr("dashboard.views.locks.render", None)
+    client = client_of("Lock administrators")
+    client.raise_request_exception = False
+    answer = client.get("/admin/ops/locks/")
+    assert answer.status_code == 500
+    assert "Traceback" not in answer.text
+    assert "locks" not in answer.text
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
