@@ -140,22 +140,30 @@ class Session:
             self.is_on_duty = False
 
     def wait(self, seconds: float, other: int) -> None:
-        """Wait for a notification, for the file descriptor `other`, or for `seconds`."""
+        """Wait for a notification, for the file descriptor `other`, or for `seconds`.
+
+        One that came together with the answer to a query was read with it: the socket is silent about it.
+        """
+        if self.drain():
+            return
         descriptors = [*self._descriptors(), other]
         if select.select(descriptors, [], [], max(0.0, seconds))[0]:
             self.drain()
 
-    def drain(self) -> None:
-        """Read what the server sent unasked, and so notice at once when it has closed the session."""
+    def drain(self) -> bool:
+        """Read what the server sent unasked, and so notice at once when it has closed the session.
+
+        Gives whether there was a notification.
+        """
         with self.lock:
             self.settle()
             if self.connection is None:
-                return
+                return False
             try:
-                for _ in self.connection.notifies(timeout=0):
-                    pass
+                return bool(list(self.connection.notifies(timeout=0)))
             except psycopg.Error as error:
                 self.note(error)
+                return False
 
     def has_news(self) -> bool:
         """Whether the server sent something unasked: a notification, or the end of the session."""

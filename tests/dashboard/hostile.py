@@ -43,6 +43,7 @@ DEMANDED: dict[str, dict[str, Any]] = {
     "dashboard.LabRun": {
         "plan": asdict(Plan("unsafe")),
         "statements": [[HOSTILE, 2]],
+        "waits": [[0, [None], HOSTILE, 0.0, 1.0]],
         "result": None,
         "spans": None,
     },

@@ -1,5 +1,10 @@
 """Answers get lost: a claim that committed unheard, a notification that never came."""
 
+import time
+
+import psycopg
+
+from tasks.worker.session import Session
 from tests.relay import relay
 from tests.tasks.worker_app import tasks as handlers
 from tests.waiting import wait_until
@@ -74,3 +79,18 @@ def test_f09_a_connection_that_is_half_open_is_found_out_and_made_anew(database,
             [task_id] = database.enqueue(handlers.work)
             database.wait_for(task_id, "COMPLETED")
         assert worker.stop() == 0
+
+
+def test_a_notification_that_came_with_an_answer_ends_the_wait(database):
+    """It was read with that answer, so the socket says nothing of it."""
+    session = Session("w1")
+    with psycopg.connect(database.url, autocommit=True) as session.connection:
+        session.is_settled = True
+        session.connection.execute("LISTEN rowlock_public")
+        database.rows("NOTIFY rowlock_public")
+        wait_until(session.has_news)
+        session.run(lambda connection: connection.execute("SELECT 1"))
+        assert not session.has_news()
+        began = time.monotonic()
+        session.wait(30, session.connection.fileno())
+        assert time.monotonic() - began < 15
