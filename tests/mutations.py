@@ -17,7 +17,7 @@ from tests.mutants import GUARDED_PAGES, MATRIX, MUTANTS, Mutant
 from tests.postgres import throw_away_server
 
 ROOT = Path(__file__).resolve().parent.parent
-REQUIRE = re.compile(r"^( +)(?:rights\.)?require\(request\.user, .+\)$", re.MULTILINE)
+REQUIRE = re.compile(r"^( +)(?:rights\.)?require\(request\.user, (.+)\)$", re.MULTILINE)
 FAILED = re.compile(r"^FAILED \S+?::(\S+)", re.MULTILINE)
 # Whoever changes the tables needs them made anew, and so does who comes after.
 OF_THE_DATABASE = ("/migrations/", "version_trigger")
@@ -46,14 +46,19 @@ def check_out(folder: Path) -> None:
 
 
 def chosen(words: list[str], copy: Path) -> list[Mutant]:
-    every = [*MUTANTS, *(rights(path, copy) for path in GUARDED_PAGES)]
+    every = [*MUTANTS, *(mutant for path in GUARDED_PAGES for mutant in rights(path, copy))]
     return [mutant for mutant in every if not words or any(word in mutant.guard for word in words)]
 
 
-def rights(path: str, copy: Path) -> Mutant:
-    """Nobody is asked for a right in this module of pages any more."""
+def rights(path: str, copy: Path) -> list[Mutant]:
+    """One for each right that this module of pages asks for: nobody is asked for it there any more."""
     text = (copy / path).read_text()
-    return Mutant(f"rights of {Path(path).stem}", path, text, REQUIRE.sub(r"\1pass", text), (MATRIX,))
+
+    def without(right: str) -> str:
+        return REQUIRE.sub(lambda line: f"{line[1]}pass" if line[2] == right else line[0], text)
+
+    asked = dict.fromkeys(right for _, right in REQUIRE.findall(text))
+    return [Mutant(f"right {right} of {Path(path).stem}", path, text, without(right), (MATRIX,)) for right in asked]
 
 
 def by_whom(mutant: Mutant, copy: Path) -> str:
