@@ -25,7 +25,7 @@ LOCK_COSTS = 0.3  # of the workers' time behind locks that are held during the w
 CLAIMS = ("skip_locked_claim", "optimistic_claim")
 LOCK_PER_ITEM = ("double_checked", "double_checked_nowait", "cache_lock", "advisory_lock", "skip_locked_held")
 # What differs between two runs of the same load.
-OF_NO_LOAD = ("pattern", "seed", "seconds")
+OF_NO_LOAD = ("pattern", "seed", "seconds", "alongside")
 
 
 @dataclass(frozen=True)

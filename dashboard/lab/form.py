@@ -48,6 +48,12 @@ class LabForm(forms.Form):
         help_text=gettext_lazy("Such as 1, 2, 4, 8."),
     )
 
+    alongside = forms.BooleanField(
+        label=gettext_lazy("Even while another run is at work"),
+        required=False,
+        help_text=gettext_lazy("The numbers of both suffer."),
+    )
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         for name, label in LABELS.items():
@@ -86,7 +92,7 @@ class LabForm(forms.Form):
         """The runs that were asked for, in order."""
         asked = self.cleaned_data
         numbers = {name: asked[name] for name in LABELS}
-        plans = [Plan(name, **numbers) for name in asked["patterns"] or PATTERNS]
+        plans = [Plan(name, **numbers, alongside=asked["alongside"]) for name in asked["patterns"] or PATTERNS]
         if not asked["vary"]:
             return plans
         return [replace(plan, **{asked["vary"]: value}) for plan in plans for value in asked["values"]]

@@ -32,6 +32,7 @@ class Plan:
         outside_lockers: processes of another kind that lock and change the same rows.
         remote_ms: a slow call to another service, whose effect cannot be rolled back.
         seconds: after which the run is ended, whatever it has done.
+        alongside: begin although another run is at work on this database; the numbers of both suffer.
     """
 
     pattern: str
@@ -43,6 +44,7 @@ class Plan:
     remote_ms: int = 0
     seed: int = 1
     seconds: int = 60
+    alongside: bool = False
 
     def __post_init__(self) -> None:
         for name, (least, most) in LIMITS.items():

@@ -15,7 +15,7 @@ class Preset:
     label: Promise
     text: Promise
     patterns: tuple[str, ...]
-    numbers: dict[str, int]
+    numbers: dict[str, Any]
     vary: str = ""
     values: str = ""
 

@@ -90,15 +90,19 @@ def run_whole(
     with connect_directly("rowlock:lab:runner") as control:
         control.execute("SET statement_timeout = '60s'")
         [(is_only,)] = control.execute(ONLY_RUN).fetchall()
-        if not is_only:
-            raise LabRefused("Another run of the lab is at work on this database: wait until it has ended.")
+        if not is_only and not plan.alongside:
+            raise LabRefused(
+                "Another run of the lab is at work on this database: wait until it has ended, or ask for this one "
+                "alongside it; the numbers of both suffer then."
+            )
         try:
             schema.sweep(control)
             limits.refuse_when_crowded(control, plan)
             with nullcontext(crew) if crew else nursery.opened() as opened:
                 return _both_parts(plan, pattern, Place(control, opened, begun), progress)
         finally:
-            control.execute(LET_NEXT)  # the server may notice the end of a session a moment later than the next run
+            if is_only:  # the server may notice the end of a session a moment later than the next run
+                control.execute(LET_NEXT)
 
 
 @dataclass(frozen=True)

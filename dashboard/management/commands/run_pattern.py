@@ -56,6 +56,9 @@ class Command(OperatorCommand):
         parser.add_argument(
             "--sweep", type=variation, metavar="NAME=N,N…", help="Vary one number, such as workers=1,2,4,8."
         )
+        parser.add_argument(
+            "--alongside", action="store_true", help="Even while another run is at work: the numbers of both suffer."
+        )
         for name, text in NUMBERS.items():
             least, most = LIMITS[name]
             parser.add_argument(
@@ -69,7 +72,8 @@ class Command(OperatorCommand):
     def run(self, options: Options) -> Report:
         names = self._names(options)
         refuse_unless_allowed()
-        plans = [Plan(name, **{number: options[number] for number in NUMBERS}) for name in names]
+        numbers = {number: options[number] for number in NUMBERS}
+        plans = [Plan(name, **numbers, alongside=options["alongside"]) for name in names]
         if options["sweep"]:
             name, values = options["sweep"]
             plans = [replace(plan, **{name: value}) for plan in plans for value in values]

@@ -120,6 +120,8 @@ def test_one_run_at_a_time():
         other.execute(runner.ONLY_RUN)
         with pytest.raises(LabRefused, match="Another run"):
             run("unsafe")
+        assert run("double_checked", items=6, alongside=True).is_clean
+        assert other.execute(runner.LET_NEXT).fetchone() == (True,), "the run alongside has let go of what was not its"
 
 
 def test_a_run_that_would_take_the_last_connections_is_refused(monkeypatch):
