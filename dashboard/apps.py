@@ -1,7 +1,9 @@
 """The dashboard's app, and the admin with our own site in place of the stock one."""
 
-from django.apps import AppConfig
+from django.apps import AppConfig, apps
 from django.contrib.admin.apps import AdminConfig
+from django.contrib.postgres.apps import PostgresConfig
+from django.db.backends.signals import connection_created
 from django.db.models.signals import post_migrate
 
 
@@ -19,6 +21,22 @@ class DashboardConfig(AppConfig):
         names.name_tables()
         login.log_logins()
         post_migrate.connect(create_groups, dispatch_uid="dashboard.permissions")
+
+
+class QuietPostgresConfig(PostgresConfig):
+    """Without the look for the types hstore and citext, two queries of each new process, where no model has an hstore.
+
+    Commands that cron runs every minute are new processes.
+    """
+
+    def ready(self) -> None:
+        from django.contrib.postgres.fields import HStoreField
+        from django.contrib.postgres.signals import register_type_handlers
+
+        super().ready()
+        fields = (field for model in apps.get_models() for field in model._meta.local_fields)
+        if not any(isinstance(field, HStoreField) for field in fields):
+            connection_created.disconnect(register_type_handlers)
 
 
 class RowlockAdminConfig(AdminConfig):

@@ -26,7 +26,7 @@ INSTALLED_APPS = [
     "django.contrib.contenttypes",
     "django.contrib.sessions",
     "django.contrib.messages",
-    "django.contrib.postgres",
+    "dashboard.apps.QuietPostgresConfig",
     "django.contrib.staticfiles",
     *([] if TASKS_IN_DJANGO else ["django_tasks"]),
     *([] if CSP_IN_DJANGO else ["csp"]),

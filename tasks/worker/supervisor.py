@@ -21,7 +21,7 @@ from tasks.database import name_sessions_of_handlers
 from tasks.worker.child import DONE, ID_TAKEN, RETIRED, Child
 from tasks.worker.keeper import Keeper
 from tasks.worker.options import Allowance, Options
-from tasks.worker.page import BUSY, CLAIMED, COMPLETED, FAILED, REFUSED, UNWRITTEN, Page
+from tasks.worker.page import BUSY, CLAIMED, COMPLETED, CONVICTED, FAILED, REFUSED, UNWRITTEN, Page
 
 logger = logging.getLogger(__name__)
 TICK_SECONDS = 0.1
@@ -45,6 +45,7 @@ class Process:
     started: float
     killed_for: str = ""
     doomed: tuple[int, int] | None = None
+    convicted_at: float | None = None
     is_frozen: bool = False
     is_leaving: bool = False
 
@@ -81,6 +82,7 @@ class Supervisor:
     def __post_init__(self) -> None:
         self.keeper = Keeper()
         self.allowance = Allowance(self.options.max_tasks)
+        self.lease_seconds: float = conf.get("LEASE_SECONDS")
         self.lifeline_read, self.lifeline_write = os.pipe2(os.O_CLOEXEC)
         self.busy_read, self.busy_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.wake_read, self.wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -197,9 +199,17 @@ class Supervisor:
             self._end(child, "cancel", running[:2])
         if running and page.is_overdue():
             self._end(child, "timeout", running[:2])
+        if page.words[CONVICTED] and not child.is_frozen:
+            self._outlast(child)
         if self.keeper.is_stop_requested(child.id) and not child.is_leaving:
             child.is_leaving = True
             self._send(child, signal.SIGTERM)
+
+    def _outlast(self, child: Process) -> None:
+        """A convicted child ends by itself, unless it hangs in its task or on a way that takes bytes and is silent."""
+        child.convicted_at = child.convicted_at or time.monotonic()
+        if time.monotonic() - child.convicted_at > self.lease_seconds:
+            self.kill(child, "convicted")
 
     def _end(self, child: Process, reason: str, task: tuple[int, int]) -> None:
         """Kill the child if it still runs `task`, as (id, attempt).

@@ -53,11 +53,9 @@ def test_actions_probes_and_scrapes_need_no_seat() -> None:
 
 
 def test_a_seat_is_free_again_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seats, "_seats", None)  # as it is again afterwards
     seats.limit(seats.FREE_FOR_ACTIONS + 1)
-    try:
-        assert [Client().get(f"{LIST}999/").status_code for _ in range(3)] == [302, 302, 302]
-    finally:
-        monkeypatch.setattr(seats, "_seats", None)
+    assert [Client().get(f"{LIST}999/").status_code for _ in range(3)] == [302, 302, 302]
 
 
 def test_f21_looks_that_hang_do_not_keep_an_action_from_being_done() -> None:

@@ -95,3 +95,14 @@ def test_what_a_frozen_child_has_not_begun_runs_elsewhere_before_its_lease_ends(
     assert frozen.ended is None
     assert {database.task(task_id).attempt for task_id in behind} == {1}
     assert CLAIMED_TWICE in {database.task(task_id).version for task_id in behind}, "nothing was claimed behind it"
+
+
+def test_f02_a_convicted_child_that_does_not_end_is_ended_and_replaced(database, ledger, start_worker):
+    """It hangs where it cannot notice; its task is another's by then, and its place must not stay empty."""
+    [task_id] = database.enqueue(handlers.work, 600.0, 0.0)
+    worker = start_worker(**SHORT_LEASE)
+    [first] = wait_until(lambda: ledger.effects(task_id))
+    database.rows("UPDATE tasks_worker SET stopped_at = clock_timestamp(), stop_reason = 'convicted'")
+    assert database.wait_for(task_id, "COMPLETED").attempt == 2
+    assert worker.children() == [ledger.effects(task_id)[1].pid] != [first.pid]
+    assert ledger.effects(task_id)[0].ended is None

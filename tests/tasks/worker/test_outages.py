@@ -17,6 +17,10 @@ OUTAGES = {
     "terminated backends": outages.terminate_every_backend,
     "read-only": functools.partial(outages.read_only, seconds=1.5),
 }
+# A handler that writes is in the middle of it.
+IN_A_TRANSACTION = """
+SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction'
+"""
 
 
 @pytest.fixture
@@ -85,11 +89,11 @@ def test_f17_a_server_that_takes_no_writes_costs_nobody_its_presence(breakable_s
 def test_a_handler_that_lost_its_own_connection_costs_an_attempt_and_no_process(
     breakable_server, database, ledger, start_worker, outage
 ):
-    database.enqueue(handlers.write_in_transaction, 0.05, count=60)
+    database.enqueue(handlers.write_in_transaction, 0.3, count=20)
     worker = start_worker("--concurrency", 2)
-    wait_until(lambda: ledger.count() > 12)
+    wait_until(lambda: ledger.count() > 4 and database.value(IN_A_TRANSACTION))
     OUTAGES[outage](breakable_server, database)
-    assert database.wait_until_finished() == {"COMPLETED": 60}
+    assert database.wait_until_finished() == {"COMPLETED": 20}
     failed = database.rows("SELECT outcome, exception_class FROM tasks_attempt")
     assert set(failed) == {("failed", "django.db.utils.OperationalError")}
     assert len(failed) <= 4, "more tasks failed than were running, and one more each on a connection that was gone"
