@@ -1,4 +1,4 @@
-"""Moves money to and fro: `python -m tests.orders.shuffle_money SEED TRANSFERS ID…` prints how many were refused."""
+"""Moves money to and fro: `python -m tests.orders.shuffle_money SEED TRANSFERS ID…` prints how many moved nothing."""
 
 import random
 import sys
@@ -8,9 +8,9 @@ import django
 
 
 def main(seed: int, transfers: int, ids: list[int]) -> int:
-    """Random transfers among `ids` by both strategies; how many the balance did not cover."""
+    """Random transfers among `ids` by both strategies; how many the balance did not cover, or lost all their tries."""
     from orders import accounts
-    from orders.exceptions import InsufficientFunds
+    from orders.exceptions import Contended, InsufficientFunds
 
     chance = random.Random(seed)
     refused = 0
@@ -19,7 +19,7 @@ def main(seed: int, transfers: int, ids: list[int]) -> int:
         amount = Decimal(chance.randrange(1, 5000)) / 100
         try:
             accounts.transfer(source, target, amount, strategy=chance.choice(("pessimistic", "optimistic")))
-        except InsufficientFunds:
+        except (InsufficientFunds, Contended):
             refused += 1
     return refused
 
