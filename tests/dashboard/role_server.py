@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psycopg
 from django.contrib.auth.models import User
+from django.contrib.contenttypes.models import ContentType
 from django.db import connection
 from django.utils import timezone
 
@@ -67,6 +68,7 @@ class RoleServer:
         before = dict(known)
         info = psycopg.conninfo.conninfo_to_dict(self.owner.url)
         connection.close()
+        ContentType.objects.clear_cache()  # each database counts them for itself
         known.update(NAME=info["dbname"], USER=role, HOST=info["host"], PASSWORD="")
         try:
             yield
@@ -74,6 +76,7 @@ class RoleServer:
             connection.close()
             known.clear()
             known.update(before)
+            ContentType.objects.clear_cache()
 
 
 def is_refused(session: psycopg.Connection, statement: str) -> bool:
