@@ -16,9 +16,10 @@ def send(
 ) -> Callable[[], Flush]:
     """Send completions in a transaction of their own and go on; call what it gives back to read the answer.
 
-    Until the answer is read the connection takes nothing else.
-    What did not match its row is `locked` in the answer, for a flush that waits to look at; the sums are left to be
-    carried to the next one. An error, psycopg.Error, is raised by the reading alone, and then nothing was written.
+    Until the answer is read the connection takes nothing else. What did not match its row is `locked` in the answer,
+    for a flush that waits to look at; the sums are left to be carried to the next one. An error, psycopg.Error, is
+    raised by the reading alone. Then nothing was written, unless the session was lost after the commit: a flush of the
+    same endings finds that out.
     """
     pipeline = connection.pipeline()
     failure: psycopg.Error | None = None

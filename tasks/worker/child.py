@@ -20,6 +20,7 @@ from tasks import claims, conf, presence, registry, signals, transitions
 from tasks.claims import STRATEGIES, Claim, Claimer
 from tasks.declaration import PostgresTask
 from tasks.exceptions import Convicted
+from tasks.transitions import Flush
 from tasks.worker import holding, registration, runner
 from tasks.worker.batch import BatchSize
 from tasks.worker.options import Allowance, Options
@@ -125,9 +126,12 @@ class Child:
         with connection.transaction() if self.strategy.joins_flush else contextlib.nullcontext():
             forget = self.outbox.flush(connection)
             batch = claims.claim(connection, self.claimer, limit, self.options.strategy)
-        if forget().refused:
-            self.page.words[BEAT_NS] = 0  # somebody took our work: ask whether we were declared dead
+        self._heed(forget())
         return batch
+
+    def _heed(self, flushed: Flush) -> None:
+        if flushed.refused:
+            self.page.words[BEAT_NS] = 0  # somebody took our work: ask whether we were declared dead
 
     def _claim_and_send(self, connection: psycopg.Connection, limit: int) -> list[Claim]:
         """Claim first, and let the server write what has ended while the claimed tasks run."""
@@ -135,7 +139,7 @@ class Child:
         if batch:
             self.session.leave_under_way(self.outbox.send(connection))
         else:
-            self.outbox.flush(connection)()
+            self._heed(self.outbox.flush(connection)())
         return batch
 
     def _keep_lease(self, connection: psycopg.Connection) -> None:
