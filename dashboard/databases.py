@@ -34,8 +34,10 @@ def from_environment(env: environ.Env, var_dir: Path, argv: list[str]) -> dict[s
     database = parsed(env, url)
     # django-environ leaves a socket's folder among the options, where `dbshell` does not look.
     database["HOST"] = database.setdefault("OPTIONS", {}).pop("host", database["HOST"])
+    # Of an option that is given twice PostgreSQL takes the last: the address may add to the limits, or change them.
+    options = " ".join(filter(None, (session_limits(env, argv), database["OPTIONS"].pop("options", ""))))
     database["OPTIONS"] = {
-        **session_limits(env, argv),
+        **({"options": options} if options else {}),
         "connect_timeout": 10,
         "application_name": application_name(argv),
         "server_side_binding": True,
@@ -84,12 +86,12 @@ def application_name(argv: list[str]) -> str:
     return "rowlock:web"
 
 
-def session_limits(env: environ.Env, argv: list[str]) -> dict[str, str]:
+def session_limits(env: environ.Env, argv: list[str]) -> str:
     """The limits of a session that serves pages; a transaction-pooling proxy refuses such options.
 
     DIRECT_DATABASE_URL tells that there is one: then the limits are set on the role, with ALTER ROLE … SET.
     """
-    return {"options": PAGE_SESSION} if application_name(argv) == "rowlock:web" and not is_pooled(env) else {}
+    return PAGE_SESSION if application_name(argv) == "rowlock:web" and not is_pooled(env) else ""
 
 
 def is_pooled(env: environ.Env) -> bool:

