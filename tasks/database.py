@@ -29,10 +29,34 @@ WORKER_SESSION = f"{NOTICE_DEATH} {PATIENCE} {PLANS}"
 NETWORK = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3, "tcp_user_timeout": 10_000}
 
 
+# The server itself ends a statement of a worker's session after 30 s; one that still is silent then will not answer.
+ANSWER_SECONDS = 40.0
+
+
 class Connection(Protocol):
     """Django's connection wrapper or psycopg's own connection: what the SQL of this app needs of either."""
 
     def cursor(self) -> Any: ...
+
+
+class PromptConnection(psycopg.Connection):
+    """A connection that is given up when the server leaves a question unanswered for `answer_seconds`.
+
+    Neither keepalives nor tcp_user_timeout can see a proxy that takes every byte and passes none on.
+    """
+
+    answer_seconds = ANSWER_SECONDS
+
+    def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
+        """As psycopg's own, which waits for ever. Raises psycopg.OperationalError, and the connection is closed."""
+        if timeout is not None:
+            return super().wait(gen, interval, timeout)
+        try:
+            return super().wait(gen, interval, self.answer_seconds)
+        except psycopg.errors._WaitTimeout as error:
+            # Left open it would wait as long again for the end of the transaction.
+            self.pgconn.finish()
+            raise psycopg.OperationalError(f"the server was silent for {self.answer_seconds:g} s") from error
 
 
 def fetch(connection: Connection, sql: str, params: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
@@ -62,16 +86,19 @@ def transaction(connection: Connection, *, rollback: bool = False) -> Iterator[N
             set_rollback(True, using=alias)
 
 
-def connect_directly(application_name: str, *, connect_timeout: int = 10) -> psycopg.Connection:
+def connect_directly(
+    application_name: str, *, connect_timeout: int = 10, answer_seconds: float = ANSWER_SECONDS
+) -> psycopg.Connection:
     """A connection of the worker's own, in autocommit, past a pooling proxy when DIRECT_DATABASE_URL says how.
 
     It is apart from Django's connection, so that nothing a handler does to its session (a failed transaction, SET,
-    LISTEN) can reach the claim, the flush or the worker's presence. Raises psycopg.OperationalError.
+    LISTEN) can reach the claim, the flush or the worker's presence. A server that leaves a question unanswered for
+    `answer_seconds` is given up. Raises psycopg.OperationalError.
     """
     url = conf.get("DIRECT_DATABASE_URL")
     params = {} if url else _params_of_default_database()
     options = " ".join(filter(None, (params.pop("options", ""), WORKER_SESSION)))
-    return psycopg.connect(
+    connection = PromptConnection.connect(
         url,
         autocommit=True,
         **{
@@ -82,6 +109,8 @@ def connect_directly(application_name: str, *, connect_timeout: int = 10) -> psy
             "application_name": application_name,
         },
     )
+    connection.answer_seconds = answer_seconds
+    return connection
 
 
 def name_sessions_of_handlers(application_name: str) -> None:

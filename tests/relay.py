@@ -22,12 +22,20 @@ class Pair:
     client: socket.socket
     server: socket.socket
     is_half_open: bool = False
+    is_silent: bool = False
 
     def serve(self) -> None:
-        """Pass bytes on until either side ends. Half open, nothing is; whoever speaks then is told by a reset."""
+        """Pass bytes on until either side ends. Half open, nothing is; whoever speaks then is told by a reset.
+
+        Silent, everything is taken and nothing told, not even to the server that its client has gone.
+        """
         with self.client, contextlib.suppress(OSError):
             while True:
                 for source in select.select([self.client, self.server], [], [], 0.05)[0]:
+                    if self.is_silent:
+                        if not source.recv(65_536):
+                            return
+                        continue
                     if self.is_half_open:
                         if source is self.client:
                             self.client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_AT_CLOSE)
@@ -49,12 +57,13 @@ class Relay:
     host: str
     port: int
     pairs: list[Pair] = field(default_factory=list)
+    is_silent: bool = False
 
     def serve(self) -> None:
         with contextlib.suppress(OSError):
             while True:
                 client, _ = self.listener.accept()
-                self.pairs.append(Pair(client, connected(self.host, self.port)))
+                self.pairs.append(Pair(client, connected(self.host, self.port), is_silent=self.is_silent))
                 threading.Thread(target=self.pairs[-1].serve, daemon=True).start()
 
     def half_open(self) -> list[Pair]:
@@ -63,6 +72,16 @@ class Relay:
         for pair in hit:
             pair.is_half_open = True
         return hit
+
+    def silence(self) -> None:
+        """From now on every byte is taken and none passed on, of the sessions there are and of new ones."""
+        self.is_silent = True
+        for pair in self.pairs:
+            pair.is_silent = True
+
+    def speak(self) -> None:
+        """New sessions are well again; those that fell silent stay so for ever."""
+        self.is_silent = False
 
 
 def connected(host: str, port: int) -> socket.socket:

@@ -21,6 +21,7 @@ ORDER BY shipped_email_sent, id LIMIT %(number)s::int
 HOLD = "SELECT * FROM orders_order WHERE id = %(id)s FOR UPDATE NOWAIT"
 WAIT = "SELECT * FROM orders_order WHERE id = %(id)s FOR UPDATE"
 END_SECONDS = 1.0
+PATIENT_SECONDS = 24 * 3600.0
 # Somebody is to find them, so they wait longer than our other sessions would. The log of the server need not tell of
 # them, as far as this role may say so; each check of the connection would have the wait logged again.
 PATIENCE = """
@@ -92,7 +93,7 @@ def end(thread: threading.Thread, session: psycopg.Connection) -> None:
 
 def open_session(name: str) -> psycopg.Connection:
     """A session with a transaction from its next statement on. Raises psycopg.OperationalError."""
-    session = connect_directly(f"rowlock:demo:{name}")
+    session = connect_directly(f"rowlock:demo:{name}", answer_seconds=PATIENT_SECONDS)
     session.execute(PATIENCE)
     session.autocommit = False
     return session

@@ -87,7 +87,7 @@ def run_whole(
     pattern = PATTERNS.get(plan.pattern)
     if pattern is None:
         raise LabRefused(f"There is no pattern {plan.pattern!r}: choose one of {', '.join(PATTERNS)}.")
-    with connect_directly("rowlock:lab:runner") as control:
+    with connect_directly("rowlock:lab:runner", answer_seconds=70) as control:
         control.execute("SET statement_timeout = '60s'")
         [(is_only,)] = control.execute(ONLY_RUN).fetchall()
         if not is_only and not plan.alongside:

@@ -30,6 +30,7 @@ RETRY_SECONDS = 0.5
 AFTER_AN_OUTAGE_SECONDS = 2.0
 PUBLISH_AFTER_SECONDS = 0.25
 FOLD_SECONDS = 60.0
+LONGEST_STATEMENT_SECONDS = 5.0
 
 REQUESTS = """
 SELECT task.claimed_by AS worker_id, task.id, task.attempt FROM tasks_task AS task
@@ -59,6 +60,8 @@ class Keeper:
         self.published: dict[str, int | None] = {}
         self.beat_at = self.sweep_at = self.ask_at = self.fold_at = self.retry_at = 0.0
         self.beat_seconds: float = min(conf.get("LEASE_SECONDS") / 3, 10.0)
+        # A way that takes bytes and is silent: it is given up while the lease still has time for another one.
+        self.answer_seconds = min(max(self.beat_seconds, 1.0), LONGEST_STATEMENT_SECONDS + 1.0)
         self.sweep_seconds: float = conf.get("SWEEP_SECONDS")
 
     # What the supervisor asks for.
@@ -145,8 +148,9 @@ class Keeper:
 
     def _connect(self) -> psycopg.Connection:
         if self.connection is None or self.connection.closed:
-            self.connection = connect_directly(f"rowlock:supervisor:{os.getpid()}", connect_timeout=2)
-            self.connection.execute("SET statement_timeout = '5s'")
+            name = f"rowlock:supervisor:{os.getpid()}"
+            self.connection = connect_directly(name, connect_timeout=2, answer_seconds=self.answer_seconds)
+            self.connection.execute(f"SET statement_timeout = '{LONGEST_STATEMENT_SECONDS:g}s'")
             self.connection.execute("SET lock_timeout = '250ms'")
             schema = fetch(self.connection, "SELECT current_schema() AS name")[0]["name"]
             self.connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(f"rowlock_control_{schema}")))
