@@ -75,14 +75,14 @@ def behind(
     rows = rows_by_pid(seen, held)
     found = {}
     for session in seen.sessions:
-        kind, name = session.identity.kind, session.identity.name
+        who = session.identity.party or session.identity
         of_session = rows.get(session.pid, [])
         shown = tuple(of_session[:ROWS_SHOWN])
         work = Behind(
-            task=tasks.get(name) if kind == "worker" else None,
+            task=tasks.get(who.name) if who.kind == "worker" else None,
             rows=shown,
             more=len(of_session) - len(shown),
-            lab_run=lab_runs.get(name) if kind == "lab" else None,
+            lab_run=lab_runs.get(who.name) if who.kind == "lab" else None,
         )
         if work != Behind():
             found[session.pid] = work

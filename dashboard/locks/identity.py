@@ -10,11 +10,18 @@ KINDS = {"worker", "supervisor", "web", "cmd", "lab", "demo", "up", "lock"}
 class Identity:
     """`kind` is one of KINDS, or `other`; `name` is a worker's id, a command's name, or the application name itself.
 
-    Any client may call itself anything: this is a label for people, never a proof.
+    `party` is whose named lock it is: the worker, the command, the lab's run or the web server. Any client may call
+    itself anything: this is a label for people, never a proof.
     """
 
     kind: str
     name: str
+    party: "Identity | None" = None
+
+    @property
+    def kinds(self) -> set[str]:
+        """Its own kind, and that of its party."""
+        return {self.kind, *(self.party.kinds if self.party else ())}
 
     def __str__(self) -> str:
         return {
@@ -24,7 +31,7 @@ class Identity:
             "cmd": f"command {self.name}",
             "lab": f"lab run {self.name}",
             "demo": f"demo {self.name}",
-            "lock": f"named lock {self.name}",
+            "lock": f"named lock {self.name}" + (f" of {self.party}" if self.party else ""),
         }.get(self.kind, self.name or self.kind)
 
 
@@ -33,10 +40,21 @@ def identify(application_name: str) -> Identity:
     >>> str(identify("rowlock:worker:7f3a"))
     'worker 7f3a'
     >>> identify("psql")
-    Identity(kind='other', name='psql')
+    Identity(kind='other', name='psql', party=None)
+    >>> str(identify("rowlock:lock:nightly@cmd:run_locked"))
+    'named lock nightly of command run_locked'
     """
     prefix, _, rest = application_name.partition(":")
     kind, _, name = rest.partition(":")
-    if prefix == PREFIX and kind in KINDS:
-        return Identity(kind, name)
-    return Identity("other", application_name)
+    if prefix != PREFIX or kind not in KINDS:
+        return Identity("other", application_name)
+    if kind == "lock":
+        return _named_lock(name)
+    return Identity(kind, name)
+
+
+def _named_lock(name: str) -> Identity:
+    """The lock and, behind its last @, whose it is; a name may hold one of its own."""
+    lock, _, process = name.rpartition("@")
+    party = identify(f"{PREFIX}:{process}")
+    return Identity("lock", lock, party) if lock and party.kind != "other" else Identity("lock", name)

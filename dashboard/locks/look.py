@@ -65,7 +65,7 @@ class LockLook:
 def of(shared: Look) -> LockLook:
     """What that look knows of the locks; asks what nobody has asked it yet."""
     seen, held = shared.once(activity.look), shared.once(held_rows.look)
-    is_lab_at_work = any(session.identity.kind == "lab" for session in seen.sessions)
+    is_lab_at_work = any("lab" in session.identity.kinds for session in seen.sessions)
     lab_runs = shared.once(running_lab_runs) if is_lab_at_work else {}
     return LockLook(seen, tuple(held), behind(seen, held, shared.once(running_tasks), lab_runs), shared.once(grants))
 

@@ -14,6 +14,7 @@ from tasks.verdicts.words import command
 register = template.Library()
 register.filter("told_wait", lock_words.told_wait)
 register.filter("identity", identify)
+register.filter("page_of_identity", page_of)
 
 
 @register.filter(name="page_of")

@@ -1,23 +1,28 @@
 """Named locks in the tree of who waits for whom: a lease stands in no pg_locks, and no circle through it breaks."""
 
+import doctest
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from urllib.parse import quote
 
 import pytest
 from django.db import connection
 
-from dashboard.locks import activity
+from dashboard.locks import activity, identity
 from dashboard.locks.activity import Activity
 from dashboard.locks.sampler import Sampler
 from dashboard.locks.tree import lines
-from dashboard.models import LockWait
+from dashboard.models import LabRun, LockWait
 from orders.models import Order
+from tasks.locking.leases import session as lock_sessions
 from tasks.models import LockWaiter, Worker
 from tests.commands import database_url, run
 from tests.dashboard.scenes import LOCK_ORDER, Scene
 from tests.lockers import Locker, locker
 from tests.people import client_of
+from tests.sessions import session
+from tests.tasks import rows
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -25,19 +30,25 @@ LOCKS = "/admin/ops/locks/"
 ACQUIRE = "SELECT rowlock_lock_acquire('nightly', 'a shell script', interval '1 minute', hostname => 'db9', pid => 77)"
 
 
+def called(process: str) -> str:
+    """The address of the database, for a process whose own sessions have this name."""
+    url = database_url()
+    return f"{url}{'&' if '?' in url else '?'}application_name={quote(process)}"
+
+
 @contextmanager
-def holder(name: str) -> Iterator[Locker]:
-    """A process that holds the named lock."""
-    with locker(database_url(), name, ttl=30) as process:
+def holder(name: str, process: str = "report.py") -> Iterator[Locker]:
+    """A process of this name that holds the named lock."""
+    with locker(called(process), name, ttl=30) as process:
         assert process.hear()["event"] == "held"
         yield process
 
 
 @contextmanager
-def waiter(name: str) -> Iterator[Locker]:
-    """A process that waits for the named lock."""
+def waiter(name: str, process: str = "report.py") -> Iterator[Locker]:
+    """A process of this name that waits for the named lock."""
     before = LockWaiter.objects.count()
-    with locker(database_url(), name, ttl=30, wait=60) as process:
+    with locker(called(process), name, ttl=30, wait=60) as process:
         wait_until(lambda: LockWaiter.objects.count() > before)
         yield process
 
@@ -58,6 +69,42 @@ def test_a_waiter_stands_under_the_session_of_the_holder() -> None:
         assert (waits.mode, waits.wait_seconds is not None) == ("lease", True)
         html = client_of("Viewers").get(LOCKS).content.decode()
     assert "for the named lock nightly (lease)" in html
+
+
+def test_who_stands_behind_the_session_of_a_named_lock_is_named_and_linked() -> None:
+    """A command, a worker with its task, and a run of the lab; that of a stranger has the lock's name alone."""
+    LabRun.objects.create(id=4711, pattern="unsafe", plan={}, schema="lab_4711")
+    task = rows.processing("w7f")
+    with (
+        rows.living_worker("w7f", current_task_id=task.pk),
+        holder("nightly", "rowlock:cmd:send_shipped_emails"),
+        waiter("nightly", "rowlock:worker:w7f"),
+        waiter("nightly", "rowlock:lab:lab_4711"),
+    ):
+        told = [who for _level, who, _target in chain(activity.look())]
+        html = client_of("Viewers").get(LOCKS).content.decode()
+        text = run("show_locks", "--tree").stdout
+    parties = ["command send_shipped_emails", "worker w7f", "lab run lab_4711"]
+    names = [f"named lock nightly of {party}" for party in parties]
+    assert (told[0], sorted(told)) == (names[0], sorted(names))
+    assert [name for name in names if name not in text] == []
+    tree = html[html.index('id="lock-tree"') :]
+    links = ["/admin/ops/schedule/", "/admin/ops/workers/#worker-w7f", "/admin/ops/lab/4711/"]
+    assert [link for link in [*links, f"/admin/tasks/task/{task.pk}/"] if f'href="{link}"' not in tree] == []
+
+
+@pytest.mark.parametrize("module", [identity, lock_sessions])
+def test_the_examples_of_names(module) -> None:
+    results = doctest.testmod(module)
+    assert (results.failed, results.attempted > 0) == (0, True)
+
+
+@pytest.mark.parametrize("name", ["n" * 80, "ночной отчёт", "a@b", "a@cmd:b"])
+def test_a_long_or_strange_name_of_a_lock_hides_nobody(name) -> None:
+    with session(lock_sessions.session_name(name, "rowlock:cmd:send_shipped_emails")) as other:
+        other.execute("SELECT")
+        one = activity.look().by_pid[other.info.backend_pid]
+    assert (one.identity.kind, str(one.identity.party)) == ("lock", "command send_shipped_emails")
 
 
 def test_a_holder_without_a_session_is_a_node_of_its_own() -> None:
@@ -116,10 +163,10 @@ def test_a_circle_through_a_row_and_a_named_lock_is_said() -> None:
 
 
 def test_waits_for_named_locks_are_kept_in_the_history() -> None:
-    with holder("nightly"), waiter("nightly"):
+    with holder("nightly", "rowlock:cmd:report"), waiter("nightly"):
         assert Sampler(connection).sample() == Sampler(connection).sample() == 1
     row = LockWait.objects.get()
-    assert (row.locktype, row.target, row.blocker_who) == ("named lock", "nightly", "rowlock:lock:nightly")
+    assert (row.locktype, row.target, row.blocker_who) == ("named lock", "nightly", "rowlock:lock:nightly@cmd:report")
 
 
 def test_nobody_waiting_for_a_named_lock_costs_one_more_statement(django_assert_num_queries) -> None:

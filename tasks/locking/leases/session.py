@@ -4,9 +4,13 @@ import select
 from typing import Any
 
 import psycopg
+from django.db import connections
 from psycopg import sql
 
 from tasks.database import connect_directly, fetch
+
+LONGEST_NAME = 63  # bytes of an application_name
+OURS = "rowlock:"
 
 # A proxy answers for a session that is not this client's own: the process id that it announced is another one.
 OPEN = "SELECT rowlock_lock_class() AS class, rowlock_lock_channel() AS channel, pg_backend_pid() AS pid"
@@ -19,6 +23,28 @@ DROP_LOCKS = "SELECT pg_advisory_unlock_all()"
 LIMIT_WAIT = "SELECT set_config('lock_timeout', %(wait_ms)s::text, true)"
 WATCH_PRESENCE = "SELECT pg_advisory_xact_lock_shared(%(class)s::int, hashtext(%(owner)s::text))"
 WATCH_KEY = "SELECT pg_advisory_xact_lock_shared(rowlock_lock_key(%(name)s::text))"
+
+
+def session_name(name: str, process: str) -> str:
+    """How the session of the lock `name` appears in `pg_stat_activity`: with the process whose lock it is, if ours.
+
+    Too long a name of a lock loses its end, counted as the server writes it: one byte that is not ASCII takes four.
+
+    >>> session_name("nightly", "rowlock:cmd:run_locked")
+    'rowlock:lock:nightly@cmd:run_locked'
+    >>> session_name("nightly", "report.py")
+    'rowlock:lock:nightly'
+    """
+    party = f"@{process.removeprefix(OURS)}" if process.startswith(OURS) else ""
+    room = LONGEST_NAME - len(f"{OURS}lock:{party}")
+    while sum(1 if byte < 128 else 4 for byte in name.encode()) > room:
+        name = name[:-1]
+    return f"{OURS}lock:{name}{party}"
+
+
+def process_name() -> str:
+    """What Django's own sessions of this process are called."""
+    return str(connections["default"].settings_dict.get("OPTIONS", {}).get("application_name", ""))
 
 
 class LockSession:
@@ -106,7 +132,7 @@ class LockSession:
 
     def _connect(self) -> None:
         self.close()
-        self._connection = connect_directly(f"rowlock:lock:{self.name}", connect_timeout=2)
+        self._connection = connect_directly(session_name(self.name, process_name()), connect_timeout=2)
         [row] = fetch(self._connection, OPEN)
         self._class, self._channel = row["class"], row["channel"]
         self.is_direct = row["pid"] == self._connection.info.backend_pid

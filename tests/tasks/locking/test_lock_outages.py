@@ -15,7 +15,7 @@ from tests.waiting import wait_until
 
 END_SESSION = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-WHERE application_name = 'rowlock:lock:' || %s AND datname = current_database()
+WHERE split_part(application_name, '@', 1) = 'rowlock:lock:' || %s AND datname = current_database()
 """
 
 
