@@ -76,10 +76,12 @@ class Line:
 
     @property
     def hangs(self) -> bool:
-        """Whether it keeps others from tasks that it has not begun."""
-        return bool(
-            not self.is_dead and self.current and self.unstarted and self.current_seconds >= HANGS_AFTER_SECONDS
-        )
+        """Whether it keeps others from tasks that it has not begun; where it does not say what it is on, it may."""
+        if self.is_dead:
+            return False
+        if self.current is None:
+            return self.worker.is_late and self.held > 1
+        return self.unstarted > 0 and self.current_seconds >= HANGS_AFTER_SECONDS
 
 
 @dataclass(frozen=True)

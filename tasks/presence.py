@@ -163,6 +163,11 @@ class WorkerState:
         return self.life is Life.ALIVE
 
     @property
+    def is_late(self) -> bool:
+        """Half its lease without a sign of life, which is renewed in a third: its supervisor is frozen or cut off."""
+        return (self.heartbeat_age_seconds or 0) > self.lease_seconds / 2
+
+    @property
     def is_lease_over(self) -> bool:
         return (self.heartbeat_age_seconds or 0) > self.lease_seconds
 

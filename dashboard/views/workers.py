@@ -161,14 +161,14 @@ def release(request: HttpRequest) -> HttpResponse:
 
 
 def preview_release(request: HttpRequest, asked: Asked) -> HttpResponse:
-    current_id = releasing.hanging_on(asked.worker_id)
-    tasks = list(Task.objects.filter(pk__in=releasing.unstarted(asked.worker_id, current_id)).order_by("pk"))
+    current = releasing.hanging_on(asked.worker_id)
+    tasks = list(Task.objects.filter(pk__in=releasing.unstarted(asked.worker_id, current.id)).order_by("pk"))
     context = {
         "title": _("Release what this worker has not begun?"),
         "action": "release",
         "url": "admin:ops_release_unstarted",
         "tasks": tasks,
-        "current_id": current_id,
+        "current": current,
         "versions": " ".join(f"{task.pk}:{task.version}" for task in tasks),
         "command": asked.command("release_unstarted"),
     }

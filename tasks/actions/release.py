@@ -1,6 +1,7 @@
 """Release: what a worker has claimed and not begun, while it hangs on one task, goes back to the others."""
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from django.db import connection
 from django.utils.translation import gettext as _
@@ -16,7 +17,8 @@ from tasks.models import Task, TaskStatus
 from tasks.presence import WorkerState
 
 # A supervisor takes the rest of a batch back by itself when a task runs longer than a quarter of a second. This is for
-# a worker whose supervisor does not: frozen, cut off from the database, or gone.
+# a worker whose supervisor does not: frozen or cut off from the database. But the supervisor also says what its worker
+# is on; from one that says nothing, the first of what was claimed first is taken to be it, as a batch runs in order.
 HANGS_AFTER_SECONDS = 5
 MOST = 5000
 
@@ -25,6 +27,12 @@ SELECT worker.current_task_id AS id,
     extract(epoch FROM clock_timestamp() - worker.current_since)::float8 AS seconds
 FROM tasks_worker AS worker JOIN tasks_task AS task ON task.id = worker.current_task_id
 WHERE worker.id = %(id)s::text AND task.status = 'PROCESSING' AND task.claimed_by = worker.id
+"""
+
+FIRST = """
+SELECT id, extract(epoch FROM clock_timestamp() - started_at)::float8 AS seconds FROM tasks_task
+WHERE status = 'PROCESSING' AND claimed_by = %(id)s::text
+ORDER BY started_at, priority DESC, run_after, id LIMIT 1
 """
 
 # The attempt is given back, as when the worker itself releases; the version is what refuses a worker that goes on.
@@ -36,6 +44,13 @@ UPDATE tasks_task AS task SET
 WHERE task.id = ANY(%(ids)s::bigint[])
 RETURNING task.id, task.version
 """
+
+
+class Current(NamedTuple):
+    """The task on which a worker hangs; `is_told`: by its supervisor, else it is taken to be that one."""
+
+    id: int
+    is_told: bool
 
 
 class NotHanging(RowlockError):
@@ -82,23 +97,23 @@ def release_unstarted(
     it reports of them is refused, though their effects may happen twice. Raises NoSuchWorker for an unknown and for a
     dead worker, NotHanging for one that has been on its task for less than HANGS_AFTER_SECONDS.
     """
-    current_id = hanging_on(worker_id)
+    current_id = hanging_on(worker_id).id
     ids = list(versions) if versions is not None else unstarted(worker_id, current_id)
     return perform(Release(who, reason, worker_id, current_id), ids, versions=versions, dry_run=dry_run)
 
 
-def hanging_on(worker_id: str) -> int:
+def hanging_on(worker_id: str) -> Current:
     """The task on which a live worker hangs; raises as `release_unstarted`."""
     state = presence.states([worker_id])[worker_id]
     _refuse_dead(state)
-    current = fetch(connection, CURRENT, {"id": worker_id})
-    if not current or current[0]["seconds"] < HANGS_AFTER_SECONDS:
+    told = fetch(connection, CURRENT, {"id": worker_id})
+    found = told or (fetch(connection, FIRST, {"id": worker_id}) if state.is_late else [])
+    if not found or found[0]["seconds"] < HANGS_AFTER_SECONDS:
         raise NotHanging(
             f"Worker {worker_id} has not been on one task for {HANGS_AFTER_SECONDS} s: it is on its way through its "
             "batch, or holds none. Nothing was released."
         )
-    task_id: int = current[0]["id"]
-    return task_id
+    return Current(found[0]["id"], is_told=bool(told))
 
 
 def _refuse_dead(state: WorkerState) -> None:

@@ -135,6 +135,18 @@ def test_the_unstarted_are_released_as_they_were_seen(operator, hanging):
     assert Intervention.objects.get().target == f"task:{hanging[2].id}"
 
 
+def test_one_whose_supervisor_is_silent_is_offered_and_what_stays_is_a_guess(operator, hanging):
+    offer = 'data-action="release-unstarted"'
+    Worker.objects.update(current_task_id=None, current_since=None, lease_seconds=30)
+    Task.objects.update(started_at=timezone.now() - timedelta(minutes=1))
+    assert offer not in operator.get(WORKERS).text
+    Worker.objects.update(heartbeat_at=timezone.now() - timedelta(seconds=16))
+    assert offer in operator.get(WORKERS).text
+    preview = operator.post(RELEASE, {"worker": "w1"})
+    assert "its supervisor is silent" in preview.text
+    assert (preview.context["current"].id, len(preview.context["tasks"])) == (hanging[0].id, 2)
+
+
 def test_releasing_twice_does_one_thing(operator, hanging):
     form = {"worker": "w1", "confirmed": "1", "versions": versions(hanging[1:])}
     operator.post(RELEASE, form), operator.post(RELEASE, form)

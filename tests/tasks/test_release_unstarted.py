@@ -120,6 +120,25 @@ def test_what_it_said_to_be_on_and_another_has_by_now_is_no_hanging(hanging):
         actions.release_unstarted("w1", ANNA)
 
 
+def silent_for(seconds: int, claimed: int = 60) -> None:
+    """The supervisor, with its lease of thirty seconds, says nothing any more, nor what its worker is on."""
+    ago = timezone.now() - timedelta(seconds=seconds)
+    Worker.objects.update(current_task_id=None, current_since=None, lease_seconds=30, heartbeat_at=ago)
+    Task.objects.update(started_at=timezone.now() - timedelta(seconds=claimed))
+
+
+def test_of_a_worker_whose_supervisor_is_silent_the_first_of_the_batch_stays(hanging):
+    silent_for(16)
+    assert actions.release_unstarted("w1", ANNA).done == ids(hanging)[1:]
+
+
+@pytest.mark.parametrize(("seconds", "claimed"), [(14, 60), (16, 4)])
+def test_one_that_was_heard_or_has_just_claimed_is_no_hanging(hanging, seconds, claimed):
+    silent_for(seconds, claimed)
+    with pytest.raises(actions.NotHanging):
+        actions.release_unstarted("w1", ANNA)
+
+
 @pytest.mark.parametrize("worker_id", ["w-dead", "nobody"])
 def test_a_dead_worker_is_left_to_recovery(worker_id):
     rows.processing(rows.dead_worker())
