@@ -1,0 +1,77 @@
+"""A primary and its streaming replica, and the primary's death: what a failover of a cluster is made of."""
+
+import contextlib
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+import psutil
+import psycopg
+
+from dashboard.embedded import runtime
+from dashboard.embedded.ownership import USER
+from dashboard.embedded.server import EmbeddedServer, running
+from tests.postgres import THROW_AWAY, throw_away_server
+from tests.waiting import wait_until
+
+# The commit is acknowledged once the replica has applied it.
+SYNCHRONOUS = {"synchronous_standby_names": "*", "synchronous_commit": "remote_apply"}
+IN_STEP = "SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming' AND sync_state = 'sync'"
+PROMOTE = "SELECT pg_promote(wait => true, wait_seconds => 60)"
+
+
+@dataclass
+class Cluster:
+    """Two servers of which one follows the other, until it is promoted."""
+
+    primary: EmbeddedServer
+    replica: EmbeddedServer
+
+    def url(self, name: str) -> str:
+        """An address of the database that leads to whichever of the two takes writes."""
+        folders = ",".join(quote(str(server.socket_folder), safe="") for server in (self.primary, self.replica))
+        return f"postgres://{USER}@/{name}?host={folders}&target_session_attrs=read-write"
+
+    def kill_primary(self) -> None:
+        """kill -9 of its main process and of every process of it, all at once."""
+        process = psutil.Process(self.primary.process.pid)
+        for part in [process, *process.children(recursive=True)]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                part.send_signal(signal.SIGKILL)
+        self.primary.process.wait()
+
+    def promote(self) -> None:
+        with psycopg.connect(self.replica.url, autocommit=True) as connection:
+            assert connection.execute(PROMOTE).fetchone() == (True,)
+
+
+@contextlib.contextmanager
+def cluster() -> Iterator[Cluster]:
+    """Both servers, the replica in step: from here on no commit is acknowledged that it has not."""
+    with throw_away_server() as primary, runtime.folder() as folder:
+        home = folder / "home"
+        copy_at_rest(primary, home)
+        follow = f"host={primary.socket_folder} user={USER}"
+        with running(home, runs="a test's replica", settings={**THROW_AWAY, "primary_conninfo": follow}) as replica:
+            with psycopg.connect(primary.url, autocommit=True) as connection:
+                for name, value in SYNCHRONOUS.items():
+                    connection.execute(f"ALTER SYSTEM SET {name} = '{value}'")
+                connection.execute("SELECT pg_reload_conf()")
+                wait_until(lambda: connection.execute(IN_STEP).fetchone()[0])
+            yield Cluster(primary, replica)
+
+
+def copy_at_rest(server: EmbeddedServer, home: Path) -> None:
+    """The server's data as they are while it is stopped, as those of a replica that is to follow it."""
+    home.parent.chmod(0o711)
+    server.stop()
+    shutil.copytree(server.data, home / "data", ignore=shutil.ignore_patterns("postmaster.pid"))
+    (home / "data" / "standby.signal").touch()
+    if server.account:
+        for path in [home / "data", *(home / "data").rglob("*")]:
+            os.chown(path, server.account.uid, server.account.gid)
+    server.start()
