@@ -1,6 +1,7 @@
 """Ways in which the database goes away and comes back. Each returns when it serves again."""
 
 import signal
+import time
 
 import psutil
 import psycopg
@@ -13,6 +14,12 @@ from tests.waiting import wait_until
 TERMINATE_ALL = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
+"""
+
+# As statement_timeout does it, to whatever statement there is.
+CANCEL_ALL = """
+SELECT pg_cancel_backend(pid) FROM pg_stat_activity
+WHERE datname = current_database() AND pid <> pg_backend_pid() AND state = 'active'
 """
 
 
@@ -32,6 +39,16 @@ def crash_one_backend(server: PrivateServer, database: QueueDatabase) -> None:
 def terminate_every_backend(server: PrivateServer, database: QueueDatabase) -> None:
     """Every session is ended from inside; the server goes on, and with it the epoch."""
     database.rows(TERMINATE_ALL)
+
+
+def time_out_statements(server: PrivateServer, database: QueueDatabase, *, seconds: float = 1.5) -> None:
+    """For `seconds` a migration keeps everybody from the tasks, and statements are ended as by their time limit."""
+    with psycopg.connect(database.url) as migration:
+        migration.execute("LOCK TABLE tasks_task")
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            database.rows(CANCEL_ALL)
+            database.rows("SELECT pg_sleep(0.01)")
 
 
 def read_only(server: PrivateServer, database: QueueDatabase, *, seconds: float) -> None:

@@ -15,6 +15,7 @@ OUTAGES = {
     "restart": outages.restart,
     "crashed backend": outages.crash_one_backend,
     "terminated backends": outages.terminate_every_backend,
+    "timed out statements": outages.time_out_statements,
     "read-only": functools.partial(outages.read_only, seconds=1.5),
 }
 # A handler that writes is in the middle of it.

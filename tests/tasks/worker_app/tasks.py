@@ -51,11 +51,14 @@ def work(context: TaskContext, seconds: float = 0.0, again: float | None = None)
 
 
 @task(takes_context=True)
-def vary(context: TaskContext, seed: int) -> None:
-    """An effect of a length that its id and the seed decide: mostly milliseconds, now and then half a second."""
+def vary(context: TaskContext, seed: int, pace: float = 1.0) -> None:
+    """An effect of a length that its id and the seed decide: mostly milliseconds, now and then half a second.
+
+    `pace`: so many times as long.
+    """
     chance = random.Random(f"{seed} {context.task_result.id}")
     with effect(int(context.task_result.id), context.attempt):
-        time.sleep(chance.choices((0.0, 0.002, 0.01, 0.1, 0.5), weights=(30, 40, 25, 4, 1))[0])
+        time.sleep(pace * chance.choices((0.0, 0.002, 0.01, 0.1, 0.5), weights=(30, 40, 25, 4, 1))[0])
 
 
 @task(takes_context=True, max_attempts=1, timeout=1.0, backoff=at_once)
@@ -88,6 +91,13 @@ def die(context: TaskContext) -> None:
     """The poison pill: kills the process that runs it."""
     with effect(int(context.task_result.id), context.attempt):
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+@task(takes_context=True)
+def eat_memory(context: TaskContext, megabytes: int) -> int:
+    """Takes memory piece by piece, and holds on to it when it fails for want of more."""
+    with effect(int(context.task_result.id), context.attempt):
+        return len([bytearray(1 << 16) for _ in range(16 * megabytes)])
 
 
 @task(takes_context=True)
