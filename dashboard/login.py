@@ -10,6 +10,8 @@ from django.contrib.auth.signals import user_logged_in, user_logged_out, user_lo
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 
+from tasks.verdicts.words import command
+
 logger = logging.getLogger(__name__)
 UNKNOWN = str(IPv4Address(0))  # a unix socket has no address
 PREFIX = 64  # bits: one IPv6 subscriber has all addresses of such a network
@@ -43,8 +45,15 @@ def locked_out(
     request: HttpRequest, response: HttpResponse | None = None, credentials: dict[str, Any] | None = None
 ) -> HttpResponse:
     """429, with how long to wait and the command that makes it shorter."""
+    from dashboard import guesses  # with models, which are not there yet when this module is first imported
+
     seconds = int(cool_off.total_seconds()) if (cool_off := get_cool_off(request)) else 0
-    context = {"limit": get_failure_limit(request, credentials), "minutes": -(-seconds // 60)}
+    is_address = guesses.failures_of_address(request) >= guesses.FROM_ONE_ADDRESS
+    context = {
+        "limit": guesses.FROM_ONE_ADDRESS if is_address else get_failure_limit(request, credentials),
+        "minutes": -(-seconds // 60),
+        "command": command("axes_reset_ip", client_address(request)) if is_address else "",
+    }
     page = render(request, "admin/locked_out.html", context, status=429)
     page.headers["Retry-After"] = str(seconds)
     return page

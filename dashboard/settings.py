@@ -137,7 +137,9 @@ SECURE_CSP = CSP_DIRECTIVES
 CONTENT_SECURITY_POLICY = {"DIRECTIVES": CSP_DIRECTIVES}
 
 # Guesses are counted in the database, so that every process of gunicorn knows them, and by name *and* address: whoever
-# guesses locks out nobody but himself. `axes_reset_username NAME` lets a person in before the time is over.
+# guesses locks out nobody but himself, or, with ten times as many over all names, those who share his address.
+# `axes_reset_username NAME` and `axes_reset_ip ADDRESS` let people in before the time is over.
+AXES_HANDLER = "dashboard.guesses.GuessHandler"
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
 AXES_FAILURE_LIMIT = 5
 AXES_COOLOFF_TIME = timedelta(minutes=15)
@@ -156,7 +158,12 @@ METRICS_TOKEN = env.str("METRICS_TOKEN", default="")
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
-    "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"}},
+    "formatters": {
+        "line": {
+            "class": "dashboard.log_lines.LineFormatter",
+            "format": "%(asctime)s %(levelname)s %(name)s %(message)s",
+        }
+    },
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["stderr"], "level": env.str("LOG_LEVEL", default="INFO")},
     # One line per task and state is the framework's habit; at thousands of tasks a second it would be the work. That of

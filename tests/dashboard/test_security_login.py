@@ -59,6 +59,36 @@ def test_whoever_guesses_locks_out_nobody_but_himself():
     assert log_in(PASSWORD, name="boris").status_code == 302
 
 
+@pytest.fixture
+def few(monkeypatch) -> int:
+    """How many guesses one address has, over all names: not fifty, for the sake of time."""
+    monkeypatch.setattr("dashboard.guesses.FROM_ONE_ADDRESS", 8)
+    return 8
+
+
+def spray(times: int):
+    """One wrong password for each of many names."""
+    return [log_in("Autumn2026!", name=f"person {number}") for number in range(times)][-1]
+
+
+def test_one_password_for_many_names_locks_their_address_out(few):
+    assert spray(few - 1).status_code == 200
+    page = log_in("Autumn2026!", name="boris")
+    assert page.status_code == 429
+    assert "8 wrong passwords were given from this address, whatever the names." in page.text
+    assert "axes_reset_ip 192.0.2.1" in page.text
+    assert log_in(PASSWORD).status_code == 429
+    assert log_in(PASSWORD, address="192.0.2.2").status_code == 302
+    call_command("axes_reset_ip", "192.0.2.1")
+    assert log_in(PASSWORD).status_code == 302
+
+
+def test_a_password_that_is_known_does_not_clear_the_guesses_for_other_names(few):
+    spray(few - 1)
+    assert log_in(PASSWORD).status_code == 302
+    assert log_in("Autumn2026!", name="boris").status_code == 429
+
+
 def test_guesses_during_the_wait_do_not_make_it_longer():
     guess()
     [before] = AccessAttempt.objects.order_by("-attempt_time").values_list("attempt_time", flat=True)[:1]

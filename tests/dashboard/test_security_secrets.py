@@ -1,11 +1,15 @@
 """A secret argument on its whole way: through a worker that fails over it, into the table, its log, and the pages."""
 
+import io
 import json
+import logging
 
 import psycopg
 import pytest
+from django.db import connection
+from django.test import Client
 
-from tests.people import client_of
+from tests.people import client_of, person
 from tests.sessions import session
 from tests.tasks import rows
 from tests.tasks.worker_app import tasks as handlers
@@ -60,3 +64,30 @@ def test_a_page_that_fails_does_not_print_its_form(settings):
         "/admin/password_change/", {"old_password": SECRET, "new_password1": "x", "new_password2": "y"}
     )
     assert SECRET not in answer.text.replace("&#x27;", "'")
+
+
+@pytest.fixture
+def log(monkeypatch):
+    """What the process writes to stderr, as the project's settings have it."""
+    [handler] = [each for each in logging.getLogger().handlers if type(each) is logging.StreamHandler]
+    text = io.StringIO()
+    monkeypatch.setattr(handler, "stream", text)
+    return text
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_page_that_fails_over_a_row_does_not_log_the_row(log, monkeypatch):
+    """PostgreSQL adds to its error what stands in the row."""
+    row = json.dumps({"password": SECRET, "note": "two\nlines"})
+
+    def insert():
+        with connection.cursor() as cursor:
+            cursor.execute("INSERT INTO tasks_task (task_path, kwargs, priority) VALUES ('a', %s::jsonb, 500)", [row])
+
+    monkeypatch.setattr("tasks.admin.enqueue_views.known_tasks", insert)
+    client = Client(raise_request_exception=False)
+    client.force_login(person("Operators"))
+    assert client.get("/admin/tasks/task/enqueue/").status_code == 500
+    for told in ("Internal Server Error", "Traceback", "IntegrityError", "tasks_task_priority", "DETAIL:  [redacted]"):
+        assert told in log.getvalue()
+    assert "fish-4711" not in log.getvalue()
