@@ -86,6 +86,20 @@ def transaction(connection: Connection, *, rollback: bool = False) -> Iterator[N
             set_rollback(True, using=alias)
 
 
+def notice_vanishing() -> str:
+    """Options by which the server itself ends a session of which nothing was heard for about a lease.
+
+    A host that lost its power or its network closes nothing. By the system's default the server would keep its row
+    locks for two hours, and nobody could take back the task whose row is among them.
+    """
+    lease: float = conf.get("LEASE_SECONDS")
+    idle, interval = (max(1, int(part)) for part in (lease * 2 / 3, lease / 6))
+    return (
+        f"-c tcp_keepalives_idle={idle} -c tcp_keepalives_interval={interval} -c tcp_keepalives_count=2 "
+        f"-c tcp_user_timeout={idle + 2 * interval}s"
+    )
+
+
 def connect_directly(
     application_name: str, *, connect_timeout: int = 10, answer_seconds: float = ANSWER_SECONDS
 ) -> psycopg.Connection:
@@ -97,7 +111,7 @@ def connect_directly(
     """
     url = conf.get("DIRECT_DATABASE_URL")
     params = {} if url else _params_of_default_database()
-    options = " ".join(filter(None, (params.pop("options", ""), WORKER_SESSION)))
+    options = " ".join(filter(None, (params.pop("options", ""), WORKER_SESSION, notice_vanishing())))
     connection = PromptConnection.connect(
         url,
         autocommit=True,
@@ -117,12 +131,12 @@ def name_sessions_of_handlers(application_name: str) -> None:
     """In a worker process, before its first query: how Django's own connection appears in `pg_stat_activity`.
 
     When the process is killed in the middle of a query, its row locks end within half a second and not with the query;
-    but a pooling proxy would not let that option pass.
+    when its host vanishes, with its lease. But a pooling proxy would not let these options pass.
     """
     settings = connections["default"].settings_dict
     options = {**settings["OPTIONS"], "application_name": application_name}
     if not conf.get("DIRECT_DATABASE_URL"):
-        options["options"] = " ".join(filter(None, (options.get("options"), NOTICE_DEATH)))
+        options["options"] = " ".join(filter(None, (options.get("options"), NOTICE_DEATH, notice_vanishing())))
     settings["OPTIONS"] = options
 
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 RETRY_SECONDS = 0.5
 AFTER_AN_OUTAGE_SECONDS = 2.0
+# The longest pause of a child that tries to connect again, and the longest that an attempt of it may take.
+LONGEST_RETURN_SECONDS = 15.0
 PUBLISH_AFTER_SECONDS = 0.25
 FOLD_SECONDS = 60.0
 LONGEST_STATEMENT_SECONDS = 5.0
@@ -59,6 +61,7 @@ class Keeper:
         self.stops: set[str] = set()
         self.published: dict[str, int | None] = {}
         self.beat_at = self.sweep_at = self.ask_at = self.fold_at = self.retry_at = 0.0
+        self.lost_at: float | None = None
         self.beat_seconds: float = min(conf.get("LEASE_SECONDS") / 3, 10.0)
         # A way that takes bytes and is silent: it is given up while the lease still has time for another one.
         self.answer_seconds = min(max(self.beat_seconds, 1.0), LONGEST_STATEMENT_SECONDS + 1.0)
@@ -155,7 +158,19 @@ class Keeper:
             schema = fetch(self.connection, "SELECT current_schema() AS name")[0]["name"]
             self.connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(f"rowlock_control_{schema}")))
             self.hurry()
+            self._wait_for_the_others()
         return self.connection
+
+    def _wait_for_the_others(self) -> None:
+        """After an outage: let everybody beat and take presence again before anybody is judged by them.
+
+        Who has tried for long tries ever more rarely, but returns within the time that the outage has lasted.
+        """
+        if self.lost_at is not None:
+            away = time.monotonic() - self.lost_at
+            pause = min(max(away, AFTER_AN_OUTAGE_SECONDS), LONGEST_RETURN_SECONDS)
+            self.sweep_at = max(self.sweep_at, time.monotonic() + pause)
+            self.lost_at = None
 
     def _lose(self, error: psycopg.Error) -> None:
         """An error of the session or of one statement: forget the session, and try again in a moment."""
@@ -164,8 +179,7 @@ class Keeper:
             self.connection.close()
         self.connection = None
         self.retry_at = time.monotonic() + RETRY_SECONDS
-        # Nobody could beat meanwhile: let every supervisor do so before anybody is judged by it.
-        self.sweep_at = max(self.sweep_at, time.monotonic() + AFTER_AN_OUTAGE_SECONDS)
+        self.lost_at = self.lost_at or time.monotonic()
 
     def _hear(self, connection: psycopg.Connection) -> None:
         for notification in connection.notifies(timeout=0):

@@ -1,0 +1,30 @@
+"""A handler that waits at a gate, which a test keeps shut: an advisory lock in the ledger's database."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+
+from tasks.compat import TaskContext, task
+from tests.ledger import URL_VARIABLE, effect
+
+APP = "tests.chaos.gated"
+GATE = 4711
+
+
+@task(takes_context=True)
+def wait_at_the_gate(context: TaskContext) -> None:
+    """Its first run ends when the gate is opened, later ones at once."""
+    with effect(int(context.task_result.id), context.attempt):
+        if context.attempt == 1:
+            with psycopg.connect(os.environ[URL_VARIABLE], autocommit=True) as connection:
+                connection.execute("SELECT pg_advisory_lock_shared(%s)", (GATE,))
+
+
+@contextmanager
+def shut_gate(ledger_url: str) -> Iterator[psycopg.Connection]:
+    """Nobody gets through; closing the connection opens the gate."""
+    with psycopg.connect(ledger_url, autocommit=True) as connection:
+        connection.execute("SELECT pg_advisory_lock(%s)", (GATE,))
+        yield connection
