@@ -22,6 +22,7 @@ from tasks.worker.child import DONE, ID_TAKEN, RETIRED, Child
 from tasks.worker.keeper import Keeper
 from tasks.worker.options import Allowance, Options
 from tasks.worker.page import BUSY, CLAIMED, COMPLETED, CONVICTED, FAILED, REFUSED, UNWRITTEN, Page
+from tasks.worker.service import ServiceManager
 
 logger = logging.getLogger(__name__)
 TICK_SECONDS = 0.1
@@ -81,6 +82,7 @@ class Supervisor:
 
     def __post_init__(self) -> None:
         self.keeper = Keeper()
+        self.manager = ServiceManager()
         self.allowance = Allowance(self.options.max_tasks)
         self.lease_seconds: float = conf.get("LEASE_SECONDS")
         self.lifeline_read, self.lifeline_write = os.pipe2(os.O_CLOEXEC)
@@ -93,6 +95,7 @@ class Supervisor:
             signal.signal(number, lambda caught, _: self.signals.append(caught))
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
+        self.manager.tell("READY=1")
         while True:
             self.spawn_missing()
             if not self.children and self.is_over:
@@ -101,6 +104,7 @@ class Supervisor:
             self.obey_signals()
             self.reap()
             self.watch()
+            self.manager.tick()
             self.keeper.tick(self.children.values())
         self.keeper.close()
         return 128 + self.signals[1] if len(self.signals) > 1 else 0
@@ -170,6 +174,7 @@ class Supervisor:
         now = time.monotonic()
         if self.signals and self.stop_at is None:
             self.stop_at = now + conf.get("GRACE_SECONDS")
+            self.manager.tell("STOPPING=1")
             logger.info("stopping: no new claims; running tasks have %s s to finish", conf.get("GRACE_SECONDS"))
             for child in self.children.values():
                 self._send(child, signal.SIGTERM)
