@@ -70,15 +70,14 @@ _connections: dict[int, psycopg.Connection] = {}
 @contextmanager
 def effect(task_id: int, attempt: int) -> Iterator[None]:
     """In a handler: note that it begins now, and at the end, however it ends, that it has ended."""
-    connection = _connection()
-    number = connection.execute(BEGIN, (task_id, attempt, os.getpid())).fetchone()[0]
+    number = connection().execute(BEGIN, (task_id, attempt, os.getpid())).fetchone()[0]
     try:
         yield
     finally:
-        connection.execute(END, (number,))
+        connection().execute(END, (number,))
 
 
-def _connection() -> psycopg.Connection:
+def connection() -> psycopg.Connection:
     """This process's own: a fork must not write through its parent's."""
     if os.getpid() not in _connections:
         _connections[os.getpid()] = psycopg.connect(os.environ[URL_VARIABLE], autocommit=True)

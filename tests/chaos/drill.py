@@ -1,47 +1,48 @@
-"""A drill: a fleet of workers on one queue, killed at random while they work, and the account of what that did.
-
-The oracle is the ledger of effects. An effect may run twice only when the worker that ran it first was killed, and then
-only if it was still running or had ended so shortly before that no flush can have written it.
-"""
+"""A drill: a fleet of workers on one queue, killed and frozen at random while they work; see `account` for what of it."""
 
 import os
 import random
 import signal
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from itertools import groupby, pairwise
+from datetime import datetime
 
+from tests.chaos.world import World
 from tests.databases import QueueDatabase
-from tests.ledger import Effect, Ledger
+from tests.ledger import Ledger
 from tests.processes import Worker
 from tests.tasks.worker_app import tasks as handlers
 from tests.waiting import wait_until
 
-STALE_SECONDS = 1.0  # how long after an outage a worker may need until it writes again
 KEYS = 20
 KEYED_SHARE = 5  # every fifth task has an ordering key
-# A completion waits 50 ms at most until the child looks, which it does every 50 ms; the rest is for a busy machine.
-UNFLUSHED_SECONDS = 0.25
+VICTIMS = {"child": 12, "group": 6, "supervisor": 2}
+CONVICTED = "SELECT count(*) FROM tasks_worker WHERE pid = ANY(%s) AND stop_reason = 'convicted'"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How large a drill is. `seed` decides who is killed and how long each task takes."""
+    """How large a drill is. `seed` decides who is struck and how long each task takes.
+
+    `freezes`: so often a child or a whole group is stopped until it has been taken for dead, and then let go on.
+    `outages`: so many of the kills come together with an outage of the database. `pace`: so many times as long as
+    usual takes each task.
+    """
 
     seed: int
     tasks: int = 2000
     kills: int = 20
+    freezes: int = 0
     supervisors: int = 2
     children: int = 2
-    outages: int = 0  # so many of the kills come together with an outage of the database
+    outages: int = 0
+    pace: float = 1.0
 
 
 @dataclass(frozen=True)
-class Kill:
-    """One SIGKILL: when, whom (`child`, `group`, `supervisor`), and the worker processes that died of it."""
+class Strike:
+    """One SIGKILL or SIGSTOP: when, what (`child`, `group`, `supervisor`, `frozen …`), and the worker processes hit."""
 
     at: datetime
     victim: str
@@ -57,25 +58,6 @@ class Outage:
 
 
 @dataclass
-class Summary:
-    """What a drill found; printed as JSON."""
-
-    seed: int
-    tasks: int
-    kills: dict[str, int]
-    seconds: float
-    repeated: int = 0
-    repeated_per_kill: float = 0.0
-    oldest_repeat_ms: float = 0.0
-    unexcused: list[int] = field(default_factory=list)
-    falsely_convicted: list[int] = field(default_factory=list)
-    out_of_order: list[str] = field(default_factory=list)
-    statuses: dict[str, int] = field(default_factory=dict)
-    outcomes: dict[str, int] = field(default_factory=dict)
-    refused: int = 0
-
-
-@dataclass
 class Drill:
     """One run of a plan. `start` starts a supervisor with `plan.children` children, `disturb` makes an outage."""
 
@@ -84,47 +66,54 @@ class Drill:
     ledger: Ledger
     start: Callable[[], Worker]
     disturb: Callable[[random.Random], None] | None = None
-    kills: list[Kill] = field(default_factory=list)
+    world: World | None = None
+    strikes: list[Strike] = field(default_factory=list)
     outages: list[Outage] = field(default_factory=list)
     fleet: list[Worker] = field(default_factory=list)
+    seconds: float = 0.0
 
-    def run(self) -> Summary:
+    def run(self) -> None:
+        """From the first task to the end of the last worker."""
         self.enqueue()
         chance = random.Random(self.plan.seed)
         began = time.monotonic()
         self.fleet = [self.start() for _ in range(self.plan.supervisors)]
-        disturbed = chance.sample(range(1, self.plan.kills + 1), self.plan.outages)
-        for number in range(1, self.plan.kills + 1):
-            self.wait_until_done(number * self.plan.tasks // (self.plan.kills + 1))
-            self.kill(chance)
+        blows = [self.kill] * self.plan.kills + [self.freeze] * self.plan.freezes
+        chance.shuffle(blows)
+        disturbed = chance.sample(range(len(blows)), self.plan.outages)
+        for number, strike in enumerate(blows):
+            self.wait_until_done((number + 1) * self.plan.tasks // (len(blows) + 1))
+            strike(chance)
             if number in disturbed:
                 self.make_outage(chance)
         self.database.wait_until_finished(seconds=120)
-        seconds = time.monotonic() - began
+        self.seconds = time.monotonic() - began
         self.stop()
-        return self.account(seconds)
+        if self.world:
+            self.world.finish(self.database)
 
     def enqueue(self) -> None:
-        """Tasks in an order that mixes keyed and free ones."""
+        """Tasks in an order that mixes keyed and free ones, and those that reach out of the queue."""
         with self.database.connection.transaction():
             for number in range(self.plan.tasks):
-                key = None if number % KEYED_SHARE else f"key {number // KEYED_SHARE % KEYS}"
-                self.database.enqueue(handlers.vary, self.plan.seed, ordering_key=key)
+                if not (self.world and self.world.enqueue(self.database, number)):
+                    key = None if number % KEYED_SHARE else f"key {number // KEYED_SHARE % KEYS}"
+                    self.database.enqueue(handlers.vary, self.plan.seed, self.plan.pace, ordering_key=key)
 
     def wait_until_done(self, count: int) -> None:
-        """By progress and not by the clock, so that every kill meets work."""
+        """By progress and not by the clock, so that every strike meets work."""
 
         def enough_is_done() -> bool:
             return self.database.statuses()["COMPLETED"] >= count
 
-        wait_until(enough_is_done, seconds=60)
+        wait_until(enough_is_done, seconds=120)
 
     def kill(self, chance: random.Random) -> None:
         """One SIGKILL; a supervisor that died is replaced, as a service manager would."""
-        victim = chance.choices(("child", "group", "supervisor"), weights=(12, 6, 2))[0]
+        victim = chance.choices(list(VICTIMS), weights=VICTIMS.values())[0]
         worker, children = wait_until(lambda: self.stopped_with_children(chance.choice(self.fleet)))
         doomed = {"child": [chance.choice(children)], "group": children, "supervisor": []}[victim]
-        self.kills.append(Kill(self.ledger.now(), victim, frozenset(doomed)))
+        self.strikes.append(Strike(self.ledger.now(), victim, frozenset(doomed)))
         if victim == "child":
             os.kill(doomed[0], signal.SIGKILL)
             worker.send(signal.SIGCONT)
@@ -134,6 +123,30 @@ class Drill:
         else:
             worker.send(signal.SIGKILL)  # its children finish what they run and end by themselves
         self.fleet[self.fleet.index(worker)] = self.start()
+
+    def freeze(self, chance: random.Random) -> None:
+        """One SIGSTOP of a child or of a whole group, which goes on once its lease has ended and it was convicted."""
+        worker, children = wait_until(lambda: self.stopped_with_children(chance.choice(self.fleet)))
+        victim = chance.choice(("child", "group"))
+        doomed = children if victim == "group" else [chance.choice(children)]
+        # Only who has registered can be convicted.
+        doomed = [pid for pid in doomed if self.is_registered(pid)]
+        self.strikes.append(Strike(self.ledger.now(), f"frozen {victim}", frozenset(doomed)))
+        for pid in doomed:
+            os.kill(pid, signal.SIGSTOP)
+        if victim == "child":
+            worker.send(signal.SIGCONT)
+
+        def all_are_convicted() -> bool:
+            return self.database.value(CONVICTED, doomed) == len(doomed)
+
+        wait_until(all_are_convicted, seconds=60)
+        for pid in doomed:
+            os.kill(pid, signal.SIGCONT)
+        worker.send(signal.SIGCONT)
+
+    def is_registered(self, pid: int) -> bool:
+        return self.database.value("SELECT count(*) FROM tasks_worker WHERE pid = %s AND stopped_at IS NULL", pid) > 0
 
     @staticmethod
     def stopped_with_children(worker: Worker) -> tuple[Worker, list[int]] | None:
@@ -155,71 +168,3 @@ class Drill:
         began = self.ledger.now()
         self.disturb(chance)
         self.outages.append(Outage(began, self.ledger.now()))
-
-    # The account.
-
-    def account(self, seconds: float) -> Summary:
-        effects = self.ledger.effects()
-        repeated = list(self.repeated(effects))
-        ages = [age for effect in repeated if (age := self.age_at_kill(effect)) is not None]
-        return Summary(
-            seed=self.plan.seed,
-            tasks=self.plan.tasks,
-            kills=dict(Counter(kill.victim for kill in self.kills)),
-            seconds=round(seconds, 1),
-            repeated=len(repeated),
-            repeated_per_kill=round(len(repeated) / max(1, len(self.kills)), 2),
-            oldest_repeat_ms=round(1000 * max(ages, default=0.0), 1),
-            unexcused=[effect.task_id for effect in repeated if not self.is_excused(effect)],
-            falsely_convicted=self.falsely_convicted(),
-            out_of_order=list(self.out_of_order(effects)),
-            statuses=dict(self.database.statuses()),
-            outcomes=dict(self.database.rows("SELECT outcome, count(*) FROM tasks_attempt GROUP BY outcome")),
-            refused=self.database.value("SELECT count(*) FROM tasks_refusedwrite"),
-        )
-
-    @staticmethod
-    def repeated(effects: list[Effect]) -> Iterator[Effect]:
-        """Every effect of a task but its last."""
-        by_task = sorted(effects, key=lambda effect: (effect.task_id, effect.number))
-        for _, runs in groupby(by_task, key=lambda effect: effect.task_id):
-            yield from list(runs)[:-1]
-
-    def killed_at(self, effect: Effect) -> datetime | None:
-        return next((kill.at for kill in self.kills if effect.pid in kill.pids), None)
-
-    def age_at_kill(self, effect: Effect) -> float | None:
-        """Seconds from its end to its worker's death: 0 when it was still running, None when nobody was killed."""
-        died = self.killed_at(effect)
-        if died is None:
-            return None
-        return max(0.0, (died - effect.ended).total_seconds()) if effect.ended else 0.0
-
-    def is_excused(self, effect: Effect) -> bool:
-        age = self.age_at_kill(effect)
-        return age is not None and (age <= UNFLUSHED_SECONDS or self.could_not_be_written(effect))
-
-    def could_not_be_written(self, effect: Effect) -> bool:
-        """Whether the database was away at some time between its end and its worker's death."""
-        late = timedelta(seconds=STALE_SECONDS)
-        died = self.killed_at(effect)
-        return any(outage.began <= died and effect.ended <= outage.ended + late for outage in self.outages)
-
-    def falsely_convicted(self) -> list[int]:
-        """Process ids that a sweep took for dead and that nobody had killed."""
-        killed = {pid for kill in self.kills for pid in kill.pids}
-        convicted = self.database.rows("SELECT pid FROM tasks_worker WHERE stop_reason = 'convicted'")
-        return sorted({row.pid for row in convicted} - killed)
-
-    def out_of_order(self, effects: list[Effect]) -> Iterator[str]:
-        """Ordering keys of which two ran at once, or a later task before an earlier one."""
-        keys = dict(self.database.rows("SELECT id, ordering_key FROM tasks_task WHERE ordering_key IS NOT NULL"))
-        keyed = sorted((effect for effect in effects if effect.task_id in keys), key=lambda effect: effect.began)
-        for key in sorted(set(keys.values())):
-            runs = [effect for effect in keyed if keys[effect.task_id] == key]
-            if any(self.collide(earlier, later) for earlier, later in pairwise(runs)):
-                yield key
-
-    def collide(self, earlier: Effect, later: Effect) -> bool:
-        ended = earlier.ended or self.killed_at(earlier)
-        return ended is None or later.began < ended or later.task_id < earlier.task_id

@@ -1,0 +1,25 @@
+"""Fixtures of the drills: the world that their tasks reach out to, and the report that the long ones are noted in."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.chaos.report import Report
+from tests.chaos.world import World
+from tests.redis import throw_away_redis
+from tests.smtp import mail_server
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with mail_server() as mail, throw_away_redis() as redis:
+        yield World(mail, redis)
+
+
+@pytest.fixture(scope="session")
+def report() -> Iterator[Report]:
+    """Written to docs/ at the end, when every kind of drill was run; nothing is left out that went wrong."""
+    report = Report()
+    yield report
+    if report.is_complete:
+        report.write()
