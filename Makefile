@@ -47,8 +47,8 @@ lint: $(VENV)/test.stamp ## ruff, mypy, bandit, missing migrations, deployment c
 	$(VENV_PYTHON) -W error manage.py makemigrations --check --dry-run
 	$(DEPLOYED) $(VENV_PYTHON) -W error manage.py check --deploy --fail-level WARNING
 
-chaos: $(VENV)/test.stamp ## the long kill and freeze runs
-	$(VENV_PYTHON) -m pytest -m chaos tests/chaos $(ARGS)
+chaos: $(VENV)/test.stamp ## the long drills of kills, freezes and outages, into docs/reliability.md
+	$(VENV_PYTHON) -m pytest -m chaos $(ARGS)
 
 bench: $(VENV)/test.stamp ## Rowlock beside its peers, into docs/benchmarks.md
 	$(VENV_PYTHON) -m tests.benchmarks $(ARGS)

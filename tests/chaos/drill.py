@@ -1,4 +1,4 @@
-"""A drill: a fleet of workers on one queue, killed and frozen at random while they work; see `account` for what of it."""
+"""A drill: a fleet of workers on one queue, killed and frozen at random while they work; `account` says to what end."""
 
 import os
 import random
@@ -17,7 +17,7 @@ from tests.waiting import wait_until
 
 KEYS = 20
 KEYED_SHARE = 5  # every fifth task has an ordering key
-VICTIMS = {"child": 12, "group": 6, "supervisor": 2}
+VICTIMS = {"child": 12, "group": 6, "supervisor": 2, "everybody": 1}
 CONVICTED = "SELECT count(*) FROM tasks_worker WHERE pid = ANY(%s) AND stop_reason = 'convicted'"
 
 
@@ -42,7 +42,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Strike:
-    """One SIGKILL or SIGSTOP: when, what (`child`, `group`, `supervisor`, `frozen …`), and the worker processes hit."""
+    """One SIGKILL or SIGSTOP: when, what (one of VICTIMS, or `frozen …`), and the worker processes that it hit."""
 
     at: datetime
     victim: str
@@ -111,6 +111,9 @@ class Drill:
     def kill(self, chance: random.Random) -> None:
         """One SIGKILL; a supervisor that died is replaced, as a service manager would."""
         victim = chance.choices(list(VICTIMS), weights=VICTIMS.values())[0]
+        if victim == "everybody":
+            self.kill_everybody()
+            return
         worker, children = wait_until(lambda: self.stopped_with_children(chance.choice(self.fleet)))
         doomed = {"child": [chance.choice(children)], "group": children, "supervisor": []}[victim]
         self.strikes.append(Strike(self.ledger.now(), victim, frozenset(doomed)))
@@ -123,6 +126,16 @@ class Drill:
         else:
             worker.send(signal.SIGKILL)  # its children finish what they run and end by themselves
         self.fleet[self.fleet.index(worker)] = self.start()
+
+    def kill_everybody(self) -> None:
+        """The whole fleet at once: whoever comes next finds nobody to take over from."""
+        for worker in self.fleet:
+            worker.send(signal.SIGSTOP)
+        doomed = [pid for worker in self.fleet for pid in worker.children()]
+        self.strikes.append(Strike(self.ledger.now(), "everybody", frozenset(doomed)))
+        for worker in self.fleet:
+            worker.send_all(signal.SIGKILL)
+        self.fleet = [self.start() for _ in self.fleet]
 
     def freeze(self, chance: random.Random) -> None:
         """One SIGSTOP of a child or of a whole group, which goes on once its lease has ended and it was convicted."""

@@ -20,7 +20,7 @@ PAGE = ROOT / "docs" / "reliability.md"
 SECTION = re.compile(r"(?<=<!-- chaos: begin -->\n).*?(?=<!-- chaos: end -->)", re.DOTALL)
 COURSES = {
     "calm": "nothing",
-    "kills": "SIGKILL of a child, a whole group or a supervisor",
+    "kills": "SIGKILL of a child, a whole group, a supervisor, or everybody at once",
     "freezes": "the same, and SIGSTOP past the lease",
     "storms": "SIGKILL while the database restarts, crashes, ends every session, times statements out, takes no writes",
 }
