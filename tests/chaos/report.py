@@ -24,6 +24,7 @@ COURSES = {
     "freezes": "the same, and SIGSTOP past the lease",
     "storms": "SIGKILL while the database restarts, crashes, ends every session, times statements out, takes no writes",
 }
+OWN_LOAD = 2  # of a drill itself, for each core
 COLUMNS = (
     "what befell them",
     "tasks",
@@ -142,8 +143,9 @@ def _where(figures: dict[str, Any]) -> str:
     machine = figures["machine"]
     seconds = sum(course["seconds"] for course in figures["courses"].values())
     seeds = ", ".join(f"{name} {' '.join(map(str, course['seeds']))}" for name, course in figures["courses"].items())
+    busy = " that other work kept busy" if machine["load_average"] > OWN_LOAD * machine["cores"] else ""
     return (
-        f"{versions}; {machine['cores']} cores that other work kept busy (load average {machine['load_average']}); "
+        f"{versions}; {machine['cores']} cores{busy} (load average {machine['load_average']}); "
         f"{seconds:.0f} s of work. Seeds: {seeds}."
     )
 
