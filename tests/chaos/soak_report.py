@@ -1,0 +1,186 @@
+"""What a soak has found: docs/soak.json, and from it alone the section between two marks of docs/reliability.md."""
+
+import json
+import os
+import platform
+import re
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import django
+
+from tasks import latency
+from tests.chaos.probe import MEBIBYTE, Sample
+
+SECTION = re.compile(r"(?<=<!-- soak: begin -->\n).*?(?=<!-- soak: end -->)", re.DOTALL)
+PHASES = {
+    "before": "before",
+    "held": "while the transaction is open",
+    "after": "after it has ended",
+}
+TASK_TABLE = "tasks_task"
+WARM_UP, LAST = 0.1, 0.8  # shares of the run: what is flat is the same between the first tenth and the last fifth
+Figures = dict[str, Any]
+
+
+def keep(folder: Path, versions: dict[str, str], samples: Sequence[Sample], pages: dict[str, list[float]]) -> None:
+    """Write both files; `pages` are the seconds of each answer of the web server by page."""
+    text = json.dumps(figures(versions, samples, pages), indent=1) + "\n"
+    (folder / "soak.json").write_text(text)
+    page = folder / "reliability.md"
+    if page.exists():
+        page.write_text(SECTION.sub(lambda _: render(json.loads(text)), page.read_text()))
+
+
+def surroundings(postgresql: str) -> dict[str, str]:
+    return {"PostgreSQL": postgresql, "Python": platform.python_version(), "Django": django.get_version()}
+
+
+def figures(versions: dict[str, str], samples: Sequence[Sample], pages: dict[str, list[float]]) -> Figures:
+    """All that is told, as plain values; every fourth sample is kept."""
+    return {
+        "versions": versions,
+        "machine": {"cores": os.cpu_count(), "load_average": round(os.getloadavg()[2], 1)},
+        "seconds": samples[-1].seconds,
+        "enqueued": samples[-1].enqueued,
+        "ended": samples[-1].done,
+        "phases": {name: of_phase(name, samples) for name in PHASES},
+        "recovery": recovery(samples),
+        "flat": flat(samples),
+        "pages": {
+            name: {"n": len(times), "p50_ms": ms(times, 0.5), "p99_ms": ms(times, 0.99)}
+            for name, times in pages.items()
+        },
+        "samples": [asdict(sample) for sample in samples[::4]],
+    }
+
+
+def of_phase(name: str, samples: Sequence[Sample]) -> Figures:
+    """Rates and waits of one phase, and the tables at its end."""
+    mine = [sample for sample in samples if sample.phase == name]
+    first, last = mine[0], mine[-1]
+    waits = [late - early for early, late in zip(first.waits or [0] * latency.BUCKETS, last.waits, strict=True)]
+    table = last.tables[TASK_TABLE]
+    return {
+        "seconds": round(last.seconds - first.seconds, 1),
+        "enqueued_per_second": per_second(last.enqueued - first.enqueued, last, first),
+        "ended_per_second": per_second(last.done - first.done, last, first),
+        "pickup_p50_ms": round(1000 * (latency.percentile(waits, 0.5) or 0), 1),
+        "pickup_p99_ms": round(1000 * (latency.percentile(waits, 0.99) or 0), 1),
+        "most_waiting": max(sample.waiting for sample in mine),
+        "dead_rows": table.dead,
+        "most_dead_rows": max(sample.tables[TASK_TABLE].dead for sample in mine),
+        "table_mb": round(table.heap_bytes / MEBIBYTE, 1),
+        "indexes_mb": round(table.index_bytes / MEBIBYTE, 1),
+        "vacuums": table.vacuums - first.tables[TASK_TABLE].vacuums,
+    }
+
+
+def per_second(number: int, last: Sample, first: Sample) -> float:
+    return round(number / max(0.001, last.seconds - first.seconds), 1)
+
+
+def recovery(samples: Sequence[Sample]) -> Figures:
+    """How long after the end of the transaction there were no more dead rows than before it."""
+    before = max(sample.tables[TASK_TABLE].dead for sample in samples if sample.phase == "before")
+    after = [sample for sample in samples if sample.phase in ("after", "drained")]
+    clean = next((sample for sample in after if sample.tables[TASK_TABLE].dead <= before), None)
+    return {
+        "most_dead_rows_before": before,
+        "seconds": None if clean is None else round(clean.seconds - after[0].seconds, 1),
+    }
+
+
+def flat(samples: Sequence[Sample]) -> Figures:
+    """Each figure that must not grow: its median between warm-up and the first third, and in the last fifth."""
+    whole = samples[-1].seconds
+    early = [sample for sample in samples if WARM_UP * whole <= sample.seconds < whole / 3]
+    late = [sample for sample in samples if sample.seconds >= LAST * whole and sample.phase != "drained"]
+    names = sorted(early[-1].memory)
+    found: Figures = {
+        f"{name}, MiB": [
+            round(median(part, lambda s, n=name: s.memory.get(n, 0)) / MEBIBYTE, 1) for part in (early, late)
+        ]
+        for name in names
+    }
+    found["open files"] = [median(part, lambda sample: sample.files) for part in (early, late)]
+    found["sessions"] = [median(part, lambda sample: sum(sample.sessions.values())) for part in (early, late)]
+    found["locks of idle sessions"] = [
+        median(part, lambda sample: sum(sample.left_over.values())) for part in (early, late)
+    ]
+    found["processes that were replaced"] = [0, len(set(early[0].pids) - set(late[-1].pids))]
+    return found
+
+
+def median(samples: Sequence[Sample], figure: Any) -> float:
+    return round(statistics.median(figure(sample) for sample in samples), 1)
+
+
+def ms(seconds: Sequence[float], share: float) -> float:
+    ordered = sorted(seconds)
+    return round(1000 * ordered[min(len(ordered) - 1, int(len(ordered) * share))], 1)
+
+
+# The section.
+
+
+def render(found: Figures) -> str:
+    """The section's text from the values of docs/soak.json."""
+    versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
+    rate = found["phases"]["before"]["enqueued_per_second"]
+    lines = [
+        f"{found['seconds'] / 60:.0f} minutes, {found['enqueued']:,} tasks enqueued ({rate:.0f} a second), "
+        f"{found['ended']:,} attempts ended; {versions}; {found['machine']['cores']} cores, shared with other work "
+        f"(load average {found['machine']['load_average']}).",
+        "",
+        row("", *PHASES.values()),
+        row("---", *["--:"] * len(PHASES)),
+        *[row(label, *(shown(phase[key]) for phase in found["phases"].values())) for key, label in LINES.items()],
+        "",
+        recovered(found["recovery"]),
+        "",
+        row("what must not grow", "early", "late"),
+        row("---", "--:", "--:"),
+        *[row(name, shown(early), shown(late)) for name, (early, late) in found["flat"].items()],
+        "",
+        "Early: the median from the first tenth of the time to its first third; late: of the last fifth.",
+        "",
+    ]
+    if found["pages"]:
+        told = [
+            f"{name} {page['p50_ms']:.0f} / {page['p99_ms']:.0f} ms ({page['n']:,})"
+            for name, page in found["pages"].items()
+        ]
+        lines += [f"Pages meanwhile, p50 / p99 and how often: {', '.join(told)}.", ""]
+    return "\n".join(lines)
+
+
+LINES = {
+    "ended_per_second": "attempts ended a second",
+    "pickup_p50_ms": "pickup p50, ms",
+    "pickup_p99_ms": "pickup p99, ms",
+    "most_waiting": "most tasks waiting",
+    "most_dead_rows": "most dead rows",
+    "dead_rows": "dead rows at the end",
+    "table_mb": "table at the end, MiB",
+    "indexes_mb": "its indexes, MiB",
+    "vacuums": "vacuums",
+}
+
+
+def recovered(found: Figures) -> str:
+    if found["seconds"] is None:
+        return "The dead rows did not become as few again as before while the run lasted."
+    before, seconds = found["most_dead_rows_before"], found["seconds"]
+    return f"As few dead rows as before ({before:,}) {seconds:.0f} s after the transaction's end."
+
+
+def row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def shown(value: float) -> str:
+    return f"{value:,.0f}" if value == int(value) or value >= 100 else f"{value:,.1f}"
