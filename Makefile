@@ -21,7 +21,7 @@ DEPLOYED = DATABASE_URL=postgres:///rowlock HTTPS=1 \
 	SECRET_KEY="$$($(VENV_PYTHON) -c 'import secrets; print(secrets.token_urlsafe(50))')"
 
 .DEFAULT_GOAL := help
-.PHONY: help run test testnext lint chaos bench pins clean python
+.PHONY: help run test testnext lint chaos soak bench pins clean python
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1: /p' Makefile | while IFS=: read -r name what; do printf '%-9s%s\n' "$$name" "$$what"; done
@@ -49,6 +49,9 @@ lint: $(VENV)/test.stamp ## ruff, mypy, bandit, missing migrations, deployment c
 
 chaos: $(VENV)/test.stamp ## the long drills of kills, freezes and outages, into docs/reliability.md
 	$(VENV_PYTHON) -m pytest -m chaos $(ARGS)
+
+soak: $(VENV)/test.stamp ## an hour of load beside an open transaction, into docs/soak.json
+	$(VENV_PYTHON) -m tests.chaos.soak $(ARGS)
 
 bench: $(VENV)/test.stamp ## Rowlock beside its peers, into docs/benchmarks.md
 	$(VENV_PYTHON) -m tests.benchmarks $(ARGS)
