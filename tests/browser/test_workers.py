@@ -57,9 +57,8 @@ def test_what_a_hanging_worker_has_not_begun_is_released(visit, hanging):
     assert Task.objects.filter(status="READY", attempt=0).count() == 2
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_a_worker_is_asked_to_stop(visit, hanging, theme):
-    page = visit("Operators", theme=theme).open(WORKERS)
+def test_a_worker_is_asked_to_stop(visit, hanging):
+    page = visit("Operators").open(WORKERS)
     page.locator("button[data-action=stop-worker]").click()
     page.locator("form.confirm button[data-action=stop-worker]").click()
     assert "Worker w1 is asked to finish" in page.locator(".messagelist").inner_text()

@@ -1,0 +1,253 @@
+"""Every button of every page is pressed, in both themes; a button that is added to a template fails this until it is.
+
+One walk through the site, page by page. What each button does in every case is said by the other tests: here it must
+do what it says once, on a page that is accessible, without an error on the console.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import pytest
+from django.contrib.auth.models import User
+from django.utils import timezone
+from playwright.sync_api import Page, expect
+
+from dashboard.demo import control, data
+from dashboard.models import LabRun
+from orders.models import Account
+from tasks.bulk.models import BulkRun
+from tasks.models import Attempt, ExpectedCommand, Lock, Queue, Task, Worker
+from tests.browser import buttons
+from tests.browser.test_looks import assert_accessible, assert_fits
+from tests.dashboard.scenes import LOCK_ACCOUNT, Scene
+from tests.orders import orders
+from tests.sessions import session
+from tests.tasks import handlers, rows
+from tests.tasks.claiming import claim
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+LIST, STALE = "/admin/tasks/task/", "/admin/ops/stale/"
+
+
+@pytest.fixture(autouse=True)
+def _allowed(settings, monkeypatch):
+    """The lab and bursts; but no process is started on the tests' database."""
+    settings.TEMPLATES = buttons.numbered(settings.TEMPLATES)
+    settings.ROWLOCK_LAB = True
+    settings.ROWLOCK = {**settings.ROWLOCK, "BURST": True}
+    monkeypatch.setattr("dashboard.views.burst.burst.start", lambda asked: True)
+
+
+class Tour:
+    """One window that goes from page to page."""
+
+    def __init__(self, visitor) -> None:
+        self.visitor = visitor
+        self.page: Page = visitor.page
+
+    def at(self, path: str) -> "Tour":
+        self.visitor.open(path)
+        return self
+
+    def press(self, selector: str) -> "Tour":
+        self.page.locator(selector).first.click()
+        return self
+
+    def named(self, name: str, **options: object) -> "Tour":
+        self.page.get_by_role("button", name=name, **options).first.click()
+        return self
+
+    def says(self, text: str) -> "Tour":
+        expect(self.page.locator("#content, .messagelist").filter(has_text=text).first).to_be_visible(timeout=20_000)
+        return self
+
+    def confirm(self, reason: str = "because", button: str = "form.confirm button[type=submit]") -> "Tour":
+        """Look at the preview, give a reason, and go on."""
+        self.page.locator("form.confirm").wait_for()
+        assert_accessible(self.page)
+        assert_fits(self.page)
+        self.page.locator("form.confirm input[name=reason]").fill(reason)
+        return self.press(button)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_button_does_what_it_says(visit, theme):
+    visitor = visit("Operators", "Lock administrators", "Account managers", theme=theme)
+    pressed = buttons.record(visitor.context)
+    tour = Tour(visitor)
+    for part in (
+        one_task, tasks_of_a_list, all_that_match, a_stale_page, queues, what_is_stuck, workers, enqueue, burst, locks,
+        cron, attention, orders_and_accounts, lab, demo, every_page,
+    ):  # fmt: skip
+        part(tour)
+    assert sorted(buttons.all_buttons() - pressed) == []
+
+
+def one_task(tour: Tour) -> None:
+    task = rows.failed()
+    Attempt.objects.create(task=task, number=5, worker_id="w", outcome="failed", exception_class="ValueError")
+    tour.at(f"{LIST}{task.pk}/").press("[data-copy]").press(".actions [data-action=requeue]").confirm()
+    tour.says(f"Run again: done for #{task.pk}.")
+    Task.objects.filter(pk=task.pk).update(status="FAILED", finished_at=timezone.now())
+    tour.at(f"{LIST}{task.pk}/").press("[data-kin=quarantine]").confirm().says("What is done stays done.")
+    BulkRun.objects.all().delete()
+
+
+def tasks_of_a_list(tour: Tour) -> None:
+    first, second = rows.failed(), rows.failed()
+    tour.at(f"{LIST}?status=FAILED").press(f"#task-{first.pk} [data-action=requeue]").confirm()
+    tour.says(f"Run again: done for #{first.pk}.")
+    tour.page.get_by_label(f"Tick #{second.pk}").check()
+    tour.press(".bar [data-action=cancel]").confirm().says(f"Cancel: done for #{second.pk}.")
+    tour.at(LIST).page.get_by_label("Text in arguments").fill("nothing has this")
+    tour.named("Filter", exact=True).says("No task matches this filter.")
+
+
+def all_that_match(tour: Tour) -> None:
+    rows.failed(queue_name="mail")
+    tour.at(f"{LIST}?queue=mail").press("#bulk summary").press("#bulk [data-action=requeue]").confirm()
+    tour.press("[data-action=stop-run]").says("Stopped")
+    BulkRun.objects.all().delete()
+
+
+def a_stale_page(tour: Tour) -> None:
+    task = rows.failed()
+    tour.at(f"{LIST}{task.pk}/")
+    Task.objects.filter(pk=task.pk).update(priority=9)
+    tour.press(".actions [data-action=requeue]").says("Changed since you looked")
+    assert_accessible(tour.page)
+    tour.named("look again").confirm().says("done")
+    conflict = [told for told in tour.visitor.complaints if "409 (Conflict)" in told]
+    assert tour.visitor.complaints == conflict
+    tour.visitor.complaints.clear()
+    Task.objects.all().delete()
+
+
+def queues(tour: Tour) -> None:
+    Queue.objects.create(name="mail")
+    tour.at("/admin/tasks/queue/")
+    for action in ("pause", "resume", "ask", "automatic"):
+        tour.press(f"[data-action={action}]").says("done")
+
+
+def what_is_stuck(tour: Tour) -> None:
+    Queue.objects.create(name="payouts", recovery="ask")
+    worker = rows.dead_worker()
+    first, second, third = (rows.processing(worker, queue_name="payouts") for _ in range(3))
+    tour.at(STALE).press(f"#stale-{first.pk} [data-action=recover]").confirm().says(f"done for #{first.pk}")
+    tour.page.get_by_label(f"Tick #{second.pk}").check()
+    tour.press(".bar [data-action=recover]").confirm().says(f"done for #{second.pk}")
+    tour.press("#take-all [data-action=recover]").confirm().says("1 task was taken back")
+    assert Task.objects.get(pk=third.pk).status == "READY"
+    Task.objects.all().delete()
+
+
+@contextmanager
+def hanging() -> Iterator[None]:
+    """A worker that is on the first of its two tasks for long."""
+    rows.ready(), rows.ready()
+    with rows.living_worker("w1"):
+        current = claim(worker_id="w1")[0]
+        since = timezone.now() - timedelta(minutes=10)
+        Worker.objects.filter(pk="w1").update(current_task_id=current.id, current_since=since)
+        yield
+
+
+def workers(tour: Tour) -> None:
+    with hanging():
+        tour.at("/admin/ops/workers/").press("[data-action=release-unstarted]").confirm().says("1 task was released.")
+        tour.press("[data-action=stop-worker]").confirm().says("Worker w1 is asked to finish")
+    Task.objects.all().delete()
+
+
+def enqueue(tour: Tour) -> None:
+    tour.at(f"{LIST}enqueue/?task={handlers.add.module_path}").page.get_by_label("Positional arguments").fill("[1, 2]")
+    tour.press("[data-action=check]").says("enqueue_task").press("[data-action=enqueue]").says("Enqueued as #")
+
+
+def burst(tour: Tour) -> None:
+    tour.at("/admin/ops/burst/").press("[data-action=run-burst]")
+    expect(tour.page.locator("#burst-runs")).to_be_visible()
+
+
+def locks(tour: Tour) -> None:
+    account = Account.objects.create(owner=User.objects.create_user("owner"))
+    with Scene() as scene:
+        scene.holding("psql", LOCK_ACCOUNT, [account.pk])
+        scene.holding("idle", "SELECT 1")
+        scene.waiting("report", LOCK_ACCOUNT, [account.pk])
+        for name, action in (("idle", "terminate"), ("report", "cancel"), ("psql", "terminate")):
+            if name == "psql":  # the root of a tree again
+                scene.waiting("another", LOCK_ACCOUNT, [account.pk])
+            node = f"#node-{scene.pid(name)}"
+            tour.at("/admin/ops/locks/").press(f"tr{node} button, {node} > .node [data-action={action}-backend]")
+            tour.confirm().says(f"Backend {scene.pid(name)} was signalled.")
+    tour.at("/admin/ops/locks/history/").named("Look it up").says("Nobody waited for a lock then")
+
+
+def cron(tour: Tour) -> None:
+    now = timezone.now()
+    ExpectedCommand.objects.create(name="nightly", every=timedelta(hours=1), since=now - timedelta(days=2))
+    times = {"acquired_at": now - timedelta(hours=2), "renewed_at": now - timedelta(hours=2)}
+    Lock.objects.create(name="nightly", owner="x", fence=7, expires_at=now - timedelta(hours=1), **times)
+    tour.at("/admin/ops/schedule/").press("[data-action=release-lock]").confirm().says("The lock nightly is free.")
+    tour.press("[data-action=forget-command]").confirm().says("nightly")
+    assert not ExpectedCommand.objects.exists()
+
+
+def attention(tour: Tour) -> None:
+    Attempt.objects.create(task=rows.failed(), number=5, worker_id="w", outcome="failed", exception_class="ValueError")
+    tour.at("/admin/").press("a[data-action=acknowledge]").confirm("the bank knows").says("1 acknowledged")
+    tour.press("#known summary").press("[data-action=withdraw]")
+    expect(tour.page.locator("#known")).to_have_count(0)
+
+
+def orders_and_accounts(tour: Tour) -> None:
+    orders.shipped(1)
+    for decision in ("resend", "sent"):
+        [order] = orders.shipped(1, email_state="unknown", email_since=timezone.now())
+        tour.at(f"/admin/orders/order/{order.pk}/change/").page.get_by_label("Reason").fill("found in the log")
+        tour.press(f"[data-action=resolve-email][value={decision}]").says("1 e-mail resolved.")
+    tour.at("/admin/orders/order/").press("[data-action=ship-emails]")
+    expect(tour.page.locator("#pattern-progress")).to_be_visible()
+    account = Account.objects.create(owner=User.objects.create_user("saver"))
+    tour.at(f"/admin/orders/account/{account.pk}/change/").page.locator("#id_amount").fill("12.50")
+    tour.press("[data-action=move-money]").says("12.50")
+    account.refresh_from_db()
+    assert account.balance
+
+
+def lab(tour: Tour) -> None:
+    tour.at("/admin/ops/lab/?preset=cron").press("[data-action=run-pattern]").says("Waits for its turn")
+    run = LabRun.objects.latest("pk")
+    tour.at(f"/admin/ops/lab/{run.pk}/").press("[data-action=stop-pattern]").says("is asked to end")
+    tour.at("/admin/ops/lab/").page.locator("#lab-result input[type=checkbox]").first.check()
+    tour.named("Compare those ticked")
+    tour.page.wait_for_url("**/lab/compare/**")
+    tour.at("/admin/ops/lab/").press("[data-action=kill-drill]")
+    tour.page.wait_for_url(f"**/lab/{LabRun.objects.latest('pk').pk}/")
+
+
+def demo(tour: Tour) -> None:
+    """Asked of a session that is its director as far as anybody can see, and that ends before all is removed."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("ROWLOCK_DEMO", "1")
+        data.load_once()
+        with session("rowlock:demo:director", autocommit=True) as conn:
+            wait_until(lambda: conn.execute(control.TAKE).fetchone()[0])
+            for button in ("aside [data-action=demo-kill]", ".demo-kill button", "[data-action=demo-chain]"):
+                tour.at("/admin/ops/demo/").press(button)
+                expect(tour.page.locator(".messagelist")).to_be_visible()
+            tour.at("/admin/ops/demo/").press("[data-action=demo-stop]")
+            expect(tour.page.locator(".messagelist")).to_be_visible()
+        tour.at("/admin/ops/demo/remove/").confirm().says("Removed:")
+
+
+def every_page(tour: Tour) -> None:
+    """What stands in the frame of the pages."""
+    tour.at("/admin/ops/audit/").named("Filter", exact=True)
+    tour.page.wait_for_url("**/audit/?**")
+    tour.at(STALE).press("[data-live-pause]").press("[data-live-pause]").press("[data-shortcuts]").press("[data-close]")
+    tour.named("Русский").page.wait_for_selector("html[lang=ru]")
