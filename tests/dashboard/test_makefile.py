@@ -45,4 +45,4 @@ def test_an_old_python_is_refused_with_what_to_do(checkout):
 
 def test_help_is_the_default_and_lists_the_targets(checkout):
     listed = {line.split()[0] for line in checkout.make().stdout.splitlines()}
-    assert listed == {"help", "run", "test", "testnext", "lint", "chaos", "bench", "pins", "clean"}
+    assert listed == {"help", "run", "test", "testnext", "lint", "chaos", "soak", "bench", "pins", "clean"}
