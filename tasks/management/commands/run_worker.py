@@ -2,13 +2,15 @@
 
 import contextlib
 import json
+import pkgutil
 from typing import Any
 
 import psycopg
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import connections
+from django.db import OperationalError, connections
+from django.db.migrations.recorder import MigrationRecorder
 
-from tasks import pooling, recovery
+from tasks import migrations, pooling, recovery
 from tasks.claims import DEFAULT_STRATEGY, STRATEGIES
 from tasks.commands import types
 from tasks.commands.output import write_line
@@ -43,6 +45,7 @@ class Command(BaseCommand):
         names = ("queues", "strategy", "concurrency", "batch_size", "burst", "max_tasks")
         supervisor = Supervisor(Options(**{name: options[name] for name in names}))
         refuse_pooling()
+        refuse_older_tables()
         if options["burst"]:
             # A burst from cron may be the only worker there is: nobody else would take back a dead one's tasks.
             recovery.recover(include_ask=False)
@@ -64,3 +67,16 @@ def refuse_pooling() -> None:
             pooling.own_session("rowlock:check").close()
         except PooledSession as error:
             raise CommandError(str(error)) from error
+
+
+def refuse_older_tables() -> None:
+    """End here where the database is that of an older version: this one's statements would fail, or do half of it."""
+    with contextlib.suppress(OperationalError):
+        recorded = MigrationRecorder(connections["default"]).applied_migrations()
+        applied = {name for app, name in recorded if app == "tasks"}
+        missing = {module.name for module in pkgutil.iter_modules(migrations.__path__)} - applied
+        if applied and missing:
+            raise CommandError(
+                f"The database is that of an older version, without {', '.join(sorted(missing))}: "
+                "run `python manage.py migrate` first."
+            )
