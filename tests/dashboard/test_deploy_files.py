@@ -138,3 +138,14 @@ def test_the_image_is_made_of_files_that_are_there() -> None:
     assert (DEPLOY / build["context"]).resolve() == ROOT
     assert (ROOT / build["dockerfile"]).exists()
     check_command(yaml.safe_load(re.search(r"^CMD (.+)$", text, re.MULTILINE)[1]))
+
+
+def test_the_page_on_deploying_names_files_and_numbers_that_there_are() -> None:
+    text = (ROOT / "docs" / "deploying.md").read_text()
+    named = set(re.findall(r"\browlock-[a-z@-]+\.(?:service|timer)\b", text))
+    assert named
+    assert named <= SERVICES.keys() | TIMERS.keys()
+    assert all((ROOT / "docs" / path).exists() for path in re.findall(r"\]\(([\w./]+)\)", text))
+    assert all((ROOT / path).exists() for path in re.findall(r"`(tests/[\w/]+\.py)`", text))
+    for name in re.findall(r"`(rowlock_\w+)`", text):
+        assert f"`{name}`" in (ROOT / "docs" / "metrics.md").read_text()
