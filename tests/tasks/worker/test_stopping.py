@@ -68,6 +68,17 @@ def test_the_second_signal_ends_at_once(database, ledger, start_worker, number):
     assert not worker.members()
 
 
+def test_a_second_signal_under_load_leaves_nothing_claimed(database, ledger, start_worker):
+    database.enqueue(handlers.work, 0.02, count=1000)
+    worker = start_worker("--concurrency", 2)
+    wait_until(lambda: ledger.count() > 20)
+    worker.send(signal.SIGTERM)
+    worker.send(signal.SIGTERM)
+    assert worker.wait() in (0, 128 + signal.SIGTERM)  # two that come as one are one
+    assert set(database.statuses()) == {"COMPLETED", "READY"}
+    assert not worker.members()
+
+
 def test_an_idle_worker_stops_in_order(database, start_worker):
     worker = start_worker("--concurrency", 2)
     wait_until(lambda: database.value("SELECT count(*) FROM tasks_worker") == 2)
