@@ -95,6 +95,9 @@ class AccountAdmin(LockAwareAdmin):
         move = self.admin_site.admin_view(require_POST(self.move_view))
         return [path("<int:account_id>/move/", move, name="orders_account_move"), *super().get_urls()]
 
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        return super().changelist_view(request, {"title": _("Accounts"), **(extra_context or {})})
+
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:

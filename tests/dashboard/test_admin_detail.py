@@ -137,6 +137,13 @@ def test_a_task_that_was_pruned_is_a_404(viewer):
     assert "There is no task #4711: it was pruned, or the id is wrong." in page.text
 
 
+@pytest.mark.parametrize("address", ["/admin/nowhere/", "/nowhere/"])
+def test_an_address_without_a_page_is_told_in_words(viewer, address):
+    page = viewer.get(address)
+    assert page.status_code == 404
+    assert "There is no page at this address." in page.text
+
+
 @pytest.mark.parametrize("address", ["add/", "1/change/", "1/delete/"])
 def test_there_is_no_form_for_a_task(address):
     rows.ready()

@@ -42,6 +42,15 @@ def balance(account: Account) -> Decimal:
     return Account.objects.get(pk=account.pk).balance
 
 
+def test_an_empty_list_says_how_an_account_is_opened() -> None:
+    page = client_of("Viewers").get(LIST).text
+    assert "There is no account yet." in page
+    assert "Account.objects.create(owner=" in page
+    assert "Select account" not in page
+    opened(Decimal(1))
+    assert "There is no account yet." not in client_of("Viewers").get(LIST).text
+
+
 @pytest.mark.django_db(transaction=True)
 def test_the_list_shows_balance_verdict_holder_and_version(rich: Account, poor: Account) -> None:
     with session("psql of anna") as holder:
