@@ -13,6 +13,8 @@ FENCE = "tests/tasks/test_transitions_fence.py"
 FENCED = "AND task.version = ending.version AND task.claimed_by = %(worker_id)s::text\n    RETURNING task.id, "
 COMPLETED, FAILED = "task.queue_name,\n", "task.queue_name, task.attempt"
 MATRIX = "tests/dashboard/test_security_matrix.py"
+PAGE_LIMITS, DATABASES = "tests/dashboard/test_page_limits.py", "dashboard/databases.py"
+INPUT = "tests/dashboard/test_hostile_input.py"
 SQL_LOCKS = "tests/tasks/locking/test_lock_sql.py"
 LOCKED_CLAIMS, LOCKED_SWEEPS = "tests/tasks/test_claims_locked.py", "tests/tasks/test_recovery_locked.py"
 
@@ -132,6 +134,35 @@ MUTANTS = [
            "return None if True", ("tests/tasks/test_actions_chunks.py",)),
     Mutant("an action: SKIP LOCKED", "tasks/actions/chunks.py", "no_key=True, skip_locked=True", "no_key=True",
            ("tests/tasks/test_actions_chunks.py",)),
+    Mutant("an action: in chunks", "tasks/actions/chunks.py", "CHUNK = 1000\n", "CHUNK = 10**9\n",
+           ("tests/races/test_operators.py", "-k", "everything")),
+    Mutant("an action: limit of waits", "tasks/actions/chunks.py", "lock_timeout = '2s'", "lock_timeout = '0'",
+           ("tests/tasks/test_actions_chunks.py", "-k", "table_held_whole")),
+    Mutant("a requeue: live tasks", "tasks/actions/requeue.py",
+           "task.status == TaskStatus.PROCESSING and not self.is_stale(task) and not self.force", "False",
+           ("tests/tasks/test_commands_requeue.py",)),
+    Mutant("a cancel: live tasks", "tasks/actions/cancel.py",
+           "return task.status == TaskStatus.PROCESSING and not self.is_stale(task)", "return False",
+           ("tests/tasks/test_commands_cancel.py",)),
+    Mutant("an edit: held tasks", "tasks/actions/edit.py", "if task.status == TaskStatus.PROCESSING:", "if False:",
+           ("tests/tasks/test_commands_edit.py",)),
+    Mutant("pruning: finished tasks only", "tasks/actions/prune.py",
+           "task.status = ANY(%(statuses)s::text[]) AND task.finished_at",
+           "coalesce(task.finished_at, task.created_at)",
+           ("tests/tasks/test_commands_prune.py",)),
+    without("pages: statement timeout", DATABASES, "-c statement_timeout=5s ", PAGE_LIMITS),
+    without("pages: lock timeout", DATABASES, "-c lock_timeout=2s ", PAGE_LIMITS),
+    without("pages: limits are given to their sessions", DATABASES, "session_limits(env, argv), ",
+            "tests/dashboard/test_databases.py"),
+    without("first page: its own patience", "tasks/panels.py",
+            ", set_config('lock_timeout', '300ms', true), set_config('statement_timeout', '2s', true)",
+            "tests/dashboard/test_attention.py", "tests/dashboard/test_overview.py"),
+    Mutant("pages: seats", "dashboard/seats.py", "max(1, threads - FREE_FOR_ACTIONS)", "threads",
+           ("tests/dashboard/test_seats.py",)),
+    Mutant("arguments: no NUL", "tasks/arguments.py", 'if "\\0" in text:', "if False:", (INPUT,)),
+    Mutant("arguments: levels", "tasks/arguments.py", "if depth == MAX_DEPTH:", "if False:", (INPUT,)),
+    Mutant("arguments in SQL: size", "tasks/migrations/0003_sql_enqueue.py", "IF size > largest THEN", "IF false THEN",
+           (INPUT,)),
     Mutant("a signal: the backend that was seen", BACKENDS, 'if not backend["is_same"]:', "if False:",
            ("tests/dashboard/test_locks_page.py",)),
     Mutant("audit: no entry is changed", OBJECTS, "BEFORE UPDATE OR DELETE ON", "BEFORE DELETE ON",
