@@ -6,6 +6,7 @@ two paths: rows without an ordering key by the order of the partial index, and r
 """
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -18,6 +19,7 @@ from django.db import IntegrityError
 from tasks.database import Connection, transaction
 from tasks.line import LINE
 from tasks.models import ONE_PER_KEY
+from tasks.shortcut import FOLLOWING, Shortcut, after_claim
 
 KEYS_PER_STRIDE = 300
 STRIDES = 10  # some 2 ms each when thousands of keys wait for their time
@@ -97,6 +99,12 @@ SWAPPED = """
 SELECT * FROM taken
 """
 
+FOLLOWED = """
+SELECT taken.*, NULL AS next_cursor FROM taken ORDER BY place
+"""
+
+CLAIM_FOLLOWING = FOLLOWING + TAKE + FOLLOWED
+
 SWAP = FREE + TAKE + SWAPPED
 
 
@@ -134,6 +142,7 @@ class Claimer:
     keys: int = KEYS_PER_STRIDE
     lost_races: int = 0
     is_from_start: bool = False  # nothing was found since the walk began at the first key
+    shortcut: Shortcut | None = None
 
     @property
     def has_been_round(self) -> bool:
@@ -152,8 +161,13 @@ class Claimer:
 
 def claim_locked(connection: Connection, claimer: Claimer, limit: int) -> list[Claim]:
     """Lock up to `limit` rows, passing over those that others hold, and take them in one statement."""
-    rows = _walk(connection, CLAIM_LOCKED, claimer, limit)
-    return [Claim(*row[1:-1]) for row in rows]
+    following = _follow(connection, claimer, limit)
+    if following:
+        return following
+    began = time.monotonic()
+    taken = _claims(_walk(connection, CLAIM_LOCKED, claimer, limit))
+    claimer.shortcut = after_claim(connection, taken, time.monotonic() - began)
+    return taken
 
 
 def claim_one(connection: Connection, claimer: Claimer, limit: int) -> list[Claim]:
@@ -190,6 +204,25 @@ def _walk(connection: Connection, sql: str, claimer: Claimer, limit: int) -> lis
         if claimer.has_been_round:
             break
     return []
+
+
+def _follow(connection: Connection, claimer: Claimer, limit: int) -> list[Claim]:
+    """What stands behind the last task, while the way from the beginning of the line is too long."""
+    shortcut, claimer.shortcut = claimer.shortcut, None
+    if shortcut is None or not shortcut.is_open:
+        return []
+    with transaction(connection), connection.cursor() as cursor:
+        cursor.execute(CLAIM_FOLLOWING, shortcut.params(claimer.worker_id, limit))
+        taken = _claims(cursor.fetchall())
+    if taken:
+        claimer.is_from_start = False
+        claimer.shortcut = shortcut.behind(taken)
+    return taken
+
+
+def _claims(rows: list[tuple[Any, ...]]) -> list[Claim]:
+    """The rows of CLAIM_LOCKED or CLAIM_FOLLOWING."""
+    return [Claim(*row[1:-1]) for row in rows]
 
 
 def _swap_each(connection: Connection, claimer: Claimer, candidates: list[tuple[Any, ...]]) -> Iterator[Claim]:

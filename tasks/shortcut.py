@@ -1,0 +1,82 @@
+"""The way past dead rows: what a claim remembers when the way from the beginning of the line was long.
+
+Rows that are done stay in the index until VACUUM, and the beginning of the line is where they gather; a transaction
+that is open for hours keeps even VACUUM away. Half a million of them made a claim of one task fifteen times as slow.
+So after a slow claim the next ones go on behind the last task, for some time that is counted in slow claims: the line
+is walked from its beginning again soon enough for a task that came in between, by its priority or its time.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from tasks.database import Connection, fetch
+
+if TYPE_CHECKING:
+    from tasks.claims import Claim
+
+SLOW_SECONDS = 0.005
+SECONDS_PER_TASK = 0.000_05  # what a row costs by itself, amply
+TIMES = 10  # as long as so many slow claims,
+MOST_SECONDS = 0.5  # and no longer
+LARGE_BYTES = 4_000_000  # some 80,000 rows, dead or not
+
+# The part of a claim that finds its candidates, as `tasks.line` and `tasks.claims.LOCKED` do from the beginning.
+FOLLOWING = """
+WITH candidate AS MATERIALIZED (
+    SELECT id, row_number() OVER () AS place FROM (
+        SELECT task.id FROM tasks_task AS task
+        WHERE task.status = 'READY' AND task.ordering_key IS NULL
+          AND task.queue_name = %(queue_name)s::text AND task.priority = %(priority)s::smallint
+          AND (task.run_after, task.id) > (%(run_after)s::timestamptz, %(id)s::bigint)
+          AND task.run_after <= statement_timestamp()
+          AND NOT EXISTS (SELECT FROM tasks_queue WHERE name = %(queue_name)s::text AND paused)
+        ORDER BY task.run_after, task.id LIMIT (SELECT %(limit)s::int) FOR NO KEY UPDATE SKIP LOCKED) AS due
+)"""
+
+SIZE = "SELECT coalesce(pg_relation_size(to_regclass('tasks_task_claim')), 0) AS size"
+
+
+@dataclass(frozen=True, slots=True)
+class Shortcut:
+    """The last task without a key that was taken; `until` is `time.monotonic()`."""
+
+    queue_name: str
+    priority: int
+    run_after: datetime
+    id: int
+    until: float
+
+    @property
+    def is_open(self) -> bool:
+        return time.monotonic() < self.until
+
+    def params(self, worker_id: str, limit: int) -> dict[str, Any]:
+        """What a claim takes that begins with FOLLOWING."""
+        return {
+            "worker_id": worker_id,
+            "limit": limit,
+            "queue_name": self.queue_name,
+            "priority": self.priority,
+            "run_after": self.run_after,
+            "id": self.id,
+        }
+
+    def behind(self, taken: Sequence["Claim"]) -> "Shortcut":
+        """As long as this one, behind what was taken by it."""
+        return replace(self, run_after=taken[-1].run_after, id=taken[-1].id) if taken else self
+
+
+def after_claim(connection: Connection, taken: Sequence["Claim"], seconds: float) -> Shortcut | None:
+    """What is to be remembered of a claim from the beginning of the line that took these tasks in so many seconds.
+
+    Nothing where the index is small: then the machine was busy, and the line is kept to strictly.
+    """
+    last = next((claim for claim in reversed(taken) if claim.ordering_key is None), None)
+    is_slow = seconds > SLOW_SECONDS + SECONDS_PER_TASK * len(taken)
+    if last is None or not is_slow or fetch(connection, SIZE)[0]["size"] < LARGE_BYTES:
+        return None
+    until = time.monotonic() + min(TIMES * seconds, MOST_SECONDS)
+    return Shortcut(last.queue_name, last.priority, last.run_after, last.id, until)

@@ -1,0 +1,117 @@
+"""Where the beginning of the line is full of dead rows, the next claims go on behind the last one, for a moment."""
+
+import math
+import time
+from dataclasses import replace
+
+import psycopg
+import pytest
+
+from tasks import claims, shortcut
+from tasks.claims import Claimer
+from tasks.database import WORKER_SESSION
+from tasks.shortcut import Shortcut
+from tests import databases
+from tests.tasks.plans import explain
+
+DEAD = 120_000
+READY = "INSERT INTO tasks_task (task_path, priority) SELECT 'a', %s FROM generate_series(1, %s)"
+DONE = """
+UPDATE tasks_task SET status = 'COMPLETED', finished_at = now() WHERE status = 'READY'
+"""
+
+
+@pytest.fixture(scope="module")
+def bloated(template_url):
+    """A queue after many tasks, which nobody has cleaned up."""
+    with databases.copy_of(template_url) as database:
+        database.rows("ALTER TABLE tasks_task SET (autovacuum_enabled = off)")
+        database.rows(READY, 0, DEAD)
+        database.rows(DONE)
+        yield database
+
+
+@pytest.fixture
+def session(bloated):
+    bloated.rows("DELETE FROM tasks_queue")
+    bloated.rows(DONE)
+    with psycopg.connect(bloated.url, autocommit=True, options=WORKER_SESSION) as connection:
+        yield connection
+
+
+@pytest.fixture
+def claimer(session):
+    """Has taken one of ten tasks by a claim that was slow enough to remember where it ended."""
+    session.execute(READY, [0, 10])
+    claimer = Claimer("w1")
+    [first] = claims.claim(session, claimer, 1)
+    assert claimer.shortcut is None or claimer.shortcut.id == first.id
+    claimer.shortcut = Shortcut(first.queue_name, first.priority, first.run_after, first.id, math.inf)
+    return claimer
+
+
+def pages(plan):
+    return plan.node["Shared Hit Blocks"] + plan.node["Shared Read Blocks"]
+
+
+def ids(taken):
+    return [claim.id for claim in taken]
+
+
+def test_a_slow_claim_on_a_large_index_is_remembered(session, monkeypatch):
+    monkeypatch.setattr(shortcut, "SLOW_SECONDS", -1)
+    session.execute(READY, [0, 3])
+    claimer = Claimer("w1")
+    taken = claims.claim(session, claimer, 2)
+    assert claimer.shortcut.id == taken[-1].id
+    assert time.monotonic() < claimer.shortcut.until <= time.monotonic() + shortcut.MOST_SECONDS
+
+
+def test_a_slow_claim_on_a_small_index_is_the_machine_s_fault(database, monkeypatch):
+    monkeypatch.setattr(shortcut, "SLOW_SECONDS", -1)
+    database.rows(READY, 0, 3)
+    claimer = Claimer("w1")
+    assert len(claims.claim(database.connection, claimer, 2)) == 2
+    assert claimer.shortcut is None
+
+
+def test_it_takes_the_same_tasks_in_the_same_order(session, claimer):
+    following = ids(claims.claim(session, claimer, 4))
+    assert claimer.shortcut.id == following[-1], "it goes along"
+    following += ids(claims.claim(session, claimer, 10))
+    assert following == list(range(following[0], following[0] + 9))
+
+
+def test_it_reads_what_it_takes_and_not_what_is_dead(session, claimer):
+    by_the_line = explain(session, claims.CLAIM_LOCKED, claimer.params(3))
+    by_the_shortcut = explain(session, claims.CLAIM_FOLLOWING, claimer.shortcut.params("w1", 3))
+    assert 5 * pages(by_the_shortcut) < pages(by_the_line)
+
+
+def test_what_another_holds_is_passed_over(bloated, session, claimer):
+    first = claimer.shortcut.id
+    with psycopg.connect(bloated.url) as other:
+        other.execute("SELECT FROM tasks_task WHERE id = %s FOR UPDATE", [first + 1])
+        [taken] = claims.claim(session, claimer, 1)
+        assert taken.id == first + 2
+
+
+def test_a_task_that_comes_in_between_waits_until_the_line_is_walked_again(session, claimer):
+    session.execute(READY, [9, 1])
+    [taken] = claims.claim(session, claimer, 1)
+    assert taken.priority == 0
+    claimer.shortcut = replace(claimer.shortcut, until=time.monotonic())
+    [taken] = claims.claim(session, claimer, 1)
+    assert taken.priority == 9
+
+
+def test_when_nothing_is_behind_it_the_line_is_walked_at_once(session, claimer):
+    assert len(claims.claim(session, claimer, 100)) == 9
+    session.execute(READY, [9, 1])
+    [taken] = claims.claim(session, claimer, 1)
+    assert taken.priority == 9
+
+
+def test_a_queue_that_is_paused_meanwhile_is_heeded(session, claimer):
+    session.execute("INSERT INTO tasks_queue (name, paused) VALUES ('default', true)")
+    assert claims.claim(session, claimer, 1) == []
