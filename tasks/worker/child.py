@@ -163,7 +163,7 @@ class Child:
 
     def run_batch(self, batch: list[Claim]) -> None:
         """Run the claimed tasks in order; give back what could not begin."""
-        self.page.publish(batch)
+        self.page.publish(batch, self.outbox.ids())
         self._signal_busy()
         self.is_running_batch.set()
         # What a request does for a view: handlers find no connection that is too old or broken, and no query log grows.

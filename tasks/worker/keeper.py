@@ -33,6 +33,7 @@ LONGEST_RETURN_SECONDS = 15.0
 PUBLISH_AFTER_SECONDS = 0.25
 FOLD_SECONDS = 60.0
 LONGEST_STATEMENT_SECONDS = 5.0
+SESSION_ENDS_WITHIN_SECONDS = 30.0
 
 REQUESTS = """
 SELECT task.claimed_by AS worker_id, task.id, task.attempt FROM tasks_task AS task
@@ -60,6 +61,7 @@ class Keeper:
         self.to_end: set[int] = set()
         self.stops: set[str] = set()
         self.published: dict[str, int | None] = {}
+        self.buried: dict[str, tuple[Process, float]] = {}
         self.beat_at = self.sweep_at = self.ask_at = self.fold_at = self.retry_at = 0.0
         self.lost_at: float | None = None
         self.beat_seconds: float = min(conf.get("LEASE_SECONDS") / 3, 10.0)
@@ -76,8 +78,8 @@ class Keeper:
             self.hurry()
 
     def bury(self, child: "Process") -> None:
-        """Give back what a dead child held: unstarted rows with their attempt, the running one as its death says."""
-        self.release(child.id, child.page.unstarted())
+        """Give back what a dead child held: what it has not begun with its attempt, what it ran as its death says."""
+        self._give_back_unbegun(child)
         running = child.page.running()
         if running and child.killed_for:
             task_id, attempt, seconds = running
@@ -90,7 +92,16 @@ class Keeper:
                 self.pending.append(lambda connection: self._interrupt(connection, child.id, task_id, attempt, cancel))
         reason = child.killed_for or "crashed"
         self.pending.append(lambda connection: recovery.take_back(connection, [child.id], reason=reason))
+        self.buried[child.id] = child, time.monotonic() + SESSION_ENDS_WITHIN_SECONDS
         self.hurry()
+
+    def _give_back_unbegun(self, child: "Process") -> None:
+        """Also what the page does not know, since the answer to its claim died with the child."""
+        begun = child.page.begun()
+        if begun is None:
+            self.release(child.id, child.page.unstarted())
+        else:
+            self.pending.append(lambda connection: self._give_back_all_but(connection, child.id, begun))
 
     def cancelled(self, worker_id: str) -> list[tuple[int, int]]:
         """Tasks of this worker that somebody wants cancelled, as (id, attempt)."""
@@ -124,6 +135,7 @@ class Keeper:
             self._hear(connection)
             self._beat(connection, children, now)
             self._write_pending(connection)
+            self._look_after_the_dead(connection)
             self._publish(connection, children)
             self._ask(connection, children, now)
             self._sweep(connection, now)
@@ -196,6 +208,23 @@ class Keeper:
                 self.pending.rotate(-1)
             else:
                 self.pending.popleft()
+
+    def _look_after_the_dead(self, connection: psycopg.Connection) -> None:
+        """A claim that was under way when a child died commits all the same: look again once its session is gone."""
+        if not self.buried:
+            return
+        for worker_id, state in presence.states(list(self.buried), connection).items():
+            child, until = self.buried[worker_id]
+            if not state.held:
+                self._give_back_unbegun(child)
+            if not state.held or time.monotonic() > until:
+                del self.buried[worker_id]
+        self._write_pending(connection)
+
+    @staticmethod
+    def _give_back_all_but(connection: psycopg.Connection, worker_id: str, begun: list[int]) -> None:
+        if transitions.release_unknown(connection, worker_id, begun):
+            wakeup.announce(connection)
 
     @staticmethod
     def _give_back(connection: psycopg.Connection, worker_id: str, unstarted: list[tuple[int, datetime]]) -> None:

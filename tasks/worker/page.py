@@ -1,14 +1,16 @@
 """What a child shares with its supervisor: a page of memory that outlives the child's death.
 
 The supervisor reads which task runs, since when and until when it may; which rows of the batch have not begun, so
-that they can be given back exactly; and whether the child is busy. The child reads how fresh its lease is and whether
-its batch was taken from it. Both sides change the batch only under the lock.
+that they can be given back exactly; which have, in case the answer to a claim dies with the child; and whether the
+child is busy. The child reads how fresh its lease is and whether its batch was taken from it. Both sides change the
+batch only under the lock.
 """
 
 import mmap
 import multiprocessing
 import time
-from collections.abc import Iterator
+from array import array
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
@@ -17,11 +19,17 @@ from tasks.claims import Claim
 BATCH_LIMIT = 512
 (SERIAL, COUNT, POSITION, SINCE_NS, DEADLINE_NS, VOID_SERIAL, BEAT_NS, REGISTERED, CONVICTED, BUSY) = range(10)
 CLAIMED, COMPLETED, FAILED, REFUSED, UNWRITTEN = range(10, 15)
+EARLIER = 15
 IDS = 16
 ATTEMPTS = IDS + BATCH_LIMIT
 CLAIMED_AT_US = ATTEMPTS + BATCH_LIMIT
-WORDS = CLAIMED_AT_US + BATCH_LIMIT
+# What ended in earlier batches and is not written; in one of two places in turn, so that a child that dies while it
+# fills the one leaves the other.
+EARLIER_LIMIT = 2 * BATCH_LIMIT
+EARLIER_IDS = (CLAIMED_AT_US + BATCH_LIMIT, CLAIMED_AT_US + BATCH_LIMIT + EARLIER_LIMIT)
+WORDS = CLAIMED_AT_US + BATCH_LIMIT + 2 * EARLIER_LIMIT
 NONE = -1
+TOO_MANY = -1
 UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
 
@@ -37,16 +45,28 @@ class Page:
 
     # The child's side.
 
-    def publish(self, batch: list[Claim]) -> None:
-        """A new batch, in the order in which it will run."""
+    def publish(self, batch: list[Claim], earlier: Collection[int] = ()) -> None:
+        """A new batch, in the order in which it will run; `earlier`: ids that have ended and are not written yet."""
         with self.lock:
-            self.words[SERIAL] += 1
+            self._remember(earlier)
             self.words[POSITION] = NONE
+            self.words[SERIAL] += 1
+            self._write(IDS, [claim.id for claim in batch])
+            self._write(ATTEMPTS, [claim.attempt for claim in batch])
+            self._write(CLAIMED_AT_US, [(claim.started_at - UNIX_EPOCH) // MICROSECOND for claim in batch])
             self.words[COUNT] = len(batch)
-            for index, claim in enumerate(batch):
-                self.words[IDS + index] = claim.id
-                self.words[ATTEMPTS + index] = claim.attempt
-                self.words[CLAIMED_AT_US + index] = (claim.started_at - UNIX_EPOCH) // MICROSECOND
+
+    def _remember(self, earlier: Collection[int]) -> None:
+        """Before the batch is forgotten in which they began. One word says where they are and how many."""
+        place = 1 - self.words[EARLIER] % 2
+        if len(earlier) > EARLIER_LIMIT:
+            self.words[EARLIER] = TOO_MANY
+        else:
+            self._write(EARLIER_IDS[place], earlier)
+            self.words[EARLIER] = 2 * len(earlier) + place
+
+    def _write(self, start: int, values: Collection[int]) -> None:
+        self.words[start : start + len(values)] = memoryview(array("q", values))
 
     def begin(self, index: int, timeout: float | None) -> bool:
         """Begin the task at `index`; False when the supervisor has taken the rest of this batch back."""
@@ -65,10 +85,9 @@ class Page:
         self.words[DEADLINE_NS] = 0
 
     def clear(self) -> None:
-        """Nothing of a batch is held any more."""
+        """Nothing of the batch is left to begin."""
         with self.lock:
-            self.words[COUNT] = 0
-            self.words[POSITION] = NONE
+            self.words[COUNT] = self.words[POSITION] + 1
 
     def is_lease_fresh(self, lease_seconds: float) -> bool:
         """Whether the lease was renewed within this time and the worker not convicted; else no task may begin."""
@@ -113,6 +132,19 @@ class Page:
         """The rows after the one that began last; exact once the child is dead."""
         rows = range(self.words[POSITION] + 1, self.words[COUNT])
         return [(self.words[IDS + row], UNIX_EPOCH + self.words[CLAIMED_AT_US + row] * MICROSECOND) for row in rows]
+
+    def begun(self) -> list[int] | None:
+        """The ids that have begun and may not be written yet, of this batch and of earlier ones.
+
+        None: too many to tell. Exact once the child is dead: any other row that it holds has not begun, though it may
+        be of a claim whose answer nobody has read.
+        """
+        earlier = self.words[EARLIER]
+        if earlier == TOO_MANY:
+            return None
+        count, place = divmod(earlier, 2)
+        this = self.words[IDS : IDS + self.words[POSITION] + 1]
+        return [*this, *self.words[EARLIER_IDS[place] : EARLIER_IDS[place] + count]]
 
     @contextmanager
     def _lock_within(self, seconds: float) -> Iterator[bool]:

@@ -2,15 +2,18 @@
 
 import math
 import time
+from array import array
 
+import psycopg
 import pytest
 
-from tasks import claims, transitions
+from tasks import claims, presence, transitions
 from tasks.claims import Claimer
 from tasks.worker.keeper import Keeper
-from tasks.worker.page import Page
+from tasks.worker.page import EARLIER_LIMIT, Page
 from tasks.worker.supervisor import Process
 from tests.tasks.worker_app import tasks as handlers
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -78,3 +81,77 @@ def test_what_a_child_has_not_begun_is_given_back_once(database, keeper):
     task = database.task(second)
     assert (task.status, task.attempt, task.version) == ("READY", 0, 3)
     assert not page.begin(1, None), "the child must not begin what was taken from it"
+
+
+def fates(database, batch):
+    """Status, attempts that are spent, and what became of each."""
+    rows = [database.task(claim.id) for claim in batch]
+    return [(row.status, row.attempt, *database.outcomes(row.id)) for row in rows]
+
+
+NOT_BEGUN, ABANDONED = ("READY", 0), ("READY", 1, "abandoned")
+
+
+def test_f02_a_claim_whose_answer_died_with_the_child_costs_no_attempt(database, keeper):
+    database.enqueue(handlers.work, count=4)
+    known, unknown = claim(database, 2), claim(database, 2)
+    keeper.bury(child_running(known))
+    keeper.tick([])
+    assert fates(database, known) == [ABANDONED, NOT_BEGUN]
+    assert fates(database, unknown) == [NOT_BEGUN, NOT_BEGUN]
+
+
+def test_what_ended_in_earlier_batches_and_is_not_written_has_begun(database, keeper):
+    database.enqueue(handlers.work, count=6)
+    page, batches = Page(), [claim(database, 2) for _ in range(3)]
+    unwritten: list[int] = []
+    for batch in batches:
+        page.publish(batch, unwritten)
+        assert page.begin(1, None)
+        page.end()
+        page.clear()
+        unwritten += [done.id for done in batch]
+    keeper.bury(Process("w1", 1, page, time.monotonic()))
+    keeper.tick([])
+    assert [fates(database, batch) for batch in batches] == 3 * [[ABANDONED, ABANDONED]]
+
+
+def test_a_child_that_dies_while_it_tells_what_has_begun_has_told_it_before(database, monkeypatch):
+    database.enqueue(handlers.work, count=3)
+    [first], second, third = claim(database, 1), claim(database, 1), claim(database, 1)
+    page = Page()
+    page.publish(second, [first.id])
+    page.begin(0, None)
+
+    def die(start, values):
+        page.words[start : start + len(values)] = memoryview(array("q", [0] * len(values)))
+        raise SystemExit
+
+    monkeypatch.setattr(page, "_write", die)
+    with pytest.raises(SystemExit):
+        page.publish(third, [first.id, second[0].id])
+    assert sorted(page.begun()) == [first.id, second[0].id]
+
+
+def test_when_too_many_have_ended_only_what_is_known_not_to_have_begun_is_given_back(database, keeper):
+    database.enqueue(handlers.work, count=4)
+    known, other = claim(database, 2), claim(database, 2)
+    child = child_running(known)
+    child.page.publish(known, range(10**6, 10**6 + EARLIER_LIMIT + 1))
+    keeper.bury(child)
+    keeper.tick([])
+    assert fates(database, known + other) == [NOT_BEGUN, NOT_BEGUN, ABANDONED, ABANDONED]
+
+
+def test_a_claim_that_commits_after_the_burial_is_given_back_once_the_session_has_ended(database, keeper):
+    database.enqueue(handlers.work, count=2)
+    with psycopg.connect(database.url, autocommit=True) as session:
+        assert presence.take(session, "w1")
+        keeper.bury(child_running(claim(database, 1)))
+        keeper.tick([])
+        late = claim(database, 1)
+        keeper.tick([])
+        assert fates(database, late) == [("PROCESSING", 1)], "the session lives, and so may its claim"
+    wait_until(lambda: not presence.states(["w1"], database.connection)["w1"].held)
+    keeper.tick([])
+    assert fates(database, late) == [NOT_BEGUN]
