@@ -16,7 +16,7 @@ MOST = [2_000, 5_000]  # ms, of a wait for a lock and of a statement
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.usefixtures("page_session")
 @pytest.mark.parametrize("method", ["get", "post"])
-def test_every_statement_of_every_address_has_both_limits(monkeypatch, method):
+def test_f21_every_statement_of_every_address_has_both_limits(monkeypatch, method):
     """On the one session that pages have: none opens another."""
     free, asked, others = [], [], []
     client = client_for("superuser")
