@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 
+import psutil
+
 from tests.chaos.world import World
 from tests.databases import QueueDatabase
 from tests.ledger import Ledger
@@ -130,7 +132,7 @@ class Drill:
     def kill_everybody(self) -> None:
         """The whole fleet at once: whoever comes next finds nobody to take over from."""
         for worker in self.fleet:
-            worker.send(signal.SIGSTOP)
+            stand_still(worker)
         doomed = [pid for worker in self.fleet for pid in worker.children()]
         self.strikes.append(Strike(self.ledger.now(), "everybody", frozenset(doomed)))
         for worker in self.fleet:
@@ -164,7 +166,7 @@ class Drill:
     @staticmethod
     def stopped_with_children(worker: Worker) -> tuple[Worker, list[int]] | None:
         """Stop a supervisor, so that it neither reaps nor starts a child; one without children goes on."""
-        worker.send(signal.SIGSTOP)
+        stand_still(worker)
         if children := worker.children():
             return worker, children
         worker.send(signal.SIGCONT)
@@ -181,3 +183,10 @@ class Drill:
         began = self.ledger.now()
         self.disturb(chance)
         self.outages.append(Outage(began, self.ledger.now()))
+
+
+def stand_still(worker: Worker) -> None:
+    """Stop a supervisor; once it stands still, it has no child that it did not have before."""
+    worker.send(signal.SIGSTOP)
+    supervisor = psutil.Process(worker.pid)
+    wait_until(lambda: supervisor.status() in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE), every=0.002)

@@ -12,7 +12,7 @@ from tasks.locking import lock
 from tests.chaos.effects.holdings import holding
 from tests.ledger import effect
 
-TTL_SECONDS = 2
+TTL_SECONDS = 5  # a starved process renews it late, and would lose it by right
 WAIT_SECONDS = 60
 HOLD_SECONDS = 0.02
 STRATEGIES = ("pessimistic", "optimistic")
