@@ -50,7 +50,6 @@ class Life(RuleBasedStateMachine):
         self.example.__enter__()
         self.model = Model()
         self.memory: dict[str, list[Held]] = {}
-        self.given_back: list[Held] = []
         self.ids: dict[str, str] = {}
         self.births = count(1)
 
@@ -76,7 +75,7 @@ class Life(RuleBasedStateMachine):
             (self.enqueue, len(self.model.tasks) < MOST_TASKS),
             *[(self.claim, self.model.due(None))] * 3,
             *[(self.end, has_claims)] * 3,
-            (self.release, has_claims or self.given_back),
+            (self.release, has_claims),
             (self.lose_an_answer, has_claims),
             (self.interrupt, has_claims),
         )
@@ -140,7 +139,7 @@ class Life(RuleBasedStateMachine):
 
     def be_born(self, name: str) -> None:
         self.ids[name] = worker_id = f"{name} {next(self.births)}"
-        Worker.objects.create(id=worker_id, hostname="host", pid=1, lease_seconds=HOUR.total_seconds())
+        Worker.objects.create(id=worker_id, hostname="host", pid=1, lease_seconds=3600)
         assert presence.take(self.crew, worker_id)
         assert presence.confirm(connection, worker_id)
         self.memory[worker_id] = []
@@ -181,19 +180,21 @@ class Life(RuleBasedStateMachine):
             endings.append(Ending(held.id, held.version, held.attempt, 0.0, 0.0, failure=told))
         transitions.flush(connection, writer, endings)
 
-    def release(self) -> None:
-        """What was given back once may be given back again, late: by then it may run."""
-        if self.given_back and (not any(self.memory.values()) or self.draw([True, False], "again")):
-            held = self.draw(self.given_back, "given back before")
-        else:
-            held = self.some_held()
-            self.memory[held.worker].remove(held)
-            self.given_back = [*self.given_back, held][-REMEMBERED:]
+    def release(self, late: Held | None = None) -> None:
+        """What was given back may be given back again, late: by then it may run."""
+        held = late or self.some_held()
         writer = self.some_writer(held)
         is_own = self.is_own(held) and writer == held.worker
         assert transitions.release(connection, writer, [(held.id, held.claimed_at)]) == is_own
+        if not late:
+            self.memory[held.worker].remove(held)
         if is_own:
             self.model.give_back([self.model.tasks[held.id]])
+            if held.worker in self.ids.values() and self.draw([True, False], "is claimed again"):
+                self.look()
+                self.claim(held.worker)
+                self.look()
+                self.release(held)
 
     def lose_an_answer(self) -> None:
         """A worker never heard of one of its claims, and gives back what it does not know."""
@@ -238,8 +239,7 @@ class Life(RuleBasedStateMachine):
 
     def write_from_outside(self) -> None:
         row, _ = self.some_task()
-        with connection.cursor() as cursor:
-            cursor.execute(self.draw(FROM_OUTSIDE, "statement"), [row.id])
+        connection.cursor().execute(self.draw(FROM_OUTSIDE, "statement"), [row.id])
         self.model.change(row)
 
     # Operators.
