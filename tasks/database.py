@@ -86,18 +86,17 @@ def transaction(connection: Connection, *, rollback: bool = False) -> Iterator[N
             set_rollback(True, using=alias)
 
 
-def notice_vanishing() -> str:
+def notice_vanishing(*, reads_at_once: bool) -> str:
     """Options by which the server itself ends a session of which nothing was heard for about a lease.
 
     A host that lost its power or its network closes nothing. By the system's default the server would keep its row
-    locks for two hours, and nobody could take back the task whose row is among them.
+    locks for two hours, and nobody could take back the task whose row is among them. Who does not read what was sent
+    has vanished too, but for a handler that works on each row of a stream: `reads_at_once` is to be false for it.
     """
     lease: float = conf.get("LEASE_SECONDS")
     idle, interval = (max(1, int(part)) for part in (lease * 2 / 3, lease / 6))
-    return (
-        f"-c tcp_keepalives_idle={idle} -c tcp_keepalives_interval={interval} -c tcp_keepalives_count=2 "
-        f"-c tcp_user_timeout={idle + 2 * interval}s"
-    )
+    keepalives = f"-c tcp_keepalives_idle={idle} -c tcp_keepalives_interval={interval} -c tcp_keepalives_count=2"
+    return f"{keepalives} -c tcp_user_timeout={idle + 2 * interval}s" if reads_at_once else keepalives
 
 
 def connect_directly(
@@ -111,7 +110,7 @@ def connect_directly(
     """
     url = conf.get("DIRECT_DATABASE_URL")
     params = {} if url else _params_of_default_database()
-    options = " ".join(filter(None, (params.pop("options", ""), WORKER_SESSION, notice_vanishing())))
+    options = " ".join(filter(None, (params.pop("options", ""), WORKER_SESSION, notice_vanishing(reads_at_once=True))))
     connection = PromptConnection.connect(
         url,
         autocommit=True,
@@ -136,7 +135,8 @@ def name_sessions_of_handlers(application_name: str) -> None:
     settings = connections["default"].settings_dict
     options = {**settings["OPTIONS"], "application_name": application_name}
     if not conf.get("DIRECT_DATABASE_URL"):
-        options["options"] = " ".join(filter(None, (options.get("options"), NOTICE_DEATH, notice_vanishing())))
+        ours = (NOTICE_DEATH, notice_vanishing(reads_at_once=False))
+        options["options"] = " ".join(filter(None, (options.get("options"), *ours)))
     settings["OPTIONS"] = options
 
 
