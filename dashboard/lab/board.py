@@ -22,6 +22,13 @@ VARIED = ("workers", "work_ms", "items", "outside_lockers", "remote_ms", "kill")
 FEWER = ("lost_races", "wait_ms_p95", "queries_per_item")
 
 
+def command_of(pattern: str, numbers: Mapping[str, Any], *more: str) -> str:
+    """The run by command, with the numbers that are not the default's; an empty pattern stands for all of them."""
+    asked = {name: numbers[name] for name in LIMITS if numbers.get(name, DEFAULTS[name]) != DEFAULTS[name]}
+    parts = [f"--{name.replace('_', '-')}={value}" for name, value in asked.items()]
+    return command("run_pattern", pattern or "--all", *parts, *more)
+
+
 @dataclass(frozen=True)
 class Line:
     """One run; `result` is None until it has numbers. `best`: the columns in which no clean run is better.
@@ -64,10 +71,8 @@ class Line:
 
     @property
     def command(self) -> str:
-        """The same by command, with the numbers that are not the default's."""
-        asked = {name: self.run.plan[name] for name in LIMITS if self.run.plan[name] != DEFAULTS[name]}
-        parts = [f"--{name.replace('_', '-')}={value}" for name, value in asked.items()]
-        return command("run_pattern", self.run.pattern, *parts)
+        """The same by command."""
+        return command_of(self.run.pattern, self.run.plan)
 
     @property
     def share(self) -> int:

@@ -1,6 +1,6 @@
 """The lab: asking for runs, watching them, and comparing what they came to."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
@@ -17,7 +17,7 @@ from django.views.decorators.http import require_GET, require_POST
 
 from dashboard import shared_look
 from dashboard.lab import drill, export, gantt, live, records, runner, waits
-from dashboard.lab.board import Board, board
+from dashboard.lab.board import Board, board, command_of
 from dashboard.lab.form import LabForm
 from dashboard.lab.patterns import PATTERNS
 from dashboard.lab.plan import Plan
@@ -78,7 +78,16 @@ def lab_context(request: HttpRequest, form: LabForm) -> dict[str, Any]:
         "board": board(runs),
         "is_allowed": runner.is_allowed(),
         "cannot_run": missing(request.user, RUN),
+        "commands": [] if form.is_bound else commands_of(form.initial),
     }
+
+
+def commands_of(asked: Mapping[str, Any]) -> list[str]:
+    """The runs with which a form begins, each by its command."""
+    swept = (
+        [f"--sweep={asked['vary'].replace('_', '-')}={asked['values'].replace(' ', '')}"] if asked.get("vary") else []
+    )
+    return [command_of(pattern, asked, *swept) for pattern in asked["patterns"] or [""]]
 
 
 @require_POST

@@ -64,8 +64,9 @@ class Tour:
         return self
 
     def confirm(self, reason: str = "because", button: str = "form.confirm button[type=submit]") -> "Tour":
-        """Look at the preview, give a reason, and go on."""
+        """Look at the preview, which tells the command, give a reason, and go on."""
         self.page.locator("form.confirm").wait_for()
+        expect(self.page.locator("#content .command").first).to_be_visible()
         assert_accessible(self.page)
         assert_fits(self.page)
         self.page.locator("form.confirm input[name=reason]").fill(reason)

@@ -29,6 +29,13 @@ def test_a_queue_without_a_setting_is_shown_with_its_numbers(operator):
     assert "stale tasks are taken back by themselves" in row
 
 
+def test_each_button_stands_beside_its_command(operator):
+    Queue.objects.create(name="mail", recovery="ask")
+    page = operator.get(LIST).text
+    for told in ("pause_queue mail", "configure_queue mail --recovery automatic"):
+        assert f'<code translate="no">python manage.py {told}</code>' in page
+
+
 def test_a_queue_is_paused_and_resumed(operator):
     assert "Pause: done for the queue mail." in do(operator, "pause", reason="flood").text
     queue = Queue.objects.get()

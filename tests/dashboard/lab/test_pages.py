@@ -9,6 +9,7 @@ import pytest
 
 from dashboard.lab import board, records
 from dashboard.lab.plan import Plan
+from dashboard.lab.presets import BY_NAME
 from dashboard.models import LabRun
 from tasks.audit import Who
 from tasks.models import Intervention, Task
@@ -37,6 +38,28 @@ def asked(*patterns: str, **numbers: int) -> list[LabRun]:
     plans = [Plan(pattern, **{**NUMBERS, **numbers}) for pattern in patterns]
     batch = records.ask(plans, "t" * 22, Who("anna", "page"))
     return list(LabRun.objects.filter(batch=batch).order_by("pk"))
+
+
+@pytest.mark.parametrize(
+    ("query", "commands"),
+    [
+        ("", ["unsafe", "double_checked"]),
+        (
+            "?preset=double-click",
+            [f"{name} --workers=2 --items=60 --work-ms=10" for name in BY_NAME["double-click"].patterns],
+        ),
+        (
+            "?preset=crowd",
+            [f"{name} --items=120 --work-ms=2 --sweep=workers=1,2,4,8" for name in BY_NAME["crowd"].patterns],
+        ),
+        ("?preset=all", ["--all --items=100 --work-ms=2"]),
+    ],
+)
+def test_the_form_tells_the_commands_that_do_the_same(query, commands):
+    page = client_of("Viewers").get(LAB + query).text
+    assert [
+        one for one in commands if f'<code translate="no">python manage.py run_pattern {one}</code>' not in page
+    ] == []
 
 
 def test_a_run_that_was_asked_for_is_carried_out_and_compared():
