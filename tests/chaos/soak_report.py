@@ -62,14 +62,16 @@ def of_phase(name: str, samples: Sequence[Sample]) -> Figures:
     """Rates and waits of one phase, and the tables at its end."""
     mine = [sample for sample in samples if sample.phase == name]
     first, last = mine[0], mine[-1]
+    longest = 1000 * max(sample.oldest_seconds for sample in mine)  # the buckets tell no more of waits of minutes
     waits = [late - early for early, late in zip(first.waits or [0] * latency.BUCKETS, last.waits, strict=True)]
     table = last.tables[TASK_TABLE]
     return {
         "seconds": round(last.seconds - first.seconds, 1),
         "enqueued_per_second": per_second(last.enqueued - first.enqueued, last, first),
         "ended_per_second": per_second(last.done - first.done, last, first),
-        "pickup_p50_ms": round(1000 * (latency.percentile(waits, 0.5) or 0), 1),
-        "pickup_p99_ms": round(1000 * (latency.percentile(waits, 0.99) or 0), 1),
+        "pickup_p50_ms": pickup_ms(waits, 0.5, longest),
+        "pickup_p99_ms": pickup_ms(waits, 0.99, longest),
+        "longest_waiting_ms": round(longest, 1),
         "most_waiting": max(sample.waiting for sample in mine),
         "dead_rows": table.dead,
         "most_dead_rows": max(sample.tables[TASK_TABLE].dead for sample in mine),
@@ -77,6 +79,11 @@ def of_phase(name: str, samples: Sequence[Sample]) -> Figures:
         "indexes_mb": round(table.index_bytes / MEBIBYTE, 1),
         "vacuums": table.vacuums - first.tables[TASK_TABLE].vacuums,
     }
+
+
+def pickup_ms(waits: list[int], share: float, longest: float) -> float:
+    found = 1000 * (latency.percentile(waits, share) or 0)
+    return round(min(found, longest) if found > 1000 * latency.BOUNDS_SECONDS[-3] else found, 1)
 
 
 def per_second(number: int, last: Sample, first: Sample) -> float:
@@ -162,6 +169,7 @@ LINES = {
     "ended_per_second": "attempts ended a second",
     "pickup_p50_ms": "pickup p50, ms",
     "pickup_p99_ms": "pickup p99, ms",
+    "longest_waiting_ms": "oldest task that waited, ms",
     "most_waiting": "most tasks waiting",
     "most_dead_rows": "most dead rows",
     "dead_rows": "dead rows at the end",
