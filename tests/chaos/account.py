@@ -28,9 +28,10 @@ WHERE attempt.outcome = 'abandoned'
 class Summary:
     """What a drill found; printed as JSON. Lists name the tasks, process ids, keys or locks that are wrong.
 
-    `recovery_ms`: for each task whose attempt ended with a struck worker, from the strike until its row was READY again.
-    `permitted`: effects repeated because their worker was struck before their completion was written; `forbidden`: all
-    other repeats. `outside`: what the mail server, the accounts and the locks say.
+    `recovery_ms`: for each attempt that ended with a struck worker, from the strike until its row was READY again.
+    `permitted`: effects repeated because their worker was struck before their completion can have been written; `late`:
+    they had ended so long before that on a machine with time to spare it would have been; `forbidden`: nobody was
+    struck. `outside`: what the mail server, the accounts and the locks say.
     """
 
     seed: int
@@ -42,6 +43,7 @@ class Summary:
     recovery_ms: list[float] = field(default_factory=list)
     permitted: int = 0
     oldest_repeat_ms: float = 0.0
+    late: list[int] = field(default_factory=list)
     forbidden: list[int] = field(default_factory=list)
     lost: list[int] = field(default_factory=list)
     falsely_recovered: list[int] = field(default_factory=list)
@@ -62,7 +64,8 @@ class Account:
         drill, rows = self.drill, self.drill.database.rows
         effects = drill.ledger.effects()
         repeated = list(self.repeated(effects))
-        forbidden = [effect.task_id for effect in repeated if not self.is_excused(effect)]
+        forbidden = [effect.task_id for effect in repeated if self.struck_at(effect.pid) is None]
+        late = [effect.task_id for effect in repeated if self.struck_at(effect.pid) and not self.is_excused(effect)]
         ages = [age for effect in repeated if (age := self.age_at_strike(effect)) is not None]
         return Summary(
             seed=drill.plan.seed,
@@ -72,8 +75,9 @@ class Account:
             workers=drill.database.value("SELECT count(*) FROM tasks_worker"),
             seconds=round(drill.seconds, 1),
             recovery_ms=self.recovery_ms(),
-            permitted=len(repeated) - len(forbidden),
+            permitted=len(repeated) - len(forbidden) - len(late),
             oldest_repeat_ms=round(1000 * max(ages, default=0.0), 1),
+            late=late,
             forbidden=forbidden,
             lost=self.lost(effects),
             falsely_recovered=self.falsely_recovered(),

@@ -35,7 +35,7 @@ def assert_nothing_was_lost(plan: Plan, summary: Summary) -> None:
     assert sum(summary.strikes.values()) == plan.kills + plan.freezes
     assert summary.statuses == {"COMPLETED": plan.tasks}
     assert summary.lost == []
-    assert summary.forbidden == [], "effects repeated that a flush should have saved"
+    assert summary.forbidden == [], "effects repeated of workers that nobody had struck"
     assert summary.falsely_recovered == []
     assert summary.out_of_order == []
     assert set(summary.outcomes) <= {"abandoned"}

@@ -14,6 +14,7 @@ def test_kills_and_a_freeze_lose_nothing_and_repeat_only_what_was_not_yet_flushe
     plan = Plan(seed=20, kills=12, freezes=1, tasks=1000)
     summary = run(plan, database, ledger, start_worker, world=world, ROWLOCK_LEASE_SECONDS=LEASE_SECONDS)
     assert_nothing_was_lost(plan, summary)
+    assert summary.late == [], "effects repeated that a flush should have saved"
     assert summary.recovery_ms, "nobody was struck while it worked"
 
 

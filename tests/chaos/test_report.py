@@ -14,13 +14,13 @@ def test_the_page_says_what_the_json_says():
 
 def test_runs_are_added_up_and_their_recoveries_pooled():
     runs = [
-        Summary(1, 100, {"child": 2, "frozen child": 1}, 0, 5, 1.0, [10.0, 20.0], 3, 50.0, outside={"e-mails": 4}),
+        Summary(1, 100, {"child": 2, "frozen child": 1}, 0, 5, 1.0, [10.0, 20.0], 3, 50.0, [5], outside={"e-mails": 4}),
         Summary(2, 200, {"child": 1, "group": 1}, 1, 6, 2.0, [30.0], 1, 70.0, forbidden=[7, 7], outside={"e-mails": 5}),
     ]
     course = report.added_up(runs)
     assert (course["tasks"], course["kills"], course["freezes"], course["outages"]) == (300, 4, 1, 1)
     assert course["recovery_ms"] == {"p50": 20.0, "p99": 30.0, "max": 30.0}
-    assert (course["permitted"], course["forbidden"], course["oldest_repeat_ms"]) == (4, 2, 70.0)
+    assert (course["permitted"], course["late"], course["forbidden"], course["oldest_repeat_ms"]) == (4, 1, 2, 70.0)
     assert course["outside"] == {"e-mails": 9}
 
 
