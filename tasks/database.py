@@ -15,7 +15,7 @@ DJANGO_KEYS = ("cursor_factory", "context", "prepare_threshold", "server_side_bi
 # Within half a second the server notices that the worker died inside a query.
 NOTICE_DEATH = "-c client_connection_check_interval=500ms"
 # Giving up a lock that somebody else holds, and whatever takes too long.
-PATIENCE = "-c lock_timeout=1s -c statement_timeout=30s -c idle_in_transaction_session_timeout=30s"
+PATIENCE = "-c lock_timeout=1s -c statement_timeout=30s"
 # The statistics of a queue are those of another moment. With an empty table's, 200,000 new tasks made each claim read
 # all of them (200 ms instead of 2), and 20,000 new ordering keys cost a second. These statements know their indexes.
 # Nor do plans for these very values: where the statistics know no claimed row, 500 completions were joined to each row
@@ -31,6 +31,7 @@ NETWORK = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3
 
 # The server itself ends a statement of a worker's session after 30 s; one that still is silent then will not answer.
 ANSWER_SECONDS = 40.0
+LONGEST_IDLE_SECONDS = 30.0
 
 
 class Connection(Protocol):
@@ -99,6 +100,16 @@ def notice_vanishing(*, reads_at_once: bool) -> str:
     return f"{keepalives} -c tcp_user_timeout={idle + 2 * interval}s" if reads_at_once else keepalives
 
 
+def end_what_stands_still() -> str:
+    """The option by which a process that was frozen in the middle of a claim or a sweep lets go of its rows.
+
+    Without it they were passed over, though its lease had ended, until 30 s were over. Here no transaction waits for a
+    handler, so that none lasts as long as a lease.
+    """
+    milliseconds = 1000 * min(conf.get("LEASE_SECONDS"), LONGEST_IDLE_SECONDS)
+    return f"-c idle_in_transaction_session_timeout={milliseconds:.0f}"
+
+
 def connect_directly(
     application_name: str, *, connect_timeout: int = 10, answer_seconds: float = ANSWER_SECONDS
 ) -> psycopg.Connection:
@@ -110,7 +121,8 @@ def connect_directly(
     """
     url = conf.get("DIRECT_DATABASE_URL")
     params = {} if url else _params_of_default_database()
-    options = " ".join(filter(None, (params.pop("options", ""), WORKER_SESSION, notice_vanishing(reads_at_once=True))))
+    ending = (notice_vanishing(reads_at_once=True), end_what_stands_still())
+    options = " ".join(filter(None, (params.pop("options", ""), WORKER_SESSION, *ending)))
     connection = PromptConnection.connect(
         url,
         autocommit=True,

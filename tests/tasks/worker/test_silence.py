@@ -38,6 +38,15 @@ def test_a_question_that_is_not_answered_ends_the_connection_and_not_the_patienc
     connection.close()
 
 
+def test_a_transaction_that_stands_still_ends_with_the_lease(database, settings):
+    """A process that was frozen in the middle of one would hold its rows against recovery for longer."""
+    settings.ROWLOCK = {"DIRECT_DATABASE_URL": database.url, "LEASE_SECONDS": 1}
+    with closing(connect_directly("rowlock:test")) as frozen:
+        frozen.execute("BEGIN")
+        pid = frozen.info.backend_pid
+        wait_until(lambda: not database.rows("SELECT FROM pg_stat_activity WHERE pid = %s", pid), seconds=20)
+
+
 @pytest.mark.django_db
 def test_a_notification_may_be_waited_for_without_end():
     with closing(connect_directly("rowlock:test", answer_seconds=0.1)) as prompt:
