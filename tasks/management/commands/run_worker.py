@@ -7,7 +7,7 @@ from typing import Any
 
 import psycopg
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import OperationalError, connections
+from django.db import OperationalError, ProgrammingError, connections
 from django.db.migrations.recorder import MigrationRecorder
 
 from tasks import migrations, pooling, recovery
@@ -71,7 +71,8 @@ def refuse_pooling() -> None:
 
 def refuse_older_tables() -> None:
     """End here where the database is that of an older version: this one's statements would fail, or do half of it."""
-    with contextlib.suppress(OperationalError):
+    # The database is away, or the role may not read this table: then the first statement that fails will tell.
+    with contextlib.suppress(OperationalError, ProgrammingError):
         recorded = MigrationRecorder(connections["default"]).applied_migrations()
         applied = {name for app, name in recorded if app == "tasks"}
         missing = {module.name for module in pkgutil.iter_modules(migrations.__path__)} - applied
