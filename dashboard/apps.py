@@ -11,6 +11,7 @@ class DashboardConfig(AppConfig):
     name = "dashboard"
 
     def ready(self) -> None:
+        from dashboard import checks as checks  # registers them
         from dashboard import login, names
         from dashboard.attention import acknowledging
         from dashboard.locks import history as lock_history

@@ -87,7 +87,7 @@ def commands_of(asked: Mapping[str, Any]) -> list[str]:
     swept = (
         [f"--sweep={asked['vary'].replace('_', '-')}={asked['values'].replace(' ', '')}"] if asked.get("vary") else []
     )
-    return [command_of(pattern, asked, *swept) for pattern in asked["patterns"] or [""]]
+    return [command_of(pattern, asked, *swept) for pattern in asked.get("patterns") or [""]]
 
 
 @require_POST

@@ -6,9 +6,10 @@ import sys
 
 import environ
 import pytest
+from django.core.checks import run_checks
 from django.db import connection, connections
 
-from dashboard import databases, health
+from dashboard import checks, databases, health
 from tests.databases import ROOT
 
 SERVER = ["/venv/bin/gunicorn", "dashboard.wsgi"]
@@ -54,9 +55,23 @@ def test_options_in_the_address_do_not_take_the_limits_away(monkeypatch, tmp_pat
 
 
 def test_the_probe_keeps_the_options_of_the_address(monkeypatch):
-    monkeypatch.setitem(connection.settings_dict["OPTIONS"], "options", "-csearch_path=rowlock")
-    probe = health.probing_connection()
+    own = connections["default"]
+    monkeypatch.setitem(own.settings_dict["OPTIONS"], "options", "-csearch_path=rowlock")
     try:
+        probe = health.probing_connection()
         assert probe.settings_dict["OPTIONS"]["options"] == f"-csearch_path=rowlock {health.PROBE_SESSION}"
     finally:
-        connections["default"] = connection
+        connections["default"] = own  # the probe stands in its place
+
+
+@pytest.mark.django_db
+def test_behind_a_pooling_proxy_a_role_without_limits_is_a_warning(monkeypatch):
+    assert run_checks(databases=["default"], tags=["database"]) == []
+    monkeypatch.setenv("DIRECT_DATABASE_URL", "postgres:///direct")
+    [warning] = checks.check_page_limits(databases=["default"])
+    assert warning.id == "rowlock.W005"
+    assert "no idle_in_transaction_session_timeout, lock_timeout, statement_timeout" in warning.msg
+    with connection.cursor() as cursor:
+        for name in ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"):
+            cursor.execute(f"SET LOCAL {name} = '5s'")
+    assert checks.check_page_limits(databases=["default"]) == checks.check_page_limits() == []
