@@ -18,7 +18,7 @@ class Command(OperatorCommand):
                     for account in found
                 ]
             },
-            text="Every balance is the sum of its entries." if not found else f"Accounts that do not add up: {len(found)}.",
+            text="Every balance is the sum of its entries." if not found else f"Accounts that are wrong: {len(found)}.",
             problems=[
                 f"Account {account.id} holds {account.balance}, but its entries sum to {account.entries}."
                 for account in found
