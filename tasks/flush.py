@@ -19,16 +19,16 @@ from tasks.throughput import Sums, SumsByQueue, add_up
 logger = logging.getLogger(__name__)
 
 # No `status` in the WHERE: the planner would take the partial index on it and go quadratic in the batch.
-# Times come as seconds ago, so that only the database's clock is written.
+# Times come as microseconds ago, so that only the database's clock is written.
 COMPLETE = """
 WITH done AS (
     UPDATE tasks_task AS task SET
         status = 'COMPLETED', version = task.version + 1, claimed_by = NULL, finished_by = %(worker_id)s::text,
         return_value = ending.return_value::jsonb, cancel_requested_at = NULL,
-        started_at = statement_timestamp() - make_interval(secs => ending.started_ago),
-        finished_at = statement_timestamp() - make_interval(secs => ending.finished_ago)
+        started_at = statement_timestamp() - ending.started_ago * interval '1 microsecond',
+        finished_at = statement_timestamp() - ending.finished_ago * interval '1 microsecond'
     FROM unnest(%(ids)s::bigint[], %(versions)s::int[], %(return_values)s::text[],
-                %(started_ago)s::float8[], %(finished_ago)s::float8[])
+                %(started_ago)s::bigint[], %(finished_ago)s::bigint[])
         AS ending (id, version, return_value, started_ago, finished_ago)
     WHERE task.id = ending.id AND task.version = ending.version AND task.claimed_by = %(worker_id)s::text
     RETURNING task.id, task.queue_name,
@@ -45,7 +45,7 @@ FROM done GROUP BY queue_name
 FAIL = """
 WITH ending AS MATERIALIZED (
     SELECT * FROM unnest(%(ids)s::bigint[], %(versions)s::int[], %(retry_seconds)s::float8[], %(outcomes)s::text[],
-        %(exception_classes)s::text[], %(tracebacks)s::text[], %(started_ago)s::float8[], %(finished_ago)s::float8[])
+        %(exception_classes)s::text[], %(tracebacks)s::text[], %(started_ago)s::bigint[], %(finished_ago)s::bigint[])
         AS ending (id, version, retry_seconds, outcome, exception_class, traceback, started_ago, finished_ago)
 ), ended AS (
     UPDATE tasks_task AS task SET
@@ -55,9 +55,9 @@ WITH ending AS MATERIALIZED (
         run_after = CASE WHEN task.cancel_requested_at IS NULL AND task.attempt < task.max_attempts
                          THEN statement_timestamp() + make_interval(secs => ending.retry_seconds)
                          ELSE task.run_after END,
-        started_at = statement_timestamp() - make_interval(secs => ending.started_ago),
+        started_at = statement_timestamp() - ending.started_ago * interval '1 microsecond',
         finished_at = CASE WHEN task.cancel_requested_at IS NULL AND task.attempt < task.max_attempts THEN NULL
-                           ELSE statement_timestamp() - make_interval(secs => ending.finished_ago) END
+                           ELSE statement_timestamp() - ending.finished_ago * interval '1 microsecond' END
     FROM ending
     WHERE task.id = ending.id AND task.version = ending.version AND task.claimed_by = %(worker_id)s::text
     RETURNING task.id, task.queue_name, task.attempt, task.started_at, ending.outcome, ending.exception_class,
@@ -65,7 +65,7 @@ WITH ending AS MATERIALIZED (
 ), attempt AS (
     INSERT INTO tasks_attempt (task_id, number, worker_id, outcome, exception_class, traceback, started_at, finished_at)
     SELECT id, attempt, %(worker_id)s::text, outcome, exception_class, traceback, started_at,
-        statement_timestamp() - make_interval(secs => finished_ago) FROM ended
+        statement_timestamp() - finished_ago * interval '1 microsecond' FROM ended
 )
 SELECT queue_name, array_agg(id) AS ids FROM ended GROUP BY queue_name
 """
@@ -112,7 +112,7 @@ class Failure:
     outcome: str = "failed"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # frozen, each would take a microsecond to make
 class Ending:
     """The end of one attempt. Times are `time.monotonic()` of this machine; `return_value` is JSON text or None."""
 
@@ -256,12 +256,12 @@ def _common_params(worker_id: str, endings: Sequence[Ending]) -> dict[str, Any]:
         "worker_id": worker_id,
         "ids": _numbers([ending.id for ending in endings]),
         "versions": _numbers([ending.version for ending in endings]),
-        "started_ago": _numbers([round(now - ending.started, 6) for ending in endings]),
-        "finished_ago": _numbers([round(now - ending.finished, 6) for ending in endings]),
+        "started_ago": _numbers([int((now - ending.started) * 1e6) for ending in endings]),
+        "finished_ago": _numbers([int((now - ending.finished) * 1e6) for ending in endings]),
     }
 
 
-def _numbers(values: Iterable[float]) -> str:
+def _numbers(values: Iterable[int]) -> str:
     """An array as PostgreSQL writes it; for hundreds of numbers three times as fast as the driver's own."""
     return f"{{{','.join(map(str, values))}}}"
 
