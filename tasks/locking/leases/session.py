@@ -1,12 +1,16 @@
 """A database session of one party to a named lock: its presence, what wakes it, and its way back after a break."""
 
+import atexit
+import os
 import select
+import threading
 from typing import Any
 
 import psycopg
 from django.db import connections
 from psycopg import sql
 
+from tasks import conf
 from tasks.database import connect_directly, fetch
 
 LONGEST_NAME = 63  # bytes of an application_name
@@ -18,7 +22,15 @@ OPEN = "SELECT rowlock_lock_class() AS class, rowlock_lock_channel() AS channel,
 TAKE_PRESENCE = "SELECT pg_try_advisory_lock(%(class)s::int, hashtext(%(owner)s::text)) AS taken"
 # The session that broke may keep it for a moment, and so may those who wait for the holder; lock_timeout is a second.
 RETAKE_PRESENCE = "SELECT pg_advisory_lock(%(class)s::int, hashtext(%(owner)s::text))"
-DROP_LOCKS = "SELECT pg_advisory_unlock_all()"
+
+# A worker keeps one session for its next lock, for as long as the server is told: to connect takes longer than all
+# else. It is named for nobody meanwhile and holds nothing. Others do not: a program that ends, or a test that drops
+# its database, is to leave nothing behind.
+KEEPERS = (f"{OURS}worker:", f"{OURS}lab:")
+LET_GO = "SELECT pg_advisory_unlock_all(), set_config('application_name', 'rowlock:lock', false)"
+END_SOON = "SET idle_session_timeout = '10s'"
+KEEP = "RESET idle_session_timeout"
+RENAME = "SELECT set_config('application_name', %(session_name)s::text, false)"
 
 LIMIT_WAIT = "SELECT set_config('lock_timeout', %(wait_ms)s::text, true)"
 WATCH_PRESENCE = "SELECT pg_advisory_xact_lock_shared(%(class)s::int, hashtext(%(owner)s::text))"
@@ -47,6 +59,57 @@ def process_name() -> str:
     return str(connections["default"].settings_dict.get("OPTIONS", {}).get("application_name", ""))
 
 
+class Spare:
+    """The session that a worker keeps between two locks."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: tuple[object, psycopg.Connection] | None = None
+
+    def take(self, session_name: str) -> psycopg.Connection | None:
+        """The session under this name; None when there is none that lives, or it leads elsewhere by now."""
+        with self._lock:
+            kept, self._kept = self._kept, None
+        if kept is None or kept[0] != self._way():
+            return None
+        connection = kept[1]
+        try:
+            connection.execute(KEEP)
+            fetch(connection, RENAME, {"session_name": session_name})
+        except psycopg.Error:  # the server has ended it, for its age or for reasons of its own
+            connection.close()
+            return None
+        return connection
+
+    def keep(self, connection: psycopg.Connection) -> None:
+        """Keep what holds nothing any more; closed when one is kept already."""
+        try:
+            connection.execute(END_SOON)
+        except psycopg.Error:
+            connection.close()
+            return
+        with self._lock:
+            former, self._kept = self._kept, (self._way(), connection)
+        if former is not None and former[0] == self._way():
+            former[1].close()
+
+    def close(self) -> None:
+        """Keep none."""
+        with self._lock:
+            kept, self._kept = self._kept, None
+        if kept is not None and kept[0] == self._way():
+            kept[1].close()
+
+    @staticmethod
+    def _way() -> object:
+        """Whose it is and where it leads: a fork must not use its parent's."""
+        return os.getpid(), conf.get("DIRECT_DATABASE_URL"), repr(connections["default"].settings_dict)
+
+
+spare = Spare()
+atexit.register(spare.close)
+
+
 class LockSession:
     """One connection in autocommit, used by one thread at a time.
 
@@ -60,6 +123,7 @@ class LockSession:
         self._class = 0
         self._channel = ""
         self._connection: psycopg.Connection | None = None
+        self._holds_nothing = False
 
     @property
     def connection(self) -> psycopg.Connection:
@@ -123,16 +187,22 @@ class LockSession:
 
     def let_go(self) -> None:
         """End presence at once; closing alone would do it some milliseconds later."""
-        self.connection.execute(DROP_LOCKS)
+        self.connection.execute(LET_GO)
+        self._holds_nothing = self.is_direct and process_name().startswith(KEEPERS)
 
     def close(self) -> None:
-        """End the session, and with it everything that rests on it."""
-        if self._connection is not None:
-            self._connection.close()
+        """End the session, and with it everything that rests on it. One that was let go is kept for the next lock."""
+        connection, self._connection = self._connection, None
+        if connection is not None and self._holds_nothing and not connection.closed:
+            spare.keep(connection)
+        elif connection is not None:
+            connection.close()
 
     def _connect(self) -> None:
         self.close()
-        self._connection = connect_directly(session_name(self.name, process_name()), connect_timeout=2)
+        self._holds_nothing = False
+        name = session_name(self.name, process_name())
+        self._connection = spare.take(name) or connect_directly(name, connect_timeout=2)
         [row] = fetch(self._connection, OPEN)
         self._class, self._channel = row["class"], row["channel"]
         self.is_direct = row["pid"] == self._connection.info.backend_pid

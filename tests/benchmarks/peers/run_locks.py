@@ -14,6 +14,7 @@ django.setup()
 import psycopg  # noqa: E402
 import redis  # noqa: E402
 
+from tasks.database import name_sessions_of_handlers  # noqa: E402
 from tasks.locking import lock  # noqa: E402
 from tests.benchmarks.peers import wire  # noqa: E402
 
@@ -23,6 +24,8 @@ Take = Callable[[], AbstractContextManager[object]]
 
 
 def ours(backend: str) -> Take:
+    """As in a worker, which keeps a session between two locks."""
+    name_sessions_of_handlers("rowlock:worker:bench")
     return lambda: lock(NAME, ttl=TTL_SECONDS, wait=WAIT_SECONDS, backend=backend)
 
 
