@@ -18,6 +18,7 @@ from django.db import close_old_connections, reset_queries
 
 from tasks import claims, conf, presence, registry, signals, transitions
 from tasks.claims import STRATEGIES, Claim, Claimer
+from tasks.database import connect_directly
 from tasks.declaration import PostgresTask
 from tasks.exceptions import Convicted
 from tasks.transitions import Flush
@@ -266,6 +267,7 @@ class Child:
                 self.session.run(lambda connection: registration.leave(connection, self.worker_id))
                 break
             except Convicted:
+                self._write_late()
                 break
             except psycopg.Error as error:
                 if time.monotonic() > deadline:
@@ -273,6 +275,16 @@ class Child:
                     break
                 select.select([], [], [], self.session.retry_in() or POLL_SOON_SECONDS)
         self.session.forget()
+
+    def _write_late(self) -> None:
+        """What a convicted worker has done is refused by now, and the refusals are to be kept; its session is gone."""
+        if not len(self.outbox):
+            return
+        try:
+            with connect_directly(f"rowlock:worker:{self.worker_id}", connect_timeout=2) as connection:
+                self.outbox.flush(connection)()
+        except psycopg.Error as error:
+            logger.error("worker %s could not say what it had done: %s", self.worker_id, str(error).strip())
 
     def accompany(self) -> None:
         """The companion thread: while a batch runs, flush in time, keep the session, the presence and the lease."""

@@ -51,6 +51,21 @@ def test_f01_the_late_write_of_a_frozen_worker_is_refused(database, ledger, star
     wait_until(it_is_back_under_a_new_id)
 
 
+def test_f01_the_late_write_of_a_frozen_worker_without_a_session_is_refused(database, ledger, start_worker):
+    frozen = start_worker(**SHORT_LEASE)
+    [task_id] = database.enqueue(handlers.work, 0.5, 0.0)
+    wait_until(lambda: ledger.effects(task_id))
+    [old] = database.rows("SELECT * FROM tasks_worker")
+    thaw = freeze_child(frozen, old.pid)
+    sessions = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s"
+    assert database.rows(sessions, f"rowlock:worker:{old.id}")
+    start_worker(**SHORT_LEASE)
+    database.wait_for(task_id, "COMPLETED")
+    thaw()
+    [refused] = wait_until(lambda: database.rows("SELECT * FROM tasks_refusedwrite"))
+    assert (refused.task_id, refused.worker_id, refused.intent) == (task_id, old.id, "complete")
+
+
 def test_a_burst_that_was_taken_for_dead_goes_on_to_its_end(database, ledger, start_worker):
     [running, waiting] = database.enqueue(handlers.work, 0.5, count=2)
     worker = start_worker("--burst", **SHORT_LEASE)
