@@ -73,7 +73,7 @@ class Life(RuleBasedStateMachine):
         self.take_one(
             data,
             (self.enqueue, len(self.model.tasks) < MOST_TASKS),
-            *[(self.claim, self.model.due(None))] * 3,
+            *[(self.claim, self.model.tasks)] * 3,
             *[(self.end, has_claims)] * 3,
             (self.release, has_claims),
             (self.lose_an_answer, has_claims),
@@ -84,10 +84,8 @@ class Life(RuleBasedStateMachine):
     def an_operator_acts(self, data: st.DataObject) -> None:
         self.take_one(
             data,
-            *[(self.take_over, self.running())] * 4,
-            (self.cancel, self.model.tasks),
-            (self.requeue, self.model.tasks),
-            (self.edit, self.model.tasks),
+            *[(self.take_over, self.running())] * 3,
+            *[(step, self.model.tasks) for step in (self.cancel, self.requeue, self.edit)] * 2,
             (self.decide_about_a_queue, True),
             (self.prune, sum(row.status in FINISHED for row in self.model.tasks.values()) > 2),
         )
@@ -98,7 +96,7 @@ class Life(RuleBasedStateMachine):
         self.take_one(
             data,
             *[(self.die, self.running() and not is_lost)] * 2,
-            *[(self.recover, is_lost)] * 4,
+            *[(self.recover, is_lost)] * 3,
             (self.write_from_outside, self.model.tasks),
         )
 
@@ -116,7 +114,7 @@ class Life(RuleBasedStateMachine):
 
     def some_task(self) -> tuple[Row, int]:
         """A task, and a version that somebody saw of it: mostly the one it has."""
-        row = self.model.tasks[self.draw(sorted(self.model.tasks), "task")]
+        row = self.model.tasks[self.draw(self.running() * 2 + sorted(self.model.tasks), "task")]
         return row, row.version - self.draw([0, 0, 0, 1], "versions behind")
 
     def some_held(self) -> Held:
@@ -286,7 +284,7 @@ class Life(RuleBasedStateMachine):
 
     def decide_about_a_queue(self, name: str = "") -> None:
         queue = name or self.draw(QUEUES, "queue")
-        is_paused = queue not in self.model.paused and self.draw([True, False], "is paused")
+        is_paused = not name and queue not in self.model.paused and self.draw([True, True, False], "is paused")
         is_asking = self.draw([True, False], "is asking")
         (actions.pause if is_paused else actions.resume)(queue, ANNA)
         actions.configure_queue(queue, ANNA, recovery=Queue.Recovery("ask" if is_asking else "automatic"))
