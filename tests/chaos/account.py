@@ -4,6 +4,7 @@ The first oracle is the ledger of effects. An effect may run twice only when the
 and then only if it was still running or had ended so shortly before that no flush can have written it.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,8 +18,9 @@ STALE_SECONDS = 1.0  # how long after an outage a worker may need until it write
 # A completion waits 50 ms at most until the child looks, which it does every 50 ms; the rest is for a busy machine.
 UNFLUSHED_SECONDS = 0.25
 
+ENDED = re.compile(r"worker (\w+) cannot reach the database")
 ABANDONED = """
-SELECT attempt.task_id, worker.pid, attempt.finished_at AS at
+SELECT attempt.task_id, attempt.worker_id, worker.pid, attempt.finished_at AS at
 FROM tasks_attempt AS attempt LEFT JOIN tasks_worker AS worker ON worker.id = attempt.worker_id
 WHERE attempt.outcome = 'abandoned'
 """
@@ -128,10 +130,16 @@ class Account:
         return any(outage.began <= struck and effect.ended <= outage.ended + late for outage in self.drill.outages)
 
     def falsely_recovered(self) -> list[int]:
-        """Process ids of workers that nobody struck, and that were convicted or whose tasks were taken back."""
-        convicted = self.drill.database.rows("SELECT pid FROM tasks_worker WHERE stop_reason = 'convicted'")
-        taken_from = {row.pid for row in convicted} | {row.pid for row in self.drill.database.rows(ABANDONED)}
+        """Process ids of workers that lived, and that were convicted or whose tasks were taken back."""
+        convicted = self.drill.database.rows("SELECT id, pid FROM tasks_worker WHERE stop_reason = 'convicted'")
+        dead = self.ended_by_themselves()
+        taken_from = {row.pid for row in convicted if row.id not in dead}
+        taken_from |= {row.pid for row in self.drill.database.rows(ABANDONED) if row.worker_id not in dead}
         return sorted(pid or 0 for pid in taken_from if self.struck_at(pid) is None)
+
+    def ended_by_themselves(self) -> set[str]:
+        """Ids of workers that lost the database in the moment of their start, and said so as they ended."""
+        return {found for worker in self.drill.launched for found in ENDED.findall(worker.log())}
 
     def out_of_order(self, effects: list[Effect]) -> Iterator[str]:
         """Ordering keys of which two ran at once, or a later task before an earlier one."""

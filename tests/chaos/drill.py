@@ -72,6 +72,7 @@ class Drill:
     strikes: list[Strike] = field(default_factory=list)
     outages: list[Outage] = field(default_factory=list)
     fleet: list[Worker] = field(default_factory=list)
+    launched: list[Worker] = field(default_factory=list)
     seconds: float = 0.0
 
     def run(self) -> None:
@@ -79,7 +80,7 @@ class Drill:
         self.enqueue()
         chance = random.Random(self.plan.seed)
         began = time.monotonic()
-        self.fleet = [self.start() for _ in range(self.plan.supervisors)]
+        self.fleet = [self.launch() for _ in range(self.plan.supervisors)]
         blows = [self.kill] * self.plan.kills + [self.freeze] * self.plan.freezes
         chance.shuffle(blows)
         disturbed = chance.sample(range(len(blows)), self.plan.outages)
@@ -93,6 +94,10 @@ class Drill:
         self.stop()
         if self.world:
             self.world.finish(self.database)
+
+    def launch(self) -> Worker:
+        self.launched.append(self.start())
+        return self.launched[-1]
 
     def enqueue(self) -> None:
         """Tasks in an order that mixes keyed and free ones, and those that reach out of the queue."""
@@ -127,7 +132,7 @@ class Drill:
             worker.send_all(signal.SIGKILL)
         else:
             worker.send(signal.SIGKILL)  # its children finish what they run and end by themselves
-        self.fleet[self.fleet.index(worker)] = self.start()
+        self.fleet[self.fleet.index(worker)] = self.launch()
 
     def kill_everybody(self) -> None:
         """The whole fleet at once: whoever comes next finds nobody to take over from."""
@@ -137,7 +142,7 @@ class Drill:
         self.strikes.append(Strike(self.ledger.now(), "everybody", frozenset(doomed)))
         for worker in self.fleet:
             worker.send_all(signal.SIGKILL)
-        self.fleet = [self.start() for _ in self.fleet]
+        self.fleet = [self.launch() for _ in self.fleet]
 
     def freeze(self, chance: random.Random) -> None:
         """One SIGSTOP of a child or of a whole group, which goes on once its lease has ended and it was convicted."""
