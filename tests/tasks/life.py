@@ -64,6 +64,7 @@ class Life(RuleBasedStateMachine):
         fetch(connection, SAME_CHANCE)
         for name in NAMES:
             self.be_born(name)
+        self.decide_about_a_queue("a")  # whether it asks a person
         for _ in range(3):
             self.enqueue()
 
