@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SLOW_SECONDS = 0.005
 SECONDS_PER_TASK = 0.000_05  # what a row costs by itself, amply
 TIMES = 10  # as long as so many slow claims,
-MOST_SECONDS = 0.5  # and no longer
+MOST_SECONDS = 5.0  # and no longer
 LARGE_BYTES = 4_000_000  # some 80,000 rows, dead or not
 
 # The part of a claim that finds its candidates, as `tasks.line` and `tasks.claims.LOCKED` do from the beginning.
