@@ -19,7 +19,7 @@ from django.db import IntegrityError
 from tasks.database import Connection, transaction
 from tasks.line import LINE
 from tasks.models import ONE_PER_KEY
-from tasks.shortcut import FOLLOWING, Shortcut, after_claim
+from tasks.shortcut import FOLLOWING, Shortcut, after_slow_claims, is_slow
 
 KEYS_PER_STRIDE = 300
 STRIDES = 10  # some 2 ms each when thousands of keys wait for their time
@@ -142,6 +142,7 @@ class Claimer:
     keys: int = KEYS_PER_STRIDE
     lost_races: int = 0
     is_from_start: bool = False  # nothing was found since the walk began at the first key
+    is_slow: bool = False  # the last claim from the beginning of the line was
     shortcut: Shortcut | None = None
 
     @property
@@ -166,7 +167,10 @@ def claim_locked(connection: Connection, claimer: Claimer, limit: int) -> list[C
         return following
     began = time.monotonic()
     taken = _claims(_walk(connection, CLAIM_LOCKED, claimer, limit))
-    claimer.shortcut = after_claim(connection, taken, time.monotonic() - began)
+    seconds = time.monotonic() - began
+    was_slow, claimer.is_slow = claimer.is_slow, is_slow(taken, seconds)
+    if was_slow and claimer.is_slow:
+        claimer.shortcut = after_slow_claims(connection, taken, seconds)
     return taken
 
 

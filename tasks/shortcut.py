@@ -2,8 +2,9 @@
 
 Rows that are done stay in the index until VACUUM, and the beginning of the line is where they gather; a transaction
 that is open for hours keeps even VACUUM away. Half a million of them made a claim of one task fifteen times as slow.
-So after a slow claim the next ones go on behind the last task, for some time that is counted in slow claims: the line
-is walked from its beginning again soon enough for a task that came in between, by its priority or its time.
+So after two slow claims in a row the next ones go on behind the last task, for some time that is counted in slow
+claims: the line is walked from its beginning again soon enough for a task that came in between, by its priority or its
+time.
 """
 
 import time
@@ -69,14 +70,18 @@ class Shortcut:
         return replace(self, run_after=taken[-1].run_after, id=taken[-1].id) if taken else self
 
 
-def after_claim(connection: Connection, taken: Sequence["Claim"], seconds: float) -> Shortcut | None:
-    """What is to be remembered of a claim from the beginning of the line that took these tasks in so many seconds.
+def is_slow(taken: Sequence["Claim"], seconds: float) -> bool:
+    """Whether a claim from the beginning of the line took longer than these tasks account for."""
+    return seconds > SLOW_SECONDS + SECONDS_PER_TASK * len(taken)
+
+
+def after_slow_claims(connection: Connection, taken: Sequence["Claim"], seconds: float) -> Shortcut | None:
+    """What is to be remembered of the second slow claim in a row, which took these tasks in so many seconds.
 
     Nothing where the index is small: then the machine was busy, and the line is kept to strictly.
     """
     last = next((claim for claim in reversed(taken) if claim.ordering_key is None), None)
-    is_slow = seconds > SLOW_SECONDS + SECONDS_PER_TASK * len(taken)
-    if last is None or not is_slow or fetch(connection, SIZE)[0]["size"] < LARGE_BYTES:
+    if last is None or fetch(connection, SIZE)[0]["size"] < LARGE_BYTES:
         return None
     until = time.monotonic() + min(TIMES * seconds, MOST_SECONDS)
     return Shortcut(last.queue_name, last.priority, last.run_after, last.id, until)

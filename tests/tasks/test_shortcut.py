@@ -41,11 +41,10 @@ def session(bloated):
 
 @pytest.fixture
 def claimer(session):
-    """Has taken one of ten tasks by a claim that was slow enough to remember where it ended."""
+    """Has taken one of ten tasks, and remembers where it ended."""
     session.execute(READY, [0, 10])
     claimer = Claimer("w1")
     [first] = claims.claim(session, claimer, 1)
-    assert claimer.shortcut is None or claimer.shortcut.id == first.id
     claimer.shortcut = Shortcut(first.queue_name, first.priority, first.run_after, first.id, math.inf)
     return claimer
 
@@ -58,21 +57,34 @@ def ids(taken):
     return [claim.id for claim in taken]
 
 
-def test_a_slow_claim_on_a_large_index_is_remembered(session, monkeypatch):
-    monkeypatch.setattr(shortcut, "SLOW_SECONDS", -1)
-    session.execute(READY, [0, 3])
+def claim_slowly(connection, monkeypatch, *seconds):
+    """Claims of one task each, which take so long in the eyes of the claimer."""
     claimer = Claimer("w1")
-    taken = claims.claim(session, claimer, 2)
-    assert claimer.shortcut.id == taken[-1].id
+    for each in seconds:
+        monkeypatch.setattr(shortcut, "SLOW_SECONDS", -1 if each else 60)
+        claims.claim(connection, claimer, 1)
+    return claimer
+
+
+def test_two_slow_claims_on_a_large_index_are_remembered(session, monkeypatch):
+    session.execute(READY, [0, 3])
+    claimer = claim_slowly(session, monkeypatch, 1, 1)
+    [last] = session.execute(
+        "SELECT max(id) FROM tasks_task WHERE claimed_by = 'w1' AND status = 'PROCESSING'"
+    ).fetchone()
+    assert claimer.shortcut.id == last
     assert time.monotonic() < claimer.shortcut.until <= time.monotonic() + shortcut.MOST_SECONDS
 
 
-def test_a_slow_claim_on_a_small_index_is_the_machine_s_fault(database, monkeypatch):
-    monkeypatch.setattr(shortcut, "SLOW_SECONDS", -1)
+@pytest.mark.parametrize("seconds", [(1,), (1, 0), (1, 0, 1)])
+def test_a_single_slow_claim_is_chance(session, monkeypatch, seconds):
+    session.execute(READY, [0, 3])
+    assert claim_slowly(session, monkeypatch, *seconds).shortcut is None
+
+
+def test_slow_claims_on_a_small_index_are_the_machine_s_fault(database, monkeypatch):
     database.rows(READY, 0, 3)
-    claimer = Claimer("w1")
-    assert len(claims.claim(database.connection, claimer, 2)) == 2
-    assert claimer.shortcut is None
+    assert claim_slowly(database.connection, monkeypatch, 1, 1).shortcut is None
 
 
 def test_it_takes_the_same_tasks_in_the_same_order(session, claimer):
