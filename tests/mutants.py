@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 CLAIMS, FLUSH, RECOVERY = "tasks/claims.py", "tasks/flush.py", "tasks/recovery.py"
 PRESENCE, TRANSITIONS = "tasks/presence.py", "tasks/transitions.py"
+SHORTCUT, SHORTCUTS = "tasks/shortcut.py", "tests/tasks/test_shortcut.py"
+KEEPER, PAGE, BURYING = "tasks/worker/keeper.py", "tasks/worker/page.py", "tests/tasks/worker/test_burying.py"
 LOCK_SQL, OBJECTS = "tasks/migrations/0007_lock_functions.py", "tasks/migrations/0002_database_objects.py"
 DOUBLE_CHECKED, BACKENDS = "tasks/locking/double_checked.py", "dashboard/locks/backends.py"
 FENCE = "tests/tasks/test_transitions_fence.py"
@@ -72,6 +74,20 @@ MUTANTS = [
            (LOCKED_CLAIMS,)),
     Mutant("claim of a key's head: SKIP LOCKED", CLAIMS, "FOR NO KEY UPDATE SKIP LOCKED) AS head_row",
            "FOR NO KEY UPDATE) AS head_row", (LOCKED_CLAIMS,)),
+    without("shortcut past dead rows: paused queues", SHORTCUT,
+            "          AND NOT EXISTS (SELECT FROM tasks_queue WHERE name = %(queue_name)s::text AND paused)\n",
+            SHORTCUTS),
+    without("shortcut past dead rows: SKIP LOCKED", SHORTCUT, " FOR NO KEY UPDATE SKIP LOCKED", SHORTCUTS),
+    Mutant("shortcut past dead rows: only of a large index", SHORTCUT,
+           'last is None or fetch(connection, SIZE)[0]["size"] < LARGE_BYTES', "last is None", (SHORTCUTS,)),
+    Mutant("shortcut past dead rows: one slow claim is chance", CLAIMS, "was_slow and claimer.is_slow",
+           "claimer.is_slow", (SHORTCUTS,)),
+    Mutant("burial: what has not begun", KEEPER, "if begun is None:", "if True:", (BURYING,)),
+    Mutant("burial: what ended earlier has begun", PAGE, "            self._remember(earlier)\n", "", (BURYING,)),
+    Mutant("burial: once more when the session has ended", KEEPER,
+           "            self._look_after_the_dead(connection)\n", "", (BURYING,)),
+    Mutant("late writes of a convicted worker without a session", "tasks/worker/child.py",
+           "                self._write_late()\n", "", ("tests/tasks/worker/test_freezing.py", "-k", "f01")),
     Mutant("optimistic claim: version", CLAIMS, "AND version = %(version)s::int AND status", "AND status",
            ("tests/tasks/test_claims.py", "-k", "f07")),
     Mutant("optimistic claim: SKIP LOCKED", CLAIMS, "FOR NO KEY UPDATE SKIP LOCKED\n)", "FOR NO KEY UPDATE\n)",
