@@ -1,6 +1,5 @@
 """Rowlock's own part of the verbs of `subject.py`, as a Django project calls it; `run_worker` is started as it is."""
 
-import statistics
 import sys
 import time
 
@@ -26,16 +25,16 @@ def send() -> None:
 
 
 def claim(claims: str) -> None:
-    """Claims one task after the other and tells the median of their seconds; without commits, which would hide them."""
+    """Claims one task after the other and tells the mean of their seconds; no commit waits for the disk."""
     claimer = Claimer("bench")
-    took = []
-    session = connect_directly("bench")  # with the settings of a worker's session
-    with session.transaction(force_rollback=True):
+    with connect_directly("bench") as session:  # with the settings of a worker's session
+        session.execute("SET synchronous_commit = off")
+        began = time.perf_counter()
         for _ in range(int(claims)):
-            began = time.perf_counter()
             assert claims_of(session, claimer, 1)
-            took.append(time.perf_counter() - began)
-    wire.tell("claimed", statistics.median(took))
+        took = time.perf_counter() - began
+        session.execute("DELETE FROM tasks_task WHERE claimed_by = 'bench'")
+    wire.tell("claimed", took / int(claims))
 
 
 def one_in_a_transaction() -> int:
