@@ -109,7 +109,7 @@ class Child:
 
     def next_batch(self) -> list[Claim]:
         """Write what has ended and claim what comes next, in one transaction where the strategy allows it."""
-        limit = self.allowance.take(self.size.value)
+        limit = self.allowance.take(self.size.wanted)
         batch: list[Claim] = []
         try:
             batch = self.session.run(lambda connection: self._flush_and_claim(connection, limit))
@@ -117,6 +117,7 @@ class Child:
             self.allowance.give_back(limit - len(batch))
         self.page.add(CLAIMED, len(batch))
         self.is_queue_full = 0 < limit == len(batch)
+        self.size.note(is_full=self.is_queue_full)
         return batch
 
     def _flush_and_claim(self, connection: psycopg.Connection, limit: int) -> list[Claim]:
@@ -307,6 +308,9 @@ class Child:
                     self.session.drain()
         if not self.session.is_settled and not self.session.retry_in():
             self.session.ensure()
+        # Not at once: most tasks are over by now, and their worker is on duty again without waking anybody.
+        if self.session.owes_duty:
+            self.session.hand_over_duty()
         if self.outbox.is_due():
             self.flush()
         if not self.page.is_lease_fresh(self.lease_seconds / 2):
