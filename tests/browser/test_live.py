@@ -43,6 +43,13 @@ def news(page: Page) -> str:
     return page.locator(".live-news").inner_text() if page.locator(".live-news:not(.is-empty)").count() else ""
 
 
+def test_the_time_is_told_here_and_in_utc(visit):
+    page = visit("Viewers", timezone_id="Asia/Kolkata").open("/admin/")
+    times = re.fullmatch(r"(\d\d):(\d\d) local · (\d\d):(\d\d) UTC", page.locator("[data-live-clock]").inner_text())
+    local, utc = int(times[1]) * 60 + int(times[2]), int(times[3]) * 60 + int(times[4])
+    assert (local - utc) % (24 * 60) == 5 * 60 + 30
+
+
 def test_an_untouched_row_follows_and_the_page_says_how_old_it_is(visit, tasks):
     page = visit("Operators").open(STALE)
     change(tasks[1])

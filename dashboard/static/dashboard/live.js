@@ -21,6 +21,7 @@
 
     const bar = document.querySelector(".live");
     const age = document.querySelector("[data-live-age]");
+    const clock = document.querySelector("[data-live-clock]");
     const pause = document.querySelector("[data-live-pause]");
     const pauseWord = pause?.textContent;
 
@@ -210,6 +211,13 @@
         }
     }
 
+    /* The time of this browser, so that it can be compared with logs of either kind. */
+    function tellTime() {
+        const now = new Date();
+        const hours = (timeZone) => now.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", timeZone });
+        clock.textContent = clock.dataset.words.replace("{local}", hours()).replace("{utc}", hours("UTC"));
+    }
+
     htmx.config.timeout = 10_000;
     document.querySelectorAll("[data-live]").forEach(watch);
     for (const name of ["pointermove", "pointerdown"]) {
@@ -243,6 +251,10 @@
             panels.forEach((state, panel) => schedule(panel, state));
             refreshAll();
         });
+    }
+    if (clock) {
+        tellTime();
+        setInterval(tellTime, 1000);
     }
     if (panels.size) {
         setInterval(tell, 1000);
