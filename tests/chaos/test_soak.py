@@ -25,7 +25,13 @@ def probe(database):
 def test_what_thousands_of_tasks_leave_behind_beside_an_open_transaction(probe, database, start_worker):
     probe.workers.append(start_worker("--concurrency", 2))
     enqueue(database, WARM_UP)
-    database.wait_until_finished(seconds=120)
+
+    def both_have_asked_the_database_something() -> bool:
+        enqueue(database, 100)
+        database.wait_until_finished(seconds=120)
+        return probe.sample(0, "before", WARM_UP).sessions["rowlock:worker"] == 4
+
+    wait_until(both_have_asked_the_database_something)
     wait_until(lambda: len(probe.left_over()) == 1 and sum(probe.left_over().values()) >= 3)  # both have nothing to do
     before = probe.sample(0, "before", WARM_UP)
     with forgotten_transaction(database.url):
