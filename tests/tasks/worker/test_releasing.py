@@ -27,7 +27,7 @@ def hanging(database, ledger, start_worker):
     worker.send(signal.SIGSTOP)
     with database.connection.transaction():
         database.enqueue(handlers.quick, count=600)
-        [hung] = database.enqueue(handlers.work, 5.0)
+        [hung] = database.enqueue(handlers.work, 12.0)
         behind = database.enqueue(handlers.work, count=20)
     wait_until(lambda: ledger.effects(hung))
     wait_until(lambda: database.statuses()["COMPLETED"] == 601)
