@@ -67,7 +67,7 @@ class Shortcut:
 
     def behind(self, taken: Sequence["Claim"]) -> "Shortcut":
         """As long as this one, behind what was taken by it."""
-        return replace(self, run_after=taken[-1].run_after, id=taken[-1].id) if taken else self
+        return replace(self, run_after=taken[-1].run_after, id=taken[-1].id)
 
 
 def is_slow(taken: Sequence["Claim"], seconds: float) -> bool:

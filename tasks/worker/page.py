@@ -49,6 +49,7 @@ class Page:
         """A new batch, in the order in which it will run; `earlier`: ids that have ended and are not written yet."""
         with self.lock:
             self._remember(earlier)
+            self.words[COUNT] = 0  # first: what it counted has begun
             self.words[POSITION] = NONE
             self.words[SERIAL] += 1
             self._write(IDS, [claim.id for claim in batch])
