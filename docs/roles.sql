@@ -76,7 +76,7 @@ BEGIN
     GRANT SELECT ON
         auth_permission, axes_accessfailurelog, axes_accesslog, dashboard_labrun, django_content_type,
         django_migrations, tasks_commandrun, tasks_lockwaiter, tasks_refusedwrite, tasks_throughput,
-        tasks_throughputtotal
+        tasks_throughputslot, tasks_throughputtotal
         TO rowlock_web;
     -- Who logs in, and the pages on which superusers look after accounts.
     GRANT SELECT, INSERT, UPDATE, DELETE ON
@@ -107,7 +107,7 @@ BEGIN
     GRANT SELECT, INSERT, UPDATE, DELETE ON
         tasks_commandrun, tasks_expectedcommand, tasks_lock, tasks_task, tasks_throughput, tasks_worker
         TO rowlock_worker;
-    GRANT SELECT, INSERT, DELETE ON tasks_lockwaiter TO rowlock_worker;
+    GRANT SELECT, INSERT, DELETE ON tasks_lockwaiter, tasks_throughputslot TO rowlock_worker;
     GRANT INSERT ON tasks_attempt, tasks_refusedwrite TO rowlock_worker;
     GRANT SELECT, UPDATE, DELETE ON tasks_bulkrun TO rowlock_worker;
     -- What prune_history deletes, it locks before, which takes UPDATE.
@@ -117,7 +117,8 @@ BEGIN
     GRANT SELECT ON django_migrations TO rowlock_worker;
     GRANT USAGE ON SEQUENCE
         orders_entry_id_seq, rowlock_fence, tasks_attempt_id_seq, tasks_commandrun_id_seq, tasks_intervention_id_seq,
-        tasks_lockwaiter_id_seq, tasks_refusedwrite_id_seq, tasks_task_id_seq, tasks_throughput_id_seq
+        tasks_lockwaiter_id_seq, tasks_refusedwrite_id_seq, tasks_task_id_seq, tasks_throughput_id_seq,
+        tasks_throughputslot_id_seq
         TO rowlock_worker;
 
     -- Monitor: /metrics, queue_status and the show_ commands. Reads numbers and names: no arguments, results or texts of

@@ -11,6 +11,7 @@ from tasks.clock import StatementTimestamp
 from tasks.locking.models import Lock as Lock
 from tasks.locking.models import LockWaiter as LockWaiter
 from tasks.querysets import TaskQuerySet, WorkerQuerySet
+from tasks.rollup.models import ThroughputSlot as ThroughputSlot
 from tasks.rollup.models import ThroughputTotal as ThroughputTotal
 from tasks.schedule.models import CommandRun as CommandRun
 from tasks.schedule.models import ExpectedCommand as ExpectedCommand

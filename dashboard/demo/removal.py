@@ -51,6 +51,7 @@ SMALL = {
     "commands": "DELETE FROM tasks_expectedcommand WHERE name ^@ %(prefix)s::text",
     "runs": "DELETE FROM tasks_commandrun WHERE name ^@ %(prefix)s::text",
     "throughput": "DELETE FROM tasks_throughput WHERE queue_name ^@ %(prefix)s::text",
+    "half_hours": "DELETE FROM tasks_throughputslot WHERE queue_name ^@ %(prefix)s::text",
 }
 
 

@@ -1,4 +1,4 @@
-"""What finished and how long it took, over an hour, a day or a week, from the per-minute rollup."""
+"""What finished and how long it took, over an hour, a day or a week, from the rollup."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -6,19 +6,19 @@ from datetime import datetime, timedelta
 from functools import cache, partial
 from typing import Any
 
-from django.conf import settings
 from django.db import connection
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 from tasks import latency
 from tasks.database import fetch
-from tasks.rollup import SETTLE_MINUTES
+from tasks.rollup.slots import SLOT
 
+# Half hours where there are any, minutes from the end of the last one on.
 # Sums of array elements: unnesting 32 counts of each row took eight times as long.
 SERIES = """
-SELECT date_bin(%(step)s::interval, minute, 'epoch') AS at, sum(completed)::bigint AS completed,
-    sum(failed)::bigint AS failed,
+SELECT date_bin(%(step)s::interval, at, 'epoch') AS at,
+    sum(completed)::bigint AS completed, sum(failed)::bigint AS failed,
     ARRAY[sum(run_buckets[1]), sum(run_buckets[2]), sum(run_buckets[3]), sum(run_buckets[4]), sum(run_buckets[5]),
         sum(run_buckets[6]), sum(run_buckets[7]), sum(run_buckets[8]), sum(run_buckets[9]), sum(run_buckets[10]),
         sum(run_buckets[11]), sum(run_buckets[12]), sum(run_buckets[13]), sum(run_buckets[14]),
@@ -28,10 +28,20 @@ SELECT date_bin(%(step)s::interval, minute, 'epoch') AS at, sum(completed)::bigi
         sum(wait_buckets[9]), sum(wait_buckets[10]), sum(wait_buckets[11]), sum(wait_buckets[12]),
         sum(wait_buckets[13]), sum(wait_buckets[14]), sum(wait_buckets[15]), sum(wait_buckets[16])]::bigint[]
         AS wait_buckets
-FROM tasks_throughput WHERE minute >= %(since)s::timestamptz GROUP BY 1 ORDER BY 1
+FROM (
+    SELECT at, completed, failed, run_buckets, wait_buckets FROM tasks_throughputslot
+    WHERE at >= %(since)s::timestamptz AND at < %(minutes_since)s::timestamptz
+    UNION ALL
+    SELECT minute, completed, failed, run_buckets, wait_buckets FROM tasks_throughput
+    WHERE minute >= %(minutes_since)s::timestamptz
+) AS part
+GROUP BY 1 ORDER BY 1
 """
 
-LAST = "SELECT date_bin(%(step)s::interval, clock_timestamp(), 'epoch') AS at, clock_timestamp() AS now"
+LAST = """
+SELECT date_bin(%(step)s::interval, clock_timestamp(), 'epoch') AS at,
+    (SELECT max(at) + %(slot)s::interval FROM tasks_throughputslot) AS added_up_until
+"""
 
 
 @dataclass(frozen=True)
@@ -89,36 +99,16 @@ class Slot:
         return latency.percentile(self.wait_buckets, 0.95)
 
 
-@dataclass(frozen=True)
-class Past:
-    """The slots of a span before `until`, to which no flush adds any more: a week's are summed up once by a process."""
-
-    until: datetime
-    slots: dict[datetime, Slot]
-
-
-_past: dict[str, Past] = {}
-
-
 def series(span: Span) -> list[Slot]:
     """Every slot of the span, also the empty ones, the present one last."""
-    clock = fetch(connection, LAST, {"step": span.step})[0]
-    first = clock["at"] - span.step * (span.slots - 1)
-    past = _past.get(span.key) if settings.SHARED_LOOK_SECONDS else None
-    known = past.slots if past else {}
-    since = max(first, min(past.until, clock["at"])) if past else first
-    found = known | {row["at"]: slot(row) for row in fetch(connection, SERIES, {"step": span.step, "since": since})}
+    last = fetch(connection, LAST, {"step": span.step, "slot": SLOT})[0]
+    first = last["at"] - span.step * (span.slots - 1)
+    # Steps shorter than half an hour are made of minutes alone.
+    added_up_until = last["added_up_until"] if span.step >= SLOT else None
+    since = {"since": first, "minutes_since": max(first, added_up_until or first)}
+    found = {row["at"]: slot(row) for row in fetch(connection, SERIES, {"step": span.step, **since})}
     times = [first + span.step * number for number in range(span.slots)]
-    slots = [found.get(at) or Slot(at) for at in times]
-    keep(span, slots, clock["now"] - timedelta(minutes=SETTLE_MINUTES))
-    return slots
-
-
-def keep(span: Span, slots: list[Slot], settled: datetime) -> None:
-    """Remember the slots that had ended by the time `settled`."""
-    ended = {slot.at: slot for slot in slots if slot.at + span.step <= settled}
-    if ended:
-        _past[span.key] = Past(max(ended) + span.step, ended)
+    return [found.get(at) or Slot(at) for at in times]
 
 
 def slot(row: dict[str, Any]) -> Slot:

@@ -1,7 +1,8 @@
 """The rollup of finished attempts: minutes are added up into totals that only grow, so that minutes can be pruned.
 
-Pages read the minutes of `tasks_throughput`. Metrics want counters: a scrape that summed every minute ever kept would
-be the slowest query of the day, and each pruning would look like a restart.
+Pages read the minutes of `tasks_throughput`, and for a long chart half hours of them (slots.py). Metrics want counters:
+a scrape that summed every minute ever kept would be the slowest query of the day, and each pruning would look like a
+restart.
 """
 
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field
 from django.db import connection as default_connection
 
 from tasks.database import Connection, fetch, transaction
+from tasks.rollup import slots
 
 # A minute is closed when no flush can add to it any more: its statement is the last of a short transaction.
 SETTLE_MINUTES = 5
@@ -96,7 +98,9 @@ class Total:
 
 
 def fold(connection: Connection | None = None) -> bool:
-    """Add closed minutes to the totals; nothing when another session is at it. Whether there are more to add."""
+    """Add closed minutes to the totals and the next closed half hour to the slots; nothing when another session is at
+    it. Whether there are more to add.
+    """
     connection = connection or default_connection
     with transaction(connection):
         if not fetch(connection, ELECT)[0]["elected"]:
@@ -105,7 +109,7 @@ def fold(connection: Connection | None = None) -> bool:
         bound = fetch(connection, UPTO, params)[0]
         with connection.cursor() as cursor:
             cursor.execute(FOLD, {"folded_until": str(params["folded_until"]), "upto": bound["upto"]})
-        return bool(bound["is_part"])
+        return slots.add_up_next(connection, SETTLE_MINUTES) or bool(bound["is_part"])
 
 
 def totals(connection: Connection | None = None) -> list[Total]:

@@ -1,4 +1,4 @@
-"""The table of totals."""
+"""The tables of what minutes add up to."""
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
@@ -21,3 +21,24 @@ class ThroughputTotal(models.Model):
 
     def __str__(self) -> str:
         return f"{self.queue_name}: {self.completed}"
+
+
+class ThroughputSlot(models.Model):
+    """What the minutes of half an hour from `at` on add up to, in one queue; kept as long as a chart looks back.
+
+    Its columns are those of a minute, so that both are read as one.
+    """
+
+    at = models.DateTimeField()
+    queue_name = models.TextField()
+    completed = models.IntegerField(db_default=0)
+    failed = models.IntegerField(db_default=0)
+    run_buckets = ArrayField(models.IntegerField(), db_default=[], blank=True)
+    wait_buckets = ArrayField(models.IntegerField(), db_default=[], blank=True)
+
+    class Meta:
+        default_permissions = ("view",)
+        constraints = [models.UniqueConstraint(fields=["at", "queue_name"], name="tasks_throughputslot_row")]
+
+    def __str__(self) -> str:
+        return f"{self.queue_name} from {self.at:%H:%M}: {self.completed}"

@@ -6,14 +6,14 @@ from datetime import timedelta
 from itertools import pairwise
 
 import pytest
-from django.db import connection
-from django.test import override_settings
 from django.utils import timezone
 
 from dashboard.overview import charts, throughput
 from dashboard.overview.throughput import SPANS
+from tasks import rollup
 from tasks.latency import BUCKETS
-from tasks.models import Throughput
+from tasks.models import Throughput, ThroughputSlot
+from tasks.rollup.slots import KEPT, SLOT
 from tests.people import client_of
 
 pytestmark = pytest.mark.django_db
@@ -58,25 +58,23 @@ def test_what_is_older_than_the_span_is_not_in_it():
     assert sum(slot.completed for slot in throughput.series(SPANS["24h"])) == 10
 
 
-def test_a_past_slot_is_summed_up_once_and_the_present_one_at_each_look(monkeypatch):
-    monkeypatch.setattr(throughput, "_past", {})
-    finished(30, 10), finished(0, 1)
-    with override_settings(SHARED_LOOK_SECONDS=1.0):
-        assert sum(slot.completed for slot in throughput.series(HOUR)) == 11
-        Throughput.objects.all().delete()
-        finished(0, 5), finished(7, 50)
-        slots = throughput.series(HOUR)
-        assert len(slots) == HOUR.slots
-        assert sum(slot.completed for slot in slots) == 15  # that of half an hour ago, and the present one's five
+def test_half_hours_and_the_minutes_after_them_are_read_once_each():
+    for minutes_ago in (0, 1, 40, 70, 100, 400, 2000):
+        finished(minutes_ago, 10, shard=minutes_ago % 3)
+    before = {key: throughput.series(SPANS[key]) for key in SPANS}
+    while rollup.fold():
+        pass
+    assert ThroughputSlot.objects.exists()
+    Throughput.objects.filter(minute__lt=ThroughputSlot.objects.latest("at").at + SLOT).delete()
+    assert {key: throughput.series(SPANS[key]) for key in ("24h", "7d")} == {key: before[key] for key in ("24h", "7d")}
+    assert sum(slot.completed for slot in before["7d"]) == 70
+    assert sum(slot.completed for slot in before["24h"]) == 60
 
 
-def test_a_slot_to_which_a_flush_may_still_add_is_read_again(monkeypatch):
-    monkeypatch.setattr(throughput, "_past", {})
-    finished(3, 10, shard=1)
-    with override_settings(SHARED_LOOK_SECONDS=1.0):
-        throughput.series(HOUR)
-        finished(3, 20, shard=2)
-        assert sum(slot.completed for slot in throughput.series(HOUR)) == 30
+@pytest.mark.parametrize("key", ["24h", "7d"])
+def test_a_long_step_is_whole_half_hours(key):
+    assert SPANS[key].step % SLOT == timedelta()
+    assert SPANS[key].step * SPANS[key].slots < KEPT
 
 
 def test_rows_of_before_the_buckets_have_no_latency_and_no_error():
@@ -135,14 +133,3 @@ def test_an_unknown_span_is_the_last_hour():
 def test_charts_need_the_right_to_see_them():
     assert client_of().get("/admin/ops/charts/").status_code == 403
     assert b"<svg role" not in client_of().get("/admin/").content
-
-
-def test_the_statement_reads_its_span_and_no_more():
-    for minutes in range(0, 6000, 2):
-        finished(minutes, 1)
-    with connection.cursor() as cursor:
-        cursor.execute("ANALYZE tasks_throughput")
-        since = timezone.now() - timedelta(hours=1)
-        cursor.execute(f"EXPLAIN {throughput.SERIES}", {"step": HOUR.step, "since": since})
-        plan = "\n".join(line for (line,) in cursor.fetchall())
-    assert "Seq Scan" not in plan, plan

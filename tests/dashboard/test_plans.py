@@ -15,6 +15,7 @@ from dashboard.overview import throughput
 from dashboard.stale import rows as stale
 from tasks import presence, stats, worker_rates
 from tasks.admin import listing
+from tasks.rollup.slots import SLOT
 from tasks.verdicts import facts
 from tests import databases
 from tests.tasks.plans import Plan, explain
@@ -43,6 +44,13 @@ FILL = (
     FROM generate_series(1, {ENTRIES}) AS n""",
     "VACUUM ANALYZE",
 )
+
+
+HALF_HOURS = """
+INSERT INTO tasks_throughputslot (at, queue_name)
+SELECT at, 'q' FROM generate_series(date_bin('30 minutes', now(), 'epoch') - interval '8 days',
+    date_bin('30 minutes', now(), 'epoch') - interval '1 hour', interval '30 minutes') AS at
+"""
 
 
 class Asked(NamedTuple):
@@ -117,8 +125,16 @@ def heap_fetches(plan: Plan) -> int:
     return sum(node.node.get("Heap Fetches", 0) for node in plan)
 
 
-def test_the_charts_of_an_hour_read_an_hour(page):
-    [(since,)] = page.execute("SELECT now() - interval '1 hour'").fetchall()
-    plan = explain(page, throughput.SERIES, {"step": timedelta(minutes=1), "since": since})
+@pytest.mark.parametrize("key", throughput.SPANS)
+def test_charts_read_half_hours_and_the_minutes_after_the_last_of_them(page, key):
+    span = throughput.SPANS[key]
+    with page.transaction(force_rollback=True):
+        page.execute(HALF_HOURS)
+        last = page.execute(throughput.LAST, {"step": span.step, "slot": SLOT}).fetchone()
+        since = last[0] - span.step * (span.slots - 1)
+        minutes_since = max(since, last[1]) if key != "1h" else since
+        params = {"step": span.step, "since": since, "minutes_since": minutes_since}
+        plan = explain(page, throughput.SERIES, params)
     assert plan.scans("tasks_throughput") <= INDEXED
-    assert plan.rows_read("tasks_throughput") <= 61
+    assert plan.rows_read("tasks_throughput") <= 2 * 60
+    assert plan.rows_read("tasks_throughputslot") <= 8 * 48, "no more than there are"

@@ -9,7 +9,8 @@ from django.utils import timezone
 from tasks import rollup
 from tasks.actions.prune import prune_history
 from tasks.audit import Who
-from tasks.models import Throughput, ThroughputTotal
+from tasks.models import Throughput, ThroughputSlot, ThroughputTotal
+from tasks.rollup.slots import SLOT
 from tests.sessions import session
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -100,12 +101,38 @@ def test_very_many_minutes_are_folded_a_part_at_a_time(monkeypatch):
     assert ThroughputTotal.objects.get().completed == 20
 
 
+def test_a_half_hour_is_added_up_when_it_is_closed_and_as_a_whole():
+    for ago in (200, 100, 99, 1):
+        minute(ago)
+        minute(ago, "mail", run_buckets=[1, 1])
+    while rollup.fold():
+        pass
+    closed = Throughput.objects.filter(minute__lt=ThroughputSlot.objects.latest("at").at + SLOT)
+    assert closed.count() == 6
+    for queue, buckets in (("default", [6, 0]), ("mail", [3, 3])):
+        slots = ThroughputSlot.objects.filter(queue_name=queue)
+        assert sum(slot.completed for slot in slots) == 6
+        assert [sum(slot.run_buckets[place] for slot in slots) for place in (0, 1)] == buckets
+        assert all(slot.at.minute % 30 == 0 for slot in slots)
+
+
+def test_half_hours_that_no_chart_shows_are_neither_made_nor_kept():
+    a_day = 24 * 60
+    minute(9 * a_day), minute(7 * a_day)
+    ThroughputSlot.objects.create(at=timezone.now() - timedelta(days=9), queue_name="default")
+    while rollup.fold():
+        pass
+    [kept] = ThroughputSlot.objects.all()
+    assert abs(timezone.now() - timedelta(days=7) - kept.at) < 2 * SLOT
+
+
 def test_two_who_fold_at_once_add_once():
     minute(60)
     with session() as other:
         assert other.execute(rollup.ELECT).fetchone() == (True,)
         rollup.fold()
         assert not ThroughputTotal.objects.exists()
+        assert not ThroughputSlot.objects.exists()
         other.rollback()
     rollup.fold()
     assert counted()[0] == 2

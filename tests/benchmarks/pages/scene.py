@@ -91,7 +91,7 @@ OTHERS = (
 )
 # What the charts show ends now, whenever the rows were filled.
 THROUGHPUT = (
-    "TRUNCATE tasks_throughput, tasks_throughputtotal",
+    "TRUNCATE tasks_throughput, tasks_throughputslot, tasks_throughputtotal",
     """INSERT INTO tasks_throughput (minute, queue_name, shard, completed, run_buckets, wait_buckets)
     SELECT date_trunc('minute', statement_timestamp()) - make_interval(mins => minute), 'queue' || queue, shard, 50,
         array_fill(1, ARRAY[16]), array_fill(1, ARRAY[16])
