@@ -72,7 +72,9 @@ class Order(VersionedModel):
 class Account(VersionedModel):
     """A customer's account. Its balance is the sum of its entries, and never negative: the database checks it."""
 
-    owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="accounts")
+    owner = models.ForeignKey(  # scripts know the column by this name
+        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="accounts", db_column="owner"
+    )
     balance = models.DecimalField(max_digits=12, decimal_places=2, default=Decimal(0), db_default=Decimal(0))
 
     class Meta:

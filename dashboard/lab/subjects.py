@@ -16,7 +16,7 @@ WITH owner AS (
         (username, password, is_superuser, is_staff, is_active, first_name, last_name, email, date_joined)
     VALUES ('lab', '!', false, false, true, '', '', '', now()) RETURNING id
 )
-INSERT INTO orders_account (owner_id) SELECT id FROM owner WHERE %(items)s > 0
+INSERT INTO orders_account (owner) SELECT id FROM owner WHERE %(items)s > 0
 """
 
 # Somebody else's work on the same rows: it locks one, and moves a column that no pattern means to write.

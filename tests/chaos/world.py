@@ -28,7 +28,7 @@ WITH owner AS (
     INSERT INTO auth_user (username, password, is_superuser, first_name, last_name, email, is_staff, is_active,
         date_joined) VALUES ('chaos', '', false, '', '', '', false, true, now()) RETURNING id
 ), account AS (
-    INSERT INTO orders_account (owner_id, balance) SELECT owner.id, %(balance)s
+    INSERT INTO orders_account (owner, balance) SELECT owner.id, %(balance)s
     FROM owner, generate_series(1, %(count)s) RETURNING id
 )
 INSERT INTO orders_entry (account_id, amount, kind) SELECT id, %(balance)s, 'deposit' FROM account

@@ -264,7 +264,7 @@ def test_people_and_what_tasks_carry_are_refused_to_those_who_need_it_not(site):
         "tasks_commandrun": ("argv", "output"),
         "tasks_intervention": ("reason",),
         "orders_order": ("customer_email", "email_reply"),
-        "orders_account": ("balance", "owner_id"),
+        "orders_account": ("balance", "owner"),
         "orders_entry": ("amount",),
     }
     asked += [f"SELECT {column} FROM {table}" for table, names in columns.items() for column in names]

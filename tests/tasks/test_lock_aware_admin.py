@@ -44,7 +44,7 @@ def submit(account: Account, seen_version: int, **fields: str) -> tuple[HttpResp
 def test_an_edit_saves_only_what_was_changed_and_raises_the_version(account: Account) -> None:
     heir = User.objects.create_user("heir")
     with session() as other:
-        other.execute("UPDATE orders_account SET owner_id = %s WHERE id = %s", [heir.pk, account.pk])
+        other.execute("UPDATE orders_account SET owner = %s WHERE id = %s", [heir.pk, account.pk])
         other.commit()
     account.refresh_from_db()
     response, _ = submit(account, account.version, balance="120.00")
