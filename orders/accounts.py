@@ -61,7 +61,7 @@ class Change:
 
 def deposit(
     account_id: int,
-    amount: Decimal,
+    amount: Decimal | int,
     *,
     strategy: Strategy = "pessimistic",
     nowait: bool = False,
@@ -77,7 +77,7 @@ def deposit(
 
 def withdraw(
     account_id: int,
-    amount: Decimal,
+    amount: Decimal | int,
     *,
     strategy: Strategy = "pessimistic",
     nowait: bool = False,
@@ -90,7 +90,7 @@ def withdraw(
 def transfer(
     from_id: int,
     to_id: int,
-    amount: Decimal,
+    amount: Decimal | int,
     *,
     strategy: Strategy = "pessimistic",
     nowait: bool = False,
@@ -103,12 +103,16 @@ def transfer(
     return _apply({from_id: -amount, to_id: amount}, Entry.Kind.TRANSFER, Terms(strategy, nowait, check))
 
 
-def checked(amount: Decimal) -> Decimal:
+def checked(amount: Decimal | int) -> Decimal:
     """The amount with two decimals. Raises InvalidAmount for anything but a positive, finite sum of whole cents.
+
+    Text is refused and so is a float, which has no exact cents; a whole number is exact.
 
     >>> checked(Decimal("12.5"))
     Decimal('12.50')
     """
+    if isinstance(amount, int) and not isinstance(amount, bool):
+        amount = Decimal(amount)
     if not isinstance(amount, Decimal):
         raise InvalidAmount(f"The amount {amount!r} is a {type(amount).__name__}; give a Decimal, made from text.")
     if not amount.is_finite() or amount <= 0:

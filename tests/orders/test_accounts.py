@@ -156,8 +156,13 @@ def test_amounts_that_are_no_money_are_refused(account: Account, amount: str) ->
     assert balance_of(account) == HUNDRED
 
 
-@pytest.mark.parametrize("amount", [1, 1.5, "1", True, None])
-def test_only_decimals_are_money(account: Account, amount: Any) -> None:
+def test_a_whole_number_is_money(account: Account, strategy: accounts.Strategy) -> None:
+    assert accounts.withdraw(account.pk, 30, strategy=strategy).balances == {account.pk: Decimal("70.00")}
+    assert accounts.deposit(account.pk, 50, strategy=strategy).balances == {account.pk: Decimal("120.00")}
+
+
+@pytest.mark.parametrize("amount", [0, -1, 10**40, 1.5, "1", True, None])
+def test_what_has_no_exact_cents_is_no_money(account: Account, amount: Any) -> None:
     with pytest.raises(InvalidAmount):
         accounts.deposit(account.pk, amount)
 
