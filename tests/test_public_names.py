@@ -1,4 +1,4 @@
-"""The tables and columns that scripts and dashboards of others name: a rename here breaks programs that nobody here sees."""
+"""The tables and columns that scripts of others name: a rename here breaks programs that nobody here sees."""
 
 import pytest
 from django.db import connection

@@ -156,6 +156,7 @@ def test_amounts_that_are_no_money_are_refused(account: Account, amount: str) ->
     assert balance_of(account) == HUNDRED
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_whole_number_is_money(account: Account, strategy: accounts.Strategy) -> None:
     assert accounts.withdraw(account.pk, 30, strategy=strategy).balances == {account.pk: Decimal("70.00")}
     assert accounts.deposit(account.pk, 50, strategy=strategy).balances == {account.pk: Decimal("120.00")}
