@@ -3,20 +3,21 @@
 from typing import Any
 from urllib.parse import urlencode
 
-from django.urls import NoReverseMatch, reverse
+from django.urls import NoReverseMatch
 
+from tasks.addresses import address
 from tasks.filters import TaskFilter
 
 
 def tasks(**conditions: Any) -> str:
     """The list of tasks that match: `tasks(statuses=("FAILED",), queue_names=("mail",))`."""
-    return f"{reverse('admin:tasks_task_changelist')}?{urlencode(TaskFilter(**conditions).as_params())}"
+    return f"{address('admin:tasks_task_changelist')}?{urlencode(TaskFilter(**conditions).as_params())}"
 
 
 def page(name: str, *args: Any, **params: Any) -> str:
     """The address of a page with its query; empty when this site has no such page."""
     try:
-        url = reverse(name, args=args)
+        url = address(name, *args)
     except NoReverseMatch:
         return ""
     return f"{url}?{urlencode(params)}" if params else url

@@ -6,9 +6,11 @@ from typing import Any, NamedTuple
 
 from django.contrib.admin import AdminSite
 from django.http import HttpRequest, HttpResponse
-from django.urls import URLPattern, URLResolver, path, reverse
+from django.urls import URLPattern, URLResolver, path
 from django.utils.functional import Promise, SimpleLazyObject
 from django.utils.translation import gettext_lazy as _
+
+from tasks.addresses import address
 
 
 class Page(NamedTuple):
@@ -77,7 +79,7 @@ class RowlockAdminSite(AdminSite):
         numbers = counts.of(request) if any(page.number for page in pages) else None
         links = []
         for page in pages:
-            url = reverse(page.url_name)
+            url = address(page.url_name)
             here = request.path == url or (bool(page.permission) and request.path.startswith(url))
             found = getattr(numbers, page.number) if page.number else 0
             label = f"{page.label} ({found})" if found else page.label

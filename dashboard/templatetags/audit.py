@@ -1,10 +1,10 @@
 """How the audit page writes what an intervention was about."""
 
 from django import template
-from django.urls import reverse
 from django.utils.http import urlencode
 
 from dashboard.links import page
+from tasks.addresses import address
 
 register = template.Library()
 
@@ -23,5 +23,5 @@ def target_href(target: str) -> str:
     if kind in ROWS and name.isascii() and name.isdecimal():
         return page(ROWS[kind], int(name))
     if kind in ("queue", "worker"):
-        return f"{reverse('admin:tasks_task_changelist')}?{urlencode({kind: name})}"
+        return f"{address('admin:tasks_task_changelist')}?{urlencode({kind: name})}"
     return page(PAGES[kind]) if kind in PAGES else ""

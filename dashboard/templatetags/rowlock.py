@@ -4,11 +4,11 @@ from datetime import UTC, datetime
 from urllib.parse import quote
 
 from django import template
-from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
+from tasks.addresses import address
 from tasks.ages import spoken
 from tasks.locking.rowlocks import RowLock
 from tasks.verdicts import Link, words
@@ -57,22 +57,26 @@ def told_lock(lock: RowLock) -> str:
 def href(link: Link) -> str:
     """The address of what a verdict points to."""
     if link.kind == "task":
-        return reverse("admin:tasks_task_change", args=[link.target])
+        return address("admin:tasks_task_change", link.target)
     if link.kind == "worker":
-        return reverse("admin:tasks_worker_changelist") + f"?q={quote(link.target, safe='')}"
+        return address("admin:tasks_worker_changelist") + f"?q={quote(link.target, safe='')}"
     if link.kind == "session":
-        return reverse("admin:ops_locks") + f"#node-{link.target}"
-    return reverse("admin:tasks_task_changelist") + f"?{link.kind}={quote(link.target, safe='')}"
+        return address("admin:ops_locks") + f"#node-{link.target}"
+    return address("admin:tasks_task_changelist") + f"?{link.kind}={quote(link.target, safe='')}"
 
 
 @register.filter
 def told(link: Link) -> str:
     """The words of that link."""
-    phrases = {
-        "task": "#%s",
-        "worker": _("worker %s"),
-        "queue": _("queue %s"),
-        "key": _("key %s"),
-        "session": _("session %s"),
-    }
-    return phrases[link.kind] % link.target
+    match link.kind:
+        case "task":
+            phrase = "#%s"
+        case "worker":
+            phrase = _("worker %s")
+        case "queue":
+            phrase = _("queue %s")
+        case "key":
+            phrase = _("key %s")
+        case "session":
+            phrase = _("session %s")
+    return phrase % link.target

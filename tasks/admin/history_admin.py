@@ -6,11 +6,11 @@ from django.contrib import admin
 from django.contrib.admin.views.main import ChangeList
 from django.db.models import QuerySet
 from django.http import HttpRequest
-from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 
 from tasks import presence
+from tasks.addresses import address
 from tasks.admin.read_only import ReadOnlyAdmin
 from tasks.ages import spoken
 from tasks.models import Attempt, Intervention, RefusedWrite, Worker
@@ -103,4 +103,4 @@ def task_link(task_id: int | None) -> str:
     """A link to the task's page, or nothing."""
     if task_id is None:
         return ""
-    return format_html('<a href="{}">#{}</a>', reverse("admin:tasks_task_change", args=[task_id]), str(task_id))
+    return format_html('<a href="{}">#{}</a>', address("admin:tasks_task_change", task_id), str(task_id))

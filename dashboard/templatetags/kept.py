@@ -1,0 +1,59 @@
+"""Django's tags `translate` and `url`, which keep what they found: our tables repeat them in every row.
+
+A text of the template was translated anew for each cell (11 microseconds, 300 of them in a list of tasks). Settings put
+this library in the place of Django's `i18n`, so that templates are written, and their texts extracted, as ever.
+"""
+
+from django.template import Context, Library
+from django.template.base import Parser, Token
+from django.template.defaulttags import URLNode
+from django.template.defaulttags import url as parsed_url
+from django.templatetags import i18n
+from django.utils.html import conditional_escape
+from django.utils.safestring import SafeString
+from django.utils.translation import get_language
+
+from tasks.addresses import address
+
+register = Library()
+register.tags.update(i18n.register.tags)
+register.filters.update(i18n.register.filters)
+
+
+class KeptTranslation(i18n.TranslateNode):
+    """A text that stands in the template itself: one translation for each language."""
+
+    def __init__(self, plain: i18n.TranslateNode) -> None:
+        super().__init__(plain.filter_expression, plain.noop)
+        self.kept: dict[str | None, str] = {}
+
+    def render(self, context: Context) -> str:
+        language = get_language()
+        if language not in self.kept:
+            self.kept[language] = super().render(context)
+        return self.kept[language]
+
+
+@register.tag("translate")
+@register.tag("trans")
+def translate(parser: Parser, token: Token) -> i18n.TranslateNode:
+    """As Django's."""
+    node = i18n.do_translate(parser, token)
+    text = node.filter_expression
+    is_constant = text.var.lookups is None and not text.filters and not node.message_context
+    return KeptTranslation(node) if is_constant and not node.asvar else node
+
+
+class KeptAddress(URLNode):
+    """The address of a page, by its name and its arguments."""
+
+    def render(self, context: Context) -> SafeString:
+        name, args = self.view_name.resolve(context), [arg.resolve(context) for arg in self.args]
+        return conditional_escape(address(name, *args))
+
+
+@register.tag
+def url(parser: Parser, token: Token) -> URLNode:
+    """As Django's, of the one admin site that there is."""
+    node = parsed_url(parser, token)
+    return node if node.kwargs or node.asvar else KeptAddress(node.view_name, node.args, node.kwargs, node.asvar)

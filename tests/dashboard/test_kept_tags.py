@@ -1,0 +1,77 @@
+"""Django's `translate` and `url` in our templates: the same texts and addresses, but each looked for once."""
+
+import pytest
+from django.template import Context, engines
+from django.test import override_settings
+from django.urls import NoReverseMatch, set_script_prefix
+from django.utils import translation
+
+from dashboard.templatetags.kept import KeptAddress, KeptTranslation
+from tasks import addresses
+
+OURS = engines["django"].engine
+
+
+def rendered(text: str, **context) -> str:
+    return OURS.from_string("{% load i18n %}" + text).render(Context(context))
+
+
+def nodes(name: str, kind: type) -> list:
+    return OURS.get_template(name).nodelist.get_nodes_by_type(kind)
+
+
+def test_the_templates_of_our_tables_use_them():
+    for name in ("admin/tasks/task/_rows.html", "dashboard/_stale.html", "dashboard/_locks.html"):
+        assert nodes(name, KeptTranslation)
+        assert nodes(name, KeptAddress)
+
+
+def test_a_text_is_translated_once_for_each_language(monkeypatch):
+    template = OURS.from_string('{% load i18n %}{% translate "Workers" %}')
+    found = {}
+    for language in ("en", "ru", "en"):
+        with translation.override(language):
+            found[language] = template.render(Context())
+            assert found[language] == translation.gettext("Workers")
+    assert found["en"] != found["ru"]
+    monkeypatch.setattr("django.templatetags.i18n.TranslateNode.render", lambda *_args: pytest.fail("asked again"))
+    with translation.override("ru"):
+        assert template.render(Context()) == found["ru"]
+
+
+def test_a_text_that_the_template_does_not_hold_is_translated_each_time():
+    template = OURS.from_string('{% load i18n %}{% translate text %}{% translate "Workers" as word %}{{ word }}')
+    assert [template.render(Context({"text": text})) for text in ("a", "<b>")] == ["aWorkers", "&lt;b&gt;Workers"]
+
+
+def test_percent_signs_and_quotes_stand_as_they_are():
+    assert rendered("""{% translate "100% of 'it' & more" %}""") == "100% of 'it' & more"
+
+
+def test_an_address_is_looked_for_once():
+    template = OURS.from_string('{% url "admin:tasks_task_change" id %}')
+    addresses._found.cache_clear()
+    found = [template.render(Context({"id": number})) for number in (7, 8, 7)]
+    assert found == ["/admin/tasks/task/7/", "/admin/tasks/task/8/", "/admin/tasks/task/7/"]
+    assert addresses._found.cache_info().misses == 2
+
+
+def test_an_address_below_another_prefix_or_of_another_site_is_another():
+    template = OURS.from_string('{% url "admin:index" %}')
+    assert template.render(Context()) == "/admin/"
+    set_script_prefix("/ops/")
+    try:
+        assert template.render(Context()) == "/ops/admin/"
+    finally:
+        set_script_prefix("/")
+    with override_settings(ROOT_URLCONF="tests.dashboard.test_kept_tags"), pytest.raises(NoReverseMatch):
+        template.render(Context())
+
+
+def test_an_address_that_is_not_there_is_told_or_left_empty():
+    with pytest.raises(NoReverseMatch):
+        rendered('{% url "admin:nowhere" %}')
+    assert rendered('{% url "admin:nowhere" as page %}<{{ page }}>') == "<>"
+
+
+urlpatterns: list = []
