@@ -2,10 +2,13 @@
 
 import logging
 from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit
 
 from django.db import DatabaseError, InterfaceError, OperationalError
 from django.http import HttpRequest, HttpResponse
 from django.template.loader import render_to_string
+from django.urls import reverse
 from django.utils.translation import gettext_lazy as _
 
 from dashboard import health
@@ -74,8 +77,19 @@ class DatabaseDownMiddleware:
         if reason is None:
             return None
         logger.warning("%s %s answered 503: %s", request.method, request.path, exception)
-        page = render_to_string("dashboard/unavailable.html", {"reason": reason, "path": request.get_full_path()})
+        page = render_to_string("dashboard/unavailable.html", {"reason": reason, **way_on(request)})
         return HttpResponse(page, status=503, headers={"Retry-After": "5"})
+
+
+def way_on(request: HttpRequest) -> dict[str, Any]:
+    """Where "Try again" leads: an action cannot be asked for by a link, so to the page on which it was pressed."""
+    if request.method in ("GET", "HEAD"):
+        return {"path": request.get_full_path()}
+    pressed_on = urlsplit(request.headers.get("referer", ""))
+    is_ours = pressed_on.netloc == request.get_host()
+    here = pressed_on._replace(scheme="", netloc="", path="/" + pressed_on.path.lstrip("/"))
+    path = here.geturl() if is_ours else reverse("admin:index")
+    return {"path": path, "is_action": True}
 
 
 def reason_of(error: Exception) -> str | None:

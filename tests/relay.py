@@ -1,4 +1,7 @@
-"""A way over TCP to a database server that can fall silent, as a network does that loses packets or a dead failover."""
+"""A way over TCP to a database server that can fall silent, as a network does that loses packets or a dead failover.
+
+It can be closed too, as a server that has stopped: sessions end, and new ones are refused.
+"""
 
 import contextlib
 import select
@@ -54,15 +57,17 @@ class Relay:
 
     url: str
     listener: socket.socket
+    listener_port: int
     host: str
     port: int
     pairs: list[Pair] = field(default_factory=list)
     is_silent: bool = False
 
     def serve(self) -> None:
+        listener = self.listener
         with contextlib.suppress(OSError):
             while True:
-                client, _ = self.listener.accept()
+                client, _ = listener.accept()
                 self.pairs.append(Pair(client, connected(self.host, self.port), is_silent=self.is_silent))
                 threading.Thread(target=self.pairs[-1].serve, daemon=True).start()
 
@@ -83,6 +88,19 @@ class Relay:
         """New sessions are well again; those that fell silent stay so for ever."""
         self.is_silent = False
 
+    def close(self) -> None:
+        """Every session is over, and whoever wants a new one is refused."""
+        with self.listener:
+            self.listener.shutdown(socket.SHUT_RDWR)
+        for pair in self.pairs:
+            with contextlib.suppress(OSError):
+                pair.server.shutdown(socket.SHUT_RDWR)
+
+    def reopen(self) -> None:
+        """New sessions are served again, at the same address."""
+        self.listener = socket.create_server(("127.0.0.1", self.listener_port))
+        threading.Thread(target=self.serve, daemon=True).start()
+
 
 def connected(host: str, port: int) -> socket.socket:
     """To the server; a host that is a folder holds its socket."""
@@ -97,13 +115,15 @@ def connected(host: str, port: int) -> socket.socket:
 def relay(url: str) -> Iterator[Relay]:
     """A relay to the server's socket; at the end its sessions are over."""
     server = conninfo_to_dict(url)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        address = f"postgres://{server['user']}@127.0.0.1:{listener.getsockname()[1]}/{name_of(url)}"
-        running = Relay(address, listener, str(server["host"]), int(server.get("port") or 5432))
-        threading.Thread(target=running.serve, daemon=True).start()
-        try:
-            yield running
-        finally:
-            listener.shutdown(socket.SHUT_RDWR)
-            for pair in running.pairs:
-                pair.server.close()
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    address = f"postgres://{server['user']}@127.0.0.1:{port}/{name_of(url)}"
+    running = Relay(address, listener, port, str(server["host"]), int(server.get("port") or 5432))
+    threading.Thread(target=running.serve, daemon=True).start()
+    try:
+        yield running
+    finally:
+        with running.listener, contextlib.suppress(OSError):
+            running.listener.shutdown(socket.SHUT_RDWR)
+        for pair in running.pairs:
+            pair.server.close()

@@ -67,9 +67,12 @@ def visit(browser: Browser, live_server) -> Iterator[Visit]:
     """Opens windows: `visit("Operators", theme="dark", size="narrow")`; none of them may have had an error."""
     visitors: list[Visitor] = []
 
-    def open_window(*groups: str, theme: str = "light", size: str = "wide", **options: object) -> Visitor:
-        context = browser.new_context(color_scheme=theme, viewport=SIZES[size], locale="en-GB", **options)
-        visitors.append(Visitor(context, live_server.url))
+    def open_window(
+        *groups: str, theme: str = "light", size: str = "wide", base: str = live_server.url, **options: object
+    ) -> Visitor:
+        options = {"locale": "en-GB", **options}
+        context = browser.new_context(color_scheme=theme, viewport=SIZES[size], **options)
+        visitors.append(Visitor(context, base))
         if groups:
             visitors[-1].log_in(person(*groups))
         return visitors[-1]

@@ -11,7 +11,6 @@ from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 LIST, STALE = "/admin/tasks/task/", "/admin/ops/stale/"
-DOWN = '<main><p role="alert">The database is starting up.</p></main>'
 
 
 @pytest.fixture
@@ -188,21 +187,6 @@ def answer_panels(page: Page, **answer: object) -> None:
             route.fallback()
 
     page.route("**/ops/**", fulfill)
-
-
-def test_a_dead_database_is_told_and_the_last_state_stays(visit, tasks):
-    visitor = visit("Operators")
-    page = visitor.open(STALE)
-    answer_panels(page, status=503, body=DOWN)
-    banner = page.locator(".live-banner")
-    banner.wait_for()
-    assert banner.inner_text().startswith("The database is starting up. What you see is the state of ")
-    assert row(page, tasks[0]).count() == 1
-    page.unroute("**/ops/**")
-    change(tasks[0])
-    waiting(page, lambda: version(page, tasks[0]) == "v3")
-    assert banner.is_hidden()
-    visitor.complaints.clear()
 
 
 def test_a_panel_that_has_ended_asks_no_more(visit, tasks):

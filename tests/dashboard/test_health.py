@@ -156,6 +156,24 @@ def test_f21_a_statement_that_takes_too_long_is_stopped_and_said():
     assert "taken too long" in answer.text
 
 
+REFERRERS = {
+    "http://testserver/admin/ops/stale/?after=7": "/admin/ops/stale/?after=7",
+    "http://testserver//elsewhere.test/": "/elsewhere.test/",
+    "http://elsewhere.test/admin/ops/stale/": "/admin/",
+    "": "/admin/",
+}
+
+
+@pytest.mark.parametrize(("referrer", "leads_to"), REFERRERS.items())
+def test_what_was_pressed_in_vain_leads_back_to_its_page(referrer, leads_to, tmp_path):
+    client = client_of("Operators")
+    with database_at(str(tmp_path)):
+        answer = client.post("/admin/ops/stale/take-back/", headers={"referer": referrer})
+    assert answer.status_code == 503
+    assert f'<a class="back" href="{leads_to}">Back to the page' in answer.text
+    assert "look before you press again" in answer.text
+
+
 def test_tables_that_are_not_there_are_said():
     client = client_of("Viewers")
     with connection.cursor() as cursor:

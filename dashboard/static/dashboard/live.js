@@ -32,12 +32,13 @@
         return element;
     }
 
-    const banner = make("p", "live-banner", document.body);
+    const main = document.querySelector("main");
+    const banner = make("p", "live-banner", main);
     banner.hidden = true;
-    const region = make("p", "visually-hidden", document.body);
+    const region = make("p", "visually-hidden", main);
     region.setAttribute("role", "status");
     region.id = "live-region";
-    const news = make("span", "live-news is-empty", bar ?? document.body);
+    const news = make("span", "live-news is-empty", bar ?? main);
     const newsText = make("span", "", news);
     const show = make("button", "button", news);
     show.type = "button";
