@@ -35,7 +35,8 @@ class Button:
 class PatternAdmin(admin.ModelAdmin):
     """Mix it into the ModelAdmin of a model with registered patterns, before other bases."""
 
-    change_list_template = "admin/tasks/pattern/change_list.html"
+    # The second where the project has `tasks` without its pages: a list without the button.
+    change_list_template = ["admin/tasks/pattern/change_list.html", "admin/change_list.html"]
 
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view

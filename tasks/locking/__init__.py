@@ -1,5 +1,6 @@
 """Locking primitives that work on any model, without our worker and our tables."""
 
+from tasks.exceptions import LockCycle, LockHeld, LockLost, LockUnavailable, StaleVersion
 from tasks.locking.batched import locked_batches
 from tasks.locking.double_checked import around_each_row, double_checked
 from tasks.locking.idempotent import update_each
@@ -9,7 +10,12 @@ from tasks.locking.report import Report
 from tasks.locking.version_trigger import VersionTrigger
 
 __all__ = [
+    "LockCycle",
+    "LockHeld",
+    "LockLost",
+    "LockUnavailable",
     "Report",
+    "StaleVersion",
     "VersionTrigger",
     "VersionedModel",
     "around_each_row",
