@@ -16,7 +16,7 @@ from typing import Any
 import psycopg
 from django.db import IntegrityError
 
-from tasks.database import Connection, transaction
+from tasks.database import Connection, statement
 from tasks.line import LINE
 from tasks.models import ONE_PER_KEY
 from tasks.shortcut import FOLLOWING, Shortcut, after_slow_claims, is_slow
@@ -198,7 +198,7 @@ def _walk(connection: Connection, sql: str, claimer: Claimer, limit: int) -> lis
     """Run a claim from the claimer's cursor, stride by stride until it finds something or has been round all keys."""
     for _ in range(STRIDES):
         claimer.is_from_start = claimer.is_from_start or not claimer.cursor
-        with transaction(connection), connection.cursor() as cursor:
+        with statement(connection), connection.cursor() as cursor:
             cursor.execute(sql, claimer.params(limit))
             rows: list[tuple[Any, ...]] = cursor.fetchall()
         claimer.cursor = rows[0][-1]
@@ -215,7 +215,7 @@ def _follow(connection: Connection, claimer: Claimer, limit: int) -> list[Claim]
     shortcut, claimer.shortcut = claimer.shortcut, None
     if shortcut is None or not shortcut.is_open:
         return []
-    with transaction(connection), connection.cursor() as cursor:
+    with statement(connection), connection.cursor() as cursor:
         cursor.execute(CLAIM_FOLLOWING, shortcut.params(claimer.worker_id, limit))
         taken = _claims(cursor.fetchall())
     if taken:
@@ -241,7 +241,7 @@ def _swap_each(connection: Connection, claimer: Claimer, candidates: list[tuple[
 def _swap(connection: Connection, claimer: Claimer, task_id: int, version: int) -> Claim | None:
     params = {"worker_id": claimer.worker_id, "id": task_id, "version": version}
     try:
-        with transaction(connection), connection.cursor() as cursor:
+        with statement(connection), connection.cursor() as cursor:
             cursor.execute(SWAP, params)
             row = cursor.fetchone()
     except INTEGRITY_ERRORS as error:

@@ -1,12 +1,13 @@
 """Connections of the worker itself, and reading rows from either kind of connection."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
 import psycopg
 from django.db import connections
 from django.db.transaction import atomic, set_rollback
+from psycopg.pq import TransactionStatus
 
 from tasks import conf
 
@@ -85,6 +86,18 @@ def transaction(connection: Connection, *, rollback: bool = False) -> Iterator[N
         yield
         if rollback:
             set_rollback(True, using=alias)
+
+
+def statement(connection: Connection) -> AbstractContextManager[None]:
+    """Around one statement that may fail: a savepoint within a transaction.
+
+    Outside of one a statement is a transaction of its own, and nothing is asked of the server beside it.
+    """
+    if isinstance(connection, psycopg.Connection):
+        is_alone = connection.autocommit and connection.pgconn.transaction_status == TransactionStatus.IDLE
+    else:
+        is_alone = connection.get_autocommit() and not connection.in_atomic_block  # type: ignore[attr-defined]
+    return nullcontext() if is_alone else transaction(connection)
 
 
 def notice_vanishing(*, reads_at_once: bool) -> str:

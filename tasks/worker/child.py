@@ -1,7 +1,7 @@
 """One worker process: claims batches, runs them, and hands the endings to the outbox.
 
-Two threads share one session. The main thread claims and runs, so that handlers may use signals and asyncio. The
-companion flushes while a handler takes long, and keeps the session and the lease.
+Two threads share one session. The main thread claims and runs, so that handlers may use signals and asyncio; the
+other is its companion (tasks/worker/companion.py).
 """
 
 import contextlib
@@ -10,13 +10,12 @@ import os
 import random
 import select
 import signal
-import threading
 import time
 
 import psycopg
 from django.db import close_old_connections, reset_queries
 
-from tasks import claims, conf, presence, registry, signals, transitions
+from tasks import claims, registry, signals, transitions
 from tasks.claims import STRATEGIES, Claim, Claimer
 from tasks.database import connect_directly
 from tasks.declaration import PostgresTask
@@ -24,8 +23,9 @@ from tasks.exceptions import Convicted
 from tasks.transitions import Flush
 from tasks.worker import holding, registration, runner
 from tasks.worker.batch import BatchSize
+from tasks.worker.companion import Companion
 from tasks.worker.options import Allowance, Options
-from tasks.worker.outbox import FLUSH_SECONDS, Outbox
+from tasks.worker.outbox import Outbox
 from tasks.worker.page import BEAT_NS, BUSY, CLAIMED, COMPLETED, REGISTERED, Page
 from tasks.worker.session import Session
 
@@ -49,19 +49,15 @@ class Child:
         self.strategy = STRATEGIES[options.strategy]
         self.page = page
         self.allowance = allowance
-        self.lifeline = lifeline
         self.busy = busy
-        self.lease_seconds: float = conf.get("LEASE_SECONDS")
         self.session = Session(worker_id)
         self.outbox = Outbox(worker_id, page)
+        self.companion = Companion(page, self.session, self.outbox, lifeline=lifeline, stop=self.stop)
         self.claimer = Claimer(worker_id, options.queues)
         self.size = BatchSize(maximum=options.largest_batch)
         self.is_stopping = False
         self.is_heard = True
         self.is_queue_full = False  # the last claim got as much as it wanted
-        self.conviction: Convicted | None = None
-        self.is_done = threading.Event()
-        self.is_running_batch = threading.Event()
         self.checked_at = time.monotonic()
         self.wake_read, self.wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
@@ -73,32 +69,31 @@ class Child:
         if not self.session.open(lambda connection: registration.register(connection, self.worker_id, self.options)):
             return ID_TAKEN
         self.page.words[REGISTERED] = 1
-        companion = threading.Thread(target=self.accompany, name="companion", daemon=True)
-        companion.start()
+        self.companion.start()
         try:
             self.loop()
-            if self.conviction is not None:
-                raise self.conviction
+            if self.companion.conviction is not None:
+                raise self.companion.conviction
             return DONE
         except Convicted as error:
             logger.warning("%s Its work is dropped; it starts again under a new id.", error)
             return RETIRED
         finally:
-            self.is_done.set()
-            self.is_running_batch.set()
-            companion.join(timeout=LEAVE_SECONDS)
+            self.companion.end()
             self.leave()
 
-    def stop(self, *_: object) -> None:
-        """Claim no more: what runs is finished, what has not begun is released."""
-        self.is_stopping = True
+    def stop(self, *_: object) -> bool:
+        """Claim no more: what runs is finished, what has not begun is released. Whether that was not asked before."""
+        is_new, self.is_stopping = not self.is_stopping, True
+        with contextlib.suppress(BlockingIOError):
+            os.write(self.wake_write, b"x")
+        return is_new
 
     def loop(self) -> None:
         while not self.is_stopping and not self.allowance.is_spent:
             try:
                 batch = self.next_batch()
                 if batch:
-                    self.session.leave_duty()
                     self.run_batch(batch)
                 elif not self.options.burst:
                     self.rest()
@@ -121,11 +116,12 @@ class Child:
         return batch
 
     def _flush_and_claim(self, connection: psycopg.Connection, limit: int) -> list[Claim]:
-        self._keep_lease(connection)
+        self.companion.keep_lease(connection)
         self._release_unknown(connection)
         if self.strategy.joins_flush and self.is_queue_full and self.outbox.may_send():
             return self._claim_and_send(connection, limit)
-        with connection.transaction() if self.strategy.joins_flush else contextlib.nullcontext():
+        is_joined = self.strategy.joins_flush and len(self.outbox) > 0
+        with connection.transaction() if is_joined else contextlib.nullcontext():
             forget = self.outbox.flush(connection)
             batch = claims.claim(connection, self.claimer, limit, self.options.strategy)
         self._heed(forget())
@@ -144,14 +140,6 @@ class Child:
             self._heed(self.outbox.flush(connection)())
         return batch
 
-    def _keep_lease(self, connection: psycopg.Connection) -> None:
-        """Renew the lease when the supervisor is late with it. Raises Convicted."""
-        if self.page.is_lease_fresh(self.lease_seconds / 2):
-            return
-        if not presence.beat(connection, [self.worker_id]):
-            raise Convicted(f"Worker {self.worker_id} was declared dead: it was silent for longer than its lease.")
-        self.page.beat()
-
     def _release_unknown(self, connection: psycopg.Connection) -> None:
         """Now and then, and after every error: give back rows that are ours without our knowing (a lost answer)."""
         now = time.monotonic()
@@ -167,7 +155,7 @@ class Child:
         """Run the claimed tasks in order; give back what could not begin."""
         self.page.publish(batch, self.outbox.ids())
         self._signal_busy()
-        self.is_running_batch.set()
+        self.companion.begin_batch()
         # What a request does for a view: handlers find no connection that is too old or broken, and no query log grows.
         close_old_connections()
         reset_queries()
@@ -190,14 +178,12 @@ class Child:
 
     def may_begin(self, index: int, task: PostgresTask | None) -> bool:
         """Whether the task at `index` may begin: no stop was asked, the lease holds, the batch was not taken back."""
-        if self.is_stopping or not self.page.is_lease_fresh(self.lease_seconds):
+        if self.is_stopping or not self.page.is_lease_fresh(self.companion.lease_seconds):
             return False
         return self.page.begin(index, task.timeout if task else None)
 
     def _end_batch(self, unstarted: list[Claim], unknown: list[Claim]) -> None:
-        # Under the lock, and before the next claim: a notification that the companion has read is then seen by that.
-        with self.session.lock:
-            self.is_running_batch.clear()
+        self.companion.end_batch()
         self.page.clear()
         self.allowance.give_back(len(unstarted) + len(unknown))
         self._release(unstarted, park=False)
@@ -224,17 +210,11 @@ class Child:
             self.outbox.add(ending)
         self.page.end()
         if task.durable:
-            self.flush()
-
-    def flush(self) -> None:
-        """Write what has ended; what cannot be written now stays in the outbox."""
-        try:
-            self.session.run(lambda connection: self.outbox.flush(connection)())
-        except psycopg.Error as error:
-            logger.warning("the outcome of %s tasks could not be written yet: %s", len(self.outbox), error)
+            self.companion.flush()
 
     def rest(self) -> None:
         """Nothing was due. Go on duty and look once more; else wait to be woken, and poll behind that."""
+        self.companion.rest()  # before the look at the duty: from now on it is not left behind our back
         seconds = POLL_SECONDS * random.uniform(0.8, 1.2)  # noqa: S311  spreads the workers' polls
         if not self.session.is_on_duty:
             duty = self.session.take_duty()
@@ -286,47 +266,6 @@ class Child:
                 self.outbox.flush(connection)()
         except psycopg.Error as error:
             logger.error("worker %s could not say what it had done: %s", self.worker_id, str(error).strip())
-
-    def accompany(self) -> None:
-        """The companion thread: while a batch runs, flush in time, keep the session, the presence and the lease."""
-        while not self.is_done.is_set():
-            self.is_running_batch.wait(timeout=POLL_SECONDS)
-            self._watch_lifeline()
-            if self.is_running_batch.is_set() and not self.is_done.wait(FLUSH_SECONDS):
-                try:
-                    self._keep_session()
-                except Convicted as error:
-                    self.conviction = error
-                    self.is_stopping = True
-                except psycopg.Error as error:
-                    logger.warning("worker %s, while a task runs: %s", self.worker_id, str(error).strip())
-
-    def _keep_session(self) -> None:
-        if self.session.has_news():
-            with self.session.lock:
-                if self.is_running_batch.is_set():
-                    self.session.drain()
-        if not self.session.is_settled and not self.session.retry_in():
-            self.session.ensure()
-        # Not at once: most tasks are over by now, and their worker is on duty again without waking anybody.
-        if self.session.owes_duty:
-            self.session.hand_over_duty()
-        if self.outbox.is_due():
-            self.flush()
-        if not self.page.is_lease_fresh(self.lease_seconds / 2):
-            self.session.run(self._keep_lease)
-
-    def _watch_lifeline(self) -> None:
-        """Without the supervisor finish and go, and end at a task's timeout by ourselves."""
-        if not select.select([self.lifeline], [], [], 0)[0]:
-            return
-        if not self.is_stopping:
-            logger.warning("worker %s lost its supervisor: it finishes what runs and ends", self.worker_id)
-            self.is_stopping = True
-            os.write(self.wake_write, b"x")
-        if self.page.is_overdue():
-            logger.warning("worker %s ends itself: its task is past its timeout", self.worker_id)
-            os.kill(os.getpid(), signal.SIGKILL)
 
     def _signal_busy(self) -> None:
         if not self.page.words[BUSY]:

@@ -39,8 +39,10 @@ SELECT CASE
 END AS duty
 """
 # Other idle workers sleep without knowing that nobody is on duty: enqueuers would wake none of them.
-HAND_OVER = "SELECT pg_notify('rowlock_' || current_schema(), 'duty')"
-LEAVE_DUTY = "SELECT pg_advisory_unlock(hashtext('rowlock:duty'), hashtext(current_schema()))"
+LEAVE_DUTY = """
+SELECT pg_advisory_unlock(hashtext('rowlock:duty'), hashtext(current_schema())),
+    pg_notify('rowlock_' || current_schema(), 'duty')
+"""
 
 
 class Session:
@@ -54,7 +56,6 @@ class Session:
         self.is_settled = False
         self.is_read_only = False
         self.is_on_duty = False
-        self.owes_duty = False  # it was left, and nobody may have taken it
         # Set whenever an error may have hidden the answer to a claim: rows may be ours that we do not know of.
         self.is_unsure = False
         self._read: Callable[[], object] | None = None
@@ -135,19 +136,12 @@ class Session:
         """Be the idle worker whom enqueuers notify: `mine`, `others` or `nobody` (ask again soon)."""
         duty: str = self.run(lambda connection: fetch(connection, TAKE_DUTY)[0]["duty"])
         self.is_on_duty = duty == "mine"
-        self.owes_duty = False
         return duty
 
     def leave_duty(self) -> None:
-        if self.is_on_duty:
-            self.run(lambda connection: connection.execute(LEAVE_DUTY))
-            self.is_on_duty = False
-            self.owes_duty = True
-
-    def hand_over_duty(self) -> None:
         """Wake the idle workers, one of whom goes on duty."""
-        self.run(lambda connection: connection.execute(HAND_OVER))
-        self.owes_duty = False
+        self.run(lambda connection: connection.execute(LEAVE_DUTY))
+        self.is_on_duty = False
 
     def wait(self, seconds: float, other: int) -> None:
         """Wait for a notification, for the file descriptor `other`, or for `seconds`.
