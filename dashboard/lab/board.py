@@ -57,8 +57,12 @@ class Line:
     @property
     def recovered_ms(self) -> int | None:
         """Of a drill: how long after the kill the task was running again."""
-        events = (self.run.spans or []) if self.is_drill else []
-        return next((event["ms"] for event in events if event["what"] == "taken"), None)
+        return drill.recovered_ms(self.events)
+
+    @property
+    def events(self) -> list[drill.Event]:
+        """Those of a drill; a run of a pattern has none."""
+        return [drill.Event(**event) for event in self.run.spans or []] if self.is_drill else []
 
     @property
     def items(self) -> int:
@@ -72,7 +76,12 @@ class Line:
     @property
     def command(self) -> str:
         """The same by command."""
-        return command_of(self.run.pattern, self.run.plan)
+        return command("kill_drill") if self.is_drill else command_of(self.run.pattern, self.run.plan)
+
+    @property
+    def stop_command(self) -> str:
+        """What the button that ends it does, by command."""
+        return command("stop_lab_run", str(self.run.pk))
 
     @property
     def share(self) -> int:

@@ -1,13 +1,14 @@
 """The kill drill: a real worker is killed with SIGKILL in the middle of a real task, and the row is watched."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Any
 from uuid import uuid4
 
 import psycopg
+from django.utils.translation import gettext_lazy
 
 from dashboard.demo.victims import Victim
 from dashboard.lab.schema import LabRefused
@@ -37,6 +38,17 @@ WHERE task.id = %(id)s::bigint AND task.status = 'COMPLETED'
 """
 NOW = "SELECT clock_timestamp() AS at"
 FORGET = "DELETE FROM tasks_task WHERE queue_name = %(queue)s::text"
+# What an event says, by its `what`.
+TOLD = {
+    "running": gettext_lazy("A worker is in the middle of the task."),
+    "killed": gettext_lazy("The worker is killed with SIGKILL, its supervisor with it."),
+    "missed": gettext_lazy("Another worker sees that the lock which was its sign of life is gone."),
+    "convicted": gettext_lazy("A second look found the same: the worker is dead."),
+    "back": gettext_lazy("Its task is READY again; the attempt is spent."),
+    "taken": gettext_lazy("Another worker runs it."),
+    "changed": gettext_lazy("The row changed."),
+    "done": gettext_lazy("The task has come to its end."),
+}
 
 Progress = Callable[[int], bool]
 
@@ -52,8 +64,18 @@ class Event:
     attempt: int
     worker: str
 
+    @property
+    def told(self) -> str:
+        """What happened, in words."""
+        return str(TOLD[self.what])
+
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def recovered_ms(events: Iterable[Event]) -> int | None:
+    """How long after the kill the task was running again; None when it never was."""
+    return next((event.ms for event in events if event.what == "taken"), None)
 
 
 def carry_out(progress: Progress) -> list[Event]:

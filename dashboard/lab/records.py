@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from django.db import connection, transaction
+from django.db import connection
 from django.db.models import QuerySet
 
 from dashboard.lab import drill, nursery, runner
@@ -14,6 +14,7 @@ from dashboard.lab.plan import Plan
 from dashboard.lab.schema import LabRefused
 from dashboard.models import LabRun
 from tasks import audit
+from tasks.actions.chunks import short_waits
 from tasks.audit import Change, Who
 from tasks.bulk import forms
 from tasks.clock import StatementTimestamp
@@ -115,13 +116,13 @@ def _end(row: "QuerySet[LabRun]", **columns: Any) -> None:
     row.update(finished_at=StatementTimestamp(), schema="", **columns)
 
 
-def stop(run: LabRun, who: Who) -> bool:
+def stop(run: LabRun, who: Who, *, reason: str = "", dry_run: bool = False) -> bool:
     """Ask a run to end; False when it is over, or was asked before."""
     row = LabRun.objects.filter(pk=run.pk, state__in=UNFINISHED, stop_requested_at=None)
-    with transaction.atomic():
+    with short_waits(rollback=dry_run):
         is_asked = bool(row.update(stop_requested_at=StatementTimestamp()))
         if is_asked:
-            audit.record(connection, who, "stop lab", [Change(f"lab run:{run.pk}")])
+            audit.record(connection, who, "stop lab", [Change(f"lab run:{run.pk}")], reason)
     return is_asked
 
 

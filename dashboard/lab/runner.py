@@ -278,3 +278,12 @@ class Run:
 def is_allowed() -> bool:
     """On the embedded server always; on a database of somebody's own only with ROWLOCK_LAB=1."""
     return bool(settings.ROWLOCK_LAB)
+
+
+def refuse_unless_allowed() -> None:
+    """Raises LabRefused where the lab is off."""
+    if not is_allowed():
+        raise LabRefused(
+            "The lab creates schemas and loads the server, so it is off on a database of your own. "
+            "Set ROWLOCK_LAB=1 to allow it here."
+        )

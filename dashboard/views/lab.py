@@ -12,7 +12,6 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.template.loader import render_to_string
 from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_GET, require_POST
 
 from dashboard import shared_look
@@ -26,6 +25,7 @@ from dashboard.lab.spans import Span
 from dashboard.models import LabRun
 from tasks.admin.rights import missing, require, who
 from tasks.bulk.forms import is_token, new_token
+from tasks.verdicts.words import command
 
 SEE, RUN = "dashboard.view_labrun", "dashboard.run_pattern"
 SHOWN_RUNS = 30
@@ -33,17 +33,6 @@ MOST_COMPARED = 40
 FORMATS = ("md", "svg", "json", "csv")
 POLLING_IS_OVER = 286  # htmx asks no more
 LARGE = ("statements",)
-# What a line of a drill says.
-DRILL = {
-    "running": gettext_lazy("A worker is in the middle of the task."),
-    "killed": gettext_lazy("The worker is killed with SIGKILL, its supervisor with it."),
-    "missed": gettext_lazy("Another worker sees that the lock which was its sign of life is gone."),
-    "convicted": gettext_lazy("A second look found the same: the worker is dead."),
-    "back": gettext_lazy("Its task is READY again; the attempt is spent."),
-    "taken": gettext_lazy("Another worker runs it."),
-    "changed": gettext_lazy("The row changed."),
-    "done": gettext_lazy("The task has come to its end."),
-}
 
 
 def paths(view: Callable[..., Any]) -> list[URLPattern]:
@@ -74,6 +63,7 @@ def lab_context(request: HttpRequest, form: LabForm) -> dict[str, Any]:
         "form": form,
         "token": new_token(),
         "drill_token": new_token(),
+        "drill_command": command("kill_drill"),
         "presets": PRESETS,
         "board": board(runs),
         "is_allowed": runner.is_allowed(),
@@ -181,7 +171,6 @@ def run(request: HttpRequest, run_id: int) -> HttpResponse:
         "live": now,
         "gantt": picture(found, now),
         "waits": waits.read(found.waits),
-        "events": [{**event, "told": DRILL[event["what"]]} for event in found.spans or []] if line.is_drill else [],
         "cannot_run": missing(request.user, RUN),
     }
     if request.headers.get("HX-Request"):

@@ -149,6 +149,7 @@ def run_context(run: BulkRun, user: Any) -> dict[str, Any]:
         "settings": settings,
         "chosen": chosen,
         "command": command_of(run.action, chosen, settings),
+        "stop_command": command("stop_bulk_run", str(run.pk)),
         "undo_command": command("quarantine_tasks", "--undo", "--queue", "quarantine"),
         "missing_right": rights.missing(user, action.right),
         "list_url": f"{reverse(LIST)}?{run.filter}",

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from django.db import connection
 
 from tasks import actions, audit
+from tasks.actions.chunks import short_waits
 from tasks.audit import Change, Who
 from tasks.bulk import forms
 from tasks.bulk.instruction import Settings
@@ -16,8 +17,8 @@ from tasks.models import Task, TaskStatus
 from tasks.tasks import run_bulk_action
 
 STOP = """
-UPDATE tasks_bulkrun SET stop_requested_at = coalesce(stop_requested_at, clock_timestamp())
-WHERE id = %(id)s::bigint AND finished_at IS NULL RETURNING task_id
+UPDATE tasks_bulkrun SET stop_requested_at = clock_timestamp()
+WHERE id = %(id)s::bigint AND finished_at IS NULL AND stop_requested_at IS NULL RETURNING task_id
 """
 FINISH = """
 UPDATE tasks_bulkrun SET finished_at = coalesce(finished_at, clock_timestamp()) WHERE id = %(id)s::bigint RETURNING id
@@ -49,12 +50,14 @@ def ask(action: str, chosen: ListFilter, upto: int, settings: Settings, who: Who
     return Asked(int(submitted.target), submitted.is_new)
 
 
-def stop(run: BulkRun, who: Who, *, reason: str = "") -> bool:
-    """End the run after the chunk in hand; what is done stays done. Whether there was something to end."""
-    stopped = fetch(connection, STOP, {"id": run.pk})
-    if not stopped:
-        return False
-    audit.record(connection, who, f"stop bulk run {run.pk}", [Change(audit.table("tasks_task"))], reason)
+def stop(run: BulkRun, who: Who, *, reason: str = "", dry_run: bool = False) -> bool:
+    """End the run after the chunk in hand; what is done stays done. False when it is over, or was asked before."""
+    with short_waits(rollback=dry_run):
+        stopped = fetch(connection, STOP, {"id": run.pk})
+        if stopped:
+            audit.record(connection, who, f"stop bulk run {run.pk}", [Change(audit.table("tasks_task"))], reason)
+    if not stopped or dry_run:
+        return bool(stopped)
     task = Task.objects.filter(pk=stopped[0]["task_id"]).first()
     if task is None or task.status != TaskStatus.PROCESSING:
         actions.cancel([task.pk] if task else [], who, reason=reason)

@@ -34,6 +34,11 @@ def task_id(written: str) -> int:
     return _explained(filters.parse_id, written)
 
 
+def run_id(written: str) -> int:
+    """The id of a run, from 1."""
+    return _whole_number(written, 1, 2**63 - 1, "the id of a run: a whole number from 1")
+
+
 def status(written: str) -> str:
     """A status, in any case."""
     return _explained(filters.parse_status, written)

@@ -6,10 +6,8 @@ import pytest
 from django.db import connection, connections, transaction
 
 from tasks.actions import chunks
-from tasks.audit import Who
 from tasks.bulk import carry, forms, runs
 from tasks.bulk import tally as tallies
-from tasks.bulk.instruction import Settings
 from tasks.bulk.models import BulkRun, SubmittedForm
 from tasks.bulk.tally import highest_id, tally
 from tasks.list_filter import ListFilter
@@ -18,16 +16,10 @@ from tasks.testing import run_due
 from tests.commands import run, run_process
 from tests.sessions import session
 from tests.tasks import handlers, rows
+from tests.tasks.bulk import ANNA, FAILED, ask
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db
-ANNA = Who("anna", "page")
-FAILED = ListFilter(statuses=("FAILED",))
-
-
-def ask(action: str = "requeue", chosen: ListFilter = FAILED, *, token: str = "", upto: int = 0, **settings) -> BulkRun:
-    asked = runs.ask(action, chosen, upto or highest_id(), Settings(**settings), ANNA, token or forms.new_token())
-    return BulkRun.objects.get(pk=asked.run_id)
 
 
 def carried_out(*arguments, **options) -> BulkRun:

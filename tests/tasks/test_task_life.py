@@ -15,7 +15,7 @@ from tests.tasks.life_tables import HISTORY
 
 pytestmark = pytest.mark.django_db
 ALWAYS_THE_SAME = settings(
-    max_examples=120,
+    max_examples=60,
     stateful_step_count=40,
     derandomize=True,
     deadline=None,
@@ -23,7 +23,7 @@ ALWAYS_THE_SAME = settings(
     database=None,
     suppress_health_check=list(HealthCheck),
 )
-BY_CHANCE = settings(ALWAYS_THE_SAME, derandomize=False, max_examples=1200, stateful_step_count=80, print_blob=True)
+BY_CHANCE = settings(ALWAYS_THE_SAME, derandomize=False, max_examples=600, stateful_step_count=80, print_blob=True)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from django.core.management.base import CommandError, CommandParser
+from django.core.management.base import CommandParser
 
 from dashboard.lab import comparison, conclusions, nursery, runner, sweep
 from dashboard.lab.conclusions import Case
@@ -71,7 +71,7 @@ class Command(OperatorCommand):
 
     def run(self, options: Options) -> Report:
         names = self._names(options)
-        refuse_unless_allowed()
+        runner.refuse_unless_allowed()
         numbers = {number: options[number] for number in NUMBERS}
         plans = [Plan(name, **numbers, alongside=options["alongside"]) for name in names]
         if options["sweep"]:
@@ -136,12 +136,3 @@ def runs_on(names: Iterable[str]) -> dict[str, dict[str, str]]:
     told = {name: PATTERNS[name].runs_on() for name in names}
     told = {name: text for name, text in told.items() if text}
     return {"runs_on": told} if told else {}
-
-
-def refuse_unless_allowed() -> None:
-    """Raises CommandError on somebody's own database, unless ROWLOCK_LAB=1."""
-    if not runner.is_allowed():
-        raise CommandError(
-            "The lab creates schemas and loads the server, so it is off on a database of your own. "
-            "Set ROWLOCK_LAB=1 to allow it here."
-        )

@@ -14,6 +14,7 @@ from dashboard.models import LabRun
 from tasks.audit import Who
 from tasks.models import Intervention, Task
 from tasks.testing import run_due
+from tests import commands
 from tests.people import client_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -138,6 +139,20 @@ def test_a_stopped_run_does_not_begin():
     run.refresh_from_db()
     assert (run.state, run.error) == ("failed", "It was stopped before it began.")
     assert Intervention.objects.filter(action="stop lab").count() == 1
+
+
+def test_a_run_is_stopped_by_command_once():
+    [asked_run] = asked("unsafe")
+    assert commands.run("stop_lab_run", asked_run.pk, "--dry-run", "--json").data["requested"] is True
+    assert not Intervention.objects.filter(action="stop lab").exists()
+    outcome = commands.run("stop_lab_run", asked_run.pk, "--reason", "too loud", "--json")
+    assert (outcome.status, outcome.data) == (0, {"run": asked_run.pk, "requested": True})
+    assert commands.run("stop_lab_run", asked_run.pk, "--json").data["requested"] is False
+    assert Intervention.objects.get(action="stop lab").reason == "too loud"
+    asked_run.refresh_from_db()
+    assert asked_run.stop_requested_at is not None
+    unknown = commands.run("stop_lab_run", asked_run.pk + 1)
+    assert (unknown.status, f"No lab run has the id {asked_run.pk + 1}" in unknown.stderr) == (1, True)
 
 
 def test_what_a_dead_worker_left_running_is_called_failed_and_the_rest_goes_on():

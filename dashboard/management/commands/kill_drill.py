@@ -1,0 +1,35 @@
+"""`kill_drill`: kill a worker of its own in the middle of a task, and tell what becomes of the row."""
+
+from collections.abc import Sequence
+
+from dashboard.lab import drill, runner
+from dashboard.lab.drill import Event
+from tasks.commands import OperatorCommand, Options, Report
+from tasks.commands.output import table
+
+HEADINGS = ("WHAT HAPPENED", "AFTER THE KILL", "STATUS", "VERSION", "ATTEMPT", "WORKER")
+
+
+class Command(OperatorCommand):
+    help = (
+        "Start a worker on a queue of its own, kill it with SIGKILL in the middle of a task, and tell what becomes of "
+        "the row, version by version."
+    )
+    changes_data = False
+
+    def run(self, options: Options) -> Report:
+        runner.refuse_unless_allowed()
+        with self.signals.finishing_item():
+            events = drill.carry_out(lambda effects: self.signals.received is None)
+        recovered_ms = drill.recovered_ms(events)
+        text = f"{told_of(events)}\n\nThe task was running again {recovered_ms} ms after the kill."
+        return Report(data={"recovered_ms": recovered_ms, "events": [event.as_dict() for event in events]}, text=text)
+
+
+def told_of(events: Sequence[Event]) -> str:
+    """The events, a line each."""
+    lines = [
+        (event.told, f"{event.ms} ms", event.status, f"v{event.version}", event.attempt, event.worker or None)
+        for event in events
+    ]
+    return table(HEADINGS, lines)

@@ -1,0 +1,30 @@
+"""Every button that changes something has its command beside it, ready to copy."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+TEMPLATES = Path(__file__).parents[2] / "templates"
+COMMAND = re.compile(r'_command\.html"')
+# Buttons that lead to a page which shows the command for what was ticked or matched, before anything changes.
+LEADS_ON = {"admin/tasks/task/change_list.html": "admin/tasks/task/bulk_confirm.html"}
+
+
+def with_buttons() -> list[str]:
+    return [
+        str(path.relative_to(TEMPLATES))
+        for path in sorted(TEMPLATES.rglob("*.html"))
+        if "data-action=" in path.read_text()
+    ]
+
+
+def test_there_are_buttons():
+    assert len(with_buttons()) > 20
+
+
+@pytest.mark.parametrize("name", with_buttons())
+def test_the_command_is_shown(name):
+    assert COMMAND.search((TEMPLATES / LEADS_ON.get(name, name)).read_text()), (
+        f"{name} has a button without its command"
+    )
