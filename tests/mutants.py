@@ -9,6 +9,8 @@ CLAIMS, FLUSH, RECOVERY = "tasks/claims.py", "tasks/flush.py", "tasks/recovery.p
 PRESENCE, TRANSITIONS = "tasks/presence.py", "tasks/transitions.py"
 SHORTCUT, SHORTCUTS = "tasks/shortcut.py", "tests/tasks/test_shortcut.py"
 KEEPER, PAGE, BURYING = "tasks/worker/keeper.py", "tasks/worker/page.py", "tests/tasks/worker/test_burying.py"
+COMPANION, DUTY = "tasks/worker/companion.py", "tests/tasks/worker/test_duty.py"
+SILENCE = "tests/tasks/worker/test_silence.py"
 LOCK_SQL, OBJECTS = "tasks/migrations/0007_lock_functions.py", "tasks/migrations/0002_database_objects.py"
 DOUBLE_CHECKED, BACKENDS = "tasks/locking/double_checked.py", "dashboard/locks/backends.py"
 FENCE = "tests/tasks/test_transitions_fence.py"
@@ -88,6 +90,19 @@ MUTANTS = [
            "            self._look_after_the_dead(connection)\n", "", (BURYING,)),
     Mutant("late writes of a convicted worker without a session", "tasks/worker/child.py",
            "                self._write_late()\n", "", ("tests/tasks/worker/test_freezing.py", "-k", "f01")),
+    without("duty: left in the middle of long work", COMPANION, "        self.leave_duty()\n", DUTY),
+    Mutant("duty: kept by who has nothing to do", COMPANION,
+           "with self.session.lock:\n            self._busy_since = None\n", "pass\n", (DUTY,)),
+    Mutant("an outage: nobody is judged at once", KEEPER, "            self._wait_for_the_others()\n", "", (BURYING,)),
+    Mutant("a silent server is given up", "tasks/database.py", "gen, interval, self.answer_seconds)",
+           "gen, interval, 20.0)", (SILENCE,)),
+    Mutant("a transaction that stands still ends", "tasks/database.py",
+           'f"-c idle_in_transaction_session_timeout={milliseconds:.0f}"', '""', (SILENCE,)),
+    without("a worker refuses older tables", "tasks/management/commands/run_worker.py",
+            "        refuse_older_tables()\n", "tests/tasks/worker/test_upgrade.py"),
+    Mutant("a claim that lost a race spares its transaction", "tasks/database.py",
+           "return nullcontext() if is_alone else transaction(connection)", "return nullcontext()",
+           ("tests/tasks/test_claims_keys.py",)),
     Mutant("optimistic claim: version", CLAIMS, "AND version = %(version)s::int AND status", "AND status",
            ("tests/tasks/test_claims.py", "-k", "f07")),
     Mutant("optimistic claim: SKIP LOCKED", CLAIMS, "FOR NO KEY UPDATE SKIP LOCKED\n)", "FOR NO KEY UPDATE\n)",

@@ -107,13 +107,14 @@ class Companion:
                     self.session.drain()
         if not self.session.is_settled and not self.session.retry_in():
             self.session.ensure()
-        self._leave_duty()
+        self.leave_duty()
         if self.outbox.is_due():
             self.flush()
         if not self.page.is_lease_fresh(self.lease_seconds / 2):
             self.session.run(self.keep_lease)
 
-    def _leave_duty(self) -> None:
+    def leave_duty(self) -> None:
+        """Let an idle worker be on duty, when the work at hand takes long already."""
         with self.session.lock:
             busy_since = self._busy_since
             if self.session.is_on_duty and busy_since is not None and time.monotonic() - busy_since >= DUTY_SECONDS:

@@ -155,3 +155,19 @@ def test_a_claim_that_commits_after_the_burial_is_given_back_once_the_session_ha
     wait_until(lambda: not presence.states(["w1"], database.connection)["w1"].held)
     keeper.tick([])
     assert fates(database, late) == [NOT_BEGUN]
+
+
+def test_after_an_outage_nobody_is_judged_before_all_had_time_to_come_back(database, keeper):
+    keeper.tick([])
+    keeper.sweep_at = 0.0
+    database.rows("SELECT pg_terminate_backend(%s)", keeper.connection.info.backend_pid)
+
+    def has_noticed():
+        keeper.tick([])
+        return keeper.connection is None
+
+    wait_until(has_noticed)
+    keeper.sweep_at = keeper.retry_at = 0.0
+    keeper.tick([])
+    assert keeper.connection is not None
+    assert keeper.sweep_at > time.monotonic() + 1

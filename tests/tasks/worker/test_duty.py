@@ -1,7 +1,18 @@
 """One idle worker is on duty, whom enqueuers wake. When it goes to work for long, another one must know."""
 
-import psycopg
+import os
+import time
+from contextlib import closing
 
+import psycopg
+import pytest
+
+from tasks.worker import registration
+from tasks.worker.companion import DUTY_SECONDS, Companion
+from tasks.worker.options import Options
+from tasks.worker.outbox import Outbox
+from tasks.worker.page import Page
+from tasks.worker.session import Session
 from tests.tasks.worker_app import tasks as handlers
 from tests.waiting import wait_until
 
@@ -12,12 +23,49 @@ SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveL
 """
 
 
+@pytest.fixture
+def companion(settings, database):
+    """That of a worker which is on duty; its thread is not started."""
+    settings.ROWLOCK = {"DIRECT_DATABASE_URL": database.url}
+    session, page = Session("w1"), Page()
+    assert session.open(lambda connection: registration.register(connection, "w1", Options()))
+    assert session.take_duty() == "mine"
+    lifeline, other_end = os.pipe()
+    yield Companion(page, session, Outbox("w1", page), lifeline=lifeline, stop=lambda: True)
+    session.forget()
+    os.close(lifeline)
+    os.close(other_end)
+
+
+def work_for_long(companion):
+    companion.begin_batch()
+    began = time.monotonic()
+    wait_until(lambda: time.monotonic() - began > DUTY_SECONDS)
+
+
 def test_who_goes_to_work_for_long_wakes_the_others(database, ledger, start_worker):
     start_worker()
     wait_until(lambda: database.value(ON_DUTY) == 1)
-    with psycopg.connect(database.url, autocommit=True) as idle:
+    with closing(psycopg.connect(database.url, autocommit=True)) as idle:
         idle.execute("LISTEN rowlock_public")
         [task_id] = database.enqueue(handlers.work, 1.0)
         heard = [notify.payload for notify in idle.notifies(timeout=20, stop_after=2)]
     assert "duty" in heard
     assert database.wait_for(task_id, "COMPLETED").attempt == 1
+
+
+def test_the_duty_is_left_in_the_middle_of_long_work(database, companion):
+    work_for_long(companion)
+    companion.leave_duty()
+    assert not companion.session.is_on_duty
+    assert database.value(ON_DUTY) == 0
+
+
+def test_who_has_found_nothing_more_keeps_it(database, companion):
+    """Otherwise it would sleep while enqueuers believe that everybody is at work."""
+    work_for_long(companion)
+    companion.end_batch()
+    companion.rest()
+    companion.leave_duty()
+    assert companion.session.is_on_duty
+    assert database.value(ON_DUTY) == 1
