@@ -12,6 +12,7 @@ from tasks.audit import Change, Who
 from tasks.exceptions import LockUnavailable
 from tasks.locking.leases import backends, observe
 from tasks.locking.leases.holder import Holder, Life
+from tasks.models import Lock
 
 SECOND_LOOK_SECONDS = 0.3
 
@@ -30,11 +31,15 @@ FORGET = "DELETE FROM tasks_expectedcommand WHERE name = %(name)s::text"
 
 @dataclass(frozen=True)
 class Release:
-    """Whether the lock was freed; if not, `problem` says why. `holder` is who held it at that moment."""
+    """Whether the lock was freed; if not, `problem` says why. `holder` is who held it at that moment.
+
+    `is_over`: that holding has ended already, so that there was nothing to do.
+    """
 
     released: bool
     holder: Holder | None = None
     problem: str = ""
+    is_over: bool = False
 
 
 def look(name: str, fence: int) -> Holder | None:
@@ -61,7 +66,7 @@ def release_lock(name: str, fence: int, who: Who, *, reason: str = "", dry_run: 
         time.sleep(SECOND_LOOK_SECONDS)
         holder = look(name, fence)
     if problem := _refusal(name, fence, holder, reason):
-        return Release(False, holder, problem)
+        return Release(False, holder, problem, is_over=holder is None and _was_held(name, fence))
     assert holder is not None
     with short_waits(rollback=dry_run):
         audit.record(connection, who, f"release fence={fence}", [Change(audit.lock(name))], reason)
@@ -97,6 +102,11 @@ def _refusal(name: str, fence: int, holder: Holder | None, reason: str) -> str:
         Life.UNSEEN: f"cannot be seen, so that it may live; its lease ends in {left}. Give a reason to free it before",
     }
     return f"The holder of the lock {name!r}, {holder.who}, {why[holder.life]}."
+
+
+def _was_held(name: str, fence: int) -> bool:
+    """Whether PostgreSQL has seen this lock held under that fence or a later one; Redis keeps nothing of the past."""
+    return Lock.objects.filter(name=name, fence__gte=fence).exists()
 
 
 def _free(holder: Holder) -> bool:

@@ -102,12 +102,22 @@ def test_in_redis_a_reason_frees_it(redis_url, name, monkeypatch):
             assert holder.ask("release")["event"] == "LockLost"
 
 
-@pytest.mark.parametrize("state", ["never held", "free"])
+def test_once_more_there_is_nothing_to_do(name):
+    fence = acquire(name)
+    assert release(name, fence, "--reason", "gone").data["released"]
+    outcome = release(name, fence, "--reason", "gone")
+    assert (outcome.status, outcome.data["released"], outcome.stderr) == (0, False, "")
+    assert "Nobody holds the lock" in run("release_lock", name, "--fence", fence).stdout
+    assert Intervention.objects.count() == 1
+
+
+@pytest.mark.parametrize("state", ["never held", "never held under this fence"])
 def test_nobody_holds_it(name, state):
-    if state == "free":
-        with lock(name, ttl=30):
-            pass
-    outcome = release(name, 1)
+    fence = 1
+    if state != "never held":
+        with lock(name, ttl=30) as held:
+            fence = held.fence + 1
+    outcome = release(name, fence)
     assert (outcome.status, "Nobody holds the lock" in outcome.stderr) == (1, True)
 
 

@@ -28,8 +28,9 @@ class Command(OperatorCommand):
         name, fence = options["name"], options["fence"]
         release = release_lock(name, fence, operator(), reason=options["reason"], dry_run=options["dry_run"])
         would = "would be" if options["dry_run"] else "is"
+        text = f"The lock {name!r} {would} free." if release.released else release.problem
         return Report(
             data={"released": release.released, "holder": release.holder and holder_data(release.holder)},
-            text=f"The lock {name!r} {would} free." if release.released else f"The lock {name!r} stays held.",
-            failure=release.problem,
+            text=text if release.released or release.is_over else "",
+            failure="" if release.is_over else release.problem,
         )
