@@ -29,6 +29,7 @@ ALTER ROLE rowlock_monitor CONNECTION LIMIT 5;
 ALTER ROLE rowlock_web SET statement_timeout = '5s';
 ALTER ROLE rowlock_web SET lock_timeout = '2s';
 ALTER ROLE rowlock_web SET idle_in_transaction_session_timeout = '30s';
+ALTER ROLE rowlock_web SET jit = off; -- compiling takes longer than any statement of a page
 ALTER ROLE rowlock_monitor SET statement_timeout = '10s';
 ALTER ROLE rowlock_monitor SET lock_timeout = '1s';
 ALTER ROLE rowlock_monitor SET idle_in_transaction_session_timeout = '30s';

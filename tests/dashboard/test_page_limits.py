@@ -41,3 +41,11 @@ def test_f21_every_statement_of_every_address_has_both_limits(monkeypatch, metho
     assert len(asked) > len(ROUTES)
     assert free == []
     assert others == []
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.usefixtures("page_session")
+def test_no_statement_of_a_page_is_compiled():
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW jit")
+        assert cursor.fetchone() == ("off",)
