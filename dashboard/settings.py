@@ -69,7 +69,7 @@ TEMPLATES = [
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
             ],
-            # In place of Django's own translate and url.
+            # In place of Django's own translate, blocktranslate and url.
             "builtins": ["dashboard.templatetags.kept"],
             "libraries": {"i18n": "dashboard.templatetags.kept"},
         },

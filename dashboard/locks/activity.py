@@ -158,8 +158,10 @@ def session_of(row: dict[str, Any]) -> Session:
     return Session(**{**row, "query": shown, "blocked_by": blocked_by, "request": request if is_web else ""})
 
 
-def with_edges(sessions: Iterable[Session], edges: Iterable[Edge]) -> list[Session]:
+def with_edges(sessions: Iterable[Session], edges: Collection[Edge]) -> list[Session]:
     """The sessions, each also blocked by those that the edges name."""
+    if not edges:
+        return list(sessions)
     more: dict[int, list[int]] = {}
     for edge in edges:
         more.setdefault(edge.lock.pid, []).append(edge.blocker)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 
 from django.db import models
@@ -63,7 +64,7 @@ class Session:
     label: str = ""
     request: str = ""
 
-    @property
+    @cached_property
     def identity(self) -> Identity:
         if self.label:
             return Identity(OUTSIDER, self.label)

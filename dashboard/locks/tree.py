@@ -12,16 +12,15 @@ DEEPEST = 8  # deeper ones are not indented further
 
 @dataclass(frozen=True)
 class Node:
-    """A session in the tree of who waits for whom, with the lock that it waits for."""
+    """A session in the tree of who waits for whom, with the lock that it waits for.
+
+    `victims`: how many sessions wait for this one, directly or behind another.
+    """
 
     session: Session
     waits_for: Lock | None
     blocked: tuple["Node", ...] = ()
-
-    @property
-    def victims(self) -> int:
-        """How many sessions wait for this one, directly or behind another."""
-        return len(self.victim_pids())
+    victims: int = 0
 
     def victim_pids(self) -> list[int]:
         """The pids of those sessions, nearest first."""
@@ -64,7 +63,9 @@ def build_tree(sessions: Iterable[Session], locks: Iterable[Lock] = ()) -> tuple
         below.setdefault(parent, []).append(pid)
     nodes: dict[int, Node] = {}
     for pid in _leaves_first(below):
-        nodes[pid] = Node(by_pid[pid], waits.get(pid), tuple(nodes[victim] for victim in sorted(below.get(pid, ()))))
+        blocked = tuple(nodes[victim] for victim in sorted(below.get(pid, ())))
+        victims = sum(1 + node.victims for node in blocked)
+        nodes[pid] = Node(by_pid[pid], waits.get(pid), blocked, victims)
     roots = [nodes[pid] for pid in below if pid not in parents]
     return tuple(sorted(roots, key=lambda root: (-root.victims, root.session.pid)))
 

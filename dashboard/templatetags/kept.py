@@ -1,4 +1,4 @@
-"""Django's tags `translate` and `url`, which keep what they found: our tables repeat them in every row.
+"""Django's `translate`, `blocktranslate` and `url`, which keep what they found: our tables repeat them in every row.
 
 A text of the template was translated anew for each cell (11 microseconds, 300 of them in a list of tasks). Settings put
 this library in the place of Django's `i18n`, so that templates are written, and their texts extracted, as ever.
@@ -42,6 +42,29 @@ def translate(parser: Parser, token: Token) -> i18n.TranslateNode:
     text = node.filter_expression
     is_constant = text.var.lookups is None and not text.filters and not node.message_context
     return KeptTranslation(node) if is_constant and not node.asvar else node
+
+
+class KeptSentence(i18n.BlockTranslateNode):
+    """A sentence of the template: what is asked of the catalogue, and what stands in its places, is found out once."""
+
+    def __init__(self, plain: i18n.BlockTranslateNode) -> None:
+        super().__init__(**vars(plain))
+        message, names = super().render_token_list(self.singular)
+        plural, others = super().render_token_list(self.plural or [])
+        self.singular_parts = message, names
+        # A number that both forms name is written once.
+        self.plural_parts = plural, [name for name in others if name not in names]
+
+    def render_token_list(self, tokens: list[Token]) -> tuple[str, list[str]]:
+        message, names = self.singular_parts if tokens is self.singular else self.plural_parts
+        return message, [*names]  # the caller adds to it
+
+
+@register.tag("blocktranslate")
+@register.tag("blocktrans")
+def blocktranslate(parser: Parser, token: Token) -> i18n.BlockTranslateNode:
+    """As Django's."""
+    return KeptSentence(i18n.do_block_translate(parser, token))
 
 
 class KeptAddress(URLNode):

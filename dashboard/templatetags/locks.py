@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from django import template
+from django.template.defaultfilters import truncatechars
 from django.utils.translation import gettext as _
 
 from dashboard.locks import words as lock_words
@@ -10,6 +11,8 @@ from dashboard.locks.behind import Behind, page_of
 from dashboard.locks.identity import identify
 from dashboard.locks.sessions import Session
 from tasks.verdicts.words import command
+
+QUERY_SHOWN = 160
 
 register = template.Library()
 register.filter("told_wait", lock_words.told_wait)
@@ -57,6 +60,12 @@ def few(pids: Sequence[int]) -> str:
 def beyond(pids: Sequence[int], shown: int) -> str:
     """How many there are beside those that are shown; an empty text when that is all."""
     return " " + _("and %(number)s more") % {"number": len(pids) - shown} if len(pids) > shown else ""
+
+
+@register.filter
+def beginning(query: str) -> str:
+    """The first characters of a statement; Django's own filter goes through every one of a short text too."""
+    return query if len(query) <= QUERY_SHOWN else truncatechars(query, QUERY_SHOWN)
 
 
 @register.filter

@@ -1,15 +1,16 @@
-"""Django's `translate` and `url` in our templates: the same texts and addresses, but each looked for once."""
+"""Django's `translate`, `blocktranslate` and `url` in our templates: what they say, but each looked for once."""
 
 import pytest
-from django.template import Context, engines
+from django.template import Context, Engine, engines
 from django.test import override_settings
 from django.urls import NoReverseMatch, set_script_prefix
 from django.utils import translation
 
-from dashboard.templatetags.kept import KeptAddress, KeptTranslation
+from dashboard.templatetags.kept import KeptAddress, KeptSentence, KeptTranslation
 from tasks import addresses
 
 OURS = engines["django"].engine
+DJANGO = Engine(libraries={"i18n": "django.templatetags.i18n"})
 
 
 def rendered(text: str, **context) -> str:
@@ -23,6 +24,7 @@ def nodes(name: str, kind: type) -> list:
 def test_the_templates_of_our_tables_use_them():
     for name in ("admin/tasks/task/_rows.html", "dashboard/_stale.html", "dashboard/_locks.html"):
         assert nodes(name, KeptTranslation)
+        assert nodes(name, KeptSentence)
         assert nodes(name, KeptAddress)
 
 
@@ -46,6 +48,27 @@ def test_a_text_that_the_template_does_not_hold_is_translated_each_time():
 
 def test_percent_signs_and_quotes_stand_as_they_are():
     assert rendered("""{% translate "100% of 'it' & more" %}""") == "100% of 'it' & more"
+
+
+SENTENCES = (
+    "{% blocktranslate with id=number %}task {{ id }}{% endblocktranslate %}",
+    "{% blocktranslate count number=number %}{{ number }} session waits{% plural %}{{ number }} sessions wait"
+    "{% endblocktranslate %}",
+    "{% blocktranslate count number=number with name=text %}{{ number }} {{ name }}{% plural %}{{ name }}: {{ number }}"
+    "{% endblocktranslate %}",
+    "{% blocktranslate trimmed %}\n  50% of\n  {{ text }} {% endblocktranslate %}",
+    "{% blocktranslate asvar said %}{{ text }}{% endblocktranslate %}<{{ said }}>",
+)
+
+
+@pytest.mark.parametrize("language", ["en", "ru"])
+@pytest.mark.parametrize("sentence", SENTENCES)
+def test_a_sentence_is_the_one_that_django_says(sentence, language):
+    ours, plain = (engine.from_string("{% load i18n %}" + sentence) for engine in (OURS, DJANGO))
+    with translation.override(language):
+        for number in (1, 2, 5, 1):
+            context = {"number": number, "text": "<b>"}
+            assert ours.render(Context(context)) == plain.render(Context(context))
 
 
 def test_an_address_is_looked_for_once():
