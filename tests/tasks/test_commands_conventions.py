@@ -40,17 +40,18 @@ class TestExitStatus:
         assert "Check DATABASE_URL" in outcome.data["error"]
         assert len(outcome.stderr.splitlines()) == 1
 
-    def test_without_tables_it_says_what_to_do(self):
+    @pytest.mark.parametrize("line", ["queue_status", "run_worker", "run_worker --burst", "run_locked x -- check"])
+    def test_without_tables_it_says_what_to_do(self, line):
         with connection.cursor() as cursor:
             cursor.execute("CREATE SCHEMA empty")
         try:
-            outcome = run_process("queue_status", env={"PGOPTIONS": "-c search_path=empty"})
+            outcome = run_process(*line.split(), env={"PGOPTIONS": "-c search_path=empty"})
         finally:
             with connection.cursor() as cursor:
                 cursor.execute("DROP SCHEMA empty")
         assert outcome.status == 1
         assert "manage.py migrate" in outcome.stderr
-        assert "Traceback" not in outcome.stderr
+        assert len(outcome.stderr.splitlines()) == 1
 
 
 class TestJson:

@@ -256,6 +256,8 @@ class AdvisoryContender(LeaseContender):
 def _explained() -> Iterator[None]:
     try:
         yield
+    except (psycopg.errors.UndefinedFunction, psycopg.errors.UndefinedTable) as error:
+        raise LockUnavailable("The tables that keep locks are not there: run `manage.py migrate`.") from error
     except psycopg.Error as error:
         what = " ".join(str(error).split())
         raise LockUnavailable(

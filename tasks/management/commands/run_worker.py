@@ -15,6 +15,7 @@ from tasks.claims import DEFAULT_STRATEGY, STRATEGIES
 from tasks.commands import types
 from tasks.commands.output import write_line
 from tasks.exceptions import PooledSession
+from tasks.models import Task
 from tasks.worker.options import Options
 from tasks.worker.supervisor import Supervisor
 
@@ -70,12 +71,14 @@ def refuse_pooling() -> None:
 
 
 def refuse_older_tables() -> None:
-    """End here where the database is that of an older version: this one's statements would fail, or do half of it."""
+    """End here where the database has no tables, or those of an older version: statements would fail, or do half."""
     # The database is away, or the role may not read this table: then the first statement that fails will tell.
     with contextlib.suppress(OperationalError, ProgrammingError):
         recorded = MigrationRecorder(connections["default"]).applied_migrations()
         applied = {name for app, name in recorded if app == "tasks"}
         missing = {module.name for module in pkgutil.iter_modules(migrations.__path__)} - applied
+        if not applied and Task._meta.db_table not in connections["default"].introspection.table_names():
+            raise CommandError("The tables are not there: run `python manage.py migrate` first.")
         if applied and missing:
             raise CommandError(
                 f"The database is that of an older version, without {', '.join(sorted(missing))}: "
