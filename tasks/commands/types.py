@@ -34,6 +34,16 @@ def task_id(written: str) -> int:
     return _explained(filters.parse_id, written)
 
 
+def row_id(written: str) -> int:
+    """The id of a row of any other table, from 1."""
+    return _whole_number(written, 1, 2**63 - 1, "an id: a whole number from 1")
+
+
+def pid(written: str) -> int:
+    """The process id of a session of the database."""
+    return _whole_number(written, 1, 2**31 - 1, "a pid: a whole number from 1")
+
+
 def run_id(written: str) -> int:
     """The id of a run, from 1."""
     return _whole_number(written, 1, 2**63 - 1, "the id of a run: a whole number from 1")

@@ -34,6 +34,19 @@ class TestExitStatus:
             assert (outcome.status, outcome.stdout) == (2, ""), argv
             assert "Traceback" not in outcome.stderr
 
+    @pytest.mark.parametrize(
+        ("line", "wanted"),
+        [
+            ("transfer x 2 1.00", "an id"),
+            ("resolve_emails x --as sent", "an id"),
+            ("show_locks --table orders_order --ids x", "an id"),
+            ("signal_backend x --started 2026-01-01 --cancel", "a pid"),
+        ],
+    )
+    def test_a_number_that_is_none_is_called_what_it_should_be(self, line, wanted):
+        outcome = run(*line.split())
+        assert (outcome.status, f"'x' is not {wanted}: a whole number" in outcome.stderr) == (2, True)
+
     def test_without_a_server_it_says_what_to_do(self):
         outcome = run_process("queue_status", "--json", env=NO_SERVER)
         assert outcome.status == 1

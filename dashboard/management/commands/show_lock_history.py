@@ -31,7 +31,7 @@ class Command(OperatorCommand):
         parser.add_argument(
             "--around", type=types.duration, default=AROUND, metavar="D", help="Before and after it: 15m when left out."
         )
-        parser.add_argument("--before-id", type=types.task_id, metavar="ID", help="Go on below this wait's id.")
+        parser.add_argument("--before-id", type=types.row_id, metavar="ID", help="Go on below this wait's id.")
 
     def run(self, options: Options) -> Report:
         past = lock_history.look_back(options["at"], options["around"], before=options["before_id"])

@@ -33,7 +33,7 @@ class Command(OperatorCommand):
         parser.add_argument("--blocked", action="store_true", help="Only sessions that wait or make others wait.")
         parser.add_argument("--tree", action="store_true", help="For people: as a tree under the root blockers.")
         parser.add_argument("--table", type=types.name, metavar="T", help="Look at rows of this table too.")
-        parser.add_argument("--ids", type=types.task_id, nargs="+", default=[], metavar="N", help="Their keys.")
+        parser.add_argument("--ids", type=types.row_id, nargs="+", default=[], metavar="N", help="Their keys.")
 
     def run(self, options: Options) -> Report:
         if bool(options["table"]) != bool(options["ids"]):

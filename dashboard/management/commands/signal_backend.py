@@ -12,7 +12,7 @@ class Command(OperatorCommand):
     help = "Cancel a backend's query or end its session. Give the start that `show_locks` shows beside the pid."
 
     def add_options(self, parser: CommandParser) -> None:
-        parser.add_argument("pid", type=types.count, metavar="PID", help="The backend, as `show_locks` shows it.")
+        parser.add_argument("pid", type=types.pid, metavar="PID", help="The backend, as `show_locks` shows it.")
         parser.add_argument(
             "--started", type=types.moment, required=True, metavar="ISO", help="Its start: a pid is used again."
         )

@@ -14,7 +14,7 @@ class Command(OperatorCommand):
     )
 
     def add_options(self, parser: CommandParser) -> None:
-        parser.add_argument("ids", nargs="+", type=types.task_id, metavar="ID", help="Ids of orders.")
+        parser.add_argument("ids", nargs="+", type=types.row_id, metavar="ID", help="Ids of orders.")
         meanings = "; ".join(f"{decision.value}: {meaning}" for decision, meaning in CONSEQUENCES.items())
         parser.add_argument(
             "--as",

@@ -27,8 +27,8 @@ class Command(OperatorCommand):
     help = "Move money from one account to another: both sides or neither, with a ledger entry on each."
 
     def add_options(self, parser: CommandParser) -> None:
-        parser.add_argument("from_id", type=types.task_id, metavar="FROM", help="The account to take from.")
-        parser.add_argument("to_id", type=types.task_id, metavar="TO", help="The account to put on.")
+        parser.add_argument("from_id", type=types.row_id, metavar="FROM", help="The account to take from.")
+        parser.add_argument("to_id", type=types.row_id, metavar="TO", help="The account to put on.")
         parser.add_argument("amount", type=amount, metavar="AMOUNT", help="How much, for example 12.50.")
         parser.add_argument(
             "--strategy",
