@@ -72,6 +72,25 @@ window.rowlock = {};
         }
     }
 
+    /* The row of pages goes sideways on a phone: the page in hand is in its middle. */
+    function centre(link) {
+        const row = link.closest("ul");
+        row.scrollLeft = link.offsetLeft - (row.clientWidth - link.offsetWidth) / 2;
+    }
+
+    /* A stock list is cards on a phone, as ours are: each cell with the name of its column. */
+    function nameCells(list) {
+        const names = [...list.tHead.rows[0].cells].map((head) => (head.querySelector(".text") ?? head).textContent.trim());
+        list.classList.add("cards");
+        for (const row of list.tBodies[0].rows) {
+            [...row.cells].forEach((cell, place) => {
+                if (cell.matches("td:not(.action-checkbox)")) {
+                    cell.dataset.label = names[place];
+                }
+            });
+        }
+    }
+
     /* What a server's answer needs before it is shown, be it the page or a part that came later. */
     window.rowlock.enliven = (root) => {
         root.querySelectorAll("time[datetime]").forEach(addLocalTime);
@@ -95,6 +114,8 @@ window.rowlock = {};
     document.addEventListener("submit", submitOnce);
     addEventListener("pageshow", () => { submitted = new WeakSet(); });
     document.querySelectorAll("details[data-fold]").forEach(fold);
+    document.querySelectorAll("nav.pages a[aria-current]").forEach(centre);
+    document.querySelectorAll("#result_list").forEach(nameCells);
     window.rowlock.enliven(document);
     window.rowlock.showTicks();
 }
