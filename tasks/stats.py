@@ -5,6 +5,7 @@ completed is read from the per-minute rollup.
 """
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -170,6 +171,17 @@ def collect(connection: Connection | None = None, *, cap: int = COUNT_CAP) -> Nu
     return Numbers([queues[name] for name in sorted(queues)], sorted(workers.values(), key=lambda worker: worker.id))
 
 
+def waiting(
+    queue_name: str, workers: Mapping[str, WorkerState], connection: Connection | None = None, *, cap: int = COUNT_CAP
+) -> QueueNumbers:
+    """The numbers of one queue's tasks that wait or run, under these workers; three statements."""
+    connection = connection or default_connection
+    queues: defaultdict[str, QueueNumbers] = _Queues()
+    _add_ready(connection, queues, cap)
+    _add_processing(queues, fetch(connection, PROCESSING, {"cap": cap}), workers)
+    return queues[queue_name]
+
+
 class _Queues(defaultdict[str, QueueNumbers]):
     """A queue appears with the first number that names it."""
 
@@ -189,7 +201,7 @@ def _add_ready(connection: Connection, queues: defaultdict[str, QueueNumbers], c
 
 
 def _add_processing(
-    queues: defaultdict[str, QueueNumbers], rows: list[dict[str, Any]], workers: dict[str, WorkerState]
+    queues: defaultdict[str, QueueNumbers], rows: list[dict[str, Any]], workers: Mapping[str, WorkerState]
 ) -> None:
     for row in rows:
         queue = queues[row["queue_name"]]

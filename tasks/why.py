@@ -42,9 +42,8 @@ def look(queue_name: str) -> Why:
     samples = [list(kind[:SAMPLE]) for kind in kinds(queue_name)]
     tasks = [task for sample in samples for task in sample]
     facts = gather(tasks)
-    numbers = {queue.name: queue for queue in stats.collect(cap=COUNT_CAP).queues}
     return Why(
-        queue=numbers.get(queue_name, QueueNumbers(queue_name)),
+        queue=stats.waiting(queue_name, facts.workers, cap=COUNT_CAP),
         reasons=reasons((task, decide(task, facts)) for task in tasks),
         judged=len(tasks),
         is_complete=all(len(sample) < SAMPLE for sample in samples),

@@ -9,7 +9,7 @@ from django.db.models import Count, Max
 from django.db.transaction import atomic
 
 from tasks.list_filter import BoundedFilter, ListFilter
-from tasks.models import Task
+from tasks.models import Task, TaskStatus
 
 FIRST_WINDOW = 50_000  # ids
 WINDOW_GROWTH = 4
@@ -44,8 +44,12 @@ def highest_id() -> int:
 
 def tally(chosen: ListFilter, upto: int, *, seconds: float = SECONDS) -> Tally:
     """Count the tasks that match, from the id `upto` downwards, for so many seconds."""
-    found = Tally(counted_down_to=upto)
     deadline = time.monotonic() + seconds
+    if is_indexed(chosen):
+        by_status = _count_each(chosen, upto, deadline - seconds / 2)
+        if by_status is not None:
+            return Tally(by_status)
+    found = Tally(counted_down_to=upto)
     window = FIRST_WINDOW
     while found.counted_down_to > 0:
         below = max(0, found.counted_down_to - window)
@@ -56,6 +60,22 @@ def tally(chosen: ListFilter, upto: int, *, seconds: float = SECONDS) -> Tally:
         found.by_status += counted
         found.counted_down_to = below
         window *= WINDOW_GROWTH
+    return found
+
+
+def is_indexed(chosen: ListFilter) -> bool:
+    """Whether indexes have every row that can match: those are read once, not once for each window of ids."""
+    return bool(chosen.statuses) and TaskStatus.COMPLETED not in chosen.statuses and not chosen.text
+
+
+def _count_each(chosen: ListFilter, upto: int, deadline: float) -> Counter[str] | None:
+    """All that match, each status from its own index; None when the time is over."""
+    found: Counter[str] = Counter()
+    for status in chosen.statuses:
+        counted = _count(BoundedFilter.within(chosen.with_statuses(status), upto), deadline)
+        if counted is None:
+            return None
+        found += counted
     return found
 
 

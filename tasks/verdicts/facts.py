@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 
 from django.db import connection as default_connection
@@ -115,17 +116,18 @@ class Facts:
     errors: Mapping[int, str] = field(default_factory=dict)
     cancellers: Mapping[int, str] = field(default_factory=dict)
 
+    @cached_property
+    def live_workers(self) -> list[WorkerState]:
+        """Judged once, not for each of some hundreds of tasks."""
+        return [worker for worker in self.workers.values() if worker.is_alive]
+
     def servers(self, queue_name: str) -> list[WorkerState]:
         """The live workers that claim from this queue."""
-        return [
-            worker
-            for worker in self.workers.values()
-            if worker.is_alive and (not worker.queues or queue_name in worker.queues)
-        ]
+        return [worker for worker in self.live_workers if not worker.queues or queue_name in worker.queues]
 
     @property
     def has_live_worker(self) -> bool:
-        return any(worker.is_alive for worker in self.workers.values())
+        return bool(self.live_workers)
 
 
 def gather(tasks: Iterable[Task], connection: Connection | None = None) -> Facts:

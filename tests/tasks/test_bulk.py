@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from django.db import connection, connections, transaction
+from django.test.utils import CaptureQueriesContext
 
 from tasks.actions import chunks
 from tasks.bulk import carry, forms, runs
@@ -276,7 +277,21 @@ class TestTally:
     def test_windows_join_without_a_gap_or_an_overlap(self, monkeypatch):
         monkeypatch.setattr(tallies, "FIRST_WINDOW", 2)
         rows.many(37, status="READY")
-        assert tally(ListFilter(statuses=("READY",)), highest_id()).number == 37
+        assert tally(ListFilter(queue_names=("default",)), highest_id()).number == 37
+
+    def test_what_an_index_has_is_counted_at_once_and_not_window_by_window(self, monkeypatch):
+        monkeypatch.setattr(tallies, "FIRST_WINDOW", 2)
+        rows.many(37, status="READY"), rows.failed(), rows.completed()
+        unfinished = ListFilter(statuses=("READY", "FAILED"))
+        with CaptureQueriesContext(connection) as queries:
+            found = tally(unfinished, highest_id())
+        assert (dict(found.by_status), found.is_complete) == ({"READY": 37, "FAILED": 1}, True)
+        assert len([query for query in queries if "COUNT" in query["sql"]]) == 2
+
+    def test_where_that_takes_too_long_the_windows_tell_as_much_as_they_can(self, monkeypatch):
+        monkeypatch.setattr(tallies, "_count_each", lambda *_args: None)
+        rows.many(3, status="READY")
+        assert tally(ListFilter(statuses=("READY",)), highest_id()).number == 3
 
     def test_it_stops_when_its_time_is_over_and_says_so(self):
         rows.failed()
