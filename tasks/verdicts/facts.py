@@ -34,7 +34,7 @@ CROSS JOIN LATERAL (
         LIMIT %(cap)s::int + 2) AS capped) AS unfinished
 """
 
-# The order of the claim, by its loose scan: the first of each (queue, priority), no further than the cap.
+# The order of the claim, by its loose scan: from queue to queue, priority after priority, no further than the cap.
 POSITIONS = """
 WITH RECURSIVE pair AS (
     (SELECT queue.name, first.priority FROM unnest(%(queues)s::text[]) AS queue (name), LATERAL (
@@ -49,14 +49,17 @@ WITH RECURSIVE pair AS (
         ORDER BY task.priority DESC LIMIT 1) AS next
 ), numbered AS (
     SELECT due.id, row_number() OVER (
-        PARTITION BY pair.name ORDER BY pair.priority DESC, due.run_after, due.id) AS position
-    FROM pair, LATERAL (
-        SELECT task.id, task.run_after FROM tasks_task AS task
-        WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.queue_name = pair.name
-          AND task.priority = pair.priority AND task.run_after <= statement_timestamp()
-        ORDER BY task.run_after, task.id LIMIT %(cap)s::int) AS due
+        PARTITION BY due.name ORDER BY due.priority DESC, due.run_after, due.id) AS position
+    FROM unnest(%(queues)s::text[]) AS queue (name), LATERAL (
+        SELECT pair.name, pair.priority, task.run_after, task.id
+        FROM (SELECT * FROM pair WHERE pair.name = queue.name ORDER BY pair.priority DESC) AS pair, LATERAL (
+            SELECT task.run_after, task.id FROM tasks_task AS task
+            WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.queue_name = pair.name
+              AND task.priority = pair.priority AND task.run_after <= statement_timestamp()
+            ORDER BY task.run_after, task.id LIMIT %(cap)s::int) AS task
+        ORDER BY pair.priority DESC, task.run_after, task.id LIMIT %(cap)s::int) AS due
 )
-SELECT id, position FROM numbered WHERE id = ANY(%(ids)s::bigint[]) AND position <= %(cap)s::int
+SELECT id, position FROM numbered WHERE id = ANY(%(ids)s::bigint[])
 """
 
 # A worker has two sessions, its own and its handlers'; the one that does something is the one to show.

@@ -79,6 +79,9 @@ ASKED = {
     "places in the line": Asked(
         facts.POSITIONS, 2 * READY // 5 + PAIRS, {"queues": QUEUES, "ids": [FINISHED + 5, FINISHED + 6], "cap": 1000}
     ),
+    "places in the line, of each queue the first": Asked(
+        facts.POSITIONS, 3 * 100 + PAIRS, {"queues": QUEUES, "ids": [FINISHED + 5], "cap": 100}
+    ),
     "where a week ago was": Asked(
         listing.CREATED_ID, HALVINGS, {"lowest": 1, "highest": FINISHED, "age": timedelta(days=7)}
     ),
