@@ -75,6 +75,7 @@ TEMPLATES = [
         },
     }
 ]
+SILENCED_SYSTEM_CHECKS = ["templates.W003"]  # warns of the library above, which replaces Django's on purpose
 
 DATABASES = {"default": databases.from_environment(env, VAR_DIR, sys.argv)}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"

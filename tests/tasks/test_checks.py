@@ -24,6 +24,10 @@ def test_the_project_s_own_configuration_is_silent():
     assert task_backends["default"].check() == []
 
 
+def test_the_check_of_the_whole_project_is_silent():
+    call_command("check", fail_level="WARNING")
+
+
 def test_manage_py_check_asks_the_backend(settings):
     settings.TASKS = {"default": {"BACKEND": "tasks.backend.PostgresBackend", "OPTIONS": {"retries": 3}}}
     with pytest.raises(SystemCheckError, match=r"rowlock\.E001.*no option 'retries'"):
