@@ -5,6 +5,7 @@ from typing import Any
 from urllib.parse import quote
 
 import environ
+from django.core.exceptions import ImproperlyConfigured
 
 from tasks.compat import MAILERS_IN_DJANGO
 
@@ -12,9 +13,16 @@ TIMEOUT_SECONDS = 20.0
 
 
 def from_environment(env: environ.Env, var_dir: Path) -> dict[str, Any]:
-    """The settings for EMAIL_URL, by default files under `var_dir`/mail; EMAIL_TIMEOUT in seconds."""
+    """The settings for EMAIL_URL, by default files under `var_dir`/mail; EMAIL_TIMEOUT in seconds.
+
+    Exits with one line, which does not repeat a password, for an address that is none.
+    """
     url = env.str("EMAIL_URL", default="") or f"filemail:///{quote(str(var_dir / 'mail'))}"
-    return from_url(url, timeout=env.float("EMAIL_TIMEOUT", default=TIMEOUT_SECONDS))
+    timeout = env.float("EMAIL_TIMEOUT", default=TIMEOUT_SECONDS)
+    try:
+        return from_url(url, timeout=timeout)
+    except (ImproperlyConfigured, ValueError):
+        raise SystemExit("EMAIL_URL is not an address for e-mails: write it like smtp://127.0.0.1:1025.") from None
 
 
 def from_url(url: str, *, timeout: float) -> dict[str, Any]:

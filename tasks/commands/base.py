@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError, InterfaceError
 
@@ -152,7 +153,7 @@ def _explained() -> Iterator[None]:
     """Errors of the domain and of the database as one line that says what to do next."""
     try:
         yield
-    except RowlockError as error:
+    except (RowlockError, ImproperlyConfigured) as error:
         raise CommandError(str(error)) from error
     except (DatabaseError, InterfaceError) as error:
         state = getattr(error.__cause__, "sqlstate", None)

@@ -1,4 +1,4 @@
-"""What becomes of DATABASE_URL: refused before anything else is tried, or taken with the limits that pages have."""
+"""What becomes of DATABASE_URL and EMAIL_URL: refused before anything else is tried, or taken with what pages need."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 from django.core.checks import run_checks
 from django.db import connection, connections
 
-from dashboard import checks, databases, health
+from dashboard import checks, databases, health, mail
 from tests.databases import ROOT
 
 SERVER = ["/venv/bin/gunicorn", "dashboard.wsgi"]
@@ -75,3 +75,11 @@ def test_behind_a_pooling_proxy_a_role_without_limits_is_a_warning(monkeypatch):
         for name in ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"):
             cursor.execute(f"SET LOCAL {name} = '5s'")
     assert checks.check_page_limits(databases=["default"]) == checks.check_page_limits() == []
+
+
+@pytest.mark.parametrize("url", ["nonsense", "gopher://user:hunter2@host/", "smtp://user:hunter2@host:port"])
+def test_an_address_for_mails_that_is_none_ends_in_one_line(monkeypatch, tmp_path, url):
+    monkeypatch.setenv("EMAIL_URL", url)
+    with pytest.raises(SystemExit, match=r"^EMAIL_URL is not an address") as end:
+        mail.from_environment(environ.Env(), tmp_path)
+    assert "hunter2" not in str(end.value)

@@ -47,6 +47,11 @@ class TestExitStatus:
         outcome = run(*line.split())
         assert (outcome.status, f"'x' is not {wanted}: a whole number" in outcome.stderr) == (2, True)
 
+    def test_a_setting_that_cannot_be_read_is_named(self):
+        outcome = run_process("queue_status", "--json", env={"ROWLOCK_LEASE_SECONDS": "soon"})
+        assert (outcome.status, "ROWLOCK_LEASE_SECONDS='soon'" in outcome.data["error"]) == (1, True)
+        assert len(outcome.stderr.splitlines()) == 1
+
     def test_without_a_server_it_says_what_to_do(self):
         outcome = run_process("queue_status", "--json", env=NO_SERVER)
         assert outcome.status == 1
