@@ -6,14 +6,17 @@ from urllib.parse import quote
 from django import template
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 
 from tasks.addresses import address
 from tasks.ages import spoken
 from tasks.locking.rowlocks import RowLock
+from tasks.models import Attempt
 from tasks.verdicts import Link, words
 
 register = template.Library()
+MESSAGE = 300  # characters of an exception's message
 
 
 @register.simple_tag
@@ -45,6 +48,14 @@ def written(at: datetime) -> str:
 def ago(seconds: float | None) -> str:
     """An age in seconds, in words."""
     return "" if seconds is None else spoken(seconds)
+
+
+@register.filter
+def told_failure(attempt: Attempt) -> str:
+    """The exception with its message, as its traceback ends; without one, its class."""
+    name = attempt.exception_class.rpartition(".")[2]
+    said = [line for line in attempt.traceback.splitlines() if line.partition(":")[0].rpartition(".")[2] == name]
+    return Truncator(said[-1]).chars(MESSAGE) if name and said else attempt.exception_class or "?"
 
 
 @register.filter

@@ -46,6 +46,7 @@ class PageAction(ABC):
     name: str
     label: str | Promise
     question: str | Promise
+    happens: str | Promise
     fields: tuple[str, ...] = ()
     needs_reason = False
     is_destructive = False
@@ -86,6 +87,9 @@ class Recover(PageAction):
     name = "recover"
     label = gettext_lazy("Take back")
     question = gettext_lazy("Take these tasks back from their dead workers?")
+    happens = gettext_lazy(
+        "Each becomes READY at once, for a live worker of its queue to run; the attempt that died stays spent."
+    )
 
     def suits(self, task: Task, finding: Finding) -> bool:
         return finding.verdict is Verdict.WORKER_DEAD
@@ -107,6 +111,9 @@ class Requeue(PageAction):
     name = "requeue"
     label = gettext_lazy("Run again")
     question = gettext_lazy("Run these tasks again?")
+    happens = gettext_lazy(
+        "Each becomes READY with a fresh allowance of attempts, for a live worker of its queue to run."
+    )
     fields = ("spread_minutes",)
 
     def suits(self, task: Task, finding: Finding) -> bool:
@@ -126,6 +133,7 @@ class Edit(PageAction):
     name = "edit"
     label = gettext_lazy("Move")
     question = gettext_lazy("Move these tasks to another queue, priority or time?")
+    happens = gettext_lazy("Each stays READY, and runs when it is its turn in the new place.")
     fields = ("queue_name", "priority", "run_after")
 
     def suits(self, task: Task, finding: Finding) -> bool:
@@ -146,6 +154,7 @@ class Quarantine(PageAction):
     name = "quarantine"
     label = gettext_lazy("Quarantine")
     question = gettext_lazy("Let these tasks wait in the paused queue “quarantine”?")
+    happens = gettext_lazy("Nobody runs them until somebody puts them back.")
     right = "tasks.edit_task"
 
     def suits(self, task: Task, finding: Finding) -> bool:
@@ -163,6 +172,7 @@ class PutBack(PageAction):
     name = "put_back"
     label = gettext_lazy("Put back")
     question = gettext_lazy("Put these tasks back into the queues that they came from?")
+    happens = gettext_lazy("Each is READY in the queue that it came from, and runs when it is its turn.")
     right = "tasks.edit_task"
 
     def suits(self, task: Task, finding: Finding) -> bool:
@@ -178,6 +188,7 @@ class Cancel(PageAction):
     name = "cancel"
     label = gettext_lazy("Cancel")
     question = gettext_lazy("Cancel these tasks?")
+    happens = gettext_lazy("Each becomes CANCELLED and stays so, unless somebody runs it again.")
     needs_reason = True
     is_destructive = True
 

@@ -63,6 +63,8 @@ def life(task: Task, worker: WorkerState | None) -> Iterable[Event]:
         yield Event(task.started_at, _("Claimed"), _("attempt %(number)d, by worker %(worker)s") % told)
         if worker and worker.current_task_id == task.pk and worker.current_since:
             yield Event(worker.current_since, _("Started"))
+        if worker and worker.is_dead and (lost_at := worker.missing_since or worker.stopped_at):
+            yield Event(lost_at, _("Worker lost"), _("its presence lock was gone"), is_trouble=True)
     if task.started_at and task.status == TaskStatus.COMPLETED:
         told = {"number": task.attempt, "worker": task.finished_by or _("unknown")}
         yield Event(task.started_at, _("Started"), _("attempt %(number)d, by worker %(worker)s") % told)

@@ -150,6 +150,8 @@ def test_the_past_is_looked_up_by_its_time(visit) -> None:
     page.get_by_role("button", name="Look it up").click()
     assert "waits 4 minutes for order 1042" in page.locator("#node-812 #node-902").inner_text()
     assert page.locator("#lock-waits tbody tr").count() == 1
+    blocker, blocked = (page.locator(f"#node-{pid} > .node").bounding_box() for pid in (812, 902))
+    assert blocked["x"] > blocker["x"]
 
 
 def test_a_row_leads_to_its_holder(visit, chain: tuple[int, int]) -> None:

@@ -183,6 +183,8 @@ def test_the_preview_says_who_holds_it_its_last_sign_of_life_and_whether_the_eff
     assert "ago, its session is gone" in text
     assert "1/5" in text
     assert "What its worker did before it died may happen again." in text
+    assert "Each becomes READY at once" in text
+    assert "From a shell, for every dead worker:" in text
 
 
 def test_the_preview_warns_when_nobody_would_run_it(operator):

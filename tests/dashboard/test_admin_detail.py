@@ -61,6 +61,29 @@ def test_attempts_are_shown_with_their_tracebacks(viewer):
         assert expected in text
 
 
+def test_the_message_of_an_error_is_told_without_unfolding_its_traceback(viewer):
+    task = rows.failed()
+    told = {
+        "app.errors.Declined": "  raise Declined\napp.errors.Declined: card <1013>\nhas expired",
+        "x.Quiet": "line 1",
+    }
+    for number, (name, traceback) in enumerate(told.items()):
+        Attempt.objects.create(
+            task=task, number=number, worker_id="w", outcome="failed", exception_class=name, traceback=traceback
+        )
+    text = page_of(viewer, task)
+    assert "<summary>app.errors.Declined: card &lt;1013&gt;</summary>" in text
+    assert "<summary>x.Quiet</summary>" in text
+
+
+def test_the_timeline_ends_with_the_loss_of_the_worker_that_holds_the_task(viewer):
+    began = {"created_at": "2026-01-01T00:00Z", "started_at": "2026-01-01T00:01Z"}
+    task = rows.processing(rows.dead_worker(), **began)
+    assert [label for label, _ in timeline_of(viewer, task)] == ["Enqueued", "Claimed", "Worker lost"]
+    with rows.living_worker() as alive:
+        assert "Worker lost" not in page_of(viewer, rows.processing(alive, **began))
+
+
 def test_the_timeline_tells_a_life_in_order(viewer):
     task = rows.failed(created_at="2026-01-01T00:00Z", finished_at="2026-01-01T00:05Z")
     attempt = {"task": task, "number": 1, "worker_id": "w7f", "started_at": "2026-01-01T00:01Z"}
