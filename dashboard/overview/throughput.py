@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from typing import Any
 
 from django.db import connection
@@ -80,20 +80,20 @@ class Slot:
     run_buckets: list[int] = field(default_factory=list)
     wait_buckets: list[int] = field(default_factory=list)
 
-    @property
+    @cached_property
     def run_median(self) -> float | None:
         return latency.percentile(self.run_buckets, 0.5)
 
-    @property
+    @cached_property
     def run_slow(self) -> float | None:
         """The time in which 95 of 100 ran."""
         return latency.percentile(self.run_buckets, 0.95)
 
-    @property
+    @cached_property
     def wait_median(self) -> float | None:
         return latency.percentile(self.wait_buckets, 0.5)
 
-    @property
+    @cached_property
     def wait_slow(self) -> float | None:
         """The time within which 95 of 100 began, counted from when they were due."""
         return latency.percentile(self.wait_buckets, 0.95)

@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from dashboard.overview import charts, throughput
 from dashboard.overview.throughput import SPANS
-from tasks import rollup
+from tasks import latency, rollup
 from tasks.latency import BUCKETS
 from tasks.models import Throughput, ThroughputSlot
 from tasks.rollup.slots import KEPT, SLOT
@@ -108,6 +108,14 @@ def test_slower_is_higher():
     slots = throughput.series(HOUR)
     low, high = (charts.height(slot.run_slow) for slot in slots if slot.run_slow is not None)
     assert high < low, "SVG counts from the top"
+
+
+def test_a_percentile_is_estimated_once(monkeypatch):
+    finished(1, 5)
+    asked, plain = [], latency.percentile
+    monkeypatch.setattr(latency, "percentile", lambda *args: asked.append(args) or plain(*args))
+    client_of("Viewers").get("/admin/ops/charts/")
+    assert len(asked) == 2 * HOUR.slots + 2, "the curves of every slot, and the medians of the one in the table"
 
 
 def test_a_picture_says_in_words_and_in_a_table_what_it_shows():
