@@ -9,7 +9,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
-from django.views.decorators.http import require_GET
+from django.views.decorators.http import require_safe
 
 from dashboard import audit_trail
 from dashboard.audit_trail import AuditFilter
@@ -24,7 +24,7 @@ def paths(view: Callable[..., Any]) -> list[URLPattern]:
     return [path("ops/audit/", view(audit), name="ops_audit")]
 
 
-@require_GET
+@require_safe
 def audit(request: HttpRequest) -> HttpResponse:
     """The page; for htmx only the part that refreshes itself."""
     require(request.user, SEE)

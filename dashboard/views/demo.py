@@ -8,7 +8,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
-from django.views.decorators.http import require_GET, require_http_methods, require_POST
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from dashboard.demo import control, removal, staged
 from dashboard.demo.control import Request
@@ -34,7 +34,7 @@ def paths(view: Callable[..., Any]) -> list[URLPattern]:
     ]
 
 
-@require_GET
+@require_safe
 def demo(request: HttpRequest) -> HttpResponse:
     """The page; for htmx only the part that refreshes itself."""
     require(request.user, SEE)

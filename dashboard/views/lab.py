@@ -12,7 +12,7 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.template.loader import render_to_string
 from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext as _
-from django.views.decorators.http import require_GET, require_POST
+from django.views.decorators.http import require_POST, require_safe
 
 from dashboard import shared_look
 from dashboard.lab import drill, export, gantt, live, records, runner, waits
@@ -47,7 +47,7 @@ def paths(view: Callable[..., Any]) -> list[URLPattern]:
     ]
 
 
-@require_GET
+@require_safe
 def lab(request: HttpRequest) -> HttpResponse:
     """The form, filled by a preset where one is named, and the latest runs."""
     require(request.user, SEE)
@@ -114,7 +114,7 @@ def asked(request: HttpRequest, plans: Sequence[Plan], token: str) -> HttpRespon
     return redirect(f"{reverse('admin:ops_lab_compare')}?{urlencode({'batch': token})}")
 
 
-@require_GET
+@require_safe
 def compare(request: HttpRequest) -> HttpResponse:
     """Some runs beside each other, by `?batch=` or by `?run=1&run=2`; `format` one of FORMATS to take away."""
     require(request.user, SEE)
@@ -155,7 +155,7 @@ def to_save(text: str, content_type: str, name: str) -> HttpResponse:
     return HttpResponse(text, content_type=f"{content_type}; charset=utf-8", headers=headers)
 
 
-@require_GET
+@require_safe
 def run(request: HttpRequest, run_id: int) -> HttpResponse:
     """One run: its progress, then its numbers, its picture and its statements."""
     require(request.user, SEE)
@@ -208,7 +208,7 @@ def stop(request: HttpRequest, run_id: int) -> HttpResponse:
     return redirect("admin:ops_lab_run", found.pk)
 
 
-@require_GET
+@require_safe
 def patterns(request: HttpRequest) -> HttpResponse:
     """What each pattern promises, what it does not, when to use it, its code, and its SQL from the latest run."""
     require(request.user, SEE)

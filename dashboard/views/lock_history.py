@@ -14,7 +14,7 @@ from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
-from django.views.decorators.http import require_GET
+from django.views.decorators.http import require_safe
 
 from dashboard.locks import history as lock_history
 from tasks.admin.rights import require
@@ -90,7 +90,7 @@ def paths(view: Callable[..., Any]) -> list[URLPattern]:
     return [path("ops/locks/history/", view(history), name="ops_lock_history")]
 
 
-@require_GET
+@require_safe
 def history(request: HttpRequest) -> HttpResponse:
     require(request.user, SEE)
     moment = Moment.of(request)

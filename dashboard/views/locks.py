@@ -12,7 +12,7 @@ from django.shortcuts import redirect, render
 from django.urls import URLPattern, path
 from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext as _
-from django.views.decorators.http import require_GET, require_POST
+from django.views.decorators.http import require_POST, require_safe
 
 from dashboard import shared_look, shared_part
 from dashboard.locks import activity, backends, consequences
@@ -74,7 +74,7 @@ def paths(view: Callable[..., Any]) -> list[URLPattern]:
     ]
 
 
-@require_GET
+@require_safe
 def locks(request: HttpRequest) -> HttpResponse:
     """The page; for htmx only the part that refreshes itself."""
     require(request.user, SEE)

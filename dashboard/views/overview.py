@@ -10,7 +10,7 @@ from django.shortcuts import redirect, render
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
-from django.views.decorators.http import require_GET, require_POST
+from django.views.decorators.http import require_POST, require_safe
 
 from dashboard import shared_look, shared_part
 from dashboard.attention import acknowledging, inbox
@@ -56,7 +56,7 @@ def paths(view: Callable[..., Any]) -> list[URLPattern]:
     ]
 
 
-@require_GET
+@require_safe
 def overview(request: HttpRequest) -> HttpResponse:
     """The page; for htmx only the part that refreshes itself."""
     if request.headers.get("HX-Request"):
@@ -74,7 +74,7 @@ def panel_context(request: HttpRequest) -> dict[str, Any]:
     }
 
 
-@require_GET
+@require_safe
 def chart_panel(request: HttpRequest) -> HttpResponse:
     """The charts alone, which refresh themselves more slowly."""
     require(request.user, SEE_CHARTS)
@@ -108,7 +108,7 @@ def chart_context(request: HttpRequest) -> dict[str, Any]:
     }
 
 
-@require_GET
+@require_safe
 def acknowledge_form(request: HttpRequest) -> HttpResponse:
     """The line, and the form that acknowledges it."""
     line = inbox.gather(shared_look.of(request), request.user.has_perm).find(request.GET.get("line", ""))

@@ -9,7 +9,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
-from django.views.decorators.http import require_GET, require_POST
+from django.views.decorators.http import require_POST, require_safe
 
 from tasks.actions import locks
 from tasks.admin.rights import missing, require, who
@@ -51,7 +51,7 @@ def paths(view: Callable[..., Any]) -> list[URLPattern]:
     ]
 
 
-@require_GET
+@require_safe
 def schedule(request: HttpRequest) -> HttpResponse:
     """The page; for htmx only the part that refreshes itself."""
     require(request.user, SEE)
@@ -65,7 +65,7 @@ def schedule(request: HttpRequest) -> HttpResponse:
     return render(request, template, {**admin.site.each_context(request), **context})
 
 
-@require_GET
+@require_safe
 def run(request: HttpRequest, run_id: int) -> HttpResponse:
     """One run of a command, with what it printed."""
     require(request.user, SEE)

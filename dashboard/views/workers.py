@@ -12,7 +12,7 @@ from django.shortcuts import redirect, render
 from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
-from django.views.decorators.http import require_GET, require_POST
+from django.views.decorators.http import require_POST, require_safe
 
 from dashboard import shared_look, shared_part
 from dashboard import workers as rows
@@ -74,7 +74,7 @@ def paths(view: Callable[..., Any]) -> list[URLPattern]:
     ]
 
 
-@require_GET
+@require_safe
 def workers(request: HttpRequest) -> HttpResponse:
     """The page; for htmx only the part that refreshes itself. `?ended` unfolds those that have ended."""
     require(request.user, SEE)

@@ -7,7 +7,7 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext as _
-from django.views.decorators.http import require_GET, require_POST
+from django.views.decorators.http import require_POST, require_safe
 
 from tasks.admin import rights
 from tasks.admin.bulk_submission import BulkSubmission, preview
@@ -34,8 +34,8 @@ class BulkViews(TaskPages):
         view = self.admin_site.admin_view
         return [
             path("all/<slug:name>/", view(require_POST(self.all_view)), name="tasks_task_all"),
-            path("runs/", view(require_GET(self.runs_view)), name="tasks_task_runs"),
-            path("runs/<int:run_id>/", view(require_GET(self.run_view)), name="tasks_task_run"),
+            path("runs/", view(require_safe(self.runs_view)), name="tasks_task_runs"),
+            path("runs/<int:run_id>/", view(require_safe(self.run_view)), name="tasks_task_run"),
             path("runs/<int:run_id>/stop/", view(require_POST(self.stop_view)), name="tasks_task_run_stop"),
         ]
 

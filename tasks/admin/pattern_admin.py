@@ -10,7 +10,7 @@ from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
-from django.views.decorators.http import require_GET, require_POST
+from django.views.decorators.http import require_POST, require_safe
 
 from tasks import pattern_runs, patterns
 from tasks.admin.rights import missing, require, who
@@ -40,7 +40,7 @@ class PatternAdmin(admin.ModelAdmin):
 
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view
-        run, watch = view(require_POST(self.run_view)), view(require_GET(self.watch_view))
+        run, watch = view(require_POST(self.run_view)), view(require_safe(self.watch_view))
         return [
             path("patterns/<slug:name>/", run, name=self._url_name("run")),
             path("patterns/<slug:name>/<int:task_id>/", watch, name=self._url_name("watch")),

@@ -4,7 +4,7 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
-from django.views.decorators.http import require_GET
+from django.views.decorators.http import require_safe
 
 from tasks import why
 from tasks.admin import rights
@@ -15,7 +15,7 @@ class WhyViews(TaskPages):
     """The part of `TaskAdmin` that explains a queue."""
 
     def why_urls(self) -> list[URLPattern]:
-        view = self.admin_site.admin_view(require_GET(self.why_view))
+        view = self.admin_site.admin_view(require_safe(self.why_view))
         return [path("why/<path:queue_name>/", view, name="tasks_task_why")]
 
     def why_view(self, request: HttpRequest, queue_name: str) -> HttpResponse:

@@ -34,6 +34,14 @@ def test_every_answer_says_what_a_browser_may_do_with_it(address):
     assert not [name for name in headers if name.startswith("Access-Control")]
 
 
+@pytest.mark.parametrize("name", ["locks", "locks/history", "stale", "workers", "lab", "schedule", "audit", "demo"])
+def test_who_asks_for_the_headers_alone_gets_them(name):
+    """`curl -I`, probes and link checkers send HEAD."""
+    answer = client_of("Viewers").head(f"/admin/ops/{name}/")
+    assert (answer.status_code, answer.content) == (200, b"")
+    assert "Content-Security-Policy" in answer.headers
+
+
 def test_parts_of_pages_are_not_kept_either():
     answer = client_of("Viewers").get("/admin/ops/locks/", headers={"HX-Request": "true"})
     assert "no-store" in answer.headers["Cache-Control"]
