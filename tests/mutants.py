@@ -10,6 +10,7 @@ PRESENCE, TRANSITIONS = "tasks/presence.py", "tasks/transitions.py"
 SHORTCUT, SHORTCUTS = "tasks/shortcut.py", "tests/tasks/test_shortcut.py"
 KEEPER, PAGE, BURYING = "tasks/worker/keeper.py", "tasks/worker/page.py", "tests/tasks/worker/test_burying.py"
 COMPANION, DUTY = "tasks/worker/companion.py", "tests/tasks/worker/test_duty.py"
+SUPERVISOR, LOOKOUTS = "tasks/worker/supervisor.py", "tests/tasks/worker/test_lookout.py"
 SILENCE = "tests/tasks/worker/test_silence.py"
 LOCK_SQL, OBJECTS = "tasks/migrations/0007_lock_functions.py", "tasks/migrations/0002_database_objects.py"
 DOUBLE_CHECKED, BACKENDS = "tasks/locking/double_checked.py", "dashboard/locks/backends.py"
@@ -90,9 +91,11 @@ MUTANTS = [
            "            self._look_after_the_dead(connection)\n", "", (BURYING,)),
     Mutant("late writes of a convicted worker without a session", "tasks/worker/child.py",
            "                self._write_late()\n", "", ("tests/tasks/worker/test_freezing.py", "-k", "f01")),
-    without("duty: left in the middle of long work", COMPANION, "        self.leave_duty()\n", DUTY),
+    without("duty: left in the middle of long work", COMPANION, "        self.pass_on_after_long_work()\n", DUTY),
     Mutant("duty: kept by who has nothing to do", COMPANION,
            "with self.session.lock:\n            self._busy_since = None\n", "pass\n", (DUTY,)),
+    without("lookout: another for one that died", SUPERVISOR, "        self.lookout.pass_on(child.page)\n", LOOKOUTS),
+    without("lookout: another for one that is frozen", SUPERVISOR, "            self.lookout.pass_on(page)\n", LOOKOUTS),
     Mutant("an outage: nobody is judged at once", KEEPER, "            self._wait_for_the_others()\n", "", (BURYING,)),
     Mutant("a silent server is given up", "tasks/database.py", "gen, interval, self.answer_seconds)",
            "gen, interval, 20.0)", (SILENCE,)),

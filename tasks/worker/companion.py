@@ -12,15 +12,15 @@ import psycopg
 
 from tasks import conf, presence
 from tasks.exceptions import Convicted
+from tasks.worker.lookout import Lookout
 from tasks.worker.outbox import FLUSH_SECONDS, Outbox
-from tasks.worker.page import Page
+from tasks.worker.page import LOOKOUT, Page
 from tasks.worker.session import Session
 
 logger = logging.getLogger(__name__)
 LOOK_SECONDS = 1.0
-# A worker that is at work for longer leaves its duty to one that is idle. Not at once: most tasks are over by then, and
-# until then enqueuers wake everybody who is idle.
-DUTY_SECONDS = 0.01
+# A lookout that is at work for longer passes it on. Not at once: most tasks are over by then.
+LOOKOUT_SECONDS = 0.01
 LEAVE_SECONDS = 3.0
 
 
@@ -31,12 +31,13 @@ class Companion:
     """
 
     def __init__(
-        self, page: Page, session: Session, outbox: Outbox, *, lifeline: int, stop: Callable[[], bool]
+        self, page: Page, session: Session, outbox: Outbox, lookout: Lookout, *, lifeline: int, stop: Callable[[], bool]
     ) -> None:
         self.worker_id = session.worker_id
         self.page = page
         self.session = session
         self.outbox = outbox
+        self.lookout = lookout
         self.lifeline = lifeline
         self.stop = stop
         self.lease_seconds: float = conf.get("LEASE_SECONDS")
@@ -67,7 +68,7 @@ class Companion:
             self._is_running_batch.clear()
 
     def rest(self) -> None:
-        """The main thread has found nothing to do; it keeps the duty that it has."""
+        """The main thread has found nothing to do: a lookout stays one."""
         with self.session.lock:
             self._busy_since = None
 
@@ -90,7 +91,7 @@ class Companion:
         while not self._is_done.is_set():
             self._is_running_batch.wait(timeout=LOOK_SECONDS)
             self._watch_lifeline()
-            pause = DUTY_SECONDS if self.session.is_on_duty else FLUSH_SECONDS
+            pause = LOOKOUT_SECONDS if self.page.words[LOOKOUT] else FLUSH_SECONDS
             if self._is_running_batch.is_set() and not self._is_done.wait(pause):
                 try:
                     self._keep_session()
@@ -107,18 +108,26 @@ class Companion:
                     self.session.drain()
         if not self.session.is_settled and not self.session.retry_in():
             self.session.ensure()
-        self.leave_duty()
+        self.pass_on_after_long_work()
         if self.outbox.is_due():
             self.flush()
         if not self.page.is_lease_fresh(self.lease_seconds / 2):
             self.session.run(self.keep_lease)
 
-    def leave_duty(self) -> None:
-        """Let an idle worker be on duty, when the work at hand takes long already."""
+    def pass_on(self) -> None:
+        """Let somebody else be the lookout."""
+        with self.session.lock:
+            if self.session.is_hearing:
+                self.session.hear_no_more()
+            self.lookout.pass_on(self.page)
+
+    def pass_on_after_long_work(self) -> None:
+        """The same, when a lookout is at work for long already."""
         with self.session.lock:
             busy_since = self._busy_since
-            if self.session.is_on_duty and busy_since is not None and time.monotonic() - busy_since >= DUTY_SECONDS:
-                self.session.leave_duty()
+            is_long = busy_since is not None and time.monotonic() - busy_since >= LOOKOUT_SECONDS
+            if is_long and self.page.words[LOOKOUT]:
+                self.pass_on()
 
     def _watch_lifeline(self) -> None:
         """Without the supervisor finish and go, and end at a task's timeout by ourselves."""

@@ -1,9 +1,9 @@
 """What a child shares with its supervisor: a page of memory that outlives the child's death.
 
 The supervisor reads which task runs, since when and until when it may; which rows of the batch have not begun, so
-that they can be given back exactly; which have, in case the answer to a claim dies with the child; and whether the
-child is busy. The child reads how fresh its lease is and whether its batch was taken from it. Both sides change the
-batch only under the lock.
+that they can be given back exactly; which have, in case the answer to a claim dies with the child; whether the child is
+busy; and whether it is the lookout. The child reads how fresh its lease is and whether its batch was taken from it.
+Both sides change the batch only under the lock.
 """
 
 import mmap
@@ -19,8 +19,8 @@ from tasks.claims import Claim
 BATCH_LIMIT = 512
 (SERIAL, COUNT, POSITION, SINCE_NS, DEADLINE_NS, VOID_SERIAL, BEAT_NS, REGISTERED, CONVICTED, BUSY) = range(10)
 CLAIMED, COMPLETED, FAILED, REFUSED, UNWRITTEN = range(10, 15)
-EARLIER = 15
-IDS = 16
+EARLIER, LOOKOUT = 15, 16
+IDS = 17
 ATTEMPTS = IDS + BATCH_LIMIT
 CLAIMED_AT_US = ATTEMPTS + BATCH_LIMIT
 # What ended in earlier batches and is not written; in one of two places in turn, so that a child that dies while it

@@ -38,15 +38,16 @@ SELECT CASE
     WHEN pg_advisory_unlock_shared(hashtext('rowlock:duty'), hashtext(current_schema())) THEN 'nobody'
 END AS duty
 """
-# Other idle workers sleep without knowing that nobody is on duty: enqueuers would wake none of them.
+# The lookouts of other supervisors sleep without knowing that nobody is on duty: enqueuers would wake none of them.
 LEAVE_DUTY = """
 SELECT pg_advisory_unlock(hashtext('rowlock:duty'), hashtext(current_schema())),
     pg_notify('rowlock_' || current_schema(), 'duty')
 """
+UNLISTEN = "UNLISTEN *"
 
 
 class Session:
-    """One connection shared by the child's two threads under a lock; it holds the worker's presence and LISTENs."""
+    """One connection shared by the child's two threads under a lock; it holds the worker's presence."""
 
     def __init__(self, worker_id: str) -> None:
         self.worker_id = worker_id
@@ -56,6 +57,7 @@ class Session:
         self.is_settled = False
         self.is_read_only = False
         self.is_on_duty = False
+        self.is_hearing = False  # it LISTENs, or does again as soon as there is a connection
         # Set whenever an error may have hidden the answer to a claim: rows may be ours that we do not know of.
         self.is_unsure = False
         self._read: Callable[[], object] | None = None
@@ -63,7 +65,7 @@ class Session:
         self._retry_seconds = RETRY_FIRST_SECONDS
 
     def open(self, register: Callable[[psycopg.Connection], None]) -> bool:
-        """First connection: presence, then `register`, then LISTEN; False when this id's presence key is taken."""
+        """First connection: presence, then `register`; False when this id's presence key is taken."""
         self.connection = connect_directly(f"rowlock:worker:{self.worker_id}")
         self.is_presence_held = presence.take(self.connection, self.worker_id)
         if self.is_presence_held:
@@ -138,9 +140,20 @@ class Session:
         self.is_on_duty = duty == "mine"
         return duty
 
-    def leave_duty(self) -> None:
-        """Wake the idle workers, one of whom goes on duty."""
-        self.run(lambda connection: connection.execute(LEAVE_DUTY))
+    def hear(self) -> None:
+        """Wait for notifications from now on."""
+        self.run(self._listen)
+        self.is_hearing = True
+
+    def hear_no_more(self) -> None:
+        """Leave the duty to a lookout of another supervisor, and be woken no more. Errors are noted and logged."""
+        self.is_hearing = False
+        try:
+            if self.is_on_duty:
+                self.run(lambda connection: connection.execute(LEAVE_DUTY))
+            self.run(lambda connection: connection.execute(UNLISTEN))
+        except psycopg.Error as error:
+            logger.warning("worker %s could not leave the duty: %s", self.worker_id, str(error).strip())
         self.is_on_duty = False
 
     def wait(self, seconds: float, other: int) -> None:
@@ -150,7 +163,7 @@ class Session:
         """
         if self.drain():
             return
-        descriptors = [*self._descriptors(), other]
+        descriptors = [*self.descriptors(), other]
         if select.select(descriptors, [], [], max(0.0, seconds))[0]:
             self.drain()
 
@@ -171,10 +184,11 @@ class Session:
 
     def has_news(self) -> bool:
         """Whether the server sent something unasked: a notification, or the end of the session."""
-        descriptors = self._descriptors()
+        descriptors = self.descriptors()
         return bool(descriptors) and bool(select.select(descriptors, [], [], 0)[0])
 
-    def _descriptors(self) -> list[int]:
+    def descriptors(self) -> list[int]:
+        """What is readable when the server sends something unasked."""
         connection = self.connection
         return [] if connection is None or connection.closed else [connection.fileno()]
 
@@ -204,13 +218,18 @@ class Session:
             raise
 
     def _settle_in(self, connection: psycopg.Connection) -> None:
-        """Hold presence under the same id, unless convicted meanwhile; hear notifications.
+        """Hold presence under the same id, unless convicted meanwhile; hear what was heard.
 
         Our own former session may hold the lock for a moment yet; then the next call tries again.
         """
         self.is_presence_held = self.is_presence_held or presence.take(connection, self.worker_id)
         if self.is_presence_held and not presence.confirm(connection, self.worker_id):
             raise Convicted(f"Worker {self.worker_id} was declared dead while its session was lost.")
+        if self.is_hearing:
+            self._listen(connection)
+        self.is_settled = self.is_presence_held
+
+    @staticmethod
+    def _listen(connection: psycopg.Connection) -> None:
         schema = fetch(connection, "SELECT current_schema() AS name")[0]["name"]
         connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(f"rowlock_{schema}")))
-        self.is_settled = self.is_presence_held

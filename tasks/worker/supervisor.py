@@ -20,6 +20,7 @@ from tasks import conf
 from tasks.database import name_sessions_of_handlers
 from tasks.worker.child import DONE, ID_TAKEN, RETIRED, Child
 from tasks.worker.keeper import Keeper
+from tasks.worker.lookout import Lookout
 from tasks.worker.options import Allowance, Options
 from tasks.worker.page import BUSY, CLAIMED, COMPLETED, CONVICTED, FAILED, REFUSED, UNWRITTEN, Page
 from tasks.worker.service import ServiceManager
@@ -84,6 +85,7 @@ class Supervisor:
         self.keeper = Keeper()
         self.manager = ServiceManager()
         self.allowance = Allowance(self.options.max_tasks)
+        self.lookout = Lookout()
         self.lease_seconds: float = conf.get("LEASE_SECONDS")
         self.lifeline_read, self.lifeline_write = os.pipe2(os.O_CLOEXEC)
         self.busy_read, self.busy_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -146,6 +148,7 @@ class Supervisor:
                 self.options,
                 process.page,
                 self.allowance,
+                self.lookout,
                 lifeline=self.lifeline_read,
                 busy=self.busy_write,
             )
@@ -193,7 +196,10 @@ class Supervisor:
     def _watch_one(self, child: Process) -> None:
         page = child.page
         running = page.running()
-        if child.is_frozen or self.stop_at is not None or (running and running[2] > SLOW_SECONDS):
+        is_slow = running is not None and running[2] > SLOW_SECONDS
+        if child.is_frozen or is_slow:
+            self.lookout.pass_on(page)
+        if child.is_frozen or is_slow or self.stop_at is not None:
             self.keeper.release(child.id, page.take_unstarted())
         for task_id, attempt in self.keeper.cancelled(child.id):
             if running and running[:2] == (task_id, attempt):
@@ -262,6 +268,7 @@ class Supervisor:
     def bury(self, child: Process, status: int) -> None:
         """Account for a child that ended, and decide whether another takes its place."""
         self.report.add(child.page)
+        self.lookout.pass_on(child.page)
         code = os.waitstatus_to_exitcode(status)
         if code == DONE:
             if child.is_leaving or self.options.burst or self.allowance.is_spent or self.options.max_tasks is not None:

@@ -8,7 +8,8 @@ import psycopg
 import pytest
 
 from tasks.worker import registration
-from tasks.worker.companion import DUTY_SECONDS, Companion
+from tasks.worker.companion import LOOKOUT_SECONDS, Companion
+from tasks.worker.lookout import Lookout
 from tasks.worker.options import Options
 from tasks.worker.outbox import Outbox
 from tasks.worker.page import Page
@@ -29,9 +30,12 @@ def companion(settings, database):
     settings.ROWLOCK = {"DIRECT_DATABASE_URL": database.url}
     session, page = Session("w1"), Page()
     assert session.open(lambda connection: registration.register(connection, "w1", Options()))
+    session.hear()
     assert session.take_duty() == "mine"
+    lookout = Lookout()
+    assert lookout.take(page)
     lifeline, other_end = os.pipe()
-    yield Companion(page, session, Outbox("w1", page), lifeline=lifeline, stop=lambda: True)
+    yield Companion(page, session, Outbox("w1", page), lookout, lifeline=lifeline, stop=lambda: True)
     session.forget()
     os.close(lifeline)
     os.close(other_end)
@@ -40,7 +44,7 @@ def companion(settings, database):
 def work_for_long(companion):
     companion.begin_batch()
     began = time.monotonic()
-    wait_until(lambda: time.monotonic() - began > DUTY_SECONDS)
+    wait_until(lambda: time.monotonic() - began > LOOKOUT_SECONDS)
 
 
 def test_who_goes_to_work_for_long_wakes_the_others(database, ledger, start_worker):
@@ -56,7 +60,7 @@ def test_who_goes_to_work_for_long_wakes_the_others(database, ledger, start_work
 
 def test_the_duty_is_left_in_the_middle_of_long_work(database, companion):
     work_for_long(companion)
-    companion.leave_duty()
+    companion.pass_on_after_long_work()
     assert not companion.session.is_on_duty
     assert database.value(ON_DUTY) == 0
 
@@ -66,6 +70,6 @@ def test_who_has_found_nothing_more_keeps_it(database, companion):
     work_for_long(companion)
     companion.end_batch()
     companion.rest()
-    companion.leave_duty()
+    companion.pass_on_after_long_work()
     assert companion.session.is_on_duty
     assert database.value(ON_DUTY) == 1

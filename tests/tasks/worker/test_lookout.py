@@ -1,0 +1,104 @@
+"""Of a supervisor's idle workers one looks out for tasks. It is replaced when it works, dies or stands still."""
+
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tasks.worker.lookout import Lookout
+from tasks.worker.page import LOOKOUT, Page
+from tests.tasks.worker_app import tasks as handlers
+from tests.waiting import wait_until
+
+# Who is on duty, and whose last question was for it: the lookouts.
+LOOKOUTS = """
+SELECT worker.pid FROM pg_stat_activity AS session
+JOIN tasks_worker AS worker ON session.application_name = 'rowlock:worker:' || worker.id
+WHERE (session.query LIKE '%%rowlock:duty%%' OR EXISTS (
+    SELECT FROM pg_locks WHERE pid = session.pid AND locktype = 'advisory' AND mode = 'ExclusiveLock'
+      AND classid::bigint = (hashtext('rowlock:duty')::bigint & 4294967295)))
+"""
+SLEEPERS = 5
+IN_EPOLL = ("do_epoll_wait", "ep_poll")  # as kernels call it
+
+
+class TestToken:
+    def test_one_has_it_until_it_is_passed_on(self):
+        lookout, first, second = Lookout(), Page(), Page()
+        assert lookout.take(first)
+        assert lookout.take(first)
+        assert not lookout.take(second)
+        lookout.pass_on(second)
+        assert not lookout.take(second), "it was not the one to pass it on"
+        lookout.pass_on(first)
+        assert lookout.take(second)
+        assert [page.words[LOOKOUT] for page in (first, second)] == [0, 1]
+
+    def test_there_is_one_again_after_two(self):
+        lookout, first, second = Lookout(), Page(), Page()
+        first.words[LOOKOUT] = 1  # died before it was read
+        lookout.pass_on(first)
+        assert lookout.take(first)
+        lookout.pass_on(first)
+        lookout.pass_on(first)
+        assert lookout.take(second)
+        assert not lookout.take(first)
+
+    def test_of_those_that_sleep_one_is_woken_by_the_token_and_two_by_a_call(self):
+        lookout, holder = Lookout(), Page()
+        assert lookout.take(holder)
+        ends, woken = [os.pipe() for _ in range(SLEEPERS)], []
+
+        def sleep(end: int) -> None:
+            woken.append(lookout.sleep(Page(), 60, [end]))
+
+        with ThreadPoolExecutor(SLEEPERS) as pool:
+            for read, _ in ends:
+                pool.submit(sleep, read)
+            try:
+                wait_until(lambda: asleep() == SLEEPERS)
+                lookout.pass_on(holder)
+                wait_until(lambda: len(woken) == 1 and asleep() == SLEEPERS - 1)
+                lookout.call()
+                wait_until(lambda: asleep() == SLEEPERS - 3)
+            finally:
+                for _, write in ends:
+                    os.write(write, b"x")
+        assert sorted(woken) == [False, False, True, True, True]
+        for end in (end for pair in ends for end in pair):
+            os.close(end)
+
+
+def asleep() -> int:
+    """How many threads of this process wait in epoll."""
+    return sum(
+        Path(f"/proc/self/task/{thread}/wchan").read_text() in IN_EPOLL for thread in os.listdir("/proc/self/task")
+    )
+
+
+def the_lookout(database) -> int:
+    """The process that looks out, once it is one of two that live."""
+
+    def found():
+        pids = database.rows(LOOKOUTS)
+        return pids if len(pids) == 1 and database.value("SELECT count(*) FROM tasks_worker") == 2 else None
+
+    [[pid]] = wait_until(found)
+    return pid
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
+def test_another_takes_the_place_of_one_that_is(number, database, ledger, start_worker):
+    start_worker("--concurrency", "2", ROWLOCK_LEASE_SECONDS=60)
+    pid = the_lookout(database)
+    others = f"{LOOKOUTS} AND worker.pid <> {pid}"
+    os.kill(pid, number)
+    try:
+        wait_until(lambda: database.rows(others))
+        [task_id] = database.enqueue(handlers.work)
+        assert database.wait_for(task_id, "COMPLETED").attempt == 1
+    finally:
+        if number == signal.SIGSTOP:
+            os.kill(pid, signal.SIGCONT)
