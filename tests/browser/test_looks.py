@@ -20,7 +20,8 @@ pytestmark = pytest.mark.browser
 LIST = "/admin/tasks/task/"
 INLINE = "script:not([src]), style, [style], [onclick], [onload], a[href^='javascript:']"
 SMALL_TARGETS = """
-() => [...document.querySelectorAll("#content button, nav.pages a, #content label:has(> input[type=checkbox])")]
+() => [...document.querySelectorAll(
+    "#content button, #content input[type=submit], nav.pages a, #content label:has(> input[type=checkbox])")]
     .filter((element) => element.checkVisibility())
     .map((element) => [element.textContent.trim(), element.getBoundingClientRect()])
     .filter(([text, box]) => box.height < 43.5 || box.width < 43.5)
