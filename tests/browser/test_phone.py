@@ -6,6 +6,7 @@ from playwright.sync_api import Page
 from tests.browser.test_demo import _directed  # noqa: F401  a fixture: the demo's ribbon and rows
 from tests.orders import orders
 from tests.sessions import session
+from tests.tasks import rows
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 FAILED = "#attention-lines li.red"
@@ -34,6 +35,19 @@ def test_the_page_in_hand_is_in_sight_among_the_pages(visit):
     assert is_within_the_screen(page, "Журнал")
     page.locator("nav.pages a").first.focus()
     assert is_within_the_screen(page, "Обзор")
+
+
+def test_what_a_link_has_filtered_is_on_the_first_screen(visit):
+    task = rows.failed()
+    page = visit("Operators", size="narrow").open("/admin/tasks/task/?status=FAILED")
+    assert "status=FAILED" in page.locator("details.filter > summary").inner_text()
+    assert bottom(page, f"#task-{task.pk} th") <= page.viewport_size["height"]
+    page.keyboard.press("/")
+    assert page.get_by_label("FAILED").is_visible()
+    page.locator(f"#task-{task.pk} button").click()
+    page.locator("form.confirm").wait_for()
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.name") == "reason"
 
 
 def test_who_holds_an_order_is_in_sight_in_the_list(visit):

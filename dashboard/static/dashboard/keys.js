@@ -47,7 +47,7 @@
     function filter() {
         const form = document.querySelector("form[role=search], #changelist-search");
         form?.closest("details")?.setAttribute("open", "");
-        const field = form?.querySelector("input[type=search], input[type=text]");
+        const field = form?.querySelector("input[type=search], input[type=text]") ?? document.querySelector("form.confirm input[name=reason]");
         field?.focus();
         field?.select();
     }

@@ -65,7 +65,7 @@ window.rowlock = {};
         submitted.add(event.target);
     }
 
-    /* An empty filter would fill a phone's first screen. */
+    /* A filter would fill a phone's first screen; what it is set to stands in its summary. */
     function fold(details) {
         if (matchMedia("(max-width: 600px)").matches && details.dataset.fold !== "active") {
             details.open = false;
