@@ -70,12 +70,6 @@ def reach_busy_server(context: TaskContext) -> str:
     return f"sent at attempt {context.attempt}"
 
 
-@task(queue_name=demo.MAIL, max_attempts=2, backoff=lambda attempt: 1.0)
-def reach_lost_server() -> None:
-    """Fails at every attempt."""
-    raise ServerUnreachable("The demo's other mail server is gone for good.")
-
-
 @task(queue_name=demo.BILLING, max_attempts=1)
 def charge_card(order: int) -> None:
     """Fails for good at its only attempt."""

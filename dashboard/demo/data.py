@@ -12,7 +12,6 @@ from dashboard.tasks import (
     count_primes,
     nap,
     reach_busy_server,
-    reach_lost_server,
     write_invoice,
     write_letter,
 )
@@ -57,8 +56,8 @@ def load_once() -> int:
 
 
 def enqueue() -> list[int]:
-    """Tasks that complete, take time, keep an order, fail once, fail for good, wait for tomorrow or behind another
-    one; their ids.
+    """Tasks that complete, take time, keep an order, fail once, fail for good (for one reason), wait for tomorrow or
+    behind another one; their ids.
     """
     tomorrow = timezone.now() + timedelta(days=1)
     calls: Calls = [
@@ -66,7 +65,6 @@ def enqueue() -> list[int]:
         (nap, [[seconds / 2] for seconds in range(1, 5)]),
         (write_letter, [[name, number] for number in range(1, 5) for name in CUSTOMERS]),
         (reach_busy_server, [[]]),
-        (reach_lost_server, [[]]),
         (charge_card, [[1000 + number] for number in range(DECLINED)]),
         (write_invoice, [["konrad", number] for number in range(1, 5)]),
         (count_primes.using(run_after=tomorrow, priority=10), [[50_000]] * 3),
