@@ -64,6 +64,7 @@ SELECT string_agg(gid, ', ' ORDER BY prepared) AS gids,
 FROM pg_prepared_xacts WHERE database = current_database()
 """
 
+# Pages show what is waited for; of what is held, only the tuple locks tell them more: which row it is.
 LOCKS = """
 SELECT pid, locktype, mode, granted,
     CASE WHEN lock.database = (SELECT oid FROM pg_database WHERE datname = current_database())
@@ -72,7 +73,8 @@ SELECT pid, locktype, mode, granted,
     classid::bigint AS class, objid::bigint AS object, objsubid AS form, waitstart AS since,
     extract(epoch FROM clock_timestamp() - waitstart)::float8 AS wait_seconds
 FROM pg_locks AS lock
-WHERE pid = ANY(%(pids)s::int[]) AND (locktype <> 'virtualxid' OR NOT granted)
+WHERE pid = ANY(%(pids)s::int[]) AND (NOT granted OR locktype = 'tuple' OR %(with_held)s::boolean)
+  AND (locktype <> 'virtualxid' OR NOT granted)
 ORDER BY granted, locktype = 'tuple' DESC, pid, locktype, relation
 LIMIT %(limit)s::int
 """
@@ -125,8 +127,11 @@ class Activity:
         return _involved(self.sessions)
 
 
-def look(connection: Connection | None = None, *, limit: int = SESSION_CAP) -> Activity:
-    """The sessions of this database and the tree of blockers; one statement unless somebody waits or holds a lease."""
+def look(connection: Connection | None = None, *, limit: int = SESSION_CAP, with_held: bool = False) -> Activity:
+    """The sessions of this database and the tree of blockers; one statement unless somebody waits or holds a lease.
+
+    `with_held`: the locks of those that wait or block are also the ones that they hold, six times as many.
+    """
     connection = connection or default_connection
     rows = fetch(connection, SESSIONS, {"limit": limit + 1})
     sessions = [session_of(row) for row in rows[:limit]]
@@ -137,7 +142,7 @@ def look(connection: Connection | None = None, *, limit: int = SESSION_CAP) -> A
     sessions = with_edges(sessions, edges)
     outsiders = outsiders_of(connection, sessions, edges)
     involved = _involved(sessions)
-    locks = (*_locks(connection, involved), *(edge.lock for edge in edges)) if involved else ()
+    locks = (*_locks(connection, involved, with_held), *(edge.lock for edge in edges)) if involved else ()
     everybody = (*sessions, *outsiders)
     return Activity(
         sessions=tuple(sessions),
@@ -193,9 +198,10 @@ def _involved(sessions: Iterable[Session]) -> set[int]:
     return {pid for session in sessions if session.blocked_by for pid in (session.pid, *session.blocked_by)}
 
 
-def _locks(connection: Connection, pids: Iterable[int]) -> tuple[Lock, ...]:
-    names = {(row["class"], row["object"], row["form"]): row["name"] for row in fetch(connection, ADVISORY_NAMES)}
-    rows = fetch(connection, LOCKS, {"pids": list(pids), "limit": LOCK_CAP})
+def _locks(connection: Connection, pids: Iterable[int], with_held: bool) -> tuple[Lock, ...]:
+    rows = fetch(connection, LOCKS, {"pids": list(pids), "limit": LOCK_CAP, "with_held": with_held})
+    named = fetch(connection, ADVISORY_NAMES) if any(row["locktype"] == "advisory" for row in rows) else []
+    names = {(row["class"], row["object"], row["form"]): row["name"] for row in named}
     waited_for = rows_waited_for(connection, rows)
     return tuple(
         lock_of(row, names, waited_for) for row in rows if row["locktype"] != "virtualxid" or not row["granted"]

@@ -49,7 +49,7 @@ def pids(nodes: tuple[Node, ...]) -> list[int]:
     return [node.session.pid for node in nodes]
 
 
-def test_a_chain_of_row_waits_is_a_chain_in_the_tree(account: Account) -> None:
+def test_a_chain_of_row_waits_is_a_chain_in_the_tree(account: Account, django_assert_num_queries) -> None:
     with (
         session("psql") as root,
         session("rowlock:test") as bystander,
@@ -60,7 +60,8 @@ def test_a_chain_of_row_waits_is_a_chain_in_the_tree(account: Account) -> None:
             waiting(LOCK, [account.pk], "rowlock:worker:7f") as first,
             waiting(LOCK, [account.pk], "rowlock:cmd:transfer") as second,
         ):
-            seen = activity.look()
+            with django_assert_num_queries(3):  # the sessions, the locks and the row
+                seen = activity.look()
             [top] = seen.roots
             assert pids((top,)) == [root.info.backend_pid]
             assert pids(top.blocked) == [first.info.backend_pid]
@@ -73,6 +74,9 @@ def test_a_chain_of_row_waits_is_a_chain_in_the_tree(account: Account) -> None:
             assert str(top.blocked[0].session.identity) == "worker 7f"
             assert bystander.info.backend_pid in seen.by_pid
             assert {s.pid for s in seen.blocked} == {first.info.backend_pid, second.info.backend_pid}
+            assert {lock.locktype for lock in seen.locks if lock.granted} == {"tuple"}
+            held = {lock.locktype for lock in activity.look(with_held=True).locks if lock.granted}
+            assert held >= {"tuple", "relation", "transactionid"}
 
 
 def test_advisory_waits_are_called_by_their_name() -> None:

@@ -39,7 +39,7 @@ class Command(OperatorCommand):
         if bool(options["table"]) != bool(options["ids"]):
             raise UsageError("Give --table and --ids together: which rows of which table.")
         with limited(connection, PERSON_STATEMENT_MS):
-            seen = activity.look()
+            seen = activity.look(with_held=True)
             rows = held_rows.look(options["table"], options["ids"])
         sessions = shown(seen, only_blocked=options["blocked"])
         return Report(data=as_data(seen, sessions, rows), text=as_text(seen, sessions, rows, is_tree=options["tree"]))
