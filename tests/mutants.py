@@ -95,7 +95,7 @@ MUTANTS = [
     Mutant("duty: kept by who has nothing to do", COMPANION,
            "with self.session.lock:\n            self._busy_since = None\n", "pass\n", (DUTY,)),
     without("lookout: another for one that died", SUPERVISOR, "        self.lookout.pass_on(child.page)\n", LOOKOUTS),
-    without("lookout: another for one that is frozen", SUPERVISOR, "            self.lookout.pass_on(page)\n", LOOKOUTS),
+    without("lookout: another for a frozen one", SUPERVISOR, "            self.lookout.pass_on(page)\n", LOOKOUTS),
     Mutant("an outage: nobody is judged at once", KEEPER, "            self._wait_for_the_others()\n", "", (BURYING,)),
     Mutant("a silent server is given up", "tasks/database.py", "gen, interval, self.answer_seconds)",
            "gen, interval, 20.0)", (SILENCE,)),

@@ -183,3 +183,23 @@ class TestLateCommits:
             other.commit()
             assert ids(taken.result()) == [free.pk]
             assert claimer.lost_races == 1
+
+    def test_a_claim_that_lost_its_race_spares_what_was_written_before_it(self, late):
+        """A worker writes what has ended and claims in one transaction."""
+        rows.ready(ordering_key="k")
+
+        def write_and_claim(connection):
+            with connection.transaction():
+                connection.execute("INSERT INTO tasks_queue (name) VALUES ('written')")
+                return claims.claim(connection, Claimer("w2"), 10)
+
+        with session() as other, worker_sessions(1) as [mine], ThreadPoolExecutor() as pool:
+            other.execute("SELECT")
+            claim(connection=other)
+            late.commit()
+            free = rows.ready(priority=1)
+            taken = pool.submit(write_and_claim, mine)
+            wait_until_blocked(mine.info.backend_pid)
+            other.commit()
+            assert ids(taken.result()) == [free.pk]
+        assert Queue.objects.filter(name="written").exists()

@@ -44,7 +44,7 @@ def test_a_transaction_that_stands_still_ends_with_the_lease(database, settings)
     with closing(connect_directly("rowlock:test")) as frozen:
         frozen.execute("BEGIN")
         pid = frozen.info.backend_pid
-        wait_until(lambda: not database.rows("SELECT FROM pg_stat_activity WHERE pid = %s", pid), seconds=20)
+        wait_until(lambda: not database.rows("SELECT 1 FROM pg_stat_activity WHERE pid = %s", pid), seconds=20)
 
 
 @pytest.mark.django_db
