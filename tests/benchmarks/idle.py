@@ -1,4 +1,4 @@
-"""What Rowlock costs while nothing is to be done: transactions and processor time a second, and memory.
+"""What Rowlock costs while little or nothing is to be done: transactions and processor time a second, and memory.
 
 The database's figures are its own (pg_stat_database, and the processor time of its processes); one supervisor runs all
 workers, as `run_worker --concurrency` does.
@@ -7,6 +7,7 @@ workers, as `run_worker --concurrency` does.
 import contextlib
 import time
 from collections.abc import Iterator
+from typing import IO
 
 import psutil
 import psycopg
@@ -21,6 +22,7 @@ WORKERS = (1, 10, 50)
 OTHERS = 200
 SECONDS = 10.0
 SETTLED_SECONDS = 3.0
+A_SECOND = 100.0  # tasks of 1 ms, beside the idle
 TRANSACTIONS = "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()"
 REGISTERED = "SELECT count(*) FROM tasks_worker WHERE stopped_at IS NULL"
 # They hold their presence, in one session that stands for all of them, and their lease is long.
@@ -41,7 +43,7 @@ FROM generate_series(1, 100000) AS n
 
 
 def run(scene: Bench) -> Part:
-    part = scene.part("idle", "Idle: what workers cost that have nothing to do")
+    part = scene.part("idle", "Idle: what workers cost that have little or nothing to do")
     table = Table(
         f"Over {scene.seconds(SECONDS):.0f} s",
         ["", "transactions a second", "database, % of a core", "workers, % of a core", "memory of one, MiB (PSS)"],
@@ -53,6 +55,9 @@ def run(scene: Bench) -> Part:
         for _ in range(rounds):
             row = measured(scene, subject, workers)
             table.rows.append([f"{workers} idle worker{'s' if workers > 1 else ''}", *row])
+    for _ in range(rounds):
+        row = measured(scene, subject, WORKERS[-1], tasks_a_second=A_SECOND)
+        table.rows.append([f"{WORKERS[-1]} workers, {A_SECOND:.0f} tasks of 1 ms a second", *row])
     with crowd(subject):
         for _ in range(rounds):
             row = measured(scene, subject, 1, OTHERS)
@@ -63,7 +68,7 @@ def run(scene: Bench) -> Part:
     return part
 
 
-def measured(scene: Bench, subject: Rowlock, workers: int, others: int = 0) -> list[float]:
+def measured(scene: Bench, subject: Rowlock, workers: int, others: int = 0, tasks_a_second: float = 0.0) -> list[float]:
     """Transactions a second, the database's and the workers' share of a core, MiB of memory for each worker."""
     with subject.crew() as crew, psycopg.connect(subject.url, autocommit=True) as watch:
         subject.start_worker(crew, workers)
@@ -77,8 +82,12 @@ def measured(scene: Bench, subject: Rowlock, workers: int, others: int = 0) -> l
         time.sleep(SETTLED_SECONDS)
         ours = psutil.Process(supervisor.pid)
         database = psutil.Process(scene.server.process.pid)  # type: ignore[union-attr]
+        sender = subject.start(crew, "send") if tasks_a_second else None
         before, began = snapshot(watch, ours, database), time.monotonic()
-        time.sleep(scene.seconds(SECONDS))
+        if sender:
+            send(sender.stdin, scene.seconds(SECONDS), tasks_a_second)
+        else:
+            time.sleep(scene.seconds(SECONDS))
         passed = time.monotonic() - began
         [transactions, server, worker] = [
             (after - first) / passed for first, after in zip(before, snapshot(watch, ours, database), strict=True)
@@ -86,8 +95,21 @@ def measured(scene: Bench, subject: Rowlock, workers: int, others: int = 0) -> l
         memory = sum(process.memory_full_info().pss for process in family(ours)) / workers / 2**20
         crew.finish()
     row = [transactions, 100 * server, 100 * worker, memory]
-    scene.say(f"idle, {workers} workers, {others} others: " + ", ".join(f"{cell:.1f}" for cell in row))
+    scene.say(
+        f"idle, {workers} workers, {others} others, {tasks_a_second:.0f} tasks a second: "
+        + ", ".join(f"{cell:.1f}" for cell in row)
+    )
     return row
+
+
+def send(letters: IO[bytes] | None, seconds: float, tasks_a_second: float) -> None:
+    """Have one task of 1 ms enqueued at a time, evenly over these seconds."""
+    assert letters
+    began = time.monotonic()
+    for number in range(round(seconds * tasks_a_second)):
+        time.sleep(max(0.0, began + number / tasks_a_second - time.monotonic()))
+        letters.write(f"{number} 1\n".encode())
+        letters.flush()
 
 
 def snapshot(watch: psycopg.Connection, ours: psutil.Process, database: psutil.Process) -> tuple[float, float, float]:
