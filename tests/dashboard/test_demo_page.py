@@ -225,6 +225,17 @@ class TestTheCommand:
         assert done.status == 1
         assert "manage.py direct_demo" in done.stderr
 
+    def test_what_is_left_because_somebody_holds_it_is_told(self):
+        data.load_once()
+        with rows.living_worker() as alive:
+            rows.processing(alive, queue_name=demo.REPORTS)
+            held = run("demo", "--remove", "--json")
+        assert (held.status, held.data["removed"]["queues"]) == (1, 0)
+        assert "remove again" in held.stderr
+        Task.objects.update(status="READY", claimed_by=None)
+        assert run("demo", "--remove").status == 0
+        assert not control.state().is_loaded
+
     def test_a_dry_run_removes_nothing(self):
         data.load_once()
         done = run("demo", "--remove", "--dry-run", "--json")

@@ -52,7 +52,9 @@ class Command(OperatorCommand):
         removed = removal.remove(operator(), reason=options["reason"], dry_run=options["dry_run"])
         done = "Would be removed" if options["dry_run"] else "Removed"
         text = ", ".join(f"{name} {number}" for name, number in removed.items())
-        return Report(data={"removed": removed}, text=f"{done}: {text}.")
+        is_partly = not options["dry_run"] and removal.is_anything_left()
+        failure = "Some rows are held at this moment: remove again." if is_partly else ""
+        return Report(data={"removed": removed}, text=f"{done}: {text}.", failure=failure)
 
     def ask(self, request: Request, what: str, options: Options) -> Report:
         is_running = control.director() is not None
