@@ -13,6 +13,7 @@ ROWS = {
     "task": "admin:tasks_task_change",
     "order": "admin:orders_order_change",
     "account": "admin:orders_account_change",
+    "lab run": "admin:ops_lab_run",
 }
 
 

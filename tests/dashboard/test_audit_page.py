@@ -103,7 +103,8 @@ def test_the_newest_come_first_and_pages_join_without_a_gap(viewer):
     ("target", "href"),
     [("task:4711", "/admin/tasks/task/4711/"), ("order:5", "/admin/orders/order/5/change/"),
      ("queue:a b", "/admin/tasks/task/?queue=a+b"), ("worker:w7f", "/admin/tasks/task/?worker=w7f"),
-     ("lock:nightly", "/admin/ops/schedule/"), ("table:tasks_task", ""), ("task:x", ""), ("nonsense", "")],
+     ("lock:nightly", "/admin/ops/schedule/"), ("lab run:6", "/admin/ops/lab/6/"),
+     ("table:tasks_task", ""), ("task:x", ""), ("nonsense", "")],
 )  # fmt: skip
 def test_a_target_leads_to_its_page(target, href):
     assert target_href(target) == href

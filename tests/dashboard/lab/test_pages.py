@@ -164,6 +164,13 @@ def test_what_a_dead_worker_left_running_is_called_failed_and_the_rest_goes_on()
     assert "Its worker died" in first.error
 
 
+def test_more_effects_than_items_are_no_progress_beyond_the_end():
+    [run] = asked("unsafe", items=20)
+    LabRun.objects.update(state="running", effects=28)
+    for path in (f"{LAB}{run.pk}/", f"{LAB}compare/?run={run.pk}"):
+        assert "28 effects on 20 items" in client_of("Viewers").get(path).text
+
+
 def test_a_run_whose_task_is_gone_says_so():
     [run] = asked("unsafe")
     Task.objects.all().delete()
