@@ -19,6 +19,11 @@ from tests.web import gunicorn
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 STALE = "/admin/ops/stale/"
 GONE = "The database does not answer. It may be down, restarting or unreachable from here."
+OTHER_SESSIONS = """
+SELECT count(*) FROM pg_stat_activity
+WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()
+    AND application_name LIKE 'rowlock:web%'
+"""
 SECONDS = 20  # a window asks every 2 s, and half as often each time that it fails
 
 
@@ -34,6 +39,14 @@ def site() -> Iterator[Site]:
     url = databases.named(os.environ["DATABASE_URL"], str(connection.settings_dict["NAME"]))
     with relay(url) as way, gunicorn(way.url) as (_web, port):
         yield Site(f"http://127.0.0.1:{port}", way)
+    wait_until(nobody_else_is_there)
+
+
+def nobody_else_is_there() -> bool:
+    """A session that is only about to end would keep the database from being removed after the last test."""
+    with connection.cursor() as cursor:
+        cursor.execute(OTHER_SESSIONS)
+        return bool(cursor.fetchone() == (0,))
 
 
 @pytest.fixture
