@@ -24,16 +24,15 @@ from tasks.transitions import Flush
 from tasks.worker import holding, registration, runner
 from tasks.worker.batch import BatchSize
 from tasks.worker.companion import Companion
+from tasks.worker.idleness import Idleness, drain
 from tasks.worker.lookout import Lookout
 from tasks.worker.options import Allowance, Options
 from tasks.worker.outbox import Outbox
-from tasks.worker.page import BEAT_NS, BUSY, CLAIMED, COMPLETED, LOOKOUT, REGISTERED, Page
+from tasks.worker.page import BEAT_NS, BUSY, CLAIMED, COMPLETED, REGISTERED, Page
 from tasks.worker.session import Session
 
 logger = logging.getLogger(__name__)
-POLL_SECONDS = 1.0  # of the lookout
-SLEEP_SECONDS = 5.0  # of the other idle workers, should the lookout be of no use
-POLL_SOON_SECONDS = 0.03
+RETRY_SECONDS = 0.03
 CHECK_SECONDS = 5.0
 LEAVE_SECONDS = 3.0
 # Exit statuses that the supervisor understands.
@@ -65,16 +64,15 @@ class Child:
         self.busy = busy
         self.session = Session(worker_id)
         self.outbox = Outbox(worker_id, page)
-        self.lookout = lookout
         self.companion = Companion(page, self.session, self.outbox, lookout, lifeline=lifeline, stop=self.stop)
         self.claimer = Claimer(worker_id, options.queues)
         self.size = BatchSize(maximum=options.largest_batch)
         self.is_stopping = False
         self.is_heard = True
         self.is_queue_full = False  # the last claim got as much as it wanted
-        self.was_woken = False  # by another worker, and has not looked for a task since
         self.checked_at = time.monotonic()
         self.wake_read, self.wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.idleness = Idleness(page, self.session, lookout, self.companion, wakes=self.wake_read)
 
     def main(self) -> int:
         """Run until stopped, done or convicted; the exit status."""
@@ -109,10 +107,10 @@ class Child:
             try:
                 batch = self.next_batch()
                 if batch:
-                    self.let_another_look(batch)
+                    self.idleness.end(got_several=self.is_queue_full and len(batch) > 1)
                     self.run_batch(batch)
                 elif not self.options.burst:
-                    self.rest()
+                    self.idleness.spend(lambda: self.is_stopping)
                 elif self.claimer.has_been_round:
                     return
             except psycopg.Error as error:
@@ -228,56 +226,16 @@ class Child:
         if task.durable:
             self.companion.flush()
 
-    def let_another_look(self, batch: list[Claim]) -> None:
-        """There may be more: who was woken by another worker found a task, or got several and as many as it wanted."""
-        if self.was_woken or (self.page.words[LOOKOUT] and self.is_queue_full and len(batch) > 1):
-            self.companion.pass_on()
-            self.lookout.call()
-        self.was_woken = False
-
-    def rest(self) -> None:
-        """Nothing was due. Be the lookout, or sleep until it is our turn; poll behind both."""
-        self.was_woken = False
-        self.companion.rest()  # first: from now on what we are is not passed on behind our back
-        spread = random.uniform(0.8, 1.2)  # noqa: S311  of the workers' polls
-        is_lookout = self.lookout.take(self.page)
-        seconds = self._look_out(spread * POLL_SECONDS) if is_lookout else spread * SLEEP_SECONDS
-        if seconds and not self.is_stopping:
-            self.page.words[BUSY] = 0
-            if is_lookout:
-                self.session.wait(seconds, self.wake_read)
-            else:
-                self._sleep(seconds)
-        self._drain_wakes()
-
-    def _look_out(self, seconds: float) -> float:
-        """Hear notifications and be on duty. For how long to wait for one, of `seconds`; 0: look once more first."""
-        if not self.session.is_hearing:
-            self.session.hear()
-            self.session.take_duty()
-            return 0.0
-        if self.session.is_on_duty:
-            return seconds
-        duty = self.session.take_duty()
-        return {"mine": 0.0, "others": seconds}.get(duty, POLL_SOON_SECONDS)
-
-    def _sleep(self, seconds: float) -> None:
-        """Until the lookout has passed it on, a signal has come, or the session has ended."""
-        if self.session.is_hearing:  # the supervisor has made somebody else the lookout
-            self.session.hear_no_more()
-        self.was_woken = self.lookout.sleep(self.page, seconds, [*self.session.descriptors(), self.wake_read])
-        self.session.drain()
-
     def pause(self, error: psycopg.Error) -> None:
         """Say what went wrong and wait a moment; a lost database is tried again with growing pauses."""
         if self.session.connection is None or self.session.is_read_only:
             logger.warning("worker %s lost the database, trying again: %s", self.worker_id, str(error).strip())
         else:
             logger.error("worker %s could not claim: %s", self.worker_id, str(error).strip())
-        seconds = self.session.retry_in() or POLL_SOON_SECONDS * random.uniform(1, 3)  # noqa: S311
+        seconds = self.session.retry_in() or RETRY_SECONDS * random.uniform(1, 3)  # noqa: S311
         if not self.is_stopping:
             select.select([self.wake_read], [], [], seconds)
-        self._drain_wakes()
+        drain(self.wake_read)
 
     def leave(self) -> None:
         """The last flush, and the worker's row closed; what cannot be written is found by recovery."""
@@ -296,7 +254,7 @@ class Child:
                 if time.monotonic() > deadline:
                     logger.error("worker %s could not say goodbye: %s", self.worker_id, str(error).strip())
                     break
-                select.select([], [], [], self.session.retry_in() or POLL_SOON_SECONDS)
+                select.select([], [], [], self.session.retry_in() or RETRY_SECONDS)
         self.session.forget()
 
     def _write_late(self) -> None:
@@ -314,8 +272,3 @@ class Child:
             self.page.words[BUSY] = 1
             with contextlib.suppress(BlockingIOError, BrokenPipeError):
                 os.write(self.busy, b"x")
-
-    def _drain_wakes(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while os.read(self.wake_read, 1024):
-                pass
