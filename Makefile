@@ -14,8 +14,8 @@ PIP_INSTALL = if $(VENV_PYTHON) -m pip --version >/dev/null 2>&1; then pip="$(VE
 	else pip="$(PYTHON) -m pip --python $(VENV_PYTHON)"; fi; \
 	$$pip install --quiet --disable-pip-version-check --require-hashes --requirement
 PIN = $(VENV_PYTHON) -m uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header
-# Two processes of tests, each with a PostgreSQL of its own; ARGS="-n 0" for one.
-SPREAD = -n 2 --dist loadfile
+# Three processes of tests, each with a PostgreSQL of its own: most tests wait for others. ARGS="-n 0" for one.
+SPREAD = -n 3 --dist loadfile
 # A site as it is deployed; only its settings are looked at.
 DEPLOYED = DATABASE_URL=postgres:///rowlock HTTPS=1 \
 	SECRET_KEY="$$($(VENV_PYTHON) -c 'import secrets; print(secrets.token_urlsafe(50))')"
