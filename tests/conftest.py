@@ -1,17 +1,36 @@
 """What every test of this project starts from."""
 
+import contextlib
+
 import pytest
 from django.db import connection
 from django.utils import translation
 
+from tests.waiting import wait_until
+
 # Between tests that commit, Django empties every table; the audit refuses that, but for a database made for tests.
 LET_TESTS_EMPTY_THE_AUDIT = "ALTER TABLE tasks_intervention DISABLE TRIGGER rowlock_never_emptied"
+OTHER_SESSIONS = """
+SELECT count(*) FROM pg_stat_activity
+WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()
+"""
 
 
 @pytest.fixture(scope="session")
 def django_db_setup(django_db_setup, django_db_blocker):
     with django_db_blocker.unblock(), connection.cursor() as cursor:
         cursor.execute(LET_TESTS_EMPTY_THE_AUDIT)
+    yield
+    # The server takes a moment to notice that a process was killed; until then the database cannot be removed. Who stays
+    # for longer makes the removal fail, which names the test.
+    with django_db_blocker.unblock(), contextlib.suppress(AssertionError):
+        wait_until(nobody_else_is_there, seconds=20)
+
+
+def nobody_else_is_there() -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute(OTHER_SESSIONS)
+        return bool(cursor.fetchone() == (0,))
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 SETTINGS = """
 import environ
 SECRET_KEY, USE_TZ, ROOT_URLCONF, ALLOWED_HOSTS = "x", True, "plain_urls", ["testserver"]
-CONTRIB = ["admin", "auth", "contenttypes", "sessions", "messages"]
+CONTRIB = ["admin", "auth", "contenttypes", "sessions", "messages", "postgres"]
 INSTALLED_APPS = [*(f"django.contrib.{name}" for name in CONTRIB), "tasks"]
 MIDDLEWARE = [f"django.contrib.{name}" for name in (
     "sessions.middleware.SessionMiddleware", "auth.middleware.AuthenticationMiddleware",
