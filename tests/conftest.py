@@ -21,8 +21,8 @@ def django_db_setup(django_db_setup, django_db_blocker):
     with django_db_blocker.unblock(), connection.cursor() as cursor:
         cursor.execute(LET_TESTS_EMPTY_THE_AUDIT)
     yield
-    # The server takes a moment to notice that a process was killed; until then the database cannot be removed. Who stays
-    # for longer makes the removal fail, which names the test.
+    # The server takes a moment to notice that a process was killed; until then the database cannot be removed. When
+    # somebody stays for longer the removal fails, and names the test.
     with django_db_blocker.unblock(), contextlib.suppress(AssertionError):
         wait_until(nobody_else_is_there, seconds=20)
 
