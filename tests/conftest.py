@@ -1,7 +1,5 @@
 """What every test of this project starts from."""
 
-import contextlib
-
 import pytest
 from django.db import connection
 from django.utils import translation
@@ -10,10 +8,9 @@ from tests.waiting import wait_until
 
 # Between tests that commit, Django empties every table; the audit refuses that, but for a database made for tests.
 LET_TESTS_EMPTY_THE_AUDIT = "ALTER TABLE tasks_intervention DISABLE TRIGGER rowlock_never_emptied"
-OTHER_SESSIONS = """
-SELECT count(*) FROM pg_stat_activity
-WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()
-"""
+OTHERS = "datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()"
+OTHER_SESSIONS = f"SELECT count(*) FROM pg_stat_activity WHERE {OTHERS}"
+END_OTHER_SESSIONS = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {OTHERS}"
 
 
 @pytest.fixture(scope="session")
@@ -21,10 +18,12 @@ def django_db_setup(django_db_setup, django_db_blocker):
     with django_db_blocker.unblock(), connection.cursor() as cursor:
         cursor.execute(LET_TESTS_EMPTY_THE_AUDIT)
     yield
-    # The server takes a moment to notice that a process was killed; until then the database cannot be removed. When
-    # somebody stays for longer the removal fails, and names the test.
-    with django_db_blocker.unblock(), contextlib.suppress(AssertionError):
-        wait_until(nobody_else_is_there, seconds=20)
+    # The server takes a moment to notice that a process was killed, and a thread that has ended leaves its session to
+    # the garbage collector. Whoever is there would keep the database from being removed.
+    with django_db_blocker.unblock():
+        with connection.cursor() as cursor:
+            cursor.execute(END_OTHER_SESSIONS)
+        wait_until(nobody_else_is_there)
 
 
 def nobody_else_is_there() -> bool:
