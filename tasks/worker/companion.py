@@ -122,11 +122,11 @@ class Companion:
             self.lookout.pass_on(self.page)
 
     def pass_on_after_long_work(self) -> None:
-        """The same, when a lookout is at work for long already."""
+        """The same, when a lookout is at work for long already, or was one and hears still."""
         with self.session.lock:
             busy_since = self._busy_since
             is_long = busy_since is not None and time.monotonic() - busy_since >= LOOKOUT_SECONDS
-            if is_long and self.page.words[LOOKOUT]:
+            if is_long and (self.page.words[LOOKOUT] or self.session.is_hearing):
                 self.pass_on()
 
     def _watch_lifeline(self) -> None:
