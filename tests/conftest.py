@@ -24,6 +24,8 @@ def django_db_setup(django_db_setup, django_db_blocker):
         with connection.cursor() as cursor:
             cursor.execute(END_OTHER_SESSIONS)
         wait_until(nobody_else_is_there)
+        # Beside Playwright's event loop a thread has a second connection, and Django closes the one it began with.
+        connection.close()
 
 
 def nobody_else_is_there() -> bool:
