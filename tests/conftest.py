@@ -2,8 +2,10 @@
 
 import pytest
 from django.db import connection
+from django.test import TransactionTestCase
 from django.utils import translation
 
+from tests.emptying import Tables
 from tests.waiting import wait_until
 
 # Between tests that commit, Django empties every table; the audit refuses that, but for a database made for tests.
@@ -17,7 +19,10 @@ END_OTHER_SESSIONS = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WH
 def django_db_setup(django_db_setup, django_db_blocker):
     with django_db_blocker.unblock(), connection.cursor() as cursor:
         cursor.execute(LET_TESTS_EMPTY_THE_AUDIT)
-    yield
+        tables = Tables()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TransactionTestCase, "_fixture_teardown", lambda _: tables.empty())
+        yield
     # The server takes a moment to notice that a process was killed, and a thread that has ended leaves its session to
     # the garbage collector. Whoever is there would keep the database from being removed.
     with django_db_blocker.unblock():
