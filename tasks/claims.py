@@ -9,7 +9,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
@@ -53,8 +53,8 @@ TAKE = """, taken AS (
         claimed_by = %(worker_id)s::text, started_at = statement_timestamp(), cancel_requested_at = NULL
     FROM candidate WHERE task.id = candidate.id
     RETURNING candidate.place, task.id, task.task_path, task.queue_name, task.priority, task.args::text,
-        task.kwargs::text, task.version, task.attempt, task.max_attempts, task.ordering_key, task.created_at,
-        task.run_after, task.started_at
+        task.kwargs::text, task.version, task.attempt, task.max_attempts, task.ordering_key,
+        task.created_at::text, task.run_after::text, task.started_at
 )"""
 
 # One row at least, so that the cursor comes back when nothing was taken.
@@ -110,7 +110,7 @@ SWAP = FREE + TAKE + SWAPPED
 
 @dataclass(slots=True)
 class Claim:
-    """One claimed task, as its worker holds it. `args` and `kwargs` are JSON text until the task runs."""
+    """One claimed task, as its worker holds it. What few look at is as PostgreSQL writes it: JSON, and two times."""
 
     id: int
     task_path: str
@@ -122,9 +122,14 @@ class Claim:
     attempt: int
     max_attempts: int
     ordering_key: str | None
-    created_at: datetime
-    run_after: datetime
+    created_at: str
+    run_after: str
     started_at: datetime
+
+    @property
+    def enqueued_at(self) -> datetime:
+        """When the task was created, in UTC."""
+        return datetime.fromisoformat(self.created_at).astimezone(UTC)
 
     def arguments(self) -> tuple[list[Any], dict[str, Any]]:
         """The decoded positional and keyword arguments."""

@@ -10,7 +10,6 @@ time.
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from tasks.database import Connection, fetch
@@ -42,11 +41,11 @@ SIZE = "SELECT coalesce(pg_relation_size(to_regclass('tasks_task_claim')), 0) AS
 
 @dataclass(frozen=True, slots=True)
 class Shortcut:
-    """The last task without a key that was taken; `until` is `time.monotonic()`."""
+    """The last task without a key that was taken. `run_after` is text of PostgreSQL's, `until` is `time.monotonic()`."""
 
     queue_name: str
     priority: int
-    run_after: datetime
+    run_after: str
     id: int
     until: float
 

@@ -21,7 +21,7 @@ from tasks.database import connect_directly
 from tasks.declaration import PostgresTask
 from tasks.exceptions import Convicted
 from tasks.transitions import Flush
-from tasks.worker import holding, registration, runner
+from tasks.worker import connections, holding, registration, runner
 from tasks.worker.batch import BatchSize
 from tasks.worker.companion import Companion
 from tasks.worker.idleness import Idleness, drain
@@ -82,6 +82,7 @@ class Child:
         if not self.session.open(lambda connection: registration.register(connection, self.worker_id, self.options)):
             return ID_TAKEN
         self.page.words[REGISTERED] = 1
+        connections.watch()
         self.companion.start()
         try:
             self.loop()

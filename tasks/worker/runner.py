@@ -5,8 +5,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from django.db import connections
-from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils import timezone
 
 from tasks import arguments, backoff, redaction, results
@@ -14,6 +12,7 @@ from tasks.claims import Claim
 from tasks.compat import BaseTaskBackend, TaskContext, TaskResult, TaskResultStatus, task_finished, task_started
 from tasks.declaration import PostgresTask
 from tasks.transitions import Ending, Failure
+from tasks.worker import connections
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +54,7 @@ def run(
         with redaction.told_in_logs(failure.traceback):
             run.finish(TaskResultStatus.FAILED)
         if owns_connections:
-            close_broken_connections()
+            connections.close_broken()
     else:
         if is_heard:
             run.finish(TaskResultStatus.SUCCESSFUL)
@@ -87,7 +86,7 @@ class _Run:
                 kwargs=self.kwargs,
                 attempt=self.claim.attempt,
                 worker_id=self.worker_id,
-                enqueued_at=self.claim.created_at,
+                enqueued_at=self.claim.enqueued_at,
                 started_at=timezone.now(),
             )
         return self._result
@@ -114,7 +113,7 @@ class _Run:
 def plainly(work: Work) -> str | None:
     """Run the handler in no transaction but its own."""
     return_value = work()
-    leave_no_transaction_open()
+    connections.leave_no_transaction_open()
     return return_value
 
 
@@ -135,42 +134,3 @@ def retry_seconds(task: PostgresTask, attempt: int) -> float:
     except Exception:
         logger.exception("the backoff of %s failed for attempt %s; using the default", task.module_path, attempt)
         return backoff.exponential(attempt)
-
-
-def leave_no_transaction_open() -> None:
-    """A handler that returns inside a transaction has not saved its work: say so, as a failure of the task."""
-    for connection in connections.all(initialized_only=True):
-        if is_closed(connection):
-            forget(connection)
-        elif is_in_transaction(connection):
-            forget(connection)
-            raise RuntimeError(
-                f"The handler returned with a transaction open on database {connection.alias!r}, so its writes are "
-                "lost. Commit it, or use transaction.atomic()."
-            )
-
-
-def close_broken_connections() -> None:
-    """After a failure no transaction and no lost session of the handler may reach the next task.
-
-    Asks for no new session: the database may be away.
-    """
-    for connection in connections.all(initialized_only=True):
-        if connection.in_atomic_block or is_closed(connection) or is_in_transaction(connection):
-            forget(connection)
-        else:
-            connection.close_if_unusable_or_obsolete()
-
-
-def is_closed(connection: BaseDatabaseWrapper) -> bool:
-    return bool(getattr(connection.connection, "closed", False))
-
-
-def is_in_transaction(connection: BaseDatabaseWrapper) -> bool:
-    return connection.connection is not None and not connection.get_autocommit()
-
-
-def forget(connection: BaseDatabaseWrapper) -> None:
-    """Close the session, and with it forget its wrapper: closed inside an atomic block it would never open again."""
-    connection.close()
-    del connections[connection.alias]
