@@ -41,7 +41,7 @@ SIZE = "SELECT coalesce(pg_relation_size(to_regclass('tasks_task_claim')), 0) AS
 
 @dataclass(frozen=True, slots=True)
 class Shortcut:
-    """The last task without a key that was taken. `run_after` is text of PostgreSQL's, `until` is `time.monotonic()`."""
+    """The last task without a key that was taken. `run_after` is PostgreSQL's text, `until` is `time.monotonic()`."""
 
     queue_name: str
     priority: int
