@@ -15,11 +15,9 @@ from typing import TYPE_CHECKING
 import psycopg
 from psycopg import sql
 
-from tasks import conf, presence, recovery, registry, rollup, transitions, wakeup
+from tasks import conf, presence, recovery, rollup, wakeup
 from tasks.database import connect_directly, fetch
-from tasks.exceptions import TimedOut
-from tasks.transitions import Failure
-from tasks.worker import runner
+from tasks.worker import burying
 from tasks.worker.page import CONVICTED, REGISTERED
 
 if TYPE_CHECKING:
@@ -48,8 +46,6 @@ FROM unnest(%(ids)s::text[], %(task_ids)s::bigint[], %(seconds)s::float8[]) AS r
 WHERE worker.id = running.id AND worker.current_task_id IS DISTINCT FROM running.task_id
 """
 
-TASK_PATH = "SELECT task_path FROM tasks_task WHERE id = %(id)s::bigint"
-
 
 class Keeper:
     """One connection, made when it is first needed, and what waits to be written through it."""
@@ -74,7 +70,7 @@ class Keeper:
     def release(self, worker_id: str, unstarted: list[tuple[int, datetime]]) -> None:
         """Give back rows of a child that it has not begun, each as its id and its time of claim."""
         if unstarted:
-            self.pending.append(lambda connection: self._give_back(connection, worker_id, unstarted))
+            self.pending.append(lambda connection: burying.give_back(connection, worker_id, unstarted))
             self.hurry()
 
     def bury(self, child: "Process") -> None:
@@ -86,10 +82,14 @@ class Keeper:
             # Killed a moment too late it was running the next task, which nobody meant.
             was_meant = (task_id, attempt) == child.doomed
             if child.killed_for == "timeout" and was_meant:
-                self.pending.append(lambda connection: self._time_out(connection, child.id, task_id, attempt, seconds))
+                self.pending.append(
+                    lambda connection: burying.time_out(connection, child.id, task_id, attempt, seconds)
+                )
             else:
                 cancel = child.killed_for == "cancel" and was_meant
-                self.pending.append(lambda connection: self._interrupt(connection, child.id, task_id, attempt, cancel))
+                self.pending.append(
+                    lambda connection: burying.interrupt(connection, child.id, task_id, attempt, cancel)
+                )
         reason = child.killed_for or "crashed"
         self.pending.append(lambda connection: recovery.take_back(connection, [child.id], reason=reason))
         self.buried[child.id] = child, time.monotonic() + SESSION_ENDS_WITHIN_SECONDS
@@ -101,7 +101,7 @@ class Keeper:
         if begun is None:
             self.release(child.id, child.page.unstarted())
         else:
-            self.pending.append(lambda connection: self._give_back_all_but(connection, child.id, begun))
+            self.pending.append(lambda connection: burying.give_back_all_but(connection, child.id, begun))
 
     def cancelled(self, worker_id: str) -> list[tuple[int, int]]:
         """Tasks of this worker that somebody wants cancelled, as (id, attempt)."""
@@ -221,21 +221,6 @@ class Keeper:
                 del self.buried[worker_id]
         self._write_pending(connection)
 
-    @staticmethod
-    def _give_back_all_but(connection: psycopg.Connection, worker_id: str, begun: list[int]) -> None:
-        if transitions.release_unknown(connection, worker_id, begun):
-            wakeup.announce(connection)
-
-    @staticmethod
-    def _give_back(connection: psycopg.Connection, worker_id: str, unstarted: list[tuple[int, datetime]]) -> None:
-        if transitions.release(connection, worker_id, unstarted):
-            wakeup.announce(connection)
-
-    @staticmethod
-    def _interrupt(connection: psycopg.Connection, worker_id: str, task_id: int, attempt: int, cancel: bool) -> None:
-        if transitions.interrupt(connection, worker_id, task_id, attempt, cancel=cancel):
-            wakeup.announce(connection)
-
     def _beat(self, connection: psycopg.Connection, children: list["Process"], now: float) -> None:
         """Renew the leases of those that can work. A frozen child gets none: its lease is to end."""
         if now < self.beat_at:
@@ -293,13 +278,3 @@ class Keeper:
     def _fold(self, connection: psycopg.Connection, now: float) -> None:
         if now >= self.fold_at:
             self.fold_at = now if rollup.fold(connection) else now + FOLD_SECONDS
-
-    def _time_out(
-        self, connection: psycopg.Connection, worker_id: str, task_id: int, attempt: int, seconds: float
-    ) -> None:
-        rows = fetch(connection, TASK_PATH, {"id": task_id})
-        task = registry.find(rows[0]["task_path"]) if rows else None
-        retry = runner.retry_seconds(task, attempt) if task else 0.0
-        text = f"Ended after {seconds:.1f} s: its timeout is {task.timeout if task else '?'} s."
-        failure = Failure(f"{TimedOut.__module__}.{TimedOut.__qualname__}", text, retry, outcome="timed_out")
-        transitions.end_running(connection, worker_id, task_id, attempt, seconds, failure)
