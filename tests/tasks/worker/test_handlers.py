@@ -40,15 +40,15 @@ def test_f16_what_a_handler_does_wrong_is_its_own_failure_alone(database, start_
 
 
 @pytest.mark.parametrize("handler", [handlers.leave_transaction_open, handlers.enter_atomic_and_return])
-def test_a_handler_that_returns_inside_a_transaction_has_failed(database, start_worker, handler):
+def test_a_handler_that_returns_inside_a_transaction_has_failed_each_time(database, start_worker, handler):
     with database.connection.transaction():
         database.enqueue(handlers.quick, count=600)
-        [task_id] = database.enqueue(handler)
+        failing = database.enqueue(handler, count=2)
         others = database.enqueue(handlers.count_queues, count=3)
     assert start_worker("--burst").wait() == 0
-    [attempt] = database.rows("SELECT * FROM tasks_attempt")
-    assert (attempt.task_id, attempt.outcome) == (task_id, "failed")
-    assert "returned with a transaction open" in attempt.traceback
+    attempts = database.rows("SELECT * FROM tasks_attempt ORDER BY task_id")
+    assert [(attempt.task_id, attempt.outcome) for attempt in attempts] == [(id, "failed") for id in failing]
+    assert all("returned with a transaction open" in attempt.traceback for attempt in attempts)
     assert {database.task(other).status for other in others} == {"COMPLETED"}
     assert database.rows("SELECT * FROM tasks_queue") == []
 
