@@ -126,9 +126,8 @@ class Claim:
     run_after: str
     started_at: datetime
 
-    @property
     def enqueued_at(self) -> datetime:
-        """When the task was created, in UTC."""
+        """`created_at` in UTC."""
         return datetime.fromisoformat(self.created_at).astimezone(UTC)
 
     def arguments(self) -> tuple[list[Any], dict[str, Any]]:

@@ -86,7 +86,7 @@ class _Run:
                 kwargs=self.kwargs,
                 attempt=self.claim.attempt,
                 worker_id=self.worker_id,
-                enqueued_at=self.claim.enqueued_at,
+                enqueued_at=self.claim.enqueued_at(),
                 started_at=timezone.now(),
             )
         return self._result

@@ -4,20 +4,18 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from django.db import connection, connections, transaction
-from django.test.utils import CaptureQueriesContext
 
 from tasks.actions import chunks
 from tasks.bulk import carry, forms, runs
-from tasks.bulk import tally as tallies
 from tasks.bulk.models import BulkRun, SubmittedForm
-from tasks.bulk.tally import highest_id, tally
+from tasks.bulk.tally import highest_id
 from tasks.list_filter import ListFilter
 from tasks.models import Intervention, Task
 from tasks.testing import run_due
 from tests.commands import run, run_process
 from tests.sessions import session
 from tests.tasks import handlers, rows
-from tests.tasks.bulk import ANNA, FAILED, ask
+from tests.tasks.bulk import ANNA, ask
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db
@@ -266,41 +264,6 @@ def waiting() -> int:
     with connection.cursor() as cursor:
         cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'relation'")
         return cursor.fetchone()[0]
-
-
-class TestTally:
-    def test_matches_are_counted_by_status(self):
-        rows.failed(), rows.failed(), rows.ready(), rows.failed(queue_name="other")
-        found = tally(ListFilter(queue_names=("default",)), highest_id())
-        assert (dict(found.by_status), found.number, found.is_complete) == ({"FAILED": 2, "READY": 1}, 3, True)
-
-    def test_windows_join_without_a_gap_or_an_overlap(self, monkeypatch):
-        monkeypatch.setattr(tallies, "FIRST_WINDOW", 2)
-        rows.many(37, status="READY")
-        assert tally(ListFilter(queue_names=("default",)), highest_id()).number == 37
-
-    def test_what_an_index_has_is_counted_at_once_and_not_window_by_window(self, monkeypatch):
-        monkeypatch.setattr(tallies, "FIRST_WINDOW", 2)
-        rows.many(37, status="READY"), rows.failed(), rows.completed()
-        unfinished = ListFilter(statuses=("READY", "FAILED"))
-        with CaptureQueriesContext(connection) as queries:
-            found = tally(unfinished, highest_id())
-        assert (dict(found.by_status), found.is_complete) == ({"READY": 37, "FAILED": 1}, True)
-        assert len([query for query in queries if "COUNT" in query["sql"]]) == 2
-
-    def test_where_that_takes_too_long_the_windows_tell_as_much_as_they_can(self, monkeypatch):
-        monkeypatch.setattr(tallies, "_count_each", lambda *_args: None)
-        rows.many(3, status="READY")
-        assert tally(ListFilter(statuses=("READY",)), highest_id()).number == 3
-
-    def test_it_stops_when_its_time_is_over_and_says_so(self):
-        rows.failed()
-        found = tally(FAILED, highest_id(), seconds=0)
-        assert (found.number, found.is_complete) == (0, False)
-
-    def test_a_number_tells_nothing_of_secrets(self):
-        rows.failed(task_path=handlers.log_in.module_path, kwargs={"password": "swordfish"})
-        assert tally(ListFilter(text="swordfish"), highest_id()).number == 0
 
 
 def test_the_actions_own_chunk_is_that_of_the_run():

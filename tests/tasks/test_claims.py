@@ -127,7 +127,7 @@ class TestWhatIsWritten:
             assert getattr(claim, column) == getattr(task, column), column
         for column in ("ordering_key", "started_at"):
             assert getattr(claim, column) == getattr(task, column), column
-        assert claim.enqueued_at == task.created_at
+        assert claim.enqueued_at() == task.created_at
         assert datetime.fromisoformat(claim.run_after) == task.run_after
         assert claim.arguments() == ([1, "é"], {"a": None})
 
