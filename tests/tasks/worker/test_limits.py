@@ -99,7 +99,7 @@ def test_a_paused_queue_waits_until_it_is_resumed(database, start_worker):
     database.wait_for(beside, "COMPLETED")
     assert database.task(paused).version == 1
     database.rows("UPDATE tasks_queue SET paused = false")
-    database.wait_for(paused, "COMPLETED", seconds=3)
+    database.wait_for(paused, "COMPLETED")
 
 
 def test_no_more_than_the_batch_size_is_claimed_at_once(database, start_worker):
