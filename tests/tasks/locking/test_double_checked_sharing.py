@@ -9,7 +9,7 @@ from tests.orders import orders
 from tests.tasks.locking.sharing import share, total
 
 pytestmark = pytest.mark.django_db(transaction=True)
-ROWS, PROCESSES = 400, 4
+ROWS, PROCESSES = 200, 4
 
 
 @pytest.fixture(autouse=True)
@@ -20,16 +20,15 @@ def rows():
         cursor.execute("ANALYZE orders_order")
 
 
-def test_each_row_is_handled_once_and_the_work_is_shared():
+def test_each_row_is_handled_once_and_a_place_of_its_own_saves_each_process_most_lost_races():
+    """How many rows each gets is for the machine to decide.
+
+    Measured over 2,000 rows: with 4 processes 2.95 lost races per row from the same start, 0.04 from their own.
+    """
+    from_the_same = total(share(database_url(), PROCESSES, "same"), "lost_races")
+    Order.objects.update(shipped_email_sent=False)
     reports = share(database_url(), PROCESSES, "own")
     assert total(reports, "done") == ROWS
     assert not Order.objects.filter(shipped_email_sent=False).exists()
-    assert all(report["done"] for report in reports), "how many each gets is for the machine to decide"
-
-
-def test_a_place_of_its_own_saves_each_process_most_lost_races():
-    """Measured over 2,000 rows: with 4 processes 2.95 lost races per row from the same start, 0.04 from their own."""
-    from_the_same = total(share(database_url(), PROCESSES, "same"), "lost_races")
-    Order.objects.update(shipped_email_sent=False)
-    from_their_own = total(share(database_url(), PROCESSES, "own"), "lost_races")
-    assert from_their_own < ROWS / 4 < ROWS < from_the_same
+    assert all(report["done"] for report in reports), "one has done nothing"
+    assert total(reports, "lost_races") < ROWS / 4 < ROWS < from_the_same
