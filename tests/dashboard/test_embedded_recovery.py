@@ -17,33 +17,42 @@ from tests.dashboard.servers import killed_at_the_end, launched, supervised
 from tests.waiting import wait_until
 
 
-def test_the_server_ends_with_its_killed_supervisor_and_the_next_start_recovers(tmp_path):
-    with supervised(tmp_path / "home") as killed:
+@pytest.fixture(scope="module")
+def base(tmp_path_factory) -> Path:
+    """What lies in its home each test starts anew, whatever the one before has left there."""
+    return tmp_path_factory.mktemp("base")
+
+
+def test_the_server_ends_with_its_killed_supervisor_and_the_next_start_recovers(base):
+    with supervised(home(base)) as killed:
         killed.query("CREATE TABLE kept AS SELECT 42 AS answer")
         backends = killed.server.children(recursive=True)
         assert killed.kill() == -signal.SIGKILL
         assert all(postmaster.ends_within(backend, 10) for backend in backends)
         assert killed.socket_folder.exists()
-    with supervised(tmp_path / "home") as supervisor:
+        # A dead owner's record is no answer.
+        assert ownership.recorded(home(base)).pid == killed.process.pid
+        assert running_url(base) is None
+    with supervised(home(base)) as supervisor:
         assert supervisor.query("SELECT answer FROM kept") == [(42,)]
         assert not killed.socket_folder.exists()
 
 
-def test_an_orderly_end_leaves_only_the_home(tmp_path):
-    with supervised(tmp_path / "home") as supervisor:
+def test_an_orderly_end_leaves_only_the_home(base):
+    with supervised(home(base)) as supervisor:
         backends = supervisor.server.children(recursive=True)
         assert supervisor.terminate() == 0
         assert not any(map(psutil.Process.is_running, backends))
     assert not supervisor.socket_folder.parent.exists()
-    assert {path.name for path in (tmp_path / "home").iterdir()} == {"data", "lock", "server.log"}
+    assert {path.name for path in home(base).iterdir()} == {"data", "lock", "server.log"}
 
 
-def test_a_start_waits_for_the_server_of_a_killed_supervisor(tmp_path):
-    with supervised(tmp_path / "home") as killed, psycopg.connect(killed.url) as connection:
+def test_a_start_waits_for_the_server_of_a_killed_supervisor(base):
+    with supervised(home(base)) as killed, psycopg.connect(killed.url) as connection:
         backend = psutil.Process(connection.info.backend_pid)
         backend.suspend()  # so that the server cannot end
         killed.process.kill()
-        with launched(tmp_path / "home") as following:
+        with launched(home(base)) as following:
             with pytest.raises(subprocess.TimeoutExpired):
                 following.wait(1)
             assert killed.server.is_running()
@@ -51,17 +60,17 @@ def test_a_start_waits_for_the_server_of_a_killed_supervisor(tmp_path):
             assert following.stdout.readline().strip().isdigit()
 
 
-def test_a_pid_file_whose_number_belongs_to_another_process_now_is_dropped(tmp_path):
-    data = tmp_path / "home" / "data"
-    with supervised(tmp_path / "home") as supervisor:
-        supervisor.query("CREATE TABLE kept AS SELECT 42 AS answer")
+def test_a_pid_file_whose_number_belongs_to_another_process_now_is_dropped(base):
+    data = home(base) / "data"
+    with supervised(home(base)) as supervisor:
+        supervisor.query("CREATE TABLE kept_too AS SELECT 42 AS answer")
         stale = (data / "postmaster.pid").read_text()
     sleep = bound(["/bin/sleep", "60"], account=cluster.owner_account(data))
     with killed_at_the_end(sleep) as stranger:
         wait_until(lambda: psutil.Process(stranger.pid).name() == "sleep")
         (data / "postmaster.pid").write_text(stale.replace(str(supervisor.server.pid), str(stranger.pid), 1))
-        with supervised(tmp_path / "home") as supervisor:
-            assert supervisor.query("SELECT answer FROM kept") == [(42,)]
+        with supervised(home(base)) as supervisor:
+            assert supervisor.query("SELECT answer FROM kept_too") == [(42,)]
         assert stranger.poll() is None
 
 
@@ -72,13 +81,6 @@ def test_a_start_that_was_killed_while_it_made_the_data_is_made_again(tmp_path):
     assert not (tmp_path / "home" / "data").exists()
     with supervised(tmp_path / "home") as supervisor:
         assert supervisor.query("SELECT 1") == [(1,)]
-
-
-def test_a_dead_owners_record_is_no_answer(tmp_path):
-    with supervised(home(tmp_path)) as supervisor:
-        supervisor.kill()
-    assert ownership.recorded(home(tmp_path)).pid == supervisor.process.pid
-    assert running_url(tmp_path) is None
 
 
 def test_a_server_deaf_to_its_shutdown_is_stopped_with_more_force():
