@@ -50,8 +50,8 @@ class Supervisor:
         return self._gone()
 
     def _gone(self) -> int:
-        status = self.process.wait(15)
-        assert ends_within(self.server, 15)
+        status = self.process.wait(30)
+        assert ends_within(self.server, 30)
         return status
 
 

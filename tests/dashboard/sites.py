@@ -1,6 +1,5 @@
 """Copies of the checkout in folders of their own, with `manage.py up` running in them as an operator would run it."""
 
-import json
 import os
 import re
 import shutil
@@ -16,6 +15,7 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 import psutil
+import psycopg
 
 from dashboard import embedded
 from dashboard.embedded.postmaster import ends_within
@@ -24,6 +24,7 @@ from tests.waiting import wait_until
 
 CODE = ("Makefile", "manage.py", "gunicorn.conf.py", "dashboard", "orders", "tasks", "templates")
 OURS = {"DATABASE_URL", "TEST_DATABASE_URL", "DJANGO_SETTINGS_MODULE", "SECRET_KEY", "PORT", "ADMIN_PASSWORD"}
+RECOMPILED = {"PYTHONDONTWRITEBYTECODE"}  # a copy's eight processes would each compile all of it again
 MAKES = {"ARGS", "MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MFLAGS"}  # of the `make test` that runs us
 
 
@@ -38,7 +39,7 @@ class Checkout:
         return embedded.home(self.folder / "var")
 
     def environment(self, **variables: str) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if name not in OURS | MAKES}
+        kept = {name: value for name, value in os.environ.items() if name not in OURS | MAKES | RECOMPILED}
         return {**kept, "PYTHONWARNINGS": "default", **variables}
 
     def manage(self, *arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
@@ -53,13 +54,20 @@ class Checkout:
         environment = self.environment(**variables)
         return subprocess.run(argv, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=60)
 
-    def status(self) -> dict:
-        """What `queue_status --json` says."""
-        return json.loads(self.manage("queue_status", "--json").stdout)
+    @property
+    def url(self) -> str | None:
+        """The address of its running server."""
+        return embedded.running_url(self.folder / "var")
+
+    def rows(self, statement: str) -> list[tuple]:
+        """What its database answers; to look again and again, where a command would start a Python each time."""
+        with psycopg.connect(self.url, autocommit=True, application_name="rowlock:test") as connection:
+            return connection.execute(statement).fetchall()
 
     def completed(self) -> int:
         """How many tasks have been completed."""
-        return sum(queue["completed_last_hour"] for queue in self.status()["queues"])
+        [(count,)] = self.rows("SELECT count(*) FROM tasks_task WHERE status = 'COMPLETED'")
+        return count
 
 
 @dataclass
@@ -79,7 +87,7 @@ class Site:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def says(self, text: str, *, seconds: float = 40) -> str:
+    def says(self, text: str, *, seconds: float = 120) -> str:
         """Waits until this regular expression is in the output; its first group, or all of it."""
 
         def said() -> re.Match[str] | None:
@@ -102,19 +110,25 @@ class Site:
         form = {"csrfmiddlewaretoken": token, "username": "admin", "password": password, "next": "/admin/"}
         return browser.open(f"{self.url}/admin/login/", urlencode(form).encode()).url == f"{self.url}/admin/"
 
+    @property
+    def up(self) -> psutil.Process:
+        """`manage.py up`, whether it was started itself or by `make`."""
+        ours = psutil.Process(self.process.pid)
+        return ours if "manage.py" in ours.cmdline() else ours.children()[0]
+
     def processes(self) -> set[psutil.Process]:
         """It and everything it has started that still runs."""
         ours = psutil.Process(self.process.pid)
         return {ours, *ours.children(recursive=True)}
 
     def child(self, marker: str) -> psutil.Process:
-        """Its own child whose command line holds this text."""
+        """The child of `up` whose command line holds this text."""
         [found] = self.children(marker)
         return found
 
     def children(self, marker: str) -> list[psutil.Process]:
-        """Its own children whose command lines hold this text."""
-        return [one for one in psutil.Process(self.process.pid).children() if marker in " ".join(one.cmdline())]
+        """The children of `up` whose command lines hold this text."""
+        return [one for one in self.up.children() if marker in " ".join(one.cmdline())]
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Sends it a signal; its exit status once it and all that it had started are gone."""

@@ -1,13 +1,16 @@
-"""The demo under a real `manage.py up`: one director, and nothing of it outlives its end.
+"""`manage.py up` from an empty folder to a browser's login, with its demo, over its ends and next starts.
 
-What a visitor sees and does is in tests/browser/test_demo.py.
+One folder lives through all of it, as an operator's does: a start costs more than what is looked at in it. What a
+visitor of the demo sees and does is in tests/browser/test_demo.py.
 """
 
 import signal
+import subprocess
 
 import psycopg
 import pytest
 
+from dashboard.embedded import ownership
 from tests.dashboard import sites
 from tests.waiting import wait_until
 
@@ -25,6 +28,8 @@ LOADED = """
 SELECT (SELECT count(*) FROM tasks_task WHERE task_path = 'dashboard.tasks.charge_card'),
     (SELECT count(*) FROM orders_order), (SELECT count(*) FROM tasks_expectedcommand)
 """
+WORKERS = "SELECT pid FROM tasks_worker WHERE stopped_at IS NULL"
+PASSWORD = r"(?<=Log in as admin / )\S+"
 
 
 class Stage:
@@ -32,8 +37,7 @@ class Stage:
 
     def __init__(self, site):
         self.site = site
-        url = sites.embedded.running_url(site.checkout.folder / "var")
-        self.connection = psycopg.connect(url, autocommit=True, application_name="rowlock:test")
+        self.connection = psycopg.connect(site.checkout.url, autocommit=True, application_name="rowlock:test")
 
     def rows(self, statement):
         return self.connection.execute(statement).fetchall()
@@ -50,17 +54,61 @@ class Stage:
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory):
-    return sites.new_checkout(tmp_path_factory.mktemp("demo") / "checkout")
+    return sites.new_checkout(tmp_path_factory.mktemp("demo") / "a check out")
 
 
 @pytest.fixture(scope="module")
 def stage(checkout):
+    """The first start, from nothing."""
     with sites.running(checkout) as site:
         stage = Stage(site)
         yield stage
         stage.connection.close()
-        if site.process.poll() is None:
-            site.end()
+
+
+@pytest.fixture(scope="module")
+def password(stage):
+    return stage.site.says(PASSWORD)
+
+
+@pytest.fixture(scope="module")
+def second(checkout, stage, password):
+    """The second start, after the first has ended in order."""
+    stage.connection.close()
+    assert stage.site.end(signal.SIGTERM) == 0
+    assert not checkout.home.joinpath(ownership.RECORD).exists()
+    with sites.running(checkout) as again:
+        yield again
+
+
+@pytest.fixture(scope="module")
+def third(checkout, second):
+    """The third start, at the same port as the second one, which was killed with all that it had started."""
+    assert len(second.processes()) > 8
+    assert second.end(signal.SIGKILL) == -signal.SIGKILL
+    with sites.running(checkout, "--no-demo", port=second.port) as site:
+        yield site
+
+
+def frozen_worker(site):
+    """Stops the worker (SIGSTOP), which makes it deaf to SIGTERM once it has a handler of its own for that signal."""
+    worker = site.child("run_worker")
+
+    def has_registered() -> bool:
+        registered = {pid for (pid,) in site.checkout.rows(WORKERS)}
+        return any(child.pid in registered for child in worker.children())
+
+    wait_until(has_registered)
+    worker.suspend()
+    return worker
+
+
+def test_the_first_start_serves_and_works(stage, password):
+    assert stage.site.answers()
+    assert stage.site.logs_in(password)
+    wait_until(lambda: stage.site.checkout.completed() > 20, seconds=60)
+    assert "Warning" not in stage.site.output
+    assert stage.rows(LOADED) == [(14, 13, 1)]
 
 
 def test_the_chain_dissolves_when_its_root_is_terminated_and_stands_again_on_demand(stage):
@@ -89,13 +137,39 @@ def test_stopped_it_leaves_no_session_and_no_process_and_is_not_started_again(st
     assert not [one for one in stage.site.processes() if "demo-parcels" in one.cmdline()]
 
 
-def test_a_second_start_doubles_nothing_and_a_kill_leaves_nothing(checkout, stage):
-    loaded = stage.rows(LOADED)
-    stage.connection.close()
-    assert stage.site.end() == 0
-    with sites.running(checkout) as again:
-        second = Stage(again)
-        second.wait_for_the_chain()
-        assert second.rows(LOADED) == loaded == [(14, 13, 1)]
-        second.connection.close()
-        assert again.end(signal.SIGKILL) == -signal.SIGKILL
+def test_a_second_start_keeps_the_password_and_doubles_nothing(second, password):
+    assert "its password was shown at the first start" in second.output
+    assert second.logs_in(password)
+    again = Stage(second)
+    again.wait_for_the_chain()
+    assert again.rows(LOADED) == [(14, 13, 1)]
+    again.connection.close()
+
+
+def test_a_kill_leaves_nothing_and_the_next_start_recovers(third):
+    assert third.answers()
+    assert third.checkout.rows(LOADED) == [(14, 13, 1)]
+
+
+def test_a_start_waits_for_one_that_is_stopping_and_two_signals_end_it_at_once(checkout, third):
+    worker = frozen_worker(third)
+    third.process.terminate()
+    third.says("SIGTERM: stopping")
+    with sites.launched(checkout, "--no-demo") as following:
+        with pytest.raises(subprocess.TimeoutExpired):
+            following.process.wait(1)
+        worker.resume()
+        following.says("Rowlock runs at")
+        assert third.process.wait(20) == 0
+        two_signals_end_it_at_once(following)
+
+
+def two_signals_end_it_at_once(site):
+    frozen_worker(site)
+    everything = site.processes()
+    site.process.send_signal(signal.SIGTERM)
+    with pytest.raises(subprocess.TimeoutExpired):
+        site.process.wait(1)  # longer than one signal that comes twice
+    site.process.send_signal(signal.SIGTERM)
+    assert site.process.wait(10) == 128 + signal.SIGTERM
+    assert all(sites.ends_within(one, 10) for one in everything)

@@ -1,13 +1,10 @@
-"""The targets that operators type."""
+"""The targets that operators type; `run` and `clean` at work are in test_up_running.py."""
 
-import signal
 import sys
 
 import pytest
 
 from tests.dashboard import sites
-
-STAMP = ".venv/run.stamp"
 
 
 @pytest.fixture
@@ -16,20 +13,6 @@ def checkout(tmp_path):
     checkout = sites.new_checkout(tmp_path / "a check out")
     (checkout.folder / ".venv").symlink_to(sys.prefix)
     return checkout
-
-
-def test_run_ends_with_make_however_make_ends_and_clean_removes_what_it_kept(checkout):
-    port = sites.free_port()
-    # -o: nothing is to be installed into the tests' own environment
-    argv = ["make", "-o", STAMP, "run", f"ARGS=--port {port} --no-demo"]
-    with sites.started(checkout, argv, port) as site:
-        site.says("Rowlock runs at")
-        assert site.answers()
-        assert site.end(signal.SIGKILL) == -signal.SIGKILL
-    assert checkout.home.exists()
-    assert checkout.make("clean").returncode == 0
-    assert not (checkout.folder / "var").exists()
-    assert not (checkout.folder / ".venv").exists()
 
 
 def test_an_old_python_is_refused_with_what_to_do(checkout):
