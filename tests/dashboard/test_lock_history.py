@@ -19,6 +19,11 @@ from tests.tasks import rows
 pytestmark = pytest.mark.django_db(transaction=True)
 HISTORY = "/admin/ops/locks/history/"
 NIGHT = datetime(2026, 11, 21, 3, 10, tzinfo=UTC)
+MANY_WAITS = """
+INSERT INTO dashboard_lockwait (pair, blocked_pid, blocker_pid, locktype, waiting_since, last_seen)
+SELECT number, 1, 2, 'tuple', %s::timestamptz + number * interval '1 minute',
+    %s::timestamptz + (number + 1) * interval '1 minute' FROM generate_series(0, 4999) AS number
+"""
 
 
 def wait(blocked: int, blocker: int, begin: datetime, end: datetime, **columns: object) -> LockWait:
@@ -77,18 +82,8 @@ class TestLookingBack:
         assert lock_history.look_back(NIGHT, timedelta(minutes=5)).deadlocks == 5
 
     def test_an_old_moment_is_found_through_the_index(self) -> None:
-        LockWait.objects.bulk_create(
-            LockWait(
-                pair=f"{number}",
-                blocked_pid=1,
-                blocker_pid=2,
-                locktype="tuple",
-                waiting_since=night(number),
-                last_seen=night(number + 1),
-            )
-            for number in range(5000)
-        )
         with connection.cursor() as cursor:
+            cursor.execute(MANY_WAITS, [NIGHT, NIGHT])
             cursor.execute("ANALYZE dashboard_lockwait")
             cursor.execute(
                 f"EXPLAIN {lock_history.WAITS}", {"since": night(10), "until": night(12), "before": None, "limit": 51}
