@@ -1,10 +1,15 @@
-"""Moves money to and fro: `python -m tests.orders.shuffle_money SEED TRANSFERS ID…` prints how many moved nothing."""
+"""Moves money to and fro: `python -m tests.orders.shuffle_money PROCESSES TRANSFERS ID…`.
+
+Each process makes so many transfers, and prints how many of them moved nothing.
+"""
 
 import random
 import sys
 from decimal import Decimal
 
 import django
+
+from tests.forks import forked
 
 
 def main(seed: int, transfers: int, ids: list[int]) -> int:
@@ -26,5 +31,5 @@ def main(seed: int, transfers: int, ids: list[int]) -> int:
 
 if __name__ == "__main__":
     django.setup()
-    numbers = [int(part) for part in sys.argv[1:]]
-    print(main(numbers[0], numbers[1], numbers[2:]))
+    processes, transfers, *ids = [int(part) for part in sys.argv[1:]]
+    sys.exit(forked(processes, lambda seed: print(main(seed, transfers, ids))))

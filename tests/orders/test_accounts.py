@@ -214,21 +214,13 @@ def test_a_write_from_outside_makes_the_swap_start_again(account: Account, monke
 def test_random_transfers_by_both_strategies_from_8_processes_keep_the_sum(owner: User) -> None:
     ids = [str(opened(owner).pk) for _ in range(5)]
     environment = {**os.environ, "DATABASE_URL": database_url(), "DJANGO_SETTINGS_MODULE": "tests.settings"}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.orders.shuffle_money", str(seed), "120", *ids],
-            env=environment,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for seed in range(8)
-    ]
-    said = [process.communicate(timeout=60)[0] for process in processes]
-    assert [process.returncode for process in processes] == [0] * 8
-    refused = sum(map(int, said))
+    argv = [sys.executable, "-m", "tests.orders.shuffle_money", "8", "60", *ids]
+    said = subprocess.run(argv, env=environment, check=True, capture_output=True, text=True, timeout=120).stdout
+    refused = [int(line) for line in said.splitlines()]
+    assert len(refused) == 8
     assert sum(Account.objects.values_list("balance", flat=True)) == 500
     assert ledger.mismatches() == []
-    assert Entry.objects.filter(kind="transfer").count() == 2 * (960 - refused)
+    assert Entry.objects.filter(kind="transfer").count() == 2 * (8 * 60 - sum(refused))
 
 
 def test_the_ledger_check_finds_a_balance_changed_past_it(account: Account) -> None:

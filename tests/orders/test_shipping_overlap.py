@@ -21,37 +21,13 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.django_db(transaction=True)
 RUNS, ORDERS = 8, 320
 BLOCKED = "SELECT count(*) FROM pg_stat_activity WHERE %s = ANY(pg_blocking_pids(pid))"
-# Runs the command of its arguments in so many processes, the code imported once for all of them; what each says goes
-# into a file named by its number.
-FORKS = """
-import os, sys
-import django
-django.setup()
-from django.core.management import execute_from_command_line, get_commands, load_command_class
-number, command = int(sys.argv[1]), sys.argv[2:]
-load_command_class(get_commands()[command[0]], command[0])
-pids = []
-for name in map(str, range(number)):
-    pid = os.fork()
-    if not pid:
-        status = 1
-        try:
-            os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT), 1)
-            execute_from_command_line(["manage.py", *command])
-            sys.stdout.flush()
-            status = 0
-        finally:
-            os._exit(status)
-    pids.append(pid)
-sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 0 for pid in pids))
-"""
 
 
 def start_together(folder: Path, url: str, mode: str) -> list[dict]:
     """The reports of so many processes, which begin at the same moment: when the table is no longer locked."""
     command = ["send_shipped_emails", "--until-empty", "--json", "--mode", mode]
     variables = {"DATABASE_URL": commands.database_url(), "EMAIL_URL": url, "PYTHONPATH": str(settings.BASE_DIR)}
-    argv = [sys.executable, "-c", FORKS, str(RUNS), *command]
+    argv = [sys.executable, "-m", "tests.forks", str(RUNS), *command]
     pipes = {"stderr": subprocess.PIPE, "text": True}
     with session() as gate:
         gate.execute("LOCK TABLE orders_order IN ACCESS EXCLUSIVE MODE")
