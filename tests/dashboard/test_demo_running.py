@@ -6,6 +6,7 @@ visitor of the demo sees and does is in tests/browser/test_demo.py.
 
 import signal
 import subprocess
+from contextlib import closing
 
 import psycopg
 import pytest
@@ -141,9 +142,9 @@ def test_a_second_start_keeps_the_password_and_doubles_nothing(second, password)
     assert "its password was shown at the first start" in second.output
     assert second.logs_in(password)
     again = Stage(second)
-    again.wait_for_the_chain()
-    assert again.rows(LOADED) == [(14, 13, 1)]
-    again.connection.close()
+    with closing(again.connection):
+        again.wait_for_the_chain()
+        assert again.rows(LOADED) == [(14, 13, 1)]
 
 
 def test_a_kill_leaves_nothing_and_the_next_start_recovers(third):
