@@ -7,7 +7,7 @@ from pathlib import Path
 from django.conf import settings
 from django.template import Origin
 from django.template.loaders.filesystem import Loader
-from playwright.sync_api import BrowserContext
+from playwright.sync_api import Page
 
 FOLDER = Path(settings.BASE_DIR) / "templates"
 BUTTON = re.compile(r"<button\b")
@@ -44,9 +44,9 @@ def all_buttons() -> set[str]:
     }
 
 
-def record(context: BrowserContext) -> set[str]:
+def record(page: Page) -> set[str]:
     """From now on, which buttons are pressed in this window."""
     pressed: set[str] = set()
-    context.expose_binding("pressed", lambda _, button: pressed.add(button))
-    context.add_init_script(TELL)
+    page.expose_binding("pressed", lambda _, button: pressed.add(button))
+    page.add_init_script(TELL)
     return pressed

@@ -9,11 +9,12 @@ from django.contrib.auth.models import User
 from django.test import Client
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
+from tests.browser.looks import SIZES
 from tests.people import person
 
 CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-SIZES = {"wide": {"width": 1280, "height": 900}, "narrow": {"width": 360, "height": 800}}
+STORED = {"storageTypes": "all"}  # of an origin; the cookies are the context's
 
 
 @pytest.fixture(scope="package")
@@ -47,6 +48,14 @@ class Visitor:
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("request", lambda request: self.requests.append(request.url))
 
+    def forget(self) -> None:
+        """Whatever a later window of the same context could know of this one: pages, cookies, and what pages stored."""
+        storage = self.context.new_cdp_session(self.page)
+        storage.send("Storage.clearDataForOrigin", {"origin": self.base, **STORED})
+        for page in self.context.pages[1:]:
+            page.close()
+        self.context.clear_cookies()
+
     def log_in(self, user: User) -> None:
         """As the login page does, without the page."""
         client = Client()
@@ -62,23 +71,61 @@ class Visitor:
 Visit = Callable[..., Visitor]
 
 
+class Rooms:
+    """Browser contexts that are kept for the next test: a new one costs the processor more than all that a test does.
+
+    Each keeps a page open, and with it the process in which the next window of the context is at once at work.
+    """
+
+    def __init__(self, browser: Browser, base: str) -> None:
+        self.browser = browser
+        self.base = base
+        self.free: list[BrowserContext] = []
+
+    def take(self) -> BrowserContext:
+        if self.free:
+            return self.free.pop()
+        context = self.browser.new_context(locale="en-GB")
+        context.new_page().goto(f"{self.base}/static/dashboard/icon.svg")
+        return context
+
+    def give_back(self, visitor: Visitor) -> None:
+        visitor.forget()
+        self.free.append(visitor.context)
+
+
+@pytest.fixture(scope="package")
+def rooms(browser: Browser, live_server) -> Rooms:
+    return Rooms(browser, live_server.url)
+
+
 @pytest.fixture
-def visit(browser: Browser, live_server) -> Iterator[Visit]:
-    """Opens windows: `visit("Operators", theme="dark", size="narrow")`; none of them may have had an error."""
+def visit(browser: Browser, rooms: Rooms, live_server) -> Iterator[Visit]:
+    """Opens windows: `visit("Operators", theme="dark", size="narrow")`; none of them may have had an error.
+
+    A window with options of its own (of Playwright's `new_context`) has a context of its own.
+    """
     visitors: list[Visitor] = []
+    own: list[BrowserContext] = []
 
     def open_window(
         *groups: str, theme: str = "light", size: str = "wide", base: str = live_server.url, **options: object
     ) -> Visitor:
-        options = {"locale": "en-GB", **options}
-        context = browser.new_context(color_scheme=theme, viewport=SIZES[size], **options)
-        visitors.append(Visitor(context, base))
+        if options:
+            own.append(browser.new_context(**{"locale": "en-GB", **options}))
+        visitor = Visitor(own[-1] if options else rooms.take(), base)
+        visitors.append(visitor)
+        visitor.page.set_viewport_size(SIZES[size])
+        visitor.page.emulate_media(color_scheme=theme)
         if groups:
-            visitors[-1].log_in(person(*groups))
-        return visitors[-1]
+            visitor.log_in(person(*groups))
+        return visitor
 
     yield open_window
     complaints = [complaint for visitor in visitors for complaint in visitor.complaints]
     for visitor in visitors:
-        visitor.context.close()
+        if visitor.context in own:
+            visitor.context.close()
+        else:
+            rooms.give_back(visitor)
     assert complaints == []

@@ -1,0 +1,75 @@
+"""What every page must be in both themes, wide and narrow: accessible, within the screen, and nothing inline."""
+
+from axe_playwright_python.base import AXE_SCRIPT, AxeResults
+from playwright.sync_api import Page
+
+SIZES = {"wide": {"width": 1280, "height": 900}, "narrow": {"width": 360, "height": 800}}
+INLINE = "script:not([src]), style, [style], [onclick], [onload], a[href^='javascript:']"
+SMALL_TARGETS = """
+() => [...document.querySelectorAll(
+    "#content button, #content input[type=submit], nav.pages a, #content label:has(> input[type=checkbox])")]
+    .filter((element) => element.checkVisibility())
+    .map((element) => [element.textContent.trim(), element.getBoundingClientRect()])
+    .filter(([text, box]) => box.height < 43.5 || box.width < 43.5)
+    .map(([text, box]) => `${text}: ${box.width} by ${box.height}`)
+"""
+# The rules whose verdict on one and the same document a theme can change. They take half of axe's time.
+OF_COLOURS = ["color-contrast", "link-in-text-block"]
+# Every rule in both themes and at both widths, and what a theme can change in each combination of the two.
+LOOKS = (
+    ("light", "wide", None),
+    ("dark", "wide", OF_COLOURS),
+    ("dark", "narrow", None),
+    ("light", "narrow", OF_COLOURS),
+)
+RUN = "async (options) => ({ violations: (await axe.run(options)).violations })"
+SETTLED = """
+() => Promise.allSettled(document.getAnimations()
+    .filter((animation) => animation instanceof CSSTransition)
+    .map((transition) => transition.finished))
+"""
+
+
+def assert_accessible(page: Page, rules: list[str] | None = None, **options: object) -> None:
+    """Axe finds nothing, with these of its rules (default: all that are on by themselves)."""
+    if rules:
+        options = {**options, "runOnly": rules}
+    if not page.evaluate("'axe' in window"):
+        page.evaluate(AXE_SCRIPT)
+    found = AxeResults(page.evaluate(RUN, {"resultTypes": ["violations"], **options}))
+    assert found.violations_count == 0, f"{page.url} {page.viewport_size}: {found.generate_report()}"
+
+
+def assert_fits(page: Page) -> None:
+    wide, screen = page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
+    assert wide <= screen, page.url
+    assert page.evaluate(SMALL_TARGETS) == [], page.url
+
+
+def assert_nothing_inline(page: Page) -> None:
+    assert page.locator(INLINE).count() == 0, page.url
+
+
+def look(page: Page, theme: str, size: str) -> None:
+    """Show the open page so. What a script folds on a phone it folds while the page loads, so that one is reloaded."""
+    page.emulate_media(color_scheme=theme)
+    if page.viewport_size != SIZES[size]:
+        page.set_viewport_size(SIZES[size])
+        if page.locator("[data-fold]").count():
+            page.reload()
+    page.evaluate(SETTLED)
+
+
+def assert_looks_right(page: Page, **options: object) -> None:
+    """The open page in both themes, wide and narrow; it is left as it was: light and wide.
+
+    Args:
+        page: a window that shows the page light and wide.
+        options: for axe.
+    """
+    for theme, size, rules in LOOKS:
+        look(page, theme, size)
+        assert_accessible(page, rules, **options)
+        assert_fits(page)
+        assert_nothing_inline(page)
+    look(page, "light", "wide")
