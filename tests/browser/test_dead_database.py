@@ -10,7 +10,7 @@ from playwright.sync_api import Page
 
 from tasks.models import Task
 from tests import databases
-from tests.browser.test_looks import assert_accessible, assert_fits, assert_nothing_inline
+from tests.browser.looks import assert_accessible, assert_fits, assert_nothing_inline
 from tests.relay import Relay, relay
 from tests.tasks import rows
 from tests.waiting import wait_until

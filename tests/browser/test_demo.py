@@ -4,8 +4,7 @@ import pytest
 from playwright.sync_api import Page
 
 from dashboard.demo import control, data
-from tests.browser.conftest import SIZES
-from tests.browser.test_looks import assert_accessible, assert_fits, assert_nothing_inline
+from tests.browser.looks import SIZES, assert_accessible, assert_fits, assert_nothing_inline
 from tests.dashboard import sites
 from tests.sessions import session
 from tests.waiting import wait_until

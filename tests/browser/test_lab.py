@@ -3,11 +3,11 @@
 import threading
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from django.db import connection
 
 from dashboard.models import LabRun
 from tasks.testing import run_due
+from tests.browser.looks import assert_accessible
 from tests.dashboard.lab.stage import staged
 from tests.dashboard.scenes import LOCK_ORDER
 
@@ -75,8 +75,7 @@ def test_a_preset_is_run_watched_compared_and_taken_away(visit, worker):
 
 def assert_looks_right(page) -> None:
     """Accessible, and not wider than the screen."""
-    found = Axe().run(page)
-    assert found.violations_count == 0, found.generate_report()
+    assert_accessible(page)
     wide, screen = page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
     assert wide <= screen
 

@@ -4,29 +4,19 @@ from datetime import timedelta
 from decimal import Decimal
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from django.contrib.auth.models import User
 from django.utils import timezone
-from playwright.sync_api import Page
 
 from orders import accounts
 from orders.models import Account
 from tasks.bulk.models import BulkRun
 from tasks.models import Attempt, CommandRun, ExpectedCommand, Lock, Queue, RefusedWrite
+from tests.browser.looks import assert_looks_right
 from tests.tasks import rows
 
 pytestmark = pytest.mark.browser
 
 LIST = "/admin/tasks/task/"
-INLINE = "script:not([src]), style, [style], [onclick], [onload], a[href^='javascript:']"
-SMALL_TARGETS = """
-() => [...document.querySelectorAll(
-    "#content button, #content input[type=submit], nav.pages a, #content label:has(> input[type=checkbox])")]
-    .filter((element) => element.checkVisibility())
-    .map((element) => [element.textContent.trim(), element.getBoundingClientRect()])
-    .filter(([text, box]) => box.height < 43.5 || box.width < 43.5)
-    .map(([text, box]) => `${text}: ${box.width} by ${box.height}`)
-"""
 
 
 @pytest.fixture
@@ -102,39 +92,17 @@ def account() -> Account:
     return account
 
 
-def assert_accessible(page: Page) -> None:
-    found = Axe().run(page)
-    assert found.violations_count == 0, found.generate_report()
-
-
-def assert_fits(page: Page) -> None:
-    wide, screen = page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
-    assert wide <= screen
-    assert page.evaluate(SMALL_TARGETS) == []
-
-
-def assert_nothing_inline(page: Page) -> None:
-    assert page.locator(INLINE).count() == 0
-
-
-@pytest.mark.parametrize("size", ["wide", "narrow"])
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_every_page_is_accessible_and_fits(visit, addresses, theme, size):
-    visitor = visit("Operators", "Account managers", theme=theme, size=size)
+def test_every_page_is_accessible_and_fits(visit, addresses):
+    visitor = visit("Operators", "Account managers")
     for address in addresses.values():
-        page = visitor.open(address)
-        assert_accessible(page)
-        assert_fits(page)
-        assert_nothing_inline(page)
+        assert_looks_right(visitor.open(address))
     assert all(url.startswith((visitor.base, "data:")) for url in visitor.requests)
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_login_is_accessible_and_lets_in(visit, theme, django_user_model):
+def test_the_login_is_accessible_and_lets_in(visit, django_user_model):
     django_user_model.objects.create_superuser("admin", password="correct horse")
-    page = visit(theme=theme).open(LIST)
-    assert_accessible(page)
-    assert_nothing_inline(page)
+    page = visit().open(LIST)
+    assert_looks_right(page)
     assert page.get_by_role("heading", level=1).inner_text() == "Log in"
     page.get_by_label("Username").fill("admin")
     page.get_by_label("Password").fill("correct horse")
@@ -142,24 +110,19 @@ def test_the_login_is_accessible_and_lets_in(visit, theme, django_user_model):
     page.wait_for_selector("#task-rows")
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("size", ["wide", "narrow"])
-def test_the_preview_is_accessible(visit, failed, theme, size):
-    page = visit("Operators", "Account managers", theme=theme, size=size).open(f"{LIST}{failed.pk}/")
+def test_the_preview_is_accessible(visit, failed):
+    page = visit("Operators", "Account managers").open(f"{LIST}{failed.pk}/")
     page.locator("button[data-action=cancel]").click()
     page.wait_for_selector("form.confirm")
-    assert_accessible(page)
-    assert_fits(page)
-    assert_nothing_inline(page)
+    assert_looks_right(page)
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_a_viewer_sees_why_buttons_are_off(visit, failed, theme):
-    page = visit("Viewers", theme=theme).open(f"{LIST}{failed.pk}/")
+def test_a_viewer_sees_why_buttons_are_off(visit, failed):
+    page = visit("Viewers").open(f"{LIST}{failed.pk}/")
     button = page.locator("button[data-action=requeue]")
     assert button.is_disabled()
     assert "tasks.requeue_task" in page.locator(f"#{button.get_attribute('aria-describedby')}").inner_text()
-    assert_accessible(page)
+    assert_looks_right(page)
 
 
 def test_links_in_text_are_told_apart_by_more_than_colour(visit, failed):

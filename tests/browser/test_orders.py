@@ -1,13 +1,11 @@
 """The orders' pages in a browser: ship by a button and watch it, resolve what is unknown."""
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from django.utils import timezone
-from playwright.sync_api import Page
 
 from orders.models import Order
 from tasks import testing
-from tests.browser.test_looks import assert_accessible, assert_fits, assert_nothing_inline
+from tests.browser.looks import assert_accessible, assert_looks_right
 from tests.orders import orders
 from tests.smtp import smtp  # noqa: F401  a fixture
 
@@ -29,29 +27,16 @@ def unknown(db) -> Order:
     return order
 
 
-@pytest.mark.parametrize("size", ["wide", "narrow"])
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_pages_are_accessible_and_fit(visit, unknown, theme, size):
-    visitor = visit("Operators", theme=theme, size=size)
+def test_the_pages_are_accessible_and_fit(visit, unknown):
+    visitor = visit("Operators")
     page = visitor.open(f"{LIST}{unknown.pk}/change/")
-    assert_form_accessible(page)
-    assert_fits(page)
-    assert_nothing_inline(page)
+    # The stock form's style sheets import others, which axe would copy into the page, against its policy.
+    assert_looks_right(page, preload=False)
     page = visitor.open(LIST)
-    assert_accessible(page)
-    assert_fits(page)
-    assert_nothing_inline(page)
+    assert_looks_right(page)
     page.locator("button[data-action=ship-emails]").click()
     page.wait_for_selector("#pattern-progress")
-    assert_accessible(page)
-    assert_fits(page)
-    assert_nothing_inline(page)
-
-
-def assert_form_accessible(page: Page) -> None:
-    """The stock form's style sheets import others, which axe would copy into the page, against its policy."""
-    found = Axe().run(page, options={"preload": False})
-    assert found.violations_count == 0, found.generate_report()
+    assert_looks_right(page)
 
 
 def test_shipping_is_watched_until_it_is_done(visit, unknown, smtp):  # noqa: F811

@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from tasks.latency import BUCKETS
 from tasks.models import Attempt, Task, Throughput
-from tests.browser.test_looks import assert_accessible
+from tests.browser.looks import assert_accessible
 from tests.tasks import rows
 from tests.waiting import wait_until
 

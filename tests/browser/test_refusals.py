@@ -9,7 +9,7 @@ from playwright.sync_api import Page
 
 from dashboard import seats
 from dashboard.views import audit
-from tests.browser.test_looks import assert_accessible, assert_fits, assert_nothing_inline
+from tests.browser.looks import assert_accessible, assert_fits, assert_nothing_inline
 from tests.people import PASSWORD, person
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
