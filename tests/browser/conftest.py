@@ -7,13 +7,14 @@ import pytest
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.test import Client
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from tests.browser.looks import SIZES
 from tests.people import person
 
 CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+PATIENCE = 20_000  # ms, for a page on a machine that is busy with other tests
 STORED = {"storageTypes": "all"}  # of an origin; the cookies are the context's
 
 
@@ -25,6 +26,7 @@ def browser() -> Iterator[Browser]:
     off, and the browser gone, exactly for as long as this folder's tests run.
     """
     os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
+    expect.set_options(timeout=PATIENCE)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         yield browser
@@ -41,7 +43,7 @@ class Visitor:
         self.complaints: list[str] = []
         self.requests: list[str] = []
         self.page: Page = context.new_page()
-        self.page.set_default_timeout(10_000)
+        self.page.set_default_timeout(PATIENCE)
         self.page.on(
             "console", lambda message: self.complaints.append(message.text) if message.type == "error" else None
         )
