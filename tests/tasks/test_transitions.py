@@ -2,7 +2,7 @@
 
 import json
 import time
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 from django.db import connection
@@ -152,7 +152,7 @@ class TestRelease:
         assert self.release(claimed) == 1
         task = Task.objects.get()
         assert (task.status, task.attempt, task.version, task.claimed_by) == ("READY", 2, 3, None)
-        assert (task.started_at, task.run_after) == (None, claimed.run_after)
+        assert (task.started_at, task.run_after) == (None, datetime.fromisoformat(claimed.run_after))
 
     def test_an_edit_meanwhile_does_not_strand_it(self, claimed):
         Task.objects.update(priority=7)
