@@ -5,23 +5,21 @@ two paths: rows without an ordering key by the order of the partial index, and r
 (see `tasks.line`). A subquery with LIMIT that is not materialised may be run again and claim too much (fault F3).
 """
 
-import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
 import psycopg
 from django.db import IntegrityError
 
+from tasks.claimer import Claim, Claimer
 from tasks.database import Connection, statement
 from tasks.line import LINE
 from tasks.models import ONE_PER_KEY
-from tasks.shortcut import FOLLOWING, Shortcut, after_slow_claims, is_slow
+from tasks.shortcut import FOLLOWING, after_slow_claims, is_slow
 
-KEYS_PER_STRIDE = 300
 STRIDES = 10  # some 2 ms each when thousands of keys wait for their time
 CANDIDATES_SPARE = 8  # at least the number of workers that are likely to race for the same rows
 INTEGRITY_ERRORS = (IntegrityError, psycopg.IntegrityError)
@@ -57,21 +55,24 @@ TAKE = """, taken AS (
         task.created_at::text, task.run_after::text, task.started_at
 )"""
 
+# Where the next stride over the keys begins: behind the last of this one, at the first key, or nowhere: none is due.
+WALK = """, walk AS (
+    SELECT CASE WHEN count(*) = %(keys)s::int THEN max(ordering_key) WHEN EXISTS (SELECT FROM keyed) THEN '' END
+        AS next_cursor
+    FROM head
+)"""
+
 # One row at least, so that the cursor comes back when nothing was taken.
 TAKEN = """
-SELECT taken.*, walk.next_cursor
-FROM (SELECT CASE count(*) WHEN %(keys)s::int THEN max(ordering_key) ELSE '' END AS next_cursor FROM head) AS walk
-LEFT JOIN taken ON true
-ORDER BY taken.place
+SELECT taken.*, walk.next_cursor FROM walk LEFT JOIN taken ON true ORDER BY taken.place
 """
 
-CLAIM_LOCKED = LINE + LOCKED + TAKE + TAKEN
+CLAIM_LOCKED = LINE + LOCKED + TAKE + WALK + TAKEN
 
 # Candidates with the versions that were read; no lock is held between this and the compare-and-swap of each.
 CANDIDATES = """
 SELECT due.id, due.version, walk.next_cursor
-FROM (SELECT CASE count(*) WHEN %(keys)s::int THEN max(ordering_key) ELSE '' END AS next_cursor FROM head) AS walk
-LEFT JOIN (
+FROM walk LEFT JOIN (
     SELECT chosen.* FROM stretch CROSS JOIN LATERAL (
         (SELECT task.id, task.version FROM tasks_task AS task
          WHERE task.status = 'READY' AND task.ordering_key IS NULL
@@ -85,7 +86,7 @@ LEFT JOIN (
 ) AS due ON true
 """
 
-READ_CANDIDATES = LINE + CANDIDATES
+READ_CANDIDATES = LINE + WALK + CANDIDATES
 
 # Another session's lock is a lost race too: a plain UPDATE would wait for it.
 FREE = """
@@ -106,62 +107,6 @@ SELECT taken.*, NULL AS next_cursor FROM taken ORDER BY place
 CLAIM_FOLLOWING = FOLLOWING + TAKE + FOLLOWED
 
 SWAP = FREE + TAKE + SWAPPED
-
-
-@dataclass(slots=True)
-class Claim:
-    """One claimed task, as its worker holds it. What few look at is as PostgreSQL writes it: JSON, and two times."""
-
-    id: int
-    task_path: str
-    queue_name: str
-    priority: int
-    args: str
-    kwargs: str
-    version: int
-    attempt: int
-    max_attempts: int
-    ordering_key: str | None
-    created_at: str
-    run_after: str
-    started_at: datetime
-
-    def enqueued_at(self) -> datetime:
-        """`created_at` in UTC."""
-        return datetime.fromisoformat(self.created_at).astimezone(UTC)
-
-    def arguments(self) -> tuple[list[Any], dict[str, Any]]:
-        """The decoded positional and keyword arguments."""
-        args = [] if self.args == "[]" else json.loads(self.args)
-        return args, {} if self.kwargs == "{}" else json.loads(self.kwargs)
-
-
-@dataclass
-class Claimer:
-    """Who claims, from which queues (None: every queue), and where the walk over the ordering keys stands."""
-
-    worker_id: str
-    queues: list[str] | None = None
-    cursor: str = ""
-    keys: int = KEYS_PER_STRIDE
-    lost_races: int = 0
-    is_from_start: bool = False  # nothing was found since the walk began at the first key
-    is_slow: bool = False  # the last claim from the beginning of the line was
-    shortcut: Shortcut | None = None
-
-    @property
-    def has_been_round(self) -> bool:
-        """Whether the last claim was empty because nothing is due, and not because it walked past some keys only."""
-        return self.is_from_start and not self.cursor
-
-    def params(self, limit: int) -> dict[str, Any]:
-        return {
-            "worker_id": self.worker_id,
-            "queues": self.queues,
-            "cursor": self.cursor,
-            "keys": self.keys,
-            "limit": limit,
-        }
 
 
 def claim_locked(connection: Connection, claimer: Claimer, limit: int) -> list[Claim]:
@@ -201,14 +146,15 @@ def claim_optimistic(connection: Connection, claimer: Claimer, limit: int) -> li
 def _walk(connection: Connection, sql: str, claimer: Claimer, limit: int) -> list[tuple[Any, ...]]:
     """Run a claim from the claimer's cursor, stride by stride until it finds something or has been round all keys."""
     for _ in range(STRIDES):
-        claimer.is_from_start = claimer.is_from_start or not claimer.cursor
+        params = claimer.params(limit)
         with statement(connection), connection.cursor() as cursor:
-            cursor.execute(sql, claimer.params(limit))
+            cursor.execute(sql, params)
             rows: list[tuple[Any, ...]] = cursor.fetchall()
-        claimer.cursor = rows[0][-1]
+        claimer.note_walk(params["keys"], rows[0][-1])
         if rows[0][0] is not None:
             claimer.is_from_start = False
             return rows
+        claimer.keys_rest_until = 0.0  # nothing else is due
         if claimer.has_been_round:
             break
     return []

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tasks.database import Connection, fetch
 
 if TYPE_CHECKING:
-    from tasks.claims import Claim
+    from tasks.claimer import Claim
 
 SLOW_SECONDS = 0.005
 SECONDS_PER_TASK = 0.000_05  # what a row costs by itself, amply

@@ -20,7 +20,7 @@ from django.db import connection, transaction
 from psycopg.pq import TransactionStatus
 
 from tasks import claims, registry, transitions
-from tasks.claims import Claim, Claimer
+from tasks.claimer import Claim, Claimer
 from tasks.compat import Task, TaskResult
 from tasks.models import Task as TaskRow
 from tasks.worker import runner

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable
 from datetime import datetime
 
-from tasks.claims import Claim
+from tasks.claimer import Claim
 from tasks.database import Connection, fetch
 from tasks.exceptions import LostClaim
 from tasks.flush import Ending, Failure, Flush, flush

@@ -16,7 +16,8 @@ import psycopg
 from django.db import close_old_connections, reset_queries
 
 from tasks import claims, registry, signals, transitions
-from tasks.claims import STRATEGIES, Claim, Claimer
+from tasks.claimer import Claim, Claimer
+from tasks.claims import STRATEGIES
 from tasks.database import connect_directly
 from tasks.declaration import PostgresTask
 from tasks.exceptions import Convicted

@@ -5,7 +5,7 @@ import time
 from django.db import connection, transaction
 
 from tasks import transitions
-from tasks.claims import Claim
+from tasks.claimer import Claim
 from tasks.exceptions import LostClaim
 from tasks.transitions import Ending
 from tasks.worker.runner import Work

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
-from tasks.claims import Claim
+from tasks.claimer import Claim
 
 BATCH_LIMIT = 512
 (SERIAL, COUNT, POSITION, SINCE_NS, DEADLINE_NS, VOID_SERIAL, BEAT_NS, REGISTERED, CONVICTED, BUSY) = range(10)

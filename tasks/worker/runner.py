@@ -8,7 +8,7 @@ from typing import Any
 from django.utils import timezone
 
 from tasks import arguments, backoff, redaction, results
-from tasks.claims import Claim
+from tasks.claimer import Claim
 from tasks.compat import BaseTaskBackend, TaskContext, TaskResult, TaskResultStatus, task_finished, task_started
 from tasks.declaration import PostgresTask
 from tasks.transitions import Ending, Failure

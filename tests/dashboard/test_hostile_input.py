@@ -16,7 +16,8 @@ from django.db import DatabaseError, connection, transaction
 
 from tasks import testing
 from tasks.bulk import forms
-from tasks.claims import Claimer, claim
+from tasks.claimer import Claimer
+from tasks.claims import claim
 from tasks.compat import InvalidTask
 from tasks.exceptions import InvalidArguments
 from tasks.models import Attempt, Queue, Task

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import psycopg
 
 from tasks import claims, transitions
-from tasks.claims import Claim, Claimer
+from tasks.claimer import Claim, Claimer
 from tasks.transitions import Ending
 
 

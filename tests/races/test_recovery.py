@@ -16,7 +16,7 @@ from django.db import connection, connections
 
 from tasks import actions, claims, presence, recovery, transitions
 from tasks.audit import Who
-from tasks.claims import Claimer
+from tasks.claimer import Claim, Claimer
 from tasks.database import connect_directly
 from tasks.filters import TaskFilter
 from tasks.models import Attempt, RefusedWrite, Task, Worker
@@ -70,7 +70,7 @@ def test_f15_workers_that_are_being_born_are_never_convicted():
     assert (RefusedWrite.objects.count(), Attempt.objects.count()) == (0, 0)
 
 
-def complete(conn, worker_id: str, batch: list[claims.Claim], *, failing: float = 0.0) -> None:
+def complete(conn, worker_id: str, batch: list[Claim], *, failing: float = 0.0) -> None:
     now = time.monotonic()
     failure = Failure("builtins.ValueError", "", 0.0)
     endings = [

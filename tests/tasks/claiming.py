@@ -6,7 +6,7 @@ from functools import partial
 from django.db import connection as default_connection
 
 from tasks import claims
-from tasks.claims import Claim, Claimer
+from tasks.claimer import Claim, Claimer
 from tasks.database import Connection
 from tasks.models import Task
 

@@ -17,7 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from tasks import actions, presence, recovery, transitions
 from tasks.audit import Who
-from tasks.claims import Claimer, claim
+from tasks.claimer import Claimer
+from tasks.claims import claim
 from tasks.database import fetch
 from tasks.models import Queue, Worker
 from tasks.transitions import Ending, Failure

@@ -8,7 +8,7 @@ from django.db import IntegrityError, connection
 from django.utils import timezone
 
 from tasks import claims, transitions
-from tasks.claims import Claimer
+from tasks.claimer import Claimer
 from tasks.models import Queue, Task
 from tests.tasks import rows
 from tests.tasks.claiming import STRATEGIES, claim, claim_all, ids

@@ -9,7 +9,7 @@ from django.db import IntegrityError, connection
 from django.utils import timezone
 
 from tasks import claims, transitions
-from tasks.claims import Claimer
+from tasks.claimer import KEYS_PER_STRIDE, Claimer
 from tasks.models import ONE_PER_KEY, Queue, Task
 from tasks.transitions import Failure
 from tests.races.crew import worker_sessions
@@ -113,13 +113,13 @@ class TestManyKeys:
         assert sorted(made.id for batch in batches for made in batch) == expected
 
     def test_a_due_key_behind_hundreds_that_wait_is_found_in_one_claim(self, claim_some):
-        spread(claims.KEYS_PER_STRIDE * 2, run_after=AHEAD)
+        spread(KEYS_PER_STRIDE * 2, run_after=AHEAD)
         due = rows.ready(ordering_key="z")
         assert ids(claim_some()) == [due.pk]
 
     def test_a_due_key_before_the_cursor_is_found_too(self, strategy):
         due = rows.ready(ordering_key="a")
-        spread(claims.KEYS_PER_STRIDE * 2, run_after=AHEAD)
+        spread(KEYS_PER_STRIDE * 2, run_after=AHEAD)
         claimer = Claimer("w1", cursor="k00100")
         assert ids(claims.claim(connection, claimer, 10, strategy)) == [due.pk]
 

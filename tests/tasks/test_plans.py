@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from tasks import claims, flush, latency, presence, recovery, transitions
-from tasks.claims import KEYS_PER_STRIDE, Claimer
+from tasks.claimer import KEYS_PER_STRIDE, Claimer
 from tasks.database import WORKER_SESSION
 from tests import databases
 from tests.tasks.plans import explain

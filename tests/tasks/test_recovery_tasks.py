@@ -7,6 +7,7 @@ from django.db import connection
 from django.utils import timezone
 
 from tasks import claims, recovery, transitions
+from tasks.claimer import Claimer
 from tasks.models import Attempt, Queue, Task, Worker
 from tests.tasks import rows
 from tests.tasks.claiming import claim, ids
@@ -165,4 +166,4 @@ def test_a_late_worker_cannot_complete_what_was_recovered():
     recovery.recover()
     with pytest.raises(transitions.LostClaim):
         transitions.complete(connection, "w1", claimed)
-    assert ids(claims.claim(connection, claims.Claimer("w2"), 1)) == [claimed.id]
+    assert ids(claims.claim(connection, Claimer("w2"), 1)) == [claimed.id]

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from tasks import claims, shortcut
-from tasks.claims import Claimer
+from tasks.claimer import Claimer
 from tasks.database import WORKER_SESSION
 from tasks.shortcut import Shortcut
 from tests import databases

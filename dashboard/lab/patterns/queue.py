@@ -10,7 +10,7 @@ from django.utils.translation import gettext_lazy as _
 from dashboard.lab.bench import Bench
 from dashboard.lab.patterns.pattern import Pattern
 from tasks import claims, naive, presence, recovery
-from tasks.claims import Claim, Claimer
+from tasks.claimer import Claim, Claimer
 from tasks.database import fetch
 from tasks.flush import Ending, flush
 from tasks.models import Task

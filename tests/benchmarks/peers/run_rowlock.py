@@ -9,7 +9,7 @@ django.setup()
 
 from django.db import connection, transaction  # noqa: E402
 
-from tasks.claims import Claimer  # noqa: E402
+from tasks.claimer import Claimer  # noqa: E402
 from tasks.claims import claim as claims_of  # noqa: E402
 from tasks.database import connect_directly  # noqa: E402
 from tests.benchmarks.handlers.tasks import noop, pause  # noqa: E402

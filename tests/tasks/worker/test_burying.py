@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from tasks import claims, presence, transitions
-from tasks.claims import Claimer
+from tasks.claimer import Claimer
 from tasks.worker.keeper import Keeper
 from tasks.worker.page import EARLIER_LIMIT, Page
 from tasks.worker.supervisor import Process

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from tasks import claims
-from tasks.claims import Claimer
+from tasks.claimer import Claimer
 from tasks.database import WORKER_SESSION
 from tasks.flush import Ending
 from tasks.worker.outbox import SEND_FROM, Outbox

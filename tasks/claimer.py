@@ -1,0 +1,81 @@
+"""Who claims, and what a claim gives: a task as its worker holds it."""
+
+import json
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from tasks.shortcut import Shortcut
+
+KEYS_PER_STRIDE = 300
+# A look at a hundred keys of which none is due takes as long as the rest of a claim of one task.
+KEYS_REST_SECONDS = 0.02
+
+
+@dataclass(slots=True)
+class Claim:
+    """One claimed task, as its worker holds it. What few look at is as PostgreSQL writes it: JSON, and two times."""
+
+    id: int
+    task_path: str
+    queue_name: str
+    priority: int
+    args: str
+    kwargs: str
+    version: int
+    attempt: int
+    max_attempts: int
+    ordering_key: str | None
+    created_at: str
+    run_after: str
+    started_at: datetime
+
+    def enqueued_at(self) -> datetime:
+        """`created_at` in UTC."""
+        return datetime.fromisoformat(self.created_at).astimezone(UTC)
+
+    def arguments(self) -> tuple[list[Any], dict[str, Any]]:
+        """The decoded positional and keyword arguments."""
+        args = [] if self.args == "[]" else json.loads(self.args)
+        return args, {} if self.kwargs == "{}" else json.loads(self.kwargs)
+
+
+@dataclass
+class Claimer:
+    """Who claims, from which queues (None: every queue), and where the walk over the ordering keys stands."""
+
+    worker_id: str
+    queues: list[str] | None = None
+    cursor: str = ""
+    keys: int = KEYS_PER_STRIDE
+    keys_rest_until: float = 0.0  # by `time.monotonic()`
+    lost_races: int = 0
+    is_from_start: bool = False  # nothing was found since the walk began at the first key
+    is_slow: bool = False  # the last claim from the beginning of the line was
+    shortcut: Shortcut | None = None
+
+    @property
+    def has_been_round(self) -> bool:
+        """Whether the last claim was empty because nothing is due, and not because it walked past some keys only."""
+        return self.is_from_start and not self.cursor
+
+    def params(self, limit: int) -> dict[str, Any]:
+        """What a claim takes that walks the line from its beginning."""
+        return {
+            "worker_id": self.worker_id,
+            "queues": self.queues,
+            "cursor": self.cursor,
+            "keys": 0 if time.monotonic() < self.keys_rest_until else self.keys,
+            "limit": limit,
+        }
+
+    def note_walk(self, keys: int, next_cursor: str | None) -> None:
+        """Such a claim looked at so many keys at most. `next_cursor`: where the next goes on; None: no key was due."""
+        if keys != self.keys:
+            return  # they rest
+        began_at_first = not self.cursor
+        self.is_from_start = self.is_from_start or began_at_first
+        self.cursor = next_cursor or ""
+        if began_at_first and next_cursor is None:
+            self.keys_rest_until = time.monotonic() + KEYS_REST_SECONDS
