@@ -96,6 +96,8 @@ MUTANTS = [
            "with self.session.lock:\n            self._busy_since = None\n", "pass\n", (DUTY,)),
     without("lookout: another for one that died", SUPERVISOR, "        self.lookout.pass_on(child.page)\n", LOOKOUTS),
     without("lookout: another for a frozen one", SUPERVISOR, "            self.lookout.pass_on(page)\n", LOOKOUTS),
+    Mutant("VACUUM: the index of the claim", "tasks/migrations/0014_always_clean_indexes.py",
+           "SET (vacuum_index_cleanup = on)", "SET (vacuum_index_cleanup = auto)", ("tests/tasks/test_vacuum.py",)),
     without("keys that rest: not where nothing else is due", CLAIMS,
             "        claimer.keys_rest_until = 0.0  # nothing else is due\n", "tests/tasks/test_claims_rest.py"),
     without("handlers: a connection that one of them opens is looked at", "tasks/worker/connections.py",
