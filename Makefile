@@ -14,8 +14,9 @@ PIP_INSTALL = if $(VENV_PYTHON) -m pip --version >/dev/null 2>&1; then pip="$(VE
 	else pip="$(PYTHON) -m pip --python $(VENV_PYTHON)"; fi; \
 	$$pip install --quiet --disable-pip-version-check --require-hashes --requirement
 PIN = $(VENV_PYTHON) -m uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header
-# Three processes of tests, each with a PostgreSQL of its own: most tests wait for others. ARGS="-n 0" for one.
-SPREAD = -n 3 --dist loadfile
+# Three processes of tests, each with a PostgreSQL of its own: most tests wait for others. A process that a hung test took
+# along is started again, twice. ARGS="-n 0" for one process.
+SPREAD = -n 3 --dist loadfile --max-worker-restart 2
 # A site as it is deployed; only its settings are looked at.
 DEPLOYED = DATABASE_URL=postgres:///rowlock HTTPS=1 \
 	SECRET_KEY="$$($(VENV_PYTHON) -c 'import secrets; print(secrets.token_urlsafe(50))')"
@@ -48,7 +49,7 @@ lint: $(VENV)/test.stamp ## ruff, mypy, bandit, missing migrations, deployment c
 	$(DEPLOYED) $(VENV_PYTHON) -W error manage.py check --deploy --fail-level WARNING
 
 chaos: $(VENV)/test.stamp ## the long drills of kills, freezes and outages, into docs/reliability.md
-	$(VENV_PYTHON) -m pytest -m chaos $(ARGS)
+	$(VENV_PYTHON) -m pytest -m chaos -o faulthandler_timeout=0 $(ARGS)
 
 soak: $(VENV)/test.stamp ## an hour of load beside an open transaction, into docs/soak.json
 	$(VENV_PYTHON) -m tests.chaos.soak $(ARGS)
