@@ -1,4 +1,4 @@
-"""Pytest plugin (`-p tests.failures`): says what failed when it fails, in case somebody ends the run before its report."""
+"""Pytest plugin (`-p tests.failures`): says what failed at once, in case somebody ends the run before its report."""
 
 import pytest
 from _pytest.terminal import TerminalReporter

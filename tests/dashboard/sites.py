@@ -9,7 +9,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlencode
@@ -128,7 +128,7 @@ class Site:
 
     def children(self, marker: str) -> list[psutil.Process]:
         """The children of `up` whose command lines hold this text."""
-        return [one for one in self.up.children() if marker in " ".join(one.cmdline())]
+        return [one for one in self.up.children() if marker in command_line(one)]
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Sends it a signal; its exit status once it and all that it had started are gone."""
@@ -179,3 +179,10 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+def command_line(process: psutil.Process) -> str:
+    """Empty when it has just ended."""
+    with suppress(psutil.NoSuchProcess):
+        return " ".join(process.cmdline())
+    return ""

@@ -135,7 +135,7 @@ def test_stopped_it_leaves_no_session_and_no_process_and_is_not_started_again(st
     assert stage.demo("--stop").returncode == 0
     wait_until(lambda: stage.value(OURS) == 0)
     wait_until(lambda: not stage.site.children("direct_demo"))
-    assert not [one for one in stage.site.processes() if "demo-parcels" in one.cmdline()]
+    assert not [one for one in stage.site.processes() if "demo-parcels" in sites.command_line(one)]
 
 
 def test_a_second_start_keeps_the_password_and_doubles_nothing(second, password):
