@@ -84,7 +84,10 @@ def test_a_start_that_was_killed_while_it_made_the_data_is_made_again(tmp_path):
 
 
 def test_a_server_deaf_to_its_shutdown_is_stopped_with_more_force():
-    deaf = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); print(flush=True); signal.pause()"
+    deaf = (
+        "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); signal.signal(signal.SIGQUIT, signal.SIG_DFL); "
+        "print(flush=True); signal.pause()"
+    )  # a shell starts what runs in its background deaf to both
     with killed_at_the_end([sys.executable, "-c", deaf], stdout=subprocess.PIPE) as process:
         process.stdout.readline()
         postmaster.stop(psutil.Process(process.pid), steps=[(signal.SIGINT, 0.1), (signal.SIGQUIT, 10)])

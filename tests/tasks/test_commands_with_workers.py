@@ -51,7 +51,7 @@ def test_a_task_whose_row_its_own_worker_has_locked_can_be_cancelled(manage, dat
 
 
 def test_f18_requeueing_by_force_runs_it_again_and_refuses_the_late_write(manage, database, ledger, start_worker):
-    [task_id] = database.enqueue(handlers.work, 6.0, 0.0)
+    [task_id] = database.enqueue(handlers.outlast)
     worker = start_worker()
     wait_until(lambda: ledger.effects(task_id))
     assert manage("requeue_tasks", task_id).data["refused"][0]["reason"] == "live"

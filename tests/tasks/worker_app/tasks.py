@@ -16,6 +16,7 @@ from tasks.clock import StatementTimestamp
 from tasks.compat import TaskContext, TaskResult, task, task_finished
 from tasks.models import Queue, Task
 from tests.ledger import effect
+from tests.waiting import wait_until
 
 # Calls through it keep the GIL, as an extension module may that computes for long.
 holding_the_gil = ctypes.PyDLL(None)
@@ -48,6 +49,15 @@ def work(context: TaskContext, seconds: float = 0.0, again: float | None = None)
     """The ordinary task: an effect that takes `seconds`, or `again` when it is not the first attempt."""
     with effect(int(context.task_result.id), context.attempt):
         time.sleep(seconds if again is None or context.attempt == 1 else again)
+
+
+@task(takes_context=True)
+def outlast(context: TaskContext) -> None:
+    """The first attempt lasts until its task has been taken from it."""
+    task_id = int(context.task_result.id)
+    with effect(task_id, context.attempt):
+        if context.attempt == 1:
+            wait_until(lambda: Task.objects.get(pk=task_id).status == "READY", seconds=120)
 
 
 @task(takes_context=True)
