@@ -35,6 +35,8 @@ from tasks.worker.session import Session
 logger = logging.getLogger(__name__)
 RETRY_SECONDS = 0.03
 CHECK_SECONDS = 5.0
+# So many claims in a row that got what they wanted, some 2,000 tasks, are worth a second session.
+MUCH_WORK = 12
 LEAVE_SECONDS = 3.0
 # Exit statuses that the supervisor understands.
 DONE, ID_TAKEN, RETIRED = 0, 81, 82
@@ -70,7 +72,7 @@ class Child:
         self.size = BatchSize(maximum=options.largest_batch)
         self.is_stopping = False
         self.is_heard = True
-        self.is_queue_full = False  # the last claim got as much as it wanted
+        self.full_claims = 0  # in a row: each got as much as it wanted
         self.checked_at = time.monotonic()
         self.wake_read, self.wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.idleness = Idleness(page, self.session, lookout, self.companion, wakes=self.wake_read)
@@ -109,14 +111,20 @@ class Child:
             try:
                 batch = self.next_batch()
                 if batch:
-                    self.idleness.end(got_several=self.is_queue_full and len(batch) > 1)
+                    self.idleness.end(got_several=self.full_claims > 0 and len(batch) > 1)
                     self.run_batch(batch)
                 elif not self.options.burst:
+                    self.rest()
                     self.idleness.spend(lambda: self.is_stopping)
                 elif self.claimer.has_been_round:
                     return
             except psycopg.Error as error:
                 self.pause(error)
+
+    def rest(self) -> None:
+        """There is nothing to do: a second session would stay idle."""
+        with self.session.lock:
+            self.outbox.close()
 
     def next_batch(self) -> list[Claim]:
         """Write what has ended and claim what comes next, in one transaction where the strategy allows it."""
@@ -127,14 +135,15 @@ class Child:
         finally:
             self.allowance.give_back(limit - len(batch))
         self.page.add(CLAIMED, len(batch))
-        self.is_queue_full = 0 < limit == len(batch)
-        self.size.note(is_full=self.is_queue_full)
+        is_full = 0 < limit == len(batch)
+        self.full_claims = self.full_claims + 1 if is_full else 0
+        self.size.note(is_full=is_full)
         return batch
 
     def _flush_and_claim(self, connection: psycopg.Connection, limit: int) -> list[Claim]:
         self.companion.keep_lease(connection)
         self._release_unknown(connection)
-        if self.strategy.joins_flush and self.is_queue_full and self.outbox.may_send():
+        if self.strategy.joins_flush and self.full_claims >= MUCH_WORK and self.outbox.may_send():
             return self._claim_and_send(connection, limit)
         is_joined = self.strategy.joins_flush and len(self.outbox) > 0
         with connection.transaction() if is_joined else contextlib.nullcontext():
@@ -148,11 +157,9 @@ class Child:
             self.page.words[BEAT_NS] = 0  # somebody took our work: ask whether we were declared dead
 
     def _claim_and_send(self, connection: psycopg.Connection, limit: int) -> list[Claim]:
-        """Claim first, and let the server write what has ended while the claimed tasks run."""
+        """Claim first, and let the second session write what has ended while the claimed tasks run."""
         batch = claims.claim(connection, self.claimer, limit, self.options.strategy)
-        if batch:
-            self.session.leave_under_way(self.outbox.send(connection))
-        else:
+        if not (batch and self.outbox.send()):
             self._heed(self.outbox.flush(connection)())
         return batch
 
@@ -257,6 +264,7 @@ class Child:
                     logger.error("worker %s could not say goodbye: %s", self.worker_id, str(error).strip())
                     break
                 select.select([], [], [], self.session.retry_in() or RETRY_SECONDS)
+        self.outbox.close()
         self.session.forget()
 
     def _write_late(self) -> None:

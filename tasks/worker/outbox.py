@@ -11,6 +11,7 @@ from tasks import transitions
 from tasks.throughput import SumsByQueue
 from tasks.transitions import Ending, Failure, Flush
 from tasks.worker.page import COMPLETED, FAILED, REFUSED, UNWRITTEN, Page
+from tasks.worker.writer import Writer
 
 logger = logging.getLogger(__name__)
 FLUSH_SECONDS = 0.05
@@ -18,11 +19,15 @@ SEND_FROM = 100  # fewer are written together with the next claim, in one commit
 
 
 class Outbox:
-    """The endings of one child, filled by its main thread and flushed by either thread, one at a time."""
+    """The endings of one child, filled by its main thread and flushed by either thread, one at a time.
+
+    What was sent by the writer stays in the box until its answer is read, which every flush does first.
+    """
 
     def __init__(self, worker_id: str, page: Page) -> None:
         self.worker_id = worker_id
         self.page = page
+        self.writer = Writer(worker_id)
         self._endings: list[Ending] = []
         self._guard = threading.Lock()
         self._locked: set[int] = set()
@@ -52,6 +57,7 @@ class Outbox:
 
         On an error everything stays in the box, but for what can never be written.
         """
+        self.settle()
         with self._guard:
             endings = list(self._endings)
         if not endings and not self._carried:
@@ -63,28 +69,48 @@ class Outbox:
         return lambda: self._forget(endings, result)
 
     def may_send(self) -> bool:
-        """Whether there is enough to be sent while the next tasks run, and nothing in it that has to be looked at."""
+        """Whether enough has ended to be sent while the next tasks run, and nothing of it has to be looked at."""
         with self._guard:
-            has_failures = any(ending.failure for ending in self._endings)
-            return len(self._endings) >= SEND_FROM and not (self._needs_flush or self._locked or has_failures)
+            fresh = self._endings[len(self.writer.sent) :]
+            has_failures = any(ending.failure for ending in fresh)
+            return len(fresh) >= SEND_FROM and not (self._needs_flush or self._locked or has_failures)
 
-    def send(self, connection: psycopg.Connection) -> Callable[[], Flush]:
-        """Send everything that is in the box and go on; call what it gives back to read what became of it.
+    def send(self) -> bool:
+        """Let the writer send everything that has ended since, and go on; whether it did.
 
-        What could not be written as it is stays in the box, and nothing more is sent before a flush has seen to it.
+        What it sent before and could not write as it is stays in the box: nothing more is sent before a flush has seen
+        to it.
         """
+        self.settle()
+        if not self.may_send():
+            return False
         with self._guard:
             endings = list(self._endings)
-        self._needs_flush = True  # until the answer says otherwise
-        read = transitions.send(connection, self.worker_id, endings, self._carried)
+        try:
+            self.writer.send(endings, self._carried)
+        except psycopg.Error as error:
+            logger.warning("worker %s cannot open its second session: %s", self.worker_id, str(error).strip())
+            return False
+        return True
 
-        def settle() -> Flush:
-            result = self._forget(endings, read())
+    def settle(self) -> None:
+        """Wait for the answer to what was sent. An error is logged: what was not written is still held."""
+        sent = self.writer.sent
+        if not sent:
+            return
+        try:
+            result = self._forget(sent, self.writer.read())
+        except psycopg.Error as error:
+            logger.warning("worker %s will write again what it had sent: %s", self.worker_id, str(error).strip())
+            self._needs_flush = True
+        else:
             self._needs_flush = bool(result.locked)
             self._carried = dict(result.sums)
-            return result
 
-        return settle
+    def close(self) -> None:
+        """Let the writer go, once it has answered."""
+        self.settle()
+        self.writer.close()
 
     def _write(self, connection: psycopg.Connection, endings: list[Ending]) -> Flush:
         """All at once; once a row was found locked, around the locked ones until they are free again."""

@@ -60,7 +60,6 @@ class Session:
         self.is_hearing = False  # it LISTENs, or does again as soon as there is a connection
         # Set whenever an error may have hidden the answer to a claim: rows may be ours that we do not know of.
         self.is_unsure = False
-        self._read: Callable[[], object] | None = None
         self._retry_at = 0.0
         self._retry_seconds = RETRY_FIRST_SECONDS
 
@@ -83,26 +82,9 @@ class Session:
                 self.note(error)
                 raise
 
-    def leave_under_way(self, read: Callable[[], object]) -> None:
-        """A statement was sent whose answer is not read yet: `read` reads it, before anything else is asked."""
-        self._read = read
-
-    def settle(self) -> None:
-        """Read the answer that is under way. An error is noted and logged: what was not written is still held."""
-        with self.lock:
-            read, self._read = self._read, None
-            if read is None:
-                return
-            try:
-                read()
-            except psycopg.Error as error:
-                logger.warning("worker %s will write again what it had sent: %s", self.worker_id, str(error).strip())
-                self.note(error)
-
     def ensure(self) -> psycopg.Connection:
         """The live connection, made anew when it was lost. Raises psycopg.Error, or Convicted."""
         with self.lock:
-            self.settle()
             if self.connection is None or self.connection.closed or self.is_read_only:
                 return self._reconnect()
             if not self.is_settled:
@@ -173,7 +155,6 @@ class Session:
         Gives whether there was a notification.
         """
         with self.lock:
-            self.settle()
             if self.connection is None:
                 return False
             try:

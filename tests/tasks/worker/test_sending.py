@@ -17,6 +17,9 @@ from tests.tasks.worker_app import tasks as handlers
 from tests.waiting import wait_until
 
 ROWS = 2 * SEND_FROM
+SESSIONS = """
+SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'rowlock:worker:%%'
+"""
 SUMMED = "SELECT coalesce(sum(completed), 0)::int FROM tasks_throughput"
 
 
@@ -32,8 +35,11 @@ def page():
 
 
 @pytest.fixture
-def outbox(page):
-    return Outbox("w1", page)
+def outbox(page, database, settings):
+    settings.ROWLOCK = {"DIRECT_DATABASE_URL": database.url}
+    outbox = Outbox("w1", page)
+    yield outbox
+    outbox.close()
 
 
 @pytest.fixture
@@ -56,20 +62,21 @@ def number_completed(database):
 
 def test_the_server_writes_before_the_answer_is_read(database, session, page, outbox, endings):
     fill(outbox, endings)
-    assert outbox.may_send()
-    settle = outbox.send(session)
+    assert outbox.send()
     wait_until(lambda: number_completed(database) == ROWS)
     assert len(outbox) == ROWS, "what is not known to be written is held"
-    settle()
+    outbox.settle()
     assert (len(outbox), page.words[COMPLETED]) == (0, ROWS)
 
 
 def test_the_sums_are_written_with_the_next_flush(database, session, outbox, endings):
     fill(outbox, endings[:SEND_FROM])
-    outbox.send(session)()
+    assert outbox.send()
+    outbox.settle()
     assert database.value(SUMMED) == 0
     fill(outbox, endings[SEND_FROM:])
-    outbox.send(session)()
+    assert outbox.send()
+    outbox.settle()
     assert database.value(SUMMED) == SEND_FROM
     outbox.flush(session)()
     assert database.value(SUMMED) == ROWS
@@ -88,7 +95,8 @@ def test_a_row_that_was_edited_meanwhile_is_completed_by_a_flush(database, sessi
     edited = endings[5].id
     database.rows("UPDATE tasks_task SET priority = 9 WHERE id = %s", edited)
     fill(outbox, endings)
-    outbox.send(session)()
+    assert outbox.send()
+    outbox.settle()
     assert (outbox.ids(), outbox.may_send()) == ({edited}, False)
     assert outbox.flush(session)().rebased == 1
     assert number_completed(database) == ROWS == database.value(SUMMED)
@@ -97,7 +105,7 @@ def test_a_row_that_was_edited_meanwhile_is_completed_by_a_flush(database, sessi
 def test_a_row_that_was_taken_meanwhile_is_refused_by_a_flush(database, session, outbox, endings):
     database.rows("UPDATE tasks_task SET claimed_by = 'w2' WHERE id = %s", endings[5].id)
     fill(outbox, endings)
-    outbox.send(session)()
+    assert outbox.send()
     assert outbox.flush(session)().refused == [endings[5].id]
     assert database.task(endings[5].id).claimed_by == "w2"
 
@@ -111,14 +119,42 @@ def test_what_could_not_be_written_is_written_around_the_trouble(database, sessi
         if trouble == "somebody holds a row":
             other.execute("SELECT FROM tasks_task WHERE id = %s FOR UPDATE", [endings[5].id])
         fill(outbox, endings)
-        settle = outbox.send(session)
-        with pytest.raises(psycopg.Error):
-            settle()
+        assert outbox.send()
+        outbox.settle()
         assert (outbox.ids(), outbox.may_send(), number_completed(database)) == (ids, False, 0)
         outbox.flush(session)()
         assert number_completed(database) == ROWS - 1
     outbox.flush(session)()
     assert database.statuses()["PROCESSING"] == len(outbox) == 0
+
+
+def test_what_is_under_way_is_sent_once(database, outbox, endings):
+    """And is not counted among what has ended since."""
+    fill(outbox, endings[:SEND_FROM])
+    assert outbox.send()
+    assert not outbox.may_send()
+    assert not outbox.send()
+    assert number_completed(database) == SEND_FROM
+
+
+def test_where_no_second_session_is_to_be_had_it_is_flushed(database, session, outbox, endings, settings):
+    fill(outbox, endings)
+    settings.ROWLOCK = {"DIRECT_DATABASE_URL": "postgresql://127.0.0.1:1/nobody-listens"}
+    assert not outbox.send()
+    outbox.flush(session)()
+    assert number_completed(database) == ROWS
+
+
+def test_a_worker_has_a_second_session_as_long_as_there_is_much_to_do(database, start_worker):
+    tasks = 30_000
+    database.enqueue(handlers.quick, count=tasks)
+    start_worker()
+    wait_until(lambda: database.value(SESSIONS) == 2)
+    wait_until(lambda: database.value(SESSIONS) == 1)
+    assert number_completed(database) == tasks
+    database.enqueue(handlers.quick, count=SEND_FROM)
+    wait_until(lambda: number_completed(database) == tasks + SEND_FROM)
+    assert database.value(SESSIONS) == 1
 
 
 def test_a_lost_session_costs_no_task_and_no_attempt(database, ledger, start_worker):
@@ -135,10 +171,10 @@ def test_a_lost_session_costs_no_task_and_no_attempt(database, ledger, start_wor
 
 def test_a_write_whose_answer_was_lost_is_not_refused_when_it_is_repeated(database, session, page, outbox, endings):
     fill(outbox, endings)
-    outbox.send(session)
+    assert outbox.send()
     wait_until(lambda: number_completed(database) == ROWS)
-    with psycopg.connect(database.url, autocommit=True, options=WORKER_SESSION) as another:
-        flushed = outbox.flush(another)()
+    outbox.writer.connection.pgconn.finish()
+    flushed = outbox.flush(session)()
     assert (flushed.completed, flushed.refused, page.words[COMPLETED]) == (ROWS, [], ROWS)
 
 
