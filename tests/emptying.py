@@ -6,7 +6,7 @@ a thousand tests. Few tables hold anything then, and what `migrate` has made is 
 
 from django.apps import apps
 from django.core.management import call_command
-from django.db import connection
+from django.db import connection, transaction
 from psycopg import sql
 
 MADE_BY_MIGRATE = ["auth_group", "auth_group_permissions", "auth_permission", "django_content_type"]
@@ -25,6 +25,9 @@ SELECT relname FROM pg_class
 WHERE relnamespace = current_schema()::regnamespace AND relname = ANY(%s) AND pg_relation_size(oid) > 0
 """
 
+# For what a failed test may have left at work; whoever stays longer would keep it waiting for ever.
+PATIENCE = "SET LOCAL lock_timeout = '60s'"
+
 
 class Tables:
     """The tables of the test database, as `migrate` has left them."""
@@ -39,10 +42,11 @@ class Tables:
             self.state = self._read_state()
             return
         tables = {model._meta.db_table for model in apps.get_models(include_auto_created=True)}
-        with connection.cursor() as cursor:
+        with transaction.atomic(), connection.cursor() as cursor:
             cursor.execute(WRITTEN, [list(tables.difference(MADE_BY_MIGRATE))])
             names = [sql.Identifier(name) for (name,) in cursor.fetchall()]
             if names:
+                cursor.execute(PATIENCE)
                 cursor.execute(sql.SQL("TRUNCATE {} CASCADE").format(sql.SQL(", ").join(names)))
 
     @staticmethod

@@ -163,6 +163,9 @@ MUTANTS = [
     without("taking a lock: as it was seen", LOCK_SQL,
             " AND lock.fence = coalesce(seen.fence, 0)\n          AND lock.owner IS NOT DISTINCT FROM seen.owner "
             "AND lock.expires_at IS NOT DISTINCT FROM seen.expires_at", SQL_LOCKS),
+    Mutant("a flush: what was sent is read first", "tasks/worker/outbox.py",
+           "        self.settle()\n        with self._guard:", "        with self._guard:",
+           ("tests/tasks/worker/test_sending.py",)),
     Mutant("compare-and-swap: version", "tasks/locking/optimistic.py", "(pk=instance.pk, version=seen)",
            "(pk=instance.pk)", ("tests/tasks/locking/test_optimistic.py",)),
     Mutant("double check: the second look asks again", DOUBLE_CHECKED, "self.queryset.order_by().filter(pk=key)",

@@ -137,6 +137,14 @@ def test_what_is_under_way_is_sent_once(database, outbox, endings):
     assert number_completed(database) == SEND_FROM
 
 
+def test_a_flush_reads_first_what_became_of_what_was_sent(database, session, page, outbox, endings):
+    fill(outbox, endings)
+    assert outbox.send()
+    outbox.flush(session)()
+    outbox.settle()
+    assert page.words[COMPLETED] == ROWS == database.value(SUMMED)
+
+
 def test_where_no_second_session_is_to_be_had_it_is_flushed(database, session, outbox, endings, settings):
     fill(outbox, endings)
     settings.ROWLOCK = {"DIRECT_DATABASE_URL": "postgresql://127.0.0.1:1/nobody-listens"}
