@@ -1,5 +1,6 @@
 """What has ended is written by the server while the next tasks run; what goes wrong with it is flushed again."""
 
+import signal
 import time
 from dataclasses import replace
 
@@ -17,6 +18,7 @@ from tests.tasks.worker_app import tasks as handlers
 from tests.waiting import wait_until
 
 ROWS = 2 * SEND_FROM
+LARGEST_BATCH = claims.STRATEGIES["skip_locked"].max_batch
 SESSIONS = """
 SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'rowlock:worker:%%'
 """
@@ -175,6 +177,20 @@ def test_a_lost_session_costs_no_task_and_no_attempt(database, ledger, start_wor
     assert database.rows("SELECT * FROM tasks_attempt") == []
     assert worker.stop() == 0
     assert worker.report() == {"claimed": tasks, "completed": tasks, "failed": 0, "refused": 0}
+
+
+def test_a_kill_while_two_sessions_are_at_work_costs_nothing_but_what_was_in_hand(database, start_worker):
+    tasks = 40_000
+    database.enqueue(handlers.quick, count=tasks)
+    killed = start_worker()
+    wait_until(lambda: database.value(SESSIONS) == 2)
+    killed.send_all(signal.SIGKILL)
+    assert number_completed(database) < tasks
+    start_worker()
+    assert database.wait_until_finished() == {"COMPLETED": tasks}
+    outcomes = database.rows("SELECT outcome, count(*) FROM tasks_attempt GROUP BY outcome")
+    assert all(outcome == "abandoned" and number <= 3 * LARGEST_BATCH for outcome, number in outcomes)
+    assert database.rows("SELECT * FROM tasks_refusedwrite") == []
 
 
 def test_a_write_whose_answer_was_lost_is_not_refused_when_it_is_repeated(database, session, page, outbox, endings):
