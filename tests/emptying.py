@@ -6,7 +6,7 @@ a thousand tests. Few tables hold anything then, and what `migrate` has made is 
 
 from django.apps import apps
 from django.core.management import call_command
-from django.db import connection, transaction
+from django.db import connection
 from psycopg import sql
 
 MADE_BY_MIGRATE = ["auth_group", "auth_group_permissions", "auth_permission", "django_content_type"]
@@ -26,7 +26,8 @@ WHERE relnamespace = current_schema()::regnamespace AND relname = ANY(%s) AND pg
 """
 
 # For what a failed test may have left at work; whoever stays longer would keep it waiting for ever.
-PATIENCE = "SET LOCAL lock_timeout = '60s'"
+PATIENCE = "SET lock_timeout = '60s'"
+AS_BEFORE = "RESET lock_timeout"
 
 
 class Tables:
@@ -37,16 +38,21 @@ class Tables:
 
     def empty(self) -> None:
         """Truncate what was written to; everything, as Django does, when a test changed what `migrate` had made."""
+        with connection.cursor() as cursor:
+            cursor.execute(PATIENCE)
+            self._empty()
+            cursor.execute(AS_BEFORE)
+
+    def _empty(self) -> None:
         if self._read_state() != self.state:
             call_command("flush", verbosity=0, interactive=False)
             self.state = self._read_state()
             return
         tables = {model._meta.db_table for model in apps.get_models(include_auto_created=True)}
-        with transaction.atomic(), connection.cursor() as cursor:
+        with connection.cursor() as cursor:
             cursor.execute(WRITTEN, [list(tables.difference(MADE_BY_MIGRATE))])
             names = [sql.Identifier(name) for (name,) in cursor.fetchall()]
             if names:
-                cursor.execute(PATIENCE)
                 cursor.execute(sql.SQL("TRUNCATE {} CASCADE").format(sql.SQL(", ").join(names)))
 
     @staticmethod
