@@ -264,7 +264,7 @@ class Child:
                     logger.error("worker %s could not say goodbye: %s", self.worker_id, str(error).strip())
                     break
                 select.select([], [], [], self.session.retry_in() or RETRY_SECONDS)
-        self.outbox.close()
+        self.rest()
         self.session.forget()
 
     def _write_late(self) -> None:

@@ -16,6 +16,7 @@ from tasks.worker.writer import Writer
 logger = logging.getLogger(__name__)
 FLUSH_SECONDS = 0.05
 SEND_FROM = 100  # fewer are written together with the next claim, in one commit
+ALONE_SECONDS = 5.0  # a second session that was refused is not asked for again sooner
 
 
 class Outbox:
@@ -28,6 +29,7 @@ class Outbox:
         self.worker_id = worker_id
         self.page = page
         self.writer = Writer(worker_id)
+        self.alone_until = 0.0  # by `time.monotonic()`
         self._endings: list[Ending] = []
         self._guard = threading.Lock()
         self._locked: set[int] = set()
@@ -70,6 +72,8 @@ class Outbox:
 
     def may_send(self) -> bool:
         """Whether enough has ended to be sent while the next tasks run, and nothing of it has to be looked at."""
+        if time.monotonic() < self.alone_until:
+            return False
         with self._guard:
             fresh = self._endings[len(self.writer.sent) :]
             has_failures = any(ending.failure for ending in fresh)
@@ -89,7 +93,8 @@ class Outbox:
         try:
             self.writer.send(endings, self._carried)
         except psycopg.Error as error:
-            logger.warning("worker %s cannot open its second session: %s", self.worker_id, str(error).strip())
+            logger.warning("worker %s goes on with one session: %s", self.worker_id, str(error).strip())
+            self.alone_until = time.monotonic() + ALONE_SECONDS
             return False
         return True
 

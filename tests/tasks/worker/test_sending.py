@@ -1,5 +1,6 @@
 """What has ended is written by the server while the next tasks run; what goes wrong with it is flushed again."""
 
+import math
 import signal
 import time
 from dataclasses import replace
@@ -11,7 +12,7 @@ from tasks import claims
 from tasks.claimer import Claimer
 from tasks.database import WORKER_SESSION
 from tasks.flush import Ending
-from tasks.worker.outbox import SEND_FROM, Outbox
+from tasks.worker.outbox import ALONE_SECONDS, SEND_FROM, Outbox
 from tasks.worker.page import COMPLETED, Page
 from tests.outages import terminate_every_backend
 from tests.tasks.worker_app import tasks as handlers
@@ -148,11 +149,21 @@ def test_a_flush_reads_first_what_became_of_what_was_sent(database, session, pag
 
 
 def test_where_no_second_session_is_to_be_had_it_is_flushed(database, session, outbox, endings, settings):
+    began = time.monotonic()
     fill(outbox, endings)
     settings.ROWLOCK = {"DIRECT_DATABASE_URL": "postgresql://127.0.0.1:1/nobody-listens"}
     assert not outbox.send()
+    assert outbox.alone_until >= began + ALONE_SECONDS
     outbox.flush(session)()
     assert number_completed(database) == ROWS
+
+
+def test_a_session_that_was_refused_is_asked_for_again_later(outbox, endings):
+    fill(outbox, endings)
+    outbox.alone_until = math.inf
+    assert not outbox.may_send()
+    outbox.alone_until = time.monotonic()
+    assert outbox.may_send()
 
 
 def test_a_worker_has_a_second_session_as_long_as_there_is_much_to_do(database, start_worker):
