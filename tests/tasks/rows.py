@@ -8,6 +8,7 @@ from django.db import connection
 from django.utils import timezone
 
 from tasks import presence
+from tasks.database import Connection
 from tasks.models import Task, Worker
 from tests.sessions import session
 from tests.waiting import wait_until
@@ -54,9 +55,14 @@ def living_worker(worker_id: str = "w-alive", **columns: Any) -> Iterator[str]:
     """A worker with its row, its presence lock and a fresh heartbeat."""
     Worker.objects.create(id=worker_id, hostname="host", pid=1, **columns)
     with session(f"rowlock:worker:{worker_id}", autocommit=True) as conn:
-        assert presence.take(conn, worker_id)
+        take_presence(conn, worker_id)
         assert presence.confirm(connection, worker_id)
         yield worker_id
+
+
+def take_presence(conn: Connection, worker_id: str) -> None:
+    """As a worker does; the session of an earlier test under the same id may end a moment after that test."""
+    wait_until(lambda: presence.take(conn, worker_id))
 
 
 def dead_worker(worker_id: str = "w-dead") -> str:

@@ -61,7 +61,7 @@ class TestTwoLooks:
         sweep()
         look_again_later()
         with session(autocommit=True) as conn:
-            presence.take(conn, "w1")
+            rows.take_presence(conn, "w1")
             swept = sweep()
             assert (swept.suspects, swept.dead, swept.rows) == ([], [], [])
             assert Worker.objects.get().missing_since is None
@@ -73,7 +73,7 @@ class TestTwoLooks:
         sweep()
         look_again_later()
         with session(autocommit=True) as conn:
-            presence.take(conn, "w1")
+            rows.take_presence(conn, "w1")
             sweep()
         wait_until(lambda: not presence.states(["w1"])["w1"].held)
         assert sweep().suspects == ["w1"]
@@ -123,7 +123,7 @@ class TestWhoIsConvicted:
         heartbeat_at = Worker.objects.get().heartbeat_at
         seen = presence.states(connection=connection)
         with session(autocommit=True) as conn:
-            presence.take(conn, "w1")
+            rows.take_presence(conn, "w1")
             presence.confirm(connection, "w1")
             Worker.objects.update(heartbeat_at=heartbeat_at)
             assert recovery._judge(connection, seen.values()).dead == []
@@ -181,7 +181,7 @@ class TestAfterARestart:
     def test_who_came_back_is_of_the_new_epoch(self):
         sweep()
         with session(autocommit=True) as conn:
-            presence.take(conn, "w1")
+            rows.take_presence(conn, "w1")
             presence.confirm(connection, "w1")
         wait_until(lambda: not presence.states(["w1"])["w1"].held)
         assert sweep().suspects == ["w1"]
