@@ -159,9 +159,11 @@ class Child:
     def _claim_and_send(self, connection: psycopg.Connection, limit: int) -> list[Claim]:
         """Claim first, and let the second session write what has ended while the claimed tasks run."""
         batch = claims.claim(connection, self.claimer, limit, self.options.strategy)
-        if not (batch and self.outbox.send()):
-            self._heed(self.outbox.flush(connection)())
-        return batch
+        if batch and self.outbox.send():
+            return batch
+        self._heed(self.outbox.flush(connection)())
+        # What has just been written may be what the next tasks of ordering keys waited for.
+        return batch or claims.claim(connection, self.claimer, limit, self.options.strategy)
 
     def _release_unknown(self, connection: psycopg.Connection) -> None:
         """Now and then, and after every error: give back rows that are ours without our knowing (a lost answer)."""

@@ -1,0 +1,40 @@
+"""A burst ends when nothing is due, and not while something waits for what its worker has not written yet."""
+
+import os
+
+import psycopg
+import pytest
+
+from tasks.flush import Ending
+from tasks.worker.child import MUCH_WORK, Child
+from tasks.worker.lookout import Lookout
+from tasks.worker.options import Allowance, Options
+from tasks.worker.outbox import SEND_FROM
+from tasks.worker.page import Page
+from tests.tasks.worker_app import tasks as handlers
+
+
+@pytest.fixture
+def child(database):
+    read, write = os.pipe()
+    child = Child("w1", Options(burst=True), Page(), Allowance(None), Lookout(), lifeline=read, busy=write)
+    child.page.beat()
+    with psycopg.connect(database.url, autocommit=True) as child.session.connection:
+        child.session.is_settled = child.session.is_presence_held = True
+        child.size.value = child.size.ramp = SEND_FROM
+        yield child
+    for end in (read, write, child.wake_read, child.wake_write):
+        os.close(end)
+
+
+def test_the_next_task_of_a_key_is_claimed_once_the_one_before_it_is_written(database, child):
+    database.enqueue(handlers.quick, count=SEND_FROM - 1)
+    first, second = database.enqueue(handlers.quick, count=2)
+    database.rows("UPDATE tasks_task SET ordering_key = 'k' WHERE id = ANY(%s)", [first, second])
+    batch = child.next_batch()
+    assert first in {claim.id for claim in batch}
+    assert len(batch) == SEND_FROM
+    for claim in batch:
+        child.outbox.add(Ending(claim.id, claim.version, claim.attempt, 0.0, 0.0))
+    child.full_claims = MUCH_WORK
+    assert [claim.id for claim in child.next_batch()] == [second]
