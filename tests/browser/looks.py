@@ -28,7 +28,7 @@ async (options) => {
     return { violations: (await Promise.race([axe.run(options), late])).violations };
 }
 """
-# Not waited for: a page that is shown nowhere draws no frames, and its transitions never end.
+# Not waited for: now and then a transition never ends, and nothing in the page says so.
 SETTLE = """
 () => document.getAnimations().filter((animation) => animation instanceof CSSTransition)
     .forEach((transition) => transition.finish())
