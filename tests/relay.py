@@ -26,6 +26,19 @@ class Pair:
     server: socket.socket
     is_half_open: bool = False
     is_silent: bool = False
+    thread: threading.Thread = field(init=False)
+
+    def start(self) -> None:
+        self.thread = threading.Thread(target=self.serve, daemon=True)
+        self.thread.start()
+
+    def end(self) -> None:
+        """Shut both sockets down first: a thread that waits for a socket which another closes ends with an error."""
+        for end in (self.client, self.server):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+        self.thread.join()
+        self.server.close()
 
     def serve(self) -> None:
         """Pass bytes on until either side ends. Half open, nothing is; whoever speaks then is told by a reset.
@@ -62,6 +75,11 @@ class Relay:
     port: int
     pairs: list[Pair] = field(default_factory=list)
     is_silent: bool = False
+    thread: threading.Thread = field(init=False)
+
+    def start(self) -> None:
+        self.thread = threading.Thread(target=self.serve, daemon=True)
+        self.thread.start()
 
     def serve(self) -> None:
         listener = self.listener
@@ -69,7 +87,7 @@ class Relay:
             while True:
                 client, _ = listener.accept()
                 self.pairs.append(Pair(client, connected(self.host, self.port), is_silent=self.is_silent))
-                threading.Thread(target=self.pairs[-1].serve, daemon=True).start()
+                self.pairs[-1].start()
 
     def half_open(self) -> list[Pair]:
         """From now on every session there is hears nothing and knows nothing of it; new ones are well. Those it hit."""
@@ -99,7 +117,7 @@ class Relay:
     def reopen(self) -> None:
         """New sessions are served again, at the same address."""
         self.listener = socket.create_server(("127.0.0.1", self.listener_port))
-        threading.Thread(target=self.serve, daemon=True).start()
+        self.start()
 
 
 def connected(host: str, port: int) -> socket.socket:
@@ -119,11 +137,12 @@ def relay(url: str) -> Iterator[Relay]:
     port = listener.getsockname()[1]
     address = f"postgres://{server['user']}@127.0.0.1:{port}/{name_of(url)}"
     running = Relay(address, listener, port, str(server["host"]), int(server.get("port") or 5432))
-    threading.Thread(target=running.serve, daemon=True).start()
+    running.start()
     try:
         yield running
     finally:
         with running.listener, contextlib.suppress(OSError):
             running.listener.shutdown(socket.SHUT_RDWR)
+        running.thread.join()
         for pair in running.pairs:
-            pair.server.close()
+            pair.end()
