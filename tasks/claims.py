@@ -18,7 +18,7 @@ from tasks.claimer import Claim, Claimer
 from tasks.database import Connection, statement
 from tasks.line import LINE
 from tasks.models import ONE_PER_KEY
-from tasks.shortcut import FOLLOWING, after_slow_claims, is_slow
+from tasks.shortcut import FOLLOWING, MANY, beginning_behind, is_slow
 
 STRIDES = 10  # some 2 ms each when thousands of keys wait for their time
 CANDIDATES_SPARE = 8  # at least the number of workers that are likely to race for the same rows
@@ -118,8 +118,8 @@ def claim_locked(connection: Connection, claimer: Claimer, limit: int) -> list[C
     taken = _claims(_walk(connection, CLAIM_LOCKED, claimer, limit))
     seconds = time.monotonic() - began
     was_slow, claimer.is_slow = claimer.is_slow, is_slow(taken, seconds)
-    if was_slow and claimer.is_slow:
-        claimer.shortcut = after_slow_claims(connection, taken, seconds)
+    if (was_slow and claimer.is_slow) or len(taken) >= MANY:
+        claimer.shortcut = beginning_behind(connection, taken, seconds)
     return taken
 
 
@@ -170,6 +170,7 @@ def _follow(connection: Connection, claimer: Claimer, limit: int) -> list[Claim]
         taken = _claims(cursor.fetchall())
     if taken:
         claimer.is_from_start = False
+    if len(taken) == limit:
         claimer.shortcut = shortcut.behind(taken)
     return taken
 

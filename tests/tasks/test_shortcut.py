@@ -82,6 +82,23 @@ def test_a_single_slow_claim_is_chance(session, monkeypatch, seconds):
     assert claim_slowly(session, monkeypatch, *seconds).shortcut is None
 
 
+def test_a_claim_of_many_tasks_is_reason_enough(session, monkeypatch):
+    monkeypatch.setattr(shortcut, "SLOW_SECONDS", 60)
+    session.execute(READY, [0, 2 * shortcut.MANY])
+    claimer = Claimer("w1")
+    claims.claim(session, claimer, shortcut.MANY - 1)
+    assert claimer.shortcut is None
+    taken = claims.claim(session, claimer, shortcut.MANY)
+    assert claimer.shortcut.id == taken[-1].id
+
+
+def test_a_claim_of_many_tasks_on_a_small_index_is_not(database):
+    database.rows(READY, 0, shortcut.MANY)
+    claimer = Claimer("w1")
+    assert len(claims.claim(database.connection, claimer, shortcut.MANY)) == shortcut.MANY
+    assert claimer.shortcut is None
+
+
 def test_slow_claims_on_a_small_index_are_the_machine_s_fault(database, monkeypatch):
     database.rows(READY, 0, 3)
     assert claim_slowly(database.connection, monkeypatch, 1, 1).shortcut is None
