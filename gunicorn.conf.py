@@ -36,9 +36,10 @@ def pre_fork(server: Any, worker: Any) -> None:
 
 
 def post_worker_init(worker: Any) -> None:
-    """After the fork, which no thread survives: one process of all keeps the history of locks."""
-    from dashboard import seats
+    """After the fork, which no thread survives: each process prefetches, and one of all keeps the history of locks."""
+    from dashboard import prefetch, seats
     from dashboard.locks.sampling import SamplingThread
 
     seats.limit(worker.cfg.threads)
+    prefetch.start()
     SamplingThread().start()

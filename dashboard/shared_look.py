@@ -3,15 +3,19 @@
 One for each process of the web server, of which there are few; a look keeps facts, never words in somebody's language.
 """
 
+import math
 import threading
 import time
+from typing import NamedTuple
 
 from django.conf import settings
 from django.http import HttpRequest
 
-from tasks.panels import Look
+from tasks.panels import STANDS_IN_SECONDS, Look
 
 BUSY_SHARE = 10
+# Whoever asks takes a look that is a little too old: its successor is about to be made (dashboard/prefetch.py).
+GRACE = 1.25
 
 _guard = threading.Lock()
 _looks: dict[str, Look] = {}
@@ -20,9 +24,14 @@ _looks: dict[str, Look] = {}
 def of(request: HttpRequest) -> Look:
     """The look that this request has begun with: its page, its navigation and its panels tell the same moment."""
     if not hasattr(request, "rowlock_look"):
-        request.rowlock_look = current()  # type: ignore[attr-defined]
+        give(request, current(grace=GRACE))
     look: Look = request.rowlock_look  # type: ignore[attr-defined]
     return look
+
+
+def give(request: HttpRequest, look: Look) -> None:
+    """Let this request tell of that look."""
+    request.rowlock_look = look  # type: ignore[attr-defined]
 
 
 def forget() -> None:
@@ -31,24 +40,49 @@ def forget() -> None:
         _looks.pop("now", None)
 
 
-def current(name: str = "now", seconds: float | None = None) -> Look:
+class Latest(NamedTuple):
+    """The look that there is, if any: when it is to be renewed, and until when it is given to who asks."""
+
+    look: Look | None
+    ends: float  # both by `time.monotonic()`
+    serves_until: float
+
+
+def latest() -> Latest:
+    """The look of everything, as it is now."""
+    limit = settings.SHARED_LOOK_SECONDS
+    with _guard:
+        look = _looks.get("now")
+    if look is None:
+        return Latest(None, -math.inf, -math.inf)
+    return Latest(look, ends(look, limit), ends(look, limit * GRACE))
+
+
+def since() -> float:
+    """Looks that began earlier are too old to stand in for one that is about to be made; by `time.monotonic()`."""
+    return time.monotonic() - 2 * float(settings.SHARED_LOOK_SECONDS)
+
+
+def current(name: str = "now", seconds: float | None = None, *, grace: float = 1.0) -> Look:
     """The look of this name, at most so old (None: SHARED_LOOK_SECONDS, whose 0 turns all sharing off).
 
     One that took long is kept longer, so that however slow the database is, a process spends no more than a tenth of
-    its time in looking.
+    its time in looking. `grace`: it may be so many times as old.
     """
     limit = settings.SHARED_LOOK_SECONDS if seconds is None else seconds * bool(settings.SHARED_LOOK_SECONDS)
     with _guard:
         look = _looks.get(name)
-        if look is None or is_over(look, limit):
-            former, look = look, Look(before=look)
+        if look is None or time.monotonic() >= ends(look, limit * grace):
+            former, look = look, Look()
             _looks[name] = look
             if former:
                 former.before = None  # or every look there ever was would stay
+                if look.began - ends(former, limit) < STANDS_IN_SECONDS:
+                    look.before = former
         return look
 
 
-def is_over(look: Look, limit: float) -> bool:
-    """Whether a look is too old."""
+def ends(look: Look, limit: float) -> float:
+    """When a look is too old, by `time.monotonic()`."""
     rest = look.busy_seconds * BUSY_SHARE if limit else 0.0
-    return time.monotonic() - look.began >= max(limit, rest)
+    return look.began + max(limit, rest)

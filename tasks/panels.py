@@ -12,6 +12,7 @@ A source reads the database only through `look.once`, so that one computation se
 second. Its sentences are made for each reader, in the reader's language.
 """
 
+import math
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -20,7 +21,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import IntEnum
 from hashlib import sha256
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from django.db import DatabaseError, connection, transaction
 
@@ -140,14 +141,19 @@ class Look:
             raise answer
         return answer
 
-    def made(self, key: Hashable, make: Callable[[], T]) -> T:
+    def made(self, key: Hashable, make: Callable[[], T], *, good_since: float = math.inf) -> T:
         """What is made of the answers, once for each key; an error of it is kept for nobody.
 
-        While another thread is asking or making, what the look before had made of its own is good enough for a while.
+        While another thread is asking or making, what the look before had made of its own is good enough for a while;
+        without that too, if that look began at `good_since` or later, by `time.monotonic()`.
         """
-        meanwhile = self._made_before(key)
+        before, meanwhile = self.before, None
+        if before is not None and key not in self._made and not self._is_late():
+            meanwhile = before._made.get(key)
+            if meanwhile is not None and before.began >= good_since:
+                return cast("T", meanwhile)
         if not self._lock.acquire(blocking=meanwhile is None):
-            return meanwhile  # never None: then it waits for the lock
+            return cast("T", meanwhile)  # never None: then it waits for the lock
         try:
             if key not in self._made:
                 self._made[key] = make()
@@ -156,10 +162,13 @@ class Look:
         finally:
             self._lock.release()
 
-    def _made_before(self, key: Hashable) -> Any:
-        """The same of the look before; None when it was not made, or this look has been at it for too long."""
-        before, is_late = self.before, time.monotonic() - self.began > STANDS_IN_SECONDS
-        return None if before is None or is_late or key in self._made else before._made.get(key)
+    def has_made(self, key: Hashable) -> bool:
+        """Whether that is made of this look already."""
+        return key in self._made
+
+    def _is_late(self) -> bool:
+        """Whether it has been at work for longer than another may stand in for it."""
+        return time.monotonic() - self.began > STANDS_IN_SECONDS
 
     def _ask(self, ask: Callable[[], T]) -> "T | DatabaseError":
         try:

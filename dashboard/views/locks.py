@@ -79,7 +79,7 @@ def locks(request: HttpRequest) -> HttpResponse:
     """The page; for htmx only the part that refreshes itself."""
     require(request.user, SEE)
     if request.headers.get("HX-Request"):
-        return shared_part.answer(request, shared_look.of(request), "dashboard/_locks.html", context)
+        return shared_part.answer(request, "dashboard/_locks.html", context, every=2)
     return render(request, "dashboard/locks.html", {**admin.site.each_context(request), **context(request)})
 
 

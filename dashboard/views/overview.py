@@ -60,7 +60,7 @@ def paths(view: Callable[..., Any]) -> list[URLPattern]:
 def overview(request: HttpRequest) -> HttpResponse:
     """The page; for htmx only the part that refreshes itself."""
     if request.headers.get("HX-Request"):
-        return shared_part.answer(request, shared_look.of(request), "dashboard/_overview.html", panel_context)
+        return shared_part.answer(request, "dashboard/_overview.html", panel_context, every=2)
     context = {"title": _("Overview"), **panel_context(request), **chart_context(request)}
     return TemplateResponse(request, "dashboard/overview.html", {**admin.site.each_context(request), **context})
 
@@ -78,7 +78,7 @@ def panel_context(request: HttpRequest) -> dict[str, Any]:
 def chart_panel(request: HttpRequest) -> HttpResponse:
     """The charts alone, which refresh themselves more slowly."""
     require(request.user, SEE_CHARTS)
-    return shared_part.answer(request, look_of(span_of(request)), "dashboard/_charts.html", chart_context)
+    return shared_part.answer_of(request, look_of(span_of(request)), "dashboard/_charts.html", chart_context)
 
 
 def span_of(request: HttpRequest) -> Span:

@@ -61,7 +61,7 @@ def stale(request: HttpRequest) -> HttpResponse:
     except InvalidFilter as error:
         return page(request, "dashboard/stale.html", {"fault": str(error)}, status=400)
     if request.headers.get("HX-Request") and place == rows.Place():
-        return shared_part.answer(request, shared_look.of(request), "dashboard/_stale.html", first_context)
+        return shared_part.answer(request, "dashboard/_stale.html", first_context, every=2)
     template = "dashboard/_stale.html" if request.headers.get("HX-Request") else "dashboard/stale.html"
     return page(request, template, context_of(request, rows.look(place)))
 

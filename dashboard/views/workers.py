@@ -79,7 +79,7 @@ def workers(request: HttpRequest) -> HttpResponse:
     """The page; for htmx only the part that refreshes itself. `?ended` unfolds those that have ended."""
     require(request.user, SEE)
     if request.headers.get("HX-Request"):
-        return shared_part.answer(request, shared_look.of(request), "dashboard/_workers.html", live_context)
+        return shared_part.answer(request, "dashboard/_workers.html", live_context, every=2)
     context = {"ended": None, **live_context(request)}
     if "ended" in request.GET:
         try:

@@ -1,0 +1,225 @@
+"""A part is made before the tab that refreshes it asks again, and for nobody when the tab is gone."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from django.db import connection
+from django.http import HttpRequest
+from django.template import loader
+from django.test import Client
+
+from dashboard import prefetch, shared_look, shared_part
+from dashboard.prefetch import LATE_SECONDS, LEAD_SECONDS, Part, PrefetchThread
+from dashboard.shared_look import Latest
+from tasks.panels import Look
+from tests.databases import ROOT
+from tests.people import client_of
+from tests.tasks import rows
+from tests.waiting import wait_until
+
+WORKERS = "/admin/ops/workers/"
+LIVE = {WORKERS: "workers", "/admin/": "overview", "/admin/ops/locks/": "locks", "/admin/ops/stale/": "stale"}
+LIMIT = 1.0
+
+
+@pytest.fixture
+def thread(transactional_db: None, settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[PrefetchThread]:
+    """What each process of the web server runs."""
+    settings.SHARED_LOOK_SECONDS = LIMIT
+    shared_look.forget()
+    prefetch.start()
+    thread = prefetch._thread
+    assert thread
+    yield thread
+    monkeypatch.setattr(prefetch, "_thread", None)
+    thread.stop()
+    thread.join(20)
+    assert not thread.is_alive()
+    shared_look.forget()
+
+
+@pytest.fixture
+def renderers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The threads that rendered parts."""
+    names: list[str] = []
+
+    def render(template: str, *arguments: object) -> str:
+        names.append(threading.current_thread().name)
+        return loader.render_to_string(template, *arguments)
+
+    monkeypatch.setattr(shared_part, "render_to_string", render)
+    return names
+
+
+def ask(client: Client, address: str) -> str:
+    return client.get(address, headers={"HX-Request": "true"}).content.decode()
+
+
+def sessions() -> int:
+    """Those of this test's database beside its own."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        [number] = cursor.fetchone()
+        return int(number)
+
+
+@pytest.mark.parametrize("address", LIVE)
+def test_a_tab_that_asks_again_finds_its_part_made_and_fresh(thread, renderers, address) -> None:
+    client = client_of("Operators")
+    before = ask(client, address)
+    rows.processing(rows.dead_worker("w-that-died"))
+    wait_until(lambda: len(renderers) == 2)
+    wait_until(is_made)
+    after = ask(client, address)
+    assert renderers[1:] == ["prefetch"]
+    assert "w-that-died" not in before
+    assert ("w-that-died" in after) == (address in (WORKERS, "/admin/ops/stale/"))
+
+
+def is_made() -> bool:
+    look = shared_look.latest().look
+    return bool(look and look._made)
+
+
+def test_for_a_tab_that_is_gone_it_is_made_once_and_no_session_stays(thread, renderers) -> None:
+    before = sessions()
+    ask(client_of("Operators"), WORKERS)
+    wait_until(lambda: thread.parts == {})
+    wait_until(lambda: sessions() == before)
+    assert renderers[1:] == ["prefetch"]
+
+
+def test_what_goes_wrong_is_told_once_and_the_tab_asks_for_itself(thread, renderers, caplog) -> None:
+    client, is_away = client_of("Operators"), threading.Event()
+
+    def make(request: HttpRequest, look: Look) -> None:
+        is_away.set()
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 1 / 0")
+
+    request = HttpRequest()
+    for _ in range(3):
+        is_away.clear()
+        thread.note("broken", request, None, make, 0.5)
+        assert is_away.wait(20)
+    wait_until(lambda: caplog.text.count("division by zero") >= 1)
+    ask(client, WORKERS)
+    wait_until(lambda: renderers[1:] == ["prefetch"])
+    assert caplog.text.count("division by zero") == 1
+
+
+def test_a_fault_of_the_program_does_not_end_it(thread, renderers, caplog) -> None:
+    def make(request: HttpRequest, look: Look) -> None:
+        raise ValueError("a fault of ours")
+
+    thread.note("broken", HttpRequest(), None, make, 0.5)
+    wait_until(lambda: "a fault of ours" in caplog.text)
+    ask(client_of("Operators"), WORKERS)
+    wait_until(lambda: renderers[1:] == ["prefetch"])
+
+
+def test_without_sharing_nothing_is_made_before_it_is_asked_for(thread, settings) -> None:
+    settings.SHARED_LOOK_SECONDS = 0
+    ask(client_of("Operators"), WORKERS)
+    assert thread.parts == {}
+
+
+def test_of_many_parts_the_latest_are_kept(monkeypatch) -> None:
+    monkeypatch.setattr(prefetch, "MOST_PARTS", 2)
+    idle = PrefetchThread()  # never started
+    for key in "abac":
+        idle.note(key, HttpRequest(), None, print, 2.0)
+    assert list(idle.parts) == ["a", "c"]
+
+
+@pytest.mark.parametrize(("address", "name"), LIVE.items())
+def test_the_time_after_which_tabs_ask_is_that_of_the_page(thread, address, name) -> None:
+    ask(client_of("Operators"), address)
+    page = (Path(ROOT) / f"templates/dashboard/{name}.html").read_text()
+    [part] = thread.parts.values()
+    assert f'data-live="{part.every:g}"' in page
+
+
+# When a part is due: a look lasts for a second, a tab comes every two.
+
+
+def part_asked(*times: float, look: Look | None = None) -> Part:
+    part = Part(2.0, print, HttpRequest())
+    for at in times:
+        part.note(at, part.request, look)
+    return part
+
+
+@pytest.fixture
+def a_second(settings) -> None:
+    settings.SHARED_LOOK_SECONDS = LIMIT
+
+
+def latest(began: float) -> Latest:
+    return Latest(Look(began=began), began + LIMIT, began + LIMIT * shared_look.GRACE)
+
+
+@pytest.mark.usefixtures("a_second")
+def test_a_lone_tab_s_part_is_made_shortly_before_it_comes() -> None:
+    seen = latest(100.0)
+    assert part_asked(100.0, look=seen.look).due(100.0, seen) == 102 - LEAD_SECONDS
+
+
+@pytest.mark.usefixtures("a_second")
+def test_it_is_made_of_the_look_that_there_is_when_that_is_fresh_enough() -> None:
+    part, of_another_part = part_asked(100.0), latest(101.5)
+    assert part.due(101.5, of_another_part) == 102 - LEAD_SECONDS
+    part.look = of_another_part.look
+    assert part.due(101.7, of_another_part) is None
+
+
+@pytest.mark.usefixtures("a_second")
+def test_a_look_is_renewed_when_it_is_too_old_and_not_before() -> None:
+    seen = latest(101.0)
+    tabs = part_asked(*(99.5 + n / 10 for n in range(20)), look=seen.look)
+    assert tabs.due(101.5, seen) == 102.0
+
+
+def test_it_is_fresh_still_when_the_tab_comes(settings) -> None:
+    settings.SHARED_LOOK_SECONDS = 0.2
+    assert part_asked(100.0).due(100.0, Latest(Look(), 100.2, 100.25)) == pytest.approx(102 - 0.1)
+
+
+def test_a_tab_that_has_come_is_expected_two_seconds_later_alone() -> None:
+    part = part_asked(100.0, 102.05, 104.1)
+    assert list(part.asked_at) == [104.1]
+    assert list(part_asked(100.0, 100.5, 102.0).asked_at) == [100.5, 102.0]
+
+
+@pytest.mark.usefixtures("a_second")
+def test_a_tab_that_does_not_come_is_given_up() -> None:
+    part = part_asked(100.0)
+    assert part.due(102 + LATE_SECONDS / 2, latest(90.0)) is not None
+    assert part.due(102.1 + LATE_SECONDS, latest(90.0)) is None
+    assert not part.asked_at
+
+
+def test_what_is_about_to_be_made_is_not_made_by_the_tab(thread, renderers) -> None:
+    """Its first look at the new moment is the thread's; the tab takes the last one, if that is not old."""
+    client = client_of("Operators")
+    before = ask(client, WORKERS)
+    with shared_look._guard:
+        shared_look._looks["now"] = Look(before=shared_look._looks["now"])
+    assert ask(client, WORKERS) == before
+    assert renderers == ["MainThread"]
+    wait_until(lambda: renderers[1:2] == ["prefetch"])
+
+
+def test_what_is_too_old_does_not_stand_in(thread) -> None:
+    client = client_of("Operators")
+    ask(client, WORKERS)
+    rows.processing(rows.dead_worker("w-that-died"))
+    with shared_look._guard:
+        former = shared_look._looks["now"]
+        former.began -= 2.1 * LIMIT
+        shared_look._looks["now"] = Look(before=former)
+    assert "w-that-died" in ask(client, WORKERS)
