@@ -46,16 +46,17 @@ def run(options: argparse.Namespace, sizes: Sizes, url: str) -> None:
     from tests.benchmarks.pages import cold, report, tabs
 
     print(f"{report.scene_told(sizes)}\n\n{report.HEADING}", flush=True)
-    pages, polled, cost = [], None, None
+    pages, scenes = [], {}
     for found in cold.measure(client, options.rounds, options.only):
         pages.append(found)
         print(report.line(found), flush=True)
     if options.seconds and not options.only:
         cookie = f"sessionid={client.cookies['sessionid'].value}"
-        polled, cost = tabs.polling(url, cookie, tabs.postmaster_of(url), options.seconds)
-        print(f"\n{report.tabs_told(polled, cost, tabs.TABS)}", flush=True)
+        for name, opened in (("one of each", tabs.ONE_OF_EACH), ("fifty", tabs.OPEN)):
+            scenes[name] = tabs.polling(url, cookie, tabs.postmaster_of(url), options.seconds, opened)
+            print(f"\n{report.tabs_told(*scenes[name], sum(tab[-1] for tab in opened))}", flush=True)
     if options.json:
-        options.json.write_text(json.dumps(report.as_json(sizes, pages, polled, cost), indent=1) + "\n")
+        options.json.write_text(json.dumps(report.as_json(sizes, pages, scenes), indent=1) + "\n")
 
 
 def set_up(url: str):  # type: ignore[no-untyped-def]  # Django is not there before it

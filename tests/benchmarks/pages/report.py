@@ -1,6 +1,6 @@
 """The measures as Markdown tables for people, and as JSON."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -60,9 +60,9 @@ def tabs_told(polled: Polled, cost: Cost, number: int) -> str:
     return "\n".join([heading, *rows, "", told])
 
 
-def as_json(sizes: Sizes, pages: Sequence[Measured], polled: Polled | None, cost: Cost | None) -> dict[str, Any]:
+def as_json(sizes: Sizes, pages: Sequence[Measured], scenes: Mapping[str, tuple[Polled, Cost]]) -> dict[str, Any]:
     """Seconds everywhere."""
-    found: dict[str, Any] = {
+    return {
         "sizes": asdict(sizes),
         "pages": [
             {
@@ -80,12 +80,15 @@ def as_json(sizes: Sizes, pages: Sequence[Measured], polled: Polled | None, cost
             }
             for page in pages
         ],
+        "tabs": {name: tabs_as_json(*scene) for name, scene in scenes.items()},
     }
-    if polled and cost:
-        parts = polled.seconds.items()
-        found["tabs"] = {
-            "parts": {name: {"p50": percentile(s, 0.5), "p95": percentile(s, 0.95), "n": len(s)} for name, s in parts},
-            "faults": polled.faults,
-            **asdict(cost),
-        }
-    return found
+
+
+def tabs_as_json(polled: Polled, cost: Cost) -> dict[str, Any]:
+    """What one scene of tabs saw, and what it cost."""
+    parts = polled.seconds.items()
+    return {
+        "parts": {name: {"p50": percentile(s, 0.5), "p95": percentile(s, 0.95), "n": len(s)} for name, s in parts},
+        "faults": polled.faults,
+        **asdict(cost),
+    }

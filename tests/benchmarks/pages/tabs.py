@@ -1,5 +1,5 @@
-"""Fifty tabs that refresh themselves against a real gunicorn, as browsers do: how long each part takes, and what it
-costs the database and the web server.
+"""Tabs that refresh themselves against a real gunicorn, as browsers do: how long each part takes, and what it costs
+the database and the web server. First one tab of each part, then fifty.
 
 What the database spends is the processor time of all its processes over what the crowd of sessions costs without the
 tabs; beside it stands the server's own sum of the times in which sessions of the database were active.
@@ -18,16 +18,20 @@ import psycopg
 
 from tests.web import gunicorn
 
-# The parts that the tabs of an evening shift have open: name, address, seconds between two refreshes, share of tabs.
-OPEN = (
+# Name, address, seconds between two refreshes, and how many of the fifty tabs of an evening shift have it open.
+Opened = tuple[str, str, float, int]
+OPEN: tuple[Opened, ...] = (
     ("overview", "/admin/", 2.0, 20),
     ("charts", "/admin/ops/charts/?span=1h", 10.0, 20),  # they stand on the overview
     ("locks", "/admin/ops/locks/", 2.0, 10),
     ("stuck", "/admin/ops/stale/", 2.0, 8),
     ("workers", "/admin/ops/workers/", 2.0, 6),
     ("tasks", "/admin/tasks/task/", 3.0, 6),
+    ("why not running", "/admin/tasks/task/why/queue1/", 5.0, 0),
+    ("cron and named locks", "/admin/ops/schedule/", 5.0, 0),
+    ("audit", "/admin/ops/audit/", 5.0, 0),
 )
-TABS = 50
+ONE_OF_EACH = tuple((*opened[:3], 1) for opened in OPEN)
 SETTINGS = "tests.benchmarks.pages.settings"
 WARM_UP_SECONDS = 5.0
 
@@ -56,15 +60,17 @@ class Cost:
     transactions: float
 
 
-def polling(url: str, cookie: str, postmaster: int, seconds: float) -> tuple[Polled, Cost]:
-    """Open the tabs for so long; what they saw, and what that cost."""
+def polling(
+    url: str, cookie: str, postmaster: int, seconds: float, opened: tuple[Opened, ...] = OPEN
+) -> tuple[Polled, Cost]:
+    """Open these tabs for so long; what they saw, and what that cost."""
     with gunicorn(url, SETTINGS) as (web, port), psycopg.connect(url, autocommit=True) as watch:
         server = psutil.Process(postmaster)
         idle = spent(server), time.monotonic()
         time.sleep(WARM_UP_SECONDS)
         idle_share = (spent(server) - idle[0]) / (time.monotonic() - idle[1])
         polled, over = Polled(), threading.Event()
-        with tabs(port, cookie, polled, over):
+        with tabs(port, cookie, opened, polled, over):
             time.sleep(WARM_UP_SECONDS)
             polled.seconds.clear()
             polled.faults.clear()
@@ -96,11 +102,11 @@ def active(watch: psycopg.Connection) -> tuple[float, float]:
 
 
 @contextlib.contextmanager
-def tabs(port: int, cookie: str, polled: Polled, over: threading.Event) -> Iterator[None]:
+def tabs(port: int, cookie: str, opened: tuple[Opened, ...], polled: Polled, over: threading.Event) -> Iterator[None]:
     """So many threads, each a tab that asks, waits and asks again."""
     threads = [
         threading.Thread(target=tab, args=(port, cookie, name, address, every, polled, over))
-        for name, address, every, number in OPEN
+        for name, address, every, number in opened
         for _ in range(number)
     ]
     for thread in threads:
