@@ -54,7 +54,7 @@ def run(options: argparse.Namespace, sizes: Sizes, url: str) -> None:
         cookie = f"sessionid={client.cookies['sessionid'].value}"
         for name, opened in (("one of each", tabs.ONE_OF_EACH), ("fifty", tabs.OPEN)):
             scenes[name] = tabs.polling(url, cookie, tabs.postmaster_of(url), options.seconds, opened)
-            print(f"\n{report.tabs_told(*scenes[name], sum(tab[-1] for tab in opened))}", flush=True)
+            print(f"\n{report.tabs_told(*scenes[name], tabs.number_of(opened))}", flush=True)
     if options.json:
         options.json.write_text(json.dumps(report.as_json(sizes, pages, scenes), indent=1) + "\n")
 

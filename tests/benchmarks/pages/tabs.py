@@ -20,9 +20,10 @@ from tests.web import gunicorn
 
 # Name, address, seconds between two refreshes, and how many of the fifty tabs of an evening shift have it open.
 Opened = tuple[str, str, float, int]
+CHARTS = "charts"
 OPEN: tuple[Opened, ...] = (
     ("overview", "/admin/", 2.0, 20),
-    ("charts", "/admin/ops/charts/?span=1h", 10.0, 20),  # they stand on the overview
+    (CHARTS, "/admin/ops/charts/?span=1h", 10.0, 20),  # they stand on the overview
     ("locks", "/admin/ops/locks/", 2.0, 10),
     ("stuck", "/admin/ops/stale/", 2.0, 8),
     ("workers", "/admin/ops/workers/", 2.0, 6),
@@ -32,8 +33,10 @@ OPEN: tuple[Opened, ...] = (
     ("audit", "/admin/ops/audit/", 5.0, 0),
 )
 ONE_OF_EACH = tuple((*opened[:3], 1) for opened in OPEN)
+
 SETTINGS = "tests.benchmarks.pages.settings"
 WARM_UP_SECONDS = 5.0
+SETTLE_SECONDS = 20.0  # the first look of a cold process takes long, and is kept ten times as long
 
 ACTIVE = """
 SELECT coalesce(sum(active_time), 0) / 1000, coalesce(sum(xact_commit + xact_rollback), 0)
@@ -60,6 +63,11 @@ class Cost:
     transactions: float
 
 
+def number_of(opened: tuple[Opened, ...]) -> int:
+    """How many tabs these are in a browser."""
+    return sum(number for name, *_, number in opened if name != CHARTS)
+
+
 def polling(
     url: str, cookie: str, postmaster: int, seconds: float, opened: tuple[Opened, ...] = OPEN
 ) -> tuple[Polled, Cost]:
@@ -71,7 +79,7 @@ def polling(
         idle_share = (spent(server) - idle[0]) / (time.monotonic() - idle[1])
         polled, over = Polled(), threading.Event()
         with tabs(port, cookie, opened, polled, over):
-            time.sleep(WARM_UP_SECONDS)
+            time.sleep(SETTLE_SECONDS)
             polled.seconds.clear()
             polled.faults.clear()
             before = spent(server), spent(web), *active(watch), time.monotonic()
