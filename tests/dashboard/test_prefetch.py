@@ -1,8 +1,12 @@
 """A part is made before the tab that refreshes it asks again, and for nobody when the tab is gone."""
 
+import contextlib
+import http.client
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.db import connection
@@ -14,14 +18,20 @@ from dashboard import prefetch, shared_look, shared_part
 from dashboard.prefetch import LATE_SECONDS, LEAD_SECONDS, Part, PrefetchThread
 from dashboard.shared_look import Latest
 from tasks.panels import Look
-from tests.databases import ROOT
+from tests import databases
 from tests.people import client_of
 from tests.tasks import rows
 from tests.waiting import wait_until
+from tests.web import gunicorn
 
 WORKERS = "/admin/ops/workers/"
 LIVE = {WORKERS: "workers", "/admin/": "overview", "/admin/ops/locks/": "locks", "/admin/ops/stale/": "stale"}
 LIMIT = 1.0
+SHARING = "tests.benchmarks.pages.settings"  # where one look serves all, as in production
+ASKED_SINCE = """
+SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'rowlock:web'
+    AND query_start > %s + interval '1 second'
+"""
 
 
 @pytest.fixture
@@ -57,14 +67,30 @@ def ask(client: Client, address: str) -> str:
     return client.get(address, headers={"HX-Request": "true"}).content.decode()
 
 
+def test_each_process_of_the_web_server_does_it(transactional_db: None) -> None:
+    """After one request of one tab, a session of the web server asks again that nobody has asked for."""
+    cookie = f"sessionid={client_of('Operators').cookies['sessionid'].value}"
+    url = databases.named(os.environ["DATABASE_URL"], str(connection.settings_dict["NAME"]))
+    with gunicorn(url, SHARING) as (_web, port):
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as tab:
+            tab.request("GET", WORKERS, headers={"Host": "localhost", "Cookie": cookie, "HX-Request": "true"})
+            assert tab.getresponse().status == 200
+        [[answered]] = fetched("SELECT clock_timestamp()")
+        wait_until(lambda: fetched(ASKED_SINCE, answered))
+
+
+def fetched(statement: str, *params: object) -> list[tuple[Any, ...]]:
+    with connection.cursor() as cursor:
+        cursor.execute(statement, params)
+        return list(cursor.fetchall())
+
+
 def sessions() -> int:
     """Those of this test's database beside its own."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-        )
-        [number] = cursor.fetchone()
-        return int(number)
+    [[number]] = fetched(
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    )
+    return int(number)
 
 
 @pytest.mark.parametrize("address", LIVE)
@@ -139,7 +165,7 @@ def test_of_many_parts_the_latest_are_kept(monkeypatch) -> None:
 @pytest.mark.parametrize(("address", "name"), LIVE.items())
 def test_the_time_after_which_tabs_ask_is_that_of_the_page(thread, address, name) -> None:
     ask(client_of("Operators"), address)
-    page = (Path(ROOT) / f"templates/dashboard/{name}.html").read_text()
+    page = (Path(databases.ROOT) / f"templates/dashboard/{name}.html").read_text()
     [part] = thread.parts.values()
     assert f'data-live="{part.every:g}"' in page
 
