@@ -23,7 +23,7 @@ GONE = (Life.DEAD, Life.MISSING, Life.SILENT)
 
 # A loose scan over (queue, priority), as in the claim: the oldest due row of each pair is its first, so that the age
 # is exact however many rows there are.
-UNKEYED_READY = """
+EVERY_QUEUE = """
 WITH RECURSIVE queue (name) AS (
     (SELECT queue_name FROM tasks_task WHERE status = 'READY' AND ordering_key IS NULL ORDER BY queue_name LIMIT 1)
     UNION ALL
@@ -31,7 +31,13 @@ WITH RECURSIVE queue (name) AS (
             WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.queue_name > queue.name
             ORDER BY task.queue_name LIMIT 1)
     FROM queue WHERE queue.name IS NOT NULL
-), pair AS (
+"""
+ONE_QUEUE = """
+WITH RECURSIVE queue (name) AS (
+    SELECT %(queue)s::text
+"""
+
+UNKEYED = """), pair AS (
     (SELECT queue.name, first.priority FROM queue, LATERAL (
         SELECT task.priority FROM tasks_task AS task
         WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.queue_name = queue.name
@@ -61,6 +67,7 @@ FROM queue LEFT JOIN oldest ON oldest.name = queue.name, LATERAL (
 ) AS counted
 WHERE queue.name IS NOT NULL
 """
+UNKEYED_READY = EVERY_QUEUE + UNKEYED
 
 # A task that waits behind its key is not late, whatever its age: only the first of a key that nobody runs can be. The
 # rows come in the order of the index, so that none are sorted.
@@ -155,7 +162,8 @@ def collect(connection: Connection | None = None, *, cap: int = COUNT_CAP) -> Nu
     """The numbers of every queue that has a task, a setting or a worker of its own, and of every worker."""
     connection = connection or default_connection
     queues: defaultdict[str, QueueNumbers] = _Queues()
-    _add_ready(connection, queues, cap)
+    for statement in (UNKEYED_READY, KEYED_READY):
+        _add_ready(queues, fetch(connection, statement, {"cap": cap}))
     processing = fetch(connection, PROCESSING, {"cap": cap})
     # The workers are looked at after their tasks: one that was born in between is not taken for missing.
     workers = presence.states(connection=connection)
@@ -177,7 +185,8 @@ def waiting(
     """The numbers of one queue's tasks that wait or run, under these workers; three statements."""
     connection = connection or default_connection
     queues: defaultdict[str, QueueNumbers] = _Queues()
-    _add_ready(connection, queues, cap)
+    for statement in (ONE_QUEUE + UNKEYED, KEYED_READY):
+        _add_ready(queues, fetch(connection, statement, {"cap": cap, "queue": queue_name}))
     _add_processing(queues, fetch(connection, PROCESSING, {"cap": cap}), workers)
     return queues[queue_name]
 
@@ -190,14 +199,13 @@ class _Queues(defaultdict[str, QueueNumbers]):
         return self[name]
 
 
-def _add_ready(connection: Connection, queues: defaultdict[str, QueueNumbers], cap: int) -> None:
-    for statement in (UNKEYED_READY, KEYED_READY):
-        for row in fetch(connection, statement, {"cap": cap}):
-            queue = queues[row["queue_name"]]
-            queue.ready += row["ready"]
-            queue.scheduled += row["scheduled"]
-            ages = [age for age in (queue.oldest_ready_seconds, row["oldest_ready_seconds"]) if age is not None]
-            queue.oldest_ready_seconds = max(ages, default=None)
+def _add_ready(queues: defaultdict[str, QueueNumbers], rows: list[dict[str, Any]]) -> None:
+    for row in rows:
+        queue = queues[row["queue_name"]]
+        queue.ready += row["ready"]
+        queue.scheduled += row["scheduled"]
+        ages = [age for age in (queue.oldest_ready_seconds, row["oldest_ready_seconds"]) if age is not None]
+        queue.oldest_ready_seconds = max(ages, default=None)
 
 
 def _add_processing(

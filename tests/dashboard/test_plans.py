@@ -66,6 +66,7 @@ CAP = {"cap": 50_000}
 QUEUES = ["q0", "q1"]
 ASKED = {
     "ready": Asked(stats.UNKEYED_READY, READY + PAIRS, CAP),
+    "ready of one queue": Asked(stats.ONE_QUEUE + stats.UNKEYED, READY // 5 + PAIRS, {**CAP, "queue": "q1"}),
     "ready with a key": Asked(stats.KEYED_READY, KEYED, CAP),
     "processing": Asked(stats.PROCESSING, HELD, CAP),
     "failed": Asked(stats.FAILED, FAILED, CAP),

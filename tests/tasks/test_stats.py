@@ -6,7 +6,7 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from tasks import stats
+from tasks import presence, stats
 from tasks.models import Queue, Task, Throughput, Worker
 from tests.commands import run
 from tests.tasks import rows
@@ -48,6 +48,21 @@ def test_keyed_and_unkeyed_are_counted_together():
     rows.ready(ordering_key="a", run_after=ago(seconds=90))
     assert queue().ready == 2
     assert 90 <= queue().oldest_ready_seconds < 150
+
+
+def test_one_queue_alone_has_the_numbers_that_it_has_among_all():
+    for name in ("a", "b", "c"):
+        rows.many(3, queue_name=name, priority=len(name))
+        rows.ready(queue_name=name, run_after=ago(seconds=90))
+        rows.ready(queue_name=name, run_after=ahead(hours=1))
+        rows.ready(queue_name=name, ordering_key=f"key of {name}")
+    rows.processing(rows.dead_worker("w1"))
+    alone, among_all = stats.waiting("b", presence.states()), queue("b")
+    assert (alone.ready, alone.scheduled) == (among_all.ready, among_all.scheduled) == (5, 1)
+    assert alone.oldest_ready_seconds == pytest.approx(among_all.oldest_ready_seconds, abs=20)
+    held, nothing = stats.waiting("default", presence.states()), stats.waiting("nobody's", {})
+    assert (held.processing, held.stale) == (queue().processing, queue().stale) == (1, 1)
+    assert (nothing.ready, nothing.scheduled, nothing.oldest_ready_seconds) == (0, 0, None)
 
 
 def test_the_oldest_is_found_behind_higher_priorities_and_beyond_the_cap():
