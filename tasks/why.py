@@ -53,11 +53,12 @@ def look(queue_name: str) -> Why:
 
 def kinds(queue_name: str) -> "list[QuerySet[Task]]":
     """The rows that wait without a key, those with one, and those that are held; each in the order of an index."""
-    ready = Task.objects.ready().filter(queue_name=queue_name)
+    light = Task.objects.defer("args", "kwargs", "return_value")  # which no verdict looks at
+    ready = light.ready().filter(queue_name=queue_name)
     return [
         ready.filter(ordering_key__isnull=True).order_by("-priority", "run_after", "id"),
         ready.filter(ordering_key__isnull=False).order_by("ordering_key", "id"),
-        Task.objects.processing().filter(queue_name=queue_name).order_by("claimed_by"),
+        light.processing().filter(queue_name=queue_name).order_by("claimed_by"),
     ]
 
 
