@@ -52,17 +52,17 @@ class Part:
         self.asked_at.append(now)
         self.request, self.look = request, look
 
-    def due(self, now: float, latest: Latest) -> float | None:
-        """When to make it next, given the latest look there is; None when no tab will come."""
+    def due(self, now: float, latest: Latest) -> tuple[float, float] | None:
+        """When to make it next, given the latest look there is, and when its tab comes; None when none will."""
         while self.asked_at and self.gone_at() < now:
             self.asked_at.popleft()
         lead = min(LEAD_SECONDS, settings.SHARED_LOOK_SECONDS / 2)  # it must be fresh still when the tab comes
         for at in self.asked_at:
             comes = at + self.every
             if comes >= latest.serves_until - JITTER_SECONDS:
-                return max(comes - lead, latest.ends)
+                return max(comes - lead, latest.ends), comes
             if self.look is not latest.look:
-                return comes - lead
+                return comes - lead, comes
         return None
 
     def gone_at(self) -> float:
@@ -117,17 +117,20 @@ class PrefetchThread(threading.Thread):
             return None
 
     def next_due(self) -> tuple[float, Part | None]:
-        """The part that is due first, and when; without one, when it is to be asked again whose tabs are gone."""
+        """The part that is due first, and when; without one, when it is to be asked again whose tabs are gone.
+
+        Of those that are due already the one whose tab comes first.
+        """
         now, latest = time.monotonic(), shared_look.latest()
-        first: tuple[float, Part | None] = (math.inf, None)
+        first: tuple[float, float, Part | None] = (math.inf, math.inf, None)
         for key, part in list(self.parts.items()):
-            at = part.due(now, latest)
+            due = part.due(now, latest)
             if not part.asked_at:
                 del self.parts[key]
                 continue
-            told = (part.gone_at(), None) if at is None else (at, part)
-            first = min(first, told, key=itemgetter(0))
-        return first
+            told = (max(due[0], now), due[1], part) if due else (part.gone_at(), math.inf, None)
+            first = min(first, told, key=itemgetter(0, 1))
+        return first[0], first[2]
 
     def make(self, part: Part) -> None:
         """Make it of a look that is fresh. What goes wrong is told to the tabs, who ask for themselves."""

@@ -15,7 +15,7 @@ from tasks.panels import STANDS_IN_SECONDS, Look
 
 BUSY_SHARE = 10
 # Whoever asks takes a look that is a little too old: its successor is about to be made (dashboard/prefetch.py).
-GRACE = 1.25
+GRACE = 1.5
 
 _guard = threading.Lock()
 _looks: dict[str, Look] = {}

@@ -4,6 +4,7 @@ import contextlib
 import http.client
 import os
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -192,13 +193,13 @@ def latest(began: float) -> Latest:
 @pytest.mark.usefixtures("a_second")
 def test_a_lone_tab_s_part_is_made_shortly_before_it_comes() -> None:
     seen = latest(100.0)
-    assert part_asked(100.0, look=seen.look).due(100.0, seen) == 102 - LEAD_SECONDS
+    assert part_asked(100.0, look=seen.look).due(100.0, seen) == (102 - LEAD_SECONDS, 102)
 
 
 @pytest.mark.usefixtures("a_second")
 def test_it_is_made_of_the_look_that_there_is_when_that_is_fresh_enough() -> None:
     part, of_another_part = part_asked(100.0), latest(101.5)
-    assert part.due(101.5, of_another_part) == 102 - LEAD_SECONDS
+    assert part.due(101.5, of_another_part) == (102 - LEAD_SECONDS, 102)
     part.look = of_another_part.look
     assert part.due(101.7, of_another_part) is None
 
@@ -207,12 +208,22 @@ def test_it_is_made_of_the_look_that_there_is_when_that_is_fresh_enough() -> Non
 def test_a_look_is_renewed_when_it_is_too_old_and_not_before() -> None:
     seen = latest(101.0)
     tabs = part_asked(*(99.5 + n / 10 for n in range(20)), look=seen.look)
-    assert tabs.due(101.5, seen) == 102.0
+    due, comes = tabs.due(101.5, seen)
+    assert seen.ends <= due < comes <= seen.serves_until
 
 
 def test_it_is_fresh_still_when_the_tab_comes(settings) -> None:
     settings.SHARED_LOOK_SECONDS = 0.2
-    assert part_asked(100.0).due(100.0, Latest(Look(), 100.2, 100.25)) == pytest.approx(102 - 0.1)
+    assert part_asked(100.0).due(100.0, Latest(Look(), 100.2, 100.3)) == pytest.approx((102 - 0.1, 102))
+
+
+def test_of_parts_that_are_due_that_one_is_made_first_whose_tab_comes_first(settings) -> None:
+    settings.SHARED_LOOK_SECONDS = LIMIT
+    shared_look.forget()
+    idle, now = PrefetchThread(), time.monotonic()  # never started
+    for key, at in (("later", now - 1.7), ("sooner", now - 1.9)):
+        idle.parts[key] = part_asked(at)
+    assert idle.next_due()[1] is idle.parts["sooner"]
 
 
 def test_a_tab_that_has_come_is_expected_two_seconds_later_alone() -> None:
