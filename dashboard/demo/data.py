@@ -37,7 +37,7 @@ TO_MAIL = (
 )
 UNKNOWN = "leslie"
 DECLINED = 14
-Calls = list[tuple[Task[Any, Any], list[list[Any]]]]
+Calls = list[tuple["Task[Any, Any]", list[list[Any]]]]  # quoted: it takes no parameters in Django 6
 
 
 @transaction.atomic

@@ -164,7 +164,7 @@ class Director:
         self.victims[queue] = Victim.start(queue)
         return self.victims[queue]
 
-    def occupied(self, victim: Victim, task: Task[Any, Any]) -> Generator[None, None, bool]:
+    def occupied(self, victim: Victim, task: "Task[Any, Any]") -> Generator[None, None, bool]:
         """Waits until the worker is in the middle of such a task, offering more while others take them away.
 
         Its value: whether that came to be, within some time.
@@ -192,7 +192,7 @@ def compare_once() -> None:
         records.ask([Plan(pattern, **preset.numbers) for pattern in preset.patterns], new_token(), DEMO)
 
 
-def enqueue(task: Task[Any, Any], *args: object) -> None:
+def enqueue(task: "Task[Any, Any]", *args: object) -> None:
     PostgresTask.of(task).enqueue_many([(list(args), {})])
 
 
