@@ -30,12 +30,12 @@ def answer(request: HttpRequest, template: str, context: Context, *, every: floa
     """
     key, look = key_of(request, template), shared_look.of(request)
 
-    def make(request: HttpRequest, look: Look) -> str:
-        return look.made(key, lambda: rendered(request, template, context))
+    def make(request: HttpRequest, look: Look, good_since: float = math.inf) -> str:
+        return look.made(key, lambda: rendered(request, template, context), good_since=good_since)
 
     # What is about to be made is not made twice: for a moment the last one is good enough.
     good_since = shared_look.since() if prefetch.will_make(key) else math.inf
-    text = look.made(key, lambda: rendered(request, template, context), good_since=good_since)
+    text = make(request, look, good_since)
     prefetch.note(key, request, look if look.has_made(key) else None, make, every)
     return completed(request, text)
 
