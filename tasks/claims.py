@@ -18,7 +18,8 @@ from tasks.claimer import Claim, Claimer
 from tasks.database import Connection, statement
 from tasks.line import LINE
 from tasks.models import ONE_PER_KEY
-from tasks.shortcut import FOLLOWING, MANY, beginning_behind, is_slow
+from tasks.sending import send_query
+from tasks.shortcut import FOLLOWING, MANY, Shortcut, beginning_behind, is_slow
 
 STRIDES = 10  # some 2 ms each when thousands of keys wait for their time
 CANDIDATES_SPARE = 8  # at least the number of workers that are likely to race for the same rows
@@ -167,7 +168,24 @@ def _follow(connection: Connection, claimer: Claimer, limit: int) -> list[Claim]
         return []
     with statement(connection), connection.cursor() as cursor:
         cursor.execute(CLAIM_FOLLOWING, shortcut.params(claimer.worker_id, limit))
-        taken = _claims(cursor.fetchall())
+        return _followed(claimer, shortcut, cursor.fetchall(), limit)
+
+
+def send(connection: psycopg.Connection, claimer: Claimer, limit: int) -> Callable[[], list[Claim]] | None:
+    """Send a claim of what stands behind the last task, and go on; call what it gives back to read the answer.
+
+    None: there is no shortcut, and nothing was sent. Until the answer is read connection and claimer take nothing
+    else. The reading raises psycopg.Error.
+    """
+    shortcut, claimer.shortcut = claimer.shortcut, None
+    if shortcut is None or not shortcut.is_open:
+        return None
+    read = send_query(connection, CLAIM_FOLLOWING, shortcut.params(claimer.worker_id, limit))
+    return lambda: _followed(claimer, shortcut, read(), limit)
+
+
+def _followed(claimer: Claimer, shortcut: Shortcut, rows: list[tuple[Any, ...]], limit: int) -> list[Claim]:
+    taken = _claims(rows)
     if taken:
         claimer.is_from_start = False
     if len(taken) == limit:

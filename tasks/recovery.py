@@ -184,13 +184,15 @@ def recover(
             return result
 
 
-def take_back(connection: Connection, worker_ids: Iterable[str], *, reason: str = "crashed") -> Sweep:
-    """Take back at once what these workers held: for the supervisor, whose own children it has seen die."""
+def take_back(
+    connection: Connection, worker_ids: Iterable[str], task_ids: list[int] | None = None, *, reason: str = "crashed"
+) -> Sweep:
+    """Take back at once what these workers held, or of that `task_ids`: for the supervisor, who saw them die."""
     dead = list(worker_ids)
     with transaction(connection):
         with connection.cursor() as cursor:
             cursor.execute(STOP, {"ids": dead, "reason": reason})
-        rows = _take_back(connection, dead, limit=CHUNK, include_ask=False, task_ids=None)
+        rows = _take_back(connection, dead, limit=CHUNK, include_ask=False, task_ids=task_ids)
         if any(row["status"] == "READY" for row in rows):
             wakeup.announce(connection)
     return Sweep(rows=rows, dead=dead)

@@ -1,7 +1,8 @@
-"""Completions on their way: the server writes them while the worker runs its next tasks."""
+"""Statements on their way: the server executes them while the worker runs its tasks."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from typing import Any, TypeVar
 
 import psycopg
 from psycopg.pq import TransactionStatus
@@ -9,6 +10,8 @@ from psycopg.pq import TransactionStatus
 from tasks.database import rows_of
 from tasks.flush import COMPLETE, Ending, Flush, completion_params, note_completions
 from tasks.throughput import SumsByQueue, add_up
+
+T = TypeVar("T")
 
 
 def send(
@@ -21,26 +24,53 @@ def send(
     raised by the reading alone. Then nothing was written, unless the session was lost after the commit: a flush of the
     same endings finds that out.
     """
+
+    def execute() -> psycopg.Cursor[Any]:
+        cursor = connection.execute(COMPLETE, completion_params(worker_id, completions))
+        if carried:
+            add_up(connection, worker_id, carried)
+        return cursor
+
+    answer = _go_on(connection, execute)
+
+    def read() -> Flush:
+        result = Flush()
+        written = note_completions(rows_of(answer()), result)
+        result.locked = [ending for ending in completions if ending.id not in written]
+        return result
+
+    return read
+
+
+def send_query(
+    connection: psycopg.Connection, sql: str, params: Mapping[str, Any]
+) -> Callable[[], list[tuple[Any, ...]]]:
+    """Send one statement in a transaction of its own and go on; call what it gives back to read its rows.
+
+    Until then the connection takes nothing else. An error, psycopg.Error, is raised by the reading alone.
+    """
+    answer = _go_on(connection, lambda: connection.execute(sql, params))
+    return lambda: answer().fetchall()
+
+
+def _go_on(connection: psycopg.Connection, execute: Callable[[], T]) -> Callable[[], T]:
+    """Send what `execute` does, in a transaction that the server commits without being asked again."""
     pipeline = connection.pipeline()
+    result: list[T] = []
     failure: psycopg.Error | None = None
     try:
         pipeline.__enter__()
         connection.execute("BEGIN")
-        cursor = connection.execute(COMPLETE, completion_params(worker_id, completions))
-        if carried:
-            add_up(connection, worker_id, carried)
+        result.append(execute())
         connection.execute("COMMIT")
     except psycopg.Error as error:  # of one statement, met while the next one was sent
         failure = error
 
-    def read() -> Flush:
+    def read() -> T:
         error = _leave(connection, pipeline)
         if failure or error:
             raise failure or error  # type: ignore[misc]  # one of them is there
-        result = Flush()
-        written = note_completions(rows_of(cursor), result)
-        result.locked = [ending for ending in completions if ending.id not in written]
-        return result
+        return result[0]
 
     return read
 

@@ -9,6 +9,7 @@ CLAIMS, FLUSH, RECOVERY = "tasks/claims.py", "tasks/flush.py", "tasks/recovery.p
 PRESENCE, TRANSITIONS = "tasks/presence.py", "tasks/transitions.py"
 SHORTCUT, SHORTCUTS = "tasks/shortcut.py", "tests/tasks/test_shortcut.py"
 KEEPER, PAGE, BURYING = "tasks/worker/keeper.py", "tasks/worker/page.py", "tests/tasks/worker/test_burying.py"
+CHILD, AHEAD = "tasks/worker/child.py", "tests/tasks/worker/test_ahead.py"
 COMPANION, DUTY = "tasks/worker/companion.py", "tests/tasks/worker/test_duty.py"
 SUPERVISOR, LOOKOUTS = "tasks/worker/supervisor.py", "tests/tasks/worker/test_lookout.py"
 SILENCE = "tests/tasks/worker/test_silence.py"
@@ -90,6 +91,20 @@ MUTANTS = [
     Mutant("burial: what ended earlier has begun", PAGE, "            self._remember(earlier)\n", "", (BURYING,)),
     Mutant("burial: once more when the session has ended", KEEPER,
            "            self._look_after_the_dead(connection)\n", "", (BURYING,)),
+    Mutant("burial: what is taken back has begun", KEEPER, "[child.id], begun,", "[child.id],", (BURYING,)),
+    Mutant("claimed ahead: given back while a task lasts", KEEPER,
+           "            self._take_back_ahead(connection, children)\n", "", (AHEAD, "-k", "given_back")),
+    Mutant("claimed ahead: void with the batch before it", PAGE,
+           "return self.words[VOID_SERIAL] != self.words[SERIAL]\n", "return True\n",
+           (AHEAD, "-k", "given_back or void")),
+    Mutant("claimed ahead: over before the next claim", PAGE,
+           "            self.words[AHEAD] = NONE\n            return self", "            return self",
+           (AHEAD, "-k", "by_itself")),
+    Mutant("claimed ahead: no lost answer", CHILD, " | self.ahead.ids()", "", (AHEAD, "-k", "answer_was_lost")),
+    Mutant("claimed ahead: given back by who leaves", CHILD,
+           "                self.session.run(self.ahead.end)\n", "", (AHEAD, "-k", "leaves")),
+    Mutant("claimed ahead: the line is walked anew after it was given back", "tasks/worker/ahead.py",
+           "        self.claimer.shortcut = None", "        pass", (AHEAD, "-k", "task_lasts_it_is_given_back")),
     Mutant("late writes of a convicted worker without a session", "tasks/worker/child.py",
            "                self._write_late()\n", "", ("tests/tasks/worker/test_freezing.py", "-k", "f01")),
     without("duty: left in the middle of long work", COMPANION, "        self.pass_on_after_long_work()\n", DUTY),

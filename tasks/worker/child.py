@@ -21,8 +21,8 @@ from tasks.claims import STRATEGIES
 from tasks.database import connect_directly
 from tasks.declaration import PostgresTask
 from tasks.exceptions import Convicted
-from tasks.transitions import Flush
 from tasks.worker import connections, holding, registration, runner
+from tasks.worker.ahead import Ahead
 from tasks.worker.batch import BatchSize
 from tasks.worker.companion import Companion
 from tasks.worker.idleness import Idleness, drain
@@ -69,9 +69,11 @@ class Child:
         self.outbox = Outbox(worker_id, page)
         self.companion = Companion(page, self.session, self.outbox, lookout, lifeline=lifeline, stop=self.stop)
         self.claimer = Claimer(worker_id, options.queues)
+        self.ahead = Ahead(self.session, self.claimer, page)
         self.size = BatchSize(maximum=options.largest_batch)
         self.is_stopping = False
         self.is_heard = True
+        self.asked_for = 0  # by the last claim
         self.full_claims = 0  # in a row: each got as much as it wanted
         self.checked_at = time.monotonic()
         self.wake_read, self.wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -135,7 +137,7 @@ class Child:
         finally:
             self.allowance.give_back(limit - len(batch))
         self.page.add(CLAIMED, len(batch))
-        is_full = 0 < limit == len(batch)
+        is_full = 0 < self.asked_for == len(batch)
         self.full_claims = self.full_claims + 1 if is_full else 0
         self.size.note(is_full=is_full)
         return batch
@@ -143,34 +145,35 @@ class Child:
     def _flush_and_claim(self, connection: psycopg.Connection, limit: int) -> list[Claim]:
         self.companion.keep_lease(connection)
         self._release_unknown(connection)
-        if self.strategy.joins_flush and self.full_claims >= MUCH_WORK and self.outbox.may_send():
-            return self._claim_and_send(connection, limit)
+        if self.has_much_work and self.outbox.may_send():
+            batch = self._claim(connection, limit)
+            if batch:
+                return batch  # what has ended is sent while these run
         is_joined = self.strategy.joins_flush and len(self.outbox) > 0
         with connection.transaction() if is_joined else contextlib.nullcontext():
             forget = self.outbox.flush(connection)
-            batch = claims.claim(connection, self.claimer, limit, self.options.strategy)
-        self._heed(forget())
+            # What is being written may be what the next tasks of ordering keys wait for.
+            batch = self._claim(connection, limit)
+        if forget().refused:
+            self.page.words[BEAT_NS] = 0  # somebody took our work: ask whether we were declared dead
         return batch
 
-    def _heed(self, flushed: Flush) -> None:
-        if flushed.refused:
-            self.page.words[BEAT_NS] = 0  # somebody took our work: ask whether we were declared dead
-
-    def _claim_and_send(self, connection: psycopg.Connection, limit: int) -> list[Claim]:
-        """Claim first, and let the second session write what has ended while the claimed tasks run."""
-        batch = claims.claim(connection, self.claimer, limit, self.options.strategy)
-        if batch and self.outbox.send():
-            return batch
-        self._heed(self.outbox.flush(connection)())
-        # What has just been written may be what the next tasks of ordering keys waited for.
+    def _claim(self, connection: psycopg.Connection, limit: int) -> list[Claim]:
+        batch = self.ahead.take(connection)
+        self.asked_for = self.ahead.limit if batch else limit
         return batch or claims.claim(connection, self.claimer, limit, self.options.strategy)
+
+    @property
+    def has_much_work(self) -> bool:
+        """Whether the server should work beside the handlers."""
+        return self.strategy.joins_flush and self.full_claims >= MUCH_WORK
 
     def _release_unknown(self, connection: psycopg.Connection) -> None:
         """Now and then, and after every error: give back rows that are ours without our knowing (a lost answer)."""
         now = time.monotonic()
         if not self.session.is_unsure and now - self.checked_at < CHECK_SECONDS:
             return
-        released = transitions.release_unknown(connection, self.worker_id, self.outbox.ids())
+        released = transitions.release_unknown(connection, self.worker_id, self.outbox.ids() | self.ahead.ids())
         if released:
             logger.warning("worker %s released tasks whose claim was never answered: %s", self.worker_id, released)
         self.checked_at = now
@@ -179,6 +182,7 @@ class Child:
     def run_batch(self, batch: list[Claim]) -> None:
         """Run the claimed tasks in order; give back what could not begin."""
         self.page.publish(batch, self.outbox.ids())
+        self._send()
         self._signal_busy()
         self.companion.begin_batch()
         # What a request does for a view: handlers find no connection that is too old or broken, and no query log grows.
@@ -200,6 +204,21 @@ class Child:
             reached = len(batch)
         self.size.learn(reached - len(unknown), time.monotonic() - began)
         self._end_batch(batch[reached:], unknown)
+
+    def _send(self) -> None:
+        """Let the server claim what comes next and write what has ended, while the batch runs."""
+        if not (self.has_much_work and self.outbox.may_send()):
+            return
+
+        def send(connection: psycopg.Connection) -> None:
+            if self.options.max_tasks is None:
+                self.ahead.send(connection, self.size.wanted)
+            self.outbox.send()
+
+        try:
+            self.session.run(send)
+        except psycopg.Error as error:
+            logger.warning("worker %s claims and writes after this batch: %s", self.worker_id, str(error).strip())
 
     def may_begin(self, index: int, task: PostgresTask | None) -> bool:
         """Whether the task at `index` may begin: no stop was asked, the lease holds, the batch was not taken back."""
@@ -254,6 +273,7 @@ class Child:
         while True:
             try:
                 self.session.run(lambda connection: self.outbox.flush(connection)())
+                self.session.run(self.ahead.end)
                 self.session.is_unsure = True
                 self.session.run(self._release_unknown)
                 self.session.run(lambda connection: registration.leave(connection, self.worker_id))

@@ -39,6 +39,12 @@ WHERE task.status = 'PROCESSING' AND task.claimed_by = ANY(%(ids)s::text[]) AND 
 """
 STOPS = "SELECT id FROM tasks_worker WHERE id = ANY(%(ids)s::text[]) AND stop_requested_at IS NOT NULL"
 
+# Rows of a child of which it has told nobody yet.
+UNLISTED = """
+SELECT task.id, task.started_at FROM tasks_task AS task
+WHERE task.status = 'PROCESSING' AND task.claimed_by = %(worker_id)s::text AND task.id <> ALL(%(ids)s::bigint[])
+"""
+
 PUBLISH = """
 UPDATE tasks_worker AS worker SET current_task_id = running.task_id,
     current_since = clock_timestamp() - make_interval(secs => running.seconds)
@@ -75,7 +81,7 @@ class Keeper:
 
     def bury(self, child: "Process") -> None:
         """Give back what a dead child held: what it has not begun with its attempt, what it ran as its death says."""
-        self._give_back_unbegun(child)
+        begun = self._give_back_unbegun(child)
         running = child.page.running()
         if running and child.killed_for:
             task_id, attempt, seconds = running
@@ -91,17 +97,18 @@ class Keeper:
                     lambda connection: burying.interrupt(connection, child.id, task_id, attempt, cancel)
                 )
         reason = child.killed_for or "crashed"
-        self.pending.append(lambda connection: recovery.take_back(connection, [child.id], reason=reason))
+        self.pending.append(lambda connection: recovery.take_back(connection, [child.id], begun, reason=reason))
         self.buried[child.id] = child, time.monotonic() + SESSION_ENDS_WITHIN_SECONDS
         self.hurry()
 
-    def _give_back_unbegun(self, child: "Process") -> None:
-        """Also what the page does not know, since the answer to its claim died with the child."""
+    def _give_back_unbegun(self, child: "Process") -> list[int] | None:
+        """Also what the page does not know, since the answer to its claim died with the child. Gives what has begun."""
         begun = child.page.begun()
         if begun is None:
             self.release(child.id, child.page.unstarted())
         else:
             self.pending.append(lambda connection: burying.give_back_all_but(connection, child.id, begun))
+        return begun
 
     def cancelled(self, worker_id: str) -> list[tuple[int, int]]:
         """Tasks of this worker that somebody wants cancelled, as (id, attempt)."""
@@ -134,6 +141,7 @@ class Keeper:
             connection = self._connect()
             self._hear(connection)
             self._beat(connection, children, now)
+            self._take_back_ahead(connection, children)
             self._write_pending(connection)
             self._look_after_the_dead(connection)
             self._publish(connection, children)
@@ -208,6 +216,16 @@ class Keeper:
                 self.pending.rotate(-1)
             else:
                 self.pending.popleft()
+
+    def _take_back_ahead(self, connection: psycopg.Connection, children: list["Process"]) -> None:
+        """What a child has claimed ahead while its task lasts: the child has not told which rows these are."""
+        for child in children:
+            listed = child.page.listed()
+            if listed is None:
+                continue
+            rows = fetch(connection, UNLISTED, {"worker_id": child.id, "ids": listed})
+            if rows and child.page.take_ahead():
+                self.release(child.id, [(row["id"], row["started_at"]) for row in rows])
 
     def _look_after_the_dead(self, connection: psycopg.Connection) -> None:
         """A claim that was under way when a child died commits all the same: look again once its session is gone."""

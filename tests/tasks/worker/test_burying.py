@@ -157,6 +157,16 @@ def test_a_claim_that_commits_after_the_burial_is_given_back_once_the_session_ha
     assert fates(database, late) == [NOT_BEGUN]
 
 
+def test_one_that_commits_in_the_middle_of_the_burial_costs_no_attempt(database, keeper):
+    database.enqueue(handlers.work, count=2)
+    keeper.bury(child_running(known := claim(database, 1)))
+    give_back = keeper.pending[0]
+    late = []
+    keeper.pending[0] = lambda connection: (give_back(connection), late.extend(claim(database, 1)))
+    keeper.tick([])
+    assert fates(database, known + late) == [ABANDONED, NOT_BEGUN]
+
+
 def test_after_an_outage_nobody_is_judged_before_all_had_time_to_come_back(database, keeper):
     keeper.tick([])
     keeper.sweep_at = 0.0
