@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import psycopg
-from psycopg.pq import TransactionStatus
+from psycopg.pq import PipelineStatus, TransactionStatus
 
 from tasks.database import rows_of
 from tasks.flush import COMPLETE, Ending, Flush, completion_params, note_completions
@@ -76,12 +76,17 @@ def _go_on(connection: psycopg.Connection, execute: Callable[[], T]) -> Callable
 
 
 def _leave(connection: psycopg.Connection, pipeline: AbstractContextManager[object]) -> psycopg.Error | None:
-    """Wait for what was sent, and end a transaction that failed; gives the error that was met, if any."""
+    """Wait for what was sent, and end a transaction that failed; gives the error that was met, if any.
+
+    A session that was lost in the middle of an answer cannot even leave the pipeline: it is closed.
+    """
     met = None
     try:
         pipeline.__exit__(None, None, None)
     except psycopg.Error as error:
-        met = error
-    if not connection.closed and connection.info.transaction_status != TransactionStatus.IDLE:
+        met = error.__context__ if isinstance(error.__context__, psycopg.Error) else error
+    if connection.pgconn.pipeline_status != PipelineStatus.OFF:
+        connection.close()
+    elif not connection.closed and connection.info.transaction_status != TransactionStatus.IDLE:
         connection.rollback()
     return met

@@ -175,7 +175,13 @@ class Child:
             return
         released = transitions.release_unknown(connection, self.worker_id, self.outbox.ids() | self.ahead.ids())
         if released:
-            logger.warning("worker %s released tasks whose claim was never answered: %s", self.worker_id, released)
+            logger.warning(
+                "worker %s released %s tasks whose claim was never answered, ids %s to %s",
+                self.worker_id,
+                len(released),
+                min(released),
+                max(released),
+            )
         self.checked_at = now
         self.session.is_unsure = False
 

@@ -18,7 +18,8 @@ from tests.benchmarks.report import Part, left_out
 from tests.benchmarks.subject import PEERS, Peer, Rowlock, Subject
 from tests.postgres import throw_away_server
 
-DURABLE = {"fsync": "on", "full_page_writes": "on", "synchronous_commit": "on"}
+DURABLE = {"fsync": "on", "full_page_writes": "on", "synchronous_commit": "on", "min_wal_size": "1GB"}
+MEBIBYTE_OF_WAL = "SELECT pg_logical_emit_message(false, 'bench', repeat('x', 1024 * 1024))"
 
 
 @dataclass
@@ -101,10 +102,22 @@ class Bench:
         print(f"{time.monotonic() - self.began:>6.0f} s  {text}", file=sys.stderr, flush=True)
 
 
+def wear_in(url: str) -> None:
+    """Let the server fill a gigabyte of WAL, whose files it then uses again, as any does that has been at work.
+
+    On a new one every 16 MiB are a file that is made and filled with zeros first: who writes most waits most for that.
+    """
+    with psycopg.connect(url, autocommit=True) as connection:
+        for _ in range(1024):
+            connection.execute(MEBIBYTE_OF_WAL)
+        connection.execute("CHECKPOINT")
+
+
 @contextlib.contextmanager
 def bench(options: Options, **settings: str) -> Iterator[Bench]:
     """A server of the part's own, with these settings beside those that keep what is committed."""
     with throw_away_server(**{**DURABLE, **settings}) as server:
+        wear_in(server.url)
         folder = Path(tempfile.mkdtemp(prefix="bench-"))
         pipe = Pipe(folder)
         try:

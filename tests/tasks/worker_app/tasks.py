@@ -1,6 +1,7 @@
 """Handlers for worker processes under test: their effects go to the ledger, and some behave as badly as they can."""
 
 import ctypes
+import functools
 import os
 import random
 import re
@@ -49,6 +50,22 @@ def work(context: TaskContext, seconds: float = 0.0, again: float | None = None)
     """The ordinary task: an effect that takes `seconds`, or `again` when it is not the first attempt."""
     with effect(int(context.task_result.id), context.attempt):
         time.sleep(seconds if again is None or context.attempt == 1 else again)
+
+
+@functools.cache
+def jots() -> int:
+    return os.open(os.environ["TEST_JOTS"], os.O_CREAT | os.O_APPEND | os.O_WRONLY)
+
+
+@task(takes_context=True)
+def jot(context: TaskContext) -> None:
+    """A line in a file, in two microseconds. One in ten thousand lasts, and every other of those keeps the GIL."""
+    task_id = int(context.task_result.id)
+    os.write(jots(), f"{task_id} {context.attempt}\n".encode())
+    if task_id % 20_000 == 7777:
+        time.sleep(0.6)
+    elif task_id % 20_000 == 17777:
+        holding_the_gil.usleep(600_000)
 
 
 @task(takes_context=True)
