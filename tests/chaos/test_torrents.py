@@ -19,7 +19,7 @@ from tests.waiting import wait_until
 
 STRIKES = ("kill a child", "kill a child", "kill a group", "freeze a child", "end the sessions")
 FROZEN_SECONDS = 0.5
-ENDED = "SELECT count(*) FROM tasks_task WHERE status = 'COMPLETED'"
+ENDED = "SELECT coalesce(sum(completed), 0)::int FROM tasks_throughput"
 SPENT = "SELECT sum(attempt - 1)::int FROM tasks_task"
 
 
