@@ -1,6 +1,6 @@
 """PROCESSING tasks whose worker is dead or does not answer, by worker, with the evidence that there is."""
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import sha256
@@ -63,6 +63,11 @@ class Row:
     recovery: str
     asks: bool
     action: PageAction
+
+    @property
+    def shown(self) -> Hashable:
+        """All that the page writes of it before its age."""
+        return self.seen, self.task.task_path, self.finding.verdict, self.recovery, self.asks
 
 
 @dataclass(frozen=True)

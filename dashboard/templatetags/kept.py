@@ -2,18 +2,25 @@
 
 A text of the template was translated anew for each cell (11 microseconds, 300 of them in a list of tasks). Settings put
 this library in the place of Django's `i18n`, so that templates are written, and their texts extracted, as ever.
+
+And `keep`, for the rows themselves: a list that is looked at again shows mostly what it showed before.
 """
 
-from django.template import Context, Library
-from django.template.base import Parser, Token
+from collections.abc import Hashable
+
+from django.template import Context, Library, Node, NodeList, TemplateSyntaxError
+from django.template.base import FilterExpression, Parser, Token
 from django.template.defaulttags import URLNode
 from django.template.defaulttags import url as parsed_url
 from django.templatetags import i18n
+from django.urls import get_script_prefix
 from django.utils.html import conditional_escape
 from django.utils.safestring import SafeString
 from django.utils.translation import get_language
 
 from tasks.addresses import address
+
+MOST_BLOCKS = 2000  # of one place in a template, some kilobytes each
 
 register = Library()
 register.tags.update(i18n.register.tags)
@@ -80,3 +87,34 @@ def url(parser: Parser, token: Token) -> URLNode:
     """As Django's, of the one admin site that there is."""
     node = parsed_url(parser, token)
     return node if node.kwargs or node.asvar else KeptAddress(node.view_name, node.args, node.kwargs, node.asvar)
+
+
+class KeptBlock(Node):
+    """What is written of a value, once for each language."""
+
+    def __init__(self, value: FilterExpression, nodelist: NodeList) -> None:
+        self.value = value
+        self.nodelist = nodelist
+        self.kept: dict[Hashable, SafeString] = {}
+
+    def render(self, context: Context) -> SafeString:
+        key = get_language(), get_script_prefix(), self.value.resolve(context)
+        text = self.kept.get(key)
+        if text is None:
+            text = self.nodelist.render(context)
+            if len(self.kept) >= MOST_BLOCKS:
+                self.kept.clear()
+            self.kept[key] = text
+        return text
+
+
+@register.tag
+def keep(parser: Parser, token: Token) -> KeptBlock:
+    """`{% keep value %}…{% endkeep %}`: all that is written in between follows from the value, which is hashable."""
+    try:
+        _name, value = token.split_contents()
+    except ValueError:
+        raise TemplateSyntaxError("{% keep %} takes one value, from which everything in it follows.") from None
+    nodelist = parser.parse(("endkeep",))
+    parser.delete_first_token()
+    return KeptBlock(parser.compile_filter(value), nodelist)

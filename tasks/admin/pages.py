@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
@@ -30,6 +30,11 @@ class Row:
     finding: Finding
     seen: Seen
     action: PageAction | None
+
+    @property
+    def shown(self) -> Hashable:
+        """All that the list writes of it, but for its age and its next step."""
+        return self.seen, self.task.task_path, self.finding
 
     @property
     def age_from(self) -> Any:

@@ -1,13 +1,17 @@
 """Django's `translate`, `blocktranslate` and `url` in our templates: what they say, but each looked for once."""
 
+import re
+from dataclasses import fields
+
 import pytest
-from django.template import Context, Engine, engines
+from django.template import Context, Engine, TemplateSyntaxError, engines
 from django.test import override_settings
 from django.urls import NoReverseMatch, set_script_prefix
 from django.utils import translation
 
-from dashboard.templatetags.kept import KeptAddress, KeptSentence, KeptTranslation
+from dashboard.templatetags.kept import KeptAddress, KeptBlock, KeptSentence, KeptTranslation
 from tasks import addresses
+from tasks.admin.seen import Seen
 
 OURS = engines["django"].engine
 DJANGO = Engine(libraries={"i18n": "django.templatetags.i18n"})
@@ -26,6 +30,8 @@ def test_the_templates_of_our_tables_use_them():
         assert nodes(name, KeptTranslation)
         assert nodes(name, KeptSentence)
         assert nodes(name, KeptAddress)
+    for name in ("admin/tasks/task/_rows.html", "dashboard/_stale.html"):
+        assert nodes(name, KeptBlock)
 
 
 def test_a_text_is_translated_once_for_each_language(monkeypatch):
@@ -98,3 +104,63 @@ def test_an_address_that_is_not_there_is_told_or_left_empty():
 
 
 urlpatterns: list = []
+
+
+# What `Row.shown` holds of a row, by the name under which a template writes it.
+OF_THE_TASK = {f"row.task.{field.name}" for field in fields(Seen)} | {"row.task.pk", "row.task.task_path", "row.seen"}
+SHOWN = {
+    "admin/tasks/task/_rows.html": {*OF_THE_TASK, "row.shown", "row.finding"},
+    "dashboard/_stale.html": {*OF_THE_TASK, "row.shown", "row.finding.verdict", "row.recovery", "row.asks"},
+}
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_a_row_that_is_kept_writes_nothing_that_may_change_behind_its_back(name):
+    [block] = re.findall(r"{% keep .*?{% endkeep %}", OURS.get_template(name).source, re.DOTALL)
+    written = set(re.findall(r"\brow\.[a-z_.]+", block))
+    assert {text.removesuffix(".value").removesuffix(".label") for text in written} <= SHOWN[name]
+
+
+def kept(text: str):
+    """A template whose block is kept by `key`."""
+    return OURS.from_string("{% keep key %}" + text + "{% endkeep %}")
+
+
+def test_a_block_is_written_once_for_each_value():
+    template = kept("<b>{{ name }}</b>")
+    assert template.render(Context({"key": (1, "a"), "name": "<a>"})) == "<b>&lt;a&gt;</b>"
+    assert template.render(Context({"key": (1, "a"), "name": "unseen"})) == "<b>&lt;a&gt;</b>"
+    assert template.render(Context({"key": (1, "b"), "name": "seen"})) == "<b>seen</b>"
+
+
+def test_and_once_for_each_language():
+    template = kept('{% load i18n %}{% translate "Workers" %}')
+    with translation.override("en"):
+        assert template.render(Context({"key": 1})) == "Workers"
+    with translation.override("ru"):
+        assert template.render(Context({"key": 1})) == translation.gettext("Workers") != "Workers"
+
+
+def test_and_for_each_place_of_the_site():
+    template = kept('{% url "admin:index" %}')
+    try:
+        here = template.render(Context({"key": 1}))
+        set_script_prefix("/below/")
+        assert template.render(Context({"key": 1})) == "/below" + here
+    finally:
+        set_script_prefix("/")
+
+
+def test_no_more_blocks_are_kept_than_there_is_room_for(monkeypatch):
+    monkeypatch.setattr("dashboard.templatetags.kept.MOST_BLOCKS", 3)
+    template = kept("{{ key }}")
+    [block] = template.nodelist.get_nodes_by_type(KeptBlock)
+    for number in range(10):
+        assert template.render(Context({"key": number})) == str(number)
+        assert len(block.kept) <= 3
+
+
+@pytest.mark.parametrize("text", ["{% keep %}{% endkeep %}", "{% keep a b %}{% endkeep %}", "{% keep a %}"])
+def test_a_block_without_one_value_or_an_end_is_a_mistake(text):
+    with pytest.raises(TemplateSyntaxError):
+        OURS.from_string(text)
