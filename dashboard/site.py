@@ -1,5 +1,6 @@
 """Our AdminSite: the stock admin under one row of links to the pages that operators use."""
 
+from collections.abc import Callable
 from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
@@ -63,6 +64,15 @@ class RowlockAdminSite(AdminSite):
         from dashboard.views import overview
 
         return overview.overview(request)
+
+    @staticmethod
+    def part(
+        request: HttpRequest, template: str, context: Callable[[HttpRequest], dict[str, Any]], *, every: float
+    ) -> HttpResponse:
+        """A part that refreshes itself: one for all tabs of a look, and made before they ask."""
+        from dashboard import shared_part
+
+        return shared_part.answer(request, template, context, every=every)
 
     def each_context(self, request: HttpRequest) -> dict[str, Any]:
         """The stock context with `navigation`: label, url, key and whether it is the page in hand.

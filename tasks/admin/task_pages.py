@@ -1,6 +1,7 @@
 """What the pages of the tasks have in common: the frame, the way back, and a refusal that is told there."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol, cast
 
 from django.contrib import admin, messages
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
@@ -10,6 +11,14 @@ from django.utils.http import url_has_allowed_host_and_scheme
 
 VIEW = "tasks.view_task"
 LIST = "admin:tasks_task_changelist"
+
+
+class SiteWithParts(Protocol):
+    """What the site of these pages does for the parts that refresh themselves."""
+
+    def part(
+        self, request: HttpRequest, template: str, context: Callable[[HttpRequest], dict[str, Any]], *, every: float
+    ) -> HttpResponse: ...
 
 
 class TaskPages(admin.ModelAdmin):
@@ -27,6 +36,13 @@ class TaskPages(admin.ModelAdmin):
         """Back, with the reason why nothing was done."""
         messages.error(request, reason)
         return HttpResponseRedirect(self.next_page(request))
+
+    def part(
+        self, request: HttpRequest, template: str, context: Callable[[HttpRequest], dict[str, Any]], *, every: float
+    ) -> HttpResponse:
+        """A part that asks for itself anew every so many seconds, which the site may have made already."""
+        answer = cast("SiteWithParts", self.admin_site).part
+        return answer(request, template, context, every=every)
 
     def page(
         self, request: HttpRequest, template: str, title: str, context: dict[str, Any], status: int = 200

@@ -1,7 +1,8 @@
 """Why the tasks of a queue do not run."""
 
+from typing import Any
+
 from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_safe
@@ -9,6 +10,8 @@ from django.views.decorators.http import require_safe
 from tasks import why
 from tasks.admin import rights
 from tasks.admin.task_pages import VIEW, TaskPages
+
+EVERY_SECONDS = 5
 
 
 class WhyViews(TaskPages):
@@ -21,7 +24,10 @@ class WhyViews(TaskPages):
     def why_view(self, request: HttpRequest, queue_name: str) -> HttpResponse:
         """The page; for htmx the part that refreshes itself, which other pages may take in too."""
         rights.require(request.user, VIEW)
-        context = {"why": why.look(queue_name.replace("\0", ""))}
+
+        def context(_request: HttpRequest) -> dict[str, Any]:
+            return {"why": why.look(queue_name.replace("\0", ""))}
+
         if "HX-Request" in request.headers:
-            return TemplateResponse(request, "admin/tasks/task/_why.html", context)
-        return self.page(request, "why.html", _("Why not running?"), context)
+            return self.part(request, "admin/tasks/task/_why.html", context, every=EVERY_SECONDS)
+        return self.page(request, "why.html", _("Why not running?"), {**context(request), "every": EVERY_SECONDS})

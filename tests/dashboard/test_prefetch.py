@@ -27,6 +27,7 @@ from tests.web import gunicorn
 
 WORKERS = "/admin/ops/workers/"
 LIVE = {WORKERS: "workers", "/admin/": "overview", "/admin/ops/locks/": "locks", "/admin/ops/stale/": "stale"}
+WHY = "/admin/tasks/task/why/default/"
 LIMIT = 1.0
 SHARING = "tests.benchmarks.pages.settings"  # where one look serves all, as in production
 ASKED_SINCE = """
@@ -94,7 +95,7 @@ def sessions() -> int:
     return int(number)
 
 
-@pytest.mark.parametrize("address", LIVE)
+@pytest.mark.parametrize("address", [*LIVE, WHY])
 def test_a_tab_that_asks_again_finds_its_part_made_and_fresh(thread, renderers, address) -> None:
     client = client_of("Operators")
     before = ask(client, address)
@@ -104,7 +105,7 @@ def test_a_tab_that_asks_again_finds_its_part_made_and_fresh(thread, renderers, 
     after = ask(client, address)
     assert renderers[1:] == ["prefetch"]
     assert "w-that-died" not in before
-    assert ("w-that-died" in after) == (address in (WORKERS, "/admin/ops/stale/"))
+    assert ("w-that-died" in after) == (address in (WORKERS, WHY, "/admin/ops/stale/"))
 
 
 def is_made() -> bool:
