@@ -73,7 +73,7 @@ def current(name: str = "now", seconds: float | None = None, *, grace: float = 1
     with _guard:
         look = _looks.get(name)
         if look is None or time.monotonic() >= ends(look, limit * grace):
-            former, look = look, Look()
+            former, look = look, Look(is_first=look is None)
             _looks[name] = look
             if former:
                 former.before = None  # or every look there ever was would stay
@@ -84,5 +84,6 @@ def current(name: str = "now", seconds: float | None = None, *, grace: float = 1
 
 def ends(look: Look, limit: float) -> float:
     """When a look is too old, by `time.monotonic()`."""
-    rest = look.busy_seconds * BUSY_SHARE if limit else 0.0
+    # How long the first one took tells nothing of the next.
+    rest = look.busy_seconds * BUSY_SHARE if limit and not look.is_first else 0.0
     return look.began + max(limit, rest)

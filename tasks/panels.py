@@ -114,6 +114,7 @@ class Look:
     _lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
     _now: datetime | None = None
     busy_seconds: float = 0.0  # spent in asking
+    is_first: bool = False  # in its process, which connects and loads what it needs meanwhile
 
     @property
     def now(self) -> datetime:

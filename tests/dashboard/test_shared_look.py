@@ -55,9 +55,11 @@ def test_after_its_time_a_look_is_made_anew():
         assert shared_look.current("charts", 300) is not shared_look.current("charts", 300)
 
 
-def test_a_look_that_took_long_is_kept_longer():
+def test_a_look_that_took_long_is_kept_longer_unless_it_is_the_first():
     with override_settings(SHARED_LOOK_SECONDS=0.001):
-        dear = shared_look.current()
+        first = shared_look.current()
+        first.busy_seconds = 60
+        dear = wait_until(lambda: (look := shared_look.current()) is not first and look)
         dear.busy_seconds = 60
         assert shared_look.current() is dear
         dear.busy_seconds = 0
