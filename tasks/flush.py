@@ -19,7 +19,7 @@ from tasks.throughput import Sums, SumsByQueue, add_up
 logger = logging.getLogger(__name__)
 
 # No `status` in the WHERE: the planner would take the partial index on it and go quadratic in the batch.
-# Times come as microseconds ago, so that only the database's clock is written.
+# Times come as microseconds ago, so that only the database's clock is written. EXTRACT would make a numeric of each.
 COMPLETE = """
 WITH done AS (
     UPDATE tasks_task AS task SET
@@ -32,8 +32,8 @@ WITH done AS (
         AS ending (id, version, return_value, started_ago, finished_ago)
     WHERE task.id = ending.id AND task.version = ending.version AND task.claimed_by = %(worker_id)s::text
     RETURNING task.id, task.queue_name,
-        greatest(0, extract(epoch FROM task.started_at - task.run_after)::float8) AS waited,
-        extract(epoch FROM task.finished_at - task.started_at)::float8 AS ran
+        greatest(0, date_part('epoch', task.started_at - task.run_after)) AS waited,
+        date_part('epoch', task.finished_at - task.started_at) AS ran
 )
 SELECT queue_name, array_agg(id) AS ids, 1000 * sum(ran) AS run_ms, 1000 * sum(waited) AS wait_ms,
     array_agg(width_bucket(ran, %(bounds)s::float8[])) AS run_buckets,
