@@ -43,6 +43,11 @@ class Tree:
         below = self.me.children(recursive=True)
         return below if len(below) >= 2 else None
 
+    def wait_for(self, name, number):
+        """Until so many programs of this name run below: a shell that is interrupted while it starts them goes on."""
+        wait_until(lambda: [process.name() for process in self.me.children(recursive=True)].count(name) == number)
+        self.below = self.command_and_guard()
+
     def send(self, number):
         self.process.send_signal(number)
 
@@ -64,6 +69,7 @@ class TestSignals:
     @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
     def test_they_reach_the_command_and_what_it_has_started(self, number, status):
         with running("sh", "-c", f"{SLEEP} & {SLEEP}") as tree:
+            tree.wait_for("sleep", 2)
             tree.send(number)
             assert tree.end()[0] == status
             assert tree.is_below_gone()
