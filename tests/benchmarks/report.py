@@ -21,11 +21,11 @@ FOLDER = ROOT / "docs"
 INTRODUCTION = """# Benchmarks
 
 Written by `make bench`; `make bench ARGS="drain --rounds 5"` measures parts again and leaves the others as they were.
-What is compared was alternated in one run, on one server that syncs to disk (fsync and synchronous_commit on) and whose
-WAL files are in use again, as of any that has been at work (making new ones took a third of the rate of whoever writes
-most), beside its clients on the same machine, with ANALYZE after each fill. So compare **ratios within one table**: on a
-machine that others use too, rounds differ by a third, and differences under a quarter mean nothing. The same figures, with
-those of each round, are in [benchmarks.json](benchmarks.json).
+What is compared was alternated in one run, on one server that syncs to disk (fsync and synchronous_commit on) and
+whose WAL files are in use again, as of any that has been at work (making new ones took a third of the rate of whoever
+writes most), beside its clients on the same machine, with ANALYZE after each fill. So compare **ratios within one
+table**: on a machine that others use too, rounds differ by a third, and differences under a quarter mean nothing. The
+same figures, with those of each round, are in [benchmarks.json](benchmarks.json).
 """
 
 Cell = str | float | int | None
