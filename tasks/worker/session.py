@@ -87,7 +87,7 @@ class Session:
         """Something was sent whose answer is not waited for: `read` it before anything else is asked."""
         self._read = read
 
-    def _settle(self) -> None:
+    def _read_answer(self) -> None:
         read, self._read = self._read, None
         if read is not None:
             try:
@@ -99,7 +99,7 @@ class Session:
     def ensure(self) -> psycopg.Connection:
         """The live connection, made anew when it was lost, its last answer read. Raises psycopg.Error, or Convicted."""
         with self.lock:
-            self._settle()
+            self._read_answer()
             if self.connection is None or self.connection.closed or self.is_read_only:
                 return self._reconnect()
             if not self.is_settled:
@@ -173,7 +173,7 @@ class Session:
             if self.connection is None:
                 return False
             try:
-                self._settle()
+                self._read_answer()
                 return bool(list(self.connection.notifies(timeout=0)))
             except psycopg.Error as error:
                 self.note(error)
