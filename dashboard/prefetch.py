@@ -30,19 +30,22 @@ LEAD_SECONDS = 0.35  # what the dearest part takes beside ten million tasks, twi
 JITTER_SECONDS = 0.1  # by which tabs come later than their page says
 LATE_SECONDS = 1.0  # a tab that has not come by then is hidden or gone
 MOST_PARTS = 50
+LONGEST_SECONDS = 0.3
 
 Make = Callable[[HttpRequest, Look], object]
 
 
 @dataclass(eq=False)
-class Part:
-    """What some tabs refresh, every so many seconds each. Times are `time.monotonic()`."""
+class Prefetched:
+    """A part that some tabs refresh, every so many seconds each. Times are `time.monotonic()`."""
 
+    name: Hashable  # of the look that it is made of
     every: float
     make: Make
     request: HttpRequest  # the latest
     language: str | None = None
     look: Look | None = None  # the latest that it was made of
+    is_slow: bool = False  # too much so for all the others to wait for it
     asked_at: deque[float] = field(default_factory=deque)  # the last request of each tab
 
     def note(self, now: float, request: HttpRequest, look: Look | None) -> None:
@@ -56,6 +59,8 @@ class Part:
         """When to make it next, given the latest look there is, and when its tab comes; None when none will."""
         while self.asked_at and self.gone_at() < now:
             self.asked_at.popleft()
+        if self.is_slow:
+            return None
         lead = min(LEAD_SECONDS, settings.SHARED_LOOK_SECONDS / 2)  # it must be fresh still when the tab comes
         for at in self.asked_at:
             comes = at + self.every
@@ -75,17 +80,17 @@ class PrefetchThread(threading.Thread):
 
     def __init__(self) -> None:
         super().__init__(name="prefetch", daemon=True)
-        self.parts: dict[Hashable, Part] = {}  # those asked for latest stand last
+        self.parts: dict[Hashable, Prefetched] = {}  # those asked for latest stand last
         self.changed = threading.Condition()
         self.is_stopping = False
         self.problem = ""
 
-    def note(self, key: Hashable, request: HttpRequest, look: Look | None, make: Make, every: float) -> None:
+    def note(self, key: Hashable, part: Prefetched, look: Look | None) -> None:
         """As the function below."""
         with self.changed:
-            part = self.parts.pop(key, None) or Part(every, make, request, translation.get_language())
-            self.parts[key] = part
-            part.note(time.monotonic(), request, look)
+            known = self.parts.pop(key, part)
+            self.parts[key] = known
+            known.note(time.monotonic(), part.request, look)
             if len(self.parts) > MOST_PARTS:
                 del self.parts[next(iter(self.parts))]
             self.changed.notify()
@@ -103,7 +108,7 @@ class PrefetchThread(threading.Thread):
                 self.make(part)
         connections.close_all()
 
-    def await_due(self) -> Part | None:
+    def await_due(self) -> Prefetched | None:
         """The part that is to be made now; None after a wait in which that has changed."""
         with self.changed:
             at, part = self.next_due()
@@ -116,15 +121,15 @@ class PrefetchThread(threading.Thread):
                 self.changed.wait(min(seconds, threading.TIMEOUT_MAX))
             return None
 
-    def next_due(self) -> tuple[float, Part | None]:
+    def next_due(self) -> tuple[float, Prefetched | None]:
         """The part that is due first, and when; without one, when it is to be asked again whose tabs are gone.
 
         Of those that are due already the one whose tab comes first.
         """
-        now, latest = time.monotonic(), shared_look.latest()
-        first: tuple[float, float, Part | None] = (math.inf, math.inf, None)
+        now = time.monotonic()
+        first: tuple[float, float, Prefetched | None] = (math.inf, math.inf, None)
         for key, part in list(self.parts.items()):
-            due = part.due(now, latest)
+            due = part.due(now, shared_look.latest(part.name))
             if not part.asked_at:
                 del self.parts[key]
                 continue
@@ -132,14 +137,15 @@ class PrefetchThread(threading.Thread):
             first = min(first, told, key=itemgetter(0, 1))
         return first[0], first[2]
 
-    def make(self, part: Part) -> None:
+    def make(self, part: Prefetched) -> None:
         """Make it of a look that is fresh. What goes wrong is told to the tabs, who ask for themselves."""
         with self.changed:
-            look = part.look = shared_look.current()
+            look = part.look = shared_look.current(part.name)
             request = copy.copy(part.request)
         shared_look.give(request, look)
         close_old_connections()
         before, self.problem = self.problem, ""
+        began = time.monotonic()
         try:
             with translation.override(part.language):
                 part.make(request, look)
@@ -149,6 +155,8 @@ class PrefetchThread(threading.Thread):
                 logger.warning("parts are not made before they are asked for: %s", self.problem)
         except Exception:
             logger.exception("A part could not be made before it was asked for")
+        # What all tabs share is made here however long it takes; a search is left to who asks for it.
+        part.is_slow = part.name != shared_look.EVERYTHING and time.monotonic() - began > LONGEST_SECONDS
 
 
 _thread: PrefetchThread | None = None  # none: as in tests and under `runserver`
@@ -161,15 +169,18 @@ def start() -> None:
     _thread.start()
 
 
-def note(key: Hashable, request: HttpRequest, look: Look | None, make: Make, every: float) -> None:
-    """A tab has got this part, made of this look (None: of one before), and will ask again in so many seconds.
+def note(key: Hashable, part: Prefetched, look: Look | None = None) -> None:
+    """A tab has got this part, made of this look (None: of another), and will ask again in so many seconds.
 
-    `make` makes it anew.
+    The part is told anew each time; the one that is kept for the key takes its request over.
     """
     if _thread is not None and settings.SHARED_LOOK_SECONDS:
-        _thread.note(key, request, look, make, every)
+        _thread.note(key, part, look)
 
 
 def will_make(key: Hashable) -> bool:
     """Whether this part is about to be made, of whatever look there is."""
-    return _thread is not None and _thread.is_alive() and key in _thread.parts
+    if _thread is None or not _thread.is_alive():
+        return False
+    part = _thread.parts.get(key)
+    return part is not None and not part.is_slow

@@ -6,6 +6,7 @@ One for each process of the web server, of which there are few; a look keeps fac
 import math
 import threading
 import time
+from collections.abc import Hashable
 from typing import NamedTuple
 
 from django.conf import settings
@@ -16,9 +17,11 @@ from tasks.panels import STANDS_IN_SECONDS, Look
 BUSY_SHARE = 10
 # Whoever asks takes a look that is a little too old: its successor is about to be made (dashboard/prefetch.py).
 GRACE = 1.5
+EVERYTHING = "everything"  # the look that pages, navigation and most parts share; others are of one question each
+MOST_LOOKS = 50
 
 _guard = threading.Lock()
-_looks: dict[str, Look] = {}
+_looks: dict[Hashable, Look] = {}  # the newest stand last
 
 
 def of(request: HttpRequest) -> Look:
@@ -37,7 +40,7 @@ def give(request: HttpRequest, look: Look) -> None:
 def forget() -> None:
     """After a change by a person: the page that answers must not show the moment before it."""
     with _guard:
-        _looks.pop("now", None)
+        _looks.clear()
 
 
 class Latest(NamedTuple):
@@ -48,11 +51,11 @@ class Latest(NamedTuple):
     serves_until: float
 
 
-def latest() -> Latest:
-    """The look of everything, as it is now."""
+def latest(name: Hashable = EVERYTHING) -> Latest:
+    """The look of this name, as it is now."""
     limit = settings.SHARED_LOOK_SECONDS
     with _guard:
-        look = _looks.get("now")
+        look = _looks.get(name)
     if look is None:
         return Latest(None, -math.inf, -math.inf)
     return Latest(look, ends(look, limit), ends(look, limit * GRACE))
@@ -63,7 +66,7 @@ def since() -> float:
     return time.monotonic() - 2 * float(settings.SHARED_LOOK_SECONDS)
 
 
-def current(name: str = "now", seconds: float | None = None, *, grace: float = 1.0) -> Look:
+def current(name: Hashable = EVERYTHING, seconds: float | None = None, *, grace: float = 1.0) -> Look:
     """The look of this name, at most so old (None: SHARED_LOOK_SECONDS, whose 0 turns all sharing off).
 
     One that took long is kept longer, so that however slow the database is, a process spends no more than a tenth of
@@ -73,8 +76,10 @@ def current(name: str = "now", seconds: float | None = None, *, grace: float = 1
     with _guard:
         look = _looks.get(name)
         if look is None or time.monotonic() >= ends(look, limit * grace):
-            former, look = look, Look(is_first=look is None)
+            former, look = _looks.pop(name, None), Look(is_first=look is None)
             _looks[name] = look
+            if len(_looks) > MOST_LOOKS:
+                del _looks[next(iter(_looks))]
             if former:
                 former.before = None  # or every look there ever was would stay
                 if look.began - ends(former, limit) < STANDS_IN_SECONDS:

@@ -4,9 +4,11 @@ Rendering took three times as long as asking the database: twenty tabs of the ov
 token against forged requests is each reader's own, and put in at last.
 """
 
+import copy
 import math
 import secrets
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
@@ -15,6 +17,7 @@ from django.template.loader import render_to_string
 from django.utils.translation import get_language
 
 from dashboard import prefetch, shared_look
+from dashboard.prefetch import Prefetched
 from tasks.panels import Look
 
 # Nobody can write it into a task's name: it is of this process alone, and never sent.
@@ -23,21 +26,51 @@ TOKEN_STANDS_HERE = secrets.token_urlsafe(32)
 Context = Callable[[HttpRequest], dict[str, Any]]
 
 
-def answer(request: HttpRequest, template: str, context: Context, *, every: float) -> HttpResponse:
-    """The part of the latest look as this person may see it; `context` gathers it, for all with the same rights.
+@dataclass(frozen=True)
+class SharedPart:
+    """A part of a page that asks for it anew every so many seconds.
 
-    `every`: after so many seconds the tab will ask again.
+    `context` gathers it, for all with the same rights. `is_apart`: it asks the database for itself, perhaps for long,
+    so it has a look of its own, and no other part waits for it.
     """
-    key, look = key_of(request, template), shared_look.of(request)
 
-    def make(request: HttpRequest, look: Look, good_since: float = math.inf) -> str:
-        return look.made(key, lambda: rendered(request, template, context), good_since=good_since)
+    template: str
+    context: Context
+    every: float
+    is_apart: bool = False
 
-    # What is about to be made is not made twice: for a moment the last one is good enough.
-    good_since = shared_look.since() if prefetch.will_make(key) else math.inf
-    text = make(request, look, good_since)
-    prefetch.note(key, request, look if look.has_made(key) else None, make, every)
-    return completed(request, text)
+    def answer(self, request: HttpRequest) -> HttpResponse:
+        """The part of the latest look, as this person may see it."""
+        key = key_of(request, self.template)
+        look = shared_look.current(key, grace=shared_look.GRACE) if self.is_apart else shared_look.of(request)
+        # What is about to be made is not made twice: for a moment the last one is good enough.
+        good_since = shared_look.since() if prefetch.will_make(key) else math.inf
+        text = self.made(request, look, good_since)
+        prefetch.note(key, self.prefetched(key, request), look if look.has_made(key) else None)
+        return completed(request, text)
+
+    def expect(self, request: HttpRequest) -> None:
+        """This person opens the page: its part is made before the page asks for it."""
+        key = key_of(request, self.template)
+        prefetch.note(key, self.prefetched(key, as_of_htmx(request)))
+
+    def prefetched(self, key: Hashable, request: HttpRequest) -> Prefetched:
+        name = key if self.is_apart else shared_look.EVERYTHING
+        return Prefetched(name, self.every, self.made, request, get_language())
+
+    def made(self, request: HttpRequest, look: Look, good_since: float = math.inf) -> str:
+        def make() -> str:
+            return rendered(request, self.template, self.context)
+
+        return look.made(key_of(request, self.template), make, good_since=good_since)
+
+
+def as_of_htmx(request: HttpRequest) -> HttpRequest:
+    """The request with which a page that is being opened will ask for its part."""
+    asked = copy.copy(request)
+    asked.META = {**request.META, "HTTP_HX_REQUEST": "true"}
+    vars(asked).pop("headers", None)  # read from the other META
+    return asked
 
 
 def answer_of(request: HttpRequest, look: Look, template: str, context: Context) -> HttpResponse:

@@ -1,9 +1,8 @@
 """Our AdminSite: the stock admin under one row of links to the pages that operators use."""
 
-from collections.abc import Callable
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.contrib.admin import AdminSite
 from django.http import HttpRequest, HttpResponse
@@ -12,6 +11,9 @@ from django.utils.functional import Promise, SimpleLazyObject
 from django.utils.translation import gettext_lazy as _
 
 from tasks.addresses import address
+
+if TYPE_CHECKING:
+    from dashboard.shared_part import Context, SharedPart
 
 
 class Page(NamedTuple):
@@ -66,13 +68,11 @@ class RowlockAdminSite(AdminSite):
         return overview.overview(request)
 
     @staticmethod
-    def part(
-        request: HttpRequest, template: str, context: Callable[[HttpRequest], dict[str, Any]], *, every: float
-    ) -> HttpResponse:
-        """A part that refreshes itself: one for all tabs of a look, and made before they ask."""
-        from dashboard import shared_part
+    def part(template: str, context: "Context", *, every: float) -> "SharedPart":
+        """A part of a page of the tasks, which refreshes itself: one for all tabs, and made before they ask."""
+        from dashboard.shared_part import SharedPart
 
-        return shared_part.answer(request, template, context, every=every)
+        return SharedPart(template, context, every, is_apart=True)
 
     def each_context(self, request: HttpRequest) -> dict[str, Any]:
         """The stock context with `navigation`: label, url, key and whether it is the page in hand.

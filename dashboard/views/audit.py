@@ -13,11 +13,13 @@ from django.views.decorators.http import require_safe
 
 from dashboard import audit_trail
 from dashboard.audit_trail import AuditFilter
+from dashboard.shared_part import SharedPart
 from tasks.admin.listing import Listing, Place
 from tasks.admin.rights import require
 from tasks.filters import InvalidFilter
 
 SEE = "tasks.view_intervention"
+EVERY_SECONDS = 5
 
 
 def paths(view: Callable[..., Any]) -> list[URLPattern]:
@@ -28,14 +30,23 @@ def paths(view: Callable[..., Any]) -> list[URLPattern]:
 def audit(request: HttpRequest) -> HttpResponse:
     """The page; for htmx only the part that refreshes itself."""
     require(request.user, SEE)
-    context = {**admin.site.each_context(request), "title": _("Audit"), "recent": audit_trail.recent()}
+    context = {**admin.site.each_context(request), "title": _("Audit"), "every": EVERY_SECONDS}
     try:
         chosen, place = AuditFilter.from_params(request.GET), Place.from_params(request.GET)
     except InvalidFilter as error:
-        context |= {"fault": str(error), "chosen": AuditFilter()}
+        context |= {"fault": str(error), "chosen": AuditFilter(), "recent": audit_trail.recent()}
         return render(request, "dashboard/audit.html", context, status=400)
-    template = "dashboard/_audit.html" if request.headers.get("HX-Request") else "dashboard/audit.html"
-    return render(request, template, {**context, **entries(chosen, place)})
+
+    def found(_request: HttpRequest) -> dict[str, Any]:
+        return entries(chosen, place)
+
+    live = SharedPart("dashboard/_audit.html", found, every=EVERY_SECONDS, is_apart=True)
+    if "HX-Request" in request.headers:
+        return live.answer(request)
+    context |= {"recent": audit_trail.recent(), **entries(chosen, place)}
+    if context["is_live"]:
+        live.expect(request)
+    return render(request, "dashboard/audit.html", context)
 
 
 def entries(chosen: AuditFilter, place: Place) -> dict[str, Any]:

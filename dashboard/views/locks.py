@@ -14,10 +14,11 @@ from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
 
-from dashboard import shared_look, shared_part
+from dashboard import shared_look
 from dashboard.locks import activity, backends, consequences
 from dashboard.locks import look as lock_look
 from dashboard.locks.behind import RUNNING
+from dashboard.shared_part import SharedPart
 from dashboard.views import lock_history
 from tasks.admin.rights import missing, require, who
 from tasks.locking import rowlocks
@@ -79,7 +80,8 @@ def locks(request: HttpRequest) -> HttpResponse:
     """The page; for htmx only the part that refreshes itself."""
     require(request.user, SEE)
     if request.headers.get("HX-Request"):
-        return shared_part.answer(request, "dashboard/_locks.html", context, every=2)
+        return LIVE.answer(request)
+    LIVE.expect(request)
     return render(request, "dashboard/locks.html", {**admin.site.each_context(request), **context(request)})
 
 
@@ -94,6 +96,9 @@ def context(request: HttpRequest) -> dict[str, object]:
         "cannot_signal": missing(request.user, SIGNAL),
         "statements": STATEMENTS,
     }
+
+
+LIVE = SharedPart("dashboard/_locks.html", context, every=2)
 
 
 @require_POST

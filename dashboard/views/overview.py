@@ -18,6 +18,7 @@ from dashboard.attention.acknowledging import LASTS
 from dashboard.overview import charts, throughput
 from dashboard.overview import first_page as page
 from dashboard.overview.throughput import Span
+from dashboard.shared_part import SharedPart
 from tasks.admin.rights import missing, require, who
 from tasks.panels import Line, Look
 from tasks.verdicts.words import command
@@ -60,7 +61,8 @@ def paths(view: Callable[..., Any]) -> list[URLPattern]:
 def overview(request: HttpRequest) -> HttpResponse:
     """The page; for htmx only the part that refreshes itself."""
     if request.headers.get("HX-Request"):
-        return shared_part.answer(request, "dashboard/_overview.html", panel_context, every=2)
+        return LIVE.answer(request)
+    LIVE.expect(request)
     context = {"title": _("Overview"), **panel_context(request), **chart_context(request)}
     return TemplateResponse(request, "dashboard/overview.html", {**admin.site.each_context(request), **context})
 
@@ -72,6 +74,9 @@ def panel_context(request: HttpRequest) -> dict[str, Any]:
         "cannot_acknowledge": missing(request.user, ACKNOWLEDGE),
         "cannot_see": missing(request.user, page.SEE_TASKS),
     }
+
+
+LIVE = SharedPart("dashboard/_overview.html", panel_context, every=2)
 
 
 @require_safe

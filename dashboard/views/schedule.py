@@ -11,6 +11,7 @@ from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
 
+from dashboard.shared_part import SharedPart
 from tasks.actions import locks
 from tasks.admin.rights import missing, require, who
 from tasks.models import CommandRun
@@ -55,14 +56,23 @@ def paths(view: Callable[..., Any]) -> list[URLPattern]:
 def schedule(request: HttpRequest) -> HttpResponse:
     """The page; for htmx only the part that refreshes itself."""
     require(request.user, SEE)
-    template = "dashboard/_schedule.html" if request.headers.get("HX-Request") else "dashboard/schedule.html"
-    context = {
-        "title": _("Cron & named locks"),
+    if "HX-Request" in request.headers:
+        return LIVE.answer(request)
+    LIVE.expect(request)
+    context = {**admin.site.each_context(request), "title": _("Cron & named locks"), **live_context(request)}
+    return render(request, "dashboard/schedule.html", context)
+
+
+def live_context(request: HttpRequest) -> dict[str, Any]:
+    """What refreshes itself."""
+    return {
         "board": board.look(),
         "cannot_release": missing(request.user, RELEASE),
         "cannot_forget": missing(request.user, FORGET),
     }
-    return render(request, template, {**admin.site.each_context(request), **context})
+
+
+LIVE = SharedPart("dashboard/_schedule.html", live_context, every=5, is_apart=True)
 
 
 @require_safe

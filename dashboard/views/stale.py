@@ -14,7 +14,8 @@ from django.utils.translation import get_language, ngettext
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
 
-from dashboard import shared_look, shared_part
+from dashboard import shared_look
+from dashboard.shared_part import SharedPart
 from dashboard.stale import rows
 from dashboard.stale import take_back as taking
 from tasks.admin.page_actions import PAGE_ACTIONS
@@ -60,9 +61,12 @@ def stale(request: HttpRequest) -> HttpResponse:
         place = rows.Place.from_params(request.GET)
     except InvalidFilter as error:
         return page(request, "dashboard/stale.html", {"fault": str(error)}, status=400)
-    if request.headers.get("HX-Request") and place == rows.Place():
-        return shared_part.answer(request, "dashboard/_stale.html", first_context, every=2)
-    template = "dashboard/_stale.html" if request.headers.get("HX-Request") else "dashboard/stale.html"
+    is_part = "HX-Request" in request.headers
+    if place == rows.Place():
+        if is_part:
+            return LIVE.answer(request)
+        LIVE.expect(request)
+    template = "dashboard/_stale.html" if is_part else "dashboard/stale.html"
     return page(request, template, context_of(request, rows.look(place)))
 
 
@@ -82,6 +86,9 @@ def context_of(request: HttpRequest, seen: rows.Stale) -> dict[str, Any]:
 def first_context(request: HttpRequest) -> dict[str, Any]:
     """A page that is opened looks for itself; the first page's refreshes share one look among all who have it open."""
     return context_of(request, shared_look.of(request).once(first_page(get_language() or "")))
+
+
+LIVE = SharedPart("dashboard/_stale.html", first_context, every=2)
 
 
 @cache

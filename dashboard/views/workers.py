@@ -14,8 +14,9 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 from django.views.decorators.http import require_POST, require_safe
 
-from dashboard import shared_look, shared_part
+from dashboard import shared_look
 from dashboard import workers as rows
+from dashboard.shared_part import SharedPart
 from tasks import actions, presence
 from tasks.actions import release as releasing
 from tasks.admin.rights import missing, require, who
@@ -79,7 +80,8 @@ def workers(request: HttpRequest) -> HttpResponse:
     """The page; for htmx only the part that refreshes itself. `?ended` unfolds those that have ended."""
     require(request.user, SEE)
     if request.headers.get("HX-Request"):
-        return shared_part.answer(request, "dashboard/_workers.html", live_context, every=2)
+        return LIVE.answer(request)
+    LIVE.expect(request)
     context = {"ended": None, **live_context(request)}
     if "ended" in request.GET:
         try:
@@ -98,6 +100,9 @@ def live_context(request: HttpRequest) -> dict[str, Any]:
         "cannot_release": missing(request.user, RELEASE),
         "start": command("run_worker"),
     }
+
+
+LIVE = SharedPart("dashboard/_workers.html", live_context, every=2)
 
 
 def following(ended: rows.Ended) -> str:

@@ -23,6 +23,7 @@ from tasks.audit import Who
 from tasks.filters import InvalidFilter
 from tasks.models import Task
 
+EVERY_SECONDS = 3  # the list refreshes itself
 MOST_TOLD = 10  # refusals told one by one after an action; the rest by number
 
 
@@ -58,9 +59,17 @@ class TaskAdmin(BulkViews, WhyViews, EnqueueViews):
         except InvalidFilter as error:
             context = {"fault": str(error), **pages.filter_context(ListFilter())}
             return self.page(request, "change_list.html", _("Tasks"), context, status=400)
+
+        def rows(_request: HttpRequest) -> dict[str, Any]:
+            return pages.rows_context(chosen, place)
+
+        part = self.part("admin/tasks/task/_rows.html", rows, every=EVERY_SECONDS)
         if "HX-Request" in request.headers:
-            return TemplateResponse(request, "admin/tasks/task/_rows.html", pages.rows_context(chosen, place))
-        context = {**pages.list_context(chosen, place, request.user), "runs_under_way": under_way()}
+            return part.answer(request)
+        context = pages.list_context(chosen, place, request.user)
+        if context["is_live"]:
+            part.expect(request)
+        context |= {"runs_under_way": under_way(), "every": EVERY_SECONDS}
         return self.page(request, "change_list.html", _("Tasks"), context)
 
     def detail_view(self, request: HttpRequest, task_id: int) -> HttpResponse:

@@ -13,12 +13,21 @@ VIEW = "tasks.view_task"
 LIST = "admin:tasks_task_changelist"
 
 
-class SiteWithParts(Protocol):
-    """What the site of these pages does for the parts that refresh themselves."""
+Context = Callable[[HttpRequest], dict[str, Any]]
 
-    def part(
-        self, request: HttpRequest, template: str, context: Callable[[HttpRequest], dict[str, Any]], *, every: float
-    ) -> HttpResponse: ...
+
+class Part(Protocol):
+    """A part of a page that refreshes itself: what htmx gets, and what is done when the page is opened."""
+
+    def answer(self, request: HttpRequest) -> HttpResponse: ...
+
+    def expect(self, request: HttpRequest) -> None: ...
+
+
+class SiteWithParts(Protocol):
+    """What the site of these pages does for them."""
+
+    def part(self, template: str, context: Context, *, every: float) -> Part: ...
 
 
 class TaskPages(admin.ModelAdmin):
@@ -37,12 +46,9 @@ class TaskPages(admin.ModelAdmin):
         messages.error(request, reason)
         return HttpResponseRedirect(self.next_page(request))
 
-    def part(
-        self, request: HttpRequest, template: str, context: Callable[[HttpRequest], dict[str, Any]], *, every: float
-    ) -> HttpResponse:
-        """A part that asks for itself anew every so many seconds, which the site may have made already."""
-        answer = cast("SiteWithParts", self.admin_site).part
-        return answer(request, template, context, every=every)
+    def part(self, template: str, context: Context, *, every: float) -> Part:
+        """A part for which its page asks every so many seconds, and which the site may have made by then."""
+        return cast("SiteWithParts", self.admin_site).part(template, context, every=every)
 
     def page(
         self, request: HttpRequest, template: str, title: str, context: dict[str, Any], status: int = 200

@@ -28,6 +28,8 @@ class WhyViews(TaskPages):
         def context(_request: HttpRequest) -> dict[str, Any]:
             return {"why": why.look(queue_name.replace("\0", ""))}
 
+        part = self.part("admin/tasks/task/_why.html", context, every=EVERY_SECONDS)
         if "HX-Request" in request.headers:
-            return self.part(request, "admin/tasks/task/_why.html", context, every=EVERY_SECONDS)
+            return part.answer(request)
+        part.expect(request)
         return self.page(request, "why.html", _("Why not running?"), {**context(request), "every": EVERY_SECONDS})

@@ -16,8 +16,9 @@ from django.template import loader
 from django.test import Client
 
 from dashboard import prefetch, shared_look, shared_part
-from dashboard.prefetch import LATE_SECONDS, LEAD_SECONDS, Part, PrefetchThread
+from dashboard.prefetch import LATE_SECONDS, LEAD_SECONDS, LONGEST_SECONDS, Make, Prefetched, PrefetchThread
 from dashboard.shared_look import Latest
+from tasks.admin import pages
 from tasks.panels import Look
 from tests import databases
 from tests.people import client_of
@@ -26,8 +27,15 @@ from tests.waiting import wait_until
 from tests.web import gunicorn
 
 WORKERS = "/admin/ops/workers/"
-LIVE = {WORKERS: "workers", "/admin/": "overview", "/admin/ops/locks/": "locks", "/admin/ops/stale/": "stale"}
-WHY = "/admin/tasks/task/why/default/"
+SCHEDULE, AUDIT = "/admin/ops/schedule/", "/admin/ops/audit/"
+LIVE = {
+    WORKERS: "workers",
+    "/admin/": "overview",
+    "/admin/ops/locks/": "locks",
+    "/admin/ops/stale/": "stale",
+    SCHEDULE: "schedule",
+}
+LISTS = ("/admin/tasks/task/", "/admin/tasks/task/?status=PROCESSING", "/admin/tasks/task/why/default/")
 LIMIT = 1.0
 SHARING = "tests.benchmarks.pages.settings"  # where one look serves all, as in production
 ASKED_SINCE = """
@@ -65,6 +73,11 @@ def renderers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
+def of_everything(make: Make = print, every: float = 2.0) -> Prefetched:
+    """A part of the look that all share."""
+    return Prefetched(shared_look.EVERYTHING, every, make, HttpRequest())
+
+
 def ask(client: Client, address: str) -> str:
     return client.get(address, headers={"HX-Request": "true"}).content.decode()
 
@@ -95,7 +108,7 @@ def sessions() -> int:
     return int(number)
 
 
-@pytest.mark.parametrize("address", [*LIVE, WHY])
+@pytest.mark.parametrize("address", [*LIVE, *LISTS, AUDIT])
 def test_a_tab_that_asks_again_finds_its_part_made_and_fresh(thread, renderers, address) -> None:
     client = client_of("Operators")
     before = ask(client, address)
@@ -105,12 +118,45 @@ def test_a_tab_that_asks_again_finds_its_part_made_and_fresh(thread, renderers, 
     after = ask(client, address)
     assert renderers[1:] == ["prefetch"]
     assert "w-that-died" not in before
-    assert ("w-that-died" in after) == (address in (WORKERS, WHY, "/admin/ops/stale/"))
+    assert ("w-that-died" in after) == (address in (WORKERS, "/admin/ops/stale/", *LISTS))
+
+
+@pytest.mark.parametrize("address", [*LIVE, *LISTS, AUDIT])
+def test_a_page_that_is_opened_finds_its_part_made_when_it_asks_for_it(thread, renderers, address) -> None:
+    client = client_of("Operators")
+    client.get(address)
+    wait_until(is_made)
+    part = ask(client, address)
+    assert "<html" not in part
+    assert renderers == ["prefetch"]
 
 
 def is_made() -> bool:
-    look = shared_look.latest().look
-    return bool(look and look._made)
+    with shared_look._guard:
+        return any(look._made for look in shared_look._looks.values())
+
+
+def test_a_list_that_does_not_refresh_itself_is_not_made_again(thread, monkeypatch) -> None:
+    monkeypatch.setattr(pages, "QUICK_SECONDS", 0.0)
+    assert b"data-live=" not in client_of("Operators").get("/admin/tasks/task/").content
+    assert thread.parts == {}
+
+
+@pytest.mark.parametrize(("name", "is_left_to_its_tabs"), [("a search", True), (shared_look.EVERYTHING, False)])
+def test_the_others_do_not_wait_for_a_slow_search(thread, name, is_left_to_its_tabs) -> None:
+    looks: list[Look] = []
+
+    def make(request: HttpRequest, look: Look) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_sleep(%s)", [1.2 * LONGEST_SECONDS])
+        looks.append(look)
+
+    part = Prefetched(name, 2.0, make, HttpRequest())
+    thread.note("part", part, None)
+    wait_until(lambda: looks)
+    wait_until(lambda: part.is_slow == is_left_to_its_tabs)
+    assert prefetch.will_make("part") != is_left_to_its_tabs
+    assert (part.due(time.monotonic(), Latest(None, 0.0, 0.0)) is None) == is_left_to_its_tabs
 
 
 def test_for_a_tab_that_is_gone_it_is_made_once_and_no_session_stays(thread, renderers) -> None:
@@ -129,10 +175,9 @@ def test_what_goes_wrong_is_told_once_and_the_tab_asks_for_itself(thread, render
         with connection.cursor() as cursor:
             cursor.execute("SELECT 1 / 0")
 
-    request = HttpRequest()
     for _ in range(3):
         is_away.clear()
-        thread.note("broken", request, None, make, 0.5)
+        thread.note("broken", of_everything(make, 0.5), None)
         assert is_away.wait(20)
     wait_until(lambda: caplog.text.count("division by zero") >= 1)
     ask(client, WORKERS)
@@ -144,7 +189,7 @@ def test_a_fault_of_the_program_does_not_end_it(thread, renderers, caplog) -> No
     def make(request: HttpRequest, look: Look) -> None:
         raise ValueError("a fault of ours")
 
-    thread.note("broken", HttpRequest(), None, make, 0.5)
+    thread.note("broken", of_everything(make, 0.5), None)
     wait_until(lambda: "a fault of ours" in caplog.text)
     ask(client_of("Operators"), WORKERS)
     wait_until(lambda: renderers[1:] == ["prefetch"])
@@ -160,7 +205,7 @@ def test_of_many_parts_the_latest_are_kept(monkeypatch) -> None:
     monkeypatch.setattr(prefetch, "MOST_PARTS", 2)
     idle = PrefetchThread()  # never started
     for key in "abac":
-        idle.note(key, HttpRequest(), None, print, 2.0)
+        idle.note(key, of_everything(), None)
     assert list(idle.parts) == ["a", "c"]
 
 
@@ -172,11 +217,18 @@ def test_the_time_after_which_tabs_ask_is_that_of_the_page(thread, address, name
     assert f'data-live="{part.every:g}"' in page
 
 
+@pytest.mark.parametrize("address", [*LISTS, AUDIT])
+def test_the_page_says_the_time_that_its_part_was_told(thread, address) -> None:
+    page = client_of("Operators").get(address).content.decode()
+    [part] = thread.parts.values()
+    assert f'data-live="{part.every:g}"' in page
+
+
 # When a part is due: a look lasts for a second, a tab comes every two.
 
 
-def part_asked(*times: float, look: Look | None = None) -> Part:
-    part = Part(2.0, print, HttpRequest())
+def part_asked(*times: float, look: Look | None = None) -> Prefetched:
+    part = of_everything()
     for at in times:
         part.note(at, part.request, look)
     return part
@@ -246,7 +298,7 @@ def test_what_is_about_to_be_made_is_not_made_by_the_tab(thread, renderers) -> N
     client = client_of("Operators")
     before = ask(client, WORKERS)
     with shared_look._guard:
-        shared_look._looks["now"] = Look(before=shared_look._looks["now"])
+        shared_look._looks[shared_look.EVERYTHING] = Look(before=shared_look._looks[shared_look.EVERYTHING])
     assert ask(client, WORKERS) == before
     assert renderers == ["MainThread"]
     wait_until(lambda: renderers[1:2] == ["prefetch"])
@@ -257,7 +309,7 @@ def test_what_is_too_old_does_not_stand_in(thread) -> None:
     ask(client, WORKERS)
     rows.processing(rows.dead_worker("w-that-died"))
     with shared_look._guard:
-        former = shared_look._looks["now"]
+        former = shared_look._looks[shared_look.EVERYTHING]
         former.began -= 2.1 * LIMIT
-        shared_look._looks["now"] = Look(before=former)
+        shared_look._looks[shared_look.EVERYTHING] = Look(before=former)
     assert "w-that-died" in ask(client, WORKERS)

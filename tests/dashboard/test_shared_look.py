@@ -55,6 +55,15 @@ def test_after_its_time_a_look_is_made_anew():
         assert shared_look.current("charts", 300) is not shared_look.current("charts", 300)
 
 
+def test_of_many_looks_those_are_kept_that_were_made_last(monkeypatch):
+    monkeypatch.setattr(shared_look, "MOST_LOOKS", 2)
+    with override_settings(SHARED_LOOK_SECONDS=60):
+        first, second = shared_look.current("a"), shared_look.current("b")
+        shared_look.current("c")
+        assert shared_look.current("b") is second
+        assert shared_look.current("a") is not first
+
+
 def test_a_look_that_took_long_is_kept_longer_unless_it_is_the_first():
     with override_settings(SHARED_LOOK_SECONDS=0.001):
         first = shared_look.current()
