@@ -148,8 +148,10 @@ class Look:
         While another thread is asking or making, what the look before had made of its own is good enough for a while;
         without that too, if that look began at `good_since` or later, by `time.monotonic()`.
         """
+        if key in self._made:  # without the lock, under which another part may be being made
+            return cast("T", self._made[key])
         before, meanwhile = self.before, None
-        if before is not None and key not in self._made and not self._is_late():
+        if before is not None and not self._is_late():
             meanwhile = before._made.get(key)
             if meanwhile is not None and before.began >= good_since:
                 return cast("T", meanwhile)
