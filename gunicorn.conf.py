@@ -17,6 +17,7 @@ threads = 16  # each may hold a database connection; all but four of them may be
 graceful_timeout = 10
 # Its default is one socket in the home folder, shared by every gunicorn of the user.
 control_socket_disable = True
+SWITCH_SECONDS = 0.0005
 
 
 def on_starting(server: Any) -> None:
@@ -37,9 +38,12 @@ def pre_fork(server: Any, worker: Any) -> None:
 
 def post_worker_init(worker: Any) -> None:
     """After the fork, which no thread survives: each process prefetches, and one of all keeps the history of locks."""
-    from dashboard import prefetch, seats
+    from dashboard import garbage, prefetch, seats
     from dashboard.locks.sampling import SamplingThread
 
     seats.limit(worker.cfg.threads)
     prefetch.start()
     SamplingThread().start()
+    # The thread that prefetches renders for 50 ms, and each request waits for Python's lock several times meanwhile.
+    sys.setswitchinterval(SWITCH_SECONDS)
+    garbage.freeze()

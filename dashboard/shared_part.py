@@ -14,6 +14,7 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse
 from django.middleware.csrf import get_token
 from django.template.loader import render_to_string
+from django.utils.safestring import SafeString
 from django.utils.translation import get_language
 
 from dashboard import prefetch, shared_look
@@ -40,23 +41,28 @@ class SharedPart:
     is_apart: bool = False
 
     def answer(self, request: HttpRequest) -> HttpResponse:
-        """The part of the latest look, as this person may see it."""
+        """The part for a tab that refreshes it."""
+        return HttpResponse(self.text(request))
+
+    def text(self, request: HttpRequest) -> SafeString:
+        """The part of the latest look as this person may see it, who will ask (again) for it."""
         key = key_of(request, self.template)
         look = shared_look.current(key, grace=shared_look.GRACE) if self.is_apart else shared_look.of(request)
-        # What is about to be made is not made twice: for a moment the last one is good enough.
-        good_since = shared_look.since() if prefetch.will_make(key) else math.inf
+        # What is about to be made is not made twice: for a moment the last one is good enough for a tab.
+        is_tab = "HX-Request" in request.headers
+        good_since = shared_look.since() if is_tab and prefetch.will_make(key) else math.inf
         text = self.made(request, look, good_since)
         prefetch.note(key, self.prefetched(key, request), look if look.has_made(key) else None)
         return completed(request, text)
 
     def expect(self, request: HttpRequest) -> None:
-        """This person opens the page: its part is made before the page asks for it."""
+        """This person gets a page that was not made of it, which will ask for it: it is made by then."""
         key = key_of(request, self.template)
-        prefetch.note(key, self.prefetched(key, as_of_htmx(request)))
+        prefetch.note(key, self.prefetched(key, request))
 
     def prefetched(self, key: Hashable, request: HttpRequest) -> Prefetched:
         name = key if self.is_apart else shared_look.EVERYTHING
-        return Prefetched(name, self.every, self.made, request, get_language())
+        return Prefetched(name, self.every, self.made, as_of_htmx(request), get_language())
 
     def made(self, request: HttpRequest, look: Look, good_since: float = math.inf) -> str:
         def make() -> str:
@@ -67,14 +73,16 @@ class SharedPart:
 
 def as_of_htmx(request: HttpRequest) -> HttpRequest:
     """The request with which a page that is being opened will ask for its part."""
+    if "HX-Request" in request.headers:
+        return request
     asked = copy.copy(request)
     asked.META = {**request.META, "HTTP_HX_REQUEST": "true"}
     vars(asked).pop("headers", None)  # read from the other META
     return asked
 
 
-def answer_of(request: HttpRequest, look: Look, template: str, context: Context) -> HttpResponse:
-    """The same of a look of its own."""
+def text_of(request: HttpRequest, look: Look, template: str, context: Context) -> SafeString:
+    """The same of this look, which nobody makes before it is asked for."""
     return completed(request, look.made(key_of(request, template), lambda: rendered(request, template, context)))
 
 
@@ -87,11 +95,11 @@ def rendered(request: HttpRequest, template: str, context: Context) -> str:
     return render_to_string(template, {**context(request), "csrf_token": TOKEN_STANDS_HERE}, request)
 
 
-def completed(request: HttpRequest, text: str) -> HttpResponse:
-    """The part with this reader's token."""
+def completed(request: HttpRequest, text: str) -> SafeString:
+    """The part with this reader's token; safe as the templates have made it."""
     if TOKEN_STANDS_HERE in text:
         text = text.replace(TOKEN_STANDS_HERE, get_token(request))
-    return HttpResponse(text)
+    return SafeString(text)
 
 
 def rights_of(user: Any) -> frozenset[str] | None:

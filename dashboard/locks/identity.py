@@ -1,6 +1,7 @@
 """Who a backend is, from its `application_name`: worker, command, web request, lab run, or somebody else's program."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 PREFIX = "rowlock"
 KINDS = {"worker", "supervisor", "web", "cmd", "lab", "demo", "up", "lock"}
@@ -35,6 +36,7 @@ class Identity:
         }.get(self.kind, self.name or self.kind)
 
 
+@lru_cache(maxsize=10_000)  # each look asks for each session, twice
 def identify(application_name: str) -> Identity:
     """
     >>> str(identify("rowlock:worker:7f3a"))

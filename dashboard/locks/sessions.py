@@ -1,5 +1,6 @@
 """The facts of one look at the server: its sessions, and the locks between those that wait and those that block."""
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -73,6 +74,12 @@ class Session:
         if self.backend_type not in (CLIENT, None):
             return Identity("other", self.backend_type or "")
         return identify(self.application_name)
+
+    @property
+    def shown(self) -> Hashable:
+        """All that the pages write of it, but for its times and its wait."""
+        who = self.pid, self.identity, self.label, self.role, self.client, self.backend_start, self.backend_type
+        return *who, self.state, self.query, self.blocked_by
 
     @property
     def key(self) -> str:

@@ -6,7 +6,7 @@ this library in the place of Django's `i18n`, so that templates are written, and
 And `keep`, for the rows themselves: a list that is looked at again shows mostly what it showed before.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 
 from django.template import Context, Library, Node, NodeList, TemplateSyntaxError
 from django.template.base import FilterExpression, Parser, Token
@@ -90,15 +90,15 @@ def url(parser: Parser, token: Token) -> URLNode:
 
 
 class KeptBlock(Node):
-    """What is written of a value, once for each language."""
+    """What is written of some values, once for each language."""
 
-    def __init__(self, value: FilterExpression, nodelist: NodeList) -> None:
-        self.value = value
+    def __init__(self, values: Sequence[FilterExpression], nodelist: NodeList) -> None:
+        self.values = values
         self.nodelist = nodelist
         self.kept: dict[Hashable, SafeString] = {}
 
     def render(self, context: Context) -> SafeString:
-        key = get_language(), get_script_prefix(), self.value.resolve(context)
+        key = get_language(), get_script_prefix(), *[value.resolve(context) for value in self.values]
         text = self.kept.get(key)
         if text is None:
             text = self.nodelist.render(context)
@@ -110,11 +110,10 @@ class KeptBlock(Node):
 
 @register.tag
 def keep(parser: Parser, token: Token) -> KeptBlock:
-    """`{% keep value %}…{% endkeep %}`: all that is written in between follows from the value, which is hashable."""
-    try:
-        _name, value = token.split_contents()
-    except ValueError:
-        raise TemplateSyntaxError("{% keep %} takes one value, from which everything in it follows.") from None
+    """`{% keep value … %}…{% endkeep %}`: all in between follows from the values, which are hashable."""
+    _name, *values = token.split_contents()
+    if not values:
+        raise TemplateSyntaxError("{% keep %} takes the values from which everything in it follows.")
     nodelist = parser.parse(("endkeep",))
     parser.delete_first_token()
-    return KeptBlock(parser.compile_filter(value), nodelist)
+    return KeptBlock([parser.compile_filter(value) for value in values], nodelist)

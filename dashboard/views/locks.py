@@ -81,14 +81,14 @@ def locks(request: HttpRequest) -> HttpResponse:
     require(request.user, SEE)
     if request.headers.get("HX-Request"):
         return LIVE.answer(request)
-    LIVE.expect(request)
-    return render(request, "dashboard/locks.html", {**admin.site.each_context(request), **context(request)})
+    context = {**admin.site.each_context(request), "title": _("Database locks"), "panel": LIVE.text(request)}
+    return render(request, "dashboard/locks.html", context)
 
 
-def context(request: HttpRequest) -> dict[str, object]:
+def live_context(request: HttpRequest) -> dict[str, Any]:
+    """What refreshes itself."""
     look = lock_look.of(shared_look.of(request))
     return {
-        "title": _("Database locks"),
         "look": look,
         "rows": look.held[:MOST_ROWS],
         "sessions": look.seen.sessions[:MOST_SESSIONS],
@@ -98,7 +98,7 @@ def context(request: HttpRequest) -> dict[str, object]:
     }
 
 
-LIVE = SharedPart("dashboard/_locks.html", context, every=2)
+LIVE = SharedPart("dashboard/_locks.html", live_context, every=2)
 
 
 @require_POST

@@ -62,8 +62,7 @@ def overview(request: HttpRequest) -> HttpResponse:
     """The page; for htmx only the part that refreshes itself."""
     if request.headers.get("HX-Request"):
         return LIVE.answer(request)
-    LIVE.expect(request)
-    context = {"title": _("Overview"), **panel_context(request), **chart_context(request)}
+    context = {"title": _("Overview"), "panel": LIVE.text(request), **chart_context(request)}
     return TemplateResponse(request, "dashboard/overview.html", {**admin.site.each_context(request), **context})
 
 
@@ -83,7 +82,8 @@ LIVE = SharedPart("dashboard/_overview.html", panel_context, every=2)
 def chart_panel(request: HttpRequest) -> HttpResponse:
     """The charts alone, which refresh themselves more slowly."""
     require(request.user, SEE_CHARTS)
-    return shared_part.answer_of(request, look_of(span_of(request)), "dashboard/_charts.html", chart_context)
+    look = look_of(span_of(request))
+    return HttpResponse(shared_part.text_of(request, look, "dashboard/_charts.html", chart_context))
 
 
 def span_of(request: HttpRequest) -> Span:
