@@ -13,7 +13,6 @@ import signal
 import time
 
 import psycopg
-from django.db import close_old_connections, reset_queries
 
 from tasks import claims, registry, signals, transitions
 from tasks.claimer import Claim, Claimer
@@ -191,9 +190,7 @@ class Child:
         self._send()
         self._signal_busy()
         self.companion.begin_batch()
-        # What a request does for a view: handlers find no connection that is too old or broken, and no query log grows.
-        close_old_connections()
-        reset_queries()
+        connections.begin_anew()
         self.is_heard = signals.are_heard()
         began = time.monotonic()
         unknown: list[Claim] = []

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Sequence
 
-from django.db import connections
+from django.db import close_old_connections, connections, reset_queries
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
@@ -25,6 +25,13 @@ def _note(connection: BaseDatabaseWrapper, **_: object) -> None:
 def opened() -> Sequence[BaseDatabaseWrapper]:
     """This thread's connections; those that were never used may be missing."""
     return connections.all(initialized_only=True) if _opened is None else tuple(_opened)
+
+
+def begin_anew() -> None:
+    """What a request does for a view: handlers find no connection that is too old or broken, and no query log grows."""
+    if any(connection.connection is not None for connection in opened()):
+        close_old_connections()
+        reset_queries()
 
 
 def leave_no_transaction_open() -> None:

@@ -160,9 +160,9 @@ class Session:
         """
         if self.drain():
             return
-        descriptors = [*self.descriptors(), other]
-        if select.select(descriptors, [], [], max(0.0, seconds))[0]:
-            self.drain()
+        ours = self.descriptors()
+        if set(ours) & set(select.select([*ours, other], [], [], max(0.0, seconds))[0]):
+            self._hear()
 
     def drain(self) -> bool:
         """Read what the server sent unasked, and so notice at once when it has closed the session.
@@ -178,6 +178,18 @@ class Session:
             except psycopg.Error as error:
                 self.note(error)
                 return False
+
+    def _hear(self) -> None:
+        """Read the notification that has come, before it meets an answer; the short way, as a task waits for us."""
+        with self.lock:
+            if self.connection is None:
+                return
+            try:
+                self.connection.pgconn.consume_input()
+                while self.connection.pgconn.notifies():
+                    pass
+            except psycopg.Error as error:
+                self.note(error)
 
     def has_news(self) -> bool:
         """Whether the server sent something: an answer, a notification, or the end of the session."""
