@@ -6,7 +6,6 @@ own requests would, and not at all for a tab that is gone. However slow the data
 not one thread for each tab, which get the last state meanwhile (`tasks.panels.Look.made`).
 """
 
-import copy
 import logging
 import math
 import threading
@@ -44,6 +43,7 @@ class Prefetched:
     make: Make
     request: HttpRequest  # the latest
     language: str | None = None
+    seconds: float | None = None  # that a look of this name is good enough, None: as the shared one
     look: Look | None = None  # the latest that it was made of
     is_slow: bool = False  # too much so for all the others to wait for it
     asked_at: deque[float] = field(default_factory=deque)  # the last request of each tab
@@ -129,7 +129,7 @@ class PrefetchThread(threading.Thread):
         now = time.monotonic()
         first: tuple[float, float, Prefetched | None] = (math.inf, math.inf, None)
         for key, part in list(self.parts.items()):
-            due = part.due(now, shared_look.latest(part.name))
+            due = part.due(now, shared_look.latest(part.name, part.seconds))
             if not part.asked_at:
                 del self.parts[key]
                 continue
@@ -140,9 +140,8 @@ class PrefetchThread(threading.Thread):
     def make(self, part: Prefetched) -> None:
         """Make it of a look that is fresh. What goes wrong is told to the tabs, who ask for themselves."""
         with self.changed:
-            look = part.look = shared_look.current(part.name)
-            request = copy.copy(part.request)
-        shared_look.give(request, look)
+            look = part.look = shared_look.current(part.name, part.seconds)
+            request = part.request
         close_old_connections()
         before, self.problem = self.problem, ""
         began = time.monotonic()

@@ -51,9 +51,9 @@ class Latest(NamedTuple):
     serves_until: float
 
 
-def latest(name: Hashable = EVERYTHING) -> Latest:
-    """The look of this name, as it is now."""
-    limit = settings.SHARED_LOOK_SECONDS
+def latest(name: Hashable = EVERYTHING, seconds: float | None = None) -> Latest:
+    """The look of this name, as it is now; `seconds` as below."""
+    limit = limit_of(seconds)
     with _guard:
         look = _looks.get(name)
     if look is None:
@@ -72,7 +72,7 @@ def current(name: Hashable = EVERYTHING, seconds: float | None = None, *, grace:
     One that took long is kept longer, so that however slow the database is, a process spends no more than a tenth of
     its time in looking. `grace`: it may be so many times as old.
     """
-    limit = settings.SHARED_LOOK_SECONDS if seconds is None else seconds * bool(settings.SHARED_LOOK_SECONDS)
+    limit = limit_of(seconds)
     with _guard:
         look = _looks.get(name)
         if look is None or time.monotonic() >= ends(look, limit * grace):
@@ -85,6 +85,12 @@ def current(name: Hashable = EVERYTHING, seconds: float | None = None, *, grace:
                 if look.began - ends(former, limit) < STANDS_IN_SECONDS:
                     look.before = former
         return look
+
+
+def limit_of(seconds: float | None) -> float:
+    """How long a look of so many seconds is good enough as the settings have it."""
+    shared: float = settings.SHARED_LOOK_SECONDS
+    return shared if seconds is None else seconds * bool(shared)
 
 
 def ends(look: Look, limit: float) -> float:

@@ -32,13 +32,15 @@ class SharedPart:
     """A part of a page that asks for it anew every so many seconds.
 
     `context` gathers it, for all with the same rights. `is_apart`: it asks the database for itself, perhaps for long,
-    so it has a look of its own, and no other part waits for it.
+    so it has a look of its own, good enough for so many `seconds` (None: as the shared one), and no other part waits
+    for it.
     """
 
     template: str
     context: Context
     every: float
     is_apart: bool = False
+    seconds: float | None = None
 
     def answer(self, request: HttpRequest) -> HttpResponse:
         """The part for a tab that refreshes it."""
@@ -47,7 +49,9 @@ class SharedPart:
     def text(self, request: HttpRequest) -> SafeString:
         """The part of the latest look as this person may see it, who will ask (again) for it."""
         key = key_of(request, self.template)
-        look = shared_look.current(key, grace=shared_look.GRACE) if self.is_apart else shared_look.of(request)
+        look = shared_look.of(request)
+        if self.is_apart:
+            look = shared_look.current(key, self.seconds, grace=shared_look.GRACE)
         # What is about to be made is not made twice: for a moment the last one is good enough for a tab.
         is_tab = "HX-Request" in request.headers
         good_since = shared_look.since() if is_tab and prefetch.will_make(key) else math.inf
@@ -62,11 +66,15 @@ class SharedPart:
 
     def prefetched(self, key: Hashable, request: HttpRequest) -> Prefetched:
         name = key if self.is_apart else shared_look.EVERYTHING
-        return Prefetched(name, self.every, self.made, as_of_htmx(request), get_language())
+        return Prefetched(name, self.every, self.made, as_of_htmx(request), get_language(), self.seconds)
 
     def made(self, request: HttpRequest, look: Look, good_since: float = math.inf) -> str:
+        """What is written of this look, and kept in it."""
+
         def make() -> str:
-            return rendered(request, self.template, self.context)
+            asked = copy.copy(request)
+            shared_look.give(asked, look)
+            return render_to_string(self.template, {**self.context(asked), "csrf_token": TOKEN_STANDS_HERE}, asked)
 
         return look.made(key_of(request, self.template), make, good_since=good_since)
 
@@ -81,18 +89,9 @@ def as_of_htmx(request: HttpRequest) -> HttpRequest:
     return asked
 
 
-def text_of(request: HttpRequest, look: Look, template: str, context: Context) -> SafeString:
-    """The same of this look, which nobody makes before it is asked for."""
-    return completed(request, look.made(key_of(request, template), lambda: rendered(request, template, context)))
-
-
 def key_of(request: HttpRequest, template: str) -> Hashable:
     """What two tabs have in common that see the same."""
     return template, request.get_full_path(), get_language(), rights_of(request.user)
-
-
-def rendered(request: HttpRequest, template: str, context: Context) -> str:
-    return render_to_string(template, {**context(request), "csrf_token": TOKEN_STANDS_HERE}, request)
 
 
 def completed(request: HttpRequest, text: str) -> SafeString:

@@ -12,7 +12,7 @@ from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
 
-from dashboard import shared_look, shared_part
+from dashboard import shared_look
 from dashboard.attention import acknowledging, inbox
 from dashboard.attention.acknowledging import LASTS
 from dashboard.overview import charts, throughput
@@ -62,7 +62,8 @@ def overview(request: HttpRequest) -> HttpResponse:
     """The page; for htmx only the part that refreshes itself."""
     if request.headers.get("HX-Request"):
         return LIVE.answer(request)
-    context = {"title": _("Overview"), "panel": LIVE.text(request), **chart_context(request)}
+    charts = chart_context(request, look_of(span_of(request)))
+    context = {"title": _("Overview"), "panel": LIVE.text(request), **charts}
     return TemplateResponse(request, "dashboard/overview.html", {**admin.site.each_context(request), **context})
 
 
@@ -82,8 +83,13 @@ LIVE = SharedPart("dashboard/_overview.html", panel_context, every=2)
 def chart_panel(request: HttpRequest) -> HttpResponse:
     """The charts alone, which refresh themselves more slowly."""
     require(request.user, SEE_CHARTS)
-    look = look_of(span_of(request))
-    return HttpResponse(shared_part.text_of(request, look, "dashboard/_charts.html", chart_context))
+    seconds = span_of(request).seconds
+    return SharedPart("dashboard/_charts.html", live_charts, every=10, is_apart=True, seconds=seconds).answer(request)
+
+
+def live_charts(request: HttpRequest) -> dict[str, Any]:
+    """What refreshes itself."""
+    return chart_context(request, shared_look.of(request))
 
 
 def span_of(request: HttpRequest) -> Span:
@@ -96,12 +102,12 @@ def look_of(span: Span) -> Look:
     return shared_look.current(f"throughput {span.key}", span.seconds)
 
 
-def chart_context(request: HttpRequest) -> dict[str, Any]:
+def chart_context(request: HttpRequest, look: Look) -> dict[str, Any]:
     """The charts of the span that the address asks for."""
     span = span_of(request)
     if not request.user.has_perm(SEE_CHARTS):
         return {"span": None}
-    slots = page.told(look_of(span), throughput.asking(span.key))
+    slots = page.told(look, throughput.asking(span.key))
     if slots is None:
         return {"span": span, "spans": throughput.SPANS.values()}
     return {

@@ -27,7 +27,7 @@ from tests.waiting import wait_until
 from tests.web import gunicorn
 
 WORKERS = "/admin/ops/workers/"
-SCHEDULE, AUDIT = "/admin/ops/schedule/", "/admin/ops/audit/"
+SCHEDULE, AUDIT, CHARTS = "/admin/ops/schedule/", "/admin/ops/audit/", "/admin/ops/charts/?span=1h"
 LIVE = {
     WORKERS: "workers",
     "/admin/": "overview",
@@ -108,7 +108,7 @@ def sessions() -> int:
     return int(number)
 
 
-@pytest.mark.parametrize("address", [*LIVE, *LISTS, AUDIT])
+@pytest.mark.parametrize("address", [*LIVE, *LISTS, AUDIT, CHARTS])
 def test_a_tab_that_asks_again_finds_its_part_made_and_fresh(thread, renderers, address) -> None:
     client = client_of("Operators")
     before = ask(client, address)
@@ -264,6 +264,16 @@ def test_a_look_is_renewed_when_it_is_too_old_and_not_before() -> None:
     tabs = part_asked(*(99.5 + n / 10 for n in range(20)), look=seen.look)
     due, comes = tabs.due(101.5, seen)
     assert seen.ends <= due < comes <= seen.serves_until
+
+
+@pytest.mark.usefixtures("a_second")
+def test_a_part_of_a_longer_look_is_made_once_for_each() -> None:
+    began = 100.0
+    seen = Latest(Look(began=began), began + 60, began + 60 * shared_look.GRACE)
+    part = part_asked(began + 1, look=seen.look)
+    assert part.due(began + 1, seen) is None
+    part = part_asked(began + 88.5, look=seen.look)
+    assert part.due(began + 88.5, seen) == pytest.approx((began + 90.5 - LEAD_SECONDS, began + 90.5))
 
 
 def test_it_is_fresh_still_when_the_tab_comes(settings) -> None:

@@ -55,6 +55,14 @@ def test_after_its_time_a_look_is_made_anew():
         assert shared_look.current("charts", 300) is not shared_look.current("charts", 300)
 
 
+def test_a_look_lasts_as_long_as_its_name_is_asked_for():
+    with override_settings(SHARED_LOOK_SECONDS=1e-6):
+        charts = shared_look.current("charts", 300)
+        assert shared_look.current("charts", 300) is charts
+        latest = shared_look.latest("charts", 300)
+        assert (latest.look, latest.ends, latest.serves_until) == (charts, charts.began + 300, charts.began + 450)
+
+
 def test_of_many_looks_those_are_kept_that_were_made_last(monkeypatch):
     monkeypatch.setattr(shared_look, "MOST_LOOKS", 2)
     with override_settings(SHARED_LOOK_SECONDS=60):
