@@ -98,7 +98,7 @@ def completed(request: HttpRequest, text: str) -> SafeString:
     """The part with this reader's token; safe as the templates have made it."""
     if TOKEN_STANDS_HERE in text:
         text = text.replace(TOKEN_STANDS_HERE, get_token(request))
-    return SafeString(text)
+    return SafeString(text)  # nosec B703
 
 
 def rights_of(user: Any) -> frozenset[str] | None:
