@@ -27,7 +27,7 @@ from tests.waiting import wait_until
 from tests.web import gunicorn
 
 WORKERS = "/admin/ops/workers/"
-SCHEDULE, AUDIT, CHARTS = "/admin/ops/schedule/", "/admin/ops/audit/", "/admin/ops/charts/?span=1h"
+SCHEDULE, AUDIT, CHARTS = "/admin/ops/schedule/", "/admin/ops/audit/", "/admin/ops/charts/?span=7d"
 LIVE = {
     WORKERS: "workers",
     "/admin/": "overview",
@@ -108,7 +108,7 @@ def sessions() -> int:
     return int(number)
 
 
-@pytest.mark.parametrize("address", [*LIVE, *LISTS, AUDIT, CHARTS])
+@pytest.mark.parametrize("address", [*LIVE, *LISTS])
 def test_a_tab_that_asks_again_finds_its_part_made_and_fresh(thread, renderers, address) -> None:
     client = client_of("Operators")
     before = ask(client, address)
@@ -121,7 +121,7 @@ def test_a_tab_that_asks_again_finds_its_part_made_and_fresh(thread, renderers, 
     assert ("w-that-died" in after) == (address in (WORKERS, "/admin/ops/stale/", *LISTS))
 
 
-@pytest.mark.parametrize("address", [*LIVE, *LISTS, AUDIT])
+@pytest.mark.parametrize("address", [WORKERS, "/admin/", LISTS[0], AUDIT])
 def test_a_page_that_is_opened_finds_its_part_made_when_it_asks_for_it(thread, renderers, address) -> None:
     client = client_of("Operators")
     client.get(address)
@@ -216,6 +216,14 @@ def test_the_time_after_which_tabs_ask_is_that_of_the_page(thread, address, name
     page = (Path(databases.ROOT) / f"templates/dashboard/{name}.html").read_text()
     [part] = thread.parts.values()
     assert f'data-live="{part.every:g}"' in page
+
+
+def test_charts_are_of_a_look_that_lasts_as_long_as_they_are_good_enough(thread) -> None:
+    ask(client_of("Operators"), CHARTS)
+    [part] = thread.parts.values()
+    assert (part.every, part.seconds) == (10, 300)
+    assert part.look is shared_look.latest(part.name, part.seconds).look
+    assert 'data-live="10" data-live-apart' in client_of("Viewers", username="boris").get("/admin/").content.decode()
 
 
 @pytest.mark.parametrize("address", [*LISTS, AUDIT])
