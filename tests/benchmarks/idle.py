@@ -13,6 +13,7 @@ import psutil
 import psycopg
 
 from tests.benchmarks.bench import Bench
+from tests.benchmarks.pipe import Pipe
 from tests.benchmarks.report import Part, Table
 from tests.benchmarks.subject import Rowlock
 from tests.waiting import wait_until
@@ -85,7 +86,7 @@ def measured(scene: Bench, subject: Rowlock, workers: int, others: int = 0, task
         sender = subject.start(crew, "send") if tasks_a_second else None
         before, began = snapshot(watch, ours, database), time.monotonic()
         if sender:
-            send(sender.stdin, scene.seconds(SECONDS), tasks_a_second)
+            send(sender.stdin, scene.seconds(SECONDS), tasks_a_second, scene.pipe)
         else:
             time.sleep(scene.seconds(SECONDS))
         passed = time.monotonic() - began
@@ -102,14 +103,18 @@ def measured(scene: Bench, subject: Rowlock, workers: int, others: int = 0, task
     return row
 
 
-def send(letters: IO[bytes] | None, seconds: float, tasks_a_second: float) -> None:
-    """Have one task of 1 ms enqueued at a time, evenly over these seconds."""
+def send(letters: IO[bytes] | None, seconds: float, tasks_a_second: float, pipe: Pipe) -> None:
+    """Have one task of 1 ms enqueued at a time, evenly over these seconds.
+
+    What is told of them is dropped: a pipe that is full would hold up whoever tells.
+    """
     assert letters
     began = time.monotonic()
     for number in range(round(seconds * tasks_a_second)):
         time.sleep(max(0.0, began + number / tasks_a_second - time.monotonic()))
         letters.write(f"{number} 1\n".encode())
         letters.flush()
+        pipe.forget()
 
 
 def snapshot(watch: psycopg.Connection, ours: psutil.Process, database: psutil.Process) -> tuple[float, float, float]:
