@@ -59,6 +59,7 @@ def test_f15_a_row_that_somebody_locks_keeps_no_lease_from_being_renewed(databas
         database.rows("SELECT FROM tasks_task WHERE id = %s FOR UPDATE", hanging)
         wait_until(lambda: ledger.effects(holding)[0].ended)
     assert database.wait_for(hanging, "FAILED", "READY")
-    assert database.outcomes(hanging) == ["timed_out"]
+    # Whoever comes first once the row is free: its supervisor, or a sweep that finds its worker dead.
+    assert database.outcomes(hanging) in (["timed_out"], ["abandoned"])
     assert database.wait_for(holding, "COMPLETED").attempt == 1
     assert len(ledger.effects(holding)) == 1
