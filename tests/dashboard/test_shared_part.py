@@ -101,6 +101,16 @@ def test_while_the_next_look_is_being_made_the_last_one_stands_in() -> None:
     assert look.made("part", lambda: "the next") == "the next"
 
 
+def test_what_is_made_already_waits_for_no_other_part() -> None:
+    look, answers = Look(), list[str]()
+    look.made("part", lambda: "made")
+    tab = threading.Thread(target=lambda: answers.append(look.made("part", lambda: "made again")))
+    with busy(look):
+        tab.start()
+        tab.join(5)
+        assert answers == ["made"]
+
+
 def test_it_does_not_stand_in_for_long() -> None:
     last = Look()
     last.made("part", lambda: "the last")
