@@ -29,7 +29,7 @@ LEAD_SECONDS = 0.35  # what the dearest part takes beside ten million tasks, twi
 JITTER_SECONDS = 0.1  # by which tabs come later than their page says
 LATE_SECONDS = 1.0  # a tab that has not come by then is hidden or gone
 MOST_PARTS = 50
-LONGEST_SECONDS = 0.3
+LONGEST_SECONDS = 0.3  # a search that takes longer is left to its own tabs
 
 Make = Callable[[HttpRequest, Look], object]
 

@@ -49,9 +49,10 @@ class SharedPart:
     def text(self, request: HttpRequest) -> SafeString:
         """The part of the latest look as this person may see it, who will ask (again) for it."""
         key = key_of(request, self.template)
-        look = shared_look.of(request)
         if self.is_apart:
             look = shared_look.current(key, self.seconds, grace=shared_look.GRACE)
+        else:
+            look = shared_look.of(request)
         # What is about to be made is not made twice: for a moment the last one is good enough for a tab.
         is_tab = "HX-Request" in request.headers
         good_since = shared_look.since() if is_tab and prefetch.will_make(key) else math.inf
