@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from tasks import plain_line
 from tasks.shortcut import Shortcut
 
 KEYS_PER_STRIDE = 300
@@ -50,6 +51,7 @@ class Claimer:
     cursor: str = ""
     keys: int = KEYS_PER_STRIDE
     keys_rest_until: float = 0.0  # by `time.monotonic()`
+    line_is_mixed_until: float = 0.0  # the same; as far as is known
     lost_races: int = 0
     is_from_start: bool = False  # nothing was found since the walk began at the first key
     is_slow: bool = False  # the last claim from the beginning of the line was
@@ -59,6 +61,18 @@ class Claimer:
     def has_been_round(self) -> bool:
         """Whether the last claim was empty because nothing is due, and not because it walked past some keys only."""
         return self.is_from_start and not self.cursor
+
+    @property
+    def expects_plain_line(self) -> bool:
+        """Whether it is worth asking first if the line is plain (`tasks.plain_line`)."""
+        return time.monotonic() >= self.line_is_mixed_until
+
+    def note_line(self, *, is_plain: bool, is_found: bool) -> None:
+        """A claim asked whether the line is plain, and took something or not. In a plain one there are no keys."""
+        if is_plain:
+            self.cursor, self.is_from_start = "", not is_found
+        else:
+            self.line_is_mixed_until = time.monotonic() + plain_line.REST_SECONDS
 
     def params(self, limit: int) -> dict[str, Any]:
         """What a claim takes that walks the line from its beginning."""

@@ -2,7 +2,8 @@
 
 A claim spends the attempt, so that a task that kills its worker ends in FAILED and not in a loop. Every strategy has
 two paths: rows without an ordering key by the order of the partial index, and rows with one by the heads of their keys
-(see `tasks.line`). A subquery with LIMIT that is not materialised may be run again and claim too much (fault F3).
+(see `tasks.line`); the default one asks first whether the former will do (see `tasks.plain_line`). A subquery with
+LIMIT that is not materialised may be run again and claim too much (fault F3).
 """
 
 import time
@@ -18,6 +19,7 @@ from tasks.claimer import Claim, Claimer
 from tasks.database import Connection, statement
 from tasks.line import LINE
 from tasks.models import ONE_PER_KEY
+from tasks.plain_line import PLAIN
 from tasks.sending import send_query
 from tasks.shortcut import FOLLOWING, MANY, Shortcut, beginning_behind, is_slow
 
@@ -70,6 +72,13 @@ SELECT taken.*, walk.next_cursor FROM walk LEFT JOIN taken ON true ORDER BY take
 
 CLAIM_LOCKED = LINE + LOCKED + TAKE + WALK + TAKEN
 
+# One row at least, for the last column.
+TAKEN_IF_PLAIN = """
+SELECT taken.*, EXISTS (SELECT FROM plain) AS is_plain FROM (SELECT) AS one LEFT JOIN taken ON true ORDER BY place
+"""
+
+CLAIM_PLAIN = PLAIN + TAKE + TAKEN_IF_PLAIN
+
 # Candidates with the versions that were read; no lock is held between this and the compare-and-swap of each.
 CANDIDATES = """
 SELECT due.id, due.version, walk.next_cursor
@@ -116,7 +125,7 @@ def claim_locked(connection: Connection, claimer: Claimer, limit: int) -> list[C
     if following:
         return following
     began = time.monotonic()
-    taken = _claims(_walk(connection, CLAIM_LOCKED, claimer, limit))
+    taken = _claims(_from_its_beginning(connection, claimer, limit))
     seconds = time.monotonic() - began
     was_slow, claimer.is_slow = claimer.is_slow, is_slow(taken, seconds)
     if (was_slow and claimer.is_slow) or len(taken) >= MANY:
@@ -142,6 +151,18 @@ def claim_optimistic(connection: Connection, claimer: Claimer, limit: int) -> li
         if claims or len(candidates) < wanted:
             return claims
         wanted *= 4
+
+
+def _from_its_beginning(connection: Connection, claimer: Claimer, limit: int) -> list[tuple[Any, ...]]:
+    if claimer.expects_plain_line:
+        with connection.cursor() as cursor:  # no savepoint: it meets no key, so there is no error to go on after
+            cursor.execute(CLAIM_PLAIN, {"worker_id": claimer.worker_id, "queues": claimer.queues, "limit": limit})
+            rows: list[tuple[Any, ...]] = cursor.fetchall()
+        is_plain, is_found = rows[0][-1], rows[0][0] is not None
+        claimer.note_line(is_plain=is_plain, is_found=is_found)
+        if is_plain:
+            return rows if is_found else []
+    return _walk(connection, CLAIM_LOCKED, claimer, limit)
 
 
 def _walk(connection: Connection, sql: str, claimer: Claimer, limit: int) -> list[tuple[Any, ...]]:
@@ -194,7 +215,7 @@ def _followed(claimer: Claimer, shortcut: Shortcut, rows: list[tuple[Any, ...]],
 
 
 def _claims(rows: list[tuple[Any, ...]]) -> list[Claim]:
-    """The rows of CLAIM_LOCKED or CLAIM_FOLLOWING."""
+    """The rows of CLAIM_PLAIN, CLAIM_LOCKED or CLAIM_FOLLOWING."""
     return [Claim(*row[1:-1]) for row in rows]
 
 

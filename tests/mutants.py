@@ -8,6 +8,7 @@ from dataclasses import dataclass
 CLAIMS, FLUSH, RECOVERY = "tasks/claims.py", "tasks/flush.py", "tasks/recovery.py"
 PRESENCE, TRANSITIONS = "tasks/presence.py", "tasks/transitions.py"
 SHORTCUT, SHORTCUTS = "tasks/shortcut.py", "tests/tasks/test_shortcut.py"
+PLAIN, PLAIN_LINES = "tasks/plain_line.py", "tests/tasks/test_plain_line.py"
 KEEPER, PAGE, BURYING = "tasks/worker/keeper.py", "tasks/worker/page.py", "tests/tasks/worker/test_burying.py"
 CHILD, AHEAD = "tasks/worker/child.py", "tests/tasks/worker/test_ahead.py"
 COMPANION, DUTY = "tasks/worker/companion.py", "tests/tasks/worker/test_duty.py"
@@ -78,6 +79,21 @@ MUTANTS = [
            (LOCKED_CLAIMS,)),
     Mutant("claim of a key's head: SKIP LOCKED", CLAIMS, "FOR NO KEY UPDATE SKIP LOCKED) AS head_row",
            "FOR NO KEY UPDATE) AS head_row", (LOCKED_CLAIMS,)),
+    without("plain line: no keys", PLAIN,
+            "      AND NOT EXISTS (\n"
+            "          SELECT FROM tasks_task WHERE ordering_key IS NOT NULL AND status IN ('READY', 'PROCESSING'))\n",
+            PLAIN_LINES),
+    without("plain line: one priority", PLAIN, " AND first.priority IS NOT DISTINCT FROM last.priority", PLAIN_LINES),
+    Mutant("plain line: one queue", PLAIN, "first.queue_name IS NOT DISTINCT FROM last.queue_name", "true",
+           (PLAIN_LINES,)),
+    without("plain line: queues that are served", PLAIN,
+            "(%(queues)s::text[] IS NULL OR plain.queue_name = ANY(%(queues)s::text[]))\n          AND ", PLAIN_LINES),
+    without("plain line: paused queues", PLAIN,
+            "\n          AND NOT EXISTS (SELECT FROM tasks_queue WHERE tasks_queue.name = plain.queue_name "
+            "AND tasks_queue.paused)", PLAIN_LINES),
+    without("plain line: what is due", PLAIN, "              AND task.run_after <= statement_timestamp()\n",
+            PLAIN_LINES),
+    without("plain line: SKIP LOCKED", PLAIN, " SKIP LOCKED", LOCKED_CLAIMS),
     without("shortcut past dead rows: paused queues", SHORTCUT,
             "          AND NOT EXISTS (SELECT FROM tasks_queue WHERE name = %(queue_name)s::text AND paused)\n",
             SHORTCUTS),

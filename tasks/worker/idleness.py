@@ -35,11 +35,10 @@ class Idleness:
         seconds = self._look_out(spread * POLL_SECONDS) if is_lookout else spread * SLEEP_SECONDS
         if seconds and not is_stopping():
             self.page.words[BUSY] = 0
-            if is_lookout:
-                self.session.wait(seconds, self.wakes)
-            else:
+            if not is_lookout:
                 self._sleep(seconds)
-        drain(self.wakes)
+            elif self.session.wait(seconds, self.wakes):
+                drain(self.wakes)
 
     def end(self, *, got_several: bool) -> None:
         """There is a task. There may be more: who was woken found one, or got several and as many as it wanted."""
@@ -65,6 +64,7 @@ class Idleness:
             self.session.hear_no_more()
         self.was_woken = self.lookout.sleep(self.page, seconds, [*self.session.descriptors(), self.wakes])
         self.session.drain()
+        drain(self.wakes)
 
 
 def drain(descriptor: int) -> None:

@@ -153,16 +153,17 @@ class Session:
             logger.warning("worker %s could not leave the duty: %s", self.worker_id, str(error).strip())
         self.is_on_duty = False
 
-    def wait(self, seconds: float, other: int) -> None:
-        """Wait for a notification, for the file descriptor `other`, or for `seconds`.
+    def wait(self, seconds: float, other: int) -> bool:
+        """Wait for a notification, for the file descriptor `other`, or for `seconds`. Whether `other` is readable.
 
         One that came together with the answer to a query was read with it: the socket is silent about it.
         """
         if self.drain():
-            return
-        ours = self.descriptors()
-        if set(ours) & set(select.select([*ours, other], [], [], max(0.0, seconds))[0]):
+            return False
+        readable = select.select([*self.descriptors(), other], [], [], max(0.0, seconds))[0]
+        if set(readable) - {other}:
             self._hear()
+        return other in readable
 
     def drain(self) -> bool:
         """Read what the server sent unasked, and so notice at once when it has closed the session.
