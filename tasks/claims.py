@@ -8,7 +8,7 @@ LIMIT that is not materialised may be run again and claim too much (fault F3).
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import islice
 from typing import Any
 
@@ -21,8 +21,9 @@ from tasks.line import LINE
 from tasks.models import ONE_PER_KEY
 from tasks.plain_line import PLAIN
 from tasks.sending import send_query
-from tasks.shortcut import FOLLOWING, MANY, Shortcut, beginning_behind, is_slow
+from tasks.shortcut import FOLLOWING, MANY, Shortcut, beginning_behind, is_slow, of_narrow_line
 
+TASK = slice(1, 1 + len(fields(Claim)))  # of a row of TAKE
 STRIDES = 10  # some 2 ms each when thousands of keys wait for their time
 CANDIDATES_SPARE = 8  # at least the number of workers that are likely to race for the same rows
 INTEGRITY_ERRORS = (IntegrityError, psycopg.IntegrityError)
@@ -65,9 +66,11 @@ WALK = """, walk AS (
     FROM head
 )"""
 
-# One row at least, so that the cursor comes back when nothing was taken.
+# One row at least, so that the cursor comes back when nothing was taken. `is_narrow`: nothing was due beside the tasks
+# of one queue and priority, or the head of one key (and then no key rests).
 TAKEN = """
-SELECT taken.*, walk.next_cursor FROM walk LEFT JOIN taken ON true ORDER BY taken.place
+SELECT taken.*, (SELECT count(*) = 1 FROM mark) AS is_narrow, walk.next_cursor
+FROM walk LEFT JOIN taken ON true ORDER BY taken.place
 """
 
 CLAIM_LOCKED = LINE + LOCKED + TAKE + WALK + TAKEN
@@ -111,7 +114,7 @@ SELECT * FROM taken
 """
 
 FOLLOWED = """
-SELECT taken.*, NULL AS next_cursor FROM taken ORDER BY place
+SELECT * FROM taken ORDER BY place
 """
 
 CLAIM_FOLLOWING = FOLLOWING + TAKE + FOLLOWED
@@ -125,7 +128,7 @@ def claim_locked(connection: Connection, claimer: Claimer, limit: int) -> list[C
     if following:
         return following
     began = time.monotonic()
-    taken = _claims(_from_its_beginning(connection, claimer, limit))
+    taken = _from_its_beginning(connection, claimer, limit)
     seconds = time.monotonic() - began
     was_slow, claimer.is_slow = claimer.is_slow, is_slow(taken, seconds)
     if (was_slow and claimer.is_slow) or len(taken) >= MANY:
@@ -153,7 +156,7 @@ def claim_optimistic(connection: Connection, claimer: Claimer, limit: int) -> li
         wanted *= 4
 
 
-def _from_its_beginning(connection: Connection, claimer: Claimer, limit: int) -> list[tuple[Any, ...]]:
+def _from_its_beginning(connection: Connection, claimer: Claimer, limit: int) -> list[Claim]:
     if claimer.expects_plain_line:
         with connection.cursor() as cursor:  # no savepoint: it meets no key, so there is no error to go on after
             cursor.execute(CLAIM_PLAIN, {"worker_id": claimer.worker_id, "queues": claimer.queues, "limit": limit})
@@ -161,8 +164,12 @@ def _from_its_beginning(connection: Connection, claimer: Claimer, limit: int) ->
         is_plain, is_found = rows[0][-1], rows[0][0] is not None
         claimer.note_line(is_plain=is_plain, is_found=is_found)
         if is_plain:
-            return rows if is_found else []
-    return _walk(connection, CLAIM_LOCKED, claimer, limit)
+            return _claims(rows) if is_found else []
+    rows = _walk(connection, CLAIM_LOCKED, claimer, limit)
+    taken = _claims(rows)
+    if taken and rows[0][-2]:
+        claimer.shortcut = of_narrow_line(taken[0], claimer.keys_rest_until)
+    return taken
 
 
 def _walk(connection: Connection, sql: str, claimer: Claimer, limit: int) -> list[tuple[Any, ...]]:
@@ -215,8 +222,8 @@ def _followed(claimer: Claimer, shortcut: Shortcut, rows: list[tuple[Any, ...]],
 
 
 def _claims(rows: list[tuple[Any, ...]]) -> list[Claim]:
-    """The rows of CLAIM_PLAIN, CLAIM_LOCKED or CLAIM_FOLLOWING."""
-    return [Claim(*row[1:-1]) for row in rows]
+    """The rows of CLAIM_PLAIN, CLAIM_LOCKED or CLAIM_FOLLOWING, which begin with those of TAKE."""
+    return [Claim(*row[TASK]) for row in rows]
 
 
 def _swap_each(connection: Connection, claimer: Claimer, candidates: list[tuple[Any, ...]]) -> Iterator[Claim]:

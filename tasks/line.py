@@ -4,7 +4,7 @@ Why it looks as it does, with figures: `queue_name = ANY(…)` sorts the whole t
 ready rows), so queues and priorities are walked by a loose scan, and so are the keys.
 """
 
-# Which (queue, priority) pairs have READY rows without a key: one step of the index for each.
+# Which (queue, priority) pairs have READY rows without a key, the first of which is due when: a step of the index each.
 PAIRS = """
 WITH RECURSIVE every_queue (name) AS (
     (SELECT queue_name FROM tasks_task AS task
@@ -20,16 +20,16 @@ WITH RECURSIVE every_queue (name) AS (
     FROM (SELECT unnest(%(queues)s::text[]) UNION SELECT name FROM every_queue WHERE name IS NOT NULL) AS served (name)
     WHERE NOT EXISTS (SELECT FROM tasks_queue WHERE tasks_queue.name = served.name AND tasks_queue.paused)
 ), pair AS (
-    (SELECT queue.name AS queue_name, first.priority FROM queue, LATERAL (
-        SELECT task.priority FROM tasks_task AS task
+    (SELECT queue.name AS queue_name, first.priority, first.run_after FROM queue, LATERAL (
+        SELECT task.priority, task.run_after FROM tasks_task AS task
         WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.queue_name = queue.name
-        ORDER BY task.priority DESC LIMIT 1) AS first)
+        ORDER BY task.priority DESC, task.run_after LIMIT 1) AS first)
     UNION ALL
-    SELECT pair.queue_name, next.priority FROM pair, LATERAL (
-        SELECT task.priority FROM tasks_task AS task
+    SELECT pair.queue_name, next.priority, next.run_after FROM pair, LATERAL (
+        SELECT task.priority, task.run_after FROM tasks_task AS task
         WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.queue_name = pair.queue_name
           AND task.priority < pair.priority
-        ORDER BY task.priority DESC LIMIT 1) AS next
+        ORDER BY task.priority DESC, task.run_after LIMIT 1) AS next
 )"""
 
 # The earliest unfinished row of each key, from a cursor that wraps, some hundreds of keys a stride. A key is held by
@@ -65,6 +65,7 @@ STRETCHES = """, mark AS (
     SELECT queue_name, priority, run_after, id, id AS head_id FROM keyed
     UNION ALL
     SELECT queue_name, priority, statement_timestamp(), 9223372036854775807, NULL FROM pair
+    WHERE run_after <= statement_timestamp()
 ), turn AS MATERIALIZED (
     SELECT line.queue_name, coalesce(array_position(%(queues)s::text[], line.queue_name), random()) AS number
     FROM (SELECT DISTINCT queue_name FROM mark) AS line

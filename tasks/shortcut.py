@@ -71,6 +71,11 @@ class Shortcut:
         return replace(self, run_after=taken[-1].run_after, id=taken[-1].id)
 
 
+def of_narrow_line(first: "Claim", until: float) -> Shortcut:
+    """All that was due stands with this task: as long as the keys rest, the other queues and priorities do too."""
+    return Shortcut(first.queue_name, first.priority, "-infinity", 0, until)
+
+
 def is_slow(taken: Sequence["Claim"], seconds: float) -> bool:
     """Whether a claim from the beginning of the line took longer than these tasks account for."""
     return seconds > SLOW_SECONDS + SECONDS_PER_TASK * len(taken)

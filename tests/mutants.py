@@ -9,6 +9,7 @@ CLAIMS, FLUSH, RECOVERY = "tasks/claims.py", "tasks/flush.py", "tasks/recovery.p
 PRESENCE, TRANSITIONS = "tasks/presence.py", "tasks/transitions.py"
 SHORTCUT, SHORTCUTS = "tasks/shortcut.py", "tests/tasks/test_shortcut.py"
 PLAIN, PLAIN_LINES = "tasks/plain_line.py", "tests/tasks/test_plain_line.py"
+NARROW_LINES = "tests/tasks/test_narrow_line.py"
 KEEPER, PAGE, BURYING = "tasks/worker/keeper.py", "tasks/worker/page.py", "tests/tasks/worker/test_burying.py"
 CHILD, AHEAD = "tasks/worker/child.py", "tests/tasks/worker/test_ahead.py"
 COMPANION, DUTY = "tasks/worker/companion.py", "tests/tasks/worker/test_duty.py"
@@ -94,6 +95,11 @@ MUTANTS = [
     without("plain line: what is due", PLAIN, "              AND task.run_after <= statement_timestamp()\n",
             PLAIN_LINES),
     without("plain line: SKIP LOCKED", PLAIN, " SKIP LOCKED", LOCKED_CLAIMS),
+    Mutant("narrow line: nothing else is due", CLAIMS, "count(*) = 1 FROM mark", "true", (NARROW_LINES,)),
+    Mutant("narrow line: for a moment", CLAIMS, "of_narrow_line(taken[0], claimer.keys_rest_until)",
+           "of_narrow_line(taken[0], float('inf'))", (NARROW_LINES,)),
+    without("narrow line: what is scheduled is not due", "tasks/line.py",
+            "    WHERE run_after <= statement_timestamp()\n", NARROW_LINES),
     without("shortcut past dead rows: paused queues", SHORTCUT,
             "          AND NOT EXISTS (SELECT FROM tasks_queue WHERE name = %(queue_name)s::text AND paused)\n",
             SHORTCUTS),
@@ -122,7 +128,7 @@ MUTANTS = [
     Mutant("claimed ahead: the line is walked anew after it was given back", "tasks/worker/ahead.py",
            "        self.claimer.shortcut = None", "        pass", (AHEAD, "-k", "task_lasts_it_is_given_back")),
     Mutant("late writes of a convicted worker without a session", "tasks/worker/child.py",
-           "                self._write_late()\n", "", ("tests/tasks/worker/test_freezing.py", "-k", "f01")),
+           "                self.outbox.write_late()\n", "", ("tests/tasks/worker/test_freezing.py", "-k", "f01")),
     without("duty: left in the middle of long work", COMPANION, "        self.pass_on_after_long_work()\n", DUTY),
     Mutant("duty: kept by who has nothing to do", COMPANION,
            "with self.session.lock:\n            self._busy_since = None\n", "pass\n", (DUTY,)),

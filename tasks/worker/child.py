@@ -17,7 +17,6 @@ import psycopg
 from tasks import claims, registry, signals, transitions
 from tasks.claimer import Claim, Claimer
 from tasks.claims import STRATEGIES
-from tasks.database import connect_directly
 from tasks.declaration import PostgresTask
 from tasks.exceptions import Convicted
 from tasks.worker import connections, holding, registration, runner
@@ -282,7 +281,7 @@ class Child:
                 self.session.run(lambda connection: registration.leave(connection, self.worker_id))
                 break
             except Convicted:
-                self._write_late()
+                self.outbox.write_late()
                 break
             except psycopg.Error as error:
                 if time.monotonic() > deadline:
@@ -291,16 +290,6 @@ class Child:
                 select.select([], [], [], self.session.retry_in() or RETRY_SECONDS)
         self.rest()
         self.session.forget()
-
-    def _write_late(self) -> None:
-        """What a convicted worker has done is refused by now, and the refusals are to be kept; its session is gone."""
-        if not len(self.outbox):
-            return
-        try:
-            with connect_directly(f"rowlock:worker:{self.worker_id}", connect_timeout=2) as connection:
-                self.outbox.flush(connection)()
-        except psycopg.Error as error:
-            logger.error("worker %s could not say what it had done: %s", self.worker_id, str(error).strip())
 
     def _signal_busy(self) -> None:
         if not self.page.words[BUSY]:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import psycopg
 
 from tasks import transitions
+from tasks.database import connect_directly
 from tasks.throughput import SumsByQueue
 from tasks.transitions import Ending, Failure, Flush
 from tasks.worker.page import COMPLETED, FAILED, REFUSED, UNWRITTEN, Page
@@ -116,6 +117,16 @@ class Outbox:
         """Let the writer go, once it has answered."""
         self.settle()
         self.writer.close()
+
+    def write_late(self) -> None:
+        """What a convicted worker has done is refused by now, and the refusals are to be kept; its session is gone."""
+        if not self._endings:
+            return
+        try:
+            with connect_directly(f"rowlock:worker:{self.worker_id}", connect_timeout=2) as connection:
+                self.flush(connection)()
+        except psycopg.Error as error:
+            logger.error("worker %s could not say what it had done: %s", self.worker_id, str(error).strip())
 
     def _write(self, connection: psycopg.Connection, endings: list[Ending]) -> Flush:
         """All at once; once a row was found locked, around the locked ones until they are free again."""
