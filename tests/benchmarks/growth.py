@@ -13,7 +13,7 @@ from tests.benchmarks.pipe import Counts
 from tests.benchmarks.report import Part, Table
 from tests.benchmarks.subject import Rowlock
 
-TASKS, CLAIMS = 50_000, 5000  # about a second each
+TASKS, CLAIMS = 100_000, 5000  # a second and more each
 FINISHED = 1_000_000
 BEHIND = 100_000
 BLOAT = 500_000
