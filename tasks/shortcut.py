@@ -6,6 +6,9 @@ So after two slow claims in a row the next ones go on behind the last task, for 
 claims: the line is walked from its beginning again soon enough for a task that came in between, by its priority or its
 time. A claim of many tasks is reason enough by itself: who drains a long queue leaves dead rows behind, which the next
 claims would walk over. After 300,000 tasks that was two fifths of each claim.
+
+Where the walk saw nothing due but the tasks of one queue and priority, it is itself what is saved, for the moment in
+which the keys rest: beside 100,000 scheduled tasks a claim of one took 0.19 ms instead of 0.31.
 """
 
 import time
