@@ -5,6 +5,7 @@ kills its process, leaks or hangs costs one child.
 """
 
 import contextlib
+import gc
 import logging
 import os
 import select
@@ -98,6 +99,7 @@ class Supervisor:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
         self.manager.tell("READY=1")
+        gc.freeze()  # what is loaded is no garbage: children need not go through it, nor copy its pages by doing so
         while True:
             self.spawn_missing()
             if not self.children and self.is_over:

@@ -2,6 +2,7 @@
 
 import ctypes
 import functools
+import gc
 import os
 import random
 import re
@@ -253,3 +254,9 @@ def tell_its_secret(card: str, password: str) -> None:
         raise LookupError(f"no account for {password!r}")
     except LookupError as error:
         raise ValueError(f"card {card}: {password}") from error
+
+
+@task()
+def count_frozen() -> int:
+    """Objects that no collection of garbage goes through in the process that runs this."""
+    return gc.get_freeze_count()
