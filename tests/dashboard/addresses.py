@@ -38,6 +38,7 @@ class Access(NamedTuple):
 # By the name of the address, or by the address itself where it has none.
 PAGES = {
     "": Access(EVERYBODY, EVERYBODY),  # leads on to the overview
+    "favicon.ico": Access(EVERYBODY, EVERYBODY),  # leads on to the icon
     "metrics": Access(STAFF),
     "set_language": Access(EVERYBODY, EVERYBODY),
     "login": Access(EVERYBODY, EVERYBODY),

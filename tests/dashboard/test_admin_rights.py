@@ -2,7 +2,9 @@
 
 import pytest
 from django.apps import apps
+from django.conf import settings
 from django.contrib.auth.models import Group, Permission
+from django.contrib.staticfiles import finders
 from django.core.management import call_command
 from django.test import Client
 
@@ -83,3 +85,10 @@ def test_the_navigation_offers_what_may_be_opened():
 
 def test_the_root_leads_to_the_admin():
     assert Client().get("/")["Location"] == "/admin/"
+
+
+def test_a_browser_that_looks_for_an_icon_keeps_its_token():
+    """It asks beside the first page, without the cookie that the page brings: a second one would undo that."""
+    answer = Client().get("/favicon.ico")
+    assert finders.find(answer["Location"].removeprefix(settings.STATIC_URL)) is not None
+    assert not answer.cookies
