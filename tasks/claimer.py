@@ -16,7 +16,7 @@ KEYS_REST_SECONDS = 0.02
 
 @dataclass(slots=True)
 class Claim:
-    """One claimed task, as its worker holds it. What few look at is as PostgreSQL writes it: JSON, and two times."""
+    """One claimed task, as its worker holds it. What few look at is as PostgreSQL writes it: JSON, and the times."""
 
     id: int
     task_path: str
@@ -30,11 +30,15 @@ class Claim:
     ordering_key: str | None
     created_at: str
     run_after: str
-    started_at: datetime
+    started_at: str
 
     def enqueued_at(self) -> datetime:
         """`created_at` in UTC."""
         return datetime.fromisoformat(self.created_at).astimezone(UTC)
+
+    def claimed_at(self) -> datetime:
+        """`started_at` as the claim has written it."""
+        return datetime.fromisoformat(self.started_at)
 
     def arguments(self) -> tuple[list[Any], dict[str, Any]]:
         """The decoded positional and keyword arguments."""

@@ -56,7 +56,7 @@ TAKE = """, taken AS (
     FROM candidate WHERE task.id = candidate.id
     RETURNING candidate.place, task.id, task.task_path, task.queue_name, task.priority, task.args::text,
         task.kwargs::text, task.version, task.attempt, task.max_attempts, task.ordering_key,
-        task.created_at::text, task.run_after::text, task.started_at
+        task.created_at::text, task.run_after::text, task.started_at::text
 )"""
 
 # Where the next stride over the keys begins: behind the last of this one, at the first key, or nowhere: none is due.

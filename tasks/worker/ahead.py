@@ -67,4 +67,4 @@ class Ahead:
 
     def _release(self, connection: psycopg.Connection, batch: list[Claim]) -> None:
         """What the supervisor gave back already does not match any more."""
-        transitions.release(connection, self.claimer.worker_id, [(claim.id, claim.started_at) for claim in batch])
+        transitions.release(connection, self.claimer.worker_id, [(claim.id, claim.claimed_at()) for claim in batch])

@@ -239,7 +239,7 @@ class Child:
 
     def _release(self, given_back: list[Claim], *, park: bool) -> None:
         """Give claims back; those that the supervisor gave back already do not match any more."""
-        pairs = [(claim.id, claim.started_at) for claim in given_back]
+        pairs = [(claim.id, claim.claimed_at()) for claim in given_back]
         if pairs:
             self.session.run(lambda connection: transitions.release(connection, self.worker_id, pairs, park=park))
 

@@ -54,7 +54,8 @@ class Page:
             self.words[SERIAL] += 1
             self._write(IDS, [claim.id for claim in batch])
             self._write(ATTEMPTS, [claim.attempt for claim in batch])
-            moments = {at: (at - UNIX_EPOCH) // MICROSECOND for at in {claim.started_at for claim in batch}}  # few
+            distinct = {claim.started_at: claim for claim in batch}  # one of each statement that claimed many
+            moments = {at: (claim.claimed_at() - UNIX_EPOCH) // MICROSECOND for at, claim in distinct.items()}
             self._write(CLAIMED_AT_US, [moments[claim.started_at] for claim in batch])
             self.words[COUNT] = len(batch)
 

@@ -33,6 +33,8 @@ SLOW_SECONDS = 0.25
 CRASH_LOOP_SECONDS = 60.0
 CRASH_CAP_SECONDS = 30.0
 LAST_FLUSH_SECONDS = 0.5
+# Two batches of 500 tasks are more objects than Python's default of 700, and no garbage.
+OBJECTS_BEFORE_COLLECTION = 5_000
 
 
 @dataclass
@@ -100,6 +102,7 @@ class Supervisor:
         signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
         self.manager.tell("READY=1")
         gc.freeze()  # what is loaded is no garbage: children need not go through it, nor copy its pages by doing so
+        gc.set_threshold(OBJECTS_BEFORE_COLLECTION)
         while True:
             self.spawn_missing()
             if not self.children and self.is_over:

@@ -159,7 +159,7 @@ class Life(RuleBasedStateMachine):
         taken = claim(connection, Claimer(worker, queues), limit, strategy)
         self.model.check_claim([made.id for made in taken], queues, 1 if strategy == "pessimistic" else limit)
         for made in taken:
-            held = Held(made.id, worker, made.version, made.attempt, made.started_at)
+            held = Held(made.id, worker, made.version, made.attempt, made.claimed_at())
             self.model.claim(held)
             self.memory[worker] = [*self.memory[worker], held][-REMEMBERED:]
 

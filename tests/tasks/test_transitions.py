@@ -146,7 +146,7 @@ class TestRelease:
         return claimed
 
     def release(self, claimed, **options):
-        return transitions.release(connection, "w1", [(claimed.id, claimed.started_at)], **options)
+        return transitions.release(connection, "w1", [(claimed.id, claimed.claimed_at())], **options)
 
     def test_the_attempt_is_given_back(self, claimed):
         assert self.release(claimed) == 1
@@ -234,7 +234,7 @@ class TestInterrupt:
         self.interrupt(claimed)
         attempt = Attempt.objects.get()
         assert (attempt.number, attempt.outcome, attempt.worker_id) == (1, "released", "w1")
-        assert attempt.started_at == claimed.started_at
+        assert attempt.started_at == claimed.claimed_at()
 
     def test_a_cancel_is_done(self, claimed):
         Task.objects.update(cancel_requested_at=timezone.now())

@@ -260,3 +260,9 @@ def tell_its_secret(card: str, password: str) -> None:
 def count_frozen() -> int:
     """Objects that no collection of garbage goes through in the process that runs this."""
     return gc.get_freeze_count()
+
+
+@task()
+def count_collections() -> int:
+    """How often the process that runs this went through its young objects."""
+    return gc.get_stats()[0]["collections"]
