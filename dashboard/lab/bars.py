@@ -10,6 +10,7 @@ from django.utils.translation import gettext as _
 
 from dashboard.lab.conclusions import Case
 from dashboard.lab.measure import Result
+from dashboard.numbers import decimal
 
 ROW, LABEL, BAR = 44, 16, 16  # pixels: a row, the line of its label, the bar below it
 
@@ -76,7 +77,7 @@ def draw(cases: Sequence[Case], best: Sequence[Result] = ()) -> Bars | None:
 
 def summary(ranked: Sequence[Case]) -> str:
     """What the picture says, in a sentence or two."""
-    speeds = ", ".join(f"{case.name} {case.speed:,.0f}" for case in ranked)
+    speeds = ", ".join(f"{case.name} {decimal(case.speed)}" for case in ranked)
     unsafe = [case.name for case in ranked if not case.result.is_clean]
     told = [_("Items a second, the fastest first: %(speeds)s.") % {"speeds": speeds}]
     if unsafe:

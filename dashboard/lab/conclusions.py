@@ -12,6 +12,7 @@ from django.utils.translation import ngettext
 from dashboard.lab.measure import Result
 from dashboard.lab.patterns import PATTERNS
 from dashboard.lab.plan import Plan
+from dashboard.numbers import decimal
 
 CLOSE = 1.25  # two runs on one machine differ by so much for no reason
 MOSTLY_WAITING = 0.5  # of the workers' time: then waiting is why a pattern was slow
@@ -101,7 +102,7 @@ def fastest(clean: Sequence[Case]) -> Iterator[str]:
     for case in clean:
         by_subject.setdefault(case.subject, []).append(case)
     for subject, (best, *others) in by_subject.items():
-        told = {"subject": words(subject), "pattern": best.name, "speed": f"{best.speed:,.0f}"}
+        told = {"subject": words(subject), "pattern": best.name, "speed": decimal(best.speed)}
         if not others:
             yield _("For %(subject)s, %(pattern)s was clean: %(speed)s items a second.") % told
             continue
@@ -115,7 +116,7 @@ def fastest(clean: Sequence[Case]) -> Iterator[str]:
 
 def told_slow(slow: Case, best: Case) -> str:
     """How much slower, and what of it the numbers explain: waits, work in vain, lost races, statements."""
-    told = {"pattern": slow.name, "times": f"{best.speed / max(slow.speed, 0.1):.1f}", "best": best.name}
+    told = {"pattern": slow.name, "times": decimal(best.speed / max(slow.speed, 0.1), 1), "best": best.name}
     told["why"] = why_slow(slow, best)
     return _("%(pattern)s took %(times)s times as long as %(best)s: %(why)s.") % told
 
@@ -126,12 +127,12 @@ def why_slow(slow: Case, best: Case) -> str:
     if result.waited_share >= MOSTLY_WAITING:
         return _("%(share)d %% of its workers' time was waiting") % {"share": 100 * result.waited_share}
     if slow.per_item(result.retries) >= MANY_RETRIES:
-        return _("%(number).1f tries in vain for each item") % {"number": slow.per_item(result.retries)}
+        return _("%(number)s tries in vain for each item") % {"number": decimal(slow.per_item(result.retries), 1)}
     if slow.per_item(result.lost_races) >= MANY_RACES:
-        return _("%(number).1f lost races for each item") % {"number": slow.per_item(result.lost_races)}
-    queries = {"number": result.queries_per_item, "best": best.result.queries_per_item}
+        return _("%(number)s lost races for each item") % {"number": decimal(slow.per_item(result.lost_races), 1)}
+    queries = {"number": decimal(result.queries_per_item, 1), "best": decimal(best.result.queries_per_item, 1)}
     if result.queries_per_item >= CLOSE * best.result.queries_per_item:
-        return _("%(number).1f statements for each item instead of %(best).1f") % queries
+        return _("%(number)s statements for each item instead of %(best)s") % queries
     return _("the numbers do not tell why")
 
 
@@ -155,7 +156,7 @@ def contention(clean: Sequence[Case]) -> Iterator[str]:
     if optimist is None:
         return
     tries = optimist.per_item(optimist.result.retries)
-    told = {"tries": f"{1 + tries:.1f}", "hundredths": 100 * tries}
+    told = {"tries": decimal(1 + tries, 1), "hundredths": 100 * tries}
     if tries >= HIGH_CONTENTION:
         yield (
             _(
@@ -180,7 +181,7 @@ def queue_instead(clean: Sequence[Case]) -> Iterator[str]:
     if claim is None or locker is None:
         return
     times = claim.speed / max(locker.speed, 0.1)
-    told = {"claim": claim.name, "locker": locker.name, "times": f"{times:.1f}", "work": claim.plan.work_ms}
+    told = {"claim": claim.name, "locker": locker.name, "times": decimal(times, 1), "work": claim.plan.work_ms}
     if times >= QUEUE_FACTOR:
         yield (
             _(

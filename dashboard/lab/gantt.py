@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from django.utils.translation import gettext as _
 
 from dashboard.lab.spans import Span
+from dashboard.numbers import decimal, milliseconds
 
 WIDE, LANE, BAR = 10_000, 400, 260
 
@@ -80,10 +81,10 @@ class Place:
         """The wait, where it can be seen, and the work."""
         start, end, top = self.x(span.began), self.x(span.ended), self.tops[span.worker]
         waited_from = self.x(span.began - span.wait)
-        told = f"#{span.item} · {1000 * (span.ended - span.began):.0f} ms"
+        told = f"#{span.item} · {milliseconds(1000 * (span.ended - span.began))}"
         bars = [Stretch("duplicate" if span.is_duplicate else "work", start, top, max(20, end - start), told)]
         if start - waited_from > WIDE // 500:
-            bars.insert(0, Stretch("wait", waited_from, top, start - waited_from, f"{1000 * span.wait:.0f} ms"))
+            bars.insert(0, Stretch("wait", waited_from, top, start - waited_from, milliseconds(1000 * span.wait)))
         return bars
 
 
@@ -92,7 +93,7 @@ def summary(work: Sequence[Span], kills: Sequence[Span], lanes: Sequence[int], s
     told = {
         "workers": len(lanes),
         "items": len({span.item for span in work}),
-        "seconds": f"{seconds:.1f}",
+        "seconds": decimal(seconds, 1),
         "duplicates": sum(span.is_duplicate for span in work),
         "kills": len(kills),
     }

@@ -12,6 +12,7 @@ from itertools import combinations, pairwise
 from django.utils.translation import gettext as _
 
 from dashboard.lab.conclusions import CLOSE, Case
+from dashboard.numbers import decimal
 
 WIDE, HIGH = 6000, 2000
 STEPS = (1, 2, 5)  # of each power of ten there are grid lines at these
@@ -151,7 +152,7 @@ class Place:
         ]
         for step, speed in inside:
             if step == 1 or len(inside) <= MOST_GRID:
-                yield Grid(self.y(speed), f"{speed:,.0f}" if speed >= 1 else f"{speed:g}")
+                yield Grid(self.y(speed), decimal(speed) if speed >= 1 else f"{speed:g}")
 
 
 def crossings(pair: tuple[str, str], speeds: Speeds, place: Place) -> Iterator[Crossing]:

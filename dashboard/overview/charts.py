@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from django.utils.translation import gettext as _
 
+from dashboard.numbers import decimal
 from dashboard.overview.throughput import Slot, Span
 
 WIDE, HIGH = 6000, 1200
@@ -153,7 +154,7 @@ def written(seconds: float | None) -> str:
     if seconds < 1:
         return _("%(number)d ms") % {"number": round(1000 * seconds)}
     if seconds < 10:
-        return _("%(number).1f s") % {"number": seconds}
+        return _("%(number)s s") % {"number": decimal(seconds, 1)}
     if seconds < 120:
         return _("%(number)d s") % {"number": round(seconds)}
     return _("%(number)d min") % {"number": round(seconds / 60)}

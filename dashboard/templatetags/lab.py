@@ -2,7 +2,10 @@
 
 from django import template
 
+from dashboard.numbers import decimal, milliseconds
+
 register = template.Library()
+register.filter(milliseconds)
 TONES = ("#0b4f71", "#8f1212", "#17592b", "#5d4400", "#222222", "#6b3fa0")  # of a picture on paper
 
 
@@ -11,19 +14,9 @@ def rate(value: float) -> str:
     """A number with as many digits as mean something.
 
     >>> rate(0.123), rate(12.34), rate(3456.7)
-    ('0.12', '12.3', '3457')
+    ('0.12', '12.3', '3,457')
     """
-    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
-
-
-@register.filter
-def milliseconds(value: float) -> str:
-    """A time in milliseconds.
-
-    >>> milliseconds(0.04), milliseconds(1234.4)
-    ('0.0 ms', '1234 ms')
-    """
-    return f"{value:.0f} ms" if value >= 100 else f"{value:.1f} ms"
+    return decimal(value, 0 if value >= 100 else 1 if value >= 10 else 2)
 
 
 @register.filter

@@ -9,6 +9,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from dashboard.numbers import decimal
 from tasks import durations
 from tasks.locking.leases.holder import Life
 from tasks.models import CommandRun
@@ -68,9 +69,9 @@ def lasted(seconds: float) -> str:
     ('0.5 s', '60 s', '2 h 03 min')
     """
     if seconds < 10:
-        return _("%(seconds).1f s") % {"seconds": seconds}
+        return _("%(number)s s") % {"number": decimal(seconds, 1)}
     if seconds < 120:
-        return _("%(seconds).0f s") % {"seconds": seconds}
+        return _("%(number)d s") % {"number": round(seconds)}
     minutes = int(seconds // 60)
     if minutes < 120:
         return _("%(minutes)d min") % {"minutes": minutes}

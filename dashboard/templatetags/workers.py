@@ -5,6 +5,7 @@ from datetime import datetime
 from django import template
 from django.utils.translation import gettext_lazy as _
 
+from dashboard.numbers import decimal
 from tasks.ages import spoken
 from tasks.presence import Life
 from tasks.worker_rates import Rate
@@ -35,4 +36,4 @@ def life(value: Life) -> str:
 @register.filter
 def per_minute(rate: Rate) -> str:
     """The rate with one digit where that says something."""
-    return f"{rate.per_minute:.0f}" if rate.per_minute >= 10 or not rate.per_minute else f"{rate.per_minute:.1f}"
+    return decimal(rate.per_minute, 0 if rate.per_minute >= 10 or not rate.per_minute else 1)

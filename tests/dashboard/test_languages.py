@@ -15,6 +15,9 @@ from django.utils import translation
 from django.utils.translation import gettext
 from django.utils.translation.template import templatize
 
+from dashboard.numbers import decimal, milliseconds
+from dashboard.overview import charts
+from dashboard.templatetags.schedule import lasted
 from tasks.ages import spoken
 from tests.people import client_of
 from tests.tasks import rows
@@ -106,6 +109,16 @@ def test_a_person_chooses_and_the_choice_is_kept_in_a_cookie():
     cookie = answer.cookies["django_language"]
     assert (cookie.value, cookie["httponly"], cookie["samesite"]) == ("ru", True, "Lax")
     assert '<html lang="ru"' in client.get("/admin/ops/locks/").text
+
+
+def test_decimals_have_the_sign_of_the_language():
+    with translation.override("ru"):
+        told = [decimal(1234.56, 1), milliseconds(12.3), charts.written(2.5), lasted(0.5)]
+    assert [text.split(" ")[0] for text in told] == ["1\xa0234,6", "12,3", "2,5", "0,5"]
+
+
+def test_no_sentence_writes_a_decimal_itself():
+    assert [entry.msgid for entry in RUSSIAN if re.search(r"%\(\w+\)[.0-9]*f", entry.msgid)] == []
 
 
 @pytest.mark.django_db
