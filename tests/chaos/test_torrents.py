@@ -10,6 +10,7 @@ import signal
 import time
 from collections import Counter
 
+import psutil
 import pytest
 
 from tests.chaos.runs import fresh_seed
@@ -20,6 +21,13 @@ from tests.waiting import wait_until
 STRIKES = ("kill a child", "kill a child", "kill a group", "freeze a child", "end the sessions")
 FROZEN_SECONDS = 0.5
 ENDED = "SELECT coalesce(sum(completed), 0)::int FROM tasks_throughput"
+PRESENT = """
+SELECT EXISTS (
+    SELECT FROM tasks_worker AS worker
+    JOIN pg_stat_activity AS session ON session.application_name = 'rowlock:worker:' || worker.id
+    JOIN pg_locks AS held ON held.pid = session.pid AND held.locktype = 'advisory' AND held.mode = 'ExclusiveLock'
+    WHERE worker.pid = %s AND held.granted)
+"""
 SPENT = "SELECT sum(attempt - 1)::int FROM tasks_task"
 
 
@@ -51,6 +59,8 @@ class Torrent:
         if kind == "kill a child":
             os.kill(child, signal.SIGKILL)
             return
+        # Frozen before it is back from a session that was ended, it would rightly be taken for dead.
+        wait_until(lambda: self.database.value(PRESENT, child) or not psutil.pid_exists(child))
         os.kill(child, signal.SIGSTOP)
         time.sleep(FROZEN_SECONDS)
         os.kill(child, signal.SIGCONT)
