@@ -31,13 +31,16 @@ help: ## list the targets
 run: $(VENV)/run.stamp ## start PostgreSQL, a worker and the web server, until Ctrl-C
 	@exec $(VENV_PYTHON) dashboard/processes.py $$PPID 15 "" $(VENV_PYTHON) manage.py up $(ARGS)
 
-test: $(VENV)/test.stamp ## run all tests against a real PostgreSQL, and those of the queue on Django 6 too
+test: $(VENV)/test.stamp ## run all tests against a real PostgreSQL, and those of queue and pages on Django 6 too
 	$(VENV_PYTHON) -m pytest $(SPREAD) $(ARGS)
 	@if [ -n "$(PYTHON_NEXT)" ]; then $(MAKE) --no-print-directory testnext; \
 	else echo "Django 6 was not tested: no Python 3.12 or newer was found. Name one: make test PYTHON_NEXT=python3.13"; fi
 
-testnext: $(VENV_NEXT)/stamp ## the queue's tests on Django 6
-	$(VENV_NEXT)/bin/python -m pytest $(SPREAD) tests/conformance tests/tasks --ignore=tests/tasks/worker --ignore=tests/tasks/test_task_life.py \
+# Those of the pages that need no mail server and no browser.
+PAGES_NEXT = $(addprefix tests/dashboard/test_,security_matrix.py up.py admin_*.py *_page.py)
+
+testnext: $(VENV_NEXT)/stamp ## the tests of queue and pages on Django 6
+	$(VENV_NEXT)/bin/python -m pytest $(SPREAD) tests/conformance tests/tasks $(PAGES_NEXT) --ignore=tests/tasks/worker --ignore=tests/tasks/test_task_life.py \
 		$(if $(shell command -v redis-server),,--ignore=tests/tasks/locking) $(ARGS)
 
 lint: $(VENV)/test.stamp ## ruff, mypy, bandit, missing migrations, deployment checks

@@ -58,6 +58,8 @@ class Task(models.Model):
     objects = TaskQuerySet.as_manager()
 
     class Meta:
+        # Else Django 6.1 warns of the index below where it is asked to check without a database.
+        required_db_features = ["supports_covering_indexes"]
         default_permissions = SEE_ONLY
         permissions = [
             ("requeue_task", _("Can run tasks again")),

@@ -40,7 +40,7 @@ def a_row_of_everything(settings):
     Intervention.objects.create(id=ID, actor="anna", source="page", action="cancel", target=f"task:{ID}")
     BulkRun.objects.create(id=ID, action="requeue", filter="", upto=1, actor="anna")
     CommandRun.objects.create(id=ID, name="nightly", argv=["x"])
-    Order.objects.create(id=ID, customer_email="a@example.test")
+    Order.objects.create(id=ID, customer_email="a@customer.test")  # none of the demo, which an operator may remove
     Account.objects.create(id=ID, owner=User.objects.create_user("owner", id=ID))
 
 

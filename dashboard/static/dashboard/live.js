@@ -210,6 +210,9 @@
             age.textContent = isOver ? words.ended : age.dataset.words.replace("{}", String(seconds));
             bar.classList.toggle("is-old", !isOver && seconds > 10);
         }
+        if (pause) {
+            pause.hidden = [...panels.values()].every((state) => state.isOver);
+        }
     }
 
     /* The time of this browser, so that it can be compared with logs of either kind. */
