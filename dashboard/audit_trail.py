@@ -1,7 +1,7 @@
 """The interventions: who did what to which row, when and why; filtered, newest first, fast beside ten million.
 
-They are found as the tasks are: by windows of ids, for two seconds at most. Only the target has an index of its own:
-one for the actor or the action would be written with each of the 100,000 rows that one bulk action leaves.
+They are found as the tasks are: by windows of ids, for two seconds at most. Target and actor have indexes of their own;
+an action is one of a few, and found among the latest, or all of the actor's are looked at.
 """
 
 from dataclasses import dataclass
@@ -65,6 +65,11 @@ class AuditFilter:
     @property
     def is_empty(self) -> bool:
         return self == type(self)()
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether what matches is found from an index, however long ago it was."""
+        return self.is_empty or bool(self.target) or self == type(self)(actor=self.actor)
 
     @cached_property
     def since_at(self) -> datetime | None:

@@ -76,10 +76,12 @@ class Task(models.Model):
                 condition=Q(status=TaskStatus.READY, ordering_key__isnull=True),
                 name="tasks_task_claim",
             ),
+            # With what claims and pages ask of the first of a key: from the table, each would be a row read at random.
             models.Index(
                 fields=["ordering_key", "id"],
+                include=("queue_name", "run_after"),
                 condition=Q(ordering_key__isnull=False, status__in=HOLDS_ITS_KEY),
-                name="tasks_task_key_order",
+                name="tasks_task_keyed",
             ),
             models.Index(fields=["claimed_by"], condition=Q(status=TaskStatus.PROCESSING), name="tasks_task_claimed"),
             # With what the failed are counted by: from the table, each would be a page read at random.
@@ -281,6 +283,7 @@ class Intervention(models.Model):
 
     class Meta:
         default_permissions = SEE_ONLY
+        indexes = [models.Index(fields=["actor", "id"], name="tasks_intervention_actor")]
 
     def __str__(self) -> str:
         return f"{self.actor} {self.action} {self.target}"

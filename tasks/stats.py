@@ -70,20 +70,25 @@ WHERE queue.name IS NOT NULL
 UNKEYED_READY = EVERY_QUEUE + UNKEYED
 
 # A task that waits behind its key is not late, whatever its age: only the first of a key that nobody runs can be. The
-# rows come in the order of the index, so that none are sorted.
+# rows come in the order of their index and from it alone. It does not hold the status: with it, the planner would look
+# for the one that runs among all of a key.
 KEYED_READY = """
-WITH capped AS (
-    SELECT ordering_key, id, queue_name, run_after, status FROM tasks_task
+WITH running AS MATERIALIZED (
+    SELECT ordering_key, id FROM tasks_task WHERE ordering_key IS NOT NULL AND status = 'PROCESSING' LIMIT %(cap)s::int
+), capped AS (
+    SELECT ordering_key, id, queue_name, run_after FROM tasks_task
     WHERE ordering_key IS NOT NULL AND status IN ('READY', 'PROCESSING') ORDER BY ordering_key, id LIMIT %(cap)s::int
 ), judged AS (
-    SELECT queue_name, run_after, status, run_after <= statement_timestamp() AS is_due,
-        id = min(id) OVER one_key AND NOT bool_or(status = 'PROCESSING') OVER one_key AS is_next
-    FROM capped WINDOW one_key AS (PARTITION BY ordering_key)
+    SELECT capped.queue_name, capped.run_after, capped.id IS DISTINCT FROM running.id AS is_ready,
+        capped.run_after <= statement_timestamp() AS is_due,
+        capped.id = min(capped.id) OVER one_key AND running.id IS NULL AS is_next
+    FROM capped LEFT JOIN running ON running.ordering_key = capped.ordering_key
+    WINDOW one_key AS (PARTITION BY capped.ordering_key)
 )
 SELECT queue_name, count(*) FILTER (WHERE is_due) AS ready, count(*) FILTER (WHERE NOT is_due) AS scheduled,
     extract(epoch FROM statement_timestamp() - min(run_after) FILTER (WHERE is_due AND is_next))::float8
         AS oldest_ready_seconds
-FROM judged WHERE status = 'READY' GROUP BY queue_name
+FROM judged WHERE is_ready GROUP BY queue_name
 """
 
 PROCESSING = """

@@ -1,18 +1,24 @@
 """Why the tasks of one queue do not run: its READY and PROCESSING tasks, counted by their verdict."""
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from django.db.models import QuerySet
 
 from tasks import stats
-from tasks.models import Task
+from tasks.models import HOLDS_ITS_KEY, Task
 from tasks.stats import QueueNumbers
-from tasks.verdicts import Finding, Verdict, decide, gather
+from tasks.verdicts import Facts, Finding, Verdict, decide, gather, verdict_of
 from tasks.verdicts.finding import STUCK
 from tasks.verdicts.words import command
 
 SAMPLE = 200  # rows of each kind that are judged one by one
+# What the verdicts on tasks that wait or run look at.
+JUDGED_BY = (
+    "status", "task_path", "queue_name", "run_after", "ordering_key", "claimed_by", "started_at", "cancel_requested_at",
+    "attempt", "max_attempts",
+)  # fmt: skip
 COUNT_CAP = 10_000
 
 
@@ -40,11 +46,11 @@ class Why:
 def look(queue_name: str) -> Why:
     """Judge the first tasks of the queue in the order of the claim, and those that workers hold."""
     samples = [list(kind[:SAMPLE]) for kind in kinds(queue_name)]
-    tasks = [task for sample in samples for task in sample]
+    tasks = list({task.pk: task for sample in samples for task in sample}.values())
     facts = gather(tasks)
     return Why(
         queue=stats.waiting(queue_name, facts.workers, cap=COUNT_CAP),
-        reasons=reasons((task, decide(task, facts)) for task in tasks),
+        reasons=reasons(tasks, facts),
         judged=len(tasks),
         is_complete=all(len(sample) < SAMPLE for sample in samples),
         command=command("run_worker", "--queue", queue_name),
@@ -53,21 +59,27 @@ def look(queue_name: str) -> Why:
 
 def kinds(queue_name: str) -> "list[QuerySet[Task]]":
     """The rows that wait without a key, those with one, and those that are held; each in the order of an index."""
-    light = Task.objects.defer("args", "kwargs", "return_value")  # which no verdict looks at
-    ready = light.ready().filter(queue_name=queue_name)
+    light = Task.objects.only(*JUDGED_BY)
+    queue = light.filter(queue_name=queue_name)
     return [
-        ready.filter(ordering_key__isnull=True).order_by("-priority", "run_after", "id"),
-        ready.filter(ordering_key__isnull=False).order_by("ordering_key", "id"),
-        light.processing().filter(queue_name=queue_name).order_by("claimed_by"),
+        queue.ready().filter(ordering_key__isnull=True).order_by("-priority", "run_after", "id"),
+        light.filter(pk__in=keyed(queue_name)[:SAMPLE]).order_by("ordering_key", "id"),
+        queue.processing().order_by("claimed_by"),
     ]
 
 
-def reasons(judged: Iterable[tuple[Task, Finding]]) -> list[Reason]:
+def keyed(queue_name: str) -> "QuerySet[Task, int]":
+    """The ids of the unfinished tasks with a key, by key; from the index alone, however many other queues have."""
+    unfinished = Task.objects.filter(ordering_key__isnull=False, status__in=HOLDS_ITS_KEY, queue_name=queue_name)
+    return unfinished.order_by("ordering_key", "id").values_list("pk", flat=True)
+
+
+def reasons(tasks: Sequence[Task], facts: Facts) -> list[Reason]:
     """The verdicts with their numbers: those first that a person may have to do something about, then the frequent."""
-    found: dict[Verdict, Reason] = {}
-    for task, finding in judged:
-        known = found.get(finding.verdict)
-        number = known.number + 1 if known else 1
-        first, task_id = (known.first, known.task_id) if known else (finding, task.pk)
-        found[finding.verdict] = Reason(finding.verdict, number, first, task_id)
-    return sorted(found.values(), key=lambda reason: (reason.verdict not in STUCK, -reason.number))
+    verdicts = {task.pk: verdict_of(task, facts) for task in tasks}
+    numbers = Counter(verdicts.values())
+    firsts: dict[Verdict, Task] = {}
+    for task in tasks:
+        firsts.setdefault(verdicts[task.pk], task)
+    found = [Reason(verdict, numbers[verdict], decide(task, facts), task.pk) for verdict, task in firsts.items()]
+    return sorted(found, key=lambda reason: (reason.verdict not in STUCK, -reason.number))

@@ -20,7 +20,7 @@ from tasks.models import Queue, Task
 from tasks.presence import Life, WorkerState
 from tasks.querysets import TaskQuerySet
 from tasks.verdicts import Facts, Finding, Verdict, WorkerSession, decide, gather
-from tasks.verdicts.decision import death, recovery_of, silent
+from tasks.verdicts.telling import death, recovery_of, silent
 
 PAGE = 50
 COUNT_CAP = 10_000

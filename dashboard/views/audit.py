@@ -58,7 +58,7 @@ def entries(chosen: AuditFilter, place: Place) -> dict[str, Any]:
         "entries": listing.tasks,
         "links": links(chosen, listing),
         "now": audit_trail.now(),
-        "is_live": place == Place() and (chosen.is_empty or bool(chosen.target)),
+        "is_live": place == Place() and chosen.is_quick,
     }
 
 

@@ -17,7 +17,8 @@ from tasks.filters import InvalidFilter
 from tasks.models import Intervention, Task, TaskStatus
 from tasks.presence import WorkerState
 from tasks.verdicts import Facts, Finding, decide, gather
-from tasks.verdicts.decision import unserved
+from tasks.verdicts.decision import is_unserved
+from tasks.verdicts.telling import no_worker
 
 MOST_TASKS = 200
 LONGEST_REASON = 1000
@@ -155,4 +156,4 @@ def sign_of_life(worker: WorkerState | None) -> str:
 def unserved_queues(tasks: Iterable[Task], facts: Facts) -> list[Finding]:
     """One finding for each of the queues that no live worker serves."""
     firsts = {task.queue_name: task for task in tasks}
-    return [finding for task in firsts.values() if (finding := unserved(task, facts))]
+    return [no_worker(task, facts) for task in firsts.values() if is_unserved(task, facts)]

@@ -1,6 +1,6 @@
 """Why a task is where it is: one verdict out of a closed list, the same on pages, in commands and in metrics."""
 
-from tasks.verdicts.decision import decide, judge
+from tasks.verdicts.decision import decide, judge, verdict_of
 from tasks.verdicts.facts import Facts, KeyState, WorkerSession, gather
 from tasks.verdicts.finding import Finding, Link, Verdict
 
@@ -14,4 +14,5 @@ __all__ = [
     "decide",
     "gather",
     "judge",
+    "verdict_of",
 ]

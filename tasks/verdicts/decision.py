@@ -1,22 +1,14 @@
 """The one function that decides a task's verdict, from its row and the gathered facts alone."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from datetime import datetime
 
-from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
-
-from tasks import conf
-from tasks.ages import spoken
 from tasks.database import Connection
-from tasks.models import Queue, Task, TaskStatus
-from tasks.presence import Life, WorkerState
-from tasks.verdicts.facts import COUNT_CAP, Facts, gather
-from tasks.verdicts.finding import Finding, Link, Verdict
-from tasks.verdicts.words import command, told_lock
-
-Rule = Callable[[Task, Facts], Finding | None]
+from tasks.models import Task, TaskStatus
+from tasks.presence import Life
+from tasks.verdicts.facts import Facts, gather
+from tasks.verdicts.finding import Finding, Verdict
+from tasks.verdicts.telling import tell
 
 
 def judge(tasks: Iterable[Task], connection: Connection | None = None) -> dict[int, Finding]:
@@ -27,252 +19,73 @@ def judge(tasks: Iterable[Task], connection: Connection | None = None) -> dict[i
 
 
 def decide(task: Task, facts: Facts) -> Finding:
-    """The verdict on one task. Pure: the same row and facts give the same verdict."""
-    return DECISIONS[TaskStatus(task.status)](task, facts)
+    """The verdict on one task, in words: of a READY one the first reason why it does not run, the others beside it."""
+    if task.status != TaskStatus.READY:
+        return tell(verdict_of(task, facts), task, facts)
+    verdicts = list(hindrances(task, facts)) or [Verdict.READY]
+    first, *others = (tell(verdict, task, facts) for verdict in verdicts)
+    return replace(first, also=tuple(others))
 
 
-def decide_ready(task: Task, facts: Facts) -> Finding:
-    """The first reason why it does not run, the others beside it; or that it is next in turn."""
-    reasons = [finding for rule in HINDRANCES if (finding := rule(task, facts))]
-    if not reasons:
-        return in_turn(task, facts)
-    return replace(reasons[0], also=tuple(reasons[1:]))
+def verdict_of(task: Task, facts: Facts) -> Verdict:
+    """The verdict alone. Pure: the same row and facts give the same verdict."""
+    if task.status == TaskStatus.READY:
+        return next(hindrances(task, facts), Verdict.READY)
+    if task.status == TaskStatus.PROCESSING:
+        return verdict_of_held(task, facts)
+    return Verdict(task.status.lower())
 
 
-def decide_processing(task: Task, facts: Facts) -> Finding:
+def hindrances(task: Task, facts: Facts) -> Iterator[Verdict]:
+    """Every reason why a READY task does not run, that first which counts."""
+    return (verdict for verdict, is_met in HINDRANCES.items() if is_met(task, facts))
+
+
+def verdict_of_held(task: Task, facts: Facts) -> Verdict:
+    """Of a PROCESSING task: what its worker is found to do."""
     worker = facts.workers.get(task.claimed_by or "")
     if worker is None or worker.life in (Life.DEAD, Life.MISSING):
-        return dead(task, worker, facts)
+        return Verdict.WORKER_DEAD
     if worker.life in (Life.SILENT, Life.RESTARTED):
-        return silent(worker)
+        return Verdict.WORKER_SILENT
     if task.cancel_requested_at is not None:
-        return cancelling(task, worker, facts)
-    if worker.current_task_id == task.pk:
-        return running(task, worker, facts)
-    return in_batch(task, worker, facts)
+        return Verdict.CANCELLING
+    return Verdict.RUNNING if worker.current_task_id == task.pk else Verdict.IN_BATCH
 
 
-def waiting(task: Task, facts: Facts) -> Finding | None:
-    if task.run_after <= facts.now:
-        return None
-    told = {
-        "attempt": task.attempt + 1,
-        "limit": task.max_attempts,
-        "time": f"{task.run_after:%Y-%m-%d %H:%M:%S} UTC",
-        "age": spoken((task.run_after - facts.now).total_seconds()),
-    }
-    sentence = _("Attempt %(attempt)d of %(limit)d waits until %(time)s, in %(age)s.") % told
-    now = command("edit_tasks", str(task.pk), "--set-run-after", "now")
-    return Finding(Verdict.WAITING, sentence + behind(task, facts), (), now)
+def is_waiting(task: Task, facts: Facts) -> bool:
+    return task.run_after > facts.now
 
 
-def held_by_key(task: Task, facts: Facts) -> Finding | None:
+def is_held_by_key(task: Task, facts: Facts) -> bool:
     key = facts.keys.get(task.ordering_key or "")
-    if key is None or key.holder_id == task.pk:
-        return None
-    told = {"id": key.holder_id, "key": task.ordering_key}
-    sentence = _("Held by #%(id)d, the unfinished task before it with the key “%(key)s”.") % told
-    return Finding(Verdict.HELD_BY_KEY, sentence, (Link("task", str(key.holder_id)), key_link(task)))
+    return key is not None and key.holder_id != task.pk
 
 
-def paused(task: Task, facts: Facts) -> Finding | None:
+def is_paused(task: Task, facts: Facts) -> bool:
     queue = facts.queues.get(task.queue_name)
-    if queue is None or not queue.paused:
-        return None
-    told = {"queue": queue.name, "actor": queue.paused_by or _("somebody")}
-    sentence = _("The queue %(queue)s was paused by %(actor)s") % told
-    if queue.paused_at is not None:
-        sentence += _(", %(age)s ago") % {"age": age_of(facts, queue.paused_at)}
-    return Finding(Verdict.PAUSED, sentence + ".", (queue_link(task),), command("resume_queue", task.queue_name))
+    return queue is not None and queue.paused
 
 
-def unserved(task: Task, facts: Facts) -> Finding | None:
-    if facts.servers(task.queue_name):
-        return None
-    sentence = _("No live worker serves the queue %(queue)s.") % {"queue": task.queue_name}
-    start = command("run_worker", "--queue", task.queue_name)
-    return Finding(Verdict.NO_WORKER, sentence, (queue_link(task),), start)
+def is_unserved(task: Task, facts: Facts) -> bool:
+    return not facts.servers(task.queue_name)
 
 
-def unknown(task: Task, facts: Facts) -> Finding | None:
+def is_unknown(task: Task, facts: Facts) -> bool:
     servers = facts.servers(task.queue_name)
-    if not servers or any(task.task_path in (worker.task_paths or ()) for worker in servers):
-        return None
-    sentence = _(
-        "No worker of the queue %(queue)s has a function registered as %(path)s; attempts are not spent on it."
-    )
-    return Finding(Verdict.UNKNOWN_TASK, sentence % {"queue": task.queue_name, "path": task.task_path})
+    return bool(servers) and not any(task.task_path in (worker.task_paths or ()) for worker in servers)
 
 
-def row_locked(task: Task, facts: Facts) -> Finding | None:
+def is_row_locked(task: Task, facts: Facts) -> bool:
     lock = facts.locks.get(task.pk)
-    if lock is None or not lock.is_exclusive:
-        return None
-    sentence = _("%(holder)s; workers pass it by until then.") % {"holder": told_lock(lock)}
-    return Finding(Verdict.ROW_LOCKED, sentence, session_links(locker.pid for locker in lock.lockers))
+    return lock is not None and lock.is_exclusive
 
 
-HINDRANCES: tuple[Rule, ...] = (waiting, held_by_key, paused, unserved, unknown, row_locked)
-
-
-def in_turn(task: Task, facts: Facts) -> Finding:
-    position = facts.positions.get(task.pk)
-    if task.ordering_key is not None:
-        sentence = _("Due, and the first of its key “%(key)s”.") % {"key": task.ordering_key} + behind(task, facts)
-        return Finding(Verdict.READY, sentence, (key_link(task),))
-    if position is None:
-        return Finding(Verdict.READY, _("Due; more than %(cap)d tasks go before it.") % {"cap": COUNT_CAP})
-    return Finding(Verdict.READY, _("Due; number %(position)d in its queue.") % {"position": position})
-
-
-def running(task: Task, worker: WorkerState, facts: Facts) -> Finding:
-    since = worker.current_since or task.started_at
-    told = {"worker": worker.id, "age": age_of(facts, since) if since else _("a moment")}
-    sentence = _("Worker %(worker)s has been on it for %(age)s.") % told
-    session = facts.sessions.get(worker.id)
-    links = (worker_link(worker.id), *session_links([session.pid] if session and session.blockers else []))
-    return Finding(Verdict.RUNNING, sentence + wait_of(worker, facts) + behind(task, facts), links)
-
-
-def in_batch(task: Task, worker: WorkerState, facts: Facts) -> Finding:
-    if worker.current_task_id is None:
-        sentence = _("Claimed by worker %(worker)s, which is on its way through a batch of short tasks.")
-        return Finding(Verdict.IN_BATCH, sentence % {"worker": worker.id}, (worker_link(worker.id),))
-    told = {"worker": worker.id, "id": worker.current_task_id}
-    sentence = _("Claimed by worker %(worker)s, which is still on #%(id)d.") % told
-    links = (worker_link(worker.id), Link("task", str(worker.current_task_id)))
-    return Finding(Verdict.IN_BATCH, sentence + wait_of(worker, facts), links)
-
-
-def cancelling(task: Task, worker: WorkerState, facts: Facts) -> Finding:
-    assert task.cancel_requested_at is not None
-    told = {"worker": worker.id, "age": age_of(facts, task.cancel_requested_at)}
-    sentence = _("Worker %(worker)s was asked to end it %(age)s ago, and has not yet.") % told
-    return Finding(Verdict.CANCELLING, sentence + wait_of(worker, facts), (worker_link(worker.id),))
-
-
-def silent(worker: WorkerState) -> Finding:
-    if worker.life is Life.RESTARTED:
-        sentence = _("The database restarted and worker %(worker)s is not back yet; recovery waits %(left)s for it.")
-        told = {"worker": worker.id, "left": spoken(max(worker.grace_seconds, lease_left(worker)))}
-    else:
-        sentence = _(
-            "Worker %(worker)s keeps its session but has not been heard for %(age)s; recovery waits %(left)s for it."
-        )
-        told = {
-            "worker": worker.id,
-            "age": spoken(worker.heartbeat_age_seconds or 0),
-            "left": spoken(worker.grace_seconds),
-        }
-    return Finding(Verdict.WORKER_SILENT, sentence % told, (worker_link(worker.id),))
-
-
-def dead(task: Task, worker: WorkerState | None, facts: Facts) -> Finding:
-    sentence = " ".join((death(task, worker, facts), recovery_of(task, facts)))
-    return Finding(Verdict.WORKER_DEAD, sentence, (worker_link(task.claimed_by or ""),), command("recover_tasks"))
-
-
-def death(task: Task, worker: WorkerState | None, facts: Facts) -> str:
-    """How the worker is known to be dead, and since when."""
-    told = {"worker": task.claimed_by}
-    if worker is None or not worker.registered:
-        return _("Worker %(worker)s is registered nowhere.") % told
-    if worker.stopped_at is not None:
-        told |= {"age": age_of(facts, worker.stopped_at), "reason": worker.stop_reason or _("stopped")}
-        return _("Worker %(worker)s ended %(age)s ago (%(reason)s).") % told
-    if worker.is_presence_lost:
-        told |= {"age": spoken(worker.missing_seconds or 0)}
-        return _("The database session of worker %(worker)s is gone, since %(age)s at least.") % told
-    told |= {"age": spoken(worker.heartbeat_age_seconds or 0)}
-    return _("Worker %(worker)s has not been heard for %(age)s, longer than its lease.") % told
-
-
-def recovery_of(task: Task, facts: Facts) -> str:
-    queue = facts.queues.get(task.queue_name)
-    if queue is not None and queue.recovery == Queue.Recovery.ASK:
-        return _("The queue %(queue)s asks a person to take it back.") % {"queue": task.queue_name}
-    if not facts.has_live_worker:
-        return _("No live worker is there to take it back: start one.")
-    told = {"age": spoken(conf.get("SWEEP_SECONDS"))}
-    return _("A living worker takes it back with its next sweep, due within %(age)s.") % told
-
-
-def completed(task: Task, facts: Facts) -> Finding:
-    sentence = _("Completed by worker %(worker)s.") % {"worker": task.finished_by or _("unknown")}
-    if task.started_at and task.finished_at:
-        age = spoken((task.finished_at - task.started_at).total_seconds())
-        sentence += " " + _("It ran for %(age)s.") % {"age": age}
-    links = (worker_link(task.finished_by),) if task.finished_by else ()
-    return Finding(Verdict.COMPLETED, sentence, links)
-
-
-def failed(task: Task, facts: Facts) -> Finding:
-    text = ngettext("Failed after %(number)d attempt", "Failed after %(number)d attempts", task.attempt)
-    error = facts.errors.get(task.pk, "")
-    sentence = text % {"number": task.attempt} + (f": {error}" if error else ".")
-    return Finding(Verdict.FAILED, sentence, (), command("requeue_tasks", str(task.pk)))
-
-
-def cancelled(task: Task, facts: Facts) -> Finding:
-    actor = facts.cancellers.get(task.pk)
-    sentence = (
-        _("Cancelled by %(actor)s.") % {"actor": actor} if actor else _("Cancelled; the audit does not say by whom.")
-    )
-    return Finding(Verdict.CANCELLED, sentence, (), command("requeue_tasks", str(task.pk)))
-
-
-DECISIONS: dict[TaskStatus, Callable[[Task, Facts], Finding]] = {
-    TaskStatus.READY: decide_ready,
-    TaskStatus.PROCESSING: decide_processing,
-    TaskStatus.COMPLETED: completed,
-    TaskStatus.FAILED: failed,
-    TaskStatus.CANCELLED: cancelled,
+HINDRANCES: dict[Verdict, Callable[[Task, Facts], bool]] = {
+    Verdict.WAITING: is_waiting,
+    Verdict.HELD_BY_KEY: is_held_by_key,
+    Verdict.PAUSED: is_paused,
+    Verdict.NO_WORKER: is_unserved,
+    Verdict.UNKNOWN_TASK: is_unknown,
+    Verdict.ROW_LOCKED: is_row_locked,
 }
-
-
-def behind(task: Task, facts: Facts) -> str:
-    """How many wait for this task's key, when it holds one."""
-    key = facts.keys.get(task.ordering_key or "")
-    if key is None or key.holder_id != task.pk or not key.waiting:
-        return ""
-    if key.waiting > COUNT_CAP:
-        return " " + _("More than %(cap)d wait behind it.") % {"cap": COUNT_CAP}
-    text = ngettext("%(number)d task waits behind it.", "%(number)d tasks wait behind it.", key.waiting)
-    return " " + text % {"number": key.waiting}
-
-
-def wait_of(worker: WorkerState, facts: Facts) -> str:
-    """What the worker's database session waits for, when that is worth saying."""
-    session = facts.sessions.get(worker.id)
-    if session is None or session.wait_event is None:
-        return ""
-    told = {"pid": session.pid, "event": f"{session.wait_event_type}:{session.wait_event}"}
-    if not session.blockers:
-        return " " + _("Its session, pid %(pid)d, waits for %(event)s.") % told
-    told["blockers"] = ", ".join(map(str, session.blockers))
-    return " " + _("Its session, pid %(pid)d, waits for %(event)s, blocked by pid %(blockers)s.") % told
-
-
-def lease_left(worker: WorkerState) -> float:
-    return max(0.0, worker.lease_seconds - (worker.heartbeat_age_seconds or 0))
-
-
-def age_of(facts: Facts, moment: datetime) -> str:
-    return spoken((facts.now - moment).total_seconds())
-
-
-def worker_link(worker_id: str) -> Link:
-    return Link("worker", worker_id)
-
-
-def session_links(pids: Iterable[int | None]) -> tuple[Link, ...]:
-    """Links to sessions of the database; a prepared transaction has none."""
-    return tuple(Link("session", str(pid)) for pid in pids if pid is not None)
-
-
-def queue_link(task: Task) -> Link:
-    return Link("queue", task.queue_name)
-
-
-def key_link(task: Task) -> Link:
-    return Link("key", task.ordering_key or "")

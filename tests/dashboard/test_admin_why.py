@@ -43,6 +43,11 @@ def test_tasks_are_counted_by_verdict_those_that_are_stuck_first():
     assert (found.judged, found.is_complete) == (5, True)
 
 
+def test_a_task_that_runs_with_a_key_is_counted_once():
+    rows.processing("w-gone", queue_name="mail", ordering_key="k"), rows.ready(queue_name="mail", ordering_key="k")
+    assert counted() == {Verdict.WORKER_DEAD: 1, Verdict.HELD_BY_KEY: 1}
+
+
 def test_it_judges_the_first_tasks_and_says_so(monkeypatch):
     monkeypatch.setattr(why, "SAMPLE", 3)
     rows.many(5, queue_name="mail")
@@ -111,15 +116,23 @@ SELECT 'x', 'mail', CASE WHEN number % 2 = 1 THEN 'k' || number END FROM generat
 """
 
 
-@pytest.mark.parametrize("place", range(3))
-def test_each_kind_of_rows_is_read_in_the_order_of_its_index(place):
+@pytest.mark.parametrize(
+    ("asked", "scan"),
+    [
+        (lambda: why.kinds("mail")[0], "Index Scan using tasks_task_claim "),
+        (lambda: why.keyed("mail"), "Index Only Scan using tasks_task_keyed "),
+        (lambda: why.kinds("mail")[2], "Index Scan using tasks_task_claimed "),
+    ],
+)
+def test_each_kind_of_rows_is_read_in_the_order_of_its_index(asked, scan):
     """Otherwise the page would sort a hundred thousand rows."""
     with connection.cursor() as cursor:
         cursor.execute(FILL)
         cursor.execute("ANALYZE tasks_task")
-    plan = why.kinds("mail")[place][:200].explain()
+    plan = asked()[:200].explain()
     assert "Sort" not in plan
     assert "Seq Scan" not in plan
+    assert scan in plan
 
 
 @pytest.mark.django_db(transaction=True)

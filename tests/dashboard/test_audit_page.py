@@ -151,7 +151,10 @@ def test_only_what_is_found_quickly_refreshes_itself(viewer):
     record()
     assert "data-live" in viewer.get(AUDIT).text
     assert "data-live" in viewer.get(f"{AUDIT}?target=task:1").text
-    assert "data-live=" not in viewer.get(f"{AUDIT}?actor=anna").text
+    assert "data-live" in viewer.get(f"{AUDIT}?actor=anna").text
+    assert "data-live=" not in viewer.get(f"{AUDIT}?action=cancel").text
+    assert "data-live=" not in viewer.get(f"{AUDIT}?actor=anna&action=cancel").text
+    assert "data-live=" not in viewer.get(f"{AUDIT}?actor=anna&since=3d").text
     assert "<html" not in viewer.get(AUDIT, headers={"HX-Request": "true"}).text
 
 

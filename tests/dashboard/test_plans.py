@@ -119,10 +119,23 @@ def test_a_page_reads_what_it_shows_and_not_what_has_finished(page, name, mode):
     assert plan.rows_read(asked.table) <= asked.most
 
 
-def test_the_failed_are_counted_without_reading_the_table(page):
-    plan = explain(page, stats.FAILED, CAP)
-    assert plan.scans() == {"Index Only Scan"}
-    assert heap_fetches(plan) == 0
+@pytest.mark.parametrize("statement", [stats.FAILED, stats.KEYED_READY], ids=["failed", "with a key"])
+def test_they_are_counted_without_reading_the_table(page, statement):
+    plan = explain(page, statement, CAP)
+    assert heap_fetches(plan) == rows_from_table(plan) == 0
+
+
+@pytest.mark.parametrize("filters", [{"actor": "nobody"}, {"actor": "nobody", "action": "cancel"}], ids=str)
+def test_what_a_person_did_is_found_however_much_others_did(page, filters):
+    """As the list asks for it: a window of ids that holds all there are."""
+    matches = audit_trail.AuditFilter(**filters).queryset().filter(pk__lt=10 * ENTRIES, pk__gte=0).order_by("-pk")[:51]
+    plan = explain(page, psycopg.ClientCursor(page).mogrify(*matches.query.sql_with_params()), {})
+    assert plan.scans("tasks_intervention") <= INDEXED
+    assert plan.rows_read("tasks_intervention") == 0
+
+
+def rows_from_table(plan: Plan) -> int:
+    return sum(node.rows_read() for node in plan if "Plans" not in node.node and node.scans() - {"Index Only Scan"})
 
 
 def heap_fetches(plan: Plan) -> int:

@@ -42,7 +42,7 @@ ADDRESSES: tuple[tuple[str, str, bool | None], ...] = (
     ("cron and named locks", "/admin/ops/schedule/", True),
     ("audit", "/admin/ops/audit/", True),
     ("audit of a person", "/admin/ops/audit/?actor=person3", True),
-    ("audit of nobody", "/admin/ops/audit/?actor=nobody", False),
+    ("audit of nobody", "/admin/ops/audit/?actor=nobody", True),
     ("orders", "/admin/orders/order/", False),
     ("accounts", "/admin/orders/account/", False),
     ("metrics", "/metrics", False),
