@@ -3,10 +3,11 @@
 A text of the template was translated anew for each cell (11 microseconds, 300 of them in a list of tasks). Settings put
 this library in the place of Django's `i18n`, so that templates are written, and their texts extracted, as ever.
 
-And `keep`, for the rows themselves: a list that is looked at again shows mostly what it showed before.
+And `keep`, for the rows themselves: a list that is looked at again shows mostly what it showed before, but for what is
+`fresh` in it.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 
 from django.template import Context, Library, Node, NodeList, TemplateSyntaxError
 from django.template.base import FilterExpression, Parser, Token
@@ -89,31 +90,71 @@ def url(parser: Parser, token: Token) -> URLNode:
     return node if node.kwargs or node.asvar else KeptAddress(node.view_name, node.args, node.kwargs, node.asvar)
 
 
+class Fresh(Node):
+    """What is written anew each time in the midst of what is kept."""
+
+    def __init__(self, nodelist: NodeList) -> None:
+        self.nodelist = nodelist
+
+    def render(self, context: Context) -> SafeString:
+        return self.nodelist.render(context)
+
+
 class KeptBlock(Node):
-    """What is written of some values, once for each language."""
+    """What is written of some values, once for each language, but for what is to be fresh in it."""
 
     def __init__(self, values: Sequence[FilterExpression], nodelist: NodeList) -> None:
         self.values = values
         self.nodelist = nodelist
-        self.kept: dict[Hashable, SafeString] = {}
+        self.fresh = [node for node in nodelist if isinstance(node, Fresh)]
+        self.kept: dict[Hashable, list[SafeString]] = {}  # the texts before, between and after the fresh ones
 
     def render(self, context: Context) -> SafeString:
         key = get_language(), get_script_prefix(), *[value.resolve(context) for value in self.values]
-        text = self.kept.get(key)
-        if text is None:
-            text = self.nodelist.render(context)
+        texts = self.kept.get(key)
+        if texts is None:
+            texts = [between.render(context) for between in self._between()]
             if len(self.kept) >= MOST_BLOCKS:
                 self.kept.clear()
-            self.kept[key] = text
-        return text
+            self.kept[key] = texts
+        if not self.fresh:
+            return texts[0]
+        parts = [texts[0]]
+        for node, text in zip(self.fresh, texts[1:], strict=True):
+            parts += node.nodelist.render(context), text
+        return SafeString("".join(parts))  # nosec B703
+
+    def _between(self) -> Iterator[NodeList]:
+        nodes = NodeList()
+        for node in self.nodelist:
+            if isinstance(node, Fresh):
+                yield nodes
+                nodes = NodeList()
+            else:
+                nodes.append(node)
+        yield nodes
 
 
 @register.tag
 def keep(parser: Parser, token: Token) -> KeptBlock:
-    """`{% keep value … %}…{% endkeep %}`: all in between follows from the values, which are hashable."""
+    """`{% keep value … %}…{% endkeep %}`: all in between follows from the values, which are hashable.
+
+    But for `{% fresh %}…{% endfresh %}` in it, which stands in no other tag of the block.
+    """
     _name, *values = token.split_contents()
     if not values:
         raise TemplateSyntaxError("{% keep %} takes the values from which everything in it follows.")
     nodelist = parser.parse(("endkeep",))
     parser.delete_first_token()
-    return KeptBlock([parser.compile_filter(value) for value in values], nodelist)
+    block = KeptBlock([parser.compile_filter(value) for value in values], nodelist)
+    if len(block.fresh) < len(nodelist.get_nodes_by_type(Fresh)):
+        raise TemplateSyntaxError("{% fresh %} stands in {% keep %} itself, not in a tag within it.")
+    return block
+
+
+@register.tag
+def fresh(parser: Parser, _token: Token) -> Fresh:
+    """Of a `keep` around it: what changes with each look, like an age."""
+    nodelist = parser.parse(("endfresh",))
+    parser.delete_first_token()
+    return Fresh(nodelist)

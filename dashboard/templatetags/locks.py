@@ -9,6 +9,7 @@ from django.utils.translation import gettext as _
 from dashboard.locks import words as lock_words
 from dashboard.locks.behind import Behind, page_of
 from dashboard.locks.identity import identify
+from dashboard.locks.look import LockLook
 from dashboard.locks.sessions import Session
 from tasks.verdicts.words import command
 
@@ -36,6 +37,12 @@ def page_of_name(application_name: str) -> str:
 def of_session(behind: Mapping[int, Behind], session: Session) -> Behind | None:
     """What stands behind this session, if anything is known."""
     return behind.get(session.pid)
+
+
+@register.filter
+def is_bystander(session: Session, look: LockLook) -> bool:
+    """Whether it stands in no line of the tree."""
+    return session.pid in look.bystanders
 
 
 @register.filter

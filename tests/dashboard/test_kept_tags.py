@@ -112,26 +112,40 @@ OF_THE_TASK = {f"row.task.{field.name}" for field in fields(Seen)} | {"row.task.
 OF_THE_SESSION = {
     *("session.shown", "session.key", "session.shortly", "session.pid", "session.identity.kind", "session.role"),
     *("session.client", "session.backend_start.isoformat", "session.state", "session.query", "session.blocked_by"),
-    *("session.may_be_signalled", "session.is_outsider", "session.is_ours", "session.is_hidden"),
+    *("session.may_be_signalled", "session.is_outsider", "session.is_ours", "session.is_hidden", "session.identity"),
+    "session.identity.party",
 }
 SHOWN = {
     "admin/tasks/task/_rows.html": {*OF_THE_TASK, "row.shown", "row.finding"},
     "dashboard/_stale.html": {*OF_THE_TASK, "row.shown", "row.finding.verdict", "row.recovery", "row.asks"},
-    "dashboard/_node.html": {*OF_THE_SESSION, "node.victims", "node.blocked"},
-    "dashboard/_locks.html": {*OF_THE_SESSION, "session.wait_event"},
-    "dashboard/_who.html": {
-        *("session.identity", "session.identity.party", "work.rows", "work.more"),
-        *("row.url",),  # of `work.rows`
+    # `line.indent` follows from the level.
+    "dashboard/_node.html": {
+        *OF_THE_SESSION,
+        "node.victims",
+        "node.blocked",
+        "line.opens",
+        "line.closes",
+        "line.indent",
     },
+    "dashboard/_locks.html": {*OF_THE_SESSION, "session.wait_event", "session.xact_start"},
+    "dashboard/_work.html": {"work.rows", "work.more", "row.url"},  # the last of `work.rows`
 }
 
 
 @pytest.mark.parametrize("name", SHOWN)
 def test_a_row_that_is_kept_writes_nothing_that_may_change_behind_its_back(name):
-    blocks = re.findall(r"{% keep .*?{% endkeep %}", OURS.get_template(name).source, re.DOTALL)
+    source = re.sub(r'{% include "dashboard/_who.html" %}', source_of("dashboard/_who.html"), source_of(name))
+    blocks = re.findall(
+        r"{% keep .*?{% endkeep %}", re.sub(r"{% fresh %}.*?{% endfresh %}", "", source, flags=re.DOTALL), re.DOTALL
+    )
     assert blocks
+    assert not re.search("{% include (?!.admin)", "".join(blocks)), "what is taken in is to be looked at too"
     written = {text for block in blocks for text in re.findall(r"\b(?:row|session|node|line|work)\.[a-z_.]+", block)}
     assert {text.removesuffix(".value").removesuffix(".label") for text in written} <= SHOWN[name]
+
+
+def source_of(name: str) -> str:
+    return OURS.get_template(name).source
 
 
 def kept(text: str):
@@ -144,6 +158,13 @@ def test_a_block_is_written_once_for_each_value():
     assert template.render(Context({"key": (1, "a"), "name": "<a>"})) == "<b>&lt;a&gt;</b>"
     assert template.render(Context({"key": (1, "a"), "name": "unseen"})) == "<b>&lt;a&gt;</b>"
     assert template.render(Context({"key": (1, "b"), "name": "seen"})) == "<b>seen</b>"
+
+
+def test_what_is_fresh_in_it_is_written_each_time():
+    template = kept("<i>{{ name }}</i>{% fresh %}<b>{{ name }}</b>{% endfresh %}, {% fresh %}{{ key }}{% endfresh %}.")
+    assert template.render(Context({"key": 1, "name": "<a>"})) == "<i>&lt;a&gt;</i><b>&lt;a&gt;</b>, 1."
+    assert template.render(Context({"key": 1, "name": "<b>"})) == "<i>&lt;a&gt;</i><b>&lt;b&gt;</b>, 1."
+    assert template.render(Context({"key": 2, "name": "<c>"})) == "<i>&lt;c&gt;</i><b>&lt;c&gt;</b>, 2."
 
 
 def test_several_values_tell_it_apart_together():
@@ -180,7 +201,11 @@ def test_no_more_blocks_are_kept_than_there_is_room_for(monkeypatch):
         assert len(block.kept) <= 3
 
 
-@pytest.mark.parametrize("text", ["{% keep %}{% endkeep %}", "{% keep a %}"])
-def test_a_block_without_a_value_or_an_end_is_a_mistake(text):
+@pytest.mark.parametrize(
+    "text",
+    ["{% keep %}{% endkeep %}", "{% keep a %}", "{% keep a %}{% fresh %}{% endkeep %}",
+     "{% keep a %}{% if a %}{% fresh %}{{ b }}{% endfresh %}{% endif %}{% endkeep %}"],
+)  # fmt: skip
+def test_a_block_without_a_value_or_an_end_or_with_a_hidden_fresh_part_is_a_mistake(text):
     with pytest.raises(TemplateSyntaxError):
         OURS.from_string(text)
