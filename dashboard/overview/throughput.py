@@ -1,6 +1,6 @@
 """What finished and how long it took, over an hour, a day or a week, from the rollup."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cache, cached_property, partial
@@ -70,6 +70,11 @@ class Slot:
     failed: int = 0
     run_buckets: list[int] = field(default_factory=list)
     wait_buckets: list[int] = field(default_factory=list)
+
+    @property
+    def shown(self) -> Hashable:
+        """All that the pages write of it, which changes in the latest ones alone."""
+        return self.at, self.completed, self.failed, tuple(self.run_buckets), tuple(self.wait_buckets)
 
     @cached_property
     def run_median(self) -> float | None:
