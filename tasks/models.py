@@ -76,7 +76,7 @@ class Task(models.Model):
                 condition=Q(status=TaskStatus.READY, ordering_key__isnull=True),
                 name="tasks_task_claim",
             ),
-            # With what claims and pages ask of the first of a key: from the table, each would be a row read at random.
+            # With what pages count by: from the table, each would be a row read at random. No status: tasks/stats.py.
             models.Index(
                 fields=["ordering_key", "id"],
                 include=("queue_name", "run_after"),

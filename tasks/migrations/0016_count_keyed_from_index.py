@@ -1,4 +1,4 @@
-"""The index of the ordering keys carries what claims and pages ask of its tasks, so that they are counted from it.
+"""The index of the ordering keys carries the queue and the time too, so that tasks with a key are counted from it.
 
 From the table, 10,000 tasks with a key were as many rows read at random, at each look. Only tasks with a key are written
 to it. Made CONCURRENTLY: it takes longer and waits for every open transaction, but nobody waits for it. One that was

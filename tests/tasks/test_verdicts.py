@@ -10,6 +10,7 @@ from tasks.locking.rowlocks import Hold, Locker, RowLock
 from tasks.models import Queue, Task
 from tasks.presence import WorkerState
 from tasks.verdicts import Facts, KeyState, Link, Verdict, WorkerSession
+from tasks.verdicts.telling import TELLERS
 
 NOW = datetime(2026, 11, 20, 3, 12, tzinfo=UTC)
 PATH = "app.tasks.pay"
@@ -244,3 +245,7 @@ def test_finished_tasks_tell_how_they_ended():
     assert (done.verdict, done.sentence) == (Verdict.COMPLETED, "Completed by worker w7f. It ran for 9 seconds.")
     assert (failed.verdict, failed.sentence) == (Verdict.FAILED, "Failed after 5 attempts: builtins.ValueError")
     assert (cancelled.verdict, cancelled.sentence) == (Verdict.CANCELLED, "Cancelled by anna.")
+
+
+def test_every_verdict_has_words():
+    assert set(TELLERS) == set(Verdict)
