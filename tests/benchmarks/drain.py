@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 
 from tests.benchmarks import alone
+from tests.benchmarks.bare import PythonFloor
 from tests.benchmarks.bench import Bench
 from tests.benchmarks.floors import Floor
 from tests.benchmarks.pipe import Counts
@@ -51,7 +52,9 @@ def run(scene: Bench) -> Part:
 def compare(scene: Bench, part: Part, subjects: list[Subject], kind: str, workers: int) -> None:
     """One table: all of them in turn."""
     tasks = scene.tasks(TASKS) if kind == "noop" else min(scene.tasks(UPDATES), UPDATES)
-    floors = [Floor(scene.server, batch) for batch in (FLOORS if kind == "noop" else (1,))]
+    floors: list[Floor | PythonFloor] = [Floor(scene.server, batch) for batch in (FLOORS if kind == "noop" else (1,))]
+    if kind == "noop":
+        floors.append(PythonFloor(scene.server))
     measures: dict[str, Callable[[], float]] = {floor.name: partial(floor.drain, tasks, workers) for floor in floors}
     measures |= {subject.name: partial(drained, subject, kind, tasks, workers) for subject in subjects}
     label = f"{'no-op tasks' if kind == 'noop' else 'tasks of one UPDATE each'}, {workers} worker{'s'[: workers - 1]}"
@@ -70,7 +73,8 @@ def notes(scene: Bench, subjects: list[Subject]) -> list[str]:
             f"Slow ones were given fewer tasks ({', '.join(fewer)}), as pgbench with one row per commit was (1/20)"
         )
     lines.append(
-        "Only a floor claims and completes bare rows; a task of one UPDATE is three statements to its database"
+        "Only a floor claims and completes bare rows, one of them in Python, which calls a function for each; a task of "
+        "one UPDATE is three statements to its database"
     )
     return ["\n".join(f"- {line}." for line in lines), *scene.excuses.values()]
 

@@ -1,4 +1,7 @@
-"""What the database itself can do: pgbench claims and completes rows, so many at a time, with nothing around it."""
+"""What the database itself can do: pgbench claims and completes rows, so many at a time, with nothing around it.
+
+And what Python adds to that at the least (tests/benchmarks/bare.py).
+"""
 
 import contextlib
 import os
@@ -48,13 +51,17 @@ class Floor:
         """One row at a time is slow, and gets fewer."""
         return max(self.batch, tasks // 20 if self.batch == 1 else tasks)
 
-    def drain(self, tasks: int, sessions: int) -> float:
-        """Rows a second of so many sessions. Raises Unfit."""
+    def fill(self, tasks: int) -> None:
+        """So many rows, ready, in an empty table."""
         with psycopg.connect(self.url, autocommit=True) as connection:
             connection.execute(TABLE)
-            connection.execute(FILL, [self.share(tasks)])
+            connection.execute(FILL, [tasks])
             connection.execute("VACUUM ANALYZE floor")
             connection.execute("CHECKPOINT")
+
+    def drain(self, tasks: int, sessions: int) -> float:
+        """Rows a second of so many sessions. Raises Unfit."""
+        self.fill(self.share(tasks))
         transactions = max(1, self.share(tasks) // self.batch // sessions)
         with tempfile.TemporaryDirectory() as folder:
             script = Path(folder) / "script.sql"
