@@ -1,7 +1,7 @@
-"""The least that a worker in Python does on rows that stay: ids are claimed, a function is called for each, and they are
-completed, 500 at a time. No queue, priority, key, fence, attempt, constraint or page; nobody could tell what happened.
+"""The least that a worker in Python does on rows that stay: it claims ids, calls a function for each, completes them.
 
-Each process has two sessions, as Rowlock's busy workers do: while rows run, the next are claimed and the last completed.
+500 at a time, without queue, priority, key, fence, attempt, constraint or page; nobody could tell what happened. Each
+process has two sessions, as Rowlock's busy workers do: while rows run, the next are claimed and the last completed.
 Beside it stands what the features cost, and what no worker of this kind can pass on a machine.
 """
 

@@ -73,8 +73,8 @@ def notes(scene: Bench, subjects: list[Subject]) -> list[str]:
             f"Slow ones were given fewer tasks ({', '.join(fewer)}), as pgbench with one row per commit was (1/20)"
         )
     lines.append(
-        "Only a floor claims and completes bare rows, one of them in Python, which calls a function for each; a task of "
-        "one UPDATE is three statements to its database"
+        "Only a floor claims and completes bare rows, one of them in Python, which calls a function for each; a task "
+        "of one UPDATE is three statements to its database"
     )
     return ["\n".join(f"- {line}." for line in lines), *scene.excuses.values()]
 
