@@ -46,6 +46,7 @@ def test_tasks_are_counted_by_verdict_those_that_are_stuck_first():
 def test_a_task_that_runs_with_a_key_is_counted_once():
     rows.processing("w-gone", queue_name="mail", ordering_key="k"), rows.ready(queue_name="mail", ordering_key="k")
     assert counted() == {Verdict.WORKER_DEAD: 1, Verdict.HELD_BY_KEY: 1}
+    assert why.look("mail").judged == 2
 
 
 def test_it_judges_the_first_tasks_and_says_so(monkeypatch):
