@@ -23,15 +23,16 @@ SELECT * FROM dashboard_acknowledgement WHERE until IS NULL OR until > statement
 ORDER BY at DESC LIMIT %(most)s::int
 """
 
-# The same again by the same person is a double click: it leaves no second intervention.
+# The same again by the same person within a minute is a double click: it leaves no second intervention.
 ACKNOWLEDGE = """
 INSERT INTO dashboard_acknowledgement AS known (line, text, actor, reason, until, size)
 VALUES (%(line)s::text, %(text)s::text, %(actor)s::text, %(reason)s::text,
     statement_timestamp() + %(lasts)s::interval, %(size)s::bigint)
 ON CONFLICT (line) DO UPDATE SET text = excluded.text, actor = excluded.actor, reason = excluded.reason,
     at = statement_timestamp(), until = excluded.until, size = excluded.size
-WHERE (known.actor, known.reason, known.size, date_trunc('minute', known.until))
-    IS DISTINCT FROM (excluded.actor, excluded.reason, excluded.size, date_trunc('minute', excluded.until))
+WHERE (known.actor, known.reason, known.size) IS DISTINCT FROM (excluded.actor, excluded.reason, excluded.size)
+   OR NOT coalesce(excluded.until - known.until BETWEEN interval '0' AND interval '1 minute',
+       known.until IS NULL AND excluded.until IS NULL)
 """
 
 WITHDRAW = "DELETE FROM dashboard_acknowledgement WHERE line = %(line)s::text"

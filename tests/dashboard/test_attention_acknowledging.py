@@ -1,14 +1,15 @@
 """Acknowledging a line: who may, what it needs, when the line comes back, and what the audit keeps of it."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 from django.db import IntegrityError
 from django.utils import timezone
 
-from dashboard.attention import inbox
+from dashboard.attention import acknowledging, inbox
 from dashboard.models import Acknowledgement
+from tasks.audit import Who
 from tasks.models import Attempt, Intervention, Task
 from tasks.panels import Line, Look, Severity
 from tests.commands import run
@@ -102,6 +103,26 @@ def test_it_leaves_one_intervention_even_under_a_double_click():
     row = Intervention.objects.get()
     assert (row.actor, row.source, row.action, row.reason) == ("anna", "page", "acknowledge for=8h", "the bank knows")
     assert row.target == f"attention:{KEY}"
+
+
+def test_nor_under_one_that_begins_in_one_minute_and_ends_in_the_next():
+    at = timezone.now().replace(second=0, microsecond=0) + timedelta(hours=1)
+    for end in (at - timedelta(milliseconds=1), at + timedelta(milliseconds=1)):
+        acknowledge_until(end)
+    assert Intervention.objects.count() == 1
+
+
+@pytest.mark.parametrize("minutes", [-60, -1, 2, 60])
+def test_another_time_is_another_one(minutes):
+    now = timezone.now()
+    for end in (timedelta(hours=8), timedelta(hours=8, minutes=minutes)):
+        acknowledge_until(now + end)
+    assert Intervention.objects.count() == 2
+
+
+def acknowledge_until(end: datetime) -> None:
+    line = Line(key=KEY, text="", severity=Severity.SLOW)
+    acknowledging.acknowledge(line, Who("anna", "page"), reason="known", lasts=end - timezone.now(), size=None)
 
 
 @pytest.mark.parametrize("group", ["Viewers", "Account managers"])
