@@ -20,7 +20,7 @@ from tasks.database import Connection, statement
 from tasks.line import LINE
 from tasks.models import ONE_PER_KEY
 from tasks.plain_line import PLAIN
-from tasks.sending import send_query
+from tasks.reserved import NOT_RESERVED
 from tasks.shortcut import FOLLOWING, MANY, Shortcut, beginning_behind, is_slow, of_narrow_line
 
 TASK = slice(1, 1 + len(fields(Claim)))  # of a row of TAKE
@@ -39,6 +39,7 @@ LOCKED = """, candidate AS MATERIALIZED (
                   AND task.queue_name = stretch.queue_name AND task.priority = stretch.priority
                   AND (task.run_after, task.id) > (stretch.since, stretch.since_id)
                   AND (task.run_after, task.id) < (stretch.until, stretch.until_id)
+                  AND """ + NOT_RESERVED + """
                 ORDER BY task.run_after, task.id LIMIT (SELECT %(limit)s::int) FOR NO KEY UPDATE SKIP LOCKED) AS unkeyed
             UNION ALL
             SELECT id FROM (
@@ -47,13 +48,15 @@ LOCKED = """, candidate AS MATERIALIZED (
                 FOR NO KEY UPDATE SKIP LOCKED) AS head_row
         ) AS due LIMIT %(limit)s::int
     ) AS chosen
-)"""
+)"""  # fmt: skip  # noqa: S608
 
 TAKE = """, taken AS (
     UPDATE tasks_task AS task SET
         status = 'PROCESSING', version = task.version + 1, attempt = task.attempt + 1,
         claimed_by = %(worker_id)s::text, started_at = statement_timestamp(), cancel_requested_at = NULL
-    FROM candidate WHERE task.id = candidate.id
+    FROM candidate
+    WHERE task.id = candidate.id AND task.id <> ALL (
+        (SELECT rowlock_reserved(array_agg(locked.id), '', 0) FROM candidate AS locked)::bigint[])
     RETURNING candidate.place, task.id, task.task_path, task.queue_name, task.priority, task.args::text,
         task.kwargs::text, task.version, task.attempt, task.max_attempts, task.ordering_key,
         task.created_at::text, task.run_after::text, task.started_at::text
@@ -92,12 +95,13 @@ FROM walk LEFT JOIN (
            AND task.queue_name = stretch.queue_name AND task.priority = stretch.priority
            AND (task.run_after, task.id) > (stretch.since, stretch.since_id)
            AND (task.run_after, task.id) < (stretch.until, stretch.until_id)
+           AND """ + NOT_RESERVED + """
          ORDER BY task.run_after, task.id LIMIT (SELECT %(limit)s::int))
         UNION ALL
         (SELECT task.id, task.version FROM tasks_task AS task WHERE task.id = stretch.head_id)
     ) AS chosen LIMIT %(limit)s::int
 ) AS due ON true
-"""
+"""  # fmt: skip  # noqa: S608
 
 READ_CANDIDATES = LINE + WALK + CANDIDATES
 
@@ -197,19 +201,6 @@ def _follow(connection: Connection, claimer: Claimer, limit: int) -> list[Claim]
     with statement(connection), connection.cursor() as cursor:
         cursor.execute(CLAIM_FOLLOWING, shortcut.params(claimer.worker_id, limit))
         return _followed(claimer, shortcut, cursor.fetchall(), limit)
-
-
-def send(connection: psycopg.Connection, claimer: Claimer, limit: int) -> Callable[[], list[Claim]] | None:
-    """Send a claim of what stands behind the last task, and go on; call what it gives back to read the answer.
-
-    None: there is no shortcut, and nothing was sent. Until the answer is read connection and claimer take nothing
-    else. The reading raises psycopg.Error.
-    """
-    shortcut, claimer.shortcut = claimer.shortcut, None
-    if shortcut is None or not shortcut.is_open:
-        return None
-    read = send_query(connection, CLAIM_FOLLOWING, shortcut.params(claimer.worker_id, limit))
-    return lambda: _followed(claimer, shortcut, read(), limit)
 
 
 def _followed(claimer: Claimer, shortcut: Shortcut, rows: list[tuple[Any, ...]], limit: int) -> list[Claim]:

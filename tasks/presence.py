@@ -95,6 +95,8 @@ WITH RECURSIVE holder (id) AS (
 )
 SELECT id FROM holder WHERE id IS NOT NULL
 UNION
+SELECT worker_id FROM tasks_reservation
+UNION
 SELECT id FROM tasks_worker WHERE stopped_at IS NULL
 """
 

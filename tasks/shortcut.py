@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tasks.database import Connection, fetch
+from tasks.reserved import NOT_RESERVED
 
 if TYPE_CHECKING:
     from tasks.claimer import Claim
@@ -38,8 +39,9 @@ WITH candidate AS MATERIALIZED (
           AND (task.run_after, task.id) > (%(run_after)s::timestamptz, %(id)s::bigint)
           AND task.run_after <= statement_timestamp()
           AND NOT EXISTS (SELECT FROM tasks_queue WHERE name = %(queue_name)s::text AND paused)
+          AND """ + NOT_RESERVED + """
         ORDER BY task.run_after, task.id LIMIT (SELECT %(limit)s::int) FOR NO KEY UPDATE SKIP LOCKED) AS due
-)"""
+)"""  # fmt: skip  # noqa: S608
 
 SIZE = "SELECT coalesce(pg_relation_size(to_regclass('tasks_task_claim')), 0) AS size"
 

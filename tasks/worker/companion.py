@@ -109,7 +109,7 @@ class Companion:
         if not self.session.is_settled and not self.session.retry_in():
             self.session.ensure()
         self.pass_on_after_long_work()
-        if self.outbox.is_due():
+        if self.outbox.is_due() or self.outbox.reserver.is_due():
             self.flush()
         if not self.page.is_lease_fresh(self.lease_seconds / 2):
             self.session.run(self.keep_lease)
