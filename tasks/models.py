@@ -194,6 +194,7 @@ class Worker(models.Model):
     strategy = models.TextField(db_default="skip_locked")
     queues = ArrayField(models.TextField(), db_default=[], blank=True)  # empty: every queue
     task_paths = ArrayField(models.TextField(), db_default=[], blank=True)  # what it can run
+    heeds_reservations = models.BooleanField(db_default=False)  # false: of a version that does not know them
     started_at = models.DateTimeField(db_default=StatementTimestamp())
     heartbeat_at = models.DateTimeField(db_default=StatementTimestamp())
     lease_seconds = models.FloatField(null=True, blank=True)  # its own promise; null: the reader's setting

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 # A note has a bit for each id between its first and its last; beyond this batches are claimed as any other.
 LONGEST_SPAN = 32_768
 
-# `version` and `attempt` are those that a claim would have written.
+# `version` and `attempt` are those that a claim would have written. Beside a worker of an older version, which does not
+# ask for notes, nothing is reserved.
 COLUMNS = """
 SELECT task.id, task.task_path, task.queue_name, task.priority, task.args::text, task.kwargs::text,
     task.version + 1, task.attempt + 1, task.max_attempts, task.created_at::text, task.run_after::text
@@ -39,8 +40,9 @@ WHERE task.status = 'READY' AND task.ordering_key IS NULL
   AND (task.run_after, task.id) > (%(run_after)s::timestamptz, %(id)s::bigint)
   AND task.run_after <= statement_timestamp()
   AND NOT EXISTS (SELECT FROM tasks_queue WHERE name = %(queue_name)s::text AND paused)
+  AND NOT EXISTS (SELECT FROM tasks_worker WHERE stopped_at IS NULL AND NOT heeds_reservations)
 ORDER BY task.run_after, task.id LIMIT (SELECT %(limit)s::int) FOR NO KEY UPDATE SKIP LOCKED
-"""  # fmt: skip
+"""  # fmt: skip  # noqa: S608
 # From the beginning of the line; nothing where it is not a plain one (see `tasks.plain_line`).
 RESERVE_FIRST = LINE + COLUMNS + """
 FROM plain CROSS JOIN LATERAL (
@@ -51,6 +53,7 @@ FROM plain CROSS JOIN LATERAL (
     ORDER BY task.run_after, task.id LIMIT (SELECT %(limit)s::int) FOR NO KEY UPDATE SKIP LOCKED) AS task
 WHERE (%(queues)s::text[] IS NULL OR plain.queue_name = ANY(%(queues)s::text[]))
   AND NOT EXISTS (SELECT FROM tasks_queue WHERE tasks_queue.name = plain.queue_name AND tasks_queue.paused)
+  AND NOT EXISTS (SELECT FROM tasks_worker WHERE stopped_at IS NULL AND NOT heeds_reservations)
 ORDER BY task.run_after, task.id
 """  # fmt: skip  # noqa: S608
 # When a batch was reserved, and the transaction that holds it.

@@ -51,5 +51,10 @@ class Migration(migrations.Migration):
             model_name="reservation",
             constraint=models.UniqueConstraint(fields=("worker_id", "slot"), name="tasks_reservation_slot"),
         ),
+        migrations.AddField(
+            model_name="worker",
+            name="heeds_reservations",
+            field=models.BooleanField(db_default=False),
+        ),
         migrations.RunSQL(RESERVED, FORGET_RESERVED),
     ]

@@ -30,6 +30,7 @@ LONGEST_SECONDS = 0.05
 # The server itself ends a session that stands still for so long: of a frozen process, a lost host, a handler in C.
 STANDSTILL = "SET idle_in_transaction_session_timeout = '500ms'"
 WALK_SECONDS = 0.1  # the line is walked from its beginning no more rarely
+SETTLE_SECONDS, SETTLE_POLL_SECONDS = 1.0, 0.005
 ALONE_SECONDS = 5.0  # sessions that were refused are not asked for again sooner
 
 
@@ -236,8 +237,12 @@ class Reserver:
         self._current = None
         self._queue.clear()
         self.claimer.shortcut = None  # what was let go stands before it
-        if not reservation.settle(connection, [self.worker_id], {*ended, *self._begun}):
-            raise psycopg.errors.LockNotAvailable("what this worker has reserved is locked by another session")
+        # The server needs a moment to notice that our sessions are closed.
+        deadline = time.monotonic() + SETTLE_SECONDS
+        while not reservation.settle(connection, [self.worker_id], {*ended, *self._begun}):
+            if time.monotonic() > deadline:
+                raise psycopg.errors.LockNotAvailable("what this worker has reserved is locked by another session")
+            time.sleep(SETTLE_POLL_SECONDS)
         self.is_unsure = False
         self._begun = set()
         self.page.words[RESERVED] = 0
