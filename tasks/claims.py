@@ -30,7 +30,7 @@ INTEGRITY_ERRORS = (IntegrityError, psycopg.IntegrityError)
 
 # Rows are locked one by one as the outer LIMIT asks for them, so that no row is locked and then left. The inner LIMIT
 # hides its number from the planner, who would sort a whole queue that its estimate calls short.
-LOCKED = """, candidate AS MATERIALIZED (
+LOCKED_FROM = """, candidate AS MATERIALIZED (
     SELECT id, row_number() OVER () AS place FROM (
         SELECT due.id FROM stretch CROSS JOIN LATERAL (
             SELECT id FROM (
@@ -39,7 +39,8 @@ LOCKED = """, candidate AS MATERIALIZED (
                   AND task.queue_name = stretch.queue_name AND task.priority = stretch.priority
                   AND (task.run_after, task.id) > (stretch.since, stretch.since_id)
                   AND (task.run_after, task.id) < (stretch.until, stretch.until_id)
-                  AND """ + NOT_RESERVED + """
+                  AND """
+LOCKED_TO = """
                 ORDER BY task.run_after, task.id LIMIT (SELECT %(limit)s::int) FOR NO KEY UPDATE SKIP LOCKED) AS unkeyed
             UNION ALL
             SELECT id FROM (
@@ -48,7 +49,8 @@ LOCKED = """, candidate AS MATERIALIZED (
                 FOR NO KEY UPDATE SKIP LOCKED) AS head_row
         ) AS due LIMIT %(limit)s::int
     ) AS chosen
-)"""  # fmt: skip  # noqa: S608
+)"""
+LOCKED = LOCKED_FROM + NOT_RESERVED + LOCKED_TO
 
 TAKE = """, taken AS (
     UPDATE tasks_task AS task SET
@@ -86,7 +88,7 @@ SELECT taken.*, EXISTS (SELECT FROM plain) AS is_plain FROM (SELECT) AS one LEFT
 CLAIM_PLAIN = PLAIN + TAKE + TAKEN_IF_PLAIN
 
 # Candidates with the versions that were read; no lock is held between this and the compare-and-swap of each.
-CANDIDATES = """
+CANDIDATES_FROM = """
 SELECT due.id, due.version, walk.next_cursor
 FROM walk LEFT JOIN (
     SELECT chosen.* FROM stretch CROSS JOIN LATERAL (
@@ -95,13 +97,15 @@ FROM walk LEFT JOIN (
            AND task.queue_name = stretch.queue_name AND task.priority = stretch.priority
            AND (task.run_after, task.id) > (stretch.since, stretch.since_id)
            AND (task.run_after, task.id) < (stretch.until, stretch.until_id)
-           AND """ + NOT_RESERVED + """
+           AND """
+CANDIDATES_TO = """
          ORDER BY task.run_after, task.id LIMIT (SELECT %(limit)s::int))
         UNION ALL
         (SELECT task.id, task.version FROM tasks_task AS task WHERE task.id = stretch.head_id)
     ) AS chosen LIMIT %(limit)s::int
 ) AS due ON true
-"""  # fmt: skip  # noqa: S608
+"""
+CANDIDATES = CANDIDATES_FROM + NOT_RESERVED + CANDIDATES_TO
 
 READ_CANDIDATES = LINE + WALK + CANDIDATES
 

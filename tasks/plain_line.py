@@ -25,16 +25,18 @@ WITH plain AS MATERIALIZED (
       AND NOT EXISTS (
           SELECT FROM tasks_task WHERE ordering_key IS NOT NULL AND status IN ('READY', 'PROCESSING'))
 )"""
-PLAIN = LINE + """, candidate AS MATERIALIZED (
+PLAIN_FROM = """, candidate AS MATERIALIZED (
     SELECT id, row_number() OVER () AS place FROM (
         SELECT due.id FROM plain CROSS JOIN LATERAL (
             SELECT task.id FROM tasks_task AS task
             WHERE task.status = 'READY' AND task.ordering_key IS NULL
               AND task.queue_name = plain.queue_name AND task.priority = plain.priority
               AND task.run_after <= statement_timestamp()
-              AND """ + NOT_RESERVED + """
+              AND """
+PLAIN_TO = """
             ORDER BY task.run_after, task.id LIMIT (SELECT %(limit)s::int) FOR NO KEY UPDATE SKIP LOCKED) AS due
         WHERE (%(queues)s::text[] IS NULL OR plain.queue_name = ANY(%(queues)s::text[]))
           AND NOT EXISTS (SELECT FROM tasks_queue WHERE tasks_queue.name = plain.queue_name AND tasks_queue.paused)
     ) AS chosen
-)"""  # fmt: skip  # noqa: S608
+)"""
+PLAIN = LINE + PLAIN_FROM + NOT_RESERVED + PLAIN_TO

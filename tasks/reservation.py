@@ -33,7 +33,7 @@ COLUMNS = """
 SELECT task.id, task.task_path, task.queue_name, task.priority, task.args::text, task.kwargs::text,
     task.version + 1, task.attempt + 1, task.max_attempts, task.created_at::text, task.run_after::text
 """
-RESERVE_FOLLOWING = COLUMNS + """
+BEHIND = """
 FROM tasks_task AS task
 WHERE task.status = 'READY' AND task.ordering_key IS NULL
   AND task.queue_name = %(queue_name)s::text AND task.priority = %(priority)s::smallint
@@ -42,9 +42,9 @@ WHERE task.status = 'READY' AND task.ordering_key IS NULL
   AND NOT EXISTS (SELECT FROM tasks_queue WHERE name = %(queue_name)s::text AND paused)
   AND NOT EXISTS (SELECT FROM tasks_worker WHERE stopped_at IS NULL AND NOT heeds_reservations)
 ORDER BY task.run_after, task.id LIMIT (SELECT %(limit)s::int) FOR NO KEY UPDATE SKIP LOCKED
-"""  # fmt: skip  # noqa: S608
+"""
 # From the beginning of the line; nothing where it is not a plain one (see `tasks.plain_line`).
-RESERVE_FIRST = LINE + COLUMNS + """
+FIRST = """
 FROM plain CROSS JOIN LATERAL (
     SELECT * FROM tasks_task AS task
     WHERE task.status = 'READY' AND task.ordering_key IS NULL
@@ -55,7 +55,9 @@ WHERE (%(queues)s::text[] IS NULL OR plain.queue_name = ANY(%(queues)s::text[]))
   AND NOT EXISTS (SELECT FROM tasks_queue WHERE tasks_queue.name = plain.queue_name AND tasks_queue.paused)
   AND NOT EXISTS (SELECT FROM tasks_worker WHERE stopped_at IS NULL AND NOT heeds_reservations)
 ORDER BY task.run_after, task.id
-"""  # fmt: skip  # noqa: S608
+"""
+RESERVE_FOLLOWING = COLUMNS + BEHIND
+RESERVE_FIRST = LINE + COLUMNS + FIRST
 # When a batch was reserved, and the transaction that holds it.
 HOLD = "SELECT statement_timestamp()::text AS reserved_at, pg_current_xact_id()::text AS transaction"
 

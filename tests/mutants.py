@@ -123,7 +123,7 @@ MUTANTS = [
            (RESERVING, "-k", "looked_before")),
     Mutant("reserved: what is noted now, not when the claim began", RESERVATIONS, "plpgsql VOLATILE", "plpgsql STABLE",
            ("tests/tasks/test_reservation.py",)),
-    Mutant("reserved: what is noted is in nobody's way", PLAIN, "AND \"\"\" + NOT_RESERVED", "AND \"\"\" + \"true\"",
+    Mutant("reserved: what is noted is in nobody's way", PLAIN, "PLAIN_FROM + NOT_RESERVED", "PLAIN_FROM + 'true'",
            (RESERVING, "-k", "nobody_else_claims")),
     Mutant("reserved: not begun without its locks", SENDING, " and bool(held.fetchall()[0][0])", "",
            (RESERVING, "-k", "locks_are_lost")),
