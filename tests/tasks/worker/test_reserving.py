@@ -155,6 +155,7 @@ def test_its_end_is_one_write(database, child):
         ids(batch),
     )
     assert [tuple(row) for row in rows] == [(3, "w1", True)]
+    assert database.value(NOTED) == 1, "of the following batch"
     assert ids(following) == [claim.id + MANY for claim in batch]
     end(child, following)
     last = child.next_batch()
@@ -231,6 +232,8 @@ def test_nobody_else_claims_what_is_reserved(database, other, child, are_locked)
     batch = begin_reserved(child)
     if not are_locked:
         lose_the_locks(database)
+    [first] = claims.claim(other, Claimer("w2"), 1)
+    assert first.id > batch[-1].id, "and does not wait for it"
     assert not {*ids(batch)} & {*claim_all(other)}
 
 
@@ -287,6 +290,7 @@ def test_what_is_left_of_an_ordinary_claim_is_written_before(database, child):
 
 def test_while_a_task_lasts_it_is_an_ordinary_claim(database, other, child):
     batch = begin_reserved(child)
+    child.outbox.settle()
     child.reserver._current.since -= LONGEST_SECONDS
     child.companion.begin_batch()
     child.companion._keep_session()
