@@ -146,6 +146,8 @@ MUTANTS = [
            ("tests/tasks/test_reservation.py",)),
     Mutant("reserved: claimed before it is flushed", "tasks/worker/outbox.py",
            "        self.reserver.claim(connection, self.ids())\n", "", (RESERVING, "-k", "lost or lasts")),
+    Mutant("reserved: nothing is sent before it is settled", "tasks/worker/outbox.py", " or self.reserver.is_unsure:",
+           ":", (RESERVING, "-k", "locks_are_lost")),
     Mutant("reserved: locks do not stand still", "tasks/worker/reserving.py",
            "            connection.execute(STANDSTILL)\n", "", (RESERVING, "-k", "stand_still")),
     Mutant("late writes of a convicted worker without a session", "tasks/worker/child.py",

@@ -87,8 +87,8 @@ class Outbox:
 
     def may_send(self) -> bool:
         """Whether enough has ended to be sent while the next tasks run, and nothing of it has to be looked at."""
-        if time.monotonic() < self.alone_until:
-            return False
+        if time.monotonic() < self.alone_until or self.reserver.is_unsure:
+            return False  # what was reserved is to be claimed first
         with self._guard:
             fresh = self._endings[len(self._sent) :]
             has_failures = any(ending.failure for ending in fresh)

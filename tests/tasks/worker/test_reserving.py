@@ -283,7 +283,7 @@ def test_what_is_left_of_an_ordinary_claim_is_written_before(database, child):
     assert child.reserver.is_running
     end(child, batch)
     end(child, child.next_batch())
-    assert states(database, ordinary[:-1]) == states(database, batch) == {DONE}
+    wait_until(lambda: states(database, ordinary[:-1]) == states(database, batch) == {DONE})
     assert database.outcomes(ordinary[-1].id) == ["failed"]
     assert database.rows("SELECT * FROM tasks_refusedwrite") == []
 
