@@ -205,10 +205,10 @@ def test_nothing_is_reserved(database, child, hindrance):
 def test_beside_a_worker_of_an_older_version_nothing_is_reserved(database, child):
     """It does not ask for notes."""
     batch = begin_reserved(child)
+    wait_until(lambda: len(locked(database)) == 2 * MANY)
     database.connection.execute("INSERT INTO tasks_worker (id, hostname, pid) VALUES ('older', 'host', 1)")
     end(child, batch)
-    child.page.publish(child.next_batch(), child.outbox.ids())
-    end(child, child.reserver._current.batch)
+    end(child, child.next_batch())
     assert states(database, child.next_batch()) == {CLAIMED}
     assert not child.reserver.is_running
     child.companion.flush()
