@@ -26,9 +26,11 @@ from tests.waiting import wait_until
 
 BEGINNING = Shortcut("default", 0, "-infinity", 0, math.inf)
 STATES = "SELECT DISTINCT status, attempt, coalesce(claimed_by, '') FROM tasks_task WHERE id = ANY(%s)"
+# Without locking anything: a reservation would pass over it.
 LOCKED = """
-SELECT id FROM tasks_task WHERE status = 'READY' AND id NOT IN (
-    SELECT id FROM tasks_task WHERE status = 'READY' FOR NO KEY UPDATE SKIP LOCKED) ORDER BY id
+SELECT id FROM tasks_task
+WHERE status = 'READY' AND xmax IN (SELECT transactionid FROM pg_locks WHERE locktype = 'transactionid' AND granted)
+ORDER BY id
 """
 NOTED = "SELECT count(*) FROM tasks_reservation WHERE members <> ''"
 END_SESSIONS = """
