@@ -250,18 +250,20 @@ def _reraise_unless_key_is_taken(error: Exception) -> None:
 
 @dataclass(frozen=True)
 class Strategy:
-    """How a worker claims: the function, the largest batch, whether the row stays locked through the work, and whether
-    the flush of the last batch may share the claim's transaction.
+    """How a worker claims: the function, the largest batch, the largest that may be reserved (`tasks.reservation`),
+    whether the row stays locked through the work, and whether the flush of the last batch may share the claim's
+    transaction.
     """
 
     claim: Callable[[Connection, Claimer, int], list[Claim]]
     max_batch: int
+    max_reserved: int = 0
     holds_row: bool = False
     joins_flush: bool = False
 
 
 STRATEGIES = {
-    "skip_locked": Strategy(claim_locked, max_batch=500, joins_flush=True),
+    "skip_locked": Strategy(claim_locked, max_batch=500, max_reserved=2_000, joins_flush=True),
     "optimistic": Strategy(claim_optimistic, max_batch=50),
     "pessimistic": Strategy(claim_one, max_batch=1, holds_row=True),
 }

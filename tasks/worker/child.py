@@ -68,7 +68,7 @@ class Child:
         self.reserver = Reserver(worker_id, self.claimer, page)
         self.outbox = Outbox(worker_id, page, self.reserver)
         self.companion = Companion(page, self.session, self.outbox, lookout, lifeline=lifeline, stop=self.stop)
-        self.size = BatchSize(maximum=options.largest_batch)
+        self.size = BatchSize(maximum=options.largest)
         self.is_stopping = False
         self.is_heard = True
         self.asked_for = 0  # by the last claim
@@ -129,7 +129,7 @@ class Child:
 
     def next_batch(self) -> list[Claim]:
         """Write what has ended and claim what comes next, in one transaction where the strategy allows it."""
-        limit = self.allowance.take(self.size.wanted)
+        limit = self.allowance.take(min(self.size.wanted, self.options.largest_batch))
         batch: list[Claim] = []
         try:
             batch = self.session.run(lambda connection: self._flush_and_claim(connection, limit))

@@ -219,9 +219,9 @@ class Reserver:
         return slot.batch
 
     def is_due(self) -> bool:
-        """Whether the batch in hand lasts: no row is to be held by a lock alone any longer."""
-        held = [slot.since for slot in (self._current, *self._queue) if slot is not None]
-        return bool(held) and time.monotonic() - min(held) >= LONGEST_SECONDS
+        """Whether the batch in hand lasts, or an ordinary one before it: no lock alone is to hold a row any longer."""
+        first = self._current or (self._queue[0] if self._queue else None)
+        return first is not None and time.monotonic() - first.since >= LONGEST_SECONDS
 
     def claim(self, connection: psycopg.Connection, ended: Collection[int]) -> None:
         """Make an ordinary claim of the batch in hand and of what has `ended` and is not written; let go of the next.
