@@ -96,6 +96,10 @@ SELECT queue_name, width_bucket(ran, %(bounds)s::float8[]) AS run_bucket,
     count(*) AS completed, 1000 * sum(ran) AS run_ms, 1000 * sum(waited) AS wait_ms
 FROM done GROUP BY 1, 2, 3
 """
+COUNTS = """
+SELECT worker_id, sum(bit_count(members))::bigint AS number FROM tasks_reservation
+WHERE members <> '' GROUP BY worker_id
+"""
 FORGET = "DELETE FROM tasks_reservation WHERE worker_id = %(worker_id)s::text"
 
 NOTES = """
@@ -142,6 +146,11 @@ def noting(worker_id: str, slot: int, batch: Sequence["Claim"]) -> dict[str, Any
         "reserved_at": batch[0].started_at,
         "ids": numbers(ids),
     }
+
+
+def counts(connection: Connection) -> dict[str, int]:
+    """How many tasks each worker has reserved and runs; those that have none are left out."""
+    return {row["worker_id"]: row["number"] for row in fetch(connection, COUNTS)}
 
 
 def settle(
