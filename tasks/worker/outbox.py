@@ -43,6 +43,7 @@ class Outbox:
         self._carries = True  # whether what is under way includes the sums
         self._added_up_at = 0.0
         self._sent: list[Ending] = []
+        self._sent_at = 0.0
         self._read: Callable[[], Flush] | None = None
 
     def add(self, ending: Ending) -> None:
@@ -56,9 +57,12 @@ class Outbox:
             return {ending.id for ending in self._endings}
 
     def is_due(self) -> bool:
-        """Whether the oldest ending has waited for as long as one may."""
+        """Whether the oldest ending that was not sent has waited for as long as one may, or an answer has."""
         endings = self._endings
-        return bool(endings) and time.monotonic() - endings[0].finished >= FLUSH_SECONDS
+        if not endings:
+            return False
+        since = self._sent_at if self._sent else endings[0].finished
+        return time.monotonic() - since >= FLUSH_SECONDS
 
     def __len__(self) -> int:
         return len(self._endings)
@@ -114,6 +118,7 @@ class Outbox:
             logger.warning("worker %s goes on with one session: %s", self.worker_id, str(error).strip())
             self.alone_until = time.monotonic() + ALONE_SECONDS
             return False
+        self._sent_at = time.monotonic()
         self._sent = endings
         return True
 
@@ -136,22 +141,22 @@ class Outbox:
             self._carried = {}
         if self._needs_flush or self._locked:
             return False
+        self._sent_at = time.monotonic()
         with self._guard:
             self._sent = list(self._endings)
-        self._carries = time.monotonic() - self._added_up_at > ADD_UP_SECONDS
+        self._carries = self._sent_at - self._added_up_at > ADD_UP_SECONDS
         if self._carries:
-            self._added_up_at = time.monotonic()
+            self._added_up_at = self._sent_at
         self._read = self.reserver.end(self._sent, self._carried if self._carries else {}, limit)
         return True
 
     def settle(self) -> None:
         """Wait for the answer to what was sent. An error is logged: what was not written is still held."""
         read, self._read = self._read, None
-        sent, self._sent = self._sent, []
         if read is None:
             return
         try:
-            result = self._forget(sent, read())
+            result = self._forget(self._sent, read())
         except psycopg.Error as error:
             logger.warning("worker %s will write again what it had sent: %s", self.worker_id, str(error).strip())
             self._needs_flush = True
@@ -160,6 +165,7 @@ class Outbox:
                 result.carry(self._carried)
             self._needs_flush = bool(result.locked)
             self._carried = dict(result.sums)
+        self._sent = []
 
     def close(self) -> None:
         """Let the writer go, once it has answered."""

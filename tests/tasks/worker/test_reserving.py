@@ -13,7 +13,7 @@ from tasks.claimer import Claimer
 from tasks.database import WORKER_SESSION
 from tasks.flush import Ending, Failure
 from tasks.shortcut import MANY, Shortcut
-from tasks.worker import registration, reserving
+from tasks.worker import outbox, registration, reserving
 from tasks.worker.child import MUCH_WORK, Child
 from tasks.worker.keeper import Keeper
 from tasks.worker.lookout import Lookout
@@ -163,6 +163,32 @@ def test_its_end_is_one_write(database, child):
     last = child.next_batch()
     assert child.reserver.is_running
     assert ids(last) == [claim.id + MANY for claim in following]
+
+
+def test_what_is_on_its_way_is_not_due_again(database, child, monkeypatch):
+    """However long ago it ended: a flush would make ordinary claims of all that is reserved."""
+    monkeypatch.setattr(outbox, "FLUSH_SECONDS", 60.0)
+    monkeypatch.setattr(reserving, "LONGEST_SECONDS", 60.0)
+    batch = begin_reserved(child)
+    end(child, batch[:1])
+    assert (len(child.outbox), child.companion.is_due()) == (MANY + 1, False)
+    end(child, batch[1:])
+    begin(child)
+    assert (len(child.outbox), child.companion.is_due()) == (MANY, False)
+    child.companion.flush(child.companion.is_due)
+    assert child.reserver.is_running
+    child.outbox._sent_at -= 61.0  # an answer is not waited for either
+    child.companion.flush(child.companion.is_due)
+    assert (child.reserver.is_running, len(child.outbox)) == (False, 0)
+
+
+def test_nor_is_it_while_its_answer_is_read(child, monkeypatch):
+    monkeypatch.setattr(outbox, "FLUSH_SECONDS", 60.0)
+    begin_reserved(child)
+    read, is_due = child.outbox._read, []
+    child.outbox._read = lambda: (is_due.append(child.outbox.is_due()), read())[1]
+    child.outbox.settle()
+    assert (is_due, len(child.outbox)) == ([False], 0)
 
 
 def test_the_line_is_walked_from_its_beginning_now_and_then(database, child):
