@@ -27,11 +27,14 @@ if TYPE_CHECKING:
 # A note has a bit for each id between its first and its last; beyond this batches are claimed as any other.
 LONGEST_SPAN = 32_768
 
-# `version` and `attempt` are those that a claim would have written. Beside a worker of an older version, which does not
-# ask for notes, nothing is reserved.
+# `version` and `attempt` are those that a claim would have written. NULL stands for what most tasks have: no arguments,
+# and due since they were created. Beside a worker of an older version, which does not ask for notes, nothing is
+# reserved.
 COLUMNS = """
-SELECT task.id, task.task_path, task.queue_name, task.priority, task.args::text, task.kwargs::text,
-    task.version + 1, task.attempt + 1, task.max_attempts, task.created_at::text, task.run_after::text
+SELECT task.id, task.task_path, task.queue_name, task.priority,
+    nullif(task.args, '[]')::text, nullif(task.kwargs, '{}')::text,
+    task.version + 1, task.attempt + 1, task.max_attempts,
+    nullif(task.created_at, task.run_after)::text, task.run_after::text
 """
 BEHIND = """
 FROM tasks_task AS task

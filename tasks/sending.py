@@ -108,10 +108,9 @@ class ReservingSession:
 
 def _claim(row: tuple[Any, ...], reserved_at: str) -> Claim:
     """A row of `tasks.reservation.COLUMNS`."""
-    id, path, queue, priority, args, kwargs, version, attempt, most, created_at, run_after = row
-    return Claim(
-        id, path, queue, priority, args, kwargs, version, attempt, most, None, created_at, run_after, reserved_at
-    )
+    id, path, queue, priority, args, kwargs, version, attempt, most, created_at, due = row
+    args, kwargs, created_at = args or "[]", kwargs or "{}", created_at or due
+    return Claim(id, path, queue, priority, args, kwargs, version, attempt, most, None, created_at, due, reserved_at)
 
 
 def _completed(ended: EndedBatch, rows: list[dict[str, Any]]) -> Flush:

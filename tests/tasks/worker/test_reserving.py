@@ -3,7 +3,7 @@
 import math
 import os
 import time
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import psycopg
 import pytest
@@ -32,6 +32,12 @@ SELECT id FROM tasks_task
 WHERE status = 'READY' AND xmax IN (SELECT transactionid FROM pg_locks WHERE locktype = 'transactionid' AND granted)
 ORDER BY id
 """
+TOLD = """
+SELECT id, task_path, queue_name, priority, args::text, kwargs::text, version + 1 AS version, attempt + 1 AS attempt,
+    max_attempts, ordering_key, created_at::text, run_after::text
+FROM tasks_task WHERE id = ANY(%s) ORDER BY id
+"""
+NOTED_AT = "SELECT reserved_at::text FROM tasks_reservation WHERE members <> ''"
 NOTED = "SELECT count(*) FROM tasks_reservation WHERE members <> ''"
 END_SESSIONS = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity
@@ -145,6 +151,17 @@ def test_the_server_reserves_the_next_batch_while_this_one_runs(database, child)
     assert states(database, following) == {READY}
     assert {(claim.version, claim.attempt, claim.ordering_key) for claim in following} == {(2, 1, None)}
     assert child.full_claims == MUCH_WORK + 3, "it was full"
+
+
+def test_it_is_told_of_each_task_what_a_claim_tells(database, child):
+    beginning = database.value("SELECT min(id) FROM tasks_task")
+    for column, value in (("args", "[1]"), ("kwargs", '{"a": 2}'), ("created_at", "2026-01-01"), ("max_attempts", "9")):
+        beginning += 1
+        database.rows(f"UPDATE tasks_task SET {column} = %s WHERE id = %s RETURNING id", value, beginning + 2 * MANY)
+    batch = begin_reserved(child)
+    rows = database.rows(TOLD, ids(batch))
+    assert [astuple(claim)[:-1] for claim in batch] == [tuple(row) for row in rows]
+    assert {tuple(row) for row in database.rows(NOTED_AT)} == {(claim.started_at,) for claim in batch}
 
 
 def test_its_end_is_one_write(database, child):
