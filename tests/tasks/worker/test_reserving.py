@@ -247,6 +247,14 @@ def test_nothing_is_reserved(database, child, hindrance):
     assert not child.reserver._queue
 
 
+def test_a_claim_of_as_many_as_one_may_take_is_full(child):
+    """Though more may be reserved."""
+    child.full_claims = 0
+    child.size.value = child.size.ramp = child.size.maximum = child.options.largest
+    assert len(child.next_batch()) == child.options.largest_batch
+    assert child.full_claims == 1
+
+
 def test_beside_a_worker_of_an_older_version_nothing_is_reserved(database, child):
     """It does not ask for notes."""
     batch = begin_reserved(child)
