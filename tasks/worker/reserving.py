@@ -31,7 +31,7 @@ LONGEST_SECONDS = 0.05
 STANDSTILL = "SET idle_in_transaction_session_timeout = '500ms'"
 WALK_SECONDS = 0.1  # the line is walked from its beginning no more rarely
 SETTLE_SECONDS, SETTLE_POLL_SECONDS = 1.0, 0.005
-ALONE_SECONDS = 5.0  # sessions that were refused are not asked for again sooner
+ALONE_SECONDS = 5.0  # after sessions were refused, or tasks stood too far apart, nothing is reserved any sooner
 
 
 @dataclass(frozen=True)
@@ -206,8 +206,12 @@ class Reserver:
         slot = self._queue.popleft() if self._queue and not self.is_unsure else None
         if slot is None:
             return []
-        if not slot.batch or not reservation.can_note(slot.batch):
+        if not slot.batch:
             slot.close()
+            return []
+        if not reservation.can_note(slot.batch):  # as of one queue of many
+            slot.close()
+            self._alone_until = time.monotonic() + ALONE_SECONDS
             return []
         self.page.words[RESERVED] = 1
         self.is_unsure = True

@@ -8,7 +8,7 @@ from dataclasses import astuple, replace
 import psycopg
 import pytest
 
-from tasks import claims, recovery
+from tasks import claims, recovery, reservation
 from tasks.claimer import Claimer
 from tasks.database import WORKER_SESSION
 from tasks.flush import Ending, Failure
@@ -245,6 +245,18 @@ def test_nothing_is_reserved(database, child, hindrance):
     child.page.publish(batch, child.outbox.ids())
     child._send()
     assert not child.reserver._queue
+
+
+def test_tasks_that_stand_far_apart_are_claimed_and_the_next_not_even_locked(database, child, monkeypatch):
+    monkeypatch.setattr(reservation, "LONGEST_SPAN", MANY - 1)
+    end(child, begin(child))
+    wait_until(lambda: locked(database))
+    batch = begin(child)
+    assert states(database, batch) == {CLAIMED}
+    child.claimer.shortcut = BEGINNING
+    child._send()
+    assert not child.reserver._queue
+    assert not locked(database)
 
 
 def test_a_claim_of_as_many_as_one_may_take_is_full(child):
