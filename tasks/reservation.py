@@ -19,7 +19,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from tasks.database import Connection, fetch, numbers, transaction
-from tasks.plain_line import LINE
+from tasks.line import LINE
 
 if TYPE_CHECKING:
     from tasks.claimer import Claim
@@ -46,17 +46,19 @@ WHERE task.status = 'READY' AND task.ordering_key IS NULL
   AND NOT EXISTS (SELECT FROM tasks_worker WHERE stopped_at IS NULL AND NOT heeds_reservations)
 ORDER BY task.run_after, task.id LIMIT (SELECT %(limit)s::int) FOR NO KEY UPDATE SKIP LOCKED
 """
-# From the beginning of the line; nothing where it is not a plain one (see `tasks.plain_line`).
+# From the beginning of the line, where nothing is due beside the tasks of one queue and priority; else nothing. There
+# may be tasks with keys that are not due: so many keys are looked at, and where there are more nobody knows.
 FIRST = """
-FROM plain CROSS JOIN LATERAL (
+FROM (
+    SELECT queue_name, priority FROM mark
+    WHERE head_id IS NULL AND (SELECT count(*) FROM mark) = 1 AND (SELECT count(*) FROM head) < %(keys)s::int) AS narrow
+CROSS JOIN LATERAL (
     SELECT * FROM tasks_task AS task
     WHERE task.status = 'READY' AND task.ordering_key IS NULL
-      AND task.queue_name = plain.queue_name AND task.priority = plain.priority
+      AND task.queue_name = narrow.queue_name AND task.priority = narrow.priority
       AND task.run_after <= statement_timestamp()
     ORDER BY task.run_after, task.id LIMIT (SELECT %(limit)s::int) FOR NO KEY UPDATE SKIP LOCKED) AS task
-WHERE (%(queues)s::text[] IS NULL OR plain.queue_name = ANY(%(queues)s::text[]))
-  AND NOT EXISTS (SELECT FROM tasks_queue WHERE tasks_queue.name = plain.queue_name AND tasks_queue.paused)
-  AND NOT EXISTS (SELECT FROM tasks_worker WHERE stopped_at IS NULL AND NOT heeds_reservations)
+WHERE NOT EXISTS (SELECT FROM tasks_worker WHERE stopped_at IS NULL AND NOT heeds_reservations)
 ORDER BY task.run_after, task.id
 """
 RESERVE_FOLLOWING = COLUMNS + BEHIND

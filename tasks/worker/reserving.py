@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 
 from tasks import reservation
-from tasks.claimer import Claim, Claimer
+from tasks.claimer import KEYS_PER_STRIDE, Claim, Claimer
 from tasks.database import connect_directly
 from tasks.flush import Ending, Flush
 from tasks.sending import EndedBatch, ReservingSession, write_note
@@ -168,7 +168,8 @@ class Reserver:
             return None
         if time.monotonic() >= self._walk_at:
             self._walk_at = time.monotonic() + WALK_SECONDS
-            return Following(reservation.RESERVE_FIRST, {"queues": self.claimer.queues, "limit": limit})
+            walk = {"queues": self.claimer.queues, "cursor": "", "keys": KEYS_PER_STRIDE, "limit": limit}
+            return Following(reservation.RESERVE_FIRST, walk)
         last = slot.batch[-1]
         behind = Shortcut(last.queue_name, last.priority, last.run_after, last.id, 0.0)
         return Following(reservation.RESERVE_FOLLOWING, behind.params(self.worker_id, limit))

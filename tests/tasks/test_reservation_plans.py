@@ -4,6 +4,7 @@ import psycopg
 import pytest
 
 from tasks import latency, reservation
+from tasks.claimer import KEYS_PER_STRIDE
 from tasks.database import WORKER_SESSION
 from tasks.reservation import CLAIM, END, NOTE, RESERVE_FIRST, RESERVE_FOLLOWING
 from tests import databases
@@ -73,7 +74,7 @@ def test_behind_a_batch_it_reads_what_it_takes(plan, filled, limit):
 @pytest.mark.parametrize("queues", [None, ["default"], ["other", "default"]], ids=str)
 @pytest.mark.parametrize("limit", [1, BATCH])
 def test_so_it_does_from_the_beginning_of_the_line(plan, queues, limit):
-    found = plan(RESERVE_FIRST, {"queues": queues, "limit": limit})
+    found = plan(RESERVE_FIRST, {"queues": queues, "cursor": "", "keys": KEYS_PER_STRIDE, "limit": limit})
     assert found.scans() <= INDEXED
     assert limit <= found.rows_read() <= limit + 10
 

@@ -219,14 +219,48 @@ def test_the_line_is_walked_from_its_beginning_now_and_then(database, child):
     assert child.next_batch()[0].id == batch[-1].id + 3 * MANY
 
 
-def test_where_the_line_is_not_plain_it_is_left_to_ordinary_claims(database, child):
+BESIDE = {
+    "another priority": "INSERT INTO tasks_task (task_path, priority) VALUES ('a', 5)",
+    "another queue": "INSERT INTO tasks_task (task_path, queue_name) VALUES ('a', 'other')",
+    "the head of a key": "INSERT INTO tasks_task (task_path, ordering_key) VALUES ('a', 'k')",
+    "more keys than are looked at": """
+        INSERT INTO tasks_task (task_path, ordering_key, run_after)
+        SELECT 'a', 'k' || n, now() + interval '1 hour' FROM generate_series(1, 300) AS n""",
+}
+NOT_DUE = {
+    "scheduled": "INSERT INTO tasks_task (task_path, priority, run_after) VALUES ('a', 5, now() + interval '1 hour')",
+    "in a paused queue": "INSERT INTO tasks_task (task_path, queue_name, priority) VALUES ('a', 'paused', 5)",
+    "in a queue of others": "INSERT INTO tasks_task (task_path, queue_name, priority) VALUES ('a', 'other', 5)",
+    "held back by its key": """
+        INSERT INTO tasks_task (task_path, ordering_key, status, priority, attempt, claimed_by, started_at) VALUES
+            ('a', 'k', 'PROCESSING', 5, 1, 'w9', now()), ('a', 'k', 'READY', 5, 0, NULL, NULL)""",
+}
+
+
+def go_on_with(database, child, statement):
+    """With this in the line, which is walked next; the batch that is claimed then."""
     batch = begin_reserved(child)
-    [urgent] = database.enqueue(handlers.quick, priority=5)
+    database.connection.execute(statement)
     child.reserver._walk_at = 0.0
     end(child, batch)
     end(child, child.next_batch())
-    assert child.next_batch()[0].id == urgent
+    return child.next_batch()
+
+
+@pytest.mark.parametrize("beside", BESIDE)
+def test_where_others_may_be_due_it_is_left_to_ordinary_claims(database, child, beside):
+    assert states(database, go_on_with(database, child, BESIDE[beside])) == {CLAIMED}
     assert not child.reserver.is_running
+
+
+@pytest.mark.parametrize("not_due", NOT_DUE)
+def test_what_cannot_be_claimed_does_not_end_it(database, child, not_due):
+    database.rows("INSERT INTO tasks_queue (name, paused) VALUES ('paused', true) RETURNING name")
+    if not_due == "in a queue of others":
+        child.claimer.queues = ["default"]
+    following = go_on_with(database, child, NOT_DUE[not_due])
+    assert (child.reserver.is_running, len(following)) == (True, MANY)
+    assert states(database, following) == {READY}
 
 
 @pytest.mark.parametrize("hindrance", ["few are wanted", "a limited number", "no long line", "little work", "long"])
