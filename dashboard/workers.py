@@ -1,6 +1,5 @@
 """The workers: who lives, what each is on and has claimed ahead, how fast it is, and those that have ended."""
 
-from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
@@ -11,7 +10,7 @@ from django.db.models import Q
 from django.utils.dateparse import parse_datetime
 
 from dashboard.stale.rows import held_by
-from tasks import presence, reservation
+from tasks import presence
 from tasks.actions.release import HANGS_AFTER_SECONDS
 from tasks.database import fetch
 from tasks.filters import InvalidFilter, Params, given
@@ -43,9 +42,7 @@ class Session(NamedTuple):
 
 @dataclass(frozen=True)
 class Line:
-    """One worker of the page. `held`: PROCESSING tasks under its name, the current one among them, and what it has
-    reserved; ages in seconds.
-    """
+    """One worker of the page. `held`: PROCESSING tasks under its name, the current one among them; ages in seconds."""
 
     worker: WorkerState
     held: int
@@ -131,18 +128,18 @@ class Ended:
 
 
 def look() -> Board:
-    """The workers that live or hold tasks, those in trouble first: nine statements."""
+    """The workers that live or hold tasks, those in trouble first: eight statements."""
     states = sorted(presence.states().values(), key=lambda state: (ORDER.index(state.life), state.id))
     now = fetch(connection, NOW)[0]["now"]
     shown = states[:MOST]
-    held = Counter(held_by(state.id for state in shown)) + Counter(reservation.counts(connection))
+    held = held_by(state.id for state in shown)
     currents = Task.objects.processing().in_bulk([state.current_task_id for state in shown if state.current_task_id])
     speeds = rates({state.id: age(state.started_at, now) for state in shown})
     sessions = sessions_of(shown)
     lines = [
         Line(
             worker=state,
-            held=held[state.id],
+            held=held.get(state.id, 0),
             current=its_own(currents.get(state.current_task_id or 0), state),
             current_seconds=age(state.current_since, now),
             rate=speeds[state.id],

@@ -90,8 +90,6 @@ BEGIN
     GRANT SELECT, INSERT, UPDATE ON tasks_bulkrun, tasks_epoch, tasks_queue, tasks_task TO rowlock_web;
     GRANT SELECT, UPDATE ON orders_account, tasks_lock, tasks_worker TO rowlock_web;
     GRANT SELECT, DELETE ON tasks_expectedcommand TO rowlock_web;
-    -- What a dead worker has reserved becomes its ordinary claim before it is taken back.
-    GRANT SELECT, UPDATE, DELETE ON tasks_reservation TO rowlock_web;
     GRANT SELECT, INSERT, UPDATE, DELETE ON dashboard_acknowledgement, orders_order, tasks_submittedform TO rowlock_web;
     -- The history of locks, which the web server keeps.
     GRANT SELECT, INSERT, UPDATE ON dashboard_lockwait TO rowlock_web;
@@ -108,7 +106,7 @@ BEGIN
     GRANT SELECT, UPDATE ON orders_account, orders_order TO rowlock_worker;
     GRANT SELECT, INSERT, UPDATE ON tasks_epoch, tasks_queue, tasks_throughputtotal TO rowlock_worker;
     GRANT SELECT, INSERT, UPDATE, DELETE ON
-        tasks_commandrun, tasks_expectedcommand, tasks_lock, tasks_reservation, tasks_task, tasks_throughput, tasks_worker
+        tasks_commandrun, tasks_expectedcommand, tasks_lock, tasks_task, tasks_throughput, tasks_worker
         TO rowlock_worker;
     GRANT SELECT, INSERT, DELETE ON tasks_lockwaiter, tasks_throughputslot TO rowlock_worker;
     GRANT INSERT ON tasks_attempt, tasks_refusedwrite TO rowlock_worker;
@@ -120,8 +118,8 @@ BEGIN
     GRANT SELECT ON django_migrations TO rowlock_worker;
     GRANT USAGE ON SEQUENCE
         orders_entry_id_seq, rowlock_fence, tasks_attempt_id_seq, tasks_commandrun_id_seq, tasks_intervention_id_seq,
-        tasks_lockwaiter_id_seq, tasks_refusedwrite_id_seq, tasks_reservation_id_seq, tasks_task_id_seq,
-        tasks_throughput_id_seq, tasks_throughputslot_id_seq
+        tasks_lockwaiter_id_seq, tasks_refusedwrite_id_seq, tasks_task_id_seq, tasks_throughput_id_seq,
+        tasks_throughputslot_id_seq
         TO rowlock_worker;
 
     -- Monitor: /metrics, queue_status and the show_ commands. Reads numbers and names: no arguments, results or texts of
@@ -129,7 +127,7 @@ BEGIN
     GRANT SELECT ON
         dashboard_acknowledgement, dashboard_deadlocks, dashboard_lockwait, django_migrations,
         tasks_epoch, tasks_expectedcommand, tasks_lock, tasks_lockwaiter, tasks_queue,
-        tasks_refusedwrite, tasks_reservation, tasks_throughput, tasks_throughputtotal, tasks_worker
+        tasks_refusedwrite, tasks_throughput, tasks_throughputtotal, tasks_worker
         TO rowlock_monitor;
     GRANT SELECT (id, task_path, queue_name, priority, status, version, created_at, run_after, started_at, finished_at,
         attempt, max_attempts, claimed_by, finished_by, ordering_key, cancel_requested_at, xmax, ctid, tableoid)

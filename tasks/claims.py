@@ -20,7 +20,7 @@ from tasks.database import Connection, statement
 from tasks.line import LINE
 from tasks.models import ONE_PER_KEY
 from tasks.plain_line import PLAIN
-from tasks.reserved import NOT_RESERVED
+from tasks.sending import send_query
 from tasks.shortcut import FOLLOWING, MANY, Shortcut, beginning_behind, is_slow, of_narrow_line
 
 TASK = slice(1, 1 + len(fields(Claim)))  # of a row of TAKE
@@ -30,7 +30,7 @@ INTEGRITY_ERRORS = (IntegrityError, psycopg.IntegrityError)
 
 # Rows are locked one by one as the outer LIMIT asks for them, so that no row is locked and then left. The inner LIMIT
 # hides its number from the planner, who would sort a whole queue that its estimate calls short.
-LOCKED_FROM = """, candidate AS MATERIALIZED (
+LOCKED = """, candidate AS MATERIALIZED (
     SELECT id, row_number() OVER () AS place FROM (
         SELECT due.id FROM stretch CROSS JOIN LATERAL (
             SELECT id FROM (
@@ -39,8 +39,6 @@ LOCKED_FROM = """, candidate AS MATERIALIZED (
                   AND task.queue_name = stretch.queue_name AND task.priority = stretch.priority
                   AND (task.run_after, task.id) > (stretch.since, stretch.since_id)
                   AND (task.run_after, task.id) < (stretch.until, stretch.until_id)
-                  AND """
-LOCKED_TO = """
                 ORDER BY task.run_after, task.id LIMIT (SELECT %(limit)s::int) FOR NO KEY UPDATE SKIP LOCKED) AS unkeyed
             UNION ALL
             SELECT id FROM (
@@ -50,15 +48,12 @@ LOCKED_TO = """
         ) AS due LIMIT %(limit)s::int
     ) AS chosen
 )"""
-LOCKED = LOCKED_FROM + NOT_RESERVED + LOCKED_TO
 
 TAKE = """, taken AS (
     UPDATE tasks_task AS task SET
         status = 'PROCESSING', version = task.version + 1, attempt = task.attempt + 1,
         claimed_by = %(worker_id)s::text, started_at = statement_timestamp(), cancel_requested_at = NULL
-    FROM candidate
-    WHERE task.id = candidate.id AND task.id <> ALL (
-        (SELECT rowlock_reserved(array_agg(locked.id), '', 0) FROM candidate AS locked)::bigint[])
+    FROM candidate WHERE task.id = candidate.id
     RETURNING candidate.place, task.id, task.task_path, task.queue_name, task.priority, task.args::text,
         task.kwargs::text, task.version, task.attempt, task.max_attempts, task.ordering_key,
         task.created_at::text, task.run_after::text, task.started_at::text
@@ -88,7 +83,7 @@ SELECT taken.*, EXISTS (SELECT FROM plain) AS is_plain FROM (SELECT) AS one LEFT
 CLAIM_PLAIN = PLAIN + TAKE + TAKEN_IF_PLAIN
 
 # Candidates with the versions that were read; no lock is held between this and the compare-and-swap of each.
-CANDIDATES_FROM = """
+CANDIDATES = """
 SELECT due.id, due.version, walk.next_cursor
 FROM walk LEFT JOIN (
     SELECT chosen.* FROM stretch CROSS JOIN LATERAL (
@@ -97,15 +92,12 @@ FROM walk LEFT JOIN (
            AND task.queue_name = stretch.queue_name AND task.priority = stretch.priority
            AND (task.run_after, task.id) > (stretch.since, stretch.since_id)
            AND (task.run_after, task.id) < (stretch.until, stretch.until_id)
-           AND """
-CANDIDATES_TO = """
          ORDER BY task.run_after, task.id LIMIT (SELECT %(limit)s::int))
         UNION ALL
         (SELECT task.id, task.version FROM tasks_task AS task WHERE task.id = stretch.head_id)
     ) AS chosen LIMIT %(limit)s::int
 ) AS due ON true
 """
-CANDIDATES = CANDIDATES_FROM + NOT_RESERVED + CANDIDATES_TO
 
 READ_CANDIDATES = LINE + WALK + CANDIDATES
 
@@ -207,6 +199,19 @@ def _follow(connection: Connection, claimer: Claimer, limit: int) -> list[Claim]
         return _followed(claimer, shortcut, cursor.fetchall(), limit)
 
 
+def send(connection: psycopg.Connection, claimer: Claimer, limit: int) -> Callable[[], list[Claim]] | None:
+    """Send a claim of what stands behind the last task, and go on; call what it gives back to read the answer.
+
+    None: there is no shortcut, and nothing was sent. Until the answer is read connection and claimer take nothing
+    else. The reading raises psycopg.Error.
+    """
+    shortcut, claimer.shortcut = claimer.shortcut, None
+    if shortcut is None or not shortcut.is_open:
+        return None
+    read = send_query(connection, CLAIM_FOLLOWING, shortcut.params(claimer.worker_id, limit))
+    return lambda: _followed(claimer, shortcut, read(), limit)
+
+
 def _followed(claimer: Claimer, shortcut: Shortcut, rows: list[tuple[Any, ...]], limit: int) -> list[Claim]:
     taken = _claims(rows)
     if taken:
@@ -250,20 +255,18 @@ def _reraise_unless_key_is_taken(error: Exception) -> None:
 
 @dataclass(frozen=True)
 class Strategy:
-    """How a worker claims: the function, the largest batch, the largest that may be reserved (`tasks.reservation`),
-    whether the row stays locked through the work, and whether the flush of the last batch may share the claim's
-    transaction.
+    """How a worker claims: the function, the largest batch, whether the row stays locked through the work, and whether
+    the flush of the last batch may share the claim's transaction.
     """
 
     claim: Callable[[Connection, Claimer, int], list[Claim]]
     max_batch: int
-    max_reserved: int = 0
     holds_row: bool = False
     joins_flush: bool = False
 
 
 STRATEGIES = {
-    "skip_locked": Strategy(claim_locked, max_batch=500, max_reserved=2_000, joins_flush=True),
+    "skip_locked": Strategy(claim_locked, max_batch=2_000, joins_flush=True),
     "optimistic": Strategy(claim_optimistic, max_batch=50),
     "pessimistic": Strategy(claim_one, max_batch=1, holds_row=True),
 }

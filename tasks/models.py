@@ -194,7 +194,6 @@ class Worker(models.Model):
     strategy = models.TextField(db_default="skip_locked")
     queues = ArrayField(models.TextField(), db_default=[], blank=True)  # empty: every queue
     task_paths = ArrayField(models.TextField(), db_default=[], blank=True)  # what it can run
-    heeds_reservations = models.BooleanField(db_default=False)  # false: of a version that does not know them
     started_at = models.DateTimeField(db_default=StatementTimestamp())
     heartbeat_at = models.DateTimeField(db_default=StatementTimestamp())
     lease_seconds = models.FloatField(null=True, blank=True)  # its own promise; null: the reader's setting
@@ -215,27 +214,6 @@ class Worker(models.Model):
 
     def __str__(self) -> str:
         return f"{self.id} ({self.hostname}, pid {self.pid})"
-
-
-class Reservation(models.Model):
-    """READY tasks that a busy worker runs behind row locks (see tasks/reservation.py); no one else may claim them.
-
-    Bit `n` of `members`, from the lowest of the first byte on, stands for the task `first_id + n`.
-    """
-
-    worker_id = models.TextField()
-    slot = models.SmallIntegerField()  # which of the worker's two batches
-    queue_name = models.TextField()
-    first_id = models.BigIntegerField()
-    members = models.BinaryField()
-    reserved_at = models.DateTimeField()
-
-    class Meta:
-        default_permissions = SEE_ONLY
-        constraints = [models.UniqueConstraint(fields=["worker_id", "slot"], name="tasks_reservation_slot")]
-
-    def __str__(self) -> str:
-        return f"batch {self.slot} of {self.worker_id}"
 
 
 class RefusedWrite(models.Model):

@@ -95,8 +95,6 @@ WITH RECURSIVE holder (id) AS (
 )
 SELECT id FROM holder WHERE id IS NOT NULL
 UNION
-SELECT worker_id FROM tasks_reservation
-UNION
 SELECT id FROM tasks_worker WHERE stopped_at IS NULL
 """
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from django.db import connection as default_connection
 
-from tasks import presence, reservation, wakeup
+from tasks import presence, wakeup
 from tasks.database import Connection, fetch, transaction
 from tasks.presence import Life, WorkerState
 
@@ -272,6 +272,5 @@ def _take_back(
 ) -> list[dict[str, Any]]:
     if not dead or limit <= 0:
         return []
-    reservation.settle(connection, dead)
     params = {"dead": dead, "limit": limit, "include_ask": include_ask, "task_ids": task_ids}
     return fetch(connection, TAKE_BACK, params)

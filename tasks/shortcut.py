@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tasks.database import Connection, fetch
-from tasks.reserved import NOT_RESERVED
 
 if TYPE_CHECKING:
     from tasks.claimer import Claim
@@ -30,7 +29,7 @@ MANY = 200  # in one claim: only tasks that end within a moment are claimed so m
 LARGE_BYTES = 4_000_000  # some 80,000 rows, dead or not
 
 # The part of a claim that finds its candidates, as `tasks.line` and `tasks.claims.LOCKED` do from the beginning.
-FOLLOWING_FROM = """
+FOLLOWING = """
 WITH candidate AS MATERIALIZED (
     SELECT id, row_number() OVER () AS place FROM (
         SELECT task.id FROM tasks_task AS task
@@ -39,11 +38,8 @@ WITH candidate AS MATERIALIZED (
           AND (task.run_after, task.id) > (%(run_after)s::timestamptz, %(id)s::bigint)
           AND task.run_after <= statement_timestamp()
           AND NOT EXISTS (SELECT FROM tasks_queue WHERE name = %(queue_name)s::text AND paused)
-          AND """
-FOLLOWING_TO = """
         ORDER BY task.run_after, task.id LIMIT (SELECT %(limit)s::int) FOR NO KEY UPDATE SKIP LOCKED) AS due
 )"""
-FOLLOWING = FOLLOWING_FROM + NOT_RESERVED + FOLLOWING_TO
 
 SIZE = "SELECT coalesce(pg_relation_size(to_regclass('tasks_task_claim')), 0) AS size"
 

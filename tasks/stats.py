@@ -91,13 +91,10 @@ SELECT queue_name, count(*) FILTER (WHERE is_due) AS ready, count(*) FILTER (WHE
 FROM judged WHERE is_ready GROUP BY queue_name
 """
 
-# What is reserved runs or is about to; its rows are still READY (see `tasks.reservation`).
 PROCESSING = """
-SELECT queue_name, claimed_by, count(*) AS number, false AS is_reserved
+SELECT queue_name, claimed_by, count(*) AS number
 FROM (SELECT queue_name, claimed_by FROM tasks_task WHERE status = 'PROCESSING' LIMIT %(cap)s::int) AS capped
 GROUP BY queue_name, claimed_by
-UNION ALL
-SELECT queue_name, worker_id, bit_count(members), true FROM tasks_reservation WHERE members <> ''
 """
 
 FAILED = """
@@ -116,8 +113,8 @@ CONFIGURED = "SELECT name, paused, recovery FROM tasks_queue"
 
 @dataclass
 class QueueNumbers:
-    """One queue at one moment. `processing`: with what is reserved. `stale`: those of them whose worker does not
-    answer, `stale_since` the first of those workers was seen last; ages in seconds.
+    """One queue at one moment. `stale`: PROCESSING tasks whose worker does not answer, `stale_since` the first of those
+    workers was seen last; ages in seconds.
 
     Counts stop at the cap of the statement that found them; `oldest_ready_seconds` is None when nothing is due, or what
     is due waits behind its ordering key.
@@ -222,8 +219,6 @@ def _add_processing(
     for row in rows:
         queue = queues[row["queue_name"]]
         queue.processing += row["number"]
-        if row["is_reserved"]:
-            queue.ready = max(0, queue.ready - row["number"])  # as of a moment before
         worker = workers.get(row["claimed_by"])
         if worker is not None and worker.life in GONE:
             queue.stale += row["number"]

@@ -55,14 +55,6 @@ class Sums:
         self.run_buckets.update(row["run_buckets"])
         self.wait_buckets.update(row["wait_buckets"])
 
-    def add_bucket(self, row: dict[str, Any]) -> None:
-        """Add the completions of one row of `tasks.reservation.END`."""
-        self.completed += row["completed"]
-        self.run_ms += row["run_ms"]
-        self.wait_ms += row["wait_ms"]
-        self.run_buckets[row["run_bucket"]] += row["completed"]
-        self.wait_buckets[row["wait_bucket"]] += row["completed"]
-
 
 SumsByQueue = dict[str, Sums]
 

@@ -43,10 +43,6 @@ class BatchSize:
         """How many the next claim asks for."""
         return min(self.value, self.ramp)
 
-    def wanted_within(self, seconds: float) -> int:
-        """How many of those can be done in this time."""
-        return min(self.wanted, int(seconds / max(self.seconds_per_task or seconds, 1e-9)))
-
     def note(self, *, is_full: bool) -> None:
         """Whether the claim got as many as it asked for: then the queue may hold more."""
         self.ramp = min(2 * self.ramp, self.maximum) if is_full else 1

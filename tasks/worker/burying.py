@@ -4,19 +4,13 @@ from datetime import datetime
 
 import psycopg
 
-from tasks import registry, reservation, transitions, wakeup
+from tasks import registry, transitions, wakeup
 from tasks.database import fetch
 from tasks.exceptions import TimedOut
 from tasks.transitions import Failure
 from tasks.worker import runner
 
 TASK_PATH = "SELECT task_path FROM tasks_task WHERE id = %(id)s::bigint"
-
-
-def settle(connection: psycopg.Connection, worker_id: str, begun: list[int] | None) -> None:
-    """Claim what was reserved and has begun. Raises LockNotAvailable while the session that reserved it is not over."""
-    if not reservation.settle(connection, [worker_id], begun):
-        raise psycopg.errors.LockNotAvailable(f"what worker {worker_id} has reserved is still locked")
 
 
 def give_back(connection: psycopg.Connection, worker_id: str, unstarted: list[tuple[int, datetime]]) -> None:

@@ -20,6 +20,7 @@ from tasks.claims import STRATEGIES
 from tasks.declaration import PostgresTask
 from tasks.exceptions import Convicted
 from tasks.worker import connections, holding, registration, runner
+from tasks.worker.ahead import Ahead
 from tasks.worker.batch import BatchSize
 from tasks.worker.companion import Companion
 from tasks.worker.idleness import Idleness, drain
@@ -27,7 +28,6 @@ from tasks.worker.lookout import Lookout
 from tasks.worker.options import Allowance, Options
 from tasks.worker.outbox import Outbox
 from tasks.worker.page import BEAT_NS, BUSY, CLAIMED, COMPLETED, REGISTERED, Page
-from tasks.worker.reserving import BATCH_SECONDS, Reserver
 from tasks.worker.session import Session
 
 logger = logging.getLogger(__name__)
@@ -64,11 +64,11 @@ class Child:
         self.allowance = allowance
         self.busy = busy
         self.session = Session(worker_id)
-        self.claimer = Claimer(worker_id, options.queues)
-        self.reserver = Reserver(worker_id, self.claimer, page)
-        self.outbox = Outbox(worker_id, page, self.reserver)
+        self.outbox = Outbox(worker_id, page)
         self.companion = Companion(page, self.session, self.outbox, lookout, lifeline=lifeline, stop=self.stop)
-        self.size = BatchSize(maximum=options.largest)
+        self.claimer = Claimer(worker_id, options.queues)
+        self.ahead = Ahead(self.session, self.claimer, page)
+        self.size = BatchSize(maximum=options.largest_batch)
         self.is_stopping = False
         self.is_heard = True
         self.asked_for = 0  # by the last claim
@@ -122,14 +122,13 @@ class Child:
                 self.pause(error)
 
     def rest(self) -> None:
-        """There is nothing to do: further sessions would stay idle."""
+        """There is nothing to do: a second session would stay idle."""
         with self.session.lock:
             self.outbox.close()
-            self.session.run(self.reserver.rest)
 
     def next_batch(self) -> list[Claim]:
         """Write what has ended and claim what comes next, in one transaction where the strategy allows it."""
-        limit = self.allowance.take(min(self.size.wanted, self.options.largest_batch))
+        limit = self.allowance.take(self.size.wanted)
         batch: list[Claim] = []
         try:
             batch = self.session.run(lambda connection: self._flush_and_claim(connection, limit))
@@ -144,9 +143,6 @@ class Child:
     def _flush_and_claim(self, connection: psycopg.Connection, limit: int) -> list[Claim]:
         self.companion.keep_lease(connection)
         self._release_unknown(connection)
-        batch = self._take_reserved(connection)
-        if batch:
-            return batch
         if self.has_much_work and self.outbox.may_send():
             batch = self._claim(connection, limit)
             if batch:
@@ -160,25 +156,10 @@ class Child:
             self.page.words[BEAT_NS] = 0  # somebody took our work: ask whether we were declared dead
         return batch
 
-    def _take_reserved(self, connection: psycopg.Connection) -> list[Claim]:
-        """What was reserved while the last batch ran; how that one ended is on its way, if it was reserved too."""
-        self.outbox.settle()
-        limit = self._reservable()
-        self.reserver.read()
-        if self.reserver.is_running and not self.outbox.end_reserved(connection, limit):
-            return []
-        batch = self.reserver.take(connection)
-        self.asked_for = self.reserver.limit
-        return batch
-
-    def _reservable(self) -> int:
-        """How many tasks the next reserved batch may have."""
-        is_limited = self.options.max_tasks is not None
-        return 0 if is_limited or self.is_stopping else self.size.wanted_within(BATCH_SECONDS)
-
     def _claim(self, connection: psycopg.Connection, limit: int) -> list[Claim]:
-        self.asked_for = limit
-        return claims.claim(connection, self.claimer, limit, self.options.strategy)
+        batch = self.ahead.take(connection)
+        self.asked_for = self.ahead.limit if batch else limit
+        return batch or claims.claim(connection, self.claimer, limit, self.options.strategy)
 
     @property
     def has_much_work(self) -> bool:
@@ -190,7 +171,7 @@ class Child:
         now = time.monotonic()
         if not self.session.is_unsure and now - self.checked_at < CHECK_SECONDS:
             return
-        released = transitions.release_unknown(connection, self.worker_id, self.outbox.ids())
+        released = transitions.release_unknown(connection, self.worker_id, self.outbox.ids() | self.ahead.ids())
         if released:
             logger.warning(
                 "worker %s released %s tasks whose claim was never answered, ids %s to %s",
@@ -227,12 +208,19 @@ class Child:
         self._end_batch(batch[reached:], unknown)
 
     def _send(self) -> None:
-        """Let the server reserve what comes next and write what has ended, while the batch runs."""
-        if not self.has_much_work:
+        """Let the server claim what comes next and write what has ended, while the batch runs."""
+        if not (self.has_much_work and self.outbox.may_send()):
             return
-        with self.session.lock:
-            self.reserver.prepare(self._reservable())
+
+        def send(connection: psycopg.Connection) -> None:
+            if self.options.max_tasks is None:
+                self.ahead.send(connection, self.size.wanted)
             self.outbox.send()
+
+        try:
+            self.session.run(send)
+        except psycopg.Error as error:
+            logger.warning("worker %s claims and writes after this batch: %s", self.worker_id, str(error).strip())
 
     def may_begin(self, index: int, task: PostgresTask | None) -> bool:
         """Whether the task at `index` may begin: no stop was asked, the lease holds, the batch was not taken back."""
@@ -244,8 +232,6 @@ class Child:
         self.companion.end_batch()
         self.page.clear()
         self.allowance.give_back(len(unstarted) + len(unknown))
-        if unstarted or unknown:
-            self.session.run(lambda connection: self.reserver.claim(connection, self.outbox.ids()))
         self._release(unstarted, park=False)
         self._release(unknown, park=True)
         for path in {claim.task_path for claim in unknown}:
@@ -289,7 +275,7 @@ class Child:
         while True:
             try:
                 self.session.run(lambda connection: self.outbox.flush(connection)())
-                self.session.run(self.reserver.rest)
+                self.session.run(self.ahead.end)
                 self.session.is_unsure = True
                 self.session.run(self._release_unknown)
                 self.session.run(lambda connection: registration.leave(connection, self.worker_id))

@@ -72,14 +72,10 @@ class Companion:
         with self.session.lock:
             self._busy_since = None
 
-    def is_due(self) -> bool:
-        """Whether something is to be written while the batch runs, that would wait for too long."""
-        return self.outbox.is_due() or self.outbox.reserver.is_due()
-
-    def flush(self, is_due: Callable[[], bool] = lambda: True) -> None:
-        """Write what has ended, if it `is_due` once the session is ours; what cannot be written stays in the outbox."""
+    def flush(self) -> None:
+        """Write what has ended; what cannot be written now stays in the outbox."""
         try:
-            self.session.run(lambda connection: self.outbox.flush(connection)() if is_due() else None)
+            self.session.run(lambda connection: self.outbox.flush(connection)())
         except psycopg.Error as error:
             logger.warning("the outcome of %s tasks could not be written yet: %s", len(self.outbox), error)
 
@@ -113,8 +109,8 @@ class Companion:
         if not self.session.is_settled and not self.session.retry_in():
             self.session.ensure()
         self.pass_on_after_long_work()
-        if self.is_due():
-            self.flush(self.is_due)
+        if self.outbox.is_due():
+            self.flush()
         if not self.page.is_lease_fresh(self.lease_seconds / 2):
             self.session.run(self.keep_lease)
 

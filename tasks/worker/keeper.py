@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import psycopg
 from psycopg import sql
 
-from tasks import conf, presence, recovery, reservation, rollup, wakeup
+from tasks import conf, presence, recovery, rollup, wakeup
 from tasks.database import connect_directly, fetch
 from tasks.worker import burying
 from tasks.worker.page import CONVICTED, REGISTERED
@@ -38,6 +38,12 @@ SELECT task.claimed_by AS worker_id, task.id, task.attempt FROM tasks_task AS ta
 WHERE task.status = 'PROCESSING' AND task.claimed_by = ANY(%(ids)s::text[]) AND task.cancel_requested_at IS NOT NULL
 """
 STOPS = "SELECT id FROM tasks_worker WHERE id = ANY(%(ids)s::text[]) AND stop_requested_at IS NOT NULL"
+
+# Rows of a child of which it has told nobody yet.
+UNLISTED = """
+SELECT task.id, task.started_at FROM tasks_task AS task
+WHERE task.status = 'PROCESSING' AND task.claimed_by = %(worker_id)s::text AND task.id <> ALL(%(ids)s::bigint[])
+"""
 
 PUBLISH = """
 UPDATE tasks_worker AS worker SET current_task_id = running.task_id,
@@ -82,16 +88,16 @@ class Keeper:
             # Killed a moment too late it was running the next task, which nobody meant.
             was_meant = (task_id, attempt) == child.doomed
             if child.killed_for == "timeout" and was_meant:
-                self._once_settled(
-                    child, lambda connection: burying.time_out(connection, child.id, task_id, attempt, seconds)
+                self.pending.append(
+                    lambda connection: burying.time_out(connection, child.id, task_id, attempt, seconds)
                 )
             else:
                 cancel = child.killed_for == "cancel" and was_meant
-                self._once_settled(
-                    child, lambda connection: burying.interrupt(connection, child.id, task_id, attempt, cancel)
+                self.pending.append(
+                    lambda connection: burying.interrupt(connection, child.id, task_id, attempt, cancel)
                 )
         reason = child.killed_for or "crashed"
-        self._once_settled(child, lambda connection: recovery.take_back(connection, [child.id], begun, reason=reason))
+        self.pending.append(lambda connection: recovery.take_back(connection, [child.id], begun, reason=reason))
         self.buried[child.id] = child, time.monotonic() + SESSION_ENDS_WITHIN_SECONDS
         self.hurry()
 
@@ -99,21 +105,10 @@ class Keeper:
         """Also what the page does not know, since the answer to its claim died with the child. Gives what has begun."""
         begun = child.page.begun()
         if begun is None:
-            unstarted = child.page.unstarted()
-            self._once_settled(child, lambda connection: burying.give_back(connection, child.id, unstarted))
+            self.release(child.id, child.page.unstarted())
         else:
-            self._once_settled(child, lambda connection: burying.give_back_all_but(connection, child.id, begun))
+            self.pending.append(lambda connection: burying.give_back_all_but(connection, child.id, begun))
         return begun
-
-    def _once_settled(self, child: "Process", write: Callable[[psycopg.Connection], object]) -> None:
-        """`write` as soon as what the dead child has reserved and begun is an ordinary claim."""
-        begun = child.page.begun()
-
-        def write_then(connection: psycopg.Connection) -> None:
-            burying.settle(connection, child.id, begun)
-            write(connection)
-
-        self.pending.append(write_then)
 
     def cancelled(self, worker_id: str) -> list[tuple[int, int]]:
         """Tasks of this worker that somebody wants cancelled, as (id, attempt)."""
@@ -146,7 +141,7 @@ class Keeper:
             connection = self._connect()
             self._hear(connection)
             self._beat(connection, children, now)
-            self._settle_reserved(connection, children)
+            self._take_back_ahead(connection, children)
             self._write_pending(connection)
             self._look_after_the_dead(connection)
             self._publish(connection, children)
@@ -222,16 +217,15 @@ class Keeper:
             else:
                 self.pending.popleft()
 
-    def _settle_reserved(self, connection: psycopg.Connection, children: list["Process"]) -> None:
-        """What a child has reserved of a batch that was taken back, and has not begun, is to wait for nobody.
-
-        Again and again: its locks end when it comes to it, or when its session has stood still for too long.
-        """
+    def _take_back_ahead(self, connection: psycopg.Connection, children: list["Process"]) -> None:
+        """What a child has claimed ahead while its task lasts: the child has not told which rows these are."""
         for child in children:
-            found = child.page.void_reservation()
-            if found is not None:
-                begun, reserved_at = found
-                reservation.settle(connection, [child.id], begun, reserved_at=reserved_at)
+            listed = child.page.listed()
+            if listed is None:
+                continue
+            rows = fetch(connection, UNLISTED, {"worker_id": child.id, "ids": listed})
+            if rows and child.page.take_ahead():
+                self.release(child.id, [(row["id"], row["started_at"]) for row in rows])
 
     def _look_after_the_dead(self, connection: psycopg.Connection) -> None:
         """A claim that was under way when a child died commits all the same: look again once its session is gone."""

@@ -25,13 +25,7 @@ class Options:
 
     @property
     def largest_batch(self) -> int:
-        """How many tasks a claim may take."""
         return min(self.batch_size or NO_LIMIT, STRATEGIES[self.strategy].max_batch)
-
-    @property
-    def largest(self) -> int:
-        """How many a claim may take or a reservation, which costs more by itself and less for each task."""
-        return max(self.largest_batch, min(self.batch_size or NO_LIMIT, STRATEGIES[self.strategy].max_reserved))
 
 
 class Allowance:

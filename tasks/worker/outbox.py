@@ -12,27 +12,23 @@ from tasks.database import connect_directly
 from tasks.throughput import SumsByQueue
 from tasks.transitions import Ending, Failure, Flush
 from tasks.worker.page import COMPLETED, FAILED, REFUSED, UNWRITTEN, Page
-from tasks.worker.reserving import Reserver
 from tasks.worker.writer import Writer
 
 logger = logging.getLogger(__name__)
 FLUSH_SECONDS = 0.05
 SEND_FROM = 100  # fewer are written together with the next claim, in one commit
-ADD_UP_SECONDS = 0.03  # the sums for the charts are not worth a statement with each reserved batch
 ALONE_SECONDS = 5.0  # a second session that was refused is not asked for again sooner
 
 
 class Outbox:
     """The endings of one child, filled by its main thread and flushed by either thread, one at a time.
 
-    What was sent, by the writer or with the end of a reserved batch, stays in the box until its answer is read, which
-    every flush does first.
+    What was sent by the writer stays in the box until its answer is read, which every flush does first.
     """
 
-    def __init__(self, worker_id: str, page: Page, reserver: Reserver) -> None:
+    def __init__(self, worker_id: str, page: Page) -> None:
         self.worker_id = worker_id
         self.page = page
-        self.reserver = reserver
         self.writer = Writer(worker_id)
         self.alone_until = 0.0  # by `time.monotonic()`
         self._endings: list[Ending] = []
@@ -40,11 +36,7 @@ class Outbox:
         self._locked: set[int] = set()
         self._carried: SumsByQueue = {}
         self._needs_flush = False
-        self._carries = True  # whether what is under way includes the sums
-        self._added_up_at = 0.0
-        self._sent: list[Ending] = []
-        self._sent_at = 0.0
-        self._read: Callable[[], Flush] | None = None
+        self._sent_at = 0.0  # by `time.monotonic()`
 
     def add(self, ending: Ending) -> None:
         with self._guard:
@@ -57,11 +49,14 @@ class Outbox:
             return {ending.id for ending in self._endings}
 
     def is_due(self) -> bool:
-        """Whether the oldest ending that was not sent has waited for as long as one may, or an answer has."""
+        """True if the oldest ending has waited for as long as one may: since it was sent, or else since its task ended.
+
+        What is on its way is written by itself, unless its row was locked or had moved on.
+        """
         endings = self._endings
         if not endings:
             return False
-        since = self._sent_at if self._sent else endings[0].finished
+        since = self._sent_at if self.writer.sent else endings[0].finished
         return time.monotonic() - since >= FLUSH_SECONDS
 
     def __len__(self) -> int:
@@ -73,7 +68,6 @@ class Outbox:
         On an error everything stays in the box, but for what can never be written.
         """
         self.settle()
-        self.reserver.claim(connection, self.ids())
         with self._guard:
             endings = list(self._endings)
         if not endings and not self._carried:
@@ -82,19 +76,14 @@ class Outbox:
             result = self._write(connection, endings)
         except psycopg.DataError:
             result = self._write_one_by_one(connection, endings)
-
-        def forget() -> Flush:
-            self._carried = {}
-            return self._forget(endings, result)
-
-        return forget
+        return lambda: self._forget(endings, result)
 
     def may_send(self) -> bool:
         """Whether enough has ended to be sent while the next tasks run, and nothing of it has to be looked at."""
-        if time.monotonic() < self.alone_until or self.reserver.is_unsure:
-            return False  # what was reserved is to be claimed first
+        if time.monotonic() < self.alone_until:
+            return False
         with self._guard:
-            fresh = self._endings[len(self._sent) :]
+            fresh = self._endings[len(self.writer.sent) :]
             has_failures = any(ending.failure for ending in fresh)
             return len(fresh) >= SEND_FROM and not (self._needs_flush or self._locked or has_failures)
 
@@ -104,68 +93,33 @@ class Outbox:
         What it sent before and could not write as it is stays in the box: nothing more is sent before a flush has seen
         to it.
         """
-        if not self.may_send():
-            return False  # and does not wait for what was sent
         self.settle()
         if not self.may_send():
             return False
         with self._guard:
             endings = list(self._endings)
         try:
-            self._read = self.writer.send(endings, self._carried)
-            self._carries = True
+            self.writer.send(endings, self._carried)
         except psycopg.Error as error:
             logger.warning("worker %s goes on with one session: %s", self.worker_id, str(error).strip())
             self.alone_until = time.monotonic() + ALONE_SECONDS
             return False
         self._sent_at = time.monotonic()
-        self._sent = endings
-        return True
-
-    def end_reserved(self, connection: psycopg.Connection, limit: int) -> bool:
-        """Let the reserver send how its batch ended, and reserve up to `limit` tasks; whether it did.
-
-        What is left of the batches before, of ordinary claims or since it failed, is written first.
-        """
-        self.settle()
-        if self.reserver.is_unsure:
-            return False
-        with self._guard:
-            earlier = self._endings[: self.reserver.number_before(self._endings)]
-        if earlier:
-            try:
-                result = self._write(connection, earlier)
-            except psycopg.DataError:
-                return False
-            self._forget(earlier, result)
-            self._carried = {}
-        if self._needs_flush or self._locked:
-            return False
-        self._sent_at = time.monotonic()
-        with self._guard:
-            self._sent = list(self._endings)
-        self._carries = self._sent_at - self._added_up_at > ADD_UP_SECONDS
-        if self._carries:
-            self._added_up_at = self._sent_at
-        self._read = self.reserver.end(self._sent, self._carried if self._carries else {}, limit)
         return True
 
     def settle(self) -> None:
         """Wait for the answer to what was sent. An error is logged: what was not written is still held."""
-        read, self._read = self._read, None
-        if read is None:
+        sent = self.writer.sent
+        if not sent:
             return
         try:
-            result = self._forget(self._sent, read())
+            result = self._forget(sent, self.writer.read())
         except psycopg.Error as error:
             logger.warning("worker %s will write again what it had sent: %s", self.worker_id, str(error).strip())
             self._needs_flush = True
         else:
-            if not self._carries:
-                result.carry(self._carried)
             self._needs_flush = bool(result.locked)
             self._carried = dict(result.sums)
-        self._sent = []
 
     def close(self) -> None:
         """Let the writer go, once it has answered."""
@@ -210,6 +164,7 @@ class Outbox:
         with self._guard:
             self._endings = result.locked + self._endings[len(endings) :]
             self.page.words[UNWRITTEN] = len(self._endings)
+            self._carried = {}
             self._needs_flush = False
         self.page.add(COMPLETED, result.completed)
         self.page.add(FAILED, result.failed)

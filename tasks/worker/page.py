@@ -1,8 +1,8 @@
 """What a child shares with its supervisor: a page of memory that outlives the child's death.
 
 The supervisor reads which task runs, since when and until when it may; which rows of the batch have not begun, so
-that they can be given back exactly; which have, in case the answer to a claim dies with the child; whether batches
-are reserved; whether the child is busy; and whether it is the lookout. The child reads how fresh its
+that they can be given back exactly; which have, in case the answer to a claim dies with the child; whether the next
+batch is being claimed already; whether the child is busy; and whether it is the lookout. The child reads how fresh its
 lease is and whether its batch was taken from it. Both sides change the batch only under the lock.
 """
 
@@ -19,7 +19,7 @@ from tasks.claimer import Claim
 BATCH_LIMIT = 2048
 (SERIAL, COUNT, POSITION, SINCE_NS, DEADLINE_NS, VOID_SERIAL, BEAT_NS, REGISTERED, CONVICTED, BUSY) = range(10)
 CLAIMED, COMPLETED, FAILED, REFUSED, UNWRITTEN = range(10, 15)
-EARLIER, LOOKOUT, RESERVED = 15, 16, 17
+EARLIER, LOOKOUT, AHEAD = 15, 16, 17
 IDS = 18
 ATTEMPTS = IDS + BATCH_LIMIT
 CLAIMED_AT_US = ATTEMPTS + BATCH_LIMIT
@@ -41,7 +41,7 @@ class Page:
         self._memory = mmap.mmap(-1, WORDS * 8)
         self.words = memoryview(self._memory).cast("q")
         self.lock = multiprocessing.get_context("fork").Lock()
-        self.words[POSITION] = self.words[VOID_SERIAL] = NONE
+        self.words[POSITION] = self.words[VOID_SERIAL] = self.words[AHEAD] = NONE
 
     # The child's side.
 
@@ -96,6 +96,16 @@ class Page:
         with self.lock:
             self.words[COUNT] = self.words[POSITION] + 1
 
+    def begin_ahead(self) -> None:
+        """From now on rows are claimed that are in no list: those of the batch after this one."""
+        self.words[AHEAD] = self.words[SERIAL]
+
+    def end_ahead(self) -> bool:
+        """No more such rows are claimed. Whether what was claimed may run; False when this batch was taken back."""
+        with self.lock:
+            self.words[AHEAD] = NONE
+            return self.words[VOID_SERIAL] != self.words[SERIAL]
+
     def is_lease_fresh(self, lease_seconds: float) -> bool:
         """Whether the lease was renewed within this time and the worker not convicted; else no task may begin."""
         return not self.words[CONVICTED] and time.monotonic_ns() - self.words[BEAT_NS] < lease_seconds * 1e9
@@ -121,13 +131,19 @@ class Page:
         deadline = self.words[DEADLINE_NS]
         return bool(deadline) and time.monotonic_ns() > deadline
 
+    def has_ahead(self) -> bool:
+        """Whether the batch after this one is being claimed, or is claimed and its child does not know yet."""
+        return self.words[AHEAD] == self.words[SERIAL]
+
     def has_unstarted(self) -> bool:
-        return self.words[POSITION] + 1 < self.words[COUNT] and self.words[VOID_SERIAL] != self.words[SERIAL]
+        is_left = self.words[POSITION] + 1 < self.words[COUNT] or self.has_ahead()
+        return is_left and self.words[VOID_SERIAL] != self.words[SERIAL]
 
     def take_unstarted(self) -> list[tuple[int, datetime]]:
         """Take the rows of the batch that have not begun away from the child, each as its id and its time of claim.
 
-        Empty when there are none, or when the child does not let go of the lock: it is frozen, and the lease decides.
+        And with them the batch after it, whose rows nobody has a list of (`listed`). Empty when there are none, or when
+        the child does not let go of the lock: it is frozen, and the lease decides.
         """
         with self._lock_within(0.2) as locked:
             if not locked or not self.has_unstarted():
@@ -135,16 +151,30 @@ class Page:
             self.words[VOID_SERIAL] = self.words[SERIAL]
             return self.unstarted()
 
-    def void_reservation(self) -> tuple[list[int] | None, datetime] | None:
-        """What has begun of a reserved batch that was taken back, as by `begun`, and the time of its reservation.
+    def listed(self) -> list[int] | None:
+        """The ids of a batch that was taken back, and of earlier ones that are not written.
 
-        None: there is no such batch. It may be over at any moment, so it is to be named by that time.
+        Any other row of the child is claimed ahead, if `take_ahead` says so afterwards. None: nothing is claimed ahead
+        of a batch that was taken back, or too many have ended to tell.
         """
+        if not self._is_ahead_void():
+            return None
         with self._lock_within(0.2) as locked:
-            is_void = self.words[VOID_SERIAL] == self.words[SERIAL]
-            if not locked or not is_void or not self.words[RESERVED]:
+            earlier = self._earlier()
+            if not locked or not self._is_ahead_void() or earlier is None:
                 return None
-            return self.begun(), UNIX_EPOCH + self.words[CLAIMED_AT_US] * MICROSECOND
+            return [*self.words[IDS : IDS + self.words[COUNT]], *earlier]
+
+    def take_ahead(self) -> bool:
+        """Take away what was claimed ahead of the batch after this one; False when the child has seen to it itself."""
+        with self._lock_within(0.2) as locked:
+            if not locked or not self._is_ahead_void():
+                return False
+            self.words[AHEAD] = NONE
+            return True
+
+    def _is_ahead_void(self) -> bool:
+        return self.has_ahead() and self.words[VOID_SERIAL] == self.words[SERIAL]
 
     def unstarted(self) -> list[tuple[int, datetime]]:
         """The rows after the one that began last; exact once the child is dead."""

@@ -9,9 +9,8 @@ from tasks import conf, registry
 from tasks.worker.options import Options
 
 REGISTER = """
-INSERT INTO tasks_worker (id, hostname, pid, strategy, queues, task_paths, lease_seconds, heeds_reservations)
-VALUES (%(id)s, %(hostname)s, %(pid)s, %(strategy)s, %(queues)s::text[], %(task_paths)s::text[], %(lease_seconds)s,
-    true)
+INSERT INTO tasks_worker (id, hostname, pid, strategy, queues, task_paths, lease_seconds)
+VALUES (%(id)s, %(hostname)s, %(pid)s, %(strategy)s, %(queues)s::text[], %(task_paths)s::text[], %(lease_seconds)s)
 """
 LEAVE = """
 UPDATE tasks_worker SET stopped_at = clock_timestamp(), stop_reason = 'stopped', current_task_id = NULL

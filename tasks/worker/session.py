@@ -60,6 +60,7 @@ class Session:
         self.is_hearing = False  # it LISTENs, or does again as soon as there is a connection
         # Set whenever an error may have hidden the answer to a claim: rows may be ours that we do not know of.
         self.is_unsure = False
+        self._read: Callable[[], None] | None = None
         self._retry_at = 0.0
         self._retry_seconds = RETRY_FIRST_SECONDS
 
@@ -82,9 +83,23 @@ class Session:
                 self.note(error)
                 raise
 
+    def go_on(self, read: Callable[[], None]) -> None:
+        """Something was sent whose answer is not waited for: `read` it before anything else is asked."""
+        self._read = read
+
+    def _read_answer(self) -> None:
+        read, self._read = self._read, None
+        if read is not None:
+            try:
+                read()
+            except psycopg.Error as error:
+                self.note(error)
+                raise
+
     def ensure(self) -> psycopg.Connection:
-        """The live connection, made anew when it was lost. Raises psycopg.Error, or Convicted."""
+        """The live connection, made anew when it was lost, its last answer read. Raises psycopg.Error, or Convicted."""
         with self.lock:
+            self._read_answer()
             if self.connection is None or self.connection.closed or self.is_read_only:
                 return self._reconnect()
             if not self.is_settled:
@@ -108,7 +123,7 @@ class Session:
         with self.lock:
             if self.connection is not None:
                 self.connection.close()
-            self.connection = None
+            self.connection = self._read = None
             self.is_presence_held = self.is_settled = self.is_read_only = self.is_on_duty = False
             self.is_unsure = True
 
@@ -159,6 +174,7 @@ class Session:
             if self.connection is None:
                 return False
             try:
+                self._read_answer()
                 return bool(list(self.connection.notifies(timeout=0)))
             except psycopg.Error as error:
                 self.note(error)
@@ -177,9 +193,9 @@ class Session:
                 self.note(error)
 
     def has_news(self) -> bool:
-        """Whether the server sent something: a notification, or the end of the session."""
+        """Whether the server sent something: an answer, a notification, or the end of the session."""
         descriptors = self.descriptors()
-        return bool(descriptors and select.select(descriptors, [], [], 0)[0])
+        return self._read is not None or bool(descriptors and select.select(descriptors, [], [], 0)[0])
 
     def descriptors(self) -> list[int]:
         """What is readable when the server sends something unasked."""

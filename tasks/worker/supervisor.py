@@ -33,7 +33,7 @@ SLOW_SECONDS = 0.25
 CRASH_LOOP_SECONDS = 60.0
 CRASH_CAP_SECONDS = 30.0
 LAST_FLUSH_SECONDS = 0.5
-# Two batches are more objects than start a collection by default (700 to 2,000), and no garbage.
+# Two batches of 2,000 tasks are more objects than start a collection by default (700 to 2,000), and no garbage.
 OBJECTS_BEFORE_COLLECTION = 20_000
 
 

@@ -20,27 +20,34 @@ class Writer:
     def __init__(self, worker_id: str) -> None:
         self.worker_id = worker_id
         self.connection: psycopg.Connection | None = None
+        self._sent: list[Ending] = []
+        self._read: Callable[[], Flush] | None = None
 
-    def send(self, completions: Sequence[Ending], carried: SumsByQueue) -> Callable[[], Flush]:
-        """Send them and go on. Raises psycopg.Error when it cannot connect: then nothing was sent.
+    @property
+    def sent(self) -> list[Ending]:
+        """What is under way: sent, and its answer not read."""
+        return self._sent if self._read else []
 
-        Call what it gives back to read what became of them. On its psycopg.Error they are not known to be written.
-        """
+    def send(self, completions: Sequence[Ending], carried: SumsByQueue) -> None:
+        """Send them and go on. Raises psycopg.Error when it cannot connect: then nothing was sent."""
         if self.connection is None or self.connection.closed:
             self.connection = connect_directly(f"rowlock:worker:{self.worker_id}")
-        answer = transitions.send(self.connection, self.worker_id, completions, carried)
+        self._sent = list(completions)
+        self._read = transitions.send(self.connection, self.worker_id, self._sent, carried)
 
-        def read() -> Flush:
-            try:
-                return answer()
-            except psycopg.Error:
-                self.close()
-                raise
-
-        return read
+    def read(self) -> Flush:
+        """What became of what is under way. On a psycopg.Error it is not known to be written."""
+        read, self._read = self._read, None
+        if read is None:
+            return Flush()
+        try:
+            return read()
+        except psycopg.Error:
+            self.close()
+            raise
 
     def close(self) -> None:
         """End the session; an answer that is under way is read by nobody."""
         if self.connection is not None:
             self.connection.close()
-        self.connection = None
+        self.connection = self._read = None

@@ -62,12 +62,6 @@ def test_a_worker_is_shown_with_what_it_is_on_and_has_claimed_ahead(operator, ha
     assert (line.held, line.unstarted, line.hangs, line.session.waits) == (3, 2, True, False)
 
 
-def test_what_a_worker_has_reserved_is_what_it_holds(operator, worker):
-    rows.processing(worker)
-    rows.reserved(worker, rows.many(4))
-    assert lines(operator)[worker].held == 5
-
-
 def test_a_task_that_it_has_lost_is_not_what_it_is_on(operator, hanging):
     Task.objects.filter(pk=hanging[0].id).update(status="READY", claimed_by=None)
     line = lines(operator)["w1"]

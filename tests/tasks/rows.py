@@ -7,9 +7,9 @@ from typing import Any
 from django.db import connection
 from django.utils import timezone
 
-from tasks import presence, reservation
+from tasks import presence
 from tasks.database import Connection
-from tasks.models import Reservation, Task, Worker
+from tasks.models import Task, Worker
 from tests.sessions import session
 from tests.waiting import wait_until
 
@@ -48,12 +48,6 @@ def many(number: int, **columns: Any) -> list[int]:
     """The ids of so many equal rows."""
     rows = [Task(**{"task_path": NOTHING, **columns}) for _ in range(number)]
     return [task.pk for task in Task.objects.bulk_create(rows)]
-
-
-def reserved(worker_id: str, ids: list[int], queue_name: str = "default") -> None:
-    """The note of a worker that runs these as a reserved batch; they stay READY."""
-    noted = {"first_id": min(ids), "members": reservation.members(ids), "reserved_at": timezone.now()}
-    Reservation.objects.create(worker_id=worker_id, slot=1, queue_name=queue_name, **noted)
 
 
 @contextmanager

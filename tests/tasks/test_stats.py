@@ -7,7 +7,7 @@ from django.db import connection
 from django.utils import timezone
 
 from tasks import presence, stats
-from tasks.models import Queue, Reservation, Task, Throughput, Worker
+from tasks.models import Queue, Task, Throughput, Worker
 from tests.commands import run
 from tests.tasks import rows
 
@@ -126,15 +126,6 @@ def test_a_task_whose_worker_is_gone_is_stale():
     rows.processing(rows.dead_worker())
     rows.processing("w-never-registered")
     assert (queue().processing, queue().stale) == (2, 2)
-
-
-def test_what_is_reserved_runs():
-    ids = rows.many(5)
-    rows.reserved(rows.dead_worker(), ids[:3])
-    assert (queue().ready, queue().processing, queue().stale) == (2, 3, 3)
-    assert stats.stuck() == 3
-    Reservation.objects.update(members=b"")
-    assert (queue().ready, queue().processing, queue().stale) == (5, 0, 0)
 
 
 @pytest.mark.django_db(transaction=True)

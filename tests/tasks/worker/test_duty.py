@@ -7,14 +7,12 @@ from contextlib import closing
 import psycopg
 import pytest
 
-from tasks.claimer import Claimer
 from tasks.worker import registration
 from tasks.worker.companion import LOOKOUT_SECONDS, Companion
 from tasks.worker.lookout import Lookout
 from tasks.worker.options import Options
 from tasks.worker.outbox import Outbox
 from tasks.worker.page import Page
-from tasks.worker.reserving import Reserver
 from tasks.worker.session import Session
 from tests.tasks.worker_app import tasks as handlers
 from tests.waiting import wait_until
@@ -37,14 +35,7 @@ def companion(settings, database):
     lookout = Lookout()
     assert lookout.take(page)
     lifeline, other_end = os.pipe()
-    yield Companion(
-        page,
-        session,
-        Outbox("w1", page, Reserver("w1", Claimer("w1"), page)),
-        lookout,
-        lifeline=lifeline,
-        stop=lambda: True,
-    )
+    yield Companion(page, session, Outbox("w1", page), lookout, lifeline=lifeline, stop=lambda: True)
     session.forget()
     os.close(lifeline)
     os.close(other_end)

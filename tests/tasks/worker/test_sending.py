@@ -14,7 +14,6 @@ from tasks.database import WORKER_SESSION
 from tasks.flush import Ending
 from tasks.worker.outbox import ALONE_SECONDS, SEND_FROM, Outbox
 from tasks.worker.page import COMPLETED, Page
-from tasks.worker.reserving import Reserver
 from tests.outages import terminate_every_backend
 from tests.tasks.worker_app import tasks as handlers
 from tests.waiting import wait_until
@@ -41,7 +40,7 @@ def page():
 @pytest.fixture
 def outbox(page, database, settings):
     settings.ROWLOCK = {"DIRECT_DATABASE_URL": database.url}
-    outbox = Outbox("w1", page, Reserver("w1", Claimer("w1"), page))
+    outbox = Outbox("w1", page)
     yield outbox
     outbox.close()
 
@@ -139,6 +138,20 @@ def test_what_is_under_way_is_sent_once(database, outbox, endings):
     assert not outbox.may_send()
     assert not outbox.send()
     wait_until(lambda: number_completed(database) == SEND_FROM)
+
+
+def test_what_is_on_its_way_is_not_due_again(outbox, endings, monkeypatch):
+    """However long ago its task ended: a flush would wait for an answer that comes by itself."""
+    monkeypatch.setattr("tasks.worker.outbox.FLUSH_SECONDS", 60.0)
+    long_ago = time.monotonic() - 61.0
+    fill(outbox, [replace(ending, finished=long_ago) for ending in endings])
+    assert outbox.is_due()
+    assert outbox.send()
+    assert not outbox.is_due()
+    outbox._sent_at -= 61.0  # but an answer is not waited for without end
+    assert outbox.is_due()
+    outbox.settle()
+    assert not outbox.is_due()
 
 
 def test_a_flush_reads_first_what_became_of_what_was_sent(database, session, page, outbox, endings):
