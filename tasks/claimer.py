@@ -1,13 +1,14 @@
 """Who claims, and what a claim gives: a task as its worker holds it."""
 
 import json
+import random
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from tasks import plain_line
-from tasks.shortcut import Shortcut
+from tasks.shortcut import Place, Shortcut, last_place, remember
 
 KEYS_PER_STRIDE = 300
 # A look at a hundred keys of which none is due takes as long as the rest of a claim of one task.
@@ -48,10 +49,14 @@ class Claim:
 
 @dataclass
 class Claimer:
-    """Who claims, from which queues (None: every queue), and where the walk over the ordering keys stands."""
+    """Who claims, from which queues (None: every queue), and where the walk over the ordering keys stands.
+
+    `durable`: the paths of tasks that are claimed alone, as those on their last attempt are (`tasks.claims.LOCKED`).
+    """
 
     worker_id: str
     queues: list[str] | None = None
+    durable: list[str] = field(default_factory=list)
     cursor: str = ""
     keys: int = KEYS_PER_STRIDE
     keys_rest_until: float = 0.0  # by `time.monotonic()`
@@ -60,6 +65,7 @@ class Claimer:
     is_from_start: bool = False  # nothing was found since the walk began at the first key
     is_slow: bool = False  # the last claim from the beginning of the line was
     shortcut: Shortcut | None = None
+    places: tuple[Place, ...] = ()  # where the last claims ended
 
     @property
     def has_been_round(self) -> bool:
@@ -78,6 +84,26 @@ class Claimer:
         else:
             self.line_is_mixed_until = time.monotonic() + plain_line.REST_SECONDS
 
+    def note_taken(self, taken: list[Claim]) -> Place | None:
+        """Remember where a claim ended."""
+        place = last_place(taken)
+        if place:
+            self.places = remember(self.places, place)
+        return place
+
+    def holds_alone(self, claim: Claim) -> bool:
+        """Whether nothing may be claimed ahead beside this task: it is on its last attempt, or durable."""
+        return claim.attempt >= claim.max_attempts or claim.task_path in self.durable
+
+    def served(self) -> tuple[Place, ...]:
+        """The remembered places in the order of the line: by priority, then queues as named, or by chance."""
+        turns = {name: number for number, name in enumerate(self.queues or ())}
+        return tuple(sorted(self.places, key=lambda at: (-at.priority, turns.get(at.queue_name, random.random()))))  # noqa: S311
+
+    def forget_places(self) -> None:
+        """Tasks that were given back stand before them: walk the line from its beginning."""
+        self.places, self.shortcut = (), None
+
     def params(self, limit: int) -> dict[str, Any]:
         """What a claim takes that walks the line from its beginning."""
         return {
@@ -86,7 +112,14 @@ class Claimer:
             "cursor": self.cursor,
             "keys": 0 if time.monotonic() < self.keys_rest_until else self.keys,
             "limit": limit,
+            "durable": self.durable,
+            "may_be_alone": True,
         }
+
+    def following_params(self, shortcut: Shortcut, limit: int, *, is_ahead: bool) -> dict[str, Any]:
+        """What a claim takes that goes on behind the last tasks. `is_ahead`: while other tasks are in hand."""
+        common = {"worker_id": self.worker_id, "limit": limit, "durable": self.durable, "may_be_alone": not is_ahead}
+        return {**common, **shortcut.params()}
 
     def note_walk(self, keys: int, next_cursor: str | None) -> None:
         """Such a claim looked at so many keys at most. `next_cursor`: where the next goes on; None: no key was due."""

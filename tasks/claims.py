@@ -7,10 +7,9 @@ LIMIT that is not materialised may be run again and claim too much (fault F3).
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 from django.db import IntegrityError
@@ -21,7 +20,7 @@ from tasks.line import LINE
 from tasks.models import ONE_PER_KEY
 from tasks.plain_line import PLAIN
 from tasks.sending import send_query
-from tasks.shortcut import FOLLOWING, MANY, Shortcut, beginning_behind, is_slow, of_narrow_line
+from tasks.shortcut import FOLLOWING, MANY, Shortcut, beginning_at, is_slow, of_narrow_line
 
 TASK = slice(1, 1 + len(fields(Claim)))  # of a row of TAKE
 STRIDES = 10  # some 2 ms each when thousands of keys wait for their time
@@ -30,23 +29,33 @@ INTEGRITY_ERRORS = (IntegrityError, psycopg.IntegrityError)
 
 # Rows are locked one by one as the outer LIMIT asks for them, so that no row is locked and then left. The inner LIMIT
 # hides its number from the planner, who would sort a whole queue that its estimate calls short.
-LOCKED = """, candidate AS MATERIALIZED (
-    SELECT id, row_number() OVER () AS place FROM (
-        SELECT due.id FROM stretch CROSS JOIN LATERAL (
-            SELECT id FROM (
-                SELECT task.id FROM tasks_task AS task
-                WHERE task.status = 'READY' AND task.ordering_key IS NULL
-                  AND task.queue_name = stretch.queue_name AND task.priority = stretch.priority
-                  AND (task.run_after, task.id) > (stretch.since, stretch.since_id)
-                  AND (task.run_after, task.id) < (stretch.until, stretch.until_id)
-                ORDER BY task.run_after, task.id LIMIT (SELECT %(limit)s::int) FOR NO KEY UPDATE SKIP LOCKED) AS unkeyed
-            UNION ALL
-            SELECT id FROM (
-                SELECT task.id FROM tasks_task AS task
-                WHERE task.id = stretch.head_id AND task.status = 'READY' AND task.run_after <= statement_timestamp()
-                FOR NO KEY UPDATE SKIP LOCKED) AS head_row
-        ) AS due LIMIT %(limit)s::int
-    ) AS chosen
+LOCKED = """, locked AS MATERIALIZED (
+    SELECT due.* FROM stretch CROSS JOIN LATERAL (
+        SELECT * FROM (
+            SELECT task.id, task.task_path, task.attempt, task.max_attempts FROM tasks_task AS task
+            WHERE task.status = 'READY' AND task.ordering_key IS NULL
+              AND task.queue_name = stretch.queue_name AND task.priority = stretch.priority
+              AND (task.run_after, task.id) > (stretch.since, stretch.since_id)
+              AND (task.run_after, task.id) < (stretch.until, stretch.until_id)
+            ORDER BY task.run_after, task.id LIMIT (SELECT %(limit)s::int) FOR NO KEY UPDATE SKIP LOCKED) AS unkeyed
+        UNION ALL
+        SELECT * FROM (
+            SELECT task.id, task.task_path, task.attempt, task.max_attempts FROM tasks_task AS task
+            WHERE task.id = stretch.head_id AND task.status = 'READY' AND task.run_after <= statement_timestamp()
+            FOR NO KEY UPDATE SKIP LOCKED) AS head_row
+    ) AS due LIMIT %(limit)s::int
+)"""
+
+# A task on its last attempt, or a durable one, is claimed alone: were it claimed ahead of the one in hand and the
+# worker died with its supervisor, it would be FAILED though nobody had begun it. So a batch ends before the first.
+CANDIDATE = """, candidate AS MATERIALIZED (
+    SELECT id, place FROM (
+        SELECT id, row_number() OVER () AS place, count(*) FILTER (
+            WHERE attempt + 1 >= max_attempts OR task_path = ANY(%(durable)s::text[])
+        ) OVER (ROWS UNBOUNDED PRECEDING) AS alone
+        FROM locked
+    ) AS due
+    WHERE alone = 0 OR (place = 1 AND %(may_be_alone)s::boolean)
 )"""
 
 TAKE = """, taken AS (
@@ -73,28 +82,28 @@ SELECT taken.*, (SELECT count(*) = 1 FROM mark) AS is_narrow, walk.next_cursor
 FROM walk LEFT JOIN taken ON true ORDER BY taken.place
 """
 
-CLAIM_LOCKED = LINE + LOCKED + TAKE + WALK + TAKEN
+CLAIM_LOCKED = LINE + LOCKED + CANDIDATE + TAKE + WALK + TAKEN
 
 # One row at least, for the last column.
 TAKEN_IF_PLAIN = """
 SELECT taken.*, EXISTS (SELECT FROM plain) AS is_plain FROM (SELECT) AS one LEFT JOIN taken ON true ORDER BY place
 """
 
-CLAIM_PLAIN = PLAIN + TAKE + TAKEN_IF_PLAIN
+CLAIM_PLAIN = PLAIN + CANDIDATE + TAKE + TAKEN_IF_PLAIN
 
 # Candidates with the versions that were read; no lock is held between this and the compare-and-swap of each.
 CANDIDATES = """
-SELECT due.id, due.version, walk.next_cursor
+SELECT due.id, due.version, due.is_keyed, walk.next_cursor
 FROM walk LEFT JOIN (
     SELECT chosen.* FROM stretch CROSS JOIN LATERAL (
-        (SELECT task.id, task.version FROM tasks_task AS task
+        (SELECT task.id, task.version, false AS is_keyed FROM tasks_task AS task
          WHERE task.status = 'READY' AND task.ordering_key IS NULL
            AND task.queue_name = stretch.queue_name AND task.priority = stretch.priority
            AND (task.run_after, task.id) > (stretch.since, stretch.since_id)
            AND (task.run_after, task.id) < (stretch.until, stretch.until_id)
          ORDER BY task.run_after, task.id LIMIT (SELECT %(limit)s::int))
         UNION ALL
-        (SELECT task.id, task.version FROM tasks_task AS task WHERE task.id = stretch.head_id)
+        (SELECT task.id, task.version, true FROM tasks_task AS task WHERE task.id = stretch.head_id)
     ) AS chosen LIMIT %(limit)s::int
 ) AS due ON true
 """
@@ -102,24 +111,30 @@ FROM walk LEFT JOIN (
 READ_CANDIDATES = LINE + WALK + CANDIDATES
 
 # Another session's lock is a lost race too: a plain UPDATE would wait for it.
-FREE = """
-WITH candidate AS MATERIALIZED (
-    SELECT id, 1 AS place FROM tasks_task
-    WHERE id = %(id)s::bigint AND version = %(version)s::int AND status = 'READY'
-    FOR NO KEY UPDATE SKIP LOCKED
+UNCHANGED = """
+WITH locked AS MATERIALIZED (
+    SELECT task.* FROM unnest(%(ids)s::bigint[], %(versions)s::int[]) AS seen (id, version) CROSS JOIN LATERAL (
+        SELECT task.id, task.task_path, task.attempt, task.max_attempts FROM tasks_task AS task
+        WHERE task.id = seen.id AND task.version = seen.version AND task.status = 'READY'
+        FOR NO KEY UPDATE SKIP LOCKED) AS task
+    LIMIT %(limit)s::int
 )"""
-
-SWAPPED = """
-SELECT * FROM taken
-"""
 
 FOLLOWED = """
 SELECT * FROM taken ORDER BY place
 """
 
-CLAIM_FOLLOWING = FOLLOWING + TAKE + FOLLOWED
+CLAIM_FOLLOWING = FOLLOWING + CANDIDATE + TAKE + FOLLOWED
 
-SWAP = FREE + TAKE + SWAPPED
+SWAP = UNCHANGED + CANDIDATE + TAKE + FOLLOWED
+
+
+class Candidate(NamedTuple):
+    """A task as the optimistic claim has read it, without a lock."""
+
+    id: int
+    version: int
+    is_keyed: bool
 
 
 def claim_locked(connection: Connection, claimer: Claimer, limit: int) -> list[Claim]:
@@ -130,9 +145,10 @@ def claim_locked(connection: Connection, claimer: Claimer, limit: int) -> list[C
     began = time.monotonic()
     taken = _from_its_beginning(connection, claimer, limit)
     seconds = time.monotonic() - began
+    claimer.note_taken(taken)
     was_slow, claimer.is_slow = claimer.is_slow, is_slow(taken, seconds)
     if (was_slow and claimer.is_slow) or len(taken) >= MANY:
-        claimer.shortcut = beginning_behind(connection, taken, seconds)
+        claimer.shortcut = beginning_at(connection, claimer.served(), seconds, is_empty=not taken)
     return taken
 
 
@@ -142,24 +158,26 @@ def claim_one(connection: Connection, claimer: Claimer, limit: int) -> list[Clai
 
 
 def claim_optimistic(connection: Connection, claimer: Claimer, limit: int) -> list[Claim]:
-    """Read more candidates than wanted, then compare-and-swap each by its version; a lost race means the next one.
+    """Read more candidates than wanted, then compare-and-swap them by their versions, one after the other.
 
     Source: the optimistic claim of the article on a table of tasks (reference D). Each swap is a transaction of its
-    own, so no row stays locked while another is taken. When every race is lost, more candidates are read.
+    own, so no row stays locked while another is taken. It passes over candidates that are locked or have changed:
+    beside a worker that locks hundreds of rows at once, a round trip for each would be all that is done. When every
+    race is lost, more candidates are read.
     """
     wanted = 2 * limit + CANDIDATES_SPARE
     while True:
-        candidates = _walk(connection, READ_CANDIDATES, claimer, wanted)
-        claims = list(islice(_swap_each(connection, claimer, candidates), limit))
-        if claims or len(candidates) < wanted:
-            return claims
+        candidates = [Candidate(*row[:3]) for row in _walk(connection, READ_CANDIDATES, claimer, wanted)]
+        taken = _swap_each(connection, claimer, candidates, limit)
+        if taken or len(candidates) < wanted:
+            return taken
         wanted *= 4
 
 
 def _from_its_beginning(connection: Connection, claimer: Claimer, limit: int) -> list[Claim]:
     if claimer.expects_plain_line:
         with connection.cursor() as cursor:  # no savepoint: it meets no key, so there is no error to go on after
-            cursor.execute(CLAIM_PLAIN, {"worker_id": claimer.worker_id, "queues": claimer.queues, "limit": limit})
+            cursor.execute(CLAIM_PLAIN, claimer.params(limit))
             rows: list[tuple[Any, ...]] = cursor.fetchall()
         is_plain, is_found = rows[0][-1], rows[0][0] is not None
         claimer.note_line(is_plain=is_plain, is_found=is_found)
@@ -195,56 +213,65 @@ def _follow(connection: Connection, claimer: Claimer, limit: int) -> list[Claim]
     if shortcut is None or not shortcut.is_open:
         return []
     with statement(connection), connection.cursor() as cursor:
-        cursor.execute(CLAIM_FOLLOWING, shortcut.params(claimer.worker_id, limit))
-        return _followed(claimer, shortcut, cursor.fetchall(), limit)
+        cursor.execute(CLAIM_FOLLOWING, claimer.following_params(shortcut, limit, is_ahead=False))
+        return _followed(claimer, shortcut, cursor.fetchall())
 
 
 def send(connection: psycopg.Connection, claimer: Claimer, limit: int) -> Callable[[], list[Claim]] | None:
     """Send a claim of what stands behind the last task, and go on; call what it gives back to read the answer.
 
-    None: there is no shortcut, and nothing was sent. Until the answer is read connection and claimer take nothing
-    else. The reading raises psycopg.Error.
+    Other tasks are in hand meanwhile, so none is taken that has to be claimed alone. None: there is no shortcut, and
+    nothing was sent. Until the answer is read connection and claimer take nothing else. The reading raises
+    psycopg.Error.
     """
     shortcut, claimer.shortcut = claimer.shortcut, None
     if shortcut is None or not shortcut.is_open:
         return None
-    read = send_query(connection, CLAIM_FOLLOWING, shortcut.params(claimer.worker_id, limit))
-    return lambda: _followed(claimer, shortcut, read(), limit)
+    read = send_query(connection, CLAIM_FOLLOWING, claimer.following_params(shortcut, limit, is_ahead=True))
+    return lambda: _followed(claimer, shortcut, read())
 
 
-def _followed(claimer: Claimer, shortcut: Shortcut, rows: list[tuple[Any, ...]], limit: int) -> list[Claim]:
+def _followed(claimer: Claimer, shortcut: Shortcut, rows: list[tuple[Any, ...]]) -> list[Claim]:
     taken = _claims(rows)
-    if taken:
+    place = claimer.note_taken(taken)
+    if place:
         claimer.is_from_start = False
-    if len(taken) == limit:
-        claimer.shortcut = shortcut.behind(taken)
+        claimer.shortcut = shortcut.behind(place)
     return taken
 
 
 def _claims(rows: list[tuple[Any, ...]]) -> list[Claim]:
-    """The rows of CLAIM_PLAIN, CLAIM_LOCKED or CLAIM_FOLLOWING, which begin with those of TAKE."""
+    """The rows of CLAIM_LOCKED or CLAIM_FOLLOWING, which begin with those of TAKE."""
     return [Claim(*row[TASK]) for row in rows]
 
 
-def _swap_each(connection: Connection, claimer: Claimer, candidates: list[tuple[Any, ...]]) -> Iterator[Claim]:
-    for task_id, version, _ in candidates:
-        claim = _swap(connection, claimer, task_id, version)
-        if claim:
-            yield claim
-        else:
+def _swap_each(connection: Connection, claimer: Claimer, rest: list[Candidate], limit: int) -> list[Claim]:
+    taken: list[Claim] = []
+    while rest and len(taken) < limit and not (taken and claimer.holds_alone(taken[-1])):
+        try:
+            claim = _swap(connection, claimer, rest, may_be_alone=not taken)
+        except INTEGRITY_ERRORS as error:
+            _reraise_unless_key_is_taken(error)
             claimer.lost_races += 1
+            rest = [candidate for candidate in rest if not candidate.is_keyed]
+            continue
+        if claim is None:
+            claimer.lost_races += 0 if taken else len(rest)
+            break
+        passed_over = [candidate.id for candidate in rest].index(claim.id)
+        claimer.lost_races += passed_over
+        taken.append(claim)
+        rest = rest[passed_over + 1 :]
+    return taken
 
 
-def _swap(connection: Connection, claimer: Claimer, task_id: int, version: int) -> Claim | None:
-    params = {"worker_id": claimer.worker_id, "id": task_id, "version": version}
-    try:
-        with statement(connection), connection.cursor() as cursor:
-            cursor.execute(SWAP, params)
-            row = cursor.fetchone()
-    except INTEGRITY_ERRORS as error:
-        _reraise_unless_key_is_taken(error)
-        return None
-    return Claim(*row[1:]) if row else None
+def _swap(connection: Connection, claimer: Claimer, candidates: list[Candidate], *, may_be_alone: bool) -> Claim | None:
+    """Take the first that is free and as it was read; None when none is, or when it has to be claimed alone."""
+    seen = {"ids": [each.id for each in candidates], "versions": [each.version for each in candidates]}
+    with statement(connection), connection.cursor() as cursor:
+        cursor.execute(SWAP, {**claimer.params(1), **seen, "may_be_alone": may_be_alone})
+        taken = _claims(cursor.fetchall())
+    return taken[0] if taken else None
 
 
 def _reraise_unless_key_is_taken(error: Exception) -> None:

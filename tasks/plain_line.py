@@ -7,7 +7,7 @@ line is plain and claims if so; where it is not, it rests for a while, and `task
 
 REST_SECONDS = 1.0  # so that other lines are asked in vain no more often
 
-# `plain`: one row when the line is, of nulls when it is empty as well. `candidate`: as in `tasks.claims.LOCKED`.
+# `plain`: one row when the line is, of nulls when it is empty as well. `locked`: as in `tasks.claims.LOCKED`.
 PLAIN = """
 WITH plain AS MATERIALIZED (
     SELECT first.queue_name, first.priority
@@ -22,15 +22,13 @@ WITH plain AS MATERIALIZED (
     WHERE first.queue_name IS NOT DISTINCT FROM last.queue_name AND first.priority IS NOT DISTINCT FROM last.priority
       AND NOT EXISTS (
           SELECT FROM tasks_task WHERE ordering_key IS NOT NULL AND status IN ('READY', 'PROCESSING'))
-), candidate AS MATERIALIZED (
-    SELECT id, row_number() OVER () AS place FROM (
-        SELECT due.id FROM plain CROSS JOIN LATERAL (
-            SELECT task.id FROM tasks_task AS task
-            WHERE task.status = 'READY' AND task.ordering_key IS NULL
-              AND task.queue_name = plain.queue_name AND task.priority = plain.priority
-              AND task.run_after <= statement_timestamp()
-            ORDER BY task.run_after, task.id LIMIT (SELECT %(limit)s::int) FOR NO KEY UPDATE SKIP LOCKED) AS due
-        WHERE (%(queues)s::text[] IS NULL OR plain.queue_name = ANY(%(queues)s::text[]))
-          AND NOT EXISTS (SELECT FROM tasks_queue WHERE tasks_queue.name = plain.queue_name AND tasks_queue.paused)
-    ) AS chosen
+), locked AS MATERIALIZED (
+    SELECT due.* FROM plain CROSS JOIN LATERAL (
+        SELECT task.id, task.task_path, task.attempt, task.max_attempts FROM tasks_task AS task
+        WHERE task.status = 'READY' AND task.ordering_key IS NULL
+          AND task.queue_name = plain.queue_name AND task.priority = plain.priority
+          AND task.run_after <= statement_timestamp()
+        ORDER BY task.run_after, task.id LIMIT (SELECT %(limit)s::int) FOR NO KEY UPDATE SKIP LOCKED) AS due
+    WHERE (%(queues)s::text[] IS NULL OR plain.queue_name = ANY(%(queues)s::text[]))
+      AND NOT EXISTS (SELECT FROM tasks_queue WHERE tasks_queue.name = plain.queue_name AND tasks_queue.paused)
 )"""

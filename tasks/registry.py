@@ -33,6 +33,11 @@ def get(path: str) -> "PostgresTask":
     return task
 
 
+def durable_paths() -> list[str]:
+    """The paths of the durable ones, sorted: each is claimed alone."""
+    return sorted(path for path, task in _registered.items() if task.durable)
+
+
 def paths() -> list[str]:
     """Every registered path, sorted."""
     return sorted(_registered)

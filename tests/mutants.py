@@ -9,6 +9,7 @@ CLAIMS, FLUSH, RECOVERY = "tasks/claims.py", "tasks/flush.py", "tasks/recovery.p
 PRESENCE, TRANSITIONS = "tasks/presence.py", "tasks/transitions.py"
 SHORTCUT, SHORTCUTS = "tasks/shortcut.py", "tests/tasks/test_shortcut.py"
 PLAIN, PLAIN_LINES = "tasks/plain_line.py", "tests/tasks/test_plain_line.py"
+CLAIMED_ALONE = "tests/tasks/test_claims_alone.py"
 NARROW_LINES = "tests/tasks/test_narrow_line.py"
 KEEPER, PAGE, BURYING = "tasks/worker/keeper.py", "tasks/worker/page.py", "tests/tasks/worker/test_burying.py"
 CHILD, AHEAD = "tasks/worker/child.py", "tests/tasks/worker/test_ahead.py"
@@ -72,7 +73,7 @@ MUTANTS = [
     without("ending on the version of now: row lock", FLUSH, " FOR NO KEY UPDATE OF task\n", FENCE),
     Mutant("flush: SKIP LOCKED", FLUSH, "ORDER BY id FOR NO KEY UPDATE SKIP LOCKED", "ORDER BY id FOR NO KEY UPDATE",
            ("tests/tasks/test_transitions_locked.py",)),
-    Mutant("claim: no more than asked", CLAIMS, "        ) AS due LIMIT %(limit)s::int\n", "        ) AS due\n",
+    Mutant("claim: no more than asked", CLAIMS, "    ) AS due LIMIT %(limit)s::int\n", "    ) AS due\n",
            ("tests/tasks/test_claims.py", LOCKED_CLAIMS, "-k", "f03 or f04")),
     Mutant("claim: rows are locked one by one", CLAIMS, ") AS due LIMIT", ") AS due ORDER BY due.id LIMIT",
            (LOCKED_CLAIMS, "-k", "f04")),
@@ -88,11 +89,11 @@ MUTANTS = [
     Mutant("plain line: one queue", PLAIN, "first.queue_name IS NOT DISTINCT FROM last.queue_name", "true",
            (PLAIN_LINES,)),
     without("plain line: queues that are served", PLAIN,
-            "(%(queues)s::text[] IS NULL OR plain.queue_name = ANY(%(queues)s::text[]))\n          AND ", PLAIN_LINES),
+            "(%(queues)s::text[] IS NULL OR plain.queue_name = ANY(%(queues)s::text[]))\n      AND ", PLAIN_LINES),
     without("plain line: paused queues", PLAIN,
-            "\n          AND NOT EXISTS (SELECT FROM tasks_queue WHERE tasks_queue.name = plain.queue_name "
+            "\n      AND NOT EXISTS (SELECT FROM tasks_queue WHERE tasks_queue.name = plain.queue_name "
             "AND tasks_queue.paused)", PLAIN_LINES),
-    without("plain line: what is due", PLAIN, "              AND task.run_after <= statement_timestamp()\n",
+    without("plain line: what is due", PLAIN, "          AND task.run_after <= statement_timestamp()\n",
             PLAIN_LINES),
     without("plain line: SKIP LOCKED", PLAIN, " SKIP LOCKED", LOCKED_CLAIMS),
     Mutant("narrow line: nothing else is due", CLAIMS, "count(*) = 1 FROM mark", "true", (NARROW_LINES,)),
@@ -101,11 +102,22 @@ MUTANTS = [
     without("narrow line: what is scheduled is not due", "tasks/line.py",
             "    WHERE run_after <= statement_timestamp()\n", NARROW_LINES),
     without("shortcut past dead rows: paused queues", SHORTCUT,
-            "          AND NOT EXISTS (SELECT FROM tasks_queue WHERE name = %(queue_name)s::text AND paused)\n",
-            SHORTCUTS),
+            "    WHERE NOT EXISTS (SELECT FROM tasks_queue WHERE tasks_queue.name = place.queue_name "
+            "AND tasks_queue.paused)\n", SHORTCUTS),
+    Mutant("shortcut past dead rows: what others took since an empty walk", SHORTCUT,
+           "greatest(place.run_after, statement_timestamp() - make_interval(secs => %(age)s::float8)) AS run_after",
+           "place.run_after", (SHORTCUTS,)),
+    Mutant("shortcut past dead rows: one claim after an empty walk", SHORTCUT,
+           "        if self.empty_at is not None:\n            return None\n", "", (SHORTCUTS,)),
+    Mutant("claimed alone: the last attempt", CLAIMS, "attempt + 1 >= max_attempts OR ", "", (CLAIMED_ALONE,)),
+    Mutant("claimed alone: a durable task", CLAIMS, " OR task_path = ANY(%(durable)s::text[])", "", (CLAIMED_ALONE,)),
+    Mutant("claimed alone: not ahead of the one in hand", CLAIMS, " AND %(may_be_alone)s::boolean", "",
+           (CLAIMED_ALONE,)),
+    Mutant("optimistic claim: what is locked is passed over", CLAIMS, '_swap(connection, claimer, rest, may',
+           '_swap(connection, claimer, rest[:1], may', (LOCKED_CLAIMS,)),
     without("shortcut past dead rows: SKIP LOCKED", SHORTCUT, " FOR NO KEY UPDATE SKIP LOCKED", SHORTCUTS),
     Mutant("shortcut past dead rows: only of a large index", SHORTCUT,
-           'last is None or fetch(connection, SIZE)[0]["size"] < LARGE_BYTES', "last is None", (SHORTCUTS,)),
+           'not places or fetch(connection, SIZE)[0]["size"] < LARGE_BYTES', "not places", (SHORTCUTS,)),
     Mutant("shortcut past dead rows: many tasks are reason enough", CLAIMS, " or len(taken) >= MANY", "", (SHORTCUTS,)),
     Mutant("shortcut past dead rows: one slow claim is chance", CLAIMS, "(was_slow and claimer.is_slow)",
            "claimer.is_slow", (SHORTCUTS,)),
@@ -126,7 +138,7 @@ MUTANTS = [
     Mutant("claimed ahead: given back by who leaves", CHILD,
            "                self.session.run(self.ahead.end)\n", "", (AHEAD, "-k", "leaves")),
     Mutant("claimed ahead: the line is walked anew after it was given back", "tasks/worker/ahead.py",
-           "        self.claimer.shortcut = None", "        pass", (AHEAD, "-k", "task_lasts_it_is_given_back")),
+           "        self.claimer.forget_places()", "        pass", (AHEAD, "-k", "task_lasts_it_is_given_back")),
     Mutant("late writes of a convicted worker without a session", "tasks/worker/child.py",
            "                self.outbox.write_late()\n", "", ("tests/tasks/worker/test_freezing.py", "-k", "f01")),
     without("duty: left in the middle of long work", COMPANION, "        self.pass_on_after_long_work()\n", DUTY),
@@ -154,9 +166,9 @@ MUTANTS = [
     Mutant("a claim that lost a race spares its transaction", "tasks/database.py",
            "return nullcontext() if is_alone else transaction(connection)", "return nullcontext()",
            ("tests/tasks/test_claims_keys.py",)),
-    Mutant("optimistic claim: version", CLAIMS, "AND version = %(version)s::int AND status", "AND status",
+    Mutant("optimistic claim: version", CLAIMS, "AND task.version = seen.version AND task.status", "AND task.status",
            ("tests/tasks/test_claims.py", "-k", "f07")),
-    Mutant("optimistic claim: SKIP LOCKED", CLAIMS, "FOR NO KEY UPDATE SKIP LOCKED\n)", "FOR NO KEY UPDATE\n)",
+    Mutant("optimistic claim: SKIP LOCKED", CLAIMS, "FOR NO KEY UPDATE SKIP LOCKED) AS task", "FOR NO KEY UPDATE) AS task",
            (LOCKED_CLAIMS,)),
     Mutant("one of a key at once: unique index", "tasks/migrations/0001_initial.py", 'fields=("ordering_key",),',
            'fields=("ordering_key", "id"),', ("tests/tasks/test_claims_keys.py", "-k", "f07")),

@@ -58,7 +58,7 @@ class Ahead:
         if self.page.end_ahead():
             return batch
         self._release(connection, batch)
-        self.claimer.shortcut = None  # what was given back stands before it
+        self.claimer.forget_places()
         return []
 
     def end(self, connection: psycopg.Connection) -> None:

@@ -66,7 +66,7 @@ class Child:
         self.session = Session(worker_id)
         self.outbox = Outbox(worker_id, page)
         self.companion = Companion(page, self.session, self.outbox, lookout, lifeline=lifeline, stop=self.stop)
-        self.claimer = Claimer(worker_id, options.queues)
+        self.claimer = Claimer(worker_id, options.queues, registry.durable_paths())
         self.ahead = Ahead(self.session, self.claimer, page)
         self.size = BatchSize(maximum=options.largest_batch)
         self.is_stopping = False

@@ -62,6 +62,11 @@ class Held:
     claimed_at: datetime
 
 
+def is_last_attempt(row: Row) -> bool:
+    """Whether a claim of this READY task spends its last attempt."""
+    return row.attempt + 1 >= row.max_attempts
+
+
 class Model:
     """All tasks, and what every step ought to leave behind."""
 
@@ -110,13 +115,24 @@ class Model:
         """So many as there are, the highest priorities, each queue's in the order of `run_after` and id."""
         due = self.due(queues)
         rows = [self.tasks[id] for id in taken]
-        assert len(rows) == min(limit, len(due)), f"{taken} of {sorted(row.id for row in due)}, at most {limit}"
         assert all(row in due for row in rows), f"{taken} of {sorted(row.id for row in due)}"
         line = sorted(due, key=lambda row: (-row.priority, row.run_after, row.id))
+        if len(rows) != min(limit, len(due)):
+            assert self.is_cut_short(rows, line, limit), f"{taken} of {sorted(row.id for row in due)}, at most {limit}"
+        assert len(rows) == 1 or not any(is_last_attempt(row) for row in rows)
         assert [row.priority for row in rows] == [row.priority for row in line[: len(rows)]]
         for queue in {row.queue for row in rows}:
             mine = [row.id for row in rows if row.queue == queue]
             assert mine == [row.id for row in line if row.queue == queue][: len(mine)]
+
+    @staticmethod
+    def is_cut_short(rows: Sequence[Row], line: Sequence[Row], limit: int) -> bool:
+        """Fewer than there are, for a task on its last attempt is claimed alone: it was taken, or may be the next."""
+        if not rows or len(rows) > limit:
+            return False
+        rest = [row for row in line if row not in rows]
+        heads = {row.queue: row for row in reversed(rest) if row.priority == rest[0].priority}
+        return is_last_attempt(rows[0]) or any(is_last_attempt(head) for head in heads.values())
 
     # What workers do.
 

@@ -52,7 +52,7 @@ def claimer(request):
 def test_it_is_walked_now_and_then(claimer):
     assert claimer.shortcut.until == claimer.keys_rest_until <= time.monotonic() + 60
     following = claims.claim(connection, claimer, 1)
-    assert claimer.shortcut.id == following[0].id, "it goes along"
+    assert claimer.shortcut.places[0].id == following[0].id, "it goes along"
     following += claims.claim(connection, claimer, 2) + claims.claim(connection, claimer, 10)
     assert ids(following) == list(range(claimer.first + 1, claimer.first + 9))
     assert claims.claim(connection, claimer, 1) == []

@@ -155,7 +155,7 @@ def test_what_ends_tasks_reads_these_tasks(plan, held, name):
 
 
 def test_a_swap_reads_its_row(plan):
-    found = plan(claims.SWAP, {"worker_id": "w1", "id": 2, "version": 1})
+    found = plan(claims.SWAP, {**Claimer("w1").params(1), "ids": [2], "versions": [1]})
     assert (found.scans() <= INDEXED, found.rows_changed()) == (True, 1)
     assert found.rows_read() <= 2
 

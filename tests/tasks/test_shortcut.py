@@ -10,7 +10,7 @@ import pytest
 from tasks import claims, shortcut
 from tasks.claimer import Claimer
 from tasks.database import WORKER_SESSION
-from tasks.shortcut import Shortcut
+from tasks.shortcut import Place, Shortcut
 from tests import databases
 from tests.tasks.plans import explain
 
@@ -45,8 +45,17 @@ def claimer(session):
     session.execute(READY, [0, 10])
     claimer = Claimer("w1")
     [first] = claims.claim(session, claimer, 1)
-    claimer.shortcut = Shortcut(first.queue_name, first.priority, first.run_after, first.id, math.inf)
+    claimer.shortcut = Shortcut((place(first),), math.inf)
     return claimer
+
+
+def place(claim):
+    return Place(claim.queue_name, claim.priority, claim.run_after, claim.id)
+
+
+def ends(claimer):
+    """Where the claims that it remembers have ended."""
+    return [place.id for place in claimer.shortcut.places]
 
 
 def pages(plan):
@@ -72,7 +81,7 @@ def test_two_slow_claims_on_a_large_index_are_remembered(session, monkeypatch):
     [last] = session.execute(
         "SELECT max(id) FROM tasks_task WHERE claimed_by = 'w1' AND status = 'PROCESSING'"
     ).fetchone()
-    assert claimer.shortcut.id == last
+    assert ends(claimer) == [last]
     assert time.monotonic() < claimer.shortcut.until <= time.monotonic() + shortcut.MOST_SECONDS
 
 
@@ -89,7 +98,7 @@ def test_a_claim_of_many_tasks_is_reason_enough(session, monkeypatch):
     claims.claim(session, claimer, shortcut.MANY - 1)
     assert claimer.shortcut is None
     taken = claims.claim(session, claimer, shortcut.MANY)
-    assert claimer.shortcut.id == taken[-1].id
+    assert ends(claimer) == [taken[-1].id]
 
 
 def test_a_claim_of_many_tasks_on_a_small_index_is_not(database):
@@ -106,19 +115,21 @@ def test_slow_claims_on_a_small_index_are_the_machine_s_fault(database, monkeypa
 
 def test_it_takes_the_same_tasks_in_the_same_order(session, claimer):
     following = ids(claims.claim(session, claimer, 4))
-    assert claimer.shortcut.id == following[-1], "it goes along"
+    assert ends(claimer) == [following[-1]], "it goes along"
     following += ids(claims.claim(session, claimer, 10))
     assert following == list(range(following[0], following[0] + 9))
 
 
 def test_it_reads_what_it_takes_and_not_what_is_dead(session, claimer):
     by_the_line = explain(session, claims.CLAIM_LOCKED, claimer.params(3))
-    by_the_shortcut = explain(session, claims.CLAIM_FOLLOWING, claimer.shortcut.params("w1", 3))
+    by_the_shortcut = explain(
+        session, claims.CLAIM_FOLLOWING, claimer.following_params(claimer.shortcut, 3, is_ahead=False)
+    )
     assert 5 * pages(by_the_shortcut) < pages(by_the_line)
 
 
 def test_what_another_holds_is_passed_over(bloated, session, claimer):
-    first = claimer.shortcut.id
+    [first] = ends(claimer)
     with psycopg.connect(bloated.url) as other:
         other.execute("SELECT FROM tasks_task WHERE id = %s FOR UPDATE", [first + 1])
         [taken] = claims.claim(session, claimer, 1)
@@ -144,3 +155,55 @@ def test_when_nothing_is_behind_it_the_line_is_walked_at_once(session, claimer):
 def test_a_queue_that_is_paused_meanwhile_is_heeded(session, claimer):
     session.execute("INSERT INTO tasks_queue (name, paused) VALUES ('default', true)")
     assert claims.claim(session, claimer, 1) == []
+
+
+def exhausted(session, monkeypatch):
+    """A claimer that has taken one task, and then none: both walks were slow."""
+    session.execute(READY, [0, 1])
+    monkeypatch.setattr(shortcut, "SLOW_SECONDS", -1)
+    claimer = Claimer("w1")
+    [last] = ids(claims.claim(session, claimer, 1))
+    assert claims.claim(session, claimer, 1) == []
+    assert ends(claimer) == [last]
+    return claimer
+
+
+def test_after_a_slow_walk_that_found_nothing_one_claim_goes_on_behind_it(session, monkeypatch):
+    """However late it comes: what a worker is woken for stands there."""
+    claimer = exhausted(session, monkeypatch)
+    assert claimer.shortcut.until == math.inf
+    session.execute(READY, [0, 2])
+    assert len(claims.claim(session, claimer, 1)) == 1
+    assert claimer.shortcut is None, "the next one walks the line from its beginning"
+
+
+def test_what_others_have_taken_since_then_is_passed_over(bloated, session, monkeypatch):
+    claimer = exhausted(session, monkeypatch)
+    bloated.rows(READY, 0, 20_000)
+    bloated.rows(DONE)
+    session.execute(READY, [0, 1])
+    behind = claimer.following_params(claimer.shortcut, 1, is_ahead=False)
+    plan = explain(session, claims.CLAIM_FOLLOWING, behind | {"age": 0.0})
+    without = explain(session, claims.CLAIM_FOLLOWING, behind | {"age": None})
+    assert 5 * pages(plan) < pages(without)
+
+
+def test_each_queue_and_priority_has_a_place_of_its_own(session, monkeypatch):
+    monkeypatch.setattr(shortcut, "SLOW_SECONDS", -1)
+    claimer = Claimer("w1", ["mail", "default"])
+    for queue, priority in (("default", 0), ("default", 5), ("mail", 5)):
+        session.execute(
+            "INSERT INTO tasks_task (task_path, queue_name, priority) VALUES ('a', %s, %s)", [queue, priority]
+        )
+        assert len(claims.claim(session, claimer, 1)) == 1
+        assert claims.claim(session, claimer, 1) == []
+    found = [(place.queue_name, place.priority) for place in claimer.shortcut.places]
+    assert found == [("mail", 5), ("default", 5), ("default", 0)], "in the order of the line"
+
+
+def test_only_the_latest_places_are_remembered(session, monkeypatch):
+    claimer = Claimer("w1")
+    for priority in range(shortcut.MOST_PLACES + 3):
+        session.execute(READY, [priority, 1])
+        claims.claim(session, claimer, 1)
+    assert [place.priority for place in claimer.places] == list(range(3, shortcut.MOST_PLACES + 3))

@@ -110,7 +110,7 @@ class TestFail:
 
     def test_a_flush_may_mix_what_succeeded_and_what_failed(self):
         rows.many(4, max_attempts=1)
-        good, bad, fine, broken = claim()
+        [good], [bad], [fine], [broken] = (claim() for _ in range(4))
         endings = [ending(good), ending(bad, failure=BROKEN), ending(fine), ending(broken, failure=BROKEN)]
         result = flush(*endings)
         assert (result.completed, result.failed, result.refused, result.locked) == (2, 2, [], [])

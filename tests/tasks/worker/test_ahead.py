@@ -10,7 +10,7 @@ import pytest
 
 from tasks import presence
 from tasks.flush import Ending
-from tasks.shortcut import MANY, Shortcut
+from tasks.shortcut import MANY, Place, Shortcut
 from tasks.worker import registration
 from tasks.worker.child import CHECK_SECONDS, MUCH_WORK, Child
 from tasks.worker.keeper import Keeper
@@ -22,7 +22,7 @@ from tests.tasks.worker_app import tasks as handlers
 from tests.waiting import wait_until
 
 HELD = "SELECT id FROM tasks_task WHERE status = 'PROCESSING' ORDER BY id"
-BEGINNING = Shortcut("default", 0, "-infinity", 0, math.inf)
+BEGINNING = Shortcut((Place("default", 0, "-infinity", 0),), math.inf)
 
 
 @pytest.fixture

@@ -152,6 +152,13 @@ def write_in_transaction(context: TaskContext, seconds: float = 0.0) -> None:
         time.sleep(seconds)
 
 
+@task(takes_context=True)
+def lock_its_row(context: TaskContext) -> None:
+    """Fails unless the row of its own task is free."""
+    with transaction.atomic():
+        Task.objects.select_for_update(nowait=True).get(pk=int(context.task_result.id))
+
+
 @task(max_attempts=1)
 def leave_transaction_open() -> None:
     connection.set_autocommit(False)
