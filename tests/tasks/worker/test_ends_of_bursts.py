@@ -1,6 +1,7 @@
 """A burst ends when nothing is due, and not while something waits for what its worker has not written yet."""
 
 import os
+import re
 
 import psycopg
 import pytest
@@ -38,3 +39,12 @@ def test_the_next_task_of_a_key_is_claimed_once_the_one_before_it_is_written(dat
         child.outbox.add(Ending(claim.id, claim.version, claim.attempt, 0.0, 0.0))
     child.full_claims = MUCH_WORK
     assert [claim.id for claim in child.next_batch()] == [second]
+
+
+def test_a_healthy_burst_has_nothing_to_warn_of(database, start_worker):
+    """On one session and, with much to do, on two; the log has lines of INFO and below alone."""
+    database.enqueue(handlers.quick, count=10_000)
+    worker = start_worker("--burst", "--concurrency", 2)
+    assert worker.wait() == 0
+    assert database.statuses() == {"COMPLETED": 10_000}
+    assert not re.search(r"\b(WARNING|ERROR|CRITICAL)\b|error ignored", worker.log()), worker.log()
