@@ -25,8 +25,12 @@ GROUPS = {
 
 
 def create_groups(sender: AppConfig, using: str, **kwargs: Any) -> None:
-    """Receiver of `post_migrate`: it waits for the last app, when the rights of all of them exist."""
-    if sender is not list(apps.get_app_configs())[-1]:
+    """Receiver of `post_migrate`: it waits for the last app, when the rights of all of them exist.
+
+    Django sends the signal only for apps that have models.
+    """
+    with_models = [config for config in apps.get_app_configs() if config.models_module is not None]
+    if sender is not with_models[-1]:
         return
     from django.contrib.auth.models import Group, Permission
 

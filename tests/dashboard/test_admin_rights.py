@@ -1,5 +1,9 @@
 """Who sees and does what: the groups and their rights. Every address with every role is in test_security_matrix.py."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 from django.apps import apps
 from django.conf import settings
@@ -9,7 +13,9 @@ from django.core.management import call_command
 from django.test import Client
 
 from tasks.models import Attempt, Intervention, RefusedWrite, Worker
+from tests import databases
 from tests.people import client_of
+from tests.processes import HANDLERS_APP
 from tests.tasks import rows
 
 pytestmark = pytest.mark.django_db
@@ -27,6 +33,17 @@ def test_every_group_sees_every_table_of_ours():
     seeing = {f"view_{model._meta.model_name}" for model in models}
     for group in ("Viewers", "Operators", "Lock administrators", "Account managers"):
         assert seeing <= rights_of(group)
+
+
+def test_groups_are_made_although_the_last_app_has_no_models(template_url):
+    """Django sends `post_migrate` only for apps with models; handlers may be all that the last one has."""
+    with databases.copy_of(template_url) as database:
+        database.rows("DELETE FROM auth_group_permissions")
+        database.rows("DELETE FROM auth_group")
+        environment = {**os.environ, "DATABASE_URL": database.url, "ROWLOCK_APPS": HANDLERS_APP}
+        subprocess.run([sys.executable, "manage.py", "migrate", "-v0"], cwd=databases.ROOT, env=environment, check=True)
+        made = dict(database.rows("SELECT name, (SELECT count(*) FROM auth_group_permissions) > 0 FROM auth_group"))
+    assert made == dict.fromkeys(("Viewers", "Operators", "Lock administrators", "Account managers"), True)
 
 
 def test_viewers_see_and_nothing_else():
