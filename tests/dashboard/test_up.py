@@ -3,10 +3,12 @@ test_demo_running.py and test_up_running.py.
 """
 
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import psutil
 import psycopg
@@ -59,6 +61,29 @@ def test_with_a_database_and_a_password_of_ones_own_nothing_is_embedded_loaded_o
     finally:
         databases.drop(url)
     assert not checkout.home.exists()
+
+
+def ignored_by(process: psutil.Process) -> set[signal.Signals]:
+    """Which of a terminal's signals this process ignores; Linux tells."""
+    [mask] = re.findall(r"^SigIgn:\t(\w+)$", Path(f"/proc/{process.pid}/status").read_text(), re.MULTILINE)
+    return {number for number in (signal.SIGINT, signal.SIGQUIT) if int(mask, 16) >> (number - 1) & 1}
+
+
+def test_started_in_the_background_of_a_shell_it_and_its_programs_hear_ctrl_c(tmp_path, template_url):
+    """A shell lets its background jobs ignore SIGINT and SIGQUIT, and whatever they start inherits that."""
+    checkout = sites.new_checkout(tmp_path / "checkout")
+    port = sites.free_port()
+    up = [sys.executable, "manage.py", "up", "--port", str(port), "--no-demo"]
+    # As for `command &`, but under a process id that the test knows.
+    argv = ["sh", "-c", "trap '' INT QUIT; exec \"$@\"", "sh", *up]
+    with (
+        databases.copy_of(template_url) as database,
+        sites.started(checkout, argv, port, DATABASE_URL=database.url, ADMIN_PASSWORD="given to us") as site,
+    ):
+        site.says("Rowlock runs at")
+        programs = [site.child("run_worker"), site.child("gunicorn")]
+        assert [ignored_by(one) for one in (site.up, *programs)] == [set(), set(), set()]
+        assert site.end(signal.SIGINT) == 0
 
 
 @pytest.mark.parametrize("arguments", [["check"], ["makemigrations", "--check"], ["migrate", "--help"], ["--version"]])

@@ -20,6 +20,15 @@ web server until Ctrl-C or TERM, and stops what it started: exit status 0. A sec
 MARGIN_SECONDS = 10  # beyond the time that running tasks have
 
 
+def hear_signals_again() -> None:
+    """Set back the signals that a shell lets its background jobs (`command &`) ignore.
+
+    Without this, all that we start would inherit that it is deaf to them.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+
+
 def port(text: str) -> int:
     """A TCP port as an argument."""
     number = int(text)
@@ -52,6 +61,7 @@ class Command(BaseCommand):
         )  # fmt: skip
 
     def handle(self, *args: Any, **options: Any) -> None:
+        hear_signals_again()
         own_server = not os.environ.get("DATABASE_URL")
         plan = Plan(
             base=settings.BASE_DIR,
