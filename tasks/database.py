@@ -6,6 +6,8 @@ from typing import Any, Protocol
 
 import psycopg
 from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.signals import connection_created
 from django.db.transaction import atomic, set_rollback
 from psycopg.pq import TransactionStatus
 
@@ -25,10 +27,12 @@ PLANS = (
     "-c jit=off -c plan_cache_mode=force_generic_plan "
     "-c enable_seqscan=off -c enable_bitmapscan=off -c enable_hashjoin=off -c enable_mergejoin=off"
 )
-WORKER_SESSION = f"{NOTICE_DEATH} {PATIENCE} {PLANS}"
-# The lease must outlive a dead network path (with a NOTIFY pending, keepalives alone held a lock for over 75 s).
-NETWORK = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3, "tcp_user_timeout": 10_000}
-
+# Claims and completions look again at a row that changed while they waited for it. At REPEATABLE READ, which may be the
+# default of a server or a role, they fail instead.
+READ_COMMITTED = r"-c default_transaction_isolation=read\ committed"
+WORKER_SESSION = f"{NOTICE_DEATH} {PATIENCE} {READ_COMMITTED} {PLANS}"
+KEEPALIVES = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3}
+LONGEST_SILENCE_MS = 10_000
 
 # The server itself ends a statement of a worker's session after 30 s; one that still is silent then will not answer.
 ANSWER_SECONDS = 40.0
@@ -113,6 +117,15 @@ def notice_vanishing(*, reads_at_once: bool) -> str:
     return f"{keepalives} -c tcp_user_timeout={idle + 2 * interval}s" if reads_at_once else keepalives
 
 
+def notice_a_dead_path(params: Mapping[str, Any]) -> dict[str, Any]:
+    """`params` with the options of libpq by which a worker gives up a dead network path within a third of its lease.
+
+    So it has time to connect again. With a NOTIFY pending, keepalives alone held a lock for over 75 s.
+    """
+    silence = min(LONGEST_SILENCE_MS, int(1000 * conf.get("LEASE_SECONDS") / 3))
+    return {**KEEPALIVES, **params, "tcp_user_timeout": min(silence, int(params.get("tcp_user_timeout") or silence))}
+
+
 def end_what_stands_still() -> str:
     """The option by which a process that was frozen in the middle of a claim or a sweep lets go of its rows.
 
@@ -140,8 +153,7 @@ def connect_directly(
         url,
         autocommit=True,
         **{
-            **NETWORK,
-            **params,
+            **notice_a_dead_path(params),
             "connect_timeout": connect_timeout,
             "options": options,
             "application_name": application_name,
@@ -155,14 +167,32 @@ def name_sessions_of_handlers(application_name: str) -> None:
     """In a worker process, before its first query: how Django's own connection appears in `pg_stat_activity`.
 
     When the process is killed in the middle of a query, its row locks end within half a second and not with the query;
-    when its host vanishes, with its lease. But a pooling proxy would not let these options pass.
+    when its host vanishes, with its lease. But a pooling proxy would not let these options pass: there the level of
+    isolation is said with each BEGIN.
     """
     settings = connections["default"].settings_dict
-    options = {**settings["OPTIONS"], "application_name": application_name}
+    options = {**notice_a_dead_path(settings["OPTIONS"]), "application_name": application_name}
     if not conf.get("DIRECT_DATABASE_URL"):
-        ours = (NOTICE_DEATH, notice_vanishing(reads_at_once=False))
+        ours = (NOTICE_DEATH, READ_COMMITTED, notice_vanishing(reads_at_once=False))
         options["options"] = " ".join(filter(None, (options.get("options"), *ours)))
     settings["OPTIONS"] = options
+    connection_created.connect(_begin_read_committed, dispatch_uid=READ_COMMITTED)
+
+
+@contextmanager
+def read_committed() -> Iterator[None]:
+    """Django's default connection, when it is opened in here, begins its transactions at READ COMMITTED."""
+    connection_created.connect(_begin_read_committed, dispatch_uid=READ_COMMITTED)
+    try:
+        yield
+    finally:
+        connection_created.disconnect(dispatch_uid=READ_COMMITTED)
+
+
+def _begin_read_committed(connection: BaseDatabaseWrapper, **_: object) -> None:
+    """Costs no query: the driver says the level with each BEGIN. One that the settings name is kept."""
+    if connection.alias == "default" and "isolation_level" not in connection.settings_dict["OPTIONS"]:
+        connection.connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
 
 
 def _params_of_default_database() -> dict[str, Any]:

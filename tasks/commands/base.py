@@ -24,6 +24,7 @@ from tasks.audit import Who
 from tasks.commands import types
 from tasks.commands.output import ProgressLine, printable, write_line
 from tasks.commands.signals import Interrupted, Signals
+from tasks.database import read_committed
 from tasks.exceptions import RowlockError
 
 FAILED, USAGE, UNHEALTHY = 1, 2, 3
@@ -85,7 +86,7 @@ class OperatorCommand(BaseCommand):
         """Do the work; raise UsageError or CommandError when it cannot be done at all."""
 
     def handle(self, *args: Any, **options: Any) -> None:
-        with Signals() as self.signals:
+        with Signals() as self.signals, read_committed():
             try:
                 failure = self._report(options)
             except Interrupted as interruption:

@@ -14,6 +14,7 @@ from tasks import migrations, pooling, recovery
 from tasks.claims import DEFAULT_STRATEGY, STRATEGIES
 from tasks.commands import types
 from tasks.commands.output import write_line
+from tasks.database import read_committed
 from tasks.exceptions import PooledSession
 from tasks.models import Task
 from tasks.worker.options import Options
@@ -46,10 +47,11 @@ class Command(BaseCommand):
         names = ("queues", "strategy", "concurrency", "batch_size", "burst", "max_tasks")
         supervisor = Supervisor(Options(**{name: options[name] for name in names}))
         refuse_pooling()
-        refuse_older_tables()
-        if options["burst"]:
-            # A burst from cron may be the only worker there is: nobody else would take back a dead one's tasks.
-            recovery.recover(include_ask=False)
+        with read_committed():
+            refuse_older_tables()
+            if options["burst"]:
+                # A burst from cron may be the only worker there is: nobody else would take back a dead one's tasks.
+                recovery.recover(include_ask=False)
         connections.close_all()
         exit_status = supervisor.run()
         report = vars(supervisor.report)

@@ -1,13 +1,20 @@
 """A way to the database that takes every byte and passes none on: no error, no end of the connection, only silence."""
 
 import time
-from contextlib import closing
+from contextlib import closing, contextmanager
 
 import psycopg
 import pytest
 from django.db import connection
 
-from tasks.database import PromptConnection, connect_directly, fetch, transaction
+from tasks.database import (
+    PromptConnection,
+    connect_directly,
+    fetch,
+    name_sessions_of_handlers,
+    read_committed,
+    transaction,
+)
 from tests.commands import database_url
 from tests.relay import relay
 from tests.tasks.worker_app import tasks as handlers
@@ -45,6 +52,31 @@ def test_a_transaction_that_stands_still_ends_with_the_lease(database, settings)
         frozen.execute("BEGIN")
         pid = frozen.info.backend_pid
         wait_until(lambda: not database.rows("SELECT 1 FROM pg_stat_activity WHERE pid = %s", pid), seconds=20)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("given", "lease_seconds", "milliseconds"),
+    [("", 30, 10_000), ("", 6, 2_000), ("", 600, 10_000), (15_000, 6, 2_000), (1_500, 6, 1_500), (15_000, 90, 10_000)],
+)
+def test_a_dead_path_is_given_up_while_the_lease_has_time_for_another(settings, given, lease_seconds, milliseconds):
+    """A third of the lease, or less where the settings of the database say less."""
+    settings.ROWLOCK = {"LEASE_SECONDS": lease_seconds}
+    with patched_options(tcp_user_timeout=given), closing(connect_directly("rowlock:test")) as side:
+        assert side.info.get_parameters()["tcp_user_timeout"] == str(milliseconds)
+    with patched_options(tcp_user_timeout=given), read_committed():
+        name_sessions_of_handlers("rowlock:test")
+        assert connection.get_connection_params()["tcp_user_timeout"] == milliseconds
+
+
+@contextmanager
+def patched_options(**changed):
+    """Other options of Django's own database, for a while; the empty ones are left out."""
+    with pytest.MonkeyPatch.context() as patch:
+        options = {**connection.settings_dict["OPTIONS"], **changed}
+        kept = {name: value for name, value in options.items() if value != ""}
+        patch.setitem(connection.settings_dict, "OPTIONS", kept)
+        yield
 
 
 @pytest.mark.django_db

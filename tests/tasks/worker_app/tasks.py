@@ -89,6 +89,19 @@ def vary(context: TaskContext, seed: int, pace: float = 1.0) -> None:
         time.sleep(pace * chance.choices((0.0, 0.002, 0.01, 0.1, 0.5), weights=(30, 40, 25, 4, 1))[0])
 
 
+@task
+def isolation() -> list[str]:
+    """The levels at which the server runs a statement of a handler: by itself, and in a transaction."""
+    levels = []
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW transaction_isolation")
+        levels += cursor.fetchone()
+        with transaction.atomic():
+            cursor.execute("SHOW transaction_isolation")
+            levels += cursor.fetchone()
+    return levels
+
+
 @task(takes_context=True, max_attempts=1, timeout=1.0, backoff=at_once)
 def hang(context: TaskContext) -> None:
     with effect(int(context.task_result.id), context.attempt):
