@@ -31,6 +31,7 @@ SEE_ONLY = ("view",)  # these tables change through tasks.actions alone, whose r
 FINISHED = (TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.CANCELLED)
 HOLDS_ITS_KEY = (TaskStatus.READY, TaskStatus.PROCESSING)
 ONE_PER_KEY = "tasks_task_one_per_key"
+HIGHEST_VERSION = 2_000_000_000
 
 
 class Task(models.Model):
@@ -119,6 +120,8 @@ class Task(models.Model):
                 condition=Q(attempt__gte=0, max_attempts__gte=1, attempt__lte=F("max_attempts")),
                 name="tasks_task_attempts_in_range",
             ),
+            # Room for `version + 1`, which every claim computes; the trigger begins anew at 1 there.
+            models.CheckConstraint(condition=Q(version__lte=HIGHEST_VERSION), name="tasks_task_version_leaves_room"),
             models.CheckConstraint(
                 condition=Q(priority__gte=-100, priority__lte=100), name="tasks_task_priority_in_range"
             ),

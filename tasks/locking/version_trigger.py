@@ -6,17 +6,19 @@ from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
 
+# Two thousand million changes of one row, or raw SQL, lead to the end: there it begins anew, for a version is only ever
+# compared for being the same. `version + 1` beyond 2147483647 is an error, which failed every claim that met the row.
 CREATE_FUNCTION = """
 CREATE OR REPLACE FUNCTION rowlock_raise_version() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    NEW.version := OLD.version + 1;
+    NEW.version := CASE WHEN OLD.version >= 2000000000 THEN 1 ELSE OLD.version + 1 END;
     RETURN NEW;
 END $$
 """
 # `<=` and not `=`: with `=`, an UPDATE that sets a lower version would lower it.
 CREATE_TRIGGER = """
-CREATE TRIGGER rowlock_version BEFORE UPDATE ON {table}
-FOR EACH ROW WHEN (NEW.version <= OLD.version) EXECUTE FUNCTION rowlock_raise_version()
+CREATE OR REPLACE TRIGGER rowlock_version BEFORE UPDATE ON {table}
+FOR EACH ROW WHEN (NEW.version <= OLD.version OR OLD.version >= 2000000000) EXECUTE FUNCTION rowlock_raise_version()
 """
 DROP_TRIGGER = "DROP TRIGGER rowlock_version ON {table}"
 
@@ -25,7 +27,7 @@ class VersionTrigger(Operation):
     """Migration operation: an UPDATE of the model's table that does not raise `version` gets it raised.
 
     `VersionTrigger("app.model")`; the model needs an integer field `version`. An UPDATE that raises the version
-    itself is left alone, none can lower it, and raw SQL is included.
+    itself is left alone, none can lower it, and raw SQL is included. After 2,000,000,000 comes 1.
     Source: H. Benita on optimistic locking; reference statement in the manual, "Triggers" (WHEN conditions).
     """
 

@@ -1,14 +1,16 @@
 """The version grows by at least one on every update, whoever makes it; and other models can have that too."""
 
 import pytest
-from django.db import connection, migrations, models
+from django.db import IntegrityError, connection, migrations, models, transaction
 from django.db.migrations.state import ProjectState
 from django.db.migrations.writer import MigrationWriter
 
 import tasks.locking.version_trigger
+from tasks import transitions
 from tasks.locking import VersionTrigger
-from tasks.models import Task
+from tasks.models import HIGHEST_VERSION, Task
 from tests.tasks import rows
+from tests.tasks.claiming import STRATEGIES, claim, ids
 
 pytestmark = pytest.mark.django_db
 
@@ -60,6 +62,39 @@ def test_every_row_of_an_update_has_its_own():
     rows.ready(version=9)
     execute("UPDATE tasks_task SET priority = 1")
     assert sorted(Task.objects.values_list("version", flat=True)) == [6, 6, 6, 10]
+
+
+UPDATE = "UPDATE tasks_task SET version = %s"
+INSERT = "INSERT INTO tasks_task (task_path, version) SELECT 'a', %s"
+
+
+class TestAtTheEndOfItsType:
+    END = 2_147_483_647
+
+    @pytest.mark.parametrize("version", [HIGHEST_VERSION + 1, END])
+    def test_raw_sql_cannot_set_it_there(self, version):
+        rows.ready(version=5)
+        for statement in (UPDATE, INSERT):
+            with pytest.raises(IntegrityError, match="tasks_task_version_leaves_room"), transaction.atomic():
+                execute(statement, version)
+
+    @pytest.mark.parametrize("change", ["priority = 7", "version = version + 1", "version = 3", "version = 2147483647"])
+    def test_every_update_of_the_highest_begins_anew(self, change):
+        rows.ready(version=HIGHEST_VERSION)
+        execute(f"UPDATE tasks_task SET {change}")
+        assert Task.objects.get().version == 1
+
+    @pytest.mark.parametrize("strategy", STRATEGIES)
+    def test_such_a_row_is_claimed_with_the_others_and_completed(self, strategy):
+        every = {rows.ready(version=version).pk for version in (HIGHEST_VERSION, 1, HIGHEST_VERSION - 1)}
+        claimed = []
+        while len(claimed) < 3:
+            claimed += claim(5, strategy=strategy)
+        assert set(ids(claimed)) == every
+        assert {Task.objects.get(pk=one.id).version for one in claimed} == {1, 2, HIGHEST_VERSION}
+        for one in claimed:
+            transitions.complete(connection, "w1", one)
+        assert set(Task.objects.values_list("status", flat=True)) == {"COMPLETED"}
 
 
 class TestInAMigrationOfAnotherModel:
