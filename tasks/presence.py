@@ -8,12 +8,14 @@ loses it within milliseconds, so `pg_locks` tells who is there without any timeo
 - A restart of the database, or the crash of one backend, drops every lock at once while every worker lives. So the
   lock convicts only a worker that took it in this *epoch* and was missing in two looks; the others have one lease of
   grace, counted from when the epoch was first seen. An epoch is the postmaster's start together with the reset of the
-  background writer's statistics: the first does not change when a single backend crashes, the second does.
+  background writer's statistics: the first does not change when a single backend crashes, the second does. Who resets
+  these statistics by hand begins a new epoch too, in which nobody lost anything; so each sweep confirms the workers
+  whose locks it sees. A lock that is held now was held in this epoch, as no session outlives its epoch.
 
 Only the database's clock is compared with itself.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -48,6 +50,15 @@ CONFIRM = """
 UPDATE tasks_worker
 SET presence_epoch = %(token)s::text, missing_since = NULL, heartbeat_at = clock_timestamp()
 WHERE id = %(id)s::text AND stopped_at IS NULL
+"""
+
+# Only for workers whose lock was seen in the epoch of this token.
+CONFIRM_AGAIN = """
+WITH free AS MATERIALIZED (
+    SELECT id FROM tasks_worker WHERE id = ANY(%(ids)s::text[]) AND stopped_at IS NULL
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE tasks_worker AS worker SET presence_epoch = %(token)s::text FROM free WHERE worker.id = free.id
 """
 
 # A row that somebody has locked is left as it is and its worker not called convicted; the others must not wait for it.
@@ -155,6 +166,11 @@ class WorkerState:
         return self.presence_epoch == self.epoch and not self.held
 
     @property
+    def is_held_anew(self) -> bool:
+        """Held in this epoch, but taken in an earlier one: without a new confirmation its loss would prove nothing."""
+        return self.held and self.presence_epoch is not None and self.presence_epoch != self.epoch
+
+    @property
     def is_dead(self) -> bool:
         return self.life is Life.DEAD
 
@@ -190,6 +206,13 @@ def confirm(connection: Connection, worker_id: str) -> bool:
     with connection.cursor() as cursor:
         cursor.execute(CONFIRM, {"id": worker_id, "token": token})
         return bool(cursor.rowcount)
+
+
+def confirm_again(connection: Connection, held: Sequence[WorkerState]) -> None:
+    """Record that these workers, whose locks one look has seen, hold presence in its epoch."""
+    if held:
+        with connection.cursor() as cursor:
+            cursor.execute(CONFIRM_AGAIN, {"ids": [state.id for state in held], "token": held[0].epoch})
 
 
 def see_epoch(connection: Connection) -> str:

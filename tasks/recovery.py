@@ -224,8 +224,9 @@ def _sweep(
 
 
 def _judge(connection: Connection, states: Iterable[WorkerState]) -> Sweep:
-    """Mark suspects, acquit who came back, convict who is dead."""
+    """Mark suspects, acquit who came back, convict who is dead; confirm who lived through a new epoch."""
     states = list(states)
+    presence.confirm_again(connection, [state for state in states if state.is_held_anew])
     suspects = [state.id for state in states if state.life is Life.MISSING]
     returned = [state.id for state in states if state.is_alive and state.missing_since is not None]
     condemned = [state for state in states if state.is_dead and state.registered and state.stopped_at is None]

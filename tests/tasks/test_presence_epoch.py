@@ -118,6 +118,48 @@ def test_the_end_of_one_session_is_no_new_epoch(database):
     assert (after.epoch, after.life) == (before, Life.MISSING)
 
 
+RESET = "SELECT pg_stat_reset_shared('bgwriter')"
+
+
+def test_statistics_that_are_reset_begin_one_in_which_the_living_are_confirmed_by_a_sweep(database):
+    """Nothing was lost, and the next death is seen at once as before."""
+    task_id = born(database, "w1")
+    with present(database, "w1"):
+        before = state(database, "w1").epoch
+        database.rows(RESET)
+        wait_until(lambda: state(database, "w1").epoch != before)
+        swept = recovery.sweep(database.connection)
+        assert (swept.suspects, swept.dead, swept.waiting) == ([], [], [])
+        seen = state(database, "w1")
+        assert (seen.life, seen.presence_epoch) == (Life.ALIVE, seen.epoch)
+    wait_until(lambda: not state(database, "w1").held)
+    first, second, _ = sweep_thrice(database)
+    assert (first.suspects, first.dead) == (["w1"], [])
+    assert (second.dead, second.requeued) == (["w1"], [task_id])
+
+
+def test_an_outage_after_they_were_reset_convicts_nobody_either(database, lose_all_sessions):
+    born(database, "w1")
+    with present(database, "w1"):
+        before = state(database, "w1").epoch
+        database.rows(RESET)
+        wait_until(lambda: state(database, "w1").epoch != before)
+        recovery.sweep(database.connection)
+        lose_all_sessions()
+    assert [(swept.suspects, swept.dead) for swept in sweep_thrice(database)] == [([], [])] * 3
+    assert state(database, "w1").life is Life.RESTARTED
+
+
+def test_who_never_took_presence_is_not_confirmed_by_others(database):
+    """It is registered first: nothing is known of its lock before it says so itself."""
+    born(database, "w1")
+    name = "rowlock:worker:w1"
+    with contextlib.closing(psycopg.connect(database.url, autocommit=True, application_name=name)) as conn:
+        assert presence.take(conn, "w1")
+        recovery.sweep(database.connection)
+    assert state(database, "w1").presence_epoch is None
+
+
 def test_a_clean_restart_is_one(database, breakable_server):
     """Statistics outlive it, so the start of the server must count too."""
     born(database, "w1")

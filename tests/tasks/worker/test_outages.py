@@ -136,3 +136,22 @@ SELECT pid FROM pg_locks
 WHERE locktype = 'advisory' AND granted AND objid::bigint = (hashtext(%s)::bigint & 4294967295)
     AND classid::bigint = (hashtext('rowlock:presence:' || current_schema())::bigint & 4294967295)
 """
+
+
+def test_statistics_that_are_reset_do_not_make_recovery_wait_for_the_lease(database, ledger, start_worker):
+    """They look like a restart, after which a worker that is gone proves nothing."""
+    [task_id] = database.enqueue(handlers.work, 600.0, 0.0)
+    dying = start_worker(ROWLOCK_LEASE_SECONDS=600)
+    wait_until(lambda: ledger.effects(task_id))
+    start_worker(ROWLOCK_LEASE_SECONDS=600)
+    wait_until(lambda: len(alive(database)) == 2)
+    before = {state.epoch for state in alive(database)}
+    database.rows("SELECT pg_stat_reset_shared('bgwriter')")
+    wait_until(lambda: {state.presence_epoch for state in alive(database)}.isdisjoint(before))
+    dying.send_all(signal.SIGKILL)
+    assert database.wait_for(task_id, "COMPLETED").attempt == 2
+
+
+def alive(database) -> list[presence.WorkerState]:
+    """The workers that hold their presence."""
+    return [state for state in presence.states(connection=database.connection).values() if state.held]
