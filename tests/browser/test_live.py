@@ -1,10 +1,13 @@
 """Panels that refresh themselves destroy nothing that a person is doing, and say what they know and how old it is."""
 
+import math
 import re
+import threading
 
 import pytest
 from playwright.sync_api import Page, Route
 
+from dashboard import seats
 from tasks.models import Attempt, Task
 from tests.tasks import rows
 from tests.waiting import wait_until
@@ -211,13 +214,38 @@ def test_a_panel_that_has_ended_asks_no_more(visit, tasks):
     assert page.evaluate(SEEN_AND_HIDDEN) == [0, 0]
 
 
+# Every wait that the page's scripts begin, ms.
+RECORD_DELAYS = """
+    window.delays = [];
+    const plain = window.setTimeout;
+    window.setTimeout = (act, delay, ...rest) => { window.delays.push(delay); return plain(act, delay, ...rest); };
+"""
+
+
+def test_a_process_that_starts_is_told_and_soon_asked_again(visit, tasks, monkeypatch):
+    visitor = visit("Operators")
+    visitor.page.add_init_script(RECORD_DELAYS)
+    page = visitor.open(STALE)
+    page.evaluate("window.delays = []")
+    monkeypatch.setattr(seats, "_starts_until", math.inf)
+    monkeypatch.setattr(seats, "_seats", threading.Semaphore(0))
+    banner = page.locator(".live-banner")
+    banner.wait_for()
+    told = "The dashboard is starting; this page asks again by itself. What you see is the state of "
+    assert banner.inner_text().startswith(told)
+    assert version(page, tasks[0]) == "v2"
+    waiting(page, lambda: page.evaluate("window.delays.some((delay) => delay >= 500 && delay < 1500)"))
+    monkeypatch.setattr(seats, "_seats", None)
+    change(tasks[0])
+    waiting(page, lambda: version(page, tasks[0]) == "v3")
+    assert banner.is_hidden()
+    page.evaluate("window.delays = []")
+    waiting(page, lambda: page.evaluate("window.delays.includes(2000)"))
+
+
 def test_a_hidden_page_asks_less_often(visit, tasks):
     visitor = visit("Operators")
-    visitor.page.add_init_script("""
-        window.delays = [];
-        const plain = window.setTimeout;
-        window.setTimeout = (act, delay, ...rest) => { window.delays.push(delay); return plain(act, delay, ...rest); };
-    """)
+    visitor.page.add_init_script(RECORD_DELAYS)
     page = visitor.open(STALE)
     assert page.evaluate("window.delays.includes(2000)")
     page.evaluate("""() => {

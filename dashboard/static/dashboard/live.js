@@ -12,6 +12,7 @@
     const SLOWEST_SECONDS = 60;
     const POINTER_RESTS_MS = 800;
     const SAY_EVERY_MS = 15_000;
+    const STARTING = 202;
     const ENDED = 286;
     const { merge, enliven, showTicks } = window.rowlock;
     const words = document.getElementById("live-words").dataset;
@@ -124,10 +125,10 @@
         enliven(template.content);
         state.fresh = template.content;
         state.updatedAt = Date.now();
-        state.failures = 0;
+        state.failures = state.retryAfter = 0;
         take(panel, state);
         tellNews();
-        if ([...panels.values()].every((one) => !one.failures)) {
+        if ([...panels.values()].every((one) => !one.failures && !one.retryAfter)) {
             setTrouble("");
         }
     }
@@ -142,12 +143,17 @@
     }
 
     /* The reason that the server's own page gives, else its status; and of when the state is that stays in sight. */
-    function fail(state, xhr) {
-        state.failures += 1;
+    function tellLastKnown(state, xhr) {
         const page = xhr?.responseText ? new DOMParser().parseFromString(xhr.responseText, "text/html") : null;
         const reason = page?.querySelector("[role=alert]")?.textContent.trim() || [words.silent, xhr?.status].filter(Boolean).join(" ");
         const at = new Date(state.updatedAt).toLocaleTimeString(document.documentElement.lang, { hourCycle: "h23" });
         setTrouble(`${reason} ${words.last.replace("{}", at)}`);
+    }
+
+    function fail(state, xhr) {
+        state.failures += 1;
+        state.retryAfter = 0;
+        tellLastKnown(state, xhr);
     }
 
     function schedule(panel, state) {
@@ -155,7 +161,7 @@
         if (isPaused || state.isOver) {
             return;
         }
-        const seconds = Number(panel.dataset.live);
+        const seconds = state.retryAfter || Number(panel.dataset.live);
         const slower = Math.min(SLOWEST_SECONDS, seconds * 2 ** state.failures * (document.hidden ? WHEN_HIDDEN : 1));
         state.timer = setTimeout(() => htmx.trigger(panel, "refresh"), 1000 * Math.max(seconds, slower));
     }
@@ -170,7 +176,9 @@
     }
 
     function watch(panel) {
-        const state = { fresh: null, changes: 0, failures: 0, updatedAt: Date.now(), isOver: false, isWaiting: false };
+        const state = {
+            fresh: null, changes: 0, failures: 0, retryAfter: 0, updatedAt: Date.now(), isOver: false, isWaiting: false,
+        };
         panels.set(panel, state);
         const on = (name, hear) => panel.addEventListener(name, (event) => {
             if (event.target === panel) {
@@ -184,7 +192,12 @@
             }
             event.detail.shouldSwap = false;
             state.isOver = xhr.status === ENDED;
-            if (xhr.status !== 204) {
+            if (xhr.status === STARTING) {
+                state.failures = 0;
+                // Not all tabs at one moment: those that were sent away together would meet again.
+                state.retryAfter = Number(xhr.getResponseHeader("Retry-After")) * (0.5 + Math.random());
+                tellLastKnown(state, xhr);
+            } else if (xhr.status !== 204) {
                 receive(panel, state, xhr.responseText);
             }
         });
