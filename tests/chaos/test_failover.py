@@ -83,7 +83,7 @@ def test_a_failover_loses_nothing_that_was_acknowledged(cluster, database, ledge
         wait_until(lambda: ledger.count() > AT_ONCE / 2)
         children = {pid for worker in workers for pid in worker.children()}
         cluster.kill_primary()
-        assert ready(port) == 503
+        wait_until(lambda: ready(port) == 503)  # an answer is kept for a second
         cluster.promote()
         database.close()
         customer.wait_for_more(50)

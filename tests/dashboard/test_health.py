@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 
@@ -13,7 +14,7 @@ from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
 from django.test import Client
 
-from dashboard import databases
+from dashboard import databases, health
 from tests.people import client_of
 from tests.postgres import PrivateServer
 from tests.sessions import session
@@ -33,6 +34,11 @@ def database_at(host: str) -> Iterator[None]:
     finally:
         connection.close()
         connection.settings_dict["HOST"] = kept
+
+
+@pytest.fixture(autouse=True)
+def _no_probe_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "_latest", None)
 
 
 @pytest.fixture
@@ -91,7 +97,7 @@ def test_readyz_names_the_migrations_that_are_missing(client):
 
 
 def test_readyz_answers_within_two_seconds_when_the_database_is_frozen(client, private_server: PrivateServer):
-    """Twice: the second probe finds the first one still at it."""
+    """Twice: the second caller finds the first one's probe still at it."""
     main = private_server.server.process.pid
     os.kill(main, signal.SIGSTOP)
     try:
@@ -187,18 +193,49 @@ def test_tables_that_are_not_there_are_said():
     assert "manage.py migrate" in answer.text
 
 
-def test_the_probe_leaves_no_session_behind(client):
-    client.get("/readyz")
-
-    def only_this_session() -> bool:
-        with connection.cursor() as cursor:
-            cursor.execute(OTHER_SESSIONS)
-            return cursor.fetchone() == (0,)
-
-    wait_until(only_this_session)
+OTHERS = "datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()"
+OTHER_SESSIONS = f"SELECT count(*) FROM pg_stat_activity WHERE {OTHERS}"
+WAITING_SESSIONS = f"{OTHER_SESSIONS} AND wait_event_type = 'Lock'"
+SESSIONS_EVER = "SELECT sessions FROM pg_stat_database WHERE datname = current_database()"
 
 
-OTHER_SESSIONS = """
-SELECT count(*) FROM pg_stat_activity
-WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()
-"""
+def number(statement: str) -> int:
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+        return cursor.fetchone()[0]
+
+
+def sessions_ever() -> int:
+    """How many there have been, once this test's is the only one left: all have counted themselves by then."""
+    wait_until(lambda: number(OTHER_SESSIONS) == 0)
+    return number(SESSIONS_EVER)
+
+
+def test_all_who_ask_within_a_second_share_one_session_that_is_not_left_behind(client, monkeypatch):
+    monkeypatch.setattr(health, "ANSWER_SECONDS", 60)
+    monkeypatch.setattr(health, "KEPT_SECONDS", 60)
+    statuses: list[int] = []
+    before = sessions_ever()
+    callers = [threading.Thread(target=lambda: statuses.append(Client().get("/readyz").status_code)) for _ in range(10)]
+    with session() as other:
+        other.execute("LOCK TABLE django_migrations")
+        for caller in callers:
+            caller.start()
+        wait_until(lambda: number(WAITING_SESSIONS) == 1)
+        probe = health._latest
+        with monkeypatch.context() as patch:
+            patch.setattr(health, "KEPT_SECONDS", 0)
+            assert health.shared_probe() is probe, "one that is under way is shared for as long as it takes"
+    for caller in callers:
+        caller.join()
+    assert client.get("/readyz").status_code == 200
+    assert statuses == [200] * 10
+    assert sessions_ever() - before == 2  # the probe's, and that of the lock
+
+
+def test_an_answer_is_kept_for_a_second_and_no_longer(client):
+    assert client.get("/readyz").status_code == 200
+    before = sessions_ever()
+    health._latest = health._latest._replace(began=time.monotonic() - 1)
+    assert client.get("/readyz").status_code == 200
+    assert sessions_ever() - before == 1
