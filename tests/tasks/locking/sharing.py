@@ -14,10 +14,13 @@ from tests.waiting import wait_until
 WAITING = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = %s AND NOT granted"
 
 
-def share(url: str, processes: int, start: str) -> list[dict[str, int]]:
-    """Run `share_rows START` in so many processes on the database `url`; they begin when all of them are there."""
+def share(url: str, processes: int, start: str, *, meet: bool = False) -> list[dict[str, int]]:
+    """Run `share_rows START` in so many processes on the database `url`; they begin when all of them are there.
+
+    `meet`: each keeps its first row until all of them hold one, so that none has done the work of the others by then.
+    """
     environment = {**os.environ, "DATABASE_URL": url, "DJANGO_SETTINGS_MODULE": "tests.settings"}
-    line = [sys.executable, "-m", "tests.tasks.locking.share_rows", start]
+    line = [sys.executable, "-m", "tests.tasks.locking.share_rows", start, str(processes if meet else 0)]
     with psycopg.connect(url, autocommit=True) as barrier:
         barrier.execute("SELECT pg_advisory_lock(%s)", [BARRIER])
         crew = [
