@@ -10,6 +10,7 @@ from tasks.models import Task
 from tests.dashboard.lab.stage import staged
 from tests.dashboard.scenes import LOCK_ORDER
 from tests.people import client_of, person
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 EFFECT = "INSERT INTO lab_ledger (kind, worker, item, ended) VALUES ('effect', 0, 1, now()), ('effect', 1, 1, NULL)"
@@ -77,7 +78,11 @@ def test_the_waits_of_a_run_stay_on_its_page():
 
 
 def test_the_waits_of_a_real_run_are_kept_with_it():
-    outcome = runner.run_whole(Plan("account_pessimistic", workers=3, items=6, work_ms=100))
+    def somebody_was_seen_waiting() -> runner.Outcome | None:
+        found = runner.run_whole(Plan("account_pessimistic", workers=3, items=6, work_ms=100))
+        return found if found.waits else None
+
+    outcome = wait_until(somebody_was_seen_waiting, seconds=120)
     assert {wait.target for wait in outcome.waits} <= {"account 1", "orders_account"}
     assert {wait.worker for wait in outcome.waits} <= {0, 1, 2}
-    assert outcome.result.blocked_samples >= len(outcome.waits) > 0
+    assert outcome.result.blocked_samples >= len(outcome.waits)
