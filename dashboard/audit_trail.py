@@ -13,7 +13,7 @@ from django.db.models import Q, QuerySet
 from django.utils.dateparse import parse_datetime
 from django.utils.functional import cached_property
 
-from tasks import durations
+from tasks import durations, reading
 from tasks.admin.listing import Listing, Place, Search, find
 from tasks.database import fetch
 from tasks.filters import BIGGEST_ID, InvalidFilter, Params, given
@@ -110,9 +110,8 @@ class Recent(NamedTuple):
 
 def whole_target(text: str) -> str:
     """`#4711` and `4711` mean a task; anything else is a target as the audit writes it."""
-    digits = text.removeprefix("#")
-    is_id = digits.isascii() and digits.isdecimal() and len(digits) <= 19 and 1 <= int(digits) <= BIGGEST_ID
-    return f"task:{int(digits)}" if is_id else text
+    number = reading.digits(text.removeprefix("#"))
+    return text if number is None or not 1 <= number <= BIGGEST_ID else f"task:{number}"
 
 
 def parse_since(text: str) -> Any:

@@ -1,16 +1,19 @@
 """Our AdminSite: the stock admin under one row of links to the pages that operators use."""
 
-from functools import partial
+from collections.abc import Callable
+from functools import partial, wraps
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.contrib.admin import AdminSite
 from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
 from django.urls import URLPattern, URLResolver, path
 from django.utils.functional import Promise, SimpleLazyObject
 from django.utils.translation import gettext_lazy as _
 
 from tasks.addresses import address
+from tasks.reading import Unreadable
 
 if TYPE_CHECKING:
     from dashboard.shared_part import Context, SharedPart
@@ -44,6 +47,20 @@ PAGES = (
 )
 
 
+def explaining(view: Callable[..., Any]) -> Callable[..., Any]:
+    """The view, with a page of its own in place of an error when a reason, a name or a number cannot be read."""
+
+    @wraps(view)
+    def explained(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        try:
+            response: HttpResponse = view(request, *args, **kwargs)
+        except Unreadable as problem:
+            return render(request, "dashboard/unreadable.html", {"problem": str(problem)}, status=400)
+        return response
+
+    return explained
+
+
 class RowlockAdminSite(AdminSite):
     site_header = site_title = "Rowlock"
     index_title = _("All models")
@@ -66,6 +83,10 @@ class RowlockAdminSite(AdminSite):
         from dashboard.views import overview
 
         return overview.overview(request)
+
+    def admin_view(self, view: Callable[..., Any], cacheable: bool = False) -> Any:
+        """Every page; what it cannot read of a form is answered with 400 and the reader's own sentence."""
+        return super().admin_view(explaining(view), cacheable)
 
     @staticmethod
     def part(template: str, context: "Context", *, every: float) -> "SharedPart":

@@ -20,9 +20,12 @@ from tasks import audit
 from tasks.admin import LockAwareAdmin
 from tasks.admin.read_only import CappedPaginator
 from tasks.admin.rights import missing, require, who
+from tasks.admin.settings_form import DecimalField, WholeNumberField, checked
 from tasks.bulk.forms import LONGEST_TOKEN, is_token, new_token, once
+from tasks.commands import types
 from tasks.exceptions import RowlockError
 from tasks.locking import rowlocks
+from tasks.reading import LONGEST_REASON
 from tasks.verdicts.words import command
 
 RIGHT = "orders.move_money"
@@ -38,10 +41,10 @@ class MoneyForm(forms.Form):
     """One movement of money, as a person types it."""
 
     operation = forms.ChoiceField(label=_("Operation"), choices=OPERATIONS)
-    amount = forms.DecimalField(label=_("Amount"), help_text=_("At most two decimals, like 12.50."))
-    to_id = forms.IntegerField(label=_("To account"), required=False, min_value=1, help_text=_("For a transfer."))
+    amount = DecimalField(label=_("Amount"), help_text=_("At most two decimals, like 12.50."))
+    to_id = WholeNumberField(label=_("To account"), required=False, min_value=1, help_text=_("For a transfer."))
     strategy = forms.ChoiceField(label=_("Strategy"), choices=STRATEGIES)
-    reason = forms.CharField(label=_("Reason, kept in the audit"), required=False, max_length=1000)
+    reason = forms.CharField(label=_("Reason, kept in the audit"), required=False, max_length=LONGEST_REASON)
     token = forms.CharField(widget=forms.HiddenInput, initial=new_token, max_length=LONGEST_TOKEN)
 
     def clean_amount(self) -> Decimal:
@@ -49,6 +52,9 @@ class MoneyForm(forms.Form):
             return accounts.checked(self.cleaned_data["amount"])
         except InvalidAmount as error:
             raise forms.ValidationError(str(error)) from error
+
+    def clean_reason(self) -> str:
+        return checked(types.reason, self.cleaned_data["reason"]) or ""
 
     def clean_token(self) -> str:
         token: str = self.cleaned_data["token"]

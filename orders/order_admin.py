@@ -19,6 +19,7 @@ from orders.mailer import message_id
 from orders.models import Order
 from orders.querysets import OrderQuerySet
 from orders.resolving import CONSEQUENCES, Decision, Resolution, resolve
+from tasks import reading
 from tasks.admin import LockAwareAdmin, PatternAdmin
 from tasks.admin.rights import missing, require, who
 from tasks.filters import parse_id
@@ -27,7 +28,6 @@ from tasks.verdicts.words import command
 RIGHT = "orders.ship_order"
 MOST_ORDERS = 500
 COUNT_CAP = 10_000
-LONGEST_REASON = 1000
 SHOWN_REPLY = 100
 EMAIL_FIELDS = (
     "email_state",
@@ -128,7 +128,7 @@ class OrderAdmin(PatternAdmin, LockAwareAdmin):
         """Carry out the decision on the orders as the person saw them."""
         require(request.user, RIGHT)
         versions, decision = seen_versions(request), request.POST.get("as", "")
-        reason = request.POST.get("reason", "").strip()[:LONGEST_REASON].replace("\0", "")
+        reason = reading.reason(request.POST.get("reason", ""))
         if not versions or decision not in list(Decision):
             messages.error(request, _("Choose orders and what became of their e-mails."))
             return HttpResponseRedirect(reverse("admin:orders_order_changelist"))

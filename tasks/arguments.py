@@ -18,6 +18,7 @@ from django.utils.functional import Promise
 
 from tasks import conf
 from tasks.exceptions import InvalidArguments
+from tasks.reading import name_problem, storage_problem
 
 MAX_DEPTH = 100
 MAX_INTEGER_DIGITS = 4300  # Python does not read longer ones back: sys.int_info.default_max_str_digits
@@ -114,17 +115,6 @@ def check_key(key: Any) -> str | None:
     return str.__str__(key)
 
 
-def name_problem(name: Any, longest: int = 255) -> str | None:
-    """Why this cannot name a queue or a key (both stand in indexes), or None. `longest` in characters."""
-    if not isinstance(name, str):
-        return f"must be text, not {type(name).__name__}: use str(…)"
-    if not name:
-        return "must not be empty"
-    if len(name) > longest:
-        return f"has {len(name)} characters, at most {longest} fit: shorten or hash it"
-    return _text_problem(name)
-
-
 def _normalised(name: str, value: Any, limit: int) -> Any:
     try:
         return _Walk(limit).copy(value, 0)
@@ -191,17 +181,9 @@ class _Walk:
 
     def _text(self, value: str) -> str:
         self._spend(len(value))
-        if problem := _text_problem(value):
+        if problem := storage_problem(value):
             raise _Refused(f"Text {problem}")
         return str.__str__(value)
-
-
-def _text_problem(text: str) -> str | None:
-    if "\0" in text:
-        return "holds a NUL character, which PostgreSQL cannot store: remove it"
-    if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
-        return "holds half of a surrogate pair, which is not valid Unicode: encode it again"
-    return None
 
 
 def _number(value: int | float) -> int | float:

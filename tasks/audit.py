@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from tasks import reading
 from tasks.database import Connection
 
 RECORD = """
@@ -66,14 +67,17 @@ def table(name: str) -> str:
 
 
 def record(connection: Connection, who: Who, action: str, changes: Iterable[Change], reason: str = "") -> None:
-    """Write one intervention for each change, in the caller's transaction: both stay, or neither."""
+    """Write one intervention for each change, in the caller's transaction: both stay, or neither.
+
+    Raises Unreadable for a reason that is no line of at most 1000 characters.
+    """
     rows = list(changes)
     params = {
-        "actor": who.actor,
+        "actor": reading.clipped(who.actor, reading.LONGEST_NAME),
         "source": who.source,
-        "action": action,
-        "reason": reason,
-        "targets": [row.target for row in rows],
+        "action": reading.clipped(action, reading.LONGEST_ACTION),
+        "reason": reading.reason(reason),
+        "targets": [reading.clipped(row.target, reading.LONGEST_TARGET) for row in rows],
         "before": [row.version_before for row in rows],
         "after": [row.version_after for row in rows],
     }

@@ -9,9 +9,10 @@ from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from tasks import conf, registry
-from tasks.arguments import Call, check_key, name_problem
+from tasks.arguments import Call, check_key
 from tasks.compat import InvalidTask, Task
 from tasks.exceptions import InvalidArguments
+from tasks.reading import name_problem
 
 if TYPE_CHECKING:
     from tasks.backend import PostgresBackend

@@ -10,7 +10,7 @@ from django.db import transaction
 from django.db.models import F, Lookup, OuterRef, Q, Subquery, TextField, Value
 from django.db.models.functions import Concat
 
-from tasks import durations
+from tasks import durations, reading
 from tasks.clock import StatementTimestamp
 from tasks.exceptions import RowlockError
 from tasks.models import Attempt, Task, TaskStatus
@@ -160,26 +160,19 @@ def given(params: Params, key: str) -> tuple[str, ...]:
     """The values of `key` that are not blank; raises InvalidFilter for text that PostgreSQL cannot hold."""
     values = tuple(value for value in params.getlist(key) if value.strip())
     for value in values:
-        if "\0" in value or not is_encodable(value):
-            raise InvalidFilter(f"The filter `{key}` holds a character that no stored text can hold: remove it.")
+        if problem := reading.storage_problem(value):
+            raise InvalidFilter(f"The filter `{key}` {problem}.")
+        if len(value) > reading.LONGEST_CONDITION:
+            raise InvalidFilter(f"The filter `{key}` has more than {reading.LONGEST_CONDITION} characters: shorten it.")
     return values
-
-
-def is_encodable(text: str) -> bool:
-    """Whether `text` is free of lone surrogates, which UTF-8 cannot say."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def parse_id(text: str) -> int:
     """A task's id; raises InvalidFilter unless it is a whole number in the column's range."""
-    digits = text.strip()
-    if not (digits.isascii() and digits.isdecimal() and len(digits) <= 19 and 1 <= int(digits) <= BIGGEST_ID):
-        raise InvalidFilter(f"{text!r} is not the id of a task: ids are whole numbers from 1, like 4711.")
-    return int(digits)
+    number = reading.digits(text.strip())
+    if number is None or not 1 <= number <= BIGGEST_ID:
+        raise InvalidFilter(f"{reading.shown(text)} is not the id of a task: ids are whole numbers from 1, like 4711.")
+    return number
 
 
 def parse_status(text: str) -> str:

@@ -10,6 +10,7 @@ from django.utils.translation import gettext_lazy
 from dashboard.lab.patterns import PATTERNS
 from dashboard.lab.plan import LIMITS, Plan
 from dashboard.lab.records import MOST_RUNS
+from tasks.admin.settings_form import WholeNumberField
 
 LABELS = {
     "workers": gettext_lazy("Workers"),
@@ -58,7 +59,7 @@ class LabForm(forms.Form):
         super().__init__(*args, **kwargs)
         for name, label in LABELS.items():
             least, most = LIMITS[name]
-            self.fields[name] = forms.IntegerField(
+            self.fields[name] = WholeNumberField(
                 label=label,
                 min_value=least,
                 max_value=MOST.get(name, most),

@@ -9,6 +9,7 @@ from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 
+from tasks import reading
 from tasks.addresses import address
 from tasks.ages import spoken
 from tasks.locking.rowlocks import RowLock
@@ -42,6 +43,12 @@ def age(at: datetime | None, now: datetime) -> str | SafeString:
 def written(at: datetime) -> str:
     """The time in UTC, to the second."""
     return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+@register.filter
+def one_line(text: str) -> str:
+    """A name as it was stored, its line breaks and escapes shown as such."""
+    return reading.one_line(text)
 
 
 @register.filter

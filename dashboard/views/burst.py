@@ -19,7 +19,7 @@ from dashboard.burst import Burst
 from tasks import audit
 from tasks.admin.listing import known_queues
 from tasks.admin.rights import missing, require, who
-from tasks.admin.settings_form import checked
+from tasks.admin.settings_form import WholeNumberField, checked
 from tasks.audit import Change
 from tasks.bulk.forms import is_token, new_token, once
 from tasks.claims import DEFAULT_STRATEGY, STRATEGIES
@@ -41,10 +41,10 @@ class BurstForm(forms.Form):
         required=False,
         widget=forms.TextInput(attrs={"list": "queues"}),
     )
-    max_tasks = forms.IntegerField(
+    max_tasks = WholeNumberField(
         label=gettext_lazy("At most so many tasks"), min_value=1, max_value=100_000, initial=1000
     )
-    limit_seconds = forms.IntegerField(
+    limit_seconds = WholeNumberField(
         label=gettext_lazy("At most so many seconds"), min_value=5, max_value=600, initial=60
     )
 

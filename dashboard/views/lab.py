@@ -23,8 +23,10 @@ from dashboard.lab.plan import Plan
 from dashboard.lab.presets import BY_NAME, PRESETS
 from dashboard.lab.spans import Span
 from dashboard.models import LabRun
+from tasks import reading
 from tasks.admin.rights import missing, require, who
 from tasks.bulk.forms import is_token, new_token
+from tasks.filters import BIGGEST_ID
 from tasks.verdicts.words import command
 
 SEE, RUN = "dashboard.view_labrun", "dashboard.run_pattern"
@@ -135,8 +137,8 @@ def asked_for(request: HttpRequest) -> list[LabRun]:
     runs = LabRun.objects.defer(*LARGE).order_by("pk")
     if batch := request.GET.get("batch", "").replace("\0", ""):
         return list(runs.filter(batch=batch)[:MOST_COMPARED])
-    ids = [int(text) for text in request.GET.getlist("run") if text.isascii() and text.isdecimal() and len(text) < 19]
-    return list(runs.filter(pk__in=ids[:MOST_COMPARED]))
+    ids = [reading.digits(text) for text in request.GET.getlist("run")[:MOST_COMPARED]]
+    return list(runs.filter(pk__in=[run_id for run_id in ids if run_id is not None and run_id <= BIGGEST_ID]))
 
 
 def exported(found: Board, kind: str) -> HttpResponse:

@@ -17,7 +17,9 @@ from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_safe
 
 from dashboard.locks import history as lock_history
+from tasks import reading
 from tasks.admin.rights import require
+from tasks.filters import BIGGEST_ID
 from tasks.verdicts.words import command
 
 SEE = "dashboard.view_lockwait"
@@ -29,7 +31,6 @@ AROUND = {  # minutes before and after the moment
     720: gettext_lazy("12 hours"),
 }
 USUAL = 15
-LONGEST_NUMBER = 19  # digits of a bigint
 OLDEST, NEWEST = datetime(2000, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
 
 
@@ -71,7 +72,8 @@ class Moment:
 
 def number(text: str) -> int | None:
     """A number as ids and minutes are; None for anything else."""
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < LONGEST_NUMBER else None
+    found = reading.digits(text)
+    return found if found is not None and found <= BIGGEST_ID else None
 
 
 def parsed(text: str) -> datetime | None:

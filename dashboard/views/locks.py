@@ -20,6 +20,7 @@ from dashboard.locks import look as lock_look
 from dashboard.locks.behind import RUNNING
 from dashboard.shared_part import SharedPart
 from dashboard.views import lock_history
+from tasks import reading
 from tasks.admin.rights import missing, require, who
 from tasks.locking import rowlocks
 from tasks.locking.errors import is_lock_not_available
@@ -28,7 +29,7 @@ from tasks.verdicts.words import command
 
 SEE, SIGNAL = "dashboard.view_backend", "dashboard.signal_backend"
 INSUFFICIENT_PRIVILEGE = "42501"
-LONGEST_REASON = 1000
+LARGEST_PID = 2**31 - 1
 MOST_ROWS = 50
 MOST_SESSIONS = 50  # those that wait first, then by the age of their transaction
 # "SQL behind this": what each panel asked, as it was asked.
@@ -53,12 +54,12 @@ class Signal:
     def from_post(cls, request: HttpRequest) -> "Signal | None":
         """Read the form; None for one that no page of ours has made."""
         post = request.POST
-        pid, started, action = post.get("pid", ""), post.get("started", ""), post.get("action", "")
+        pid, started, action = reading.digits(post.get("pid", "")), post.get("started", ""), post.get("action", "")
         at = parse_datetime(started)
-        if not (pid.isascii() and pid.isdecimal() and len(pid) < 10) or at is None or action not in backends.ACTIONS:
+        if pid is None or pid > LARGEST_PID or at is None or action not in backends.ACTIONS:
             return None
-        reason = post.get("reason", "").strip()[:LONGEST_REASON].replace("\0", "")
-        return cls(int(pid), at, action, reason, "confirmed" in post)
+        reason = reading.reason(post.get("reason", ""))
+        return cls(pid, at, action, reason, "confirmed" in post)
 
     @property
     def command(self) -> str:

@@ -19,13 +19,15 @@ from dashboard.overview import charts, throughput
 from dashboard.overview import first_page as page
 from dashboard.overview.throughput import Span
 from dashboard.shared_part import SharedPart
+from tasks import reading
 from tasks.admin.rights import missing, require, who
+from tasks.filters import BIGGEST_ID
 from tasks.panels import Line, Look
 from tasks.verdicts.words import command
 
 ACKNOWLEDGE = "dashboard.acknowledge"
 SEE_CHARTS = "tasks.view_throughput"
-LONGEST_NAME, LONGEST_REASON = 300, 1000
+LONGEST_NAME = 300
 
 
 @dataclass(frozen=True)
@@ -41,11 +43,10 @@ class Asked:
     def from_post(cls, request: HttpRequest) -> "Asked | None":
         """Read the form; None for one that no page of ours has made."""
         post = request.POST
-        name, size, lasts = post.get("line", ""), post.get("size", ""), post.get("lasts", "")
-        is_number = size.isascii() and size.isdecimal() and len(size) < 16
-        if not 1 <= len(name) <= LONGEST_NAME or "\0" in name or not is_number or lasts not in LASTS:
+        name, size, lasts = post.get("line", ""), reading.digits(post.get("size", "")), post.get("lasts", "")
+        if reading.name_problem(name, LONGEST_NAME) or size is None or size > BIGGEST_ID or lasts not in LASTS:
             return None
-        return cls(name, post.get("reason", "").strip()[:LONGEST_REASON].replace("\0", ""), lasts, int(size))
+        return cls(name, reading.reason(post.get("reason", "")), lasts, size)
 
 
 def paths(view: Callable[..., Any]) -> list[URLPattern]:
@@ -152,7 +153,7 @@ def withdraw(request: HttpRequest) -> HttpResponse:
     """Let the line stand in the list again."""
     require(request.user, ACKNOWLEDGE)
     name = request.POST.get("line", "")
-    if not 1 <= len(name) <= LONGEST_NAME or "\0" in name:
+    if reading.name_problem(name, LONGEST_NAME):
         return answer(request, None, status=400)
     acknowledging.withdraw(name, who(request.user))
     shared_look.forget()

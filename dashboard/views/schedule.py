@@ -12,6 +12,7 @@ from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
 
 from dashboard.shared_part import SharedPart
+from tasks import reading
 from tasks.actions import locks
 from tasks.admin.rights import missing, require, who
 from tasks.models import CommandRun
@@ -19,7 +20,6 @@ from tasks.schedule import board
 from tasks.verdicts.words import command
 
 SEE, RELEASE, FORGET = "tasks.view_commandrun", "tasks.release_lock", "tasks.forget_command"
-LONGEST_NAME, LONGEST_REASON = 255, 1000
 LARGEST_FENCE = 2**63 - 1
 
 
@@ -35,12 +35,12 @@ class Asked:
     @classmethod
     def from_post(cls, request: HttpRequest, *, fenced: bool) -> "Asked | None":
         """Read the form; None for one that no page of ours has made."""
-        name, written = request.POST.get("name", ""), request.POST.get("fence", "")
-        is_number = written.isascii() and written.isdecimal() and int(written[:20]) <= LARGEST_FENCE
-        if not 1 <= len(name) <= LONGEST_NAME or "\0" in name or (fenced and not is_number):
+        name, fence = request.POST.get("name", ""), reading.digits(request.POST.get("fence", ""))
+        is_fence = fence is not None and fence <= LARGEST_FENCE
+        if reading.name_problem(name) or (fenced and not is_fence):
             return None
-        reason = request.POST.get("reason", "").strip()[:LONGEST_REASON].replace("\0", "")
-        return cls(name, int(written) if fenced else None, reason, "confirmed" in request.POST)
+        reason = reading.reason(request.POST.get("reason", ""))
+        return cls(name, fence if fenced else None, reason, "confirmed" in request.POST)
 
 
 def paths(view: Callable[..., Any]) -> list[URLPattern]:

@@ -18,6 +18,7 @@ from dashboard import shared_look
 from dashboard.shared_part import SharedPart
 from dashboard.stale import rows
 from dashboard.stale import take_back as taking
+from tasks import reading
 from tasks.admin.page_actions import PAGE_ACTIONS
 from tasks.admin.pages import button_of
 from tasks.admin.rights import missing, require, who
@@ -25,7 +26,7 @@ from tasks.filters import InvalidFilter
 from tasks.verdicts.words import command
 
 SEE, TAKE = "tasks.view_task", "tasks.recover_task"
-LONGEST_REASON, LONGEST_ID, MOST_WORKERS = 1000, 255, 200
+MOST_WORKERS = 200
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,9 @@ class Asked:
     def from_post(cls, request: HttpRequest) -> "Asked | None":
         """Read the form; None for one that no page of ours has made."""
         ids = list(dict.fromkeys(request.POST.getlist("worker")))
-        if not 1 <= len(ids) <= MOST_WORKERS or any(len(id) > LONGEST_ID or "\0" in id for id in ids):
+        if not 1 <= len(ids) <= MOST_WORKERS or any(map(reading.name_problem, ids)):
             return None
-        reason = request.POST.get("reason", "").strip()[:LONGEST_REASON].replace("\0", "")
+        reason = reading.reason(request.POST.get("reason", ""))
         return cls(ids, reason, "confirmed" in request.POST)
 
 

@@ -17,7 +17,7 @@ from django.views.decorators.http import require_POST, require_safe
 from dashboard import shared_look
 from dashboard import workers as rows
 from dashboard.shared_part import SharedPart
-from tasks import actions, presence
+from tasks import actions, presence, reading
 from tasks.actions import release as releasing
 from tasks.admin.rights import missing, require, who
 from tasks.exceptions import RowlockError
@@ -27,7 +27,6 @@ from tasks.models import Task
 from tasks.verdicts.words import command
 
 SEE, STOP, RELEASE = "tasks.view_worker", "tasks.stop_worker", "tasks.requeue_task"
-LONGEST_ID, LONGEST_REASON = 255, 1000
 BIGGEST_VERSION = 2**31 - 1
 MOST_TOLD = 5
 
@@ -46,9 +45,9 @@ class Asked:
         """Read the form; None for one that no page of ours has made."""
         worker_id = request.POST.get("worker", "")
         versions = parse_versions(request.POST.get("versions", ""))
-        if not 1 <= len(worker_id) <= LONGEST_ID or "\0" in worker_id or versions is None:
+        if reading.name_problem(worker_id) or versions is None:
             return None
-        reason = request.POST.get("reason", "").strip()[:LONGEST_REASON].replace("\0", "")
+        reason = reading.reason(request.POST.get("reason", ""))
         return cls(worker_id, reason, "confirmed" in request.POST, versions)
 
     def command(self, name: str) -> str:
@@ -58,13 +57,12 @@ class Asked:
 def parse_versions(text: str) -> dict[int, int] | None:
     """Read `4711:2 4712:5`; None for anything else."""
     pairs = [pair.split(":") for pair in text.split()]
-    if len(pairs) > releasing.MOST or any(
-        len(pair) != 2 or not all(part.isascii() and part.isdecimal() and len(part) <= 19 for part in pair)
-        for pair in pairs
-    ):
+    if len(pairs) > releasing.MOST or any(len(pair) != 2 for pair in pairs):
         return None
-    versions = {int(id): int(version) for id, version in pairs}
-    return versions if all(id <= BIGGEST_ID and at <= BIGGEST_VERSION for id, at in versions.items()) else None
+    versions = {reading.digits(id): reading.digits(version) for id, version in pairs}
+    known = {id: at for id, at in versions.items() if id is not None and at is not None}
+    is_known = len(known) == len(versions)
+    return known if is_known and all(id <= BIGGEST_ID and at <= BIGGEST_VERSION for id, at in known.items()) else None
 
 
 def paths(view: Callable[..., Any]) -> list[URLPattern]:

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from django.db import connection
 
-from tasks import audit, wakeup
+from tasks import audit, reading, wakeup
 from tasks.actions.chunks import Progress, Selection, TaskAction, go_on, perform
 from tasks.actions.result import Code, Refusal, Result
 from tasks.audit import Change, Who
@@ -57,9 +57,12 @@ def edit(
     dry_run: bool = False,
     progress: Progress = go_on,
 ) -> Result:
-    """Set what is not None on READY tasks: the queue, the priority (-100 to 100), the time before which none runs."""
+    """Set what is not None on READY tasks: the queue, the priority (-100 to 100), the time before which none runs.
+
+    Raises Unreadable for a queue that cannot be, or that belongs to the demo.
+    """
     changes = {
-        "queue_name": queue_name,
+        "queue_name": None if queue_name is None else reading.destination(queue_name),
         "priority": priority,
         "run_after": run_after.isoformat() if run_after else None,
     }

@@ -8,7 +8,7 @@ from typing import Any
 
 from django.db import connection
 
-from tasks import audit, registry
+from tasks import audit, reading, registry
 from tasks.audit import Change, Who
 from tasks.database import transaction
 from tasks.declaration import PostgresTask
@@ -31,11 +31,13 @@ def enqueue(
 ) -> list[int]:
     """Enqueue `count` equal tasks, all or none; their ids. What is None stays as the task declares it.
 
-    One intervention tells of all of them. Raises UnknownTask, and what the backend raises for arguments and options.
+    One intervention tells of all of them. Raises UnknownTask, Unreadable for a queue of the demo, and what the backend
+    raises for arguments and options.
     """
     task = registered(path).using(
         queue_name=queue_name, priority=priority, run_after=run_after, ordering_key=ordering_key
     )
+    reading.destination(task.queue_name)
     with transaction(connection, rollback=dry_run):
         ids = task.enqueue_many(repeat((list(args), dict(kwargs or {})), count))
         action = "enqueue" if count == 1 else f"enqueue count={count} last_id={ids[-1]}"

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from django.db import connection
 
-from tasks import audit, wakeup
+from tasks import audit, reading, wakeup
 from tasks.actions.chunks import short_waits
 from tasks.audit import Change, Who
 from tasks.models import Queue
@@ -51,7 +51,7 @@ def _change(
 ) -> bool:
     """One statement on one queue's row; it leaves an intervention and wakes the workers when it changed anything."""
     with short_waits(rollback=dry_run), connection.cursor() as cursor:
-        cursor.execute(statement, {"name": name, **params})
+        cursor.execute(statement, {"name": reading.name(name), **params})
         changed = bool(cursor.rowcount)
         if changed:
             audit.record(connection, who, action, [Change(audit.queue(name))], reason)

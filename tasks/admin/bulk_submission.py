@@ -22,6 +22,7 @@ from tasks.list_filter import BoundedFilter, ListFilter
 from tasks.models import Task, TaskStatus
 from tasks.verdicts import Finding, decide, gather
 
+LONGEST_FILTER = 20_000
 EXAMPLES = 5
 REHEARSED = 200
 EXAMPLE_SECONDS = 0.5
@@ -43,6 +44,8 @@ class BulkSubmission:
     @classmethod
     def from_post(cls, action: PageAction, post: QueryDict) -> Self:
         """Read the form of the list or of a preview. Raises InvalidFilter."""
+        if len(post.get("filter", "")) > LONGEST_FILTER:
+            raise InvalidFilter(_("The filter is too long to be kept: narrow it by fewer conditions."))
         chosen = ListFilter.from_query(post.get("filter", ""))
         if chosen.is_empty:
             raise InvalidFilter(_("Narrow the list first: no action reaches every task there is."))

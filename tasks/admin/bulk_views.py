@@ -13,6 +13,7 @@ from tasks.admin import rights
 from tasks.admin.bulk_submission import BulkSubmission, preview
 from tasks.admin.listing import known_queues
 from tasks.admin.page_actions import PAGE_ACTIONS, PageAction
+from tasks.admin.submission import reason_of
 from tasks.admin.task_pages import LIST, VIEW, TaskPages
 from tasks.bulk import runs
 from tasks.bulk.instruction import Settings
@@ -96,7 +97,7 @@ class BulkViews(TaskPages):
         if run is None:
             raise Http404(_("There is no such run: it was pruned, or the address is wrong."))
         rights.require(request.user, PAGE_ACTIONS[run.action].right)
-        runs.stop(run, rights.who(request.user), reason=request.POST.get("reason", "").strip()[:1000])
+        runs.stop(run, rights.who(request.user), reason=reason_of(request.POST))
         return HttpResponseRedirect(reverse("admin:tasks_task_run", args=[run.pk]))
 
 

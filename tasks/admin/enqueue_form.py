@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from django import forms
 from django.utils.translation import gettext_lazy as _
 
-from tasks import actions, registry
+from tasks import actions, reading, registry
 from tasks.admin.settings_form import checked
 from tasks.audit import Who
 from tasks.commands import types
@@ -18,9 +18,8 @@ from tasks.declaration import PostgresTask
 from tasks.exceptions import RowlockError
 from tasks.verdicts.words import command
 
-# These carry out what other pages ask for, each under a right of its own.
-INTERNAL_PATHS, INTERNAL_QUEUES = "tasks.tasks.", "rowlock"
-LONGEST_REASON = 1000
+# These carry out what other pages ask for, each under a right of its own; and what is in the demo goes with it.
+INTERNAL_PATHS, INTERNAL_QUEUES = "tasks.tasks.", ("rowlock", reading.DEMO_QUEUES)
 
 
 class Known(NamedTuple):
@@ -53,7 +52,7 @@ class EnqueueForm(forms.Form):
     run_after = forms.CharField(label=_("Not before, like 2030-01-31T03:00:00+02:00; empty: now"), required=False)
     ordering_key = forms.CharField(label=_("Ordering key; empty: as declared"), required=False)
     reason = forms.CharField(
-        label=_("Reason, kept in the audit; may be empty"), required=False, max_length=LONGEST_REASON
+        label=_("Reason, kept in the audit; may be empty"), required=False, max_length=reading.LONGEST_REASON
     )
 
     def clean_task(self) -> str:
@@ -69,7 +68,7 @@ class EnqueueForm(forms.Form):
         return checked(types.json_object, self.cleaned_data["kwargs"]) or {}
 
     def clean_queue_name(self) -> str | None:
-        return checked(types.name, self.cleaned_data["queue_name"])
+        return checked(types.destination, self.cleaned_data["queue_name"])
 
     def clean_priority(self) -> int | None:
         return checked(types.priority, self.cleaned_data["priority"])
@@ -79,6 +78,9 @@ class EnqueueForm(forms.Form):
 
     def clean_ordering_key(self) -> str | None:
         return checked(types.name, self.cleaned_data["ordering_key"])
+
+    def clean_reason(self) -> str:
+        return checked(types.reason, self.cleaned_data["reason"]) or ""
 
     def enqueue(self, who: Who, *, dry_run: bool = False) -> int | None:
         """Enqueue what the valid form says; the id. None with an error in the form when the queue refuses it."""

@@ -14,6 +14,7 @@ from django.views.decorators.http import require_POST, require_safe
 
 from tasks import pattern_runs, patterns
 from tasks.admin.rights import missing, require, who
+from tasks.admin.settings_form import WholeNumberField
 from tasks.models import Task
 from tasks.patterns import Pattern
 from tasks.redaction import redact
@@ -131,7 +132,7 @@ def form_of(pattern: Pattern, data: Any = None) -> forms.Form:
             initial=choice.default,
             widget=forms.RadioSelect,
         )
-    form.fields["limit"] = forms.IntegerField(
+    form.fields["limit"] = WholeNumberField(
         label=gettext_lazy("At most so many rows"), required=False, min_value=1, max_value=10_000_000
     )
     return form

@@ -13,8 +13,9 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_POST
 
-from tasks import actions, stats
+from tasks import actions, reading, stats
 from tasks.admin import rights
+from tasks.admin.submission import reason_of
 from tasks.audit import Who
 from tasks.models import Queue
 from tasks.stats import QueueNumbers
@@ -121,10 +122,10 @@ class QueueAdmin(admin.ModelAdmin):
 
     def _switch(self, request: HttpRequest, switch: Switch) -> HttpResponse:
         rights.require(request.user, switch.right)
-        queue_name = request.POST.get("queue", "").strip().replace("\0", "")
+        queue_name = request.POST.get("queue", "").strip()
         if not queue_name:
             messages.error(request, _("Name the queue."))
-        elif switch.change(queue_name, rights.who(request.user), request.POST.get("reason", "").strip()):
+        elif switch.change(reading.name(queue_name), rights.who(request.user), reason_of(request.POST)):
             told = {"label": switch.label, "queue": queue_name}
             messages.success(request, _("%(label)s: done for the queue %(queue)s.") % told)
         else:
@@ -148,7 +149,9 @@ def rows() -> list[Row]:
 
 
 def fitting_switches(queue: QueueNumbers) -> list[tuple[Switch, str]]:
-    """The two switches that would change something, each with its command."""
+    """The two switches that would change something, each with its command; none for a name that nobody can type."""
+    if reading.name_problem(queue.name):
+        return []
     pause = SWITCHES["resume" if queue.paused else "pause"]
     recovery = SWITCHES["automatic" if queue.recovery == Queue.Recovery.ASK else "ask"]
     return [(switch, switch.command(queue.name)) for switch in (pause, recovery)]

@@ -1,14 +1,17 @@
 """The form of what an action is to set, with the same checks and the same words as the options of the commands."""
 
+import re
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 from django import forms
 from django.utils.translation import gettext_lazy as _
 
+from tasks import reading
 from tasks.bulk.instruction import Settings
 from tasks.commands import types
 
@@ -25,13 +28,35 @@ def checked(parse: Callable[[str], Any], written: str) -> Any:
         raise forms.ValidationError(str(error)) from error
 
 
+class WholeNumberField(forms.IntegerField):
+    """A whole number in plain digits; Django's own field also reads 1_000 and the digits of other scripts."""
+
+    def to_python(self, value: Any) -> int | None:
+        return super().to_python(plain(value, reading.WHOLE, self))
+
+
+class DecimalField(forms.DecimalField):
+    """A sum in plain digits; Django's own field also reads 1e1, 1_000 and the digits of other scripts."""
+
+    def to_python(self, value: Any) -> Decimal | None:  # type: ignore[override]  # as of Django's own, under IntegerField
+        return super().to_python(plain(value, reading.PLAIN_DECIMAL, self))
+
+
+def plain(value: Any, pattern: re.Pattern[str], field: forms.Field) -> Any:
+    """What was typed, if it is written like that; raises ValidationError with the field's own sentence."""
+    written = value.strip() if isinstance(value, str) else value
+    if isinstance(written, str) and written and not pattern.fullmatch(written):
+        raise forms.ValidationError(field.error_messages["invalid"], code="invalid")
+    return written
+
+
 class SettingsForm(forms.Form):
     """Every field that an action may ask for; `form_of` leaves those of one action."""
 
     queue_name = forms.CharField(label=_("Queue"), required=False, widget=forms.TextInput(attrs={"list": "queues"}))
     priority = forms.CharField(label=_("Priority, -100 to 100; 100 runs first"), required=False)
     run_after = forms.CharField(label=_("Not before, like 2030-01-31T03:00:00+02:00, or now"), required=False)
-    spread_minutes = forms.IntegerField(
+    spread_minutes = WholeNumberField(
         label=_("Spread evenly over so many minutes; empty: all at once"),
         required=False,
         min_value=1,
@@ -39,7 +64,7 @@ class SettingsForm(forms.Form):
     )
 
     def clean_queue_name(self) -> str | None:
-        return checked(types.name, self.cleaned_data["queue_name"])
+        return checked(types.destination, self.cleaned_data["queue_name"])
 
     def clean_priority(self) -> int | None:
         return checked(types.priority, self.cleaned_data["priority"])

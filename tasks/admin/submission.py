@@ -7,7 +7,7 @@ from typing import Self
 from django.http import QueryDict
 from django.utils.translation import gettext as _
 
-from tasks import audit
+from tasks import audit, reading
 from tasks.admin.page_actions import LIVE, PageAction
 from tasks.admin.seen import Difference, Seen
 from tasks.admin.settings_form import SettingsForm, form_of, settings_of
@@ -21,7 +21,6 @@ from tasks.verdicts.decision import is_unserved
 from tasks.verdicts.telling import no_worker
 
 MOST_TASKS = 200
-LONGEST_REASON = 1000
 
 
 @dataclass(frozen=True)
@@ -61,8 +60,8 @@ class Submission:
 
 
 def reason_of(post: QueryDict) -> str:
-    """The person's own words, cut to what the audit keeps."""
-    return post.get("reason", "").strip()[:LONGEST_REASON].replace("\0", "")
+    """The person's own words. Raises Unreadable, which the site answers with 400."""
+    return reading.reason(post.get("reason", ""))
 
 
 @dataclass(frozen=True)

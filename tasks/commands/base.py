@@ -26,6 +26,7 @@ from tasks.commands.output import ProgressLine, printable, write_line
 from tasks.commands.signals import Interrupted, Signals
 from tasks.database import read_committed
 from tasks.exceptions import RowlockError
+from tasks.reading import one_line
 
 FAILED, USAGE, UNHEALTHY = 1, 2, 3
 SHOWN_PROBLEMS = 20
@@ -75,7 +76,7 @@ class OperatorCommand(BaseCommand):
         parser.add_argument("--json", action="store_true", help="Print one JSON object on stdout.")
         if self.changes_data:
             parser.add_argument("--dry-run", action="store_true", help="Do it and roll it back: nothing changes.")
-            parser.add_argument("--reason", type=types.text, default="", help="Why; the audit keeps it.")
+            parser.add_argument("--reason", type=types.reason, default="", help="Why; the audit keeps it.")
         self.add_options(parser)
 
     def add_options(self, parser: CommandParser) -> None:
@@ -126,7 +127,7 @@ class OperatorCommand(BaseCommand):
     def _print(self, report: Report, options: Options) -> None:
         hidden = len(report.problems) - SHOWN_PROBLEMS
         for problem in report.problems[:SHOWN_PROBLEMS]:
-            write_line(self.stderr, printable(problem))
+            write_line(self.stderr, one_line(problem))
         if hidden > 0:
             write_line(self.stderr, f"… and {hidden} more; --json lists them all.")
         if options["json"]:

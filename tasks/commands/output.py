@@ -8,6 +8,8 @@ from typing import Any
 
 from django.core.management.base import OutputWrapper
 
+from tasks.reading import one_line
+
 EVERY_SECONDS = 2.0
 
 
@@ -48,8 +50,11 @@ def abandon(stream: OutputWrapper) -> None:
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Aligned columns, the first to the left and the others to the right; None shows as a dash."""
-    cells = [list(headings), *(["-" if cell is None else printable(str(cell)) for cell in row] for row in rows)]
+    """Aligned columns, the first to the left and the others to the right; None shows as a dash.
+
+    A row stays one line whatever stands in it: names of earlier versions may hold line breaks.
+    """
+    cells = [list(headings), *(["-" if cell is None else one_line(str(cell)) for cell in row] for row in rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(headings))]
     return "\n".join(_aligned(row, widths) for row in cells)
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from django.utils import timezone
 
-from tasks import arguments, durations, filters
+from tasks import durations, filters, reading
 
 Value = TypeVar("Value")
 FIRST_YEAR, LAST_YEAR = 2000, 9000  # beyond them PostgreSQL stores times that Python cannot read back
@@ -24,9 +24,14 @@ def _explained(parse: Callable[[str], Value], written: str) -> Value:
 
 def text(written: str) -> str:
     """Any text that PostgreSQL can store."""
-    if "\0" in written or not filters.is_encodable(written):
+    if reading.storage_problem(written):
         raise ArgumentTypeError("not valid UTF-8: check the terminal's encoding.")
     return written
+
+
+def reason(written: str) -> str:
+    """Why: one line of at most 1000 characters."""
+    return _explained(reading.reason, text(written))
 
 
 def task_id(written: str) -> int:
@@ -36,17 +41,17 @@ def task_id(written: str) -> int:
 
 def row_id(written: str) -> int:
     """The id of a row of any other table, from 1."""
-    return _whole_number(written, 1, 2**63 - 1, "an id: a whole number from 1")
+    return whole_number(written, 1, 2**63 - 1, "an id: a whole number from 1")
 
 
 def pid(written: str) -> int:
     """The process id of a session of the database."""
-    return _whole_number(written, 1, 2**31 - 1, "a pid: a whole number from 1")
+    return whole_number(written, 1, 2**31 - 1, "a pid: a whole number from 1")
 
 
 def run_id(written: str) -> int:
     """The id of a run, from 1."""
-    return _whole_number(written, 1, 2**63 - 1, "the id of a run: a whole number from 1")
+    return whole_number(written, 1, 2**63 - 1, "the id of a run: a whole number from 1")
 
 
 def status(written: str) -> str:
@@ -60,40 +65,43 @@ def duration(written: str) -> timedelta:
 
 
 def name(written: str) -> str:
-    """The name of a queue, a worker or an ordering key: not empty, of a length that an index holds."""
-    if problem := arguments.name_problem(written):
-        raise ArgumentTypeError(f"{written!a} {problem}.")
-    return written
+    """The name of a queue, a worker or an ordering key: 1 to 255 characters, none of them a control character."""
+    return _explained(reading.name, written)
+
+
+def destination(written: str) -> str:
+    """The name of a queue into which a task is put: any but those of the demo."""
+    return _explained(reading.destination, written)
 
 
 def priority(written: str) -> int:
     """A priority, from -100 to 100."""
-    return _whole_number(written, -100, 100, "a priority: a whole number from -100 to 100, where 100 runs first")
+    return whole_number(written, -100, 100, "a priority: a whole number from -100 to 100, where 100 runs first")
 
 
 def count(written: str) -> int:
     """How many: a whole number from 1."""
-    return _whole_number(written, 1, 10_000_000, "a count: a whole number from 1 to 10000000")
+    return whole_number(written, 1, 10_000_000, "a count: a whole number from 1 to 10000000")
 
 
 def fence(written: str) -> int:
     """The fence of a lock."""
-    return _whole_number(written, 1, 2**63 - 1, "a fence: a whole number from 1")
+    return whole_number(written, 1, 2**63 - 1, "a fence: a whole number from 1")
 
 
 def limit(written: str) -> int:
     """A limit that may be reached and not passed: a whole number from 0."""
-    return _whole_number(written, 0, 2**31 - 1, "a limit: a whole number from 0")
+    return whole_number(written, 0, 2**31 - 1, "a limit: a whole number from 0")
 
 
 def seconds(written: str) -> float:
     """A number of seconds, from 0."""
     try:
-        number = float(written)
-    except ValueError:
+        number = float(reading.decimal(written))
+    except reading.Unreadable:
         number = -1
     if not 0 <= number <= 10**9:
-        raise ArgumentTypeError(f"{written!a} is not a number of seconds: write one from 0, like 2.5.")
+        raise ArgumentTypeError(f"{reading.shown(written)} is not a number of seconds: write one from 0, like 2.5.")
     return number
 
 
@@ -140,11 +148,6 @@ def _refuse_constant(constant: str) -> None:
     raise ValueError(f"{constant} is no JSON value")
 
 
-def _whole_number(written: str, lowest: int, highest: int, what: str) -> int:
-    try:
-        number = int(written)
-    except ValueError:
-        number = lowest - 1
-    if not lowest <= number <= highest:
-        raise ArgumentTypeError(f"{written!a} is not {what}.")
-    return number
+def whole_number(written: str, lowest: int, highest: int, what: str) -> int:
+    """A whole number between these; `what` says in the message what it should have been."""
+    return _explained(lambda text: reading.whole_number(text, lowest, highest, what), written)

@@ -20,6 +20,7 @@ from tasks.locking.leases import backends
 from tasks.locking.leases.contender import Contender
 from tasks.locking.leases.holder import held_sentence
 from tasks.locking.leases.keeper import Keeper
+from tasks.reading import name_problem
 
 logger = logging.getLogger(__name__)
 F = TypeVar("F", bound=Callable[..., Any])
@@ -67,8 +68,8 @@ class Lock(ContextDecorator):
             raise ValueError(f"The ttl of a lock is above 0 s and at most a year, not {ttl} s.")
         if not wait >= 0:
             raise ValueError(f"The wait for a lock is a number of seconds from 0, not {wait}: None tries once.")
-        if not 1 <= len(name) <= 255 or "\0" in name:
-            raise ValueError("The name of a lock has 1 to 255 characters, none of them NUL: hash a longer one.")
+        if problem := name_problem(name):
+            raise ValueError(f"The name of a lock {problem}.")
         self.name = name
         self.ttl = ttl
         self.wait = wait

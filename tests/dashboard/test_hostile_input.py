@@ -35,12 +35,12 @@ FORM = "/admin/tasks/task/enqueue/"
 NAMES = {
     "quotes": "it's \"quoted\" `so` $$and$$ ' OR 1=1; DROP TABLE tasks_task; --",
     "placeholders": "100 % %s %(name)s %% {0} {{ 7*7 }} $1 :name ?",
-    "lines": "one\ntwo\r\nthree\ttab\x1b[31m\x7f",
     "other directions": "\u202etxt.exe\u202c \u2066\u200f\u200b\ufeff",
     "emoji": "👩\u200d👩\u200d👧\u200d👦 \u2028 Ünïcode \U0010ffff",
     "shell": "$(reboot) `id` | & ; > /dev/null * ~ \\",
     "longest": "x" * 255,
 }
+LINES = "one\ntwo\r\nthree\ttab\x1b[31m\x7f"
 TOO_LONG, NUL, HALF = "x" * 10_000, "a\0b", "a\ud800b"
 
 
@@ -124,7 +124,7 @@ def test_what_cannot_be_kept_is_refused_in_words_and_the_session_goes_on(door, k
 
 
 def test_what_can_be_kept_comes_back_as_it_was(door):
-    text = "".join(NAMES.values())
+    text = LINES.join(NAMES.values())
     assert door.enqueue(echo.module_path, json.dumps([{text: [text, 10**300, -0.5, None]}])) == ""
     [result] = testing.run_due()
     assert result.return_value == {text: [text, 10**300, -0.5, None]}
@@ -139,8 +139,8 @@ def test_names_are_data(door):
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [(TOO_LONG, "255"), (NUL, "NUL|Null|UTF-8"), (HALF, "surrogate|UTF-8")],
-    ids=["long", "NUL", "half"],
+    [(TOO_LONG, "255"), (NUL, "NUL|Null|UTF-8"), (HALF, "surrogate|UTF-8"), (LINES, "control character")],
+    ids=["long", "NUL", "half", "lines"],
 )
 def test_names_that_cannot_be_kept_are_refused(door, name, words):
     for queue, key in ((name, None), ("default", name)):

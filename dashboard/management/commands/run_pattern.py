@@ -14,7 +14,7 @@ from dashboard.lab.measure import Result
 from dashboard.lab.nursery import Nursery
 from dashboard.lab.patterns import PATTERNS
 from dashboard.lab.plan import LIMITS, Plan
-from tasks.commands import OperatorCommand, Options, Report
+from tasks.commands import OperatorCommand, Options, Report, types
 from tasks.commands.base import UsageError
 from tasks.commands.output import ProgressLine
 
@@ -33,9 +33,7 @@ NUMBERS = {
 
 def whole_number(least: int, most: int, written: str) -> int:
     """A whole number within bounds."""
-    if not (written.isascii() and written.isdecimal() and len(written) < 12 and least <= int(written) <= most):
-        raise ArgumentTypeError(f"{written!a} is not a whole number from {least} to {most}.")
-    return int(written)
+    return types.whole_number(written, least, most, f"a whole number from {least} to {most}")
 
 
 def variation(written: str) -> tuple[str, list[int]]:

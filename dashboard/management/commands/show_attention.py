@@ -8,6 +8,7 @@ from tasks.ages import spoken
 from tasks.commands import OperatorCommand, Options, Report
 from tasks.commands.base import UNHEALTHY
 from tasks.panels import Line, Look
+from tasks.reading import one_line
 
 
 class Command(OperatorCommand):
@@ -58,7 +59,7 @@ def as_text(found: Inbox, look: Look) -> str:
         f"  acknowledged: {known.line.text} (by {known.acknowledgement.actor}: {known.acknowledgement.reason})"
         for known in found.known
     ]
-    return "\n".join(written)
+    return "\n".join(map(one_line, written))
 
 
 def as_lines(line: Line, look: Look) -> list[str]:

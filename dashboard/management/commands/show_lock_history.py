@@ -11,6 +11,7 @@ from dashboard.locks.identity import identify
 from dashboard.locks.tree import Line
 from dashboard.locks.words import told_wait
 from dashboard.models import LockWait
+from tasks import reading
 from tasks.ages import spoken
 from tasks.commands import OperatorCommand, Options, Report, types
 from tasks.commands.output import counted, table
@@ -84,7 +85,7 @@ def tree_line(line: Line) -> str:
         told_wait(waits) if waits else session.state or "",
         f"{line.node.victims} blocked" if line.node.blocked else "",
     ]
-    return "  " * (line.indent - 1) + " · ".join(filter(None, parts))
+    return "  " * (line.indent - 1) + reading.one_line(" · ".join(filter(None, parts)))
 
 
 def wait_row(wait: LockWait) -> tuple[Any, ...]:

@@ -13,6 +13,7 @@ from dashboard.locks.limits import PERSON_STATEMENT_MS, limited
 from dashboard.locks.sessions import Lock, Session
 from dashboard.locks.tree import Line, lines
 from dashboard.locks.words import told_wait
+from tasks import reading
 from tasks.ages import spoken
 from tasks.commands import OperatorCommand, Options, Report, UsageError, types
 from tasks.commands.output import table
@@ -141,7 +142,7 @@ def tree_line(line: Line, work: Behind | None) -> str:
         f"{line.node.victims} blocked" if line.node.blocked else "",
         one_line(session.query),
     ]
-    return "  " * (line.indent - 1) + " · ".join(filter(None, parts))
+    return "  " * (line.indent - 1) + reading.one_line(" · ".join(filter(None, parts)))
 
 
 def session_row(session: Session) -> tuple[Any, ...]:

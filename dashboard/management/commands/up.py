@@ -14,6 +14,7 @@ from dashboard.up.console import Console
 from dashboard.up.startup import CannotStart, Plan, run
 from dashboard.up.supervisor import Supervisor
 from tasks import conf
+from tasks.commands import types
 
 HELP = """Starts PostgreSQL (this checkout's own unless DATABASE_URL is set), prepares the site, runs a worker and the
 web server until Ctrl-C or TERM, and stops what it started: exit status 0. A second signal kills: 130 or 143."""
@@ -31,18 +32,12 @@ def hear_signals_again() -> None:
 
 def port(text: str) -> int:
     """A TCP port as an argument."""
-    number = int(text)
-    if not 0 < number < 65_536:
-        raise argparse.ArgumentTypeError(f"{number} is not between 1 and 65535")
-    return number
+    return types.whole_number(text, 1, 65_535, "a port: a whole number from 1 to 65535")
 
 
 def not_negative(text: str) -> int:
     """A number of processes as an argument."""
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"{number} is negative")
-    return number
+    return types.whole_number(text, 0, 10_000, "a number of processes, from 0")
 
 
 class Command(BaseCommand):

@@ -1,25 +1,24 @@
 """`transfer`: move money between two accounts."""
 
 from argparse import ArgumentTypeError
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 
 from django.core.management.base import CommandParser
 from django.db import connection, transaction
 
 from orders import accounts
 from orders.exceptions import InvalidAmount
-from tasks import audit
+from tasks import audit, reading
 from tasks.commands import OperatorCommand, Options, Report, types
 from tasks.commands.base import operator
+from tasks.reading import Unreadable
 
 
 def amount(written: str) -> Decimal:
     """A sum of money: positive, at most two decimals."""
     try:
-        return accounts.checked(Decimal(written))
-    except InvalidOperation as error:
-        raise ArgumentTypeError(f"{written!a} is not a number; write an amount like 12.50.") from error
-    except InvalidAmount as error:
+        return accounts.checked(reading.decimal(written))
+    except (Unreadable, InvalidAmount) as error:
         raise ArgumentTypeError(str(error)) from error
 
 

@@ -15,7 +15,7 @@ class Command(OperatorCommand):
 
     def add_options(self, parser: CommandParser) -> None:
         add_filters(parser)
-        parser.add_argument("--set-queue", type=types.name, metavar="Q", help="The queue to move them to.")
+        parser.add_argument("--set-queue", type=types.destination, metavar="Q", help="The queue to move them to.")
         parser.add_argument("--set-priority", type=types.priority, metavar="N", help="-100 to 100; 100 runs first.")
         parser.add_argument(
             "--set-run-after",

@@ -17,7 +17,9 @@ class Command(OperatorCommand):
                             help="Positional arguments: a JSON array.")  # fmt: skip
         parser.add_argument("--kwargs", type=types.json_object, default={}, metavar="JSON", dest="task_kwargs",
                             help="Keyword arguments: a JSON object.")  # fmt: skip
-        parser.add_argument("--queue", type=types.name, metavar="Q", help="Another queue than the task declares.")
+        parser.add_argument(
+            "--queue", type=types.destination, metavar="Q", help="Another queue than the task declares."
+        )
         parser.add_argument("--priority", type=types.priority, metavar="N", help="-100 to 100; 100 runs first.")
         parser.add_argument("--run-after", type=types.moment, metavar="ISO",
                             help="Not before this time, like 2030-01-31T03:00:00+02:00; without an offset in the "

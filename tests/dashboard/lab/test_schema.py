@@ -11,7 +11,8 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.django_db(transaction=True)
 
 NAMED_PARTS = """
-SELECT 'constraint', conrelid::regclass::text, conname, replace(pg_get_constraintdef(oid), %(schema)s || '.', '')
+SELECT 'constraint', conrelid::regclass::text, conname,
+    replace(replace(pg_get_constraintdef(oid), %(schema)s || '.', ''), ' NOT VALID', '')  -- all of the new table is
 FROM pg_constraint WHERE connamespace = %(schema)s::regnamespace AND contype <> 'n'
 UNION ALL
 SELECT 'index', tablename, indexname, replace(indexdef, %(schema)s || '.', '')
