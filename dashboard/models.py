@@ -113,6 +113,28 @@ class Deadlocks(models.Model):
         return f"{self.number} deadlocks until {self.at}"
 
 
+class DemoRow(models.Model):
+    """One row that the demo made, by its id or its name. The demo is there while any of these is."""
+
+    class Kind(models.TextChoices):
+        TASK = "task"
+        ORDER = "order"
+        QUEUE = "queue"  # its setting and its figures
+        COMMAND = "command"  # its expectation and its runs
+
+    kind = models.TextField(choices=Kind)
+    row_id = models.BigIntegerField(db_default=0)
+    name = models.TextField(db_default="", blank=True)
+
+    class Meta:
+        default_permissions = ("view",)
+        permissions = [("direct_demo", _("Can direct and remove the demo"))]
+        constraints = [models.UniqueConstraint(fields=["kind", "row_id", "name"], name="dashboard_demorow_once")]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name or self.row_id}"
+
+
 class LabRun(models.Model):
     """One run of the lab, or one that was asked for. Runs with the same `batch` were asked for together.
 

@@ -13,7 +13,7 @@ SEE: frozenset[str] = frozenset()  # beside the right to view, which every group
 OPERATE = frozenset(
     {
         "requeue_task", "recover_task", "cancel_task", "pause_queue", "configure_queue", "ship_order", "forget_command",
-        "acknowledge", "edit_task", "enqueue_task", "run_burst", "run_pattern", "stop_worker",
+        "acknowledge", "direct_demo", "edit_task", "enqueue_task", "run_burst", "run_pattern", "stop_worker",
     }
 )  # fmt: skip
 GROUPS = {

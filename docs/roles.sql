@@ -75,7 +75,7 @@ BEGIN
 
     -- Web: the pages, and the commands that operators type. Sees every table.
     GRANT SELECT ON
-        auth_permission, axes_accessfailurelog, axes_accesslog, dashboard_labrun, django_content_type,
+        auth_permission, axes_accessfailurelog, axes_accesslog, dashboard_demorow, dashboard_labrun, django_content_type,
         django_migrations, tasks_commandrun, tasks_lockwaiter, tasks_refusedwrite, tasks_throughput,
         tasks_throughputslot, tasks_throughputtotal
         TO rowlock_web;

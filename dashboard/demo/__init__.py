@@ -1,16 +1,18 @@
 """The demo: harmless work on queues and orders of its own, with every trouble in it that an operator meets.
 
-What it loads lies in queues whose names begin with `demo-` and in orders to `@example.test`, an address that no mail
-reaches (RFC 2606). Nothing else is ever touched.
+What it makes lies in queues whose names begin with `demo-` and in orders to `@example.test`, an address that no mail
+reaches (RFC 2606). `dashboard_demorow` lists all of it, and nothing that is not listed there is ever removed.
 """
 
 import os
 
-PREFIX = "demo-"
+from tasks.reading import DEMO_QUEUES as PREFIX
+
 DOMAIN = "@example.test"
 REPORTS, MAIL, BILLING, PAYOUTS, PARCELS = (
     f"{PREFIX}{name}" for name in ("reports", "mail", "billing", "payouts", "parcels")
 )
+QUEUES = (REPORTS, MAIL, BILLING, PAYOUTS, PARCELS)
 NIGHTLY = f"{PREFIX}nightly-report"  # a cron line that nobody starts
 ACTOR = "demo"  # in the audit, and of the runs of the lab
 MINUTES = 15  # that the director lives

@@ -28,7 +28,7 @@ ASK = "SELECT pg_notify('rowlock_demo_' || current_schema(), %(payload)s::text)"
 TAKE = "SELECT pg_try_advisory_lock(hashtext('rowlock:demo'), hashtext(current_schema())) AS taken"
 # One row, whether a director runs or not.
 STATE = """
-SELECT EXISTS (SELECT FROM tasks_queue WHERE name = %(marker)s::text) AS is_loaded, clock_timestamp() AS now,
+SELECT EXISTS (SELECT FROM dashboard_demorow) AS is_loaded, clock_timestamp() AS now,
     director.pid, director.since, director.since + make_interval(mins => %(minutes)s::int) AS ends_at
 FROM (VALUES (1)) AS one (row) LEFT JOIN LATERAL (
     SELECT activity.pid, activity.backend_start AS since
@@ -85,10 +85,15 @@ class Director:
 
 @dataclass(frozen=True)
 class State:
-    """Whether the demo's rows were loaded, and who directs it now."""
+    """Whether any row of the demo is there, and who directs it now."""
 
     is_loaded: bool
     director: Director | None
+
+    @property
+    def is_there(self) -> bool:
+        """Whether this site has a demo at this moment."""
+        return self.is_loaded or self.director is not None
 
 
 @dataclass(frozen=True)
@@ -108,8 +113,8 @@ class Kill:
 
 
 def state() -> State:
-    """One statement, on `pg_locks`; it does not touch the tables of the demo's work."""
-    [row] = fetch(connection, STATE, {"marker": demo.REPORTS, "minutes": demo.MINUTES})
+    """One statement, on `pg_locks` and the list of what the demo made; it does not touch the tables of its work."""
+    [row] = fetch(connection, STATE, {"minutes": demo.MINUTES})
     is_loaded = row.pop("is_loaded")
     return State(is_loaded, None if row["pid"] is None else Director(**row))
 

@@ -1,5 +1,6 @@
 """What the demo loads once: tasks in every state, orders to mail, a cron line that is overdue."""
 
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
@@ -7,6 +8,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from dashboard import demo
+from dashboard.models import DemoRow
 from dashboard.tasks import (
     charge_card,
     count_primes,
@@ -42,17 +44,28 @@ Calls = list[tuple["Task[Any, Any]", list[list[Any]]]]  # quoted: it takes no pa
 
 @transaction.atomic
 def load_once() -> int:
-    """Loads the demo's rows unless that was done before; how many tasks.
-
-    The row of its first queue remembers that, whatever has become of the tasks.
-    """
-    _, is_first = Queue.objects.get_or_create(name=demo.REPORTS)
+    """Loads the demo's rows unless that was done before; how many tasks. Lists each of them."""
+    _, is_first = DemoRow.objects.get_or_create(kind=DemoRow.Kind.QUEUE, row_id=0, name=demo.REPORTS)
     if not is_first:
         return 0
+    list_names(DemoRow.Kind.QUEUE, set(demo.QUEUES) - {demo.REPORTS})
+    list_names(DemoRow.Kind.COMMAND, [demo.NIGHTLY])
     Queue.objects.get_or_create(name=demo.PAYOUTS, defaults={"recovery": Queue.Recovery.ASK})
-    make_orders()
+    list_ids(DemoRow.Kind.ORDER, make_orders())
     expect_what_nobody_starts()
-    return len(enqueue())
+    task_ids = enqueue()
+    list_ids(DemoRow.Kind.TASK, task_ids)
+    return len(task_ids)
+
+
+def list_ids(kind: DemoRow.Kind, ids: Iterable[int]) -> None:
+    """Remember that the demo made these rows, in the transaction that makes them."""
+    DemoRow.objects.bulk_create(DemoRow(kind=kind, row_id=row_id, name="") for row_id in ids)
+
+
+def list_names(kind: DemoRow.Kind, names: Iterable[str]) -> None:
+    """Remember that these names are the demo's."""
+    DemoRow.objects.bulk_create(DemoRow(kind=kind, row_id=0, name=name) for name in names)
 
 
 def enqueue() -> list[int]:
@@ -74,14 +87,15 @@ def enqueue() -> list[int]:
     ]
 
 
-def make_orders() -> None:
-    """Twelve orders whose e-mail is to be sent, and one of which nobody knows whether it was."""
+def make_orders() -> list[int]:
+    """Twelve orders whose e-mail is to be sent, and one of which nobody knows whether it was; their ids."""
     now = timezone.now()
-    Order.objects.bulk_create(Order(customer_email=f"{name}{demo.DOMAIN}", shipped_at=now) for name in TO_MAIL)
-    Order.objects.create(
+    orders = Order.objects.bulk_create(Order(customer_email=f"{name}{demo.DOMAIN}", shipped_at=now) for name in TO_MAIL)
+    unknown = Order.objects.create(
         customer_email=f"{UNKNOWN}{demo.DOMAIN}", shipped_at=now, email_state=Order.EmailState.UNKNOWN,
         email_since=now, email_attempts=1, email_reply="no answer after DATA within 20 s",
     )  # fmt: skip
+    return [order.pk for order in (*orders, unknown)]
 
 
 def expect_what_nobody_starts() -> None:

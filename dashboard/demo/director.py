@@ -13,18 +13,20 @@ import time
 from collections.abc import Generator
 from typing import Any
 
+from django.db import transaction
 from psycopg import sql
 
 from dashboard import demo
 from dashboard.demo import control
 from dashboard.demo.chain import Chain
+from dashboard.demo.data import list_ids
 from dashboard.demo.victims import Victim
 from dashboard.lab import records, runner
 from dashboard.lab.plan import Plan
 from dashboard.lab.presets import BY_NAME
-from dashboard.models import LabRun
+from dashboard.models import DemoRow, LabRun
 from dashboard.tasks import count_primes, nap, pack_parcel, pay_out
-from tasks import audit
+from tasks import audit, reading
 from tasks.audit import Change, Who
 from tasks.bulk.forms import new_token
 from tasks.compat import Task
@@ -36,7 +38,6 @@ TICK_SECONDS = 0.1
 TRICKLE_SECONDS = 0.5
 PATIENCE_SECONDS = 30.0  # for a worker of ours to start and to get a task before others do
 OFFERED = 3  # tasks at a time, of which other workers may take some
-LONGEST_ACTOR = 150
 PRESET = "double-click"  # three runs of a few seconds
 DEMO = Who(demo.ACTOR, "command")
 
@@ -107,7 +108,7 @@ class Director:
         try:
             asked = json.loads(payload)
             request = control.Request(asked["do"])
-            who = Who(str(asked["actor"])[:LONGEST_ACTOR], "page" if asked["source"] == "page" else "command")
+            who = Who(reading.name(asked["actor"]), "page" if asked["source"] == "page" else "command")
         except (ValueError, KeyError, TypeError):
             logger.warning("not a request to the demo: %.80r", payload)
             return
@@ -193,7 +194,9 @@ def compare_once() -> None:
 
 
 def enqueue(task: "Task[Any, Any]", *args: object) -> None:
-    PostgresTask.of(task).enqueue_many([(list(args), {})])
+    """One more task of the demo, listed as such."""
+    with transaction.atomic():
+        list_ids(DemoRow.Kind.TASK, PostgresTask.of(task).enqueue_many([(list(args), {})]))
 
 
 def goes_on(scene: Scene) -> bool:

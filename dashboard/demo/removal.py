@@ -1,11 +1,11 @@
-"""Taking the demo away: the rows of its queues, its orders, its cron line. Nothing else, and the audit stays."""
+"""Taking the demo away: the rows that it is recorded to have made. Nothing else, and the audit stays."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from typing import Any
 
 from django.db import connection
 
-from dashboard import demo
 from tasks import audit, presence
 from tasks.actions.chunks import short_waits
 from tasks.audit import Change, Who
@@ -14,100 +14,136 @@ from tasks.database import fetch
 CHUNK = 5000
 MOST_COUNTED = 10_000
 
-# By primary key or by an index where there is one; `demo.is_on` keeps all of it from a database without the demo.
 COUNTS = """
-SELECT (SELECT count(*) FROM (SELECT FROM tasks_task WHERE queue_name ^@ %(prefix)s::text LIMIT %(most)s::int) AS t)
-        AS tasks,
-    (SELECT count(*) FROM (SELECT FROM orders_order WHERE customer_email LIKE '%%' || %(domain)s::text
-                           LIMIT %(most)s::int) AS o) AS orders,
-    (SELECT count(*) FROM tasks_queue WHERE name ^@ %(prefix)s::text) AS queues,
-    (SELECT count(*) FROM tasks_expectedcommand WHERE name ^@ %(prefix)s::text) AS commands
+SELECT (SELECT count(*) FROM (SELECT FROM tasks_task AS task JOIN dashboard_demorow AS made ON made.row_id = task.id
+                              WHERE made.kind = 'task' LIMIT %(most)s::int) AS t) AS tasks,
+    (SELECT count(*) FROM (SELECT FROM orders_order AS shop JOIN dashboard_demorow AS made ON made.row_id = shop.id
+                           WHERE made.kind = 'order' LIMIT %(most)s::int) AS o) AS orders,
+    (SELECT count(*) FROM tasks_queue
+     WHERE name IN (SELECT name FROM dashboard_demorow WHERE kind = 'queue')) AS queues,
+    (SELECT count(*) FROM tasks_expectedcommand
+     WHERE name IN (SELECT name FROM dashboard_demorow WHERE kind = 'command')) AS commands
 """
 HOLDERS = """
-SELECT DISTINCT claimed_by FROM tasks_task
-WHERE status = 'PROCESSING' AND queue_name ^@ %(prefix)s::text AND claimed_by IS NOT NULL
+SELECT DISTINCT task.claimed_by FROM tasks_task AS task JOIN dashboard_demorow AS made ON made.row_id = task.id
+WHERE made.kind = 'task' AND task.status = 'PROCESSING'
 """
 # What a live worker is at stays until it is done. Attempts go with their task, by the table's own rule.
 TASKS = """
 WITH doomed AS MATERIALIZED (
-    SELECT id FROM tasks_task
-    WHERE queue_name ^@ %(prefix)s::text
-      AND (status <> 'PROCESSING' OR claimed_by <> ALL (%(alive)s::text[]))
-    LIMIT %(chunk)s::int FOR UPDATE SKIP LOCKED
+    SELECT task.id FROM tasks_task AS task JOIN dashboard_demorow AS made ON made.row_id = task.id
+    WHERE made.kind = 'task' AND (task.status <> 'PROCESSING' OR task.claimed_by <> ALL (%(alive)s::text[]))
+    LIMIT %(chunk)s::int FOR UPDATE OF task SKIP LOCKED
 ), forgotten AS (
     DELETE FROM tasks_refusedwrite USING doomed WHERE tasks_refusedwrite.task_id = doomed.id
+), unlisted AS (
+    DELETE FROM dashboard_demorow AS made USING doomed WHERE made.kind = 'task' AND made.row_id = doomed.id
 )
-DELETE FROM tasks_task USING doomed WHERE tasks_task.id = doomed.id
+DELETE FROM tasks_task USING doomed WHERE tasks_task.id = doomed.id RETURNING tasks_task.id
 """
 ORDERS = """
 WITH doomed AS MATERIALIZED (
-    SELECT id FROM orders_order WHERE customer_email LIKE '%%' || %(domain)s::text
-    LIMIT %(chunk)s::int FOR UPDATE SKIP LOCKED
+    SELECT shop.id FROM orders_order AS shop JOIN dashboard_demorow AS made ON made.row_id = shop.id
+    WHERE made.kind = 'order' LIMIT %(chunk)s::int FOR UPDATE OF shop SKIP LOCKED
+), unlisted AS (
+    DELETE FROM dashboard_demorow AS made USING doomed WHERE made.kind = 'order' AND made.row_id = doomed.id
 )
-DELETE FROM orders_order USING doomed WHERE orders_order.id = doomed.id
+DELETE FROM orders_order USING doomed WHERE orders_order.id = doomed.id RETURNING orders_order.id
 """
-SMALL = {
-    "queues": "DELETE FROM tasks_queue WHERE name ^@ %(prefix)s::text",
-    "commands": "DELETE FROM tasks_expectedcommand WHERE name ^@ %(prefix)s::text",
-    "runs": "DELETE FROM tasks_commandrun WHERE name ^@ %(prefix)s::text",
-    "throughput": "DELETE FROM tasks_throughput WHERE queue_name ^@ %(prefix)s::text",
-    "half_hours": "DELETE FROM tasks_throughputslot WHERE queue_name ^@ %(prefix)s::text",
-}
+# A queue of this name in which somebody else's tasks lie keeps its setting and its figures.
+OWN_QUEUES = """
+SELECT name FROM dashboard_demorow AS made
+WHERE kind = 'queue' AND NOT EXISTS (SELECT FROM tasks_task AS task WHERE task.queue_name = made.name)
+"""
+QUEUES = "DELETE FROM tasks_queue WHERE name = ANY(%(queues)s::text[]) RETURNING name"
+COMMANDS = """
+DELETE FROM tasks_expectedcommand WHERE name IN (SELECT name FROM dashboard_demorow WHERE kind = 'command')
+RETURNING name
+"""
+THE_REST = (
+    "DELETE FROM tasks_commandrun WHERE name IN (SELECT name FROM dashboard_demorow WHERE kind = 'command')",
+    "DELETE FROM tasks_throughput WHERE queue_name = ANY(%(queues)s::text[])",
+    "DELETE FROM tasks_throughputslot WHERE queue_name = ANY(%(queues)s::text[])",
+    """DELETE FROM dashboard_demorow AS made
+    WHERE NOT EXISTS (SELECT FROM tasks_task AS task WHERE made.kind = 'task' AND task.id = made.row_id)
+      AND NOT EXISTS (SELECT FROM orders_order AS shop WHERE made.kind = 'order' AND shop.id = made.row_id)""",
+)
 
 
 def preview() -> dict[str, int]:
     """How many `tasks`, `orders`, `queues` and `commands` would go; tasks and orders counted to ten thousand."""
-    found: dict[str, int] = fetch(connection, COUNTS, {**_parameters(), "most": MOST_COUNTED})[0]
+    found: dict[str, int] = fetch(connection, COUNTS, {"most": MOST_COUNTED})[0]
     return found
 
 
 def remove(who: Who, *, reason: str = "", dry_run: bool = False) -> dict[str, int]:
-    """Deletes the demo's rows; how many `tasks`, `orders`, `queues` and `commands`.
+    """Deletes the demo's rows; how many `tasks`, `orders`, `queues` and `commands`. The audit names them.
 
     The director must have ended. Rows that somebody holds, and tasks that a live worker is at, are left: call it again.
     """
     if dry_run:
         return preview()
-    parameters = {**_parameters(), "alive": alive_holders(), "chunk": CHUNK}
-    removed = dict.fromkeys(SMALL, 0) | {"tasks": _all(TASKS, parameters), "orders": _all(ORDERS, parameters)}
-    with short_waits():
-        if not is_anything_left():
-            removed |= {name: _execute(statement, parameters) for name, statement in SMALL.items()}
-        if any(removed.values()):
-            audit.record(connection, who, "demo-remove", [Change(audit.queue(demo.REPORTS))], reason)
-    return {name: removed[name] for name in ("tasks", "orders", "queues", "commands")}
+    parameters = {"alive": alive_holders(), "chunk": CHUNK}
+    removed = {
+        "tasks": _all("tasks_task", TASKS, parameters, who, reason),
+        "orders": _all("orders_order", ORDERS, parameters, who, reason),
+    }
+    queues, commands = ([], []) if is_anything_left() else _names(who, reason)
+    return removed | {"queues": len(queues), "commands": len(commands)}
 
 
 def is_anything_left() -> bool:
-    """Whether tasks or orders of the demo are there; its queues stay with them, and by those the ribbon knows of it."""
+    """Whether tasks or orders of the demo are there; its list stays with them, and by that the ribbon knows of it."""
     counts = preview()
     return bool(counts["tasks"] or counts["orders"])
 
 
 def alive_holders() -> list[str]:
     """The workers that are at tasks of the demo and are not dead."""
-    holders = [row["claimed_by"] for row in fetch(connection, HOLDERS, _parameters())]
+    holders = [row["claimed_by"] for row in fetch(connection, HOLDERS)]
     return [state.id for state in presence.states(holders).values() if not state.is_dead] if holders else []
 
 
-def _all(statement: str, parameters: Mapping[str, Any]) -> int:
-    """Chunk by chunk, each a short transaction, until nothing is left that nobody holds."""
+def _all(table: str, statement: str, parameters: Mapping[str, Any], who: Who, reason: str) -> int:
+    """Chunk by chunk, each a short transaction with its line in the audit, until all is gone that nobody holds."""
     total = 0
-    while deleted := _in_short_transaction(lambda: _execute(statement, parameters)):
-        total += deleted
+    while ids := _chunk(table, statement, parameters, who, reason):
+        total += len(ids)
     return total
 
 
-def _in_short_transaction(work: Callable[[], int]) -> int:
+def _chunk(table: str, statement: str, parameters: Mapping[str, Any], who: Who, reason: str) -> list[int]:
     with short_waits():
-        return work()
+        ids = [row["id"] for row in fetch(connection, statement, parameters)]
+        if ids:
+            action = f"demo-remove count={len(ids)} ids={spans(ids)}"
+            audit.record(connection, who, action, [Change(audit.table(table))], reason)
+    return ids
 
 
-def _execute(statement: str, parameters: Mapping[str, Any]) -> int:
-    with connection.cursor() as cursor:
-        cursor.execute(statement, parameters)
-        return int(cursor.rowcount)
+def _names(who: Who, reason: str) -> tuple[list[str], list[str]]:
+    """The settings and expectations, by name, and all that was kept of them."""
+    with short_waits():
+        parameters = {"queues": [row["name"] for row in fetch(connection, OWN_QUEUES)]}
+        queues = [row["name"] for row in fetch(connection, QUEUES, parameters)]
+        commands = [row["name"] for row in fetch(connection, COMMANDS)]
+        with connection.cursor() as cursor:
+            for statement in THE_REST:
+                cursor.execute(statement, parameters)
+        targets = [*map(audit.queue, queues), *map(audit.command, commands)]
+        audit.record(connection, who, "demo-remove", map(Change, targets), reason)
+    return queues, commands
 
 
-def _parameters() -> dict[str, str]:
-    return {"prefix": demo.PREFIX, "domain": demo.DOMAIN}
+def spans(ids: Iterable[int]) -> str:
+    """Numbers in few words, for the audit, which cuts what is too long.
+
+    >>> spans([7, 1, 2, 3, 9, 10])
+    '1-3,7,9-10'
+    """
+    ordered = sorted(ids)
+    starts = [ordered[0], *(later for earlier, later in pairwise(ordered) if later != earlier + 1)]
+    ends = [*(earlier for earlier, later in pairwise(ordered) if later != earlier + 1), ordered[-1]]
+    return ",".join(
+        f"{first}" if first == last else f"{first}-{last}" for first, last in zip(starts, ends, strict=True)
+    )

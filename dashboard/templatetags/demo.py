@@ -19,7 +19,7 @@ def demo_ribbon(context: dict[str, Any]) -> dict[str, Any]:
         return {"is_shown": False}
     state = control.state()
     return {
-        "is_shown": state.is_loaded or state.director is not None,
+        "is_shown": state.is_there,
         "director": state.director,
         "may_direct": user.has_perm(DIRECT),
         "commands": COMMANDS,

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from django.contrib import admin, messages
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
@@ -12,10 +12,11 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from dashboard.demo import control, removal, staged
 from dashboard.demo.control import Request
+from tasks import reading
 from tasks.admin.rights import missing, require, who
 from tasks.verdicts.words import command
 
-SEE, DIRECT = "tasks.view_task", "tasks.cancel_task"
+SEE, DIRECT = "tasks.view_task", "dashboard.direct_demo"
 COMMANDS = {
     "load": command("prepare_site", "--demo"),
     "start": command("direct_demo"),
@@ -39,7 +40,7 @@ def demo(request: HttpRequest) -> HttpResponse:
     """The page; for htmx only the part that refreshes itself."""
     require(request.user, SEE)
     template = "dashboard/_demo_panel.html" if request.headers.get("HX-Request") else "dashboard/demo.html"
-    state = control.state()
+    state = state_or_404()
     context = {
         "title": _("Demo"),
         "is_loaded": state.is_loaded,
@@ -56,10 +57,10 @@ def demo(request: HttpRequest) -> HttpResponse:
 def ask(request: HttpRequest) -> HttpResponse:
     """Ask the director that the person saw to stop, to kill a worker of its own, or to build the chain again."""
     require(request.user, DIRECT)
+    seen = state_or_404().director
     asked = request.POST.get("do", "")
     if asked not in list(Request):
         return render(request, "dashboard/demo_remove.html", admin.site.each_context(request), status=400)
-    seen = control.director()
     if seen is None or seen.mark != request.POST.get("director"):
         messages.error(request, _("The director that you saw has ended by now. Nothing was done."))
     elif asked == Request.STOP:
@@ -79,14 +80,18 @@ def stop(request: HttpRequest) -> None:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def remove(request: HttpRequest) -> HttpResponse:
-    """GET: what would go. POST: stop the director, then delete it."""
+    """GET: what would go. POST, with a reason: stop the director, then delete it."""
     require(request.user, DIRECT)
+    state_or_404()
     if request.method != "POST":
         return preview(request)
+    reason = reading.reason(request.POST.get("reason", ""))
+    if not reason:
+        return preview(request, fault=_("This needs a reason, which the audit keeps."), status=400)
     if not control.stop(who(request.user)):
         messages.error(request, _("The director did not end, so nothing was removed. Try again in a moment."))
         return redirect("admin:ops_demo_remove")
-    removed = removal.remove(who(request.user), reason=request.POST.get("reason", "").replace("\0", "")[:1000])
+    removed = removal.remove(who(request.user), reason=reason)
     told = _("Removed: %(tasks)d tasks, %(orders)d orders, %(queues)d queues, %(commands)d cron lines.") % removed
     if removal.is_anything_left():
         messages.warning(request, " ".join((told, _("Some rows are held at this moment: remove again."))))
@@ -95,13 +100,20 @@ def remove(request: HttpRequest) -> HttpResponse:
     return redirect("admin:index")
 
 
-def preview(request: HttpRequest) -> HttpResponse:
-    if not control.state().is_loaded:
-        return redirect("admin:ops_demo")
+def state_or_404() -> control.State:
+    """How the demo stands; these pages are there while it is."""
+    state = control.state()
+    if not state.is_there:
+        raise Http404(_("There is no demo on this site."))
+    return state
+
+
+def preview(request: HttpRequest, *, fault: str = "", status: int = 200) -> HttpResponse:
     context = {
+        "fault": fault,
         "title": _("Remove the demo?"),
         "counts": removal.preview(),
         "most": removal.MOST_COUNTED,
         "command": COMMANDS["remove"],
     }
-    return render(request, "dashboard/demo_remove.html", {**admin.site.each_context(request), **context})
+    return render(request, "dashboard/demo_remove.html", {**admin.site.each_context(request), **context}, status=status)

@@ -117,6 +117,7 @@ def is_removed(page: Page) -> bool:
     page.goto("/admin/tasks/task/")
     if page.locator("aside.demo").count():
         page.locator("aside.demo [data-action=demo-remove]").click()
+        page.locator("form.confirm input[name=reason]").fill("seen it")
         page.locator("form.confirm button[data-action=demo-remove]").click()
         page.get_by_text("Removed:").wait_for()
         page.goto("/admin/tasks/task/")

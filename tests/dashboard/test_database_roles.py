@@ -121,8 +121,9 @@ def test_web_serves_every_address(web):
     assert client.get("/readyz").status_code == 200
 
 
-def test_what_the_role_of_the_web_server_is_refused_is_said_in_words(web):
-    answer = browser().post("/admin/ops/demo/remove/")
+def test_what_the_role_of_the_web_server_is_refused_is_said_in_words(site, web):
+    site.owner.rows("INSERT INTO dashboard_demorow (kind, row_id) VALUES ('task', 1) ON CONFLICT DO NOTHING")
+    answer = browser().post("/admin/ops/demo/remove/", {"reason": "seen it"})
     assert answer.status_code == 503
     assert "no right to do this" in answer.text
 
@@ -137,7 +138,18 @@ def test_web_does_what_operators_do(web):
     said("resume_queue", "payouts")
     said("configure_queue", "payouts", "--recovery", "ask")
     said("stop_worker", "4711")
-    said("enqueue_task", "dashboard.tasks.nap", "--queue=default", "--args", "[0]", "--ordering-key", "k", "--count", 3)
+    said(
+        "enqueue_task",
+        "dashboard.tasks.nap",
+        "--queue",
+        "default",
+        "--args",
+        "[0]",
+        "--ordering-key",
+        "k",
+        "--count",
+        3,
+    )
     lost = rows.processing("a worker that nobody knows")
     assert said("recover_tasks")["ids"] == [lost.pk]
     said("transfer", payer, payee, "10.00")
@@ -189,7 +201,7 @@ def test_a_worker_completes_fails_and_takes_back(site, ledger):
 
 def test_a_worker_does_what_cron_asks_of_it(worker):
     [payer, payee] = Account.objects.order_by("pk").values_list("pk", flat=True)
-    said("enqueue_task", "dashboard.tasks.nap", "--queue=default", "--args", "[0]")
+    said("enqueue_task", "dashboard.tasks.nap", "--queue", "default", "--args", "[0]")
     said("recover_tasks")
     said("send_shipped_emails")
     said("transfer", payer, payee, "10.00", "--strategy", "optimistic")

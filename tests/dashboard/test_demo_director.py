@@ -8,7 +8,8 @@ from django.db import connection
 from dashboard.demo import control, data, director
 from dashboard.demo.director import AlreadyDirected, Director
 from dashboard.demo.victims import Victim
-from dashboard.models import LabRun
+from dashboard.models import DemoRow, LabRun
+from dashboard.tasks import nap
 from tasks.models import Task
 from tests.waiting import wait_until
 
@@ -70,7 +71,16 @@ def test_there_is_one():
 
 
 @pytest.mark.parametrize(
-    "payload", ["", "kill 1", "[]", '{"do": "kill"}', '{"do": "drop", "actor": "a", "source": "page"}']
+    "payload",
+    [
+        "",
+        "kill 1",
+        "[]",
+        '{"do": "kill"}',
+        '{"do": "drop", "actor": "a", "source": "page"}',
+        '{"do": "stop", "actor": "a\\nb", "source": "page"}',
+        '{"do": "stop", "actor": 1, "source": "page"}',
+    ],
 )
 def test_what_is_no_request_is_passed_over(payload, caplog):
     deaf = Director()
@@ -93,3 +103,11 @@ def test_the_lab_compares_once_where_it_is_allowed(settings, is_allowed, runs):
         director.compare_once()
     assert LabRun.objects.count() == runs
     assert Task.objects.filter(task_path="dashboard.tasks.run_lab").count() == (1 if runs else 0)
+
+
+def test_whatever_it_enqueues_is_listed_as_the_demos():
+    director.enqueue(nap, 0.1)
+    director.enqueue(nap, 0.1)
+    made = Task.objects.values_list("pk", flat=True)
+    assert set(made) == set(DemoRow.objects.filter(kind="task").values_list("row_id", flat=True))
+    assert len(made) == 2

@@ -4,11 +4,14 @@ import contextlib
 
 import psycopg
 import pytest
+from django.contrib.auth.models import Group
 from django.db import connection
 from django.urls import reverse
 
 from dashboard import demo
 from dashboard.demo import control, data, removal
+from dashboard.demo.data import list_ids, list_names
+from dashboard.models import DemoRow
 from orders.models import Order
 from tasks import audit
 from tasks.audit import Change, Who
@@ -45,6 +48,12 @@ def heard(conn):
     return [notice.payload for notice in conn.notifies(timeout=1, stop_after=1)]
 
 
+def made(task):
+    """A task that the demo has made."""
+    list_ids(DemoRow.Kind.TASK, [task.pk])
+    return task
+
+
 class TestTheRibbon:
     @pytest.mark.usefixtures("_on")
     @pytest.mark.parametrize("name", ["index", "ops_locks", "tasks_task_changelist", "ops_schedule", "models"])
@@ -54,7 +63,7 @@ class TestTheRibbon:
     @pytest.mark.usefixtures("_on")
     def test_it_goes_with_the_demo(self):
         removal.remove(ANNA)
-        assert RIBBON not in client_of("Viewers").get(PAGE).content.decode()
+        assert RIBBON not in client_of("Viewers").get("/admin/all/").content.decode()
 
     def test_a_site_without_the_demo_has_none_and_asks_nothing(self, monkeypatch, django_assert_max_num_queries):
         data.load_once()
@@ -68,12 +77,12 @@ class TestTheRibbon:
         assert RIBBON not in client.get("/admin/login/").content.decode()
 
     @pytest.mark.usefixtures("_on")
-    def test_only_who_may_end_tasks_has_its_buttons(self):
+    def test_only_who_may_direct_it_has_its_buttons(self):
         with director():
             assert 'data-action="demo-stop"' in client_of("Operators").get(PAGE).content.decode()
             text = client_of("Viewers", username="vera").get(PAGE).content.decode()
         assert 'data-action="demo' not in text
-        assert "tasks.cancel_task" in text
+        assert "dashboard.direct_demo" in text
 
     @pytest.mark.usefixtures("_on")
     def test_it_costs_one_query(self, monkeypatch, django_assert_max_num_queries):
@@ -88,12 +97,17 @@ class TestTheRibbon:
 
 
 class TestThePage:
-    def test_without_the_demo_it_reads_none_of_the_tables_and_says_how_to_load_one(self, django_assert_max_num_queries):
-        client = client_of("Viewers")
+    @pytest.mark.parametrize("address", [PAGE, ASK, REMOVE])
+    def test_it_is_there_only_while_the_demo_is(self, address, django_assert_max_num_queries):
+        client = client_of("Operators")
+        Queue.objects.create(name=demo.REPORTS, paused=True)  # a name alone makes no demo
         with django_assert_max_num_queries(100) as captured:
-            text = client.get(PAGE).content.decode()
-        assert "prepare_site --demo" in text
+            answers = [client.post(address, {"do": "stop", "reason": "x"})] if address != PAGE else []
+            answers += [client.get(address)] if address != ASK else []
+        assert {answer.status_code for answer in answers} == {404}
         assert not any("orders_order" in query["sql"] for query in captured.captured_queries)
+        data.load_once()
+        assert client.get(PAGE).status_code == client.get(REMOVE).status_code == 200
 
     @pytest.mark.usefixtures("_on")
     def test_it_shows_how_each_scene_stands(self):
@@ -141,7 +155,7 @@ class TestTheMeasure:
 
     @pytest.fixture(autouse=True)
     def _loaded(self):
-        Queue.objects.create(name=demo.REPORTS)
+        list_names(DemoRow.Kind.QUEUE, [demo.REPORTS])
 
     def test_it_is_empty_until_the_task_runs_again(self):
         task = rows.processing("w1", queue_name=demo.PARCELS)
@@ -167,37 +181,71 @@ class TestRemoving:
         assert f"<dd>{Task.objects.count()}</dd>" in text
         assert Order.objects.count() == 13
 
-    def test_only_the_demo_goes(self):
+    def test_only_what_the_demo_made_goes(self):
         data.load_once()
-        task = rows.completed(queue_name=demo.REPORTS)
+        task = made(rows.completed(queue_name="moved away"))
         RefusedWrite.objects.create(task_id=task.pk, worker_id="w", expected_version=1, intent="complete")
-        kept = [rows.ready(queue_name="payouts"), rows.failed(queue_name="my-demo-reports"), rows.ready()]
-        order = Order.objects.create(customer_email="ada@example.test.com")
-        Queue.objects.create(name="payouts", paused=True)
+        kept = [rows.ready(queue_name="demo-x"), rows.failed(queue_name=demo.BILLING), rows.ready()]
+        order = Order.objects.create(customer_email=f"ada{demo.DOMAIN}")
+        Queue.objects.create(name="demo-x", paused=True)
+        Queue.objects.create(name=demo.BILLING, paused=True)  # with a task of somebody else in it
         ExpectedCommand.objects.create(name="nightly-report", every=data.timedelta(hours=1))
 
         client_of("Operators").post(REMOVE, {"reason": "seen it"})
 
         assert set(Task.objects.values_list("pk", flat=True)) == {task.pk for task in kept}
         assert list(Order.objects.all()) == [order]
-        assert [queue.name for queue in Queue.objects.all()] == ["payouts"]
+        assert {queue.name for queue in Queue.objects.all()} == {"demo-x", demo.BILLING}
         assert [command.name for command in ExpectedCommand.objects.all()] == ["nightly-report"]
         assert not RefusedWrite.objects.exists()
-        assert Intervention.objects.get(action="demo-remove").reason == "seen it"
+        assert not DemoRow.objects.exists()
+        assert set(Intervention.objects.values_list("reason", flat=True)) == {"seen it"}
+
+    def test_the_audit_says_which_rows_went(self):
+        data.load_once()
+        tasks = sorted(Task.objects.values_list("pk", flat=True))
+        orders = sorted(Order.objects.values_list("pk", flat=True))
+        client_of("Operators").post(REMOVE, {"reason": "seen it"})
+        told = list(Intervention.objects.order_by("pk").values_list("action", "target"))
+        assert told == [
+            (f"demo-remove count={len(tasks)} ids={tasks[0]}-{tasks[-1]}", "table:tasks_task"),
+            (f"demo-remove count=13 ids={orders[0]}-{orders[-1]}", "table:orders_order"),
+            ("demo-remove", f"queue:{demo.PAYOUTS}"),
+            ("demo-remove", f"command:{demo.NIGHTLY}"),
+        ]
+
+    def test_it_needs_a_reason(self):
+        data.load_once()
+        for reason in ("", "  "):
+            answer = client_of("Operators").post(REMOVE, {"reason": reason})
+            assert (answer.status_code, "needs a reason" in answer.text) == (400, True)
+        assert Order.objects.count() == 13
+
+    def test_it_has_a_right_of_its_own(self):
+        data.load_once()
+        group = Group.objects.get(name="Operators")
+        right = group.permissions.get(codename="direct_demo")
+        group.permissions.remove(right)
+        try:
+            assert client_of("Operators").post(REMOVE, {"reason": "x"}).status_code == 403
+        finally:
+            group.permissions.add(right)
+        assert Order.objects.count() == 13
 
     def test_a_second_time_does_nothing_and_leaves_no_line(self):
         data.load_once()
         removal.remove(ANNA)
-        removal.remove(ANNA)
-        assert Intervention.objects.filter(action="demo-remove").count() == 1
+        told = Intervention.objects.count()
+        assert removal.remove(ANNA) == {"tasks": 0, "orders": 0, "queues": 0, "commands": 0}
+        assert Intervention.objects.count() == told
 
     def test_what_a_dead_worker_left_goes_too(self):
-        rows.processing("w-gone", queue_name=demo.PAYOUTS)
+        made(rows.processing("w-gone", queue_name=demo.PAYOUTS))
         assert removal.remove(ANNA)["tasks"] == 1
 
     def test_what_a_living_worker_is_at_stays_until_it_is_done(self):
         with rows.living_worker() as worker_id:
-            task = rows.processing(worker_id, queue_name=demo.REPORTS)
+            task = made(rows.processing(worker_id, queue_name=demo.REPORTS))
             assert removal.remove(ANNA)["tasks"] == 0
         assert Task.objects.get() == task
 
@@ -206,7 +254,7 @@ class TestRemoving:
         order = Order.objects.first()
         with session() as holder:
             holder.execute("SELECT 1 FROM orders_order WHERE id = %s FOR UPDATE", [order.pk])
-            answer = client_of("Operators").post(REMOVE, follow=True)
+            answer = client_of("Operators").post(REMOVE, {"reason": "seen it"}, follow=True)
         assert list(Order.objects.all()) == [order]
         assert "remove again" in answer.content.decode()
         assert control.state().is_loaded, "the ribbon still offers to remove it"
@@ -215,7 +263,7 @@ class TestRemoving:
         data.load_once()
         monkeypatch.setattr(control, "STOP_SECONDS", 0.1)
         with director():
-            client_of("Operators").post(REMOVE)
+            client_of("Operators").post(REMOVE, {"reason": "seen it"})
         assert Order.objects.count() == 13
 
 
@@ -228,7 +276,7 @@ class TestTheCommand:
     def test_what_is_left_because_somebody_holds_it_is_told(self):
         data.load_once()
         with rows.living_worker() as alive:
-            rows.processing(alive, queue_name=demo.REPORTS)
+            made(rows.processing(alive, queue_name=demo.REPORTS))
             held = run("demo", "--remove", "--json")
         assert (held.status, held.data["removed"]["queues"]) == (1, 0)
         assert "remove again" in held.stderr

@@ -9,6 +9,7 @@ from django.db import connection
 from django.http import HttpResponse
 from django.test import Client
 
+from dashboard.models import DemoRow
 from orders.models import Account, Order
 from tasks.models import Attempt, BulkRun, CommandRun, Intervention, RefusedWrite, Worker
 from tests.dashboard.addresses import NOBODY, PAGES, ROLES, Access, expected, walk
@@ -40,7 +41,8 @@ def a_row_of_everything(settings):
     Intervention.objects.create(id=ID, actor="anna", source="page", action="cancel", target=f"task:{ID}")
     BulkRun.objects.create(id=ID, action="requeue", filter="", upto=1, actor="anna")
     CommandRun.objects.create(id=ID, name="nightly", argv=["x"])
-    Order.objects.create(id=ID, customer_email="a@customer.test")  # none of the demo, which an operator may remove
+    Order.objects.create(id=ID, customer_email="a@customer.test")
+    DemoRow.objects.create(id=ID, kind="order", row_id=1)  # the demo is there, and of its rows none
     Account.objects.create(id=ID, owner=User.objects.create_user("owner", id=ID))
 
 

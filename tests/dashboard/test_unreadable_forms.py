@@ -168,6 +168,7 @@ class TestTheDemosQueues:
         for address, form in ((f"{TASKS}do/edit/", move), (f"{TASKS}all/edit/", {**several, "queue_name": "demo-x"})):
             answer = client.post(address, form)
             assert (answer.status_code, "queue of the demo" in answer.text) == (400, True)
+        assert client.post("/admin/ops/demo/remove/", {"reason": "x"}).status_code == 404
         assert set(Task.objects.values_list("queue_name", flat=True)) == {"default"}
         assert Task.objects.count() == 3
         assert [model for model in (Intervention, BulkRun) if model.objects.exists()] == []

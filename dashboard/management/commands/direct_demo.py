@@ -6,9 +6,8 @@ import psycopg
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError, InterfaceError
 
-from dashboard import demo
+from dashboard.demo import control
 from dashboard.demo.director import AlreadyDirected, Director
-from tasks.models import Queue
 
 HELP = """Keeps the demo alive for 15 minutes: enqueues two tasks a second, lets sessions wait for each other, and
 kills workers of its own. Ends by itself, with TERM, or with `manage.py demo --stop`. Needs the demo's data."""
@@ -19,7 +18,7 @@ class Command(BaseCommand):
     requires_system_checks: list[str] = []
 
     def handle(self, *args: Any, **options: Any) -> None:
-        if not Queue.objects.filter(name=demo.REPORTS).exists():
+        if not control.state().is_loaded:
             raise CommandError("The demo's data are not there: `manage.py prepare_site --demo` loads them.")
         try:
             Director().run()
