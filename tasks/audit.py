@@ -1,7 +1,7 @@
 """Who changed what by hand: one append-only row of `tasks_intervention` for each target of each action.
 
 A target is `task:4711`, `queue:payouts`, `worker:w7f` or `table:tasks_task`. An action begins with its verb, and says
-after it what was set: `edit queue_name=slow priority=5`. The reason is in the person's own words.
+after it what was set: `edit queue_name=slow priority=5`. The reason is in the person's own words, without secrets.
 """
 
 from collections.abc import Iterable
@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 
 from tasks import reading
 from tasks.database import Connection
+from tasks.redaction import redact
 
 RECORD = """
 INSERT INTO tasks_intervention (actor, source, action, target, reason, version_before, version_after)
@@ -76,7 +77,7 @@ def record(connection: Connection, who: Who, action: str, changes: Iterable[Chan
         "actor": reading.clipped(who.actor, reading.LONGEST_NAME),
         "source": who.source,
         "action": reading.clipped(action, reading.LONGEST_ACTION),
-        "reason": reading.reason(reason),
+        "reason": redact(reading.reason(reason)),
         "targets": [reading.clipped(row.target, reading.LONGEST_TARGET) for row in rows],
         "before": [row.version_before for row in rows],
         "after": [row.version_after for row in rows],

@@ -29,12 +29,16 @@ def flag(text: str) -> bool:
     return words[text.strip().lower()]
 
 
+SECRET_NAMES = [
+    "password", "passwd", "secret", "token", "api_key", "authorization", "pwd", "passphrase", "passcode", "private_key",
+    "access_key", "credential", "cookie",
+]  # fmt: skip
 SETTINGS = {
     "DIRECT_DATABASE_URL": Setting("DIRECT_DATABASE_URL", str, ""),
     "LEASE_SECONDS": Setting("ROWLOCK_LEASE_SECONDS", float, 30.0),
     "SWEEP_SECONDS": Setting("ROWLOCK_SWEEP_SECONDS", float, 1.0),
     "MAX_ATTEMPTS": Setting("ROWLOCK_MAX_ATTEMPTS", int, 5),
-    "REDACT": Setting("ROWLOCK_REDACT", names, ["password", "passwd", "secret", "token", "api_key", "authorization"]),
+    "REDACT": Setting("ROWLOCK_REDACT", names, SECRET_NAMES),
     "GRACE_SECONDS": Setting("ROWLOCK_GRACE_SECONDS", float, 20.0),
     "REDIS_URL": Setting("REDIS_URL", str, ""),
     "LOCK_BACKEND": Setting("ROWLOCK_LOCK_BACKEND", str, "lease"),

@@ -1,7 +1,4 @@
-"""What may be shown and kept: secrets out of arguments and tracebacks, and error texts that PostgreSQL can store.
-
-A value is secret when its argument, or the key above it, contains one of the names in the setting REDACT, in any case.
-"""
+"""What may be shown and kept: secrets out of arguments and tracebacks, and error texts that PostgreSQL can store."""
 
 import inspect
 import json
@@ -13,10 +10,10 @@ from itertools import chain, repeat
 from traceback import format_exception
 from typing import Any
 
-from tasks import conf, registry
+from tasks import registry
 from tasks.compat import Task
+from tasks.secret_finder import REDACTED, SecretFinder
 
-REDACTED = "[redacted]"
 SHORTEST_SECRET = 4  # characters: replacing shorter ones would riddle a traceback and hide nothing
 LONGEST_TEXT = 100_000  # characters
 NUL_SHOWN = "\\x00"
@@ -24,9 +21,8 @@ _told: ContextVar[str | None] = ContextVar("told_in_logs", default=None)
 
 
 def redact(value: Any) -> Any:
-    """A copy of a JSON value in which what stands under a secret name is replaced, however deep."""
-    names = _secret_names()
-    return _redacted(value, names)
+    """A copy of a JSON value, or a text, in which every secret is replaced, however deep."""
+    return SecretFinder().copy(value)
 
 
 def redact_call(task_path: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
@@ -34,14 +30,13 @@ def redact_call(task_path: str, args: Sequence[Any], kwargs: Mapping[str, Any]) 
 
     Positional arguments have names only where the function is registered; elsewhere they are shown by their keys alone.
     """
-    names = _secret_names()
-    task = registry.find(task_path)
+    finder, task = SecretFinder(), registry.find(task_path)
     parameters = chain(_positional_names(task) if task else (), repeat(""))
     shown = [
-        REDACTED if _is_secret(name, names) else _redacted(value, names)
+        finder.hide(value) if finder.is_secret(name) else finder.copy(value)
         for value, name in zip(args, parameters, strict=False)
     ]
-    return shown, _redacted(dict(kwargs), names)
+    return shown, finder.copy(dict(kwargs))
 
 
 def redact_text(text: str, secrets: Iterable[str]) -> str:
@@ -68,7 +63,7 @@ def describe_exception(
 
     A class made inside a function has no path; its nearest base class that has one stands for it.
     """
-    text = redact_text(_traceback(error), secrets_of(task, args, kwargs))
+    text = redact(redact_text(_traceback(error), secrets_of(task, args, kwargs)))
     return storable(_class_path(type(error))), storable(text)
 
 
@@ -94,38 +89,11 @@ def told_in_logs(text: str) -> Iterator[None]:
 
 def secrets_of(task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> set[str]:
     """The texts of every secret value among the arguments of a call, positional ones by the function's signature."""
-    names = _secret_names()
-    named = chain(zip(_positional_names(task), args, strict=False), kwargs.items())
-    return {text for name, value in named for text in _secret_texts(name, value, names)}
-
-
-def _secret_names() -> list[str]:
-    return [name.casefold() for name in conf.get("REDACT")]
-
-
-def _is_secret(name: str, names: list[str]) -> bool:
-    folded = name.casefold()
-    return any(secret in folded for secret in names)
-
-
-def _redacted(value: Any, names: list[str]) -> Any:
-    if isinstance(value, Mapping):
-        return {key: REDACTED if _is_secret(key, names) else _redacted(item, names) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_redacted(item, names) for item in value]
-    return value
-
-
-def _secret_texts(name: str, value: Any, names: list[str], *, inherited: bool = False) -> Iterator[str]:
-    is_secret = inherited or _is_secret(name, names)
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from _secret_texts(key, item, names, inherited=is_secret)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _secret_texts("", item, names, inherited=is_secret)
-    elif is_secret and value is not None and not isinstance(value, bool):
-        yield str(value)
+    finder = SecretFinder()
+    for name, value in zip(_positional_names(task), args, strict=False):
+        finder.copy({name: value})
+    finder.copy(kwargs)
+    return finder.secrets
 
 
 def _positional_names(task: Task) -> Iterator[str]:

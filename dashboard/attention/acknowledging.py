@@ -14,6 +14,7 @@ from tasks.actions.prune import History
 from tasks.audit import Change, Who
 from tasks.exceptions import RowlockError
 from tasks.panels import Line
+from tasks.redaction import redact
 
 MOST = 1000
 LONGEST = timedelta(days=30)
@@ -104,6 +105,7 @@ def acknowledge(
     """
     if (lasts is None and size is None) or (lasts is not None and not timedelta() < lasts <= LONGEST):
         raise Endless("Acknowledge a line until it grows, or for a time of at most 30 days.")
+    reason = redact(reason)
     params = {"line": line.name, "text": line.text, "actor": who.actor, "reason": reason, "lasts": lasts, "size": size}
     action = f"acknowledge {told(lasts, size)}"
     return _change(ACKNOWLEDGE, params, line.name, who, action, reason, dry_run)

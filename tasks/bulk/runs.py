@@ -1,6 +1,6 @@
 """Bulk runs: asked for once, watched and stopped. A worker carries them out: tasks/bulk/carry.py."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from django.db import connection
 
@@ -14,6 +14,7 @@ from tasks.database import fetch
 from tasks.declaration import PostgresTask
 from tasks.list_filter import ListFilter
 from tasks.models import Task, TaskStatus
+from tasks.redaction import redact
 from tasks.tasks import run_bulk_action
 
 STOP = """
@@ -37,8 +38,9 @@ def ask(action: str, chosen: ListFilter, upto: int, settings: Settings, who: Who
     """Enqueue a bulk run, once for each token. The run, its task and the intervention come together."""
 
     def create() -> str:
+        kept = replace(settings, reason=redact(settings.reason))
         run = BulkRun.objects.create(
-            action=action, options=settings.as_json(), filter=chosen.as_query(), upto=upto, actor=who.actor
+            action=action, options=kept.as_json(), filter=chosen.as_query(), upto=upto, actor=who.actor
         )
         result = PostgresTask.of(run_bulk_action).enqueue(run.pk)
         BulkRun.objects.filter(pk=run.pk).update(task_id=int(result.id))

@@ -13,7 +13,7 @@ from django.db import connection
 from tasks.exceptions import LockHeld, LockLost
 from tasks.locking.leases.holder import Holder
 from tasks.locking.lock import HELD_VARIABLE, Lock, held_fences, lock
-from tasks.redaction import redact_text
+from tasks.redaction import redact, redact_text
 from tasks.schedule import expectations, runs, words
 from tasks.schedule.child import Child, Sink
 from tasks.schedule.output import HeadAndTail
@@ -73,9 +73,7 @@ class _Execution:
         self.child = Child(words.program(job.words, is_shell=job.is_shell), self._pass_on)
         self._sink = sink
         self._kept = HeadAndTail()
-        examined = words.examined(job.words, is_shell=job.is_shell)
-        self.shown = [word.shown for word in examined]
-        self._secrets = {secret for word in examined for secret in word.secrets}
+        self.shown, self._secrets = words.examined(job.words, is_shell=job.is_shell)
 
     def under(self, held: Lock) -> Result:
         """Run it under the lock that is held, and let go of the lock."""
@@ -112,7 +110,7 @@ class _Execution:
         return self._result(Outcome.LOST, exit_status or FAILED, fence, problem)
 
     def _result(self, outcome: str, exit_status: int, fence: int | None, problem: str = "") -> Result:
-        output = redact_text(self._kept.text(), self._secrets)
+        output = redact(redact_text(self._kept.text(), self._secrets))
         return Result(outcome, exit_status, fence, problem=problem, output=output)
 
     def _finish(self, run_id: int, result: Result) -> None:

@@ -9,6 +9,16 @@ import pytest
 from django.db import connection
 from django.test import Client
 
+from dashboard.attention import acknowledging
+from dashboard.models import Acknowledgement
+from tasks import audit
+from tasks.audit import Change, Who
+from tasks.bulk import runs
+from tasks.bulk.instruction import Settings
+from tasks.bulk.models import BulkRun
+from tasks.list_filter import ListFilter
+from tasks.models import Intervention
+from tasks.panels import Line, Severity
 from tests.people import client_of, person
 from tests.sessions import session
 from tests.tasks import rows
@@ -91,3 +101,19 @@ def test_a_page_that_fails_over_a_row_does_not_log_the_row(log, monkeypatch):
     for told in ("Internal Server Error", "Traceback", "IntegrityError", "tasks_task_priority", "DETAIL:  [redacted]"):
         assert told in log.getvalue()
     assert "fish-4711" not in log.getvalue()
+
+
+@pytest.mark.django_db
+def test_a_secret_in_a_reason_is_kept_nowhere():
+    audit.record(connection, Who("anna", "page"), "cancel", [Change("task:1")], f"ran curl --user me:{SECRET}")
+    line = Line("line", "a text", next(iter(Severity)))
+    acknowledging.acknowledge(line, Who("anna", "page"), reason=f"token={SECRET}", lasts=None, size=1)
+    runs.ask("cancel", ListFilter(), 1, Settings(reason=f"pwd={SECRET}"), Who("anna", "page"), "a token")
+    kept = [
+        *Intervention.objects.order_by("id").values_list("reason", flat=True),
+        Acknowledgement.objects.get().reason,
+        BulkRun.objects.get().options["reason"],
+    ]
+    assert kept == [
+        "ran curl --user me:[redacted]", "token=[redacted]", "pwd=[redacted]", "token=[redacted]", "pwd=[redacted]",
+    ]  # fmt: skip

@@ -149,3 +149,114 @@ def test_f16_postgresql_keeps_every_storable_text(text):
     with connection.cursor() as cursor:
         cursor.execute("SELECT %s::text", [text])
         assert cursor.fetchone() == (text,)
+
+
+SECRET = "hunter2-4711"
+# Each is shown with the secret replaced and all else as it is.
+SHOWN = [
+    # Names are compared without case, separators, accents and what letters are.
+    {"apiKey": SECRET},
+    {"X-API-Key": SECRET},
+    {"API KEY": SECRET},
+    {"db.pwd": SECRET},
+    {"private_key": SECRET},
+    {"accessKey": SECRET},
+    {"passphrase": SECRET},
+    {"PASSWÖRD": SECRET},
+    {"P\N{FULLWIDTH LATIN CAPITAL LETTER A}SSWORD": SECRET},
+    {"p\N{CYRILLIC SMALL LETTER A}ssword": SECRET},
+    {"TOKE\N{GREEK CAPITAL LETTER NU}": SECRET},
+    {"pass\N{ZERO WIDTH SPACE}word": SECRET},
+    # A name and its value beside each other.
+    {"name": "Authorization", "value": SECRET},
+    {"key": "X-Api-Key", "enabled": True, "content": SECRET},
+    {"headers": [["Authorization", SECRET], ["Accept", "text/html"]]},
+    # In texts, as JSON and otherwise.
+    '{"user": "anna", "password": "hunter2-4711"}',
+    '{"headers": [{"name": "Authorization", "value": "hunter2-4711"}]}',
+    'The answer was {"user": {"passphrase": "hunter2-4711"}}, status 403',
+    '{"body": "{\\"password\\": \\"hunter2-4711\\"}"}',
+    'cut off: {"body": "{\\"password\\": \\"hunter2-4711\\", \\"user',
+    "{'user': 'anna', 'password': 'hunter2-4711', 'id': 3}",
+    "password=hunter2-4711",
+    "db_password = 'hunter2-4711', user = 'anna'",
+    "pwd=b'hunter2-4711'",
+    "https://example.com/?api_key=hunter2-4711",
+    "database.password: hunter2-4711",
+    "X-Api-Key: hunter2-4711\nAccept: text/html",
+    "call with Bearer hunter2-4711",
+    "no route to postgres://anna:hunter2-4711@db.example.com:5432/shop",
+    # Command lines.
+    ["mysql", "-phunter2-4711", "shop"],
+    ["curl", "--user", "me:hunter2-4711", "https://example.com"],
+    ["curl", "--user=me:hunter2-4711"],
+    ["curl", "-ume:hunter2-4711"],
+    ["login", "--password", "hunter2-4711", "--verbose"],
+    "Command '['mysql', '-phunter2-4711', 'shop']' returned non-zero exit status 1.",
+    "mysql -u root -phunter2-4711 shop",
+    "curl --user me:hunter2-4711 https://example.com",
+    "login --password hunter2-4711 --verbose",
+]
+# Nothing of these is secret, though it looks like it.
+UNTOUCHED = [
+    {"name": "anna", "value": 3},
+    {"names": ["password", "email"], "count": 2},
+    "KeyError: 'token'",
+    "oauthlib.oauth2.TokenExpiredError: the grant is too old",
+    "rest_framework.exceptions.InvalidToken: it was signed by another key",
+    "if password == given:",
+    "The password of anna was changed.",
+    "http://localhost:8000/users/anna@example.com",
+    ["find", "/var/tmp", "-path", "x", "-print"],
+    ["rsync", "-a", "host:/data", "/backup"],
+    ["docker", "run", "-u", "1000:1000", "image"],
+    "[1, 2, {}",
+]
+
+
+@pytest.mark.parametrize("value", SHOWN, ids=repr)
+def test_a_secret_is_found_by_what_stands_around_it(value):
+    shown = redaction.redact(value)
+    assert repr(shown) == repr(value).replace(SECRET, REDACTED)
+    assert redaction.redact(shown) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("Authorization: Digest username=anna, response=4711\nHost: x", f"Authorization: {REDACTED}\nHost: x"),
+        ("Cookie: language=de; sessionid=4711", f"Cookie: {REDACTED}"),
+        ("postgres://anna:p@ss@db.example.com/shop", f"postgres://anna:{REDACTED}@db.example.com/shop"),
+        ("-----BEGIN PRIVATE KEY-----\n4711\n4712", f"-----BEGIN PRIVATE KEY-----{REDACTED}"),
+        ("tokens={'a': [4711, {'b': 4712}]}, user=3", f"tokens={REDACTED}, user=3"),
+        ("tokens={'a': [4711, {'b': 47", f"tokens={REDACTED}"),
+        (f'{{"password": {"[" * 20_000}4711', REDACTED),
+    ],
+)
+def test_a_secret_of_several_words_or_lines_goes_to_its_end(text, shown):
+    assert redaction.redact(text) == shown
+
+
+def test_a_secret_inside_a_text_is_taken_out_of_the_traceback_too():
+    _, text = described(ValueError("hunter2-4711 is wrong"), "anna", note="postgres://anna:hunter2-4711@db/shop")
+    assert f"{REDACTED} is wrong" in text
+
+
+def test_an_address_of_nobodys_argument_is_taken_out_of_the_traceback():
+    _, text = described(ValueError("no route to postgres://anna:hunter2-4711@db/shop"))
+    assert f"no route to postgres://anna:{REDACTED}@db/shop" in text
+
+
+def test_names_of_another_alphabet_are_compared_by_it_too(settings):
+    settings.ROWLOCK = {"REDACT": ["Пароль", "ΝΟΜΟΣ"]}
+    assert redaction.redact({"пароль": 1, "νομος": 2, "папа": 3}) == {"пароль": REDACTED, "νομος": REDACTED, "папа": 3}
+
+
+def test_a_name_without_a_letter_names_nothing(settings):
+    settings.ROWLOCK = {"REDACT": ["-", "pin"]}
+    assert redaction.redact({"a": 1, "pin": 2}) == {"a": 1, "pin": REDACTED}
+
+
+@pytest.mark.parametrize("value", UNTOUCHED, ids=repr)
+def test_what_is_no_secret_stays(value):
+    assert redaction.redact(value) == value
