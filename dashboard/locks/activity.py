@@ -34,6 +34,8 @@ PREPARED = 0  # what pg_blocking_pids() gives for a prepared transaction
 SESSIONS = """
 SELECT pid, coalesce(application_name, '') AS application_name, usename AS role, client_addr::text AS client,
     backend_start, xact_start, state, wait_event_type, wait_event, left(query, 1000) AS query,
+    length(query) > 1000 OR octet_length(query) + 4 >= (
+        SELECT setting::int FROM pg_settings WHERE name = 'track_activity_query_size') AS is_cut,
     extract(epoch FROM clock_timestamp() - xact_start)::float8 AS transaction_seconds,
     extract(epoch FROM clock_timestamp() - state_change)::float8 AS state_seconds,
     backend_xid IS NOT NULL AS has_written, backend_type,
@@ -49,6 +51,8 @@ LIMIT %(limit)s::int
 BLOCKERS = """
 SELECT pid, coalesce(application_name, '') AS application_name, usename AS role, client_addr::text AS client,
     backend_start, xact_start, state, wait_event_type, wait_event, left(query, 1000) AS query,
+    length(query) > 1000 OR octet_length(query) + 4 >= (
+        SELECT setting::int FROM pg_settings WHERE name = 'track_activity_query_size') AS is_cut,
     extract(epoch FROM clock_timestamp() - xact_start)::float8 AS transaction_seconds,
     extract(epoch FROM clock_timestamp() - state_change)::float8 AS state_seconds,
     backend_xid IS NOT NULL AS has_written,
@@ -157,10 +161,11 @@ def look(connection: Connection | None = None, *, limit: int = SESSION_CAP, with
 
 def session_of(row: dict[str, Any]) -> Session:
     request, query = split(row["query"] or "")
-    shown = query if query == HIDDEN else redact_query(query)
+    shown = query if query == HIDDEN else redact_query(query, is_cut=row["is_cut"])
     blocked_by = tuple(dict.fromkeys(row["blocked_by"]))
     is_web = identify(row["application_name"]).kind == "web"
-    return Session(**{**row, "query": shown, "blocked_by": blocked_by, "request": request if is_web else ""})
+    columns = {name: value for name, value in row.items() if name != "is_cut"}
+    return Session(**{**columns, "query": shown, "blocked_by": blocked_by, "request": request if is_web else ""})
 
 
 def with_edges(sessions: Iterable[Session], edges: Collection[Edge]) -> list[Session]:

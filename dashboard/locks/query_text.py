@@ -1,32 +1,101 @@
 """The text of a running statement as pages, commands and the lock history may show it."""
 
 import re
+from collections.abc import Iterator
 
-from tasks import conf
 from tasks.redaction import REDACTED
+from tasks.secret_finder import mentions_secret
 
-# Quoted, with backslashes, or between dollars; one that the server cut off reaches to the end of the text.
-LITERAL = re.compile(
-    r"""[eE]'(?:[^'\\]|''|\\.)*(?:'|\\?$)     # E'…'
-    | '(?:[^']|'')*(?:'|$)                    # '…'
-    | \$(?P<tag>\w*)\$.*?(?:\$(?P=tag)\$|$)   # $tag$…$tag$
-    | (?<![\w.$])\d[\w.]*                     # a number, but no parameter ($1) and no part of a name""",
+# PostgreSQL's own lexer (src/backend/parser/scan.l), as far as it decides where literals begin and end. Whatever the
+# server has cut off reaches to the end of the text. Each alternative takes all it can and gives nothing back.
+LETTER = r"A-Za-z_\x80-\U0010ffff"
+TOKEN = re.compile(
+    rf"""
+    (?P<line>--)[^\n\r]*+
+    | (?P<block>/\*)
+    | (?P<escaped>[eE]'(?:[^'\\]|''|\\.)*+(?:'|\\?\Z))
+    | (?P<text>(?:[bBnNxX]|[uU]&)?'(?:[^']|'')*+(?:'|\Z))
+    | (?P<identifier>(?:[uU]&)?"(?:[^"]|"")*+(?:"|\Z))
+    | (?P<dollar>\$(?P<tag>(?:[{LETTER}][{LETTER}0-9]*+)?)\$.*?(?:\$(?P=tag)\$|\Z))
+    | (?P<parameter>\$[0-9]++)
+    | (?P<number>\.?[0-9][{LETTER}0-9.]*+)
+    | (?P<word>[{LETTER}][{LETTER}0-9$]*+)
+    | (?P<other>.)
+    """,
     re.VERBOSE | re.DOTALL,
 )
+BLOCK_EDGE = re.compile(r"/\*|\*/")
+HIDDEN_LITERAL, HIDDEN_LINE, HIDDEN_BLOCK = f"'{REDACTED}'", f"-- {REDACTED}", f"/* {REDACTED} */"
+CODED_NAME = re.compile(r'[uU]&"')  # U&"p\0061ssword" may be any name
+SETTERS = ("set", "alter", "create")  # statements that take bare words as values: SET app.token TO hunter2
 
 
-def redact_query(query: str) -> str:
-    """The statement, without any of its literals when it says one of the names of REDACT (`password`) somewhere.
+class Unsure(Exception):
+    """Where a literal ends depends on what is not known here."""
 
-    Which literal belongs to the name is not for a regular expression to tell: it may stand before it (`'x' AS
-    password`), within it (`dblink('… password=x')`) or in another list (`INSERT … VALUES`). So all of them go.
+
+def redact_query(query: str, *, is_cut: bool = False) -> str:
+    """The statement, without any of its literals and comments when it names a secret (`password`) somewhere.
+
+    Which literal belongs to the name cannot be told: it may stand before it (`'x' AS password`), within it
+    (`dblink('… password=x')`) or in another list (`INSERT … VALUES`). So all of them go. They also go from a
+    statement that is cut off (`is_cut`), whose end may have the name. Where the end of a literal depends on the
+    session's standard_conforming_strings, nothing of the statement is shown.
 
     >>> redact_query("ALTER ROLE anna PASSWORD 'hunter2'")
     "ALTER ROLE anna PASSWORD '[redacted]'"
     >>> redact_query("SELECT 'shown' WHERE id = 7")
     "SELECT 'shown' WHERE id = 7"
     """
-    folded = query.casefold()
-    if not any(name.casefold() in folded for name in conf.get("REDACT")):
+    if not (is_cut or mentions_secret(query) or CODED_NAME.search(query)):
         return query
-    return LITERAL.sub(f"'{REDACTED}'", query)
+    try:
+        return "".join(_shown(query))
+    except Unsure:
+        return REDACTED
+
+
+def _shown(query: str) -> Iterator[str]:
+    place, statement = 0, _Statement()
+    while token := TOKEN.match(query, place):
+        kind, text = token.lastgroup, token[0]
+        place = _end_of_block(query, place) if kind == "block" else token.end()
+        yield statement.shown(kind, text) if kind in ("word", "identifier", "other") else _shown_token(kind, text)
+
+
+def _shown_token(kind: str | None, text: str) -> str:
+    if kind == "parameter":
+        return text
+    if kind == "text" and "\\'" in text:
+        raise Unsure
+    return {"line": HIDDEN_LINE, "block": HIDDEN_BLOCK}.get(kind or "", HIDDEN_LITERAL)
+
+
+def _end_of_block(query: str, start: int) -> int:
+    """The place behind a block comment, which may hold others; the end of the text when it is not closed."""
+    depth = 0
+    for edge in BLOCK_EDGE.finditer(query, start):
+        depth += 1 if edge[0] == "/*" else -1
+        if not depth:
+            return edge.end()
+    return len(query)
+
+
+class _Statement:
+    """What was read of one statement: after `SET name TO` and `SET name =` a bare word is a literal."""
+
+    def __init__(self) -> None:
+        self.words: list[str] = []
+        self.is_value = False
+
+    def shown(self, kind: str | None, text: str) -> str:
+        """A name or sign as it may be shown."""
+        if text == ";":
+            self.words, self.is_value = [], False
+        elif self.is_value and kind != "other":
+            return HIDDEN_LITERAL
+        elif kind == "word":
+            self.words.append(text.lower())
+        if text.lower() in ("=", "to") and "set" in self.words and self.words[0] in SETTERS:
+            self.is_value = True
+        return text
