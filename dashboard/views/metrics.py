@@ -1,4 +1,4 @@
-"""`/metrics`: for Prometheus with its token, and for members of staff."""
+"""`/metrics`: for Prometheus with its token, and for people who may see the tasks."""
 
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
@@ -10,14 +10,18 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from dashboard.metrics import exposition
 
 PLAIN = "text/plain; charset=utf-8"
-CLOSED = "This page needs the token in METRICS_TOKEN (Authorization: Bearer ...), or the login of a member of staff.\n"
+SEE = "tasks.view_task"
+CLOSED = (
+    "This page needs the token in METRICS_TOKEN (Authorization: Bearer ...), or the login of a member of staff "
+    f"with the right {SEE}.\n"
+)
 
 
 @never_cache
 @require_safe
 def metrics(request: HttpRequest) -> HttpResponse:
-    """The scrape; 401 for nobody, 403 for somebody who is no member of staff."""
-    if has_token(request) or (request.user.is_active and request.user.is_staff):
+    """The scrape; 401 for nobody, 403 for somebody who is no member of staff or lacks the right."""
+    if has_token(request) or (request.user.is_active and request.user.is_staff and request.user.has_perm(SEE)):
         return HttpResponse(exposition(), content_type=CONTENT_TYPE_LATEST)
     if request.user.is_authenticated:
         return HttpResponse(CLOSED, status=403, content_type=PLAIN)

@@ -39,7 +39,7 @@ class Access(NamedTuple):
 PAGES = {
     "": Access(EVERYBODY, EVERYBODY),  # leads on to the overview
     "favicon.ico": Access(EVERYBODY, EVERYBODY),  # leads on to the icon
-    "metrics": Access(STAFF),
+    "metrics": Access(SEE),
     "set_language": Access(EVERYBODY, EVERYBODY),
     "login": Access(EVERYBODY, EVERYBODY),
     "logout": Access(NOBODY, EVERYBODY),

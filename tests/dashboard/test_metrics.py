@@ -12,7 +12,7 @@ from django.utils import timezone
 from prometheus_client.parser import text_string_to_metric_families
 from psycopg.errors import QueryCanceled
 
-from dashboard.metrics.labels import LONGEST, MOST
+from dashboard.metrics.labels import LONGEST, MOST, label
 from orders.models import Order
 from tasks import rollup
 from tasks.models import Attempt, ExpectedCommand, Lock, Queue, RefusedWrite, Task, Throughput
@@ -148,8 +148,17 @@ def test_hostile_names_stay_label_values():
     for name in HOSTILE:
         rows.ready(queue_name=name)
     found = scrape()
-    assert {key[1] for key in found if key[0] == "rowlock_queue_paused"} == set(HOSTILE)
+    assert {key[1] for key in found if key[0] == "rowlock_queue_paused"} == set(map(label, HOSTILE))
     assert ("rowlock_up",) not in found
+    assert all(name.isprintable() for key in found for name in key)
+
+
+@pytest.mark.parametrize(
+    "name", ["a\x1b[2Jb", "a\x9bb", "a\nb", "a\N{RIGHT-TO-LEFT OVERRIDE}b", "a\N{LINE SEPARATOR}b"]
+)
+def test_no_label_acts_on_the_terminal_or_page_that_shows_it(name):
+    assert label(name).isprintable()
+    assert label(name) not in (label(name.replace("b", "c")), label("a?b"), name)
 
 
 def test_long_names_are_cut_and_stay_different():

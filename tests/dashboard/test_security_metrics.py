@@ -1,4 +1,4 @@
-"""Who may scrape: the token, or the login of a member of staff; nobody else, and without a token no token."""
+"""Who may scrape: the token, or the login of somebody who may see tasks; nobody else, and without a token no token."""
 
 import pytest
 from django.contrib.auth.models import User
@@ -45,8 +45,12 @@ def test_without_a_token_in_the_settings_no_token_opens(settings, header):
     assert answer_to(header).status_code == 401
 
 
-def test_members_of_staff_may_read_it_and_customers_may_not():
-    assert answer_to(None, client_of()).status_code == 200
+def test_who_may_see_tasks_may_read_it_and_staff_without_a_group_and_customers_may_not():
+    assert answer_to(None, client_of("Viewers")).status_code == 200
+    refused = answer_to(None, client_of(username="otto"))
+    assert refused.status_code == 403
+    assert "tasks.view_task" in refused.text
+    assert "rowlock_" not in refused.text
     customer = Client()
     customer.force_login(User.objects.create_user("customer"))
     assert answer_to(None, customer).status_code == 403
