@@ -77,7 +77,7 @@ def record(connection: Connection, who: Who, action: str, changes: Iterable[Chan
         "actor": reading.clipped(who.actor, reading.LONGEST_NAME),
         "source": who.source,
         "action": reading.clipped(action, reading.LONGEST_ACTION),
-        "reason": redact(reading.reason(reason)),
+        "reason": reading.clipped(redact(reading.reason(reason)), reading.LONGEST_REASON),
         "targets": [reading.clipped(row.target, reading.LONGEST_TARGET) for row in rows],
         "before": [row.version_before for row in rows],
         "after": [row.version_after for row in rows],
