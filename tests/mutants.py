@@ -260,7 +260,7 @@ MUTANTS = [
             "tests/dashboard/test_attention.py", "tests/dashboard/test_overview.py"),
     Mutant("pages: seats", "dashboard/seats.py", "max(1, threads - FREE_FOR_ACTIONS)", "threads",
            ("tests/dashboard/test_seats.py",)),
-    Mutant("arguments: no NUL", "tasks/arguments.py", 'if "\\0" in text:', "if False:", (INPUT,)),
+    Mutant("arguments: no NUL", "tasks/reading.py", 'if "\\0" in text:', "if False:", (INPUT,)),
     Mutant("arguments: levels", "tasks/arguments.py", "if depth == MAX_DEPTH:", "if False:", (INPUT,)),
     Mutant("arguments in SQL: size", "tasks/migrations/0003_sql_enqueue.py", "IF size > largest THEN", "IF false THEN",
            (INPUT,)),
