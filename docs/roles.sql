@@ -87,7 +87,7 @@ BEGIN
     GRANT SELECT, INSERT, DELETE ON django_admin_log TO rowlock_web; -- with the account that goes
     -- What operators do: never deleting a task, an attempt or an account.
     GRANT SELECT, INSERT ON orders_entry, tasks_attempt, tasks_intervention TO rowlock_web;
-    GRANT SELECT, INSERT, UPDATE ON tasks_bulkrun, tasks_epoch, tasks_queue, tasks_task TO rowlock_web;
+    GRANT SELECT, INSERT, UPDATE ON tasks_bulkrun, tasks_epoch, tasks_queue, tasks_recoveryfailure, tasks_task TO rowlock_web;
     GRANT SELECT, UPDATE ON orders_account, tasks_lock, tasks_worker TO rowlock_web;
     GRANT SELECT, DELETE ON tasks_expectedcommand TO rowlock_web;
     GRANT SELECT, INSERT, UPDATE, DELETE ON dashboard_acknowledgement, orders_order, tasks_submittedform TO rowlock_web;
@@ -106,7 +106,8 @@ BEGIN
     GRANT SELECT, UPDATE ON orders_account, orders_order TO rowlock_worker;
     GRANT SELECT, INSERT, UPDATE ON tasks_epoch, tasks_queue, tasks_throughputtotal TO rowlock_worker;
     GRANT SELECT, INSERT, UPDATE, DELETE ON
-        tasks_commandrun, tasks_expectedcommand, tasks_lock, tasks_task, tasks_throughput, tasks_worker
+        tasks_commandrun, tasks_expectedcommand, tasks_lock, tasks_recoveryfailure, tasks_task,
+        tasks_throughput, tasks_worker
         TO rowlock_worker;
     GRANT SELECT, INSERT, DELETE ON tasks_lockwaiter, tasks_throughputslot TO rowlock_worker;
     GRANT INSERT ON tasks_attempt, tasks_refusedwrite TO rowlock_worker;
@@ -127,7 +128,7 @@ BEGIN
     GRANT SELECT ON
         dashboard_acknowledgement, dashboard_deadlocks, dashboard_lockwait, django_migrations,
         tasks_epoch, tasks_expectedcommand, tasks_lock, tasks_lockwaiter, tasks_queue,
-        tasks_refusedwrite, tasks_throughput, tasks_throughputtotal, tasks_worker
+        tasks_recoveryfailure, tasks_refusedwrite, tasks_throughput, tasks_throughputtotal, tasks_worker
         TO rowlock_monitor;
     GRANT SELECT (id, task_path, queue_name, priority, status, version, created_at, run_after, started_at, finished_at,
         attempt, max_attempts, claimed_by, finished_by, ordering_key, cancel_requested_at, xmax, ctid, tableoid)

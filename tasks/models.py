@@ -272,6 +272,24 @@ class Epoch(models.Model):
         return self.token
 
 
+class RecoveryFailure(models.Model):
+    """A task or worker that a sweep could not write, because the database refused it. Left alone until `retry_at`."""
+
+    target = models.TextField(primary_key=True)  # as in the audit: task:4711 or worker:w7f
+    task_id = models.BigIntegerField(null=True, blank=True)
+    worker_id = models.TextField(db_default="", blank=True)  # the worker itself, or whose task it is
+    error = models.TextField()
+    tries = models.IntegerField(db_default=1)
+    since = models.DateTimeField(db_default=StatementTimestamp())
+    retry_at = models.DateTimeField()
+
+    class Meta:
+        default_permissions = SEE_ONLY
+
+    def __str__(self) -> str:
+        return f"{self.target}: {self.error}"
+
+
 class Intervention(models.Model):
     """What a person or a command changed, append-only: triggers refuse to update, delete and truncate."""
 

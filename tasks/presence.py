@@ -208,11 +208,12 @@ def confirm(connection: Connection, worker_id: str) -> bool:
         return bool(cursor.rowcount)
 
 
-def confirm_again(connection: Connection, held: Sequence[WorkerState]) -> None:
-    """Record that these workers, whose locks one look has seen, hold presence in its epoch."""
-    if held:
-        with connection.cursor() as cursor:
-            cursor.execute(CONFIRM_AGAIN, {"ids": [state.id for state in held], "token": held[0].epoch})
+def confirm_again(connection: Connection, held: Sequence[WorkerState]) -> list[str]:
+    """Record that these workers, whose locks one look has seen, hold presence in its epoch. Gives their ids."""
+    ids = [state.id for state in held]
+    with connection.cursor() as cursor:
+        cursor.execute(CONFIRM_AGAIN, {"ids": ids, "token": held[0].epoch})
+    return ids
 
 
 def see_epoch(connection: Connection) -> str:

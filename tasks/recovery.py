@@ -1,20 +1,23 @@
 """Taking back the tasks of dead workers. Every supervisor sweeps; one at a time does.
 
 First the list of the dead, then what is theirs, never both in one statement: `claimed_by NOT IN (living)` took a task
-from a worker that had just been born (see `tasks.presence`).
+from a worker that had just been born (see `tasks.presence`). What the database refuses: see `tasks.set_aside`.
 """
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from django.db import connection as default_connection
 
-from tasks import presence, wakeup
+from tasks import presence, set_aside, wakeup
 from tasks.database import Connection, fetch, transaction
 from tasks.presence import Life, WorkerState
+from tasks.set_aside import Aside, Writes
 
 logger = logging.getLogger(__name__)
 CHUNK = 1000
@@ -74,6 +77,7 @@ WITH lost AS MATERIALIZED (
     FROM tasks_task AS task
     WHERE task.status = 'PROCESSING' AND task.claimed_by = ANY(%(dead)s::text[])
       AND (%(task_ids)s::bigint[] IS NULL OR task.id = ANY(%(task_ids)s::bigint[]))
+      AND task.id <> ALL(%(but)s::bigint[])
       AND (%(include_ask)s::boolean OR NOT EXISTS (
             SELECT FROM tasks_queue AS queue WHERE queue.name = task.queue_name AND queue.recovery = 'ask'))
     LIMIT %(limit)s::int FOR NO KEY UPDATE OF task SKIP LOCKED
@@ -96,6 +100,16 @@ RETURNING task.id, task.status, task.queue_name, lost.claimed_by, lost.version A
     task.version AS version_after
 """
 
+# Which rows TAKE_BACK would take.
+LOST = """
+SELECT task.id FROM tasks_task AS task
+WHERE task.status = 'PROCESSING' AND task.claimed_by = ANY(%(dead)s::text[])
+  AND (%(task_ids)s::bigint[] IS NULL OR task.id = ANY(%(task_ids)s::bigint[]))
+  AND task.id <> ALL(%(but)s::bigint[])
+  AND (%(include_ask)s::boolean OR NOT EXISTS (
+        SELECT FROM tasks_queue AS queue WHERE queue.name = task.queue_name AND queue.recovery = 'ask'))
+LIMIT %(limit)s::int FOR NO KEY UPDATE OF task SKIP LOCKED
+"""
 
 Record = Callable[[Connection, list[dict[str, Any]]], None]
 
@@ -104,13 +118,15 @@ Record = Callable[[Connection, list[dict[str, Any]]], None]
 class Sweep:
     """What one sweep did. `rows`: id, status, queue_name, claimed_by, version_before, version_after of each task taken
     back; `dead`: ids of workers whose tasks may be taken; `suspects`: those that wait for a second look; `waiting`:
-    those that are not there but may not be convicted yet (silent or restarted).
+    those that are not there but may not be convicted yet (silent or restarted); `refused`: the tasks that the database
+    would not let it take back, each with the error.
     """
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     dead: list[str] = field(default_factory=list)
     suspects: list[str] = field(default_factory=list)
     waiting: list[WorkerState] = field(default_factory=list)
+    refused: dict[int, str] = field(default_factory=dict)
 
     @property
     def requeued(self) -> list[int]:
@@ -134,10 +150,18 @@ def sweep(connection: Connection, *, limit: int = CHUNK) -> Sweep:
     A worker whose presence is gone for the first time becomes a suspect: sweep again after
     `presence.SECOND_LOOK_SECONDS`. At most `limit` tasks are taken back.
     """
-    with transaction(connection):
+    return set_aside.attempt(connection, lambda writes: _elected_sweep(writes, limit))
+
+
+def _elected_sweep(writes: Writes, limit: int) -> Sweep:
+    connection = writes.connection
+    with _transaction(writes):
         if not fetch(connection, ELECT)[0]["elected"]:
             return Sweep()
-        swept = _sweep(connection, limit=limit, include_ask=False, task_ids=None)
+        aside = set_aside.standing(connection)
+        swept = _sweep(writes, limit=limit, include_ask=False, task_ids=None, aside=aside)
+        if aside.has_due:
+            set_aside.forget(connection, writes)
         if swept.requeued:
             wakeup.announce(connection)
     return swept
@@ -159,7 +183,7 @@ def recover(
     """
     connection = connection or default_connection
     ids = None if task_ids is None else list(task_ids)
-    first = _look(connection, dry_run=dry_run)
+    first = set_aside.attempt(connection, lambda writes: _look(writes, dry_run=dry_run))
     if first.suspects:
         time.sleep(presence.SECOND_LOOK_SECONDS + 0.01)
     result = Sweep()
@@ -167,21 +191,33 @@ def recover(
         # A dry run has one chunk: rolled back, the next one would find the same rows.
         chunk = DRY_RUN_CHUNK if dry_run else CHUNK
         size = chunk if limit is None else min(chunk, limit - len(result.rows))
-        with transaction(connection, rollback=dry_run):
-            again = _sweep(
-                connection,
-                limit=size,
-                include_ask=include_ask,
-                task_ids=ids,
-                assume_dead=first.suspects if dry_run else (),
-            )
-            if record and again.rows:
-                record(connection, again.rows)
-            if again.requeued:
-                wakeup.announce(connection)
-        result = replace(again, rows=result.rows + again.rows)
-        if dry_run or len(again.rows) < size or len(result.rows) == limit:
+        chunk_of_it = partial(
+            _recover_chunk,
+            limit=size,
+            include_ask=include_ask,
+            task_ids=ids,
+            refused=result.refused,
+            # In a dry run the first look was rolled back: the suspect of both looks is dead without a mark in its row.
+            assume_dead=first.suspects if dry_run else [],
+            dry_run=dry_run,
+            record=record,
+        )
+        again = set_aside.attempt(connection, chunk_of_it)
+        result = replace(again, rows=result.rows + again.rows, refused=result.refused | again.refused)
+        if dry_run or len(again.rows) + len(again.refused) < size or len(result.rows) == limit:
             return result
+
+
+def _recover_chunk(
+    writes: Writes, *, refused: Iterable[int], dry_run: bool, record: Record | None, **chosen: Any
+) -> Sweep:
+    with _transaction(writes, rollback=dry_run):
+        swept = _sweep(writes, aside=Aside(tasks=frozenset(refused)), **chosen)
+        if record and swept.rows:
+            record(writes.connection, swept.rows)
+        if swept.requeued:
+            wakeup.announce(writes.connection)
+    return swept
 
 
 def take_back(
@@ -189,60 +225,84 @@ def take_back(
 ) -> Sweep:
     """Take back at once what these workers held, or of that `task_ids`: for the supervisor, who saw them die."""
     dead = list(worker_ids)
-    with transaction(connection):
-        with connection.cursor() as cursor:
-            cursor.execute(STOP, {"ids": dead, "reason": reason})
-        rows = _take_back(connection, dead, limit=CHUNK, include_ask=False, task_ids=task_ids)
-        if any(row["status"] == "READY" for row in rows):
-            wakeup.announce(connection)
-    return Sweep(rows=rows, dead=dead)
+
+    def take(writes: Writes) -> Sweep:
+        with _transaction(writes):
+            writes.for_workers(dead, lambda ids: _write(connection, STOP, {"ids": ids, "reason": reason}))
+            rows = _take_back(writes, dead, limit=CHUNK, include_ask=False, task_ids=task_ids)
+            set_aside.note(connection, writes)
+            if any(row["status"] == "READY" for row in rows):
+                wakeup.announce(connection)
+        return Sweep(rows=rows, dead=dead, refused=_told(writes))
+
+    return set_aside.attempt(connection, take)
 
 
-def _look(connection: Connection, *, dry_run: bool) -> Sweep:
-    with transaction(connection, rollback=dry_run):
-        presence.see_epoch(connection)
-        states = presence.states(connection=connection)
-        return _judge(connection, states.values())
+def _told(writes: Writes) -> dict[int, str]:
+    return {task_id: set_aside.said(error) for task_id, error in writes.tasks.items()}
+
+
+@contextmanager
+def _transaction(writes: Writes, *, rollback: bool = False) -> Iterator[None]:
+    with transaction(writes.connection, rollback=rollback):
+        if writes.is_careful:
+            set_aside.be_careful(writes.connection)
+        yield
+
+
+def _look(writes: Writes, *, dry_run: bool) -> Sweep:
+    with _transaction(writes, rollback=dry_run):
+        presence.see_epoch(writes.connection)
+        return _judge(writes, _states(writes))
+
+
+def _states(writes: Writes, workers_aside: Collection[str] = ()) -> list[WorkerState]:
+    known = [id for id in presence.known_ids(writes.connection) if id not in workers_aside]
+    return writes.for_workers(known, lambda ids: list(presence.states(ids, writes.connection).values()))
 
 
 def _sweep(
-    connection: Connection,
+    writes: Writes,
     *,
     limit: int,
     include_ask: bool,
     task_ids: list[int] | None,
+    aside: Aside,
     assume_dead: Iterable[str] = (),
 ) -> Sweep:
-    presence.see_epoch(connection)
-    seen = presence.states(connection=connection)
-    judged = _judge(connection, seen.values())
-    # In a dry run the first look was rolled back, so the suspect of both looks is dead without a mark in its row.
+    """One look and what follows from it, but for what is set aside."""
+    presence.see_epoch(writes.connection)
+    judged = _judge(writes, _states(writes, aside.workers))
     twice_missing = [id for id in assume_dead if id in judged.suspects]
     dead = judged.dead + twice_missing
-    rows = _take_back(connection, dead, limit=limit, include_ask=include_ask, task_ids=task_ids)
-    return replace(judged, rows=rows, dead=dead)
+    rows = _take_back(writes, dead, limit=limit, include_ask=include_ask, task_ids=task_ids, but=aside.tasks)
+    set_aside.note(writes.connection, writes)
+    return replace(judged, rows=rows, dead=dead, refused=_told(writes))
 
 
-def _judge(connection: Connection, states: Iterable[WorkerState]) -> Sweep:
+def _judge(writes: Writes, states: list[WorkerState]) -> Sweep:
     """Mark suspects, acquit who came back, convict who is dead; confirm who lived through a new epoch."""
-    states = list(states)
-    presence.confirm_again(connection, [state for state in states if state.is_held_anew])
+    connection = writes.connection
+    anew = [state for state in states if state.is_held_anew]
     suspects = [state.id for state in states if state.life is Life.MISSING]
     returned = [state.id for state in states if state.is_alive and state.missing_since is not None]
     condemned = [state for state in states if state.is_dead and state.registered and state.stopped_at is None]
     gone = [state.id for state in states if state.is_dead and (not state.registered or state.stopped_at is not None)]
-    with connection.cursor() as cursor:
-        if suspects:
-            cursor.execute(SUSPECT, {"ids": suspects})
-        if returned:
-            cursor.execute(TRUST, {"ids": returned})
+    writes.for_workers(anew, lambda part: presence.confirm_again(connection, part))
+    writes.for_workers(suspects, lambda ids: _write(connection, SUSPECT, {"ids": ids}))
+    writes.for_workers(returned, lambda ids: _write(connection, TRUST, {"ids": ids}))
+    convicted = writes.for_workers(condemned, lambda part: _convict(connection, part))
     waiting = [state for state in states if state.life in (Life.SILENT, Life.RESTARTED)]
-    return Sweep(dead=gone + _convict(connection, condemned), suspects=suspects, waiting=waiting)
+    return Sweep(dead=gone + convicted, suspects=suspects, waiting=waiting)
 
 
-def _convict(connection: Connection, condemned: list[WorkerState]) -> list[str]:
-    if not condemned:
-        return []
+def _write(connection: Connection, sql: str, params: dict[str, Any]) -> list[None]:
+    with connection.cursor() as cursor:
+        cursor.execute(sql, params)
+    return []
+
+
+def _convict(connection: Connection, condemned: Sequence[WorkerState]) -> list[str]:
     convicted = fetch(
         connection,
         CONVICT,
@@ -269,9 +329,19 @@ def _convict(connection: Connection, condemned: list[WorkerState]) -> list[str]:
 
 
 def _take_back(
-    connection: Connection, dead: list[str], *, limit: int, include_ask: bool, task_ids: list[int] | None
+    writes: Writes,
+    dead: list[str],
+    *,
+    limit: int,
+    include_ask: bool,
+    task_ids: list[int] | None,
+    but: Iterable[int] = (),
 ) -> list[dict[str, Any]]:
+    connection = writes.connection
     if not dead or limit <= 0:
         return []
-    params = {"dead": dead, "limit": limit, "include_ask": include_ask, "task_ids": task_ids}
-    return fetch(connection, TAKE_BACK, params)
+    params = {"dead": dead, "limit": limit, "include_ask": include_ask, "task_ids": task_ids, "but": list(but)}
+    if not writes.is_careful:
+        return fetch(connection, TAKE_BACK, params)
+    lost = [row["id"] for row in fetch(connection, LOST, params)]
+    return writes.for_tasks(lost, lambda ids: fetch(connection, TAKE_BACK, {**params, "task_ids": ids}))

@@ -191,7 +191,8 @@ MUTANTS = [
     without("conviction: not back since the look", RECOVERY,
             "      AND worker.missing_since IS NOT DISTINCT FROM seen.missing_since\n", "tests/tasks/test_recovery.py"),
     Mutant("conviction: SKIP LOCKED", RECOVERY, "UPDATE OF worker SKIP LOCKED", "UPDATE OF worker", (LOCKED_SWEEPS,)),
-    Mutant("taking back: SKIP LOCKED", RECOVERY, "UPDATE OF task SKIP LOCKED", "UPDATE OF task", (LOCKED_SWEEPS,)),
+    Mutant("taking back: SKIP LOCKED", RECOVERY, "UPDATE OF task SKIP LOCKED\n), attempt", "UPDATE OF task\n), attempt",
+           (LOCKED_SWEEPS,)),
     without("taking back: queues that ask", RECOVERY,
             "      AND (%(include_ask)s::boolean OR NOT EXISTS (\n"
             "            SELECT FROM tasks_queue AS queue WHERE queue.name = task.queue_name "

@@ -12,7 +12,7 @@ from django.utils import timezone
 from dashboard.attention import inbox
 from orders.models import Order
 from tasks import panels
-from tasks.models import Attempt, CommandRun, Epoch, ExpectedCommand, Lock, Queue, Task, Worker
+from tasks.models import Attempt, CommandRun, Epoch, ExpectedCommand, Lock, Queue, RecoveryFailure, Task, Worker
 from tasks.panels import Line, Look, Severity
 from tests.people import client_of, person
 from tests.sessions import session, wait_until_blocked
@@ -37,6 +37,16 @@ def failed(number: int = 1, path: str = "app.charge", error: str = "app.errors.D
             task=task, number=5, worker_id="w", outcome="failed", exception_class=error, finished_at=ago(minutes=1)
         )
     return tasks
+
+
+def set_aside(kind: str, task_id: int | None, worker_id: str, error: str) -> None:
+    RecoveryFailure.objects.create(
+        target=f"{kind}:{task_id or worker_id}",
+        task_id=task_id,
+        worker_id=worker_id,
+        error=error,
+        retry_at=ago(seconds=9),
+    )
 
 
 def wait_in_vain(conn: psycopg.Connection) -> None:
@@ -108,6 +118,24 @@ class TestStale:
     def test_without_a_living_worker_nothing_recovers_by_itself(self):
         rows.processing(rows.just_died_worker(), queue_name="mail")
         assert "No live worker" in lines()["stale:mail"].why
+
+    def test_what_the_database_refuses_to_recovery(self):
+        """One line for each, with its error, for as long as it is as it was."""
+        with rows.living_worker() as alive:
+            tasks = [rows.processing(rows.dead_worker(), queue_name="mail"), rows.processing(alive), rows.ready()]
+            for task in tasks:
+                set_aside("task", task.pk, "w-dead", "never from mail")
+            set_aside("worker", None, alive, "not this one")
+            set_aside("worker", None, "w-dead", "it has stopped meanwhile")
+            found = lines()
+        task, worker = found[f"refused:task:{tasks[0].pk}"], found[f"refused:worker:{alive}"]
+        assert [key for key in found if key.startswith("refused:")] == [
+            f"refused:task:{tasks[0].pk}",
+            f"refused:worker:{alive}",
+        ]
+        assert task.text == f"Task #{tasks[0].pk} cannot be taken back from its dead worker: never from mail"
+        assert (task.step.url, task.is_red) == (f"/admin/tasks/task/{tasks[0].pk}/", True)
+        assert worker.text == f"Recovery cannot judge the worker {alive}: not this one"
 
     def test_a_restart_is_told_and_not_red(self):
         Worker.objects.create(id="w", hostname="h", pid=1, presence_epoch="before", lease_seconds=3600)

@@ -168,7 +168,7 @@ def test_a_sweep_meets_each_holder_once_however_much_it_holds(plan):
 
 @pytest.mark.parametrize("limit", [10, recovery.CHUNK])
 def test_taking_back_reads_what_the_dead_held(plan, limit):
-    params = {"dead": ["w5", "w6"], "limit": limit, "include_ask": False, "task_ids": None}
+    params = {"dead": ["w5", "w6"], "limit": limit, "include_ask": False, "task_ids": None, "but": []}
     found = plan(recovery.TAKE_BACK, params)
     expected = min(limit, 2 * HELD_BY_EACH)
     assert found.scans() <= INDEXED

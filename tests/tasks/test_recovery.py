@@ -8,6 +8,7 @@ from django.utils import timezone
 
 from tasks import presence, recovery
 from tasks.models import Epoch, Worker
+from tasks.set_aside import Writes
 from tests.sessions import session
 from tests.tasks import rows
 from tests.waiting import wait_until
@@ -114,7 +115,7 @@ class TestWhoIsConvicted:
         Worker.objects.update(missing_since=LONG_AGO)
         seen = presence.states(connection=connection)
         presence.beat(connection, ["w1"])
-        assert recovery._judge(connection, seen.values()).dead == []
+        assert recovery._judge(Writes(connection), list(seen.values())).dead == []
         assert lives() == {"w1": True}
 
     def test_so_does_presence_confirmed_since_the_look(self):
@@ -126,7 +127,7 @@ class TestWhoIsConvicted:
             rows.take_presence(conn, "w1")
             presence.confirm(connection, "w1")
             Worker.objects.update(heartbeat_at=heartbeat_at)
-            assert recovery._judge(connection, seen.values()).dead == []
+            assert recovery._judge(Writes(connection), list(seen.values())).dead == []
         assert lives() == {"w1": True}
 
 

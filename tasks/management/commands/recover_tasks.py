@@ -33,12 +33,18 @@ class Command(OperatorCommand):
             "waiting": [
                 {"worker": state.id, "life": state.life, "seconds": seconds_left(state)} for state in sweep.waiting
             ],
+            "refused": [{"id": task_id, "error": error} for task_id, error in sorted(sweep.refused.items())],
         }
         text = (
             f"{counted(len(sweep.rows))} of {counted(len(sweep.dead), 'dead worker')} {said('taken back', options)}: "
             f"{data['requeued']} READY, {data['failed']} FAILED, {data['cancelled']} CANCELLED."
         )
-        return Report(data=data, text=text, problems=[sentence(state) for state in sweep.waiting])
+        problems = [sentence(state) for state in sweep.waiting]
+        problems += [
+            f"Task {task_id}: the database refused: {error}" for task_id, error in sorted(sweep.refused.items())
+        ]
+        failure = f"{counted(len(sweep.refused), 'task')} could not be taken back." if sweep.refused else ""
+        return Report(data=data, text=text, problems=problems, failure=failure)
 
 
 def waiting_data(state: WorkerState) -> dict[str, Any]:

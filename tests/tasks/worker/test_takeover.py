@@ -96,3 +96,30 @@ def test_a_queue_that_asks_a_person_keeps_its_stale_task(database, ledger, start
     database.wait_for(automatic, "COMPLETED")
     assert database.task(asking).status == "PROCESSING"
     assert [effect.attempt for effect in ledger.effects(asking)] == [1]
+
+
+REFUSE_POISON = """
+CREATE FUNCTION test_refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not this one'; END $$;
+CREATE TRIGGER test_refuse BEFORE UPDATE ON tasks_task FOR EACH ROW WHEN (OLD.queue_name = 'poison')
+EXECUTE FUNCTION test_refuse()
+"""
+
+
+def test_a_task_that_the_database_will_not_give_back_ends_nobodys_sweeps(database, ledger, start_worker):
+    """Two workers die, one after the other; the first with such a task. It is told of once."""
+    [poison] = database.enqueue(handlers.work, 600.0, queue="poison")
+    [first] = database.enqueue(handlers.work, 600.0, 0.0)
+    [second] = database.enqueue(handlers.work, 600.0, 0.0, queue="other")
+    first_to_die = start_worker("--concurrency", 2, "--queue", "default", "--queue", "poison")
+    second_to_die = start_worker("--queue", "other")
+    wait_until(lambda: all(ledger.effects(task_id) for task_id in (poison, first, second)))
+    survivor = start_worker("--queue", "default")
+    database.connection.execute(REFUSE_POISON)
+    for worker, task_id, status in [(first_to_die, first, "COMPLETED"), (second_to_die, second, "READY")]:
+        worker.send_all(signal.SIGKILL)
+        database.wait_for(task_id, status)
+    assert database.task(poison).status == "PROCESSING"
+    assert database.value("SELECT error FROM tasks_recoveryfailure WHERE task_id = %s", poison) == "not this one"
+    said = second_to_die.log() + survivor.log()
+    assert said.count("not this one") == 1
+    assert "the database did not answer" not in said
