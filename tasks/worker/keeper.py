@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import psycopg
 from psycopg import sql
 
-from tasks import conf, presence, recovery, rollup, wakeup
+from tasks import conf, presence, recovery, rollup, set_aside, wakeup
 from tasks.database import connect_directly, fetch
 from tasks.worker import burying
 from tasks.worker.page import CONVICTED, REGISTERED
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 RETRY_SECONDS = 0.5
+TELL_SECONDS = 30.0
 AFTER_AN_OUTAGE_SECONDS = 2.0
 # The longest pause of a child that tries to connect again, and the longest that an attempt of it may take.
 LONGEST_RETURN_SECONDS = 15.0
@@ -32,6 +33,8 @@ PUBLISH_AFTER_SECONDS = 0.25
 FOLD_SECONDS = 60.0
 LONGEST_STATEMENT_SECONDS = 5.0
 SESSION_ENDS_WITHIN_SECONDS = 30.0
+# The same write may succeed later or elsewhere. Any other error is a refusal, by a constraint or a trigger, for ever.
+PASSING = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.errors.ReadOnlySqlTransaction)
 
 REQUESTS = """
 SELECT task.claimed_by AS worker_id, task.id, task.attempt FROM tasks_task AS task
@@ -65,6 +68,7 @@ class Keeper:
         self.published: dict[str, int | None] = {}
         self.buried: dict[str, tuple[Process, float]] = {}
         self.beat_at = self.sweep_at = self.ask_at = self.fold_at = self.retry_at = 0.0
+        self.tell_at = 0.0
         self.lost_at: float | None = None
         self.beat_seconds: float = min(conf.get("LEASE_SECONDS") / 3, 10.0)
         # A way that takes bytes and is silent: it is given up while the lease still has time for another one.
@@ -212,10 +216,22 @@ class Keeper:
             try:
                 self.pending[0](connection)
             except psycopg.errors.LockNotAvailable as error:
-                logger.warning("supervisor: a row is locked, trying again: %s", str(error).strip())
+                self._tell_of_lock(error)
                 self.pending.rotate(-1)
+            except PASSING:
+                raise
+            except psycopg.Error as error:
+                logger.error("supervisor: a write was refused, and is left to recovery: %s", set_aside.said(error))
+                self.pending.popleft()
             else:
                 self.pending.popleft()
+
+    def _tell_of_lock(self, error: psycopg.Error) -> None:
+        """Once, and again while it lasts: each tick tries again."""
+        now = time.monotonic()
+        if now >= self.tell_at:
+            logger.warning("supervisor: a row is locked, trying again: %s", str(error).strip())
+            self.tell_at = now + TELL_SECONDS
 
     def _take_back_ahead(self, connection: psycopg.Connection, children: list["Process"]) -> None:
         """What a child has claimed ahead while its task lasts: the child has not told which rows these are."""

@@ -181,3 +181,72 @@ def test_after_an_outage_nobody_is_judged_before_all_had_time_to_come_back(datab
     keeper.tick([])
     assert keeper.connection is not None
     assert keeper.sweep_at > time.monotonic() + 1
+
+
+REFUSE = """
+CREATE FUNCTION test_refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not this one'; END $$;
+CREATE TRIGGER test_refuse BEFORE UPDATE ON tasks_task FOR EACH ROW WHEN (OLD.queue_name = 'poison')
+EXECUTE FUNCTION test_refuse()
+"""
+
+
+def child_running_behind(earlier, batch):
+    """A child `w1` that has begun the first task of its batch, and so many of others that are not written yet.
+
+    Too many are not listed: then only what has not begun is known.
+    """
+    page = Page()
+    page.publish(batch, range(-earlier, 0))
+    page.begin(0, None)
+    return Process("w1", 1, page, time.monotonic())
+
+
+KNOWN = pytest.mark.parametrize("earlier", [0, EARLIER_LIMIT + 1], ids=["begun rows known", "unstarted rows known"])
+
+
+@KNOWN
+def test_a_locked_row_does_not_keep_the_others_from_being_given_back(database, keeper, earlier, caplog):
+    """Nor does the log tell of it each time that it is tried again."""
+    running, *waiting = database.enqueue(handlers.work, count=20)
+    keeper.bury(child_running_behind(earlier, claim(database, 20)))
+    with psycopg.connect(database.url) as other:
+        other.execute("SELECT FROM tasks_task WHERE id = %s FOR UPDATE", [waiting[7]])
+        for _ in range(5):
+            keeper.tick([])
+        assert keeper.pending
+        given_back = [task_id for task_id in waiting if database.task(task_id).status == "READY"]
+        assert given_back == [task_id for task_id in waiting if task_id != waiting[7]]
+    assert len([record for record in caplog.records if "a row is locked" in record.getMessage()]) == 1
+    keeper.tick([])
+    assert not keeper.pending
+    assert {(database.task(task_id).status, database.task(task_id).attempt) for task_id in waiting} == {("READY", 0)}
+    assert database.outcomes(running) == ["abandoned"]
+
+
+@KNOWN
+def test_a_row_that_the_database_refuses_is_left_to_recovery(database, keeper, earlier):
+    """It keeps nothing else from being written, by this supervisor or another."""
+    running, *waiting = database.enqueue(handlers.work, count=10)
+    [poison] = database.enqueue(handlers.work, queue="poison", priority=-1)
+    keeper.bury(child_running_behind(earlier, claim(database, 20)))
+    refuse_poison(database)
+    keeper.tick([])
+    assert not keeper.pending
+    assert {database.task(task_id).status for task_id in waiting} == {"READY"}
+    assert database.outcomes(running) == ["abandoned"]
+    assert database.task(poison).status == "PROCESSING"
+
+
+@pytest.mark.parametrize("killed_for", ["timeout", "cancel"])
+def test_an_ending_that_the_database_refuses_is_left_to_recovery(database, keeper, killed_for):
+    [poison] = database.enqueue(handlers.work, queue="poison")
+    keeper.bury(child_running(claim(database), killed_for=killed_for, doomed=(poison, 1)))
+    refuse_poison(database)
+    keeper.tick([])
+    assert not keeper.pending
+    assert database.value("SELECT target FROM tasks_recoveryfailure") == f"task:{poison}"
+
+
+def refuse_poison(database):
+    """From now on no row of that queue can be changed."""
+    database.connection.execute(REFUSE)
