@@ -38,7 +38,7 @@ SELECT array_agg(DISTINCT actor) AS actors, array_agg(DISTINCT split_part(action
 FROM (SELECT actor, action FROM tasks_intervention ORDER BY id DESC LIMIT 1000) AS latest
 """
 HIGHEST_ID = "SELECT max(id) AS id FROM tasks_intervention"
-NOW = "SELECT statement_timestamp() AS now"
+HERE = "SELECT statement_timestamp() AS now, session_user::text AS role"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,7 @@ class AuditFilter:
         meant = parse_since(self.since)
         if meant is None or isinstance(meant, datetime):
             return meant
-        return now() - meant
+        return here().now - meant
 
     def queryset(self) -> QuerySet[Intervention]:
         entries = Intervention.objects.all()
@@ -95,10 +95,15 @@ class AuditFilter:
         return True
 
 
-def now() -> datetime:
-    """The time by the database's clock."""
-    moment: datetime = fetch(connection, NOW)[0]["now"]
-    return moment
+class Here(NamedTuple):
+    """The time by the database's clock, and the role of this session."""
+
+    now: datetime
+    role: str
+
+
+def here() -> Here:
+    return Here(**fetch(connection, HERE)[0])
 
 
 class Recent(NamedTuple):

@@ -9,7 +9,8 @@ DO $$
 DECLARE
     name text;
 BEGIN
-    FOREACH name IN ARRAY ARRAY['rowlock_migrate', 'rowlock_web', 'rowlock_worker', 'rowlock_monitor'] LOOP
+    FOREACH name IN ARRAY ARRAY[
+        'rowlock_migrate', 'rowlock_web', 'rowlock_worker', 'rowlock_monitor', 'rowlock_enqueue'] LOOP
         IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = name) THEN
             EXECUTE format('CREATE ROLE %I', name);
         END IF;
@@ -21,8 +22,9 @@ END $$;
 -- two of its own, each process of a worker up to three.
 ALTER ROLE rowlock_migrate CONNECTION LIMIT 4;
 ALTER ROLE rowlock_web CONNECTION LIMIT 40;
-ALTER ROLE rowlock_worker CONNECTION LIMIT 45;
+ALTER ROLE rowlock_worker CONNECTION LIMIT 40;
 ALTER ROLE rowlock_monitor CONNECTION LIMIT 5;
+ALTER ROLE rowlock_enqueue CONNECTION LIMIT 5; -- raise it with the number of your programs
 
 -- What the pages ask for when they connect; behind a transaction-pooling proxy they cannot ask. A worker's own sessions
 -- bring their limits along, and its handlers take as long as they take.
@@ -34,10 +36,31 @@ ALTER ROLE rowlock_monitor SET statement_timeout = '10s';
 ALTER ROLE rowlock_monitor SET lock_timeout = '1s';
 ALTER ROLE rowlock_monitor SET idle_in_transaction_session_timeout = '30s';
 ALTER ROLE rowlock_monitor SET default_transaction_read_only = on;
+-- A caller of rowlock_enqueue(ordered_by_commit => true) holds up others until it commits.
+ALTER ROLE rowlock_enqueue SET statement_timeout = '10s';
+ALTER ROLE rowlock_enqueue SET idle_in_transaction_session_timeout = '30s';
 
 -- The page of locks shows what other roles' sessions do, and ends them. Superusers' sessions stay out of reach.
 GRANT pg_read_all_stats TO rowlock_web, rowlock_monitor;
 GRANT pg_signal_backend TO rowlock_web;
+
+-- What PostgreSQL lets everybody do in a database, and what fills its disk whatever rights a role has: temporary tables,
+-- large objects, messages in the WAL. Only PUBLIC's right can be taken back. Other programs of this database that need
+-- one of these keep it by a grant of yours: GRANT TEMPORARY ON DATABASE shop TO theirs;
+
+DO $$
+DECLARE
+    function regprocedure;
+BEGIN
+    EXECUTE format('REVOKE TEMPORARY ON DATABASE %I FROM PUBLIC', current_database());
+    EXECUTE format('GRANT TEMPORARY ON DATABASE %I TO rowlock_migrate, rowlock_worker', current_database());
+    FOR function IN
+        SELECT oid FROM pg_proc WHERE pronamespace = 'pg_catalog'::regnamespace
+            AND (proname ~ '^lo_' OR proname IN ('loread', 'lowrite', 'pg_logical_emit_message'))
+    LOOP
+        EXECUTE format('REVOKE EXECUTE ON FUNCTION %s FROM PUBLIC', function);
+    END LOOP;
+END $$;
 
 -- 2. The schema. Migrations alone create anything in it, and it alone is in the path of the roles. For another name,
 -- change these two lines.
@@ -49,7 +72,8 @@ DO $$
 DECLARE
     name text;
 BEGIN
-    FOREACH name IN ARRAY ARRAY['rowlock_migrate', 'rowlock_web', 'rowlock_worker', 'rowlock_monitor'] LOOP
+    FOREACH name IN ARRAY ARRAY[
+        'rowlock_migrate', 'rowlock_web', 'rowlock_worker', 'rowlock_monitor', 'rowlock_enqueue'] LOOP
         EXECUTE format('GRANT CONNECT ON DATABASE %I TO %I', current_database(), name);
         EXECUTE format('GRANT USAGE ON SCHEMA %I TO %I', current_schema(), name);
         EXECUTE format('ALTER ROLE %I IN DATABASE %I SET search_path = %I', name, current_database(), current_schema());
@@ -60,7 +84,8 @@ BEGIN
 END $$;
 
 -- 3. The tables, once they are there. What an earlier version of this file gave and this one does not is taken back.
--- No function runs with more rights than its caller's, so those stay open to all who may use the schema.
+-- No function but rowlock_enqueue() runs with more rights than its caller's, so those stay open to all who may use the
+-- schema.
 
 DO $$
 BEGIN
@@ -68,10 +93,10 @@ BEGIN
         RAISE NOTICE 'Migrate as rowlock_migrate now, then run this file again.';
         RETURN;
     END IF;
-    EXECUTE format('REVOKE ALL ON ALL TABLES IN SCHEMA %I FROM rowlock_web, rowlock_worker, rowlock_monitor',
-        current_schema());
-    EXECUTE format('REVOKE ALL ON ALL SEQUENCES IN SCHEMA %I FROM rowlock_web, rowlock_worker, rowlock_monitor',
-        current_schema());
+    EXECUTE format('REVOKE ALL ON ALL TABLES IN SCHEMA %I FROM rowlock_web, rowlock_worker, rowlock_monitor, '
+        'rowlock_enqueue', current_schema());
+    EXECUTE format('REVOKE ALL ON ALL SEQUENCES IN SCHEMA %I FROM rowlock_web, rowlock_worker, rowlock_monitor, '
+        'rowlock_enqueue', current_schema());
 
     -- Web: the pages, and the commands that operators type. Sees every table.
     GRANT SELECT ON
@@ -86,7 +111,10 @@ BEGIN
         TO rowlock_web;
     GRANT SELECT, INSERT, DELETE ON django_admin_log TO rowlock_web; -- with the account that goes
     -- What operators do: never deleting a task, an attempt or an account.
-    GRANT SELECT, INSERT ON orders_entry, tasks_attempt, tasks_intervention TO rowlock_web;
+    GRANT SELECT, INSERT ON orders_entry, tasks_attempt TO rowlock_web;
+    -- The audit: when a line was written and by which role, the database says.
+    GRANT SELECT, INSERT (actor, source, action, target, reason, version_before, version_after)
+        ON tasks_intervention TO rowlock_web, rowlock_worker;
     GRANT SELECT, INSERT, UPDATE ON tasks_bulkrun, tasks_epoch, tasks_queue, tasks_recoveryfailure, tasks_task TO rowlock_web;
     GRANT SELECT, UPDATE ON orders_account, tasks_lock, tasks_worker TO rowlock_web;
     GRANT SELECT, DELETE ON tasks_expectedcommand TO rowlock_web;
@@ -102,7 +130,7 @@ BEGIN
         TO rowlock_web;
 
     -- Worker: run_worker, and the commands that cron runs. Sees neither people nor their sessions.
-    GRANT SELECT, INSERT ON orders_entry, tasks_intervention TO rowlock_worker;
+    GRANT SELECT, INSERT ON orders_entry TO rowlock_worker;
     GRANT SELECT, UPDATE ON orders_account, orders_order TO rowlock_worker;
     GRANT SELECT, INSERT, UPDATE ON tasks_epoch, tasks_queue, tasks_throughputtotal TO rowlock_worker;
     GRANT SELECT, INSERT, UPDATE, DELETE ON
@@ -111,7 +139,10 @@ BEGIN
         TO rowlock_worker;
     GRANT SELECT, INSERT, DELETE ON tasks_lockwaiter, tasks_throughputslot TO rowlock_worker;
     GRANT INSERT ON tasks_attempt, tasks_refusedwrite TO rowlock_worker;
-    GRANT SELECT, UPDATE, DELETE ON tasks_bulkrun TO rowlock_worker;
+    -- It writes lines of pages for the actor of the bulk run in hand, whom it cannot change.
+    GRANT SELECT, DELETE,
+        UPDATE (started_at, finished_at, total, looked, done, asked, refused, refusals, cursor)
+        ON tasks_bulkrun TO rowlock_worker;
     -- What prune_history deletes, it locks before, which takes UPDATE.
     GRANT SELECT, UPDATE, DELETE ON
         dashboard_acknowledgement, dashboard_deadlocks, dashboard_lockwait, tasks_attempt, tasks_refusedwrite
@@ -141,6 +172,13 @@ BEGIN
         email_attempts, email_next_at, xmax, ctid, tableoid)
         ON orders_order TO rowlock_monitor;
     GRANT SELECT (id, version, xmax, ctid, tableoid) ON orders_account TO rowlock_monitor;
+
+    -- Enqueue: programs in other languages, and yours that only enqueue. They reach no table; the function checks what
+    -- they pass, with its owner's rights and search_path, and a trigger refuses what pages enqueue under rights.
+    -- A migration that makes the function anew takes all this back, until the file is run again.
+    ALTER FUNCTION rowlock_enqueue SECURITY DEFINER;
+    REVOKE ALL ON FUNCTION rowlock_enqueue FROM PUBLIC;
+    GRANT EXECUTE ON FUNCTION rowlock_enqueue TO rowlock_web, rowlock_worker, rowlock_enqueue;
 END $$;
 
 RESET search_path;

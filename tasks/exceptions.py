@@ -22,6 +22,10 @@ class UnknownTask(RowlockError, LookupError):
     """No task function is registered under this path."""
 
 
+class InternalTask(RowlockError):
+    """This task belongs to a page of its own, and is asked for there."""
+
+
 class LostClaim(RowlockError):
     """The task is no longer held by this worker: it was recovered, requeued or cancelled meanwhile."""
 

@@ -291,7 +291,10 @@ class RecoveryFailure(models.Model):
 
 
 class Intervention(models.Model):
-    """What a person or a command changed, append-only: triggers refuse to update, delete and truncate."""
+    """What a person or a command changed, append-only: triggers refuse to update, delete and truncate.
+
+    `role` is the database role that wrote the line, whatever the statement said; empty in lines of an older version.
+    """
 
     at = models.DateTimeField(db_default=StatementTimestamp())
     actor = models.TextField()
@@ -301,6 +304,7 @@ class Intervention(models.Model):
     reason = models.TextField(db_default="", blank=True)
     version_before = models.IntegerField(null=True, blank=True)
     version_after = models.IntegerField(null=True, blank=True)
+    role = models.TextField(db_default="", blank=True)
 
     class Meta:
         default_permissions = SEE_ONLY

@@ -8,6 +8,9 @@ if TYPE_CHECKING:
     from tasks.declaration import PostgresTask
 
 _registered: dict[str, "PostgresTask"] = {}
+# These carry out what pages ask for, each under a right of its own. The database refuses them to roles that may only
+# enqueue: tasks/migrations/0021_who_wrote_it.py and dashboard/migrations/0007_internal_lab.py.
+INTERNAL_PATHS, INTERNAL_QUEUES = "tasks.tasks.", "rowlock"
 
 
 def register(task: "PostgresTask") -> None:
@@ -36,6 +39,12 @@ def get(path: str) -> "PostgresTask":
 def durable_paths() -> list[str]:
     """The paths of the durable ones, sorted: each is claimed alone."""
     return sorted(path for path, task in _registered.items() if task.durable)
+
+
+def is_internal(path: str) -> bool:
+    """Whether this is no task for a person or another program to enqueue."""
+    task = _registered.get(path)
+    return path.startswith(INTERNAL_PATHS) or (task is not None and task.queue_name.startswith(INTERNAL_QUEUES))
 
 
 def paths() -> list[str]:

@@ -51,13 +51,14 @@ def audit(request: HttpRequest) -> HttpResponse:
 
 def entries(chosen: AuditFilter, place: Place) -> dict[str, Any]:
     """One page of the interventions. Only what is found quickly refreshes itself."""
-    listing = audit_trail.look(chosen, place)
+    listing, here = audit_trail.look(chosen, place), audit_trail.here()
     return {
         "chosen": chosen,
         "listing": listing,
         "entries": listing.tasks,
         "links": links(chosen, listing),
-        "now": audit_trail.now(),
+        "now": here.now,
+        "our_role": here.role,
         "is_live": place == Place() and chosen.is_quick,
     }
 

@@ -12,7 +12,7 @@ from tasks import audit, reading, registry
 from tasks.audit import Change, Who
 from tasks.database import transaction
 from tasks.declaration import PostgresTask
-from tasks.exceptions import UnknownTask
+from tasks.exceptions import InternalTask, UnknownTask
 
 
 def enqueue(
@@ -31,9 +31,11 @@ def enqueue(
 ) -> list[int]:
     """Enqueue `count` equal tasks, all or none; their ids. What is None stays as the task declares it.
 
-    One intervention tells of all of them. Raises UnknownTask, Unreadable for a queue of the demo, and what the backend
-    raises for arguments and options.
+    One intervention tells of all of them. Raises UnknownTask, InternalTask, Unreadable for a queue of the demo, and
+    what the backend raises for arguments and options.
     """
+    if registry.is_internal(path):
+        raise InternalTask(f"{path}: {InternalTask.__doc__}")
     task = registered(path).using(
         queue_name=queue_name, priority=priority, run_after=run_after, ordering_key=ordering_key
     )

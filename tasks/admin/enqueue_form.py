@@ -18,9 +18,6 @@ from tasks.declaration import PostgresTask
 from tasks.exceptions import RowlockError
 from tasks.verdicts.words import command
 
-# These carry out what other pages ask for, each under a right of its own; and what is in the demo goes with it.
-INTERNAL_PATHS, INTERNAL_QUEUES = "tasks.tasks.", ("rowlock", reading.DEMO_QUEUES)
-
 
 class Known(NamedTuple):
     """A task that can be chosen: its path, what it takes, and what it says of itself."""
@@ -57,7 +54,7 @@ class EnqueueForm(forms.Form):
 
     def clean_task(self) -> str:
         path: str = self.cleaned_data["task"]
-        if is_internal(path):
+        if is_hidden(path):
             raise forms.ValidationError(_("This task belongs to a page of its own, and is asked for there."))
         return path
 
@@ -111,13 +108,13 @@ class EnqueueForm(forms.Form):
 
 def known_tasks() -> list[Known]:
     """What can be chosen, by path."""
-    return [known(registry.get(path)) for path in registry.paths() if not is_internal(path)]
+    return [known(registry.get(path)) for path in registry.paths() if not is_hidden(path)]
 
 
-def is_internal(path: str) -> bool:
-    """Whether this is no task for a person to enqueue."""
+def is_hidden(path: str) -> bool:
+    """True for a task that is not for people to enqueue: an internal one, or one whose rows go with the demo."""
     task = registry.find(path)
-    return path.startswith(INTERNAL_PATHS) or (task is not None and task.queue_name.startswith(INTERNAL_QUEUES))
+    return registry.is_internal(path) or (task is not None and task.queue_name.startswith(reading.DEMO_QUEUES))
 
 
 def known(task: PostgresTask) -> Known:

@@ -94,7 +94,7 @@ class RefusedWriteAdmin(ReadOnlyAdmin):
 
 @admin.register(Intervention)
 class InterventionAdmin(ReadOnlyAdmin):
-    list_display = ("at", "actor", "source", "action", "target", "version_before", "version_after", "reason")
+    list_display = ("at", "actor", "source", "action", "target", "version_before", "version_after", "reason", "role")
     ordering = ("-id",)
     search_fields = ("=target", "=actor")
 

@@ -26,8 +26,10 @@ from tests.postgres import throw_away_server
 from tests.tasks import rows
 
 ROLES_SQL = (ROOT / "docs" / "roles.sql").read_text()
-MIGRATE, WEB, WORKER, MONITOR = ROLES = ("rowlock_migrate", "rowlock_web", "rowlock_worker", "rowlock_monitor")
-APPLICATION = (WEB, WORKER, MONITOR)
+MIGRATE, WEB, WORKER, MONITOR, ENQUEUE = ROLES = (
+    "rowlock_migrate", "rowlock_web", "rowlock_worker", "rowlock_monitor", "rowlock_enqueue",
+)  # fmt: skip
+APPLICATION = (WEB, WORKER, MONITOR, ENQUEUE)
 # As a superuser, with the path that the roles have.
 OWNER = "rowlock"
 TABLES = "SELECT relname FROM pg_class WHERE relnamespace = 'rowlock'::regnamespace AND relkind = 'r' ORDER BY relname"

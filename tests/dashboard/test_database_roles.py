@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from contextlib import closing
 
+import psycopg
 import pytest
 from django.contrib.auth.models import User
 from django.db import connection
@@ -13,6 +14,10 @@ from django.utils import timezone
 from dashboard.locks.sampler import Sampler
 from dashboard.models import LockWait
 from orders.models import Account
+from tasks.audit import Who
+from tasks.bulk import carry, runs
+from tasks.bulk.instruction import Settings
+from tasks.list_filter import ListFilter
 from tasks.locking import lock
 from tasks.models import Attempt, Intervention, RefusedWrite
 from tests import processes
@@ -20,6 +25,7 @@ from tests.commands import run
 from tests.dashboard.addresses import walk
 from tests.dashboard.role_server import (
     APPLICATION,
+    ENQUEUE,
     MIGRATE,
     MONITOR,
     OWNER,
@@ -290,7 +296,132 @@ def test_monitor_is_refused_every_write(site):
     assert site.not_refused(MONITOR, statements) == []
 
 
-@pytest.mark.parametrize("role", [WORKER, MONITOR])
+@pytest.mark.parametrize("role", [WEB, MONITOR, ENQUEUE])
+def test_what_fills_the_disk_without_a_table_is_refused(site, role):
+    statements = [
+        "CREATE TEMPORARY TABLE mine (id int)",
+        "SELECT lo_create(0)",
+        "SELECT lo_creat(-1)",
+        "SELECT lo_from_bytea(0, 'x')",
+        "SELECT lo_put(1, 0, 'x')",
+        "SELECT pg_logical_emit_message(true, 'x', 'y')",
+        "SELECT pg_logical_emit_message(false, 'x', 'y'::bytea)",
+    ]
+    assert site.not_refused(role, statements) == []
+
+
+def test_enqueue_may_call_its_function_and_is_refused_all_else(site):
+    path = handlers.work.module_path
+    with closing(site.open(ENQUEUE)) as program:
+        # In its own transaction, with a table before ours in the path, as far as it can have one.
+        program.execute("SET search_path = pg_temp, rowlock")
+        [made] = program.execute(
+            "SELECT rowlock.rowlock_enqueue(%s, '[0.5]', ordering_key => 'k', ordered_by_commit => true)", [path]
+        ).fetchone()
+    assert (site.owner.task(made).task_path, site.owner.task(made).args) == (path, [0.5])
+    assert site.owner.rows(WRITES, *[ENQUEUE] * 3) == []
+    statements = [
+        *(f"SELECT 1 FROM {table}" for table in site.tables()),
+        *(f"DELETE FROM {table}" for table in site.tables()),
+        "INSERT INTO tasks_task (task_path) VALUES ('a.b')",
+        "SELECT rowlock_lock_acquire('a', 'b', interval '1 s')",
+        "SELECT nextval('rowlock_fence')",
+        "ALTER FUNCTION rowlock_enqueue SECURITY INVOKER",
+    ]
+    assert site.not_refused(ENQUEUE, statements) == []
+
+
+FUNCTION = """
+SELECT prosecdef, proconfig, proowner::regrole::text AS owner, has_function_privilege(%s, oid, 'EXECUTE') AS is_open
+FROM pg_proc WHERE proname = 'rowlock_enqueue'
+"""
+
+
+def test_the_function_keeps_its_path_whoever_calls_it(site):
+    [function] = site.owner.rows(FUNCTION, MONITOR)
+    assert (function.prosecdef, function.owner, function.is_open) == (True, MIGRATE, False)
+    assert function.proconfig == ["search_path=rowlock, pg_temp"]
+
+
+INTERNAL = ("tasks.tasks.run_bulk_action", "tasks.tasks.run_registered_pattern", "dashboard.tasks.run_lab")
+
+
+def test_what_pages_enqueue_under_rights_is_refused_to_those_who_only_enqueue(site):
+    """Through the function, and to a role that may write the table, or has put on such a role."""
+    site.owner.connection.execute("CREATE ROLE a_program LOGIN")
+    site.owner.connection.execute("GRANT USAGE ON SCHEMA rowlock TO a_program")
+    site.owner.connection.execute("GRANT INSERT, SELECT ON tasks_task TO a_program")
+    site.owner.connection.execute("GRANT USAGE ON SEQUENCE tasks_task_id_seq TO a_program")
+    site.owner.connection.execute("GRANT EXECUTE ON FUNCTION rowlock_enqueue TO a_program")
+    insert = "INSERT INTO rowlock.tasks_task (task_path, args) VALUES ('{}', '[1]')"
+    call = "SELECT rowlock.rowlock_enqueue('{}', '[1]')"
+    asked = [statement.format(path) for statement in (insert, call) for path in INTERNAL]
+    assert site.not_refused("a_program", asked) == []
+    assert site.not_refused(ENQUEUE, asked) == []
+    assert site.not_refused("a_program", [insert.format("a.b"), call.format("a.b")]) != []
+    assert site.not_refused(WEB, asked) == asked
+    with closing(site.open(OWNER)) as session:
+        session.execute("SET ROLE a_program")
+        for statement in asked:
+            with pytest.raises(psycopg.errors.InsufficientPrivilege, match="role a_program may not enqueue"):
+                session.execute(statement)
+
+
+LINE = "INSERT INTO tasks_intervention ({}) VALUES ({})"
+
+
+@pytest.mark.parametrize("role", [WEB, WORKER])
+def test_the_role_and_the_time_of_a_line_of_the_audit_are_refused_to_whoever_writes_it(site, role):
+    columns = "actor, source, action, target"
+    statements = [
+        LINE.format(f"{columns}, {more}", f"'anna', 'command', 'cancel', 'task:1', {value}")
+        for more, value in (("role", "'rowlock_web'"), ("at", "now() - interval '1 year'"), ("id", "1"))
+    ]
+    assert site.not_refused(role, statements) == []
+    with closing(site.open(role)) as session, session.transaction(force_rollback=True):
+        session.execute(LINE.format(columns, "'anna', 'command', 'cancel', 'task:1'"))
+        [written] = session.execute("SELECT role FROM tasks_intervention ORDER BY id DESC LIMIT 1").fetchone()
+    assert written == role
+
+
+def test_a_line_of_a_page_is_refused_to_a_worker_but_for_the_bulk_run_in_hand(site):
+    line = LINE.format("actor, source, action, target", "'anna', 'page', 'cancel', 'task:1'")
+    run = "INSERT INTO tasks_bulkrun (action, upto, actor, filter{}) VALUES ('cancel', 1, 'anna', ''{})"
+    site.owner.connection.execute("DELETE FROM tasks_bulkrun")
+    site.owner.connection.execute(run.format("", ""))
+    forged = [line, "UPDATE tasks_bulkrun SET actor = 'otto'", run.format("", "")]
+    assert site.not_refused(WORKER, [*forged, f"CREATE TEMPORARY TABLE tasks_bulkrun ON COMMIT DROP AS SELECT "
+        f"'anna' AS actor, now() AS started_at, NULL::timestamptz AS finished_at; {line}"]) == []  # fmt: skip
+    site.owner.connection.execute(run.format(", started_at", ", now()"))
+    assert site.not_refused(WORKER, forged) == [line]
+    site.owner.connection.execute("UPDATE tasks_bulkrun SET finished_at = now()")
+    assert site.not_refused(WORKER, forged) == []
+    assert site.not_refused(WEB, [line]) == [line]
+    site.owner.connection.execute("DELETE FROM tasks_bulkrun")
+
+
+def test_a_worker_carries_out_a_bulk_run_in_the_name_of_whoever_asked(site, settings, web):
+    rows.failed(queue_name="bulk")
+    chosen = ListFilter.from_query("queue=bulk&status=FAILED")
+    asked = runs.ask("requeue", chosen, 2**62, Settings(), Who("anna", "page"), "a token of this test")
+    with site.acting(WORKER):
+        assert carry.carry_out(asked.run_id)["done"] == 1
+    entry = Intervention.objects.filter(action="requeue").latest("pk")
+    assert (entry.actor, entry.source, entry.role) == ("anna", "page", WORKER)
+
+
+def test_the_audit_names_the_role_where_it_is_not_that_of_the_pages(site, settings, web):
+    settings.SHARED_LOOK_SECONDS = 0
+    with site.acting(WORKER):
+        said("recover_tasks")
+        said("enqueue_task", "dashboard.tasks.nap", "--args", "[0]", "--reason", "by cron")
+    said("enqueue_task", "dashboard.tasks.nap", "--args", "[0]", "--reason", "by hand")
+    page = browser().get("/admin/ops/audit/?action=enqueue").text
+    assert page.count("as rowlock_worker") == Intervention.objects.filter(action="enqueue", role=WORKER).count() > 0
+    assert "as rowlock_web" not in page
+
+
+@pytest.mark.parametrize("role", [WORKER, MONITOR, ENQUEUE])
 def test_ending_sessions_of_others_is_refused_to_all_but_the_pages(site, role):
     with closing(site.open(WEB)) as other:
         calls = [f"SELECT {name}({other.info.backend_pid})" for name in ("pg_terminate_backend", "pg_cancel_backend")]

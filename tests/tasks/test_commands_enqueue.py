@@ -67,6 +67,13 @@ def test_an_unregistered_path_is_refused_with_similar_ones():
     assert add.module_path in outcome.data["error"]
 
 
+@pytest.mark.parametrize("path", ["tasks.tasks.run_registered_pattern", "dashboard.tasks.run_lab"])
+def test_what_pages_ask_for_under_rights_of_their_own_is_refused(path):
+    outcome = enqueue(path, "--args", '["x"]')
+    assert (outcome.status, Task.objects.count()) == (1, 0)
+    assert "belongs to a page of its own" in outcome.data["error"]
+
+
 def test_a_callable_that_is_no_task_is_refused():
     assert enqueue("os.system", "--args", '["true"]').status == 1
 
