@@ -12,7 +12,7 @@ import environ
 
 wsgi_app = "dashboard.wsgi:application"
 bind = f"127.0.0.1:{os.environ.get('PORT') or 8000}"
-worker_class = "gthread"
+worker_class = "dashboard.serving.ServingWorker"
 threads = 16  # each may hold a database connection; all but four of them may be looking (dashboard/seats.py)
 graceful_timeout = 10
 # Its default is one socket in the home folder, shared by every gunicorn of the user.

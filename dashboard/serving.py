@@ -1,0 +1,264 @@
+"""The gunicorn worker of the pages: a thread gets a whole request, hands back a whole answer, and waits for no client.
+
+gunicorn's own threaded worker gives a thread to a connection before its request is there, so 18 clients that send half
+a request stop it. Here one event loop reads and writes every connection, each with a deadline.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import Any, NamedTuple
+
+from gunicorn.http import get_parser, wsgi
+from gunicorn.http.errors import ParseException
+from gunicorn.sock import ssl_context
+from gunicorn.workers.base import Worker
+
+TICK_SECONDS = 1.0
+STOPPING_SECONDS = 2.0  # for a request that is on its way when the worker is asked to stop
+SLOW = (TimeoutError, OSError, asyncio.IncompleteReadError)  # the client is too slow, or has gone away
+
+
+class Refused(Exception):
+    """The request gets no thread; the client gets this status."""
+
+    def __init__(self, status: HTTPStatus) -> None:
+        super().__init__(status.phrase)
+        self.status = status
+
+
+class Request(NamedTuple):
+    """A request as gunicorn has parsed it, with its whole body, and the addresses of both ends."""
+
+    parsed: Any
+    client: Any
+    server: Any
+
+
+class Wait(NamedTuple):
+    """One wait for a client, and how many bytes are held meanwhile."""
+
+    transport: asyncio.WriteTransport
+    held: int
+
+
+class Answer:
+    """Takes what gunicorn would send through a socket."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+
+    def sendall(self, data: bytes) -> None:
+        self.parts.append(data)
+
+    send = sendall
+
+    def gettimeout(self) -> float:
+        return 0.0  # it never waits
+
+
+class ServingWorker(Worker):
+    """Serves with as many threads as gunicorn's `threads` says.
+
+    Deadlines are for the whole of a part: a byte now and then does not move them.
+    """
+
+    alive: bool
+    head_seconds = 10.0  # for the request line and the headers
+    body_seconds = 30.0
+    answer_seconds = 30.0  # for the client to take the answer
+    linger_seconds = 2.0  # for it to close after a last answer (RFC 9112, section 9.6)
+    most_head = 65_536  # bytes
+    most_body = 4 * 1024**2  # bytes; of forms Django itself takes 2.5 MB, and says so on a page
+    # Beyond these, the client that has been waited for the longest is cut off.
+    most_waits = 500
+    most_held = 64 * 1024**2  # bytes of bodies that are not complete, and of answers that are not taken
+
+    def run(self) -> None:
+        """Serve until the parent asks to stop."""
+        self.threads = ThreadPoolExecutor(self.cfg.threads, thread_name_prefix="request")
+        self.connections: set[Connection] = set()
+        self.waits: dict[asyncio.Timeout, Wait] = {}  # the oldest first
+        asyncio.run(self.serve())
+
+    async def serve(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        stopping = asyncio.Event()
+        self.loop.add_signal_handler(signal.SIGTERM, stopping.set)
+        servers = [await self.listen(listener.sock) for listener in self.sockets]
+        while self.alive and not stopping.is_set() and self.ppid == os.getppid():
+            self.notify()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stopping.wait(), TICK_SECONDS)
+        self.alive = False
+        for server in servers:
+            server.close()
+        await self.finish()
+
+    async def listen(self, listener: Any) -> asyncio.Server:
+        options: dict[str, Any] = {"limit": self.most_head, "backlog": self.cfg.backlog}
+        if self.cfg.is_ssl:
+            options |= {"ssl": ssl_context(self.cfg), "ssl_handshake_timeout": self.head_seconds}
+        return await asyncio.start_server(self.connected, sock=listener, **options)
+
+    async def finish(self) -> None:
+        """Answer the requests that are there; for those that are on their way wait a moment."""
+        now = self.loop.time()
+        for timeout in self.waits:
+            if not timeout.expired():
+                timeout.reschedule(min(timeout.when() or now, now + STOPPING_SECONDS))
+        while self.connections and self.loop.time() < now + self.cfg.graceful_timeout:
+            self.notify()
+            await asyncio.sleep(0.05)
+        self.threads.shutdown(wait=False)
+
+    async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = Connection(self, reader, writer)
+        self.connections.add(connection)
+        try:
+            await connection.serve()
+        except SLOW:
+            writer.transport.abort()
+        finally:
+            writer.close()
+            self.connections.discard(connection)
+
+    @contextlib.asynccontextmanager
+    async def wait(self, transport: asyncio.WriteTransport, seconds: float, held: int = 0) -> AsyncIterator[None]:
+        """Wait for a client so long at most, `held` bytes in memory; TimeoutError when its time is over."""
+        async with asyncio.timeout(seconds if self.alive else min(seconds, STOPPING_SECONDS)) as timeout:
+            self.waits[timeout] = Wait(transport, held)
+            self.make_room()
+            try:
+                yield
+            finally:
+                self.waits.pop(timeout, None)
+
+    def make_room(self) -> None:
+        """End the oldest connections while too many are waited for, or the oldest that hold bytes while these do."""
+        while len(self.waits) > self.most_waits:
+            self.cut_off(next(iter(self.waits)))
+        while sum(wait.held for wait in self.waits.values()) > self.most_held:
+            self.cut_off(next(timeout for timeout, wait in self.waits.items() if wait.held))
+
+    def cut_off(self, timeout: asyncio.Timeout) -> None:
+        self.waits.pop(timeout).transport.abort()
+
+    def respond(self, request: Request) -> tuple[list[bytes], bool]:
+        """The answer of the pages, and whether the connection is kept. Runs in a thread."""
+        answer, began = Answer(), datetime.now(UTC)
+        response, environ = None, {}
+        try:
+            self.cfg.pre_request(self, request.parsed)
+            response, environ = wsgi.create(request.parsed, answer, request.client, request.server, self.cfg)
+            environ["wsgi.multithread"] = True
+            self.count()
+            if not self.alive or not self.cfg.keepalive:
+                response.force_close()
+            self.render(environ, response)
+            self.log.access(response, request.parsed, environ, datetime.now(UTC) - began)
+            return answer.parts, not response.should_close()
+        except Exception as error:  # noqa: BLE001  whatever it is, it is logged and the client gets a 500
+            return self.told(request.parsed, request.client, error), False
+        finally:
+            self.cfg.post_request(self, request.parsed, environ, response)
+
+    def render(self, environ: dict[str, Any], response: Any) -> None:
+        parts = self.wsgi(environ, response.start_response)
+        try:
+            for part in parts:
+                response.write(part)
+            response.close()
+        finally:
+            if hasattr(parts, "close"):
+                parts.close()
+
+    def count(self) -> None:
+        """Stop after `max_requests`."""
+        self.nr += 1
+        if self.nr >= self.max_requests:
+            self.alive = False
+
+    def told(self, parsed: Any, client: Any, error: Exception) -> list[bytes]:
+        """gunicorn's own words about an error."""
+        answer = Answer()
+        self.handle_error(parsed, answer, client, error)
+        return answer.parts
+
+
+class Connection:
+    """One connection: requests are read and answered one after the other."""
+
+    def __init__(self, worker: ServingWorker, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.worker, self.reader, self.writer = worker, reader, writer
+        self.client, self.server = writer.get_extra_info("peername"), writer.get_extra_info("sockname")
+        writer.transport.set_write_buffer_limits(high=0)  # to drain is to have sent everything
+
+    async def serve(self) -> None:
+        """Raises one of SLOW when nothing more can be said to the client."""
+        seconds, is_kept = self.worker.head_seconds, True
+        while is_kept:
+            async with self.worker.wait(self.writer.transport, seconds):
+                first = await self.reader.readexactly(1)
+            parts, is_kept = await self.answer(first)
+            async with self.worker.wait(self.writer.transport, self.worker.answer_seconds, sum(map(len, parts))):
+                self.writer.writelines(parts)
+                await self.writer.drain()
+            seconds = float(self.worker.cfg.keepalive)
+        await self.linger()
+
+    async def answer(self, first: bytes) -> tuple[list[bytes], bool]:
+        """The answer to the request that begins with `first`, and whether the connection is kept."""
+        try:
+            request = await self.read(first)
+        except TimeoutError:
+            return refusal(HTTPStatus.REQUEST_TIMEOUT), False
+        except Refused as refused:
+            return refusal(refused.status), False
+        except ParseException as error:
+            return self.worker.told(None, self.client, error), False
+        return await self.worker.loop.run_in_executor(self.worker.threads, self.worker.respond, request)
+
+    async def read(self, first: bytes) -> Request:
+        """The request with its whole body. Raises Refused, TimeoutError, or what gunicorn says of bad headers."""
+        worker = self.worker
+        if len(worker.connections) > worker.cfg.worker_connections:
+            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE)
+        try:
+            async with worker.wait(self.writer.transport, worker.head_seconds):
+                head = first + await self.reader.readuntil(b"\r\n\r\n")
+        except asyncio.LimitOverrunError:
+            raise Refused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE) from None
+        parser = get_parser(worker.cfg, [head], self.client)
+        parsed = next(parser)
+        headers = dict(parsed.headers)
+        if "TRANSFER-ENCODING" in headers:  # Django would take the body for empty
+            raise Refused(HTTPStatus.LENGTH_REQUIRED)
+        length = int(headers.get("CONTENT-LENGTH", 0))
+        if length > worker.most_body:
+            raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+        async with worker.wait(self.writer.transport, worker.body_seconds, length):
+            if "EXPECT" in headers:
+                self.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            parser.unreader.unread(await self.reader.readexactly(length))
+        return Request(parsed, self.client, self.server)
+
+    async def linger(self) -> None:
+        """Let the client take the answer: closed beside bytes that nobody has read, the connection would be reset."""
+        if self.writer.can_write_eof():
+            self.writer.write_eof()
+        async with self.worker.wait(self.writer.transport, self.worker.linger_seconds):
+            while await self.reader.read(self.worker.most_head):
+                pass
+
+
+def refusal(status: HTTPStatus) -> list[bytes]:
+    """An answer of this status, after which the connection is closed."""
+    text = f"{status.phrase}\n".encode()
+    head = f"HTTP/1.1 {status.value} {status.phrase}\r\nConnection: close\r\nContent-Type: text/plain\r\n"
+    return [head.encode(), f"Content-Length: {len(text)}\r\n\r\n".encode(), text]
