@@ -88,8 +88,12 @@ ROWLOCK: dict[str, object] = {}
 ROWLOCK_LAB = env.bool("ROWLOCK_LAB", default=not env.str("DATABASE_URL", default=""))
 SHARED_LOOK_SECONDS = 1.0  # the pages that many people have open look at the system once for all of them
 
-# The first refuses who has guessed too often, the second knows the passwords.
-AUTHENTICATION_BACKENDS = ["axes.backends.AxesStandaloneBackend", "django.contrib.auth.backends.ModelBackend"]
+# The first refuses who has guessed too often, the second names that are too long, the third knows the passwords.
+AUTHENTICATION_BACKENDS = [
+    "axes.backends.AxesStandaloneBackend",
+    "dashboard.guesses.LongNameBackend",
+    "django.contrib.auth.backends.ModelBackend",
+]
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": f"django.contrib.auth.password_validation.{name}"}
     for name in (
@@ -150,6 +154,7 @@ AXES_FAILURE_LIMIT = 5
 AXES_COOLOFF_TIME = timedelta(minutes=15)
 AXES_RESET_COOL_OFF_ON_FAILURE_DURING_LOCKOUT = False  # or a machine that tries for ever locks out for ever
 AXES_RESET_ON_SUCCESS = True
+AXES_USERNAME_CALLABLE = "dashboard.guesses.counted_name"
 AXES_CLIENT_IP_CALLABLE = "dashboard.login.client_address"
 AXES_LOCKOUT_CALLABLE = "dashboard.login.locked_out"
 AXES_DISABLE_ACCESS_LOG = True  # a table that nobody reads and nobody prunes

@@ -9,6 +9,7 @@ from datetime import timedelta
 import pytest
 from axes.models import AccessAttempt
 from django.conf import settings as project
+from django.contrib.auth.hashers import MD5PasswordHasher
 from django.core.management import call_command
 from django.test import Client, RequestFactory
 
@@ -87,6 +88,37 @@ def test_a_password_that_is_known_does_not_clear_the_guesses_for_other_names(few
     spray(few - 1)
     assert log_in(PASSWORD).status_code == 302
     assert log_in("Autumn2026!", name="boris").status_code == 429
+
+
+class CountingHasher(MD5PasswordHasher):
+    hashed = 0
+
+    def encode(self, password: str, salt: str, *args: object) -> str:
+        type(self).hashed += 1
+        return super().encode(password, salt, *args)
+
+
+@pytest.fixture
+def hasher(settings, anna) -> type[CountingHasher]:
+    settings.PASSWORD_HASHERS = [f"{__name__}.CountingHasher"]
+    CountingHasher.hashed = 0
+    return CountingHasher
+
+
+@pytest.mark.parametrize("length", [151, 300, 100_000])
+def test_a_name_that_no_account_can_have_is_counted_and_nothing_is_hashed(few, hasher, length):
+    names = [f"{number}".ljust(length, "x") for number in range(few)]
+    assert [log_in("Autumn2026!", name=name).status_code for name in names] == [200] * (few - 1) + [429]
+    assert hasher.hashed == 0
+    assert log_in(PASSWORD).status_code == 429
+    assert log_in(PASSWORD, address="192.0.2.2").status_code == 302
+
+
+def test_the_longest_name_that_an_account_can_have_is_tried(hasher):
+    person(username="x" * 150)
+    assert log_in("wrong", name="x" * 150).status_code == 200
+    assert hasher.hashed > 0
+    assert log_in(PASSWORD, name="x" * 150).status_code == 302
 
 
 def test_guesses_during_the_wait_do_not_make_it_longer():
