@@ -7,10 +7,10 @@ of the run, and the same code tells which row is waited for and by whom it is he
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 from django.db import DatabaseError, connection
 from django.db.models import QuerySet
+from django.utils.functional import cached_property
 
 from dashboard.lab import spans, waits
 from dashboard.lab.patterns import PATTERNS

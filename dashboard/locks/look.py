@@ -6,9 +6,9 @@ Not on a pool of connections of its own: however many tabs ask, a process asks e
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
 from django.db import connection
+from django.utils.functional import cached_property
 
 from dashboard.locks import activity, held_rows
 from dashboard.locks.activity import Activity

@@ -3,10 +3,10 @@
 from collections.abc import Hashable
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cached_property
 from typing import Any
 
 from django.db import models
+from django.utils.functional import cached_property
 
 from dashboard import links
 from dashboard.locks.identity import Identity, identify

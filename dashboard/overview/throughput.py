@@ -3,11 +3,11 @@
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import cache, cached_property, partial
+from functools import cache, partial
 from typing import Any
 
 from django.db import connection
-from django.utils.functional import Promise
+from django.utils.functional import Promise, cached_property
 from django.utils.translation import gettext_lazy as _
 
 from tasks import latency

@@ -1,12 +1,12 @@
 """The stock admin for tables that people only look at: paged without counting them whole."""
 
-from functools import cached_property
 from typing import Any, cast
 
 from django.contrib import admin
 from django.core.paginator import Paginator
 from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.utils.functional import cached_property
 
 COUNT_CAP = 10_000
 

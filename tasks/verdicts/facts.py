@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cached_property
 from typing import Any
 
 from django.db import connection as default_connection
+from django.utils.functional import cached_property
 
 from tasks import audit, presence
 from tasks.database import Connection, fetch

@@ -171,3 +171,16 @@ def test_f21_fifty_tabs_at_a_process_that_starts_are_served_late(tabs: Tabs) -> 
             refresh.join(60)
     assert (tabs.count(200), tabs.count(202)) == (50, len(tabs.answers) - 50)
     assert all("The dashboard is starting" in text for status, text in tabs.answers if status == 202)
+
+
+def test_lists_of_rows_do_not_wait_for_each_other(tabs: Tabs) -> None:
+    """Each counts its rows; Python 3.11's cached_property let one thread of the process count at a time."""
+    addresses = ["/admin/tasks/attempt/", "/admin/tasks/attempt/?p=1", "/admin/tasks/attempt/?q=7"]
+    with session(options=PATIENT) as migration:
+        migration.execute("LOCK TABLE tasks_attempt")
+        looks = started(tabs.look, addresses)
+        wait_until(lambda: waiting() == len(addresses), seconds=60)
+        migration.rollback()
+        for look in looks:
+            look.join(60)
+    assert tabs.count(200) == len(addresses)
