@@ -14,6 +14,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from tasks.admin.read_only import DeclaredFilters
 from tasks.exceptions import StaleVersion
 from tasks.locking import rowlocks, update_if_unchanged
 from tasks.locking.errors import is_lock_not_available
@@ -88,7 +89,7 @@ class SeenVersionForm(forms.ModelForm):
         raise ValidationError([changed, *differences, advice])
 
 
-class LockAwareAdmin(admin.ModelAdmin):
+class LockAwareAdmin(DeclaredFilters):
     """A ModelAdmin whose list shows holder, verdict and version, and whose form saves only over the version it showed.
 
     Works for any model whose primary key is a plain column; the version and the guarded form need an integer field

@@ -1,8 +1,10 @@
-"""The stock admin for tables that people only look at: paged without counting them whole."""
+"""The stock admin for tables that people only look at: paged without counting them whole, and asked nothing dear."""
 
 from typing import Any, cast
 
 from django.contrib import admin
+from django.contrib.admin import FieldListFilter
+from django.contrib.admin.utils import get_fields_from_path
 from django.core.paginator import Paginator
 from django.db.models import QuerySet
 from django.http import HttpRequest
@@ -20,7 +22,37 @@ class CappedPaginator(Paginator):
         return rows[:COUNT_CAP].count()
 
 
-class ReadOnlyAdmin(admin.ModelAdmin):
+class DeclaredFilters(admin.ModelAdmin):
+    """A list whose address takes the filters of `list_filter` and exact ids, and nothing else: 400.
+
+    Django's own takes every lookup of every column: a regular expression kept the database busy for five seconds.
+    """
+
+    def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest | None = None) -> bool:
+        is_text = "\0" not in str(value)  # which no text in the database can hold
+        return is_text and (lookup in self._exact_ids() or lookup in self._declared(request))
+
+    def _exact_ids(self) -> set[str]:
+        """The primary key, and every key of another table, by all their names."""
+        keys: list[Any] = [field for field in self.opts.concrete_fields if field.primary_key or field.remote_field]
+        names = {"pk", *(name for key in keys for name in (key.name, key.attname))}
+        names |= {f"{key.name}__{key.target_field.name}" for key in keys if key.remote_field}
+        return names | {f"{name}__exact" for name in names}
+
+    def _declared(self, request: Any) -> set[str]:
+        """The parameters of its filters, as they name them themselves."""
+        dates = {f"{self.date_hierarchy}__{part}" for part in ("year", "month", "day") if self.date_hierarchy}
+        return dates | {name for item in self.get_list_filter(request) for name in self._parameters(request, item)}
+
+    def _parameters(self, request: HttpRequest, item: Any) -> list[Any]:
+        if callable(item):
+            return cast("list[Any]", item(request, {}, self.model, self).expected_parameters())
+        path, create = item if isinstance(item, list | tuple) else (item, FieldListFilter.create)
+        field = get_fields_from_path(self.model, path)[-1]
+        return cast("list[Any]", create(field, request, {}, self.model, self, field_path=path).expected_parameters())
+
+
+class ReadOnlyAdmin(DeclaredFilters):
     """A list and a page for each row, and no way to change anything."""
 
     paginator = CappedPaginator
