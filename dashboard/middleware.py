@@ -1,6 +1,7 @@
 """What wraps every request: probes are answered first, and a database in trouble gives a page that does without it."""
 
 import logging
+import sys
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
@@ -10,6 +11,7 @@ from django.http import HttpRequest, HttpResponse
 from django.template.loader import render_to_string
 from django.urls import reverse
 from django.utils.translation import gettext_lazy as _
+from django.views import defaults
 
 from dashboard import health
 
@@ -73,12 +75,32 @@ class DatabaseDownMiddleware:
         return self.get_response(request)
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
-        reason = reason_of(exception)
-        if reason is None:
-            return None
-        logger.warning("%s %s answered 503: %s", request.method, request.path, exception)
-        page = render_to_string("dashboard/unavailable.html", {"reason": reason, **way_on(request)})
-        return HttpResponse(page, status=503, headers={"Retry-After": "5"})
+        return unavailable(request, exception)
+
+
+def server_error(request: HttpRequest) -> HttpResponse:
+    """In the place of a 500: what no view has raised, as when the page "Not found" looks for who is logged in."""
+    return unavailable(request, sys.exception()) or defaults.server_error(request)
+
+
+def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
+    """In the place of a 400: a session that could not be saved, which Django takes for one that was deleted."""
+    error: BaseException | None = exception
+    while error is not None:
+        if page := unavailable(request, error):
+            return page
+        error = error.__context__
+    return defaults.bad_request(request, exception)
+
+
+def unavailable(request: HttpRequest, error: BaseException | None) -> HttpResponse | None:
+    """The page with what is wrong with the database, or None for other errors; it asks for no login."""
+    reason = reason_of(error)
+    if reason is None:
+        return None
+    logger.warning("%s %s answered 503: %s", request.method, request.path, error)
+    page = render_to_string("dashboard/unavailable.html", {"reason": reason, **way_on(request)})
+    return HttpResponse(page, status=503, headers={"Retry-After": "5"})
 
 
 def way_on(request: HttpRequest) -> dict[str, Any]:
@@ -92,7 +114,7 @@ def way_on(request: HttpRequest) -> dict[str, Any]:
     return {"path": path, "is_action": True}
 
 
-def reason_of(error: Exception) -> str | None:
+def reason_of(error: BaseException | None) -> str | None:
     """What is wrong with the database and what to do, or None for errors that are the program's own.
 
     The words name no host and no user: at this point nobody is known to have logged in.

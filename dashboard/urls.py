@@ -9,6 +9,7 @@ from django.views.i18n import set_language
 
 from dashboard.views.metrics import metrics
 
+handler400, handler500 = "dashboard.middleware.bad_request", "dashboard.middleware.server_error"
 ICON = lazy(static, str)("dashboard/icon.svg")  # its name carries a checksum, which is not read at import
 
 urlpatterns = [

@@ -9,13 +9,14 @@ from collections.abc import Iterator
 
 import environ
 import pytest
+from django.contrib.sessions.exceptions import SessionInterrupted
 from django.db import connection
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
 from django.test import Client
 
-from dashboard import databases, health
-from tests.people import client_of
+from dashboard import databases, health, middleware
+from tests.people import PASSWORD, client_of
 from tests.postgres import PrivateServer
 from tests.sessions import session
 from tests.waiting import wait_until
@@ -148,6 +149,42 @@ def test_f21_a_page_does_not_wait_for_a_table_that_is_locked():
     assert answer.status_code == 503
     assert "holds a whole table" in answer.text
     assert seconds < 4
+
+
+WAYS = {
+    "a page": ("get", "/admin/", {}),
+    "an address that is not there": ("get", "/nowhere/", {}),
+    "logging in once more": ("post", "/admin/login/", {"username": "anna", "password": PASSWORD}),
+    "logging out": ("post", "/admin/logout/", {}),
+}
+
+
+@pytest.mark.usefixtures("page_session")
+@pytest.mark.parametrize("mode", ["ACCESS EXCLUSIVE", "EXCLUSIVE"])
+@pytest.mark.parametrize("way", WAYS)
+def test_f21_what_needs_the_sessions_of_people_says_that_their_table_is_locked(way, mode):
+    """The second lock lets sessions be read and not written; then only those fail that write them."""
+    client = client_of("Viewers")
+    client.raise_request_exception = False
+    method, path, form = WAYS[way]
+    with session() as other:
+        other.execute(f"LOCK TABLE django_session IN {mode} MODE")
+        answer = getattr(client, method)(path, form)
+    if mode == "EXCLUSIVE" and method == "get":
+        assert answer.status_code == (404 if path == "/nowhere/" else 200)
+        return
+    assert answer.status_code == 503
+    assert "holds a whole table" in answer.text
+    assert answer["Retry-After"] == "5"
+
+
+def test_errors_of_the_program_keep_their_status(client, rf):
+    assert client.get("/", headers={"host": "elsewhere.test"}).status_code == 400
+    assert middleware.bad_request(rf.get("/"), SessionInterrupted()).status_code == 400
+    try:
+        raise ZeroDivisionError
+    except ZeroDivisionError:
+        assert middleware.server_error(rf.get("/")).status_code == 500
 
 
 def test_f21_a_statement_that_takes_too_long_is_stopped_and_said():
