@@ -58,6 +58,10 @@ class PooledSession(RowlockError):
     """A transaction-pooling proxy stands before the database: set DIRECT_DATABASE_URL to the same database past it."""
 
 
+class TooFewConnections(RowlockError):
+    """The server does not allow this worker the connections that it needs."""
+
+
 class LockHeld(RowlockError):
     """Somebody else holds the lock. `holder` tells who; None when that one has just let go."""
 

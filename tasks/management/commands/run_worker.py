@@ -3,6 +3,7 @@
 import contextlib
 import json
 import pkgutil
+from contextlib import closing
 from typing import Any
 
 import psycopg
@@ -15,8 +16,9 @@ from tasks.claims import DEFAULT_STRATEGY, STRATEGIES
 from tasks.commands import types
 from tasks.commands.output import write_line
 from tasks.database import read_committed
-from tasks.exceptions import PooledSession
+from tasks.exceptions import PooledSession, TooFewConnections
 from tasks.models import Task
+from tasks.worker import budget
 from tasks.worker.options import Options
 from tasks.worker.supervisor import Supervisor
 
@@ -46,7 +48,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         names = ("queues", "strategy", "concurrency", "batch_size", "burst", "max_tasks")
         supervisor = Supervisor(Options(**{name: options[name] for name in names}))
-        refuse_pooling()
+        check_sessions(supervisor.options)
         with read_committed():
             refuse_older_tables()
             if options["burst"]:
@@ -63,12 +65,13 @@ class Command(BaseCommand):
             raise SystemExit(exit_status)
 
 
-def refuse_pooling() -> None:
-    """End here where no worker could rest on its session."""
+def check_sessions(options: Options) -> None:
+    """End here where no worker could rest on its session, or have any; warn where some may be missing."""
     with contextlib.suppress(psycopg.OperationalError):  # the supervisor waits for a database that is away
         try:
-            pooling.own_session("rowlock:check").close()
-        except PooledSession as error:
+            with closing(pooling.own_session("rowlock:check")) as connection:
+                budget.check(connection, options)
+        except (PooledSession, TooFewConnections) as error:
             raise CommandError(str(error)) from error
 
 
