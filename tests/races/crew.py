@@ -44,3 +44,14 @@ def again_and_again(work: Callable[[], object], seconds: float) -> Callable[[], 
         return times
 
     return repeat
+
+
+def until(over: threading.Event, work: Callable[[], object]) -> Callable[[], None]:
+    """Work that is repeated until something else is over, once at least."""
+
+    def repeat() -> None:
+        work()
+        while not over.is_set():
+            work()
+
+    return repeat

@@ -4,6 +4,7 @@ no two of them wait for each other.
 
 import itertools
 import random
+import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import closing, nullcontext
@@ -21,13 +22,15 @@ from tasks.database import connect_directly
 from tasks.filters import TaskFilter
 from tasks.models import Attempt, RefusedWrite, Task, Worker
 from tasks.transitions import Ending, Failure
-from tests.races.crew import again_and_again, at_once, worker_sessions
+from tests.races.crew import again_and_again, at_once, until, worker_sessions
 from tests.tasks import rows
 from tests.tasks.claiming import STRATEGIES
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 T = TypeVar("T")
 ANNA = Who("anna", "command")
+LIVES = 20  # of each of four at once
 REGISTER = "INSERT INTO tasks_worker (id, hostname, pid) VALUES (%s, 'host', 1)"
 EDIT = "UPDATE tasks_task SET priority = 1 WHERE id = (SELECT max(id) FROM tasks_task WHERE id %% 7 = %s)"
 DEADLOCKS = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
@@ -50,7 +53,7 @@ def test_f08_many_at_once_take_each_task_back_once(functions):
 def test_f15_workers_that_are_being_born_are_never_convicted():
     """Each is there for a moment only: it takes its presence, registers, works and leaves in order."""
     rows.many(2000)
-    numbers = itertools.count()
+    numbers, over = itertools.count(), threading.Event()
 
     def live() -> None:
         worker_id = f"w{next(numbers)}"
@@ -62,10 +65,15 @@ def test_f15_workers_that_are_being_born_are_never_convicted():
                 complete(conn, worker_id, claims.claim(conn, Claimer(worker_id), 5))
             conn.execute("UPDATE tasks_worker SET stopped_at = clock_timestamp() WHERE id = %s", [worker_id])
 
+    def live_all() -> None:
+        try:
+            at_once(*[lambda: [live() for _ in range(LIVES)]] * 4)
+        finally:
+            over.set()
+
     with worker_sessions(2) as sweepers:
-        lives = [again_and_again(live, 1.5) for _ in range(4)]
-        at_once(*lives, *(again_and_again(partial(recovery.sweep, conn), 1.5) for conn in sweepers))
-    assert Worker.objects.count() > 10
+        at_once(live_all, *(until(over, partial(recovery.sweep, conn)) for conn in sweepers))
+    assert Worker.objects.count() == 4 * LIVES
     assert not Worker.objects.filter(stop_reason="convicted").exists()
     assert (RefusedWrite.objects.count(), Attempt.objects.count()) == (0, 0)
 
@@ -154,13 +162,13 @@ def test_f06_everything_at_once_and_no_deadlock():
             *(partial(bustle.work, next(session), f"w{number}", name) for number, name in enumerate(strategies)),
             partial(bustle.edit_by_hand, hand),
         ]
-        for _ in range(4):  # on a busy machine three seconds may bring no late write
+
+        def somebody_was_late() -> bool:
             at_once(*(closing_connections(again_and_again(work, 3)) for work in works))
-            if RefusedWrite.objects.exists():
-                break
+            return bool(bustle.taken_back) and RefusedWrite.objects.exists()
+
+        wait_until(somebody_was_late, seconds=120)
     assert count_deadlocks() == deadlocks_before
-    assert bustle.taken_back
-    assert RefusedWrite.objects.exists()
 
 
 def closing_connections(work: Callable[[], T]) -> Callable[[], T]:
