@@ -61,6 +61,7 @@ class Claimer:
     keys: int = KEYS_PER_STRIDE
     keys_rest_until: float = 0.0  # by `time.monotonic()`
     line_is_mixed_until: float = 0.0  # the same; as far as is known
+    careful_until: float = 0.0  # the same; a row was refused
     lost_races: int = 0
     is_from_start: bool = False  # nothing was found since the walk began at the first key
     is_slow: bool = False  # the last claim from the beginning of the line was
@@ -71,6 +72,11 @@ class Claimer:
     def has_been_round(self) -> bool:
         """Whether the last claim was empty because nothing is due, and not because it walked past some keys only."""
         return self.is_from_start and not self.cursor
+
+    @property
+    def is_careful(self) -> bool:
+        """Whether rows are claimed one by one, since one of them was refused a moment ago."""
+        return time.monotonic() < self.careful_until
 
     @property
     def expects_plain_line(self) -> bool:

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
+import django.db
 import psycopg
-from django.db import IntegrityError
 
 from tasks.claimer import Claim, Claimer
 from tasks.database import Connection, statement
@@ -24,8 +24,10 @@ from tasks.shortcut import FOLLOWING, MANY, Shortcut, beginning_at, is_slow, of_
 
 TASK = slice(1, 1 + len(fields(Claim)))  # of a row of TAKE
 STRIDES = 10  # some 2 ms each when thousands of keys wait for their time
+CAREFUL_SECONDS = 10.0
 CANDIDATES_SPARE = 8  # at least the number of workers that are likely to race for the same rows
-INTEGRITY_ERRORS = (IntegrityError, psycopg.IntegrityError)
+ERRORS = (django.db.Error, psycopg.Error)  # of the two kinds of connection
+ROW_ERROR_CLASSES = ("22", "23", "P0")  # SQLSTATE: data, integrity, raised by PL/pgSQL
 
 # Rows are locked one by one as the outer LIMIT asks for them, so that no row is locked and then left. The inner LIMIT
 # hides its number from the planner, who would sort a whole queue that its estimate calls short.
@@ -248,12 +250,20 @@ def _claims(rows: list[tuple[Any, ...]]) -> list[Claim]:
 def _swap_each(connection: Connection, claimer: Claimer, rest: list[Candidate], limit: int) -> list[Claim]:
     taken: list[Claim] = []
     while rest and len(taken) < limit and not (taken and claimer.holds_alone(taken[-1])):
+        tried = rest[:1] if claimer.is_careful else rest
         try:
-            claim = _swap(connection, claimer, rest, may_be_alone=not taken)
-        except INTEGRITY_ERRORS as error:
-            _reraise_unless_key_is_taken(error)
-            claimer.lost_races += 1
-            rest = [candidate for candidate in rest if not candidate.is_keyed]
+            claim = _swap(connection, claimer, tried, may_be_alone=not taken)
+        except ERRORS as error:
+            if _is_key_taken(error):
+                claimer.lost_races += 1
+                rest = [candidate for candidate in rest if not candidate.is_keyed]
+            elif claimer.is_careful and _is_of_a_row(error):
+                rest = rest[1:]
+            else:
+                raise
+            continue
+        if claim is None and claimer.is_careful:
+            rest = rest[1:]
             continue
         if claim is None:
             claimer.lost_races += 0 if taken else len(rest)
@@ -274,10 +284,20 @@ def _swap(connection: Connection, claimer: Claimer, candidates: list[Candidate],
     return taken[0] if taken else None
 
 
-def _reraise_unless_key_is_taken(error: Exception) -> None:
-    cause = error if isinstance(error, psycopg.Error) else error.__cause__
-    if not isinstance(cause, psycopg.Error) or cause.diag.constraint_name != ONE_PER_KEY:
-        raise error
+def _is_key_taken(error: Exception) -> bool:
+    cause = _cause(error)
+    return cause is not None and cause.diag.constraint_name == ONE_PER_KEY
+
+
+def _is_of_a_row(error: Exception) -> bool:
+    """True for what a constraint, a trigger or a type says to one row, and not of the session or of a lock."""
+    cause = _cause(error)
+    return cause is not None and (cause.sqlstate or "")[:2] in ROW_ERROR_CLASSES
+
+
+def _cause(error: Exception) -> psycopg.Error | None:
+    found = error if isinstance(error, psycopg.Error) else error.__cause__
+    return found if isinstance(found, psycopg.Error) else None
 
 
 @dataclass(frozen=True)
@@ -304,17 +324,21 @@ def claim(connection: Connection, claimer: Claimer, limit: int, strategy: str = 
     """Claim up to `limit` due tasks in the order priority, run_after, id; fewer or none when there are no more.
 
     Two claims may meet on one ordering key. The unique index lets one through; the other tries again, the last time
-    without keyed tasks, so that one hot key cannot keep it from the rest.
+    without keyed tasks, so that one hot key cannot keep it from the rest. When a constraint or a trigger refuses a row,
+    the error is raised, and for some seconds rows are claimed one by one, around those that are refused.
     """
-    chosen = STRATEGIES[strategy]
-    limit = min(limit, chosen.max_batch)
+    chosen = STRATEGIES["optimistic" if claimer.is_careful else strategy]
+    limit = min(limit, chosen.max_batch, STRATEGIES[strategy].max_batch)
     if limit <= 0:
         return []
     for attempt in (claimer, claimer, replace(claimer, keys=0)):
         try:
             return chosen.claim(connection, attempt, limit)
-        except INTEGRITY_ERRORS as error:
-            _reraise_unless_key_is_taken(error)
+        except ERRORS as error:
+            if not _is_key_taken(error):
+                if _is_of_a_row(error):
+                    claimer.careful_until = time.monotonic() + CAREFUL_SECONDS
+                raise
             claimer.lost_races += 1
             claimer.is_from_start = False
     return []

@@ -38,7 +38,7 @@ def addresses(failed) -> dict[str, str]:
     Queue.objects.create(name="mail", paused=True, paused_by="anna")
     rows.ready(), rows.ready(queue_name="mail"), rows.ready(ordering_key="key"), rows.ready(ordering_key="key")
     rows.completed(), rows.cancelled(), rows.processing("w-gone")
-    rows.ready(task_path="app." + "long" * 60, queue_name="q" * 120, ordering_key="k" * 300)
+    rows.ready(task_path="app." + "long" * 60, queue_name="q" * 120, ordering_key="k" * 255)
     return {
         "list": LIST,
         "detail": f"{LIST}{failed.pk}/",

@@ -1,10 +1,11 @@
 """What every strategy must do alike: which tasks a claim takes, in which order, and what it writes."""
 
+from contextlib import nullcontext, suppress
 from datetime import datetime, timedelta
 from functools import partial
 
 import pytest
-from django.db import IntegrityError, connection
+from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
 
 from tasks import claims, transitions
@@ -185,6 +186,24 @@ class TestLimit:
     def test_a_strategy_has_a_largest_batch(self, strategy, largest):
         rows.many(2_010)
         assert len(claim(10_000, strategy=strategy)) == largest
+
+
+@pytest.mark.parametrize("joined", [True, False], ids=["in a transaction", "alone"])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_row_that_is_refused_fails_one_claim_and_no_more(strategy, joined):
+    """For some seconds the others are claimed one by one, around it; then it is tried again."""
+    before, _bad, after = rows.ready(), rows.ready(queue_name="bad"), rows.ready()
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE tasks_task ADD CONSTRAINT unclaimable CHECK (queue_name <> 'bad' OR attempt = 0)")
+    claimer = Claimer("w1", ["bad", "default"])
+    taken = []
+    for _ in range(4):
+        with suppress(IntegrityError), transaction.atomic() if joined else nullcontext():
+            taken += ids(claims.claim(connection, claimer, 10, strategy))
+    assert sorted(taken) == [before.pk, after.pk]
+    claimer.careful_until = 0.0
+    with pytest.raises(IntegrityError, match="unclaimable"), transaction.atomic():
+        claims.claim(connection, claimer, 10, strategy)
 
 
 def test_an_error_that_is_no_race_for_a_key_is_raised(claim_some):
