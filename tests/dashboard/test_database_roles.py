@@ -415,7 +415,7 @@ def test_the_audit_names_the_role_where_it_is_not_that_of_the_pages(site, settin
     with site.acting(WORKER):
         said("recover_tasks")
         said("enqueue_task", "dashboard.tasks.nap", "--args", "[0]", "--queue", "default", "--reason", "by cron")
-    said("enqueue_task", "dashboard.tasks.nap", "--args", "[0]", "--reason", "by hand")
+    said("enqueue_task", "dashboard.tasks.nap", "--args", "[0]", "--queue", "default", "--reason", "by hand")
     page = browser().get("/admin/ops/audit/?action=enqueue").text
     assert page.count("as rowlock_worker") == Intervention.objects.filter(action="enqueue", role=WORKER).count() > 0
     assert "as rowlock_web" not in page
