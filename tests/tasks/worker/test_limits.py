@@ -71,7 +71,7 @@ def test_the_report_counts_what_the_database_counts(database, start_worker):
 
 
 def test_concurrency_runs_as_many_tasks_at_once(database, ledger, start_worker):
-    database.enqueue(handlers.work, 1.0, count=3)
+    database.enqueue(handlers.meet, 3, count=3)
     worker = start_worker("--concurrency", 3)
     assert database.wait_until_finished() == {"COMPLETED": 3}
     effects = ledger.effects()

@@ -17,8 +17,13 @@ from tasks import wakeup
 from tasks.clock import StatementTimestamp
 from tasks.compat import TaskContext, TaskResult, task, task_finished
 from tasks.models import Queue, Task
+from tasks.worker import idleness
+from tests import ledger
 from tests.ledger import effect
 from tests.waiting import wait_until
+
+if "TEST_POLL_SECONDS" in os.environ:  # so long that only a notification can be what wakes an idle worker
+    idleness.POLL_SECONDS = float(os.environ["TEST_POLL_SECONDS"])
 
 # Calls through it keep the GIL, as an extension module may that computes for long.
 holding_the_gil = ctypes.PyDLL(None)
@@ -51,6 +56,14 @@ def work(context: TaskContext, seconds: float = 0.0, again: float | None = None)
     """The ordinary task: an effect that takes `seconds`, or `again` when it is not the first attempt."""
     with effect(int(context.task_result.id), context.attempt):
         time.sleep(seconds if again is None or context.attempt == 1 else again)
+
+
+@task(takes_context=True)
+def meet(context: TaskContext, number: int) -> None:
+    """Lasts until so many processes are at work: none of the first ones can have ended by then."""
+    pids = "SELECT count(DISTINCT pid) FROM effect"
+    with effect(int(context.task_result.id), context.attempt):
+        wait_until(lambda: ledger.connection().execute(pids).fetchone()[0] >= number, seconds=60)
 
 
 @functools.cache
