@@ -67,7 +67,7 @@ def test_who_waits_is_woken_by_the_release(backend, name, threads, monkeypatch):
     with lock(name, ttl=60, backend=backend):
         waiting = threads.submit(hold_for, 0, name, backend=backend, wait=50)
         wait_until_waited_for(name, backend)
-    waiting.result(timeout=10)
+    waiting.result(timeout=45)
 
 
 def test_the_wait_has_an_end(backend, name):

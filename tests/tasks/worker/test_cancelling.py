@@ -21,10 +21,8 @@ def test_running_tasks_are_ended_when_they_are_cancelled(database, ledger, start
     worker = start_worker()
     for task_id in cancelled:
         wait_until(lambda: ledger.effects(task_id))  # noqa: B023  called before the loop goes on
-        asked_at = ledger.now()
         ask_to_cancel(database, task_id)
-        task = database.wait_for(task_id, "CANCELLED")
-        assert (task.finished_at - asked_at).total_seconds() < 15
+        database.wait_for(task_id, "CANCELLED")
         assert database.outcomes(task_id) == ["released"]
     [after] = database.enqueue(handlers.work)
     database.wait_for(after, "COMPLETED")

@@ -32,7 +32,8 @@ def idle_worker_id(database):
 
 
 def test_f02_rows_that_a_worker_holds_without_knowing_are_released(database, ledger, start_worker):
-    start_worker()
+    """Long before a lease ends."""
+    start_worker(ROWLOCK_LEASE_SECONDS=3600)
     worker_id = idle_worker_id(database)
     with database.connection.transaction():
         [task_id] = database.enqueue(handlers.work)
@@ -44,7 +45,6 @@ def test_f02_rows_that_a_worker_holds_without_knowing_are_released(database, led
         )
     task = database.wait_for(task_id, "COMPLETED")
     assert task.attempt == 1
-    assert (task.finished_at - task.created_at).total_seconds() < 20, "its lease of 30 s was waited for"
     assert database.outcomes(task_id) == []
 
 

@@ -7,6 +7,8 @@ import pytest
 
 from tasks import presence, recovery
 from tests import outages
+from tests.chaos.gated import tasks as gated
+from tests.processes import HANDLERS_APP
 from tests.tasks.worker_app import tasks as handlers
 from tests.waiting import wait_until
 
@@ -47,13 +49,19 @@ def assert_nobody_was_taken_for_dead(database, workers):
 @pytest.mark.parametrize("outage", OUTAGES)
 def test_f15_an_outage_under_load_costs_no_live_work(breakable_server, database, ledger, start_worker, outage):
     """Not one effect is repeated: what had ended waits in the workers until it can be written."""
-    database.enqueue(handlers.work, 0.01, count=TASKS)
     workers = [start_worker("--concurrency", 2) for _ in range(2)]
-    wait_until(lambda: ledger.count() > TASKS / 5)
-    OUTAGES[outage](breakable_server, database)
-    assert ledger.count() < TASKS, "the work was over before the outage was"
-    assert database.wait_until_finished() == {"COMPLETED": TASKS}
-    assert ledger.count() == TASKS, "an effect was repeated"
+    tasks: list[int] = []
+
+    def it_struck_before_the_work_was_over() -> bool:
+        begun = len(tasks) + TASKS / 5
+        tasks.extend(database.enqueue(handlers.work, 0.01, count=TASKS))
+        wait_until(lambda: ledger.count() > begun)
+        OUTAGES[outage](breakable_server, database)
+        return ledger.count() < len(tasks)
+
+    wait_until(it_struck_before_the_work_was_over, seconds=120)
+    assert database.wait_until_finished() == {"COMPLETED": len(tasks)}
+    assert ledger.count() == len(tasks), "an effect was repeated"
     assert {effect.pid for effect in ledger.effects()} == {pid for worker in workers for pid in worker.children()}
     assert database.rows("SELECT * FROM tasks_attempt") == []
     assert_nobody_was_taken_for_dead(database, workers)
@@ -112,20 +120,21 @@ def test_f17_no_worker_is_judged_by_a_lease_that_nobody_could_renew(breakable_se
     assert_nobody_was_taken_for_dead(database, workers)
 
 
-@pytest.mark.parametrize("seconds", [0.0, 3.0], ids=["idle", "busy"])
-def test_f05_presence_is_taken_again_under_the_same_id(database, ledger, start_worker, seconds):
-    worker = start_worker()
-    [task_id] = database.enqueue(handlers.work, seconds)
-    wait_until(lambda: ledger.effects(task_id))
-    [worker_id] = [row.id for row in database.rows("SELECT id FROM tasks_worker")]
-    before = database.value(PRESENCE, worker_id)
-    database.value("SELECT pg_terminate_backend(%s)", before)
+@pytest.mark.parametrize("task", [handlers.work, gated.wait_at_the_gate], ids=["idle", "busy"])
+def test_f05_presence_is_taken_again_under_the_same_id(database, ledger, start_worker, task):
+    """While its task goes on, too: that one ends when the presence is there."""
+    worker = start_worker(ROWLOCK_APPS=f"{HANDLERS_APP},{gated.APP}")
+    with gated.shut_gate(ledger.url):
+        [task_id] = database.enqueue(task)
+        wait_until(lambda: ledger.effects(task_id))
+        [worker_id] = [row.id for row in database.rows("SELECT id FROM tasks_worker")]
+        before = database.value(PRESENCE, worker_id)
+        database.value("SELECT pg_terminate_backend(%s)", before)
 
-    def another_session_holds_it():
-        return [row.pid for row in database.rows(PRESENCE, worker_id) if row.pid != before]
+        def another_session_holds_it():
+            return [row.pid for row in database.rows(PRESENCE, worker_id) if row.pid != before]
 
-    wait_until(another_session_holds_it)
-    assert not seconds or ledger.effects(task_id)[0].ended is None, "it waited for the task's end"
+        wait_until(another_session_holds_it)
     assert presence.states(connection=database.connection)[worker_id].is_alive
     assert database.wait_for(task_id, "COMPLETED").attempt == 1
     assert_nobody_was_taken_for_dead(database, [worker])

@@ -10,16 +10,18 @@ import pytest
 from tests.tasks.worker_app import tasks as handlers
 from tests.waiting import wait_until
 
+# Nobody would wait for its end.
+LONG_LEASE = {"ROWLOCK_LEASE_SECONDS": 3600}
 # Only the supervisor itself can then take back what its child held: nobody looks at presence in time.
-NO_SWEEPS = {"ROWLOCK_SWEEP_SECONDS": 3600}
+NO_SWEEPS = {"ROWLOCK_SWEEP_SECONDS": 3600, **LONG_LEASE}
 CLAIMED_TWICE = 5  # the version of a completed task: enqueued, claimed, released, claimed, completed
 
 
 def test_a_killed_workers_task_starts_again_elsewhere_long_before_its_lease_ends(database, ledger, start_worker):
-    first = start_worker()
+    first = start_worker(**LONG_LEASE)
     [task_id] = database.enqueue(handlers.work, 600.0, 0.0)
     wait_until(lambda: ledger.effects(task_id))
-    second = start_worker()
+    second = start_worker(**LONG_LEASE)
     wait_until(lambda: database.value("SELECT count(*) FROM tasks_worker") == 2)
     killed_at = ledger.now()
     first.send_all(signal.SIGKILL)
@@ -31,7 +33,6 @@ def test_a_killed_workers_task_starts_again_elsewhere_long_before_its_lease_ends
     events = [killed_at, dead.missing_since, dead.stopped_at, attempt.finished_at, again.began, again.ended]
     assert sorted(events) == events
     assert task.finished_at >= again.ended
-    assert (again.began - killed_at).total_seconds() < 15, "its lease of 30 s was waited for"
     assert (attempt.outcome, attempt.worker_id, dead.stop_reason) == ("abandoned", dead.id, "convicted")
     assert again.pid in second.children()
 
@@ -47,7 +48,6 @@ def test_an_own_childs_tasks_are_taken_back_at_once_and_only_the_begun_one_pays(
     died, _ = ledger.effects(killer)
     attempt, _ = database.rows("SELECT * FROM tasks_attempt WHERE task_id = %s ORDER BY number", killer)
     assert attempt.outcome == "abandoned"
-    assert (attempt.finished_at - died.began).total_seconds() < 15, "its lease of 30 s was waited for"
     assert CLAIMED_TWICE in {database.task(task_id).version for task_id in behind}, "nothing was claimed behind it"
     assert {database.task(task_id).attempt for task_id in behind} == {1}
     assert not any(database.outcomes(task_id) for task_id in behind)
