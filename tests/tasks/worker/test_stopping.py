@@ -1,9 +1,12 @@
 """Asked to stop: no new claim, what runs may finish, what has not begun is given back, nothing stays behind."""
 
+import contextlib
 import signal
 
 import pytest
 
+from tests.chaos.gated import tasks as gated
+from tests.processes import HANDLERS_APP
 from tests.tasks.worker_app import tasks as handlers
 from tests.waiting import wait_until
 
@@ -12,22 +15,37 @@ STOPS = [signal.SIGTERM, signal.SIGINT]
 
 @pytest.mark.parametrize("number", STOPS)
 def test_f13_the_first_signal_finishes_what_runs_and_gives_back_the_rest(database, ledger, start_worker, number):
-    with database.connection.transaction():
-        database.enqueue(handlers.quick, count=600)
-        [running] = database.enqueue(handlers.work, 1.5)
-        behind = database.enqueue(handlers.work, count=50)
-    worker = start_worker()
-    wait_until(lambda: ledger.effects(running))
-    worker.send_all(number)  # as Ctrl-C does
+    worker = start_worker(ROWLOCK_APPS=f"{HANDLERS_APP},{gated.APP}")
+    running, behind = 0, [0]
+
+    def something_was_claimed_behind_it() -> bool:
+        """On a busy machine a batch may be too small for that: then the gate is opened, and it is tried again."""
+        nonlocal running, behind
+        gate = gates.enter_context(gated.shut_gate(ledger.url))
+        with database.connection.transaction():
+            database.enqueue(handlers.quick, count=600)
+            [running] = database.enqueue(gated.wait_at_the_gate)
+            behind = database.enqueue(handlers.work, count=50)
+        wait_until(lambda: ledger.effects(running))
+        if max(database.task(task_id).version for task_id in behind) > 1:
+            return True
+        gate.close()
+        database.wait_until_finished()
+        return False
+
+    with contextlib.ExitStack() as gates:
+        wait_until(something_was_claimed_behind_it, seconds=120)
+        worker.send_all(number)  # as Ctrl-C does
+        worker.wait_until_it_says("stopping")
     assert worker.wait() == 0
     assert database.task(running).status == "COMPLETED"
-    assert ledger.count() == 1
+    assert not any(ledger.effects(task_id) for task_id in behind)
     given_back = [database.task(task_id) for task_id in behind]
     assert {(task.status, task.attempt, task.claimed_by) for task in given_back} == {("READY", 0, None)}
     assert database.rows("SELECT stop_reason FROM tasks_worker") == [("stopped",)]
     report = worker.report()
-    assert 601 < report.pop("claimed") <= 651
-    assert report == {"completed": 601, "failed": 0, "refused": 0}
+    assert report["claimed"] > report["completed"] == database.statuses()["COMPLETED"]
+    assert (report["failed"], report["refused"]) == (0, 0)
 
 
 def test_f13_nothing_is_claimed_after_the_signal(database, ledger, start_worker):
