@@ -156,15 +156,18 @@ WAYS = {
 
 
 @pytest.mark.usefixtures("page_session")
-@pytest.mark.parametrize("mode", ["ACCESS EXCLUSIVE", "EXCLUSIVE"])
+@pytest.mark.parametrize(
+    ("table", "mode"),
+    [("django_session", "ACCESS EXCLUSIVE"), ("django_session", "EXCLUSIVE"), ("auth_user", "ACCESS EXCLUSIVE")],
+)
 @pytest.mark.parametrize("way", WAYS)
-def test_f21_what_needs_the_sessions_of_people_says_that_their_table_is_locked(way, mode):
+def test_f21_what_needs_the_sessions_of_people_says_that_their_table_is_locked(way, table, mode):
     """The second lock lets sessions be read and not written; then only those fail that write them."""
     client = client_of("Viewers")
     client.raise_request_exception = False
     method, path, form = WAYS[way]
     with session() as other:
-        other.execute(f"LOCK TABLE django_session IN {mode} MODE")
+        other.execute(f"LOCK TABLE {table} IN {mode} MODE")
         answer = getattr(client, method)(path, form)
     if mode == "EXCLUSIVE" and method == "get":
         assert answer.status_code == (404 if path == "/nowhere/" else 200)
