@@ -17,6 +17,8 @@ def wait_until(condition: Callable[[], Value], *, seconds: float = 30, every: fl
     """
     deadline = time.monotonic() + seconds
     while not (value := condition()):
-        assert time.monotonic() < deadline, f"{condition.__qualname__} stayed false for {seconds} s"
+        assert time.monotonic() < deadline, (
+            f"{getattr(condition, '__qualname__', condition)} stayed false for {seconds} s"
+        )
         time.sleep(every)
     return value

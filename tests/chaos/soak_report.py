@@ -104,8 +104,9 @@ def recovery(samples: Sequence[Sample]) -> Figures:
 def flat(samples: Sequence[Sample]) -> Figures:
     """Each figure that must not grow: its median between warm-up and the first third, and in the last fifth."""
     whole = samples[-1].seconds
-    early = [sample for sample in samples if WARM_UP * whole <= sample.seconds < whole / 3]
+    early = [sample for sample in samples if WARM_UP * whole <= sample.seconds < whole / 3] or samples[:1]
     late = [sample for sample in samples if sample.seconds >= LAST * whole and sample.phase != "drained"]
+    late = late or samples[-1:]  # on a busy machine a soak of seconds has few samples
     names = sorted(early[-1].memory)
     found: Figures = {
         f"{name}, MiB": [

@@ -49,7 +49,7 @@ def test_beside_a_task_that_lasts_its_worker_holds_nothing(database, start_worke
 def test_a_worker_that_is_stopped_in_much_work_keeps_nothing(database, start_worker):
     fill(database)
     worker = start_worker()
-    wait_until(partial(has_completed, database, MUCH / 4))
+    wait_until(partial(has_completed, database, MUCH / 4), seconds=120)
     assert worker.stop() == 0
     [ready] = database.rows(READY)
     assert (ready.least, ready.most) == (0, 0)
@@ -61,10 +61,10 @@ def test_a_worker_that_is_killed_in_much_work_repeats_only_what_has_begun(databa
     fill(database)
     worker = start_worker()
     for share in (0.2, 0.5):
-        wait_until(partial(has_completed, database, share * MUCH))
+        wait_until(partial(has_completed, database, share * MUCH), seconds=120)
         os.kill(worker.children()[0], signal.SIGKILL)
         wait_until(worker.children)
-    assert database.wait_until_finished() == {"COMPLETED": MUCH}
+    assert database.wait_until_finished(seconds=120) == {"COMPLETED": MUCH}
     outcomes = dict(database.rows("SELECT outcome, count(*) FROM tasks_attempt GROUP BY outcome"))
     spent = database.value("SELECT sum(attempt - 1)::int FROM tasks_task")
     assert spent == outcomes.get("abandoned", 0) == sum(outcomes.values())
