@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 _registered: dict[str, "PostgresTask"] = {}
 # These carry out what pages ask for, each under a right of its own. The database refuses them to roles that may only
-# enqueue: tasks/migrations/0021_who_wrote_it.py and dashboard/migrations/0007_internal_lab.py.
+# enqueue: tasks/migrations/0022_refuse_internal.py and dashboard/migrations/0007_internal_lab.py.
 INTERNAL_PATHS, INTERNAL_QUEUES = "tasks.tasks.", "rowlock"
 
 

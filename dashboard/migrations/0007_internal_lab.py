@@ -10,6 +10,6 @@ NO_REFUSAL = "DROP TRIGGER rowlock_refuse_internal_lab ON tasks_task;"
 
 
 class Migration(migrations.Migration):
-    dependencies = [("dashboard", "0006_demo_rows"), ("tasks", "0021_who_wrote_it")]
+    dependencies = [("dashboard", "0006_demo_rows"), ("tasks", "0022_refuse_internal")]
 
     operations = [migrations.RunSQL(REFUSE_LAB, NO_REFUSAL)]

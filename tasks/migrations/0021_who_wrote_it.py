@@ -1,4 +1,4 @@
-"""The audit keeps the database role that wrote a line; and not everybody who may INSERT may enqueue what pages ask for.
+"""The audit keeps the database role that wrote a line.
 
 `session_user` cannot be chosen by a session: a line in somebody else's name shows by whom it was written. A role that
 makes no bulk runs writes no lines of pages either, but for the bulk run that it carries out.
@@ -30,23 +30,6 @@ CREATE TRIGGER rowlock_stamp_role BEFORE INSERT ON tasks_intervention
 """
 NO_STAMP = "DROP TRIGGER rowlock_stamp_role ON tasks_intervention; DROP FUNCTION rowlock_stamp_role();"
 
-# A caller of rowlock_enqueue() may lack every right to the table, as that function may run with those of its owner.
-REFUSE_INTERNAL = """
-CREATE FUNCTION rowlock_refuse_internal() RETURNS trigger LANGUAGE plpgsql AS $$
-DECLARE
-    caller CONSTANT text := coalesce(nullif(current_setting('role'), 'none'), session_user::text);
-BEGIN
-    IF NOT has_table_privilege(caller, TG_RELID, 'UPDATE') THEN
-        RAISE EXCEPTION 'role % may not enqueue %', caller, NEW.task_path
-            USING ERRCODE = 'insufficient_privilege', HINT = 'Pages enqueue it, each under a right of its own.';
-    END IF;
-    RETURN NEW;
-END $$;
-CREATE TRIGGER rowlock_refuse_internal BEFORE INSERT ON tasks_task
-    FOR EACH ROW WHEN (starts_with(NEW.task_path, 'tasks.tasks.')) EXECUTE FUNCTION rowlock_refuse_internal();
-"""
-NO_REFUSAL = "DROP TRIGGER rowlock_refuse_internal ON tasks_task; DROP FUNCTION rowlock_refuse_internal();"
-
 
 class Migration(migrations.Migration):
     dependencies = [("tasks", "0020_recovery_failures")]
@@ -54,5 +37,4 @@ class Migration(migrations.Migration):
     operations = [
         migrations.AddField("intervention", "role", models.TextField(blank=True, db_default="")),
         migrations.RunSQL(STAMP, NO_STAMP),
-        migrations.RunSQL(REFUSE_INTERNAL, NO_REFUSAL),
     ]
