@@ -49,7 +49,7 @@ class Claim:
 
 @dataclass
 class Claimer:
-    """Who claims, from which queues (None: every queue), and where the walk over the ordering keys stands.
+    """A claiming worker: its queues (None: every queue), and where its walk over the ordering keys stands.
 
     `durable`: the paths of tasks that are claimed alone, as those on their last attempt are (`tasks.claims.LOCKED`).
     """
@@ -75,7 +75,7 @@ class Claimer:
 
     @property
     def is_careful(self) -> bool:
-        """Whether rows are claimed one by one, since one of them was refused a moment ago."""
+        """True for some seconds after a row was refused: rows are then claimed one by one."""
         return time.monotonic() < self.careful_until
 
     @property
@@ -98,7 +98,7 @@ class Claimer:
         return place
 
     def holds_alone(self, claim: Claim) -> bool:
-        """Whether nothing may be claimed ahead beside this task: it is on its last attempt, or durable."""
+        """True if this task must be the only one claimed: it is on its last attempt, or durable."""
         return claim.attempt >= claim.max_attempts or claim.task_path in self.durable
 
     def served(self) -> tuple[Place, ...]:

@@ -39,7 +39,7 @@ class Refused:
 
 
 def refused() -> list[Refused]:
-    """Those that still stand, the oldest first."""
+    """Failures that still stand, the oldest first."""
     return [Refused(**row) for row in fetch(connection, REFUSED, {"most": MOST})]
 
 

@@ -85,14 +85,14 @@ class Director:
 
 @dataclass(frozen=True)
 class State:
-    """Whether any row of the demo is there, and who directs it now."""
+    """Say if any row of the demo is there, and who directs it now."""
 
     is_loaded: bool
     director: Director | None
 
     @property
     def is_there(self) -> bool:
-        """Whether this site has a demo at this moment."""
+        """True if this site has a demo at this moment."""
         return self.is_loaded or self.director is not None
 
 

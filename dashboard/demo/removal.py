@@ -93,7 +93,7 @@ def remove(who: Who, *, reason: str = "", dry_run: bool = False) -> dict[str, in
 
 
 def is_anything_left() -> bool:
-    """Whether tasks or orders of the demo are there; its list stays with them, and by that the ribbon knows of it."""
+    """True if tasks or orders of the demo are there. Its list stays with them, and the ribbon asks the list."""
     counts = preview()
     return bool(counts["tasks"] or counts["orders"])
 

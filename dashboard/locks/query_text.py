@@ -82,7 +82,7 @@ def _end_of_block(query: str, start: int) -> int:
 
 
 class _Statement:
-    """What was read of one statement: after `SET name TO` and `SET name =` a bare word is a literal."""
+    """The part of a statement that was read. After `SET name TO` and `SET name =` a bare word is a literal."""
 
     def __init__(self) -> None:
         self.words: list[str] = []

@@ -43,7 +43,7 @@ class DecimalField(forms.DecimalField):
 
 
 def plain(value: Any, pattern: re.Pattern[str], field: forms.Field) -> Any:
-    """What was typed, if it is written like that; raises ValidationError with the field's own sentence."""
+    """Return the text if it is written like that; raise ValidationError with the field's own sentence if not."""
     written = value.strip() if isinstance(value, str) else value
     if isinstance(written, str) and written and not pattern.fullmatch(written):
         raise forms.ValidationError(field.error_messages["invalid"], code="invalid")
