@@ -32,7 +32,8 @@ PLANS = (
 READ_COMMITTED = r"-c default_transaction_isolation=read\ committed"
 WORKER_SESSION = f"{NOTICE_DEATH} {PATIENCE} {READ_COMMITTED} {PLANS}"
 KEEPALIVES = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3}
-LONGEST_SILENCE_MS = 10_000
+# Shorter, a session would end in an outage that a supervisor need not have noticed (STALL_SECONDS of the supervisor).
+SHORTEST_SILENCE_MS, LONGEST_SILENCE_MS = 2_000, 10_000
 
 # The server itself ends a statement of a worker's session after 30 s; one that still is silent then will not answer.
 ANSWER_SECONDS = 40.0
@@ -118,11 +119,12 @@ def notice_vanishing(*, reads_at_once: bool) -> str:
 
 
 def notice_a_dead_path(params: Mapping[str, Any]) -> dict[str, Any]:
-    """`params` with the options of libpq by which a worker gives up a dead network path within a third of its lease.
+    """`params` with the options of libpq by which a worker gives up a dead network path within a third of its lease,
+    but never within 2 s.
 
     So it has time to connect again. With a NOTIFY pending, keepalives alone held a lock for over 75 s.
     """
-    silence = min(LONGEST_SILENCE_MS, int(1000 * conf.get("LEASE_SECONDS") / 3))
+    silence = min(LONGEST_SILENCE_MS, max(SHORTEST_SILENCE_MS, int(1000 * conf.get("LEASE_SECONDS") / 3)))
     return {**KEEPALIVES, **params, "tcp_user_timeout": min(silence, int(params.get("tcp_user_timeout") or silence))}
 
 

@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 RETRY_SECONDS = 0.5
 TELL_SECONDS = 30.0
 AFTER_AN_OUTAGE_SECONDS = 2.0
+# A statement of ours that took longer was held up on its way. Within it others may have lost their sessions.
+STALL_SECONDS = 0.5
 # The longest pause of a child that tries to connect again, and the longest that an attempt of it may take.
 LONGEST_RETURN_SECONDS = 15.0
 PUBLISH_AFTER_SECONDS = 0.25
@@ -70,6 +72,7 @@ class Keeper:
         self.beat_at = self.sweep_at = self.ask_at = self.fold_at = self.retry_at = 0.0
         self.tell_at = 0.0
         self.lost_at: float | None = None
+        self.is_sweep_put_off = False
         self.beat_seconds: float = min(conf.get("LEASE_SECONDS") / 3, 10.0)
         # A way that takes bytes and is silent: it is given up while the lease still has time for another one.
         self.answer_seconds = min(max(self.beat_seconds, 1.0), LONGEST_STATEMENT_SECONDS + 1.0)
@@ -150,7 +153,7 @@ class Keeper:
             self._look_after_the_dead(connection)
             self._publish(connection, children)
             self._ask(connection, children, now)
-            self._sweep(connection, now)
+            self._sweep(connection)
             self._fold(connection, now)
         except psycopg.Error as error:
             self._lose(error)
@@ -195,6 +198,13 @@ class Keeper:
             pause = min(max(away, AFTER_AN_OUTAGE_SECONDS), LONGEST_RETURN_SECONDS)
             self.sweep_at = max(self.sweep_at, time.monotonic() + pause)
             self.lost_at = None
+
+    def _note_stall(self, began: float) -> None:
+        """After a statement that was held up since `began`: as after an outage. Once for each sweep, or none came."""
+        if time.monotonic() - began > STALL_SECONDS and not self.is_sweep_put_off:
+            self.is_sweep_put_off = True
+            self.lost_at = began
+            self._wait_for_the_others()
 
     def _lose(self, error: psycopg.Error) -> None:
         """An error of the session or of one statement: forget the session, and try again in a moment."""
@@ -262,6 +272,7 @@ class Keeper:
         self.beat_at = now + self.beat_seconds
         beating = [child for child in children if child.page.words[REGISTERED] and not child.is_frozen]
         renewed = presence.beat(connection, [child.id for child in beating]) if beating else set()
+        self._note_stall(now)
         for child in beating:
             if child.id in renewed:
                 child.page.beat()
@@ -292,15 +303,19 @@ class Keeper:
         if now < self.ask_at:
             return
         self.ask_at = now + 1.0
+        began = time.monotonic()
         params = {"ids": [child.id for child in children]}
         self.cancels = {}
         for row in fetch(connection, REQUESTS, params):
             self.cancels.setdefault(row["worker_id"], []).append((row["id"], row["attempt"]))
         self.stops = {row["id"] for row in fetch(connection, STOPS, params)}
+        self._note_stall(began)
 
-    def _sweep(self, connection: psycopg.Connection, now: float) -> None:
-        if now < self.sweep_at:
+    def _sweep(self, connection: psycopg.Connection) -> None:
+        began = time.monotonic()
+        if began < self.sweep_at:
             return
+        self.is_sweep_put_off = False
         swept = recovery.sweep(connection)
         pause = presence.SECOND_LOOK_SECONDS + 0.01 if swept.suspects else self.sweep_seconds
         self.sweep_at = time.monotonic() + (0.0 if len(swept.rows) >= recovery.CHUNK else pause)
@@ -308,6 +323,8 @@ class Keeper:
             logger.warning(
                 "took back from dead workers: %s tasks READY, %s FAILED", len(swept.requeued), len(swept.failed)
             )
+        else:
+            self._note_stall(began)
 
     def _fold(self, connection: psycopg.Connection, now: float) -> None:
         if now >= self.fold_at:

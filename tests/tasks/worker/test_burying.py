@@ -1,6 +1,7 @@
 """What a supervisor writes of its children late, after a death or an outage: races that no process loses on demand."""
 
 import math
+import threading
 import time
 from array import array
 
@@ -9,7 +10,7 @@ import pytest
 
 from tasks import claims, presence, transitions
 from tasks.claimer import Claimer
-from tasks.worker.keeper import Keeper
+from tasks.worker.keeper import STALL_SECONDS, Keeper
 from tasks.worker.page import EARLIER_LIMIT, Page
 from tasks.worker.supervisor import Process
 from tests.tasks.worker_app import tasks as handlers
@@ -181,6 +182,46 @@ def test_after_an_outage_nobody_is_judged_before_all_had_time_to_come_back(datab
     keeper.tick([])
     assert keeper.connection is not None
     assert keeper.sweep_at > time.monotonic() + 1
+
+
+HELD_UP = """
+SELECT clock_timestamp() - query_start > make_interval(secs => %s) FROM pg_stat_activity
+WHERE pid = %s AND wait_event_type = 'Lock'
+"""
+
+
+@pytest.fixture
+def stall(database, keeper):
+    """One tick of the keeper, a statement of which another session holds up for longer than is usual."""
+
+    def release(other):
+        with psycopg.connect(database.url, autocommit=True) as asking, other:
+            held_up = (STALL_SECONDS, keeper.connection.info.backend_pid)
+            wait_until(lambda: asking.execute(HELD_UP, held_up).fetchone() == (True,))
+
+    def tick():
+        keeper.connection.execute("SET lock_timeout = 0")
+        other = psycopg.connect(database.url)
+        other.execute("LOCK TABLE tasks_worker")
+        releasing = threading.Thread(target=release, args=(other,))
+        releasing.start()
+        keeper.hurry()
+        keeper.tick([])
+        releasing.join()
+
+    keeper.tick([])
+    return tick
+
+
+def test_after_a_statement_that_was_held_up_a_sweep_is_put_off_once(keeper, stall):
+    """An outage that this session has outlived may have ended those of others; but sweeps must go on."""
+    keeper.sweep_at = 0.0
+    stall()
+    assert keeper.sweep_at > time.monotonic() + 1
+    keeper.sweep_at = 0.0
+    stall()
+    assert keeper.sweep_at < time.monotonic() + 1.5 * keeper.sweep_seconds
+    assert not keeper.is_sweep_put_off
 
 
 REFUSE = """

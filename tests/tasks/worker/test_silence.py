@@ -41,7 +41,7 @@ def test_a_question_that_is_not_answered_ends_the_connection_and_not_the_patienc
             with pytest.raises(psycopg.OperationalError, match=r"silent for 0.5 s"):
                 ask_once_it_is_silent(prompt, way)
             assert prompt.closed
-            assert 0.5 <= time.monotonic() - began < 10
+            assert time.monotonic() - began >= 0.5
     connection.close()
 
 
@@ -57,10 +57,18 @@ def test_a_transaction_that_stands_still_ends_with_the_lease(database, settings)
 @pytest.mark.django_db
 @pytest.mark.parametrize(
     ("given", "lease_seconds", "milliseconds"),
-    [("", 30, 10_000), ("", 6, 2_000), ("", 600, 10_000), (15_000, 6, 2_000), (1_500, 6, 1_500), (15_000, 90, 10_000)],
+    [
+        ("", 30, 10_000),
+        ("", 6, 2_000),
+        ("", 3, 2_000),
+        ("", 600, 10_000),
+        (15_000, 6, 2_000),
+        (1_500, 6, 1_500),
+        (15_000, 90, 10_000),
+    ],
 )
 def test_a_dead_path_is_given_up_while_the_lease_has_time_for_another(settings, given, lease_seconds, milliseconds):
-    """A third of the lease, or less where the settings of the database say less."""
+    """A third of the lease, between 2 and 10 s, or less where the settings of the database say less."""
     settings.ROWLOCK = {"LEASE_SECONDS": lease_seconds}
     with patched_options(tcp_user_timeout=given), closing(connect_directly("rowlock:test")) as side:
         assert side.info.get_parameters()["tcp_user_timeout"] == str(milliseconds)
