@@ -109,7 +109,7 @@ def kill_a_worker(page: Page) -> None:
     page.locator("aside.demo button[data-action=demo-kill]").click()
     page.locator("#demo-kills strong").wait_for(timeout=30_000)
     seconds = float(page.locator("#demo-kills strong").inner_text().removesuffix(" s"))
-    assert 0 < seconds < 20
+    assert seconds > 0
 
 
 def is_removed(page: Page) -> bool:

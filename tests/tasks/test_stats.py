@@ -1,5 +1,6 @@
 """The numbers of `tasks.stats` and `queue_status`: right, capped, and fast beside many finished rows."""
 
+import time
 from datetime import timedelta
 
 import pytest
@@ -132,13 +133,15 @@ def test_a_task_whose_worker_is_gone_is_stale():
 @pytest.mark.django_db(transaction=True)
 class TestWithWorkers:
     def test_what_a_live_worker_holds_is_not_stale(self):
+        began = time.monotonic()
         with rows.living_worker(queues=["served"]) as worker:
             rows.processing(worker)
             data = status("--max-stale", 0).data
+        passed = time.monotonic() - began
         assert {queue["name"]: queue["stale"] for queue in data["queues"]} == {"default": 0, "served": 0}
         [listed] = data["workers"]
         assert (listed["id"], listed["hostname"], listed["pid"], listed["alive"]) == (worker, "host", 1, True)
-        assert 0 <= listed["heartbeat_age_seconds"] < 30
+        assert 0 <= listed["heartbeat_age_seconds"] <= passed
 
     def test_a_worker_that_has_just_died_leaves_stale_tasks(self):
         rows.processing(rows.just_died_worker())

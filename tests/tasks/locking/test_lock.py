@@ -15,12 +15,13 @@ from tests.waiting import wait_until
 
 
 def test_only_one_gets_it_and_the_other_learns_who_has_it(backend, name):
+    began = time.monotonic()
     with lock(name, ttl=30, backend=backend) as held, pytest.raises(LockHeld) as refusal:
         lock(name, ttl=30, backend=backend).acquire()
     holder = refusal.value.holder
     assert (holder.owner, holder.fence) == (held.owner, held.fence)
     assert (holder.hostname, holder.pid) == (socket.gethostname(), os.getpid())
-    assert 0 <= holder.held_seconds < 20
+    assert 0 <= holder.held_seconds <= time.monotonic() - began
     assert f"held by {holder.hostname} pid {holder.pid}" in str(refusal.value)
 
 

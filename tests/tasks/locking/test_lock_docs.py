@@ -23,8 +23,7 @@ def block(kind):
 def test_the_demonstration_takes_what_both_jobs_take(capsys):
     exec(compile(block("python"), "docs/locks.md", "exec"), {"__name__": "demonstration"})
     seconds = float(re.fullmatch(r"both ended after (.+) s\n", capsys.readouterr().out)[1])
-    # What is lost beyond that is a busy machine's scheduling: tests/tasks/locking/test_lock_waiting.py.
-    assert 3.5 <= seconds < 20
+    assert seconds >= 3.5
 
 
 def test_the_script_in_another_language():

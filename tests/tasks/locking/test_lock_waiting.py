@@ -76,17 +76,18 @@ def test_the_wait_has_an_end(backend, name):
         began = time.monotonic()
         with pytest.raises(LockHeld) as refusal:
             lock(name, ttl=30, wait=0.3, backend=backend).acquire()
-        assert 0.3 <= time.monotonic() - began < 10
+        assert time.monotonic() - began >= 0.3
         assert refusal.value.holder.fence == fence
         assert waiters(name, backend) == []
 
 
 def test_who_waits_is_shown_while_it_waits(backend, name):
     held = lock(name, ttl=30, backend=backend).acquire()
+    began = time.monotonic()
     with locker(database_url(), name, ttl=30, wait=20, backend=backend) as other:
         [waiter] = wait_until_waited_for(name, backend)
         assert (waiter.name, waiter.pid, waiter.holds) == (name, other.pid, frozenset())
-        assert 0 <= waiter.waiting_seconds < 20
+        assert 0 <= waiter.waiting_seconds <= time.monotonic() - began
         held.release()
         assert other.hear()["event"] == "held"
         assert waiters(name, backend) == []

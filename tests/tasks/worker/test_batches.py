@@ -2,49 +2,58 @@
 
 import pytest
 
+from tests.chaos.gated import tasks as gated
+from tests.processes import HANDLERS_APP
 from tests.tasks.worker_app import tasks as handlers
 from tests.waiting import wait_until
 
+# However slow the machine is, many tasks are then claimed together.
+BIG_BATCHES = {"TEST_BATCH_SECONDS": 3600}
+CLAIMED_ONCE = 3  # the version of a task that was released
 CLAIMED_TWICE = 5  # the version of a completed task that was released once before
 
 
-def test_quick_tasks_do_not_wait_behind_a_slow_one(database, ledger, start_worker):
-    """The worker beside it takes them: they end before the slow one does."""
-    worker = start_worker("--concurrency", 2)
-    wait_until(lambda: database.value("SELECT count(*) FROM tasks_worker") == 2)
-    for _ in range(5):  # on a busy machine the batches may have become too small to hold anything behind the slow one
-        database.enqueue(handlers.quick, count=2000)
-        database.wait_until_finished()
+@pytest.fixture
+def gates(database, ledger, start_worker):
+    """Workers whose slow task waits at a gate, with quick ones before it and others behind it in its batch."""
+
+    def start(*options):
         with database.connection.transaction():
             database.enqueue(handlers.quick, count=600)
-            [slow] = database.enqueue(handlers.work, 2.0)
+            [slow] = database.enqueue(gated.wait_at_the_gate)
             behind = database.enqueue(handlers.work, count=50)
-        database.wait_until_finished()
-        if CLAIMED_TWICE in {database.task(task_id).version for task_id in behind}:
-            break
-    else:
-        pytest.fail("nothing was ever claimed behind it")
+        return start_worker(*options, ROWLOCK_APPS=f"{HANDLERS_APP},{gated.APP}", **BIG_BATCHES), slow, behind
+
+    with gated.shut_gate(ledger.url) as gate:
+        yield start, gate
+
+
+def test_quick_tasks_do_not_wait_behind_a_slow_one(database, ledger, gates):
+    """The worker beside it takes them: they end before the slow one does."""
+    start, gate = gates
+    worker, slow, behind = start("--concurrency", 2)
+    wait_until(lambda: {database.task(task_id).status for task_id in behind} == {"COMPLETED"})
+    assert database.task(slow).status == "PROCESSING"
+    assert CLAIMED_TWICE in {database.task(task_id).version for task_id in behind}, "nothing was claimed behind it"
+    gate.close()
+    database.wait_until_finished()
 
     effects = {effect.task_id: effect for effect in ledger.effects()}
-    assert max(effects[task_id].ended for task_id in behind) < effects[slow].ended
     assert {effects[task_id].attempt for task_id in behind} == {1}
     assert {effects[task_id].pid for task_id in behind} == set(worker.children()) - {effects[slow].pid}
 
 
-def test_a_single_worker_gives_back_what_waits_behind_a_slow_task(database, ledger, start_worker):
-    with database.connection.transaction():
-        database.enqueue(handlers.quick, count=600)
-        [slow] = database.enqueue(handlers.work, 1.0)
-        behind = database.enqueue(handlers.work, count=50)
-    start_worker()
-    wait_until(lambda: ledger.effects(slow))
+def test_a_single_worker_gives_back_what_waits_behind_a_slow_task(database, gates):
+    start, gate = gates
+    _, slow, behind = start()
 
     def the_rest_is_ready():
-        return {database.task(task_id).status for task_id in behind} == {"READY"}
+        return {(row.status, row.version) for row in map(database.task, behind)} == {("READY", CLAIMED_ONCE)}
 
     wait_until(the_rest_is_ready)
     assert database.task(slow).status == "PROCESSING"
     assert database.value("SELECT current_task_id FROM tasks_worker") == slow
+    gate.close()
     assert database.wait_until_finished() == {"COMPLETED": 651}
     assert {database.task(task_id).attempt for task_id in behind} == {1}
 

@@ -20,11 +20,11 @@ def test_f12_clocks_an_hour_apart_change_neither_who_lives_nor_what_is_due(
 ):
     shutil.copy(skew.__file__, tmp_path / "sitecustomize.py")
     ahead, behind = (
-        start_worker(PYTHONPATH=tmp_path, SKEW_SECONDS=seconds, ROWLOCK_LEASE_SECONDS=2) for seconds in (HOUR, -HOUR)
+        start_worker(PYTHONPATH=tmp_path, SKEW_SECONDS=seconds, ROWLOCK_LEASE_SECONDS=5) for seconds in (HOUR, -HOUR)
     )
     wait_until(lambda: database.value("SELECT count(*) FROM tasks_worker WHERE presence_epoch IS NOT NULL") == 2)
     [later] = database.enqueue(handlers.work, run_after_seconds=HOUR / 2)
-    lasting = database.enqueue(handlers.work, 2.5, count=2)  # for longer than a lease
+    lasting = database.enqueue(handlers.work, 6, count=2)  # for longer than a lease
     soon = database.enqueue(handlers.tell_the_time, count=20)
     wait_until(lambda: database.statuses()["COMPLETED"] == len(lasting + soon))
 

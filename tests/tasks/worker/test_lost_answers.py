@@ -70,14 +70,13 @@ def test_f09_a_lost_notification_is_made_up_by_looking(database, ledger, start_w
 def test_f09_a_connection_that_is_half_open_is_found_out_and_made_anew(database, ledger, start_worker):
     """The server goes on sending notifications to a session that hears nothing: silence, no error."""
     with relay(database.url) as way:
-        worker = start_worker(DIRECT_DATABASE_URL=way.url)
+        worker = start_worker(DIRECT_DATABASE_URL=way.url, ROWLOCK_LEASE_SECONDS=3600)
         worker_id = idle_worker_id(database)
         # A question on its way would wait for its answer until the server ends the session: another fault than this.
         wait_until(lambda: database.value(NOBODY_ASKS))
         assert way.half_open()
         [task_id] = database.enqueue(handlers.work)
         task = database.wait_for(task_id, "COMPLETED")
-        assert (task.finished_at - task.created_at).total_seconds() < 20, "its lease of 30 s was waited for"
         assert task.finished_by == worker_id
         for _ in range(2):
             [task_id] = database.enqueue(handlers.work)
@@ -96,5 +95,5 @@ def test_a_notification_that_came_with_an_answer_ends_the_wait(database):
         session.run(lambda connection: connection.execute("SELECT 1"))
         assert not session.has_news()
         began = time.monotonic()
-        session.wait(30, session.connection.fileno())
-        assert time.monotonic() - began < 15
+        session.wait(300, session.connection.fileno())
+        assert time.monotonic() - began < 300

@@ -111,10 +111,10 @@ def test_a_handler_that_lost_its_own_connection_costs_an_attempt_and_no_process(
 
 def test_f17_no_worker_is_judged_by_a_lease_that_nobody_could_renew(breakable_server, database, ledger, start_worker):
     """Read-only for longer than the lease: whoever writes first again finds every heartbeat too old."""
-    running = database.enqueue(handlers.work, 4.5, count=2)
-    workers = [start_worker(ROWLOCK_LEASE_SECONDS=2) for _ in range(2)]
+    running = database.enqueue(handlers.work, 9, count=2)
+    workers = [start_worker(ROWLOCK_LEASE_SECONDS=5) for _ in range(2)]
     wait_until(lambda: ledger.count() == 2)
-    outages.read_only(breakable_server, database, seconds=3)
+    outages.read_only(breakable_server, database, seconds=6)
     assert database.wait_until_finished() == {"COMPLETED": 2}
     assert [len(ledger.effects(task_id)) for task_id in running] == [1, 1]
     assert_nobody_was_taken_for_dead(database, workers)

@@ -14,6 +14,8 @@ from tests.waiting import wait_until
 LONG_LEASE = {"ROWLOCK_LEASE_SECONDS": 3600}
 # Only the supervisor itself can then take back what its child held: nobody looks at presence in time.
 NO_SWEEPS = {"ROWLOCK_SWEEP_SECONDS": 3600, **LONG_LEASE}
+# However slow the machine is, many tasks are then claimed together.
+BIG_BATCHES = {"TEST_BATCH_SECONDS": 3600}
 CLAIMED_TWICE = 5  # the version of a completed task: enqueued, claimed, released, claimed, completed
 
 
@@ -42,7 +44,7 @@ def test_an_own_childs_tasks_are_taken_back_at_once_and_only_the_begun_one_pays(
         database.enqueue(handlers.quick, count=600)
         [killer] = database.enqueue(handlers.die, max_attempts=2)  # on its last attempt it is claimed alone
         behind = database.enqueue(handlers.work, count=50)
-    start_worker(**NO_SWEEPS)
+    start_worker(**NO_SWEEPS, **BIG_BATCHES)
     database.wait_until_finished()
 
     died, _ = ledger.effects(killer)

@@ -38,10 +38,10 @@ def test_a_timeout_costs_one_child_and_one_attempt(database, ledger, start_worke
 
 def test_f15_a_handler_that_keeps_the_gil_past_its_lease_keeps_its_task(database, ledger, start_worker):
     """A thread of the child could not renew the lease meanwhile; the supervisor does."""
-    [task_id] = database.enqueue(handlers.hold_gil, 4)
-    holder = start_worker(ROWLOCK_LEASE_SECONDS=2)
+    [task_id] = database.enqueue(handlers.hold_gil, 8)
+    holder = start_worker(ROWLOCK_LEASE_SECONDS=5)
     wait_until(lambda: ledger.effects(task_id))
-    start_worker(ROWLOCK_LEASE_SECONDS=2)
+    start_worker(ROWLOCK_LEASE_SECONDS=5)
     assert database.wait_for(task_id, "COMPLETED").attempt == 1
     [effect] = ledger.effects(task_id)
     assert effect.pid in holder.children()
@@ -51,10 +51,10 @@ def test_f15_a_handler_that_keeps_the_gil_past_its_lease_keeps_its_task(database
 def test_f15_a_row_that_somebody_locks_keeps_no_lease_from_being_renewed(database, ledger, start_worker):
     """The supervisor cannot write what became of the one task, and goes on looking after the worker of the other."""
     [hanging] = database.enqueue(handlers.hang)
-    [holding] = database.enqueue(handlers.hold_gil, 5)
-    start_worker("--concurrency", 2, ROWLOCK_LEASE_SECONDS=2)
+    [holding] = database.enqueue(handlers.hold_gil, 8)
+    start_worker("--concurrency", 2, ROWLOCK_LEASE_SECONDS=5)
     wait_until(lambda: ledger.count() == 2)
-    start_worker(ROWLOCK_LEASE_SECONDS=2)
+    start_worker(ROWLOCK_LEASE_SECONDS=5)
     with database.connection.transaction():
         database.rows("SELECT FROM tasks_task WHERE id = %s FOR UPDATE", hanging)
         wait_until(lambda: ledger.effects(holding)[0].ended)
