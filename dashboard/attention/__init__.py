@@ -1,4 +1,4 @@
-"""The dashboard's own lines for "Needs attention", by what they are about; see tasks/panels.py."""
+"""The dashboard's own lines of "Needs attention", one module per subject; see tasks/panels.py."""
 
 from dashboard.attention import failures, queues, recovery, schedule, sessions
 

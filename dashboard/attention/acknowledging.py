@@ -1,4 +1,4 @@
-"""Acknowledging a line of "Needs attention": somebody knows of it, until a time or until it grows."""
+"""Acknowledge a line of "Needs attention": fold it away for a time, or until it grows."""
 
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ SELECT * FROM dashboard_acknowledgement WHERE until IS NULL OR until > statement
 ORDER BY at DESC LIMIT %(most)s::int
 """
 
-# The same again by the same person within a minute is a double click: it leaves no second intervention.
+# A repeat by the same person within a minute is a double click: it changes nothing and is not audited twice.
 ACKNOWLEDGE = """
 INSERT INTO dashboard_acknowledgement AS known (line, text, actor, reason, until, size)
 VALUES (%(line)s::text, %(text)s::text, %(actor)s::text, %(reason)s::text,
@@ -39,7 +39,7 @@ WHERE (known.actor, known.reason, known.size) IS DISTINCT FROM (excluded.actor, 
 WITHDRAW = "DELETE FROM dashboard_acknowledgement WHERE line = %(line)s::text"
 
 
-# One until it grows is over when its line is, which no statement knows; there is one row for each name at most.
+# A line that is acknowledged "until it grows" has no end that SQL could check. It keeps one row per name at most.
 PRUNE = """
 WITH doomed AS MATERIALIZED (
     SELECT line FROM dashboard_acknowledgement WHERE until < statement_timestamp() - %(age)s::interval
@@ -55,7 +55,7 @@ HISTORY = (History("acknowledgements", "dashboard_acknowledgement", PRUNE),)
 
 
 class Choice(NamedTuple):
-    """One way to acknowledge: for so long (None: without an end), or until the line grows."""
+    """One way to acknowledge: for a time, or until the line grows (`lasts` is None)."""
 
     key: str
     label: Promise
@@ -78,18 +78,18 @@ LASTS = {
 
 
 class Endless(RowlockError, ValueError):
-    """An acknowledgement that would never end."""
+    """An acknowledgement without a valid end."""
 
 
 def standing() -> dict[str, Acknowledgement]:
-    """Those whose time is not over, by the name of their line."""
+    """Acknowledgements that have not expired, by the name of their line."""
     return {found.line: found for found in Acknowledgement.objects.raw(STANDING, {"most": MOST})}
 
 
 def holds(acknowledgement: Acknowledgement, line: Line) -> bool:
-    """Whether an acknowledgement that stands is still about this line.
+    """True if a standing acknowledgement still covers this line.
 
-    One until it grows ends with its trouble: what began after it is another trouble under the same name.
+    One that lasts until the line grows covers only trouble that began before it.
     """
     if acknowledgement.size is None:
         return True
@@ -99,9 +99,9 @@ def holds(acknowledgement: Acknowledgement, line: Line) -> bool:
 def acknowledge(
     line: Line, who: Who, *, reason: str, lasts: timedelta | None, size: int | None, dry_run: bool = False
 ) -> bool:
-    """Keep the line folded for so long (None: without an end), or until it is about more than `size` things.
+    """Fold the line away for `lasts`, or until it covers more than `size` things.
 
-    Whether that is new. Raises Endless when neither is given, or the time is longer than a month.
+    Returns True if this changed anything. Raises Endless if both are None, or if `lasts` exceeds 30 days.
     """
     if (lasts is None and size is None) or (lasts is not None and not timedelta() < lasts <= LONGEST):
         raise Endless("Acknowledge a line until it grows, or for a time of at most 30 days.")
@@ -112,12 +112,12 @@ def acknowledge(
 
 
 def withdraw(name: str, who: Who, *, reason: str = "", dry_run: bool = False) -> bool:
-    """Let the line be seen again; whether it was acknowledged."""
+    """Unfold the line again. Returns True if it was acknowledged."""
     return _change(WITHDRAW, {"line": name}, name, who, "withdraw", reason, dry_run)
 
 
 def told(lasts: timedelta | None, size: int | None) -> str:
-    """How long, as the audit keeps it: `for=8h`, `until_more_than=14`."""
+    """The duration as the audit writes it: `for=8h`, `until_more_than=14`."""
     parts = [f"for={durations.describe(lasts)}"] if lasts is not None else []
     return " ".join(parts + ([f"until_more_than={size}"] if size is not None else []))
 

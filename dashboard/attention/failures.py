@@ -1,4 +1,4 @@
-"""Tasks that are out of attempts, in groups; and the latest attempts that failed, retried or not."""
+"""FAILED tasks in groups, and the latest failed attempts, retried or not."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ from tasks.database import fetch
 from tasks.panels import Line, Look, Severity, Step
 from tasks.verdicts.words import command
 
-# The newest of those that were not successful, on their partial index; then the failed ones of them.
+# The newest tasks that FAILED or were CANCELLED, from their partial index; then only the FAILED ones among them.
 WINDOW, GROUPED, GROUPS = 10_000, 2_000, 20
 ATTEMPTS, LATEST = 500, 10
 
-# Ordered by `number`: by id, the planner would walk the primary key backwards in search of the task.
+# Ordered by `number`: ordered by id, the planner would walk the primary key backwards to find the task.
 FAILED_GROUPS = """
 WITH newest AS MATERIALIZED (
     SELECT id, status, task_path, finished_at FROM tasks_task
@@ -60,33 +60,32 @@ class Group:
 
     @property
     def key(self) -> str:
-        """A name for the page's element, the same at each look."""
+        """A stable name for the page's element."""
         return sha256(f"{self.task_path}:{self.exception_class}".encode()).hexdigest()[:12]
 
     @property
     def error(self) -> str:
-        """The exception without its module, as people call it."""
         return self.exception_class.rpartition(".")[2]
 
     @property
     def failed_tasks(self) -> str:
-        """The list of the tasks that are out of attempts for this reason."""
+        """Link to the FAILED tasks of this group."""
         return links.tasks(statuses=("FAILED",), task_paths=(self.task_path,), error=self.exception_class)
 
     @property
     def all_tasks(self) -> str:
-        """The list of the tasks whose latest recorded attempt failed so, whatever became of them."""
+        """Link to all tasks whose latest attempt failed this way, whatever their status is now."""
         return links.tasks(task_paths=(self.task_path,), error=self.exception_class)
 
 
 def failed_groups() -> list[Group]:
-    """The FAILED tasks by task and exception, the greatest group first; of the newest GROUPED ones."""
+    """FAILED tasks by task and exception, the largest group first (newest GROUPED tasks)."""
     params = {"window": WINDOW, "grouped": GROUPED, "groups": GROUPS}
     return [Group(**row) for row in fetch(connection, FAILED_GROUPS, params)]
 
 
 def latest_failures() -> list[Group]:
-    """Attempts that failed, by task and exception, the latest first; of the newest ATTEMPTS ones."""
+    """Failed attempts by task and exception, the latest first (newest ATTEMPTS attempts)."""
     params = {"attempts": ATTEMPTS, "latest": LATEST}
     return [Group(**row) for row in fetch(connection, LATEST_FAILURES, params)]
 

@@ -1,4 +1,4 @@
-"""What needs attention, worst first; what somebody has acknowledged stands apart until its time, or until it grows."""
+"""The "Needs attention" list, worst first; acknowledged lines are listed apart until they expire or grow."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -18,43 +18,40 @@ from tasks.panels import Figure, Line, Look, Severity, Step
 from tasks.verdicts.words import command
 
 SHOWN = 50
-TOO_SLOW = {"55P03", "57014"}  # a table that somebody holds, a statement over its time
+TOO_SLOW = {"55P03", "57014"}  # lock timeout, statement timeout
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
-May = Callable[[str], bool]  # whether somebody has this right: `user.has_perm`
+May = Callable[[str], bool]  # `user.has_perm`: maps a permission's name to True or False
 
 
 @dataclass(frozen=True)
 class Known:
-    """A line that somebody has acknowledged, and how."""
-
     line: Line
     acknowledgement: Acknowledgement
 
 
 @dataclass(frozen=True)
 class Inbox:
-    """The lines that want a person, worst first, and those that somebody knows of."""
+    """The lines that need a person, worst first, and the acknowledged ones."""
 
     lines: list[Line] = field(default_factory=list)
     known: list[Known] = field(default_factory=list)
     hidden: int = 0  # lines beyond the first SHOWN
 
     def find(self, name: str) -> Line | None:
-        """The line of this name, known or not."""
         every = [*self.lines, *(known.line for known in self.known)]
         return next((line for line in every if line.name == name), None)
 
 
 @cache
 def load() -> None:
-    """Load the module `attention` of every app: at the first look, for each start of a command would pay for it."""
+    """Import each app's `attention` module on first use, so that other commands do not pay for it."""
     autodiscover_modules("attention")
 
 
 def gather(look: Look, may: May) -> Inbox:
-    """The lines of every source that a person with these rights may see."""
+    """Collect the lines that a person with these rights may see."""
     load()
     lines, is_whole = said(panels.ATTENTION, look)
     lines = [line for line in lines if may(line.permission)]
@@ -70,19 +67,19 @@ def gather(look: Look, may: May) -> Inbox:
 
 
 def figures(look: Look, may: May) -> list[Figure]:
-    """The figures of every source that a person with these rights may see; those that are not known are left out."""
+    """Collect the figures that a person with these rights may see; unavailable ones are left out."""
     load()
     found, _is_whole = said(panels.FIGURES, look)
     return [figure for figure in found if may(figure.permission)]
 
 
 def urgency(line: Line) -> tuple[int, float, str]:
-    """Worst first; among equals what has lasted longest."""
+    """Sort key: worst first, then the longest-lasting."""
     return (line.severity, line.since.timestamp() if line.since else float("inf"), line.key)
 
 
 def said(sources: Iterable[Callable[[Look], Iterable[T]]], look: Look) -> tuple[list[T], bool]:
-    """What the sources say, and whether all of them could be asked."""
+    """Ask every source; returns the answers, and True if all sources answered."""
     found: list[T] = []
     is_whole = True
     for source in sources:
@@ -94,19 +91,19 @@ def said(sources: Iterable[Callable[[Look], Iterable[T]]], look: Look) -> tuple[
             is_whole = False
         except DatabaseError:
             raise
-        except Exception:  # an app's fault in its own lines must not take everybody else's away
+        except Exception:  # One app's bug must not hide the lines of the others.
             logger.exception("The source %s.%s of the overview failed", source.__module__, source.__qualname__)
             is_whole = False
     return found, is_whole
 
 
 def is_too_slow(error: OperationalError) -> bool:
-    """Whether only this question took too long; else the database itself is in trouble."""
+    """True if only this query timed out; False if the database itself is in trouble."""
     return getattr(error.__cause__, "sqlstate", None) in TOO_SLOW
 
 
 def untold() -> Line:
-    """In place of what is not known."""
+    """The line that says that part of the list is missing."""
     return Line(
         key="untold",
         text=_("A part of this list is not known at this moment."),

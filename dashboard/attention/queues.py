@@ -1,4 +1,4 @@
-"""Queues that nobody serves, tasks that wait too long, tasks whose worker is gone, and a restart of the database."""
+"""Queues without a worker, tasks that wait too long, stale tasks, and a restarted database."""
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -14,14 +14,14 @@ from tasks.presence import Life, WorkerState
 from tasks.stats import GONE, Numbers, QueueNumbers
 from tasks.verdicts.words import command
 
-LATE_SECONDS = 300  # a due task that waits longer is too old
-# A living worker takes back the tasks of dead ones within about a second; what lies longer needs a look.
+LATE_SECONDS = 300  # a due task that waits longer is late
+# A live worker recovers the tasks of dead ones within about a second. Past this time a person should check.
 RECOVERY_SECONDS = 10
-COUNT_CAP = 50_000  # counts of a page that asks every two seconds
+COUNT_CAP = 50_000  # keeps counting cheap on a page that refreshes every two seconds
 
 
 def numbers() -> Numbers:
-    """The queues and workers, counted no further than a page can show."""
+    """The queues and workers, counted up to COUNT_CAP."""
     return stats.collect(cap=COUNT_CAP)
 
 
@@ -69,7 +69,7 @@ def no_worker_line(waiting: list[QueueNumbers], at: datetime) -> Line:
 
 @panels.attention
 def late(look: Look) -> Iterator[Line]:
-    """Queues that are served, and whose oldest due task waits too long all the same."""
+    """Queues that have workers, but whose oldest due task waits too long."""
     found = look.once(numbers)
     for queue in found.queues:
         if (queue.oldest_ready_seconds or 0) > LATE_SECONDS and not queue.paused and found.servers(queue.name):
@@ -94,7 +94,7 @@ def late_line(queue: QueueNumbers, at: datetime) -> Line:
 
 @panels.attention
 def stale(look: Look) -> Iterator[Line]:
-    """PROCESSING tasks whose worker is gone, where no worker is about to take them back by itself."""
+    """PROCESSING tasks whose worker is gone and that no worker is about to recover."""
     found = look.once(numbers)
     has_sweeper = any(worker.is_alive for worker in found.workers)
     for queue in found.queues:
@@ -103,7 +103,7 @@ def stale(look: Look) -> Iterator[Line]:
 
 
 def is_left(queue: QueueNumbers, at: datetime) -> bool:
-    """Whether its stale tasks have lain longer than recovery takes."""
+    """True if the queue's stale tasks are older than recovery normally takes."""
     return queue.stale_since is None or at - queue.stale_since > timedelta(seconds=RECOVERY_SECONDS)
 
 
@@ -132,7 +132,7 @@ def stale_line(queue: QueueNumbers, *, has_sweeper: bool) -> Line:
 
 @panels.attention
 def restarted(look: Look) -> Iterator[Line]:
-    """The database has restarted, so that recovery waits for the workers to come back."""
+    """The database restarted, so recovery waits for the workers to reconnect."""
     back = [worker for worker in look.once(numbers).workers if worker.life is Life.RESTARTED]
     if not back:
         return
@@ -155,14 +155,14 @@ def restarted(look: Look) -> Iterator[Line]:
 
 
 def remaining_seconds(worker: WorkerState) -> float:
-    """How long recovery still waits for a worker that the restart took away."""
+    """Seconds that recovery still waits for a worker that lost its session in the restart."""
     lease = max(0.0, worker.lease_seconds - (worker.heartbeat_age_seconds or 0))
     return max(worker.grace_seconds, lease)
 
 
 @panels.figures
 def workers(look: Look) -> Iterator[Figure]:
-    """How many workers live, and how many that hold tasks do not."""
+    """The number of live workers; the note counts dead workers that still hold tasks."""
     found = look.once(numbers).workers
     alive = sum(worker.is_alive for worker in found)
     gone = sum(worker.life in GONE for worker in found)
@@ -176,7 +176,6 @@ def workers(look: Look) -> Iterator[Figure]:
 
 
 def waiting_since(queue: QueueNumbers, at: datetime) -> datetime | None:
-    """When the oldest due task of the queue became due."""
     age = queue.oldest_ready_seconds
     return None if age is None else at - timedelta(seconds=age)
 

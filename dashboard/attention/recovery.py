@@ -1,4 +1,4 @@
-"""Tasks and workers that recovery has set aside, because the database refuses to change them (tasks/set_aside.py)."""
+"""Tasks and workers that recovery set aside because the database refuses to change them (tasks/set_aside.py)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from tasks.verdicts.words import command
 
 MOST = 20
 
-# What became of them since: a task that its worker does not hold any more, or a worker that has stopped, is no trouble.
+# Failures that no longer matter are left out: the worker has stopped, or it no longer holds the task.
 REFUSED = """
 SELECT failure.target, failure.task_id, failure.worker_id, failure.error, failure.since
 FROM tasks_recoveryfailure AS failure
@@ -29,7 +29,7 @@ ORDER BY failure.since LIMIT %(most)s::int
 
 @dataclass(frozen=True)
 class Refused:
-    """A task (or, without one, a worker) that recovery cannot write, and what the database says."""
+    """A task (or, without one, a worker) that recovery cannot change, with the database's error."""
 
     target: str
     task_id: int | None
@@ -39,13 +39,12 @@ class Refused:
 
 
 def refused() -> list[Refused]:
-    """Failures that still stand, the oldest first."""
+    """Current failures, the oldest first."""
     return [Refused(**row) for row in fetch(connection, REFUSED, {"most": MOST})]
 
 
 @panels.attention
 def set_aside(look: Look) -> Iterator[Line]:
-    """One line for each task or worker that is set aside."""
     for found in look.once(refused):
         yield task_line(found) if found.task_id is not None else worker_line(found)
 

@@ -22,7 +22,7 @@ SEE = "tasks.view_commandrun"
 
 @panels.attention
 def commands(look: Look) -> Iterator[AttentionLine]:
-    """Overdue commands, else those whose latest run ended badly; a skipped run says nothing of the command."""
+    """Overdue commands, and commands whose latest run ended badly. Skipped runs do not count."""
     for line in look.once(board.look).lines:
         last = next((run for run in line.runs if run.outcome != CommandRun.Outcome.SKIPPED), None)
         if line.expectation is not None and line.expectation.is_overdue:
@@ -76,7 +76,7 @@ def failed_line(last: Run, line: Line) -> AttentionLine:
 
 @panels.attention
 def locks(look: Look) -> Iterator[AttentionLine]:
-    """Named locks past their time: their holder ended without letting go."""
+    """Named locks whose holder ended without releasing them."""
     for line in look.once(board.look).lines:
         for holder in line.holders:
             if holder.is_gone:

@@ -1,4 +1,4 @@
-"""Sessions that keep others waiting, and transactions that are open too long."""
+"""Sessions that block others, and transactions that have been open too long."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -14,15 +14,15 @@ from tasks.ages import spoken
 from tasks.panels import Figure, Line, Look, Severity, Step
 from tasks.verdicts.words import command
 
-BLOCKED_SECONDS = 5  # shorter waits are a busy database's daily life
+BLOCKED_SECONDS = 5  # shorter waits are normal in a busy database
 IDLE_SECONDS = 60  # a transaction that nobody works in
-OPEN_SECONDS = 15 * 60  # any transaction: it keeps VACUUM from all tables (fault F11)
+OPEN_SECONDS = 15 * 60  # any older transaction keeps VACUUM from cleaning up every table (fault F11)
 SEE = "dashboard.view_backend"
 
 
 @panels.attention
 def blocked(look: Look) -> Iterator[Line]:
-    """The roots of the lock tree, with how many wait behind them."""
+    """The roots of the lock tree, with the number of sessions that each one blocks."""
     for root in look.once(activity.look).roots:
         waited = longest_wait(root)
         if waited >= BLOCKED_SECONDS:
@@ -49,7 +49,7 @@ def blocked_line(look: Look, root: Node, waited: float) -> Line:
 
 
 def longest_wait(root: Node) -> float:
-    """How long the one that waits longest behind this root has waited, in seconds."""
+    """The longest wait behind this root, in seconds."""
     longest, nodes = 0.0, list(root.blocked)
     while nodes:
         node = nodes.pop()
@@ -60,7 +60,7 @@ def longest_wait(root: Node) -> float:
 
 @panels.attention
 def open_transactions(look: Look) -> Iterator[Line]:
-    """Transactions open too long; those that block somebody are told as such."""
+    """Transactions open too long, except those that already have a line of their own as blockers."""
     seen = look.once(activity.look)
     told = {root.session.pid for root in seen.roots if longest_wait(root) >= BLOCKED_SECONDS}
     for session in seen.sessions:
@@ -88,7 +88,7 @@ def open_line(look: Look, session: Session) -> Line:
 
 @panels.figures
 def figures(look: Look) -> Iterator[Figure]:
-    """How many sessions wait for a lock, and which transaction is the oldest."""
+    """The number of sessions that wait for a lock, and the oldest transaction."""
     seen = look.once(activity.look)
     number = len(seen.blocked)
     url = links.page("admin:ops_locks")
@@ -108,13 +108,13 @@ def figures(look: Look) -> Iterator[Figure]:
 
 
 def name(session: Session) -> str:
-    """What tells this session from a later one with the same pid."""
+    """A name that differs from that of a later session with the same pid."""
     started = session.backend_start.isoformat() if session.backend_start else session.label
     return f"{session.key}:{started}"
 
 
 def who(session: Session) -> str:
-    """The session in few words: `pid 812 (psql, idle in transaction)`; a holder that is none, by its name."""
+    """The session in few words: `pid 812 (psql, idle in transaction)`; other lock holders by name."""
     if session.is_outsider:
         return session.shortly
     state = session.state or _("state hidden")
@@ -128,5 +128,5 @@ def transaction_of(session: Session) -> str:
 
 
 def chain_of(session: Session) -> str:
-    """Its place on the page of locks."""
+    """Link to the session on the page of locks."""
     return f"{links.page('admin:ops_locks')}#node-{session.key}"
