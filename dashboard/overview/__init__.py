@@ -1,1 +1,1 @@
-"""What the first page shows, but for what needs attention."""
+"""The first page, except "Needs attention"."""

@@ -1,7 +1,7 @@
-"""Charts as SVG, drawn on the server: no script, and the same data stand beside each as a table.
+"""Charts as SVG, drawn on the server without a script; a table beside each chart has the same data.
 
-A chart is measured in its own units (WIDE by HIGH) and stretched to its place, so all text stands around it in HTML.
-Coordinates are whole numbers: a language that writes a decimal comma cannot break them.
+A chart has its own units (WIDE by HIGH) and is stretched to fit, so its text is HTML outside the SVG.
+Coordinates are integers, because a locale's decimal comma would break an SVG path.
 """
 
 import math
@@ -14,14 +14,14 @@ from dashboard.numbers import decimal
 from dashboard.overview.throughput import Slot, Span
 
 WIDE, HIGH = 6000, 1200
-# Times differ by a factor of a million: only a logarithm shows the fast and the slow ones together.
+# A logarithmic scale: the times differ by a factor of a million.
 FASTEST_SECONDS, SLOWEST_SECONDS = 0.001, 3600.0
 GRID_SECONDS = (0.01, 0.1, 1.0, 10.0, 60.0, 600.0)
 
 
 @dataclass(frozen=True)
 class Bar:
-    """One slot of the throughput: what was completed, and above it what failed."""
+    """One slot of the throughput chart: failed attempts stacked on completed ones."""
 
     x: int
     width: int
@@ -48,7 +48,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Chart:
-    """What a template draws. `top` is what the upper edge stands for, `summary` what the picture says."""
+    """A chart for the template. `top` labels the upper edge, `summary` describes the chart in words."""
 
     summary: str
     top: str
@@ -60,7 +60,7 @@ class Chart:
 
 
 def throughput(slots: Sequence[Slot], span: Span) -> Chart:
-    """Bars of what was completed and what failed."""
+    """Draw bars of completed and failed attempts."""
     most = max((slot.completed + slot.failed for slot in slots), default=0)
     width = WIDE // max(1, len(slots))
     bars = [
@@ -71,7 +71,7 @@ def throughput(slots: Sequence[Slot], span: Span) -> Chart:
 
 
 def share(number: int, most: int) -> int:
-    """A height in chart units; what is there at all is seen."""
+    """Scale a count to chart units; any count above zero stays visible."""
     return max(round(HIGH * number / most), HIGH // 60) if number else 0
 
 
@@ -90,7 +90,7 @@ def throughput_summary(slots: Sequence[Slot], span: Span, most: int) -> str:
 
 
 def latencies(slots: Sequence[Slot], span: Span) -> Chart:
-    """Curves of how long 95 of 100 tasks waited and ran, on a logarithmic scale."""
+    """Draw p95 wait and p95 run on a logarithmic scale."""
     curves = [
         Curve("wait", _("waited, 95 of 100"), path(slots, lambda slot: slot.wait_slow)),
         Curve("run", _("ran, 95 of 100"), path(slots, lambda slot: slot.run_slow)),
@@ -100,7 +100,7 @@ def latencies(slots: Sequence[Slot], span: Span) -> Chart:
 
 
 def path(slots: Sequence[Slot], measure: Callable[[Slot], float | None]) -> str:
-    """The curve through the slots that have a value, with a gap where there is none."""
+    """The SVG path through the slots that have a value, with gaps between."""
     width = WIDE // max(1, len(slots))
     parts: list[str] = []
     is_drawing = False
@@ -108,14 +108,14 @@ def path(slots: Sequence[Slot], measure: Callable[[Slot], float | None]) -> str:
         seconds = measure(slot)
         if seconds is not None:
             x, y = number * width + width // 2, height(seconds)
-            # A lone point would not be drawn without a line of its own.
+            # A lone point needs a short line, or SVG draws nothing.
             parts.append(f"L{x} {y}" if is_drawing else f"M{x - width // 4} {y}L{x} {y}")
         is_drawing = seconds is not None
     return "".join(parts)
 
 
 def height(seconds: float) -> int:
-    """Where a time stands between the edges of the chart.
+    """Map a time to a y coordinate, on a logarithmic scale.
 
     >>> height(0.0001), height(3600.0)
     (1200, 0)
@@ -144,7 +144,7 @@ def worst(times: Iterable[float | None]) -> str:
 
 
 def written(seconds: float | None) -> str:
-    """A time as a table and an axis show it.
+    """Format seconds for a table or an axis.
 
     >>> written(0.0042), written(2.5), written(90.0), written(3600.0)
     ('4 ms', '2.5 s', '90 s', '60 min')

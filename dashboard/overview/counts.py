@@ -1,4 +1,4 @@
-"""The numbers in the navigation, which stand on every page: cheap, shared for a second, and left out when unknown."""
+"""The counts in every page's navigation: cached for a second, and left out if a query times out."""
 
 from typing import NamedTuple
 
@@ -19,19 +19,18 @@ WHERE datname = current_database() AND backend_type = 'client backend' AND wait_
 
 
 class Counts(NamedTuple):
-    """Tasks whose worker does not answer, and sessions that wait for a lock."""
+    """Stale tasks, and sessions that wait for a lock."""
 
     stuck: int = 0
     blocked: int = 0
 
 
 def counts() -> Counts:
-    """Both of this moment."""
     return Counts(stats.stuck(cap=COUNT_CAP), fetch(connection, BLOCKED)[0]["blocked"])
 
 
 def of(request: HttpRequest) -> Counts:
-    """Those of the look that this request has begun with; none while a table that they need is held."""
+    """Take the counts from data that this request already has, else query them; zeros on a timeout."""
     look = shared_look.of(request)
     if look.knows(numbers) and look.knows(activity.look):
         return Counts(sum(queue.stale for queue in look.once(numbers).queues), len(look.once(activity.look).blocked))

@@ -1,4 +1,4 @@
-"""What the first page tells, gathered from one look: the inbox, the queues, figures, the latest failures."""
+"""Data of the first page: "Needs attention", queues, figures and the latest failures."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class QueueRow:
 
     @property
     def key(self) -> str:
-        """A name for the page's element, the same at each look."""
+        """A stable name for the page's element."""
         return sha256(self.name.encode()).hexdigest()[:12]
 
     @property
@@ -72,19 +72,19 @@ class QueueRow:
 
     @property
     def why_url(self) -> str:
-        """The page that explains why its tasks do not run; empty where there is nothing to explain."""
+        """Link to the page that explains why its tasks do not run; empty if there is nothing to explain."""
         return links.page("admin:tasks_task_why", self.name) if self.numbers.ready or self.numbers.processing else ""
 
     @property
     def rank(self) -> tuple[bool, bool, bool, str]:
-        """Trouble first; quiet queues last."""
+        """Sort key: queues in trouble first, quiet ones last."""
         busy = self.numbers.ready or self.numbers.processing or self.numbers.scheduled
         return (not (self.is_unserved or self.numbers.stale), not self.numbers.failed, not busy, self.name)
 
 
 @dataclass(frozen=True)
 class Overview:
-    """The page. What the person may not see, or what could not be told soon, is None."""
+    """The whole page. A part is None if the person may not see it or its query timed out."""
 
     now: datetime
     inbox: Inbox
@@ -92,11 +92,11 @@ class Overview:
     queues: list[QueueRow] | None
     failures: list[Group] | None
     hidden_queues: int = 0
-    is_capped: bool = False  # some count of the queues is less than there are
+    is_capped: bool = False  # some count of the queues stopped at its cap
 
 
 def gather(look: Look, user: Any) -> Overview:
-    """What this person may see of this look."""
+    """Collect the parts that this person may see."""
     found = told(look, numbers) if user.has_perm(SEE_TASKS) else None
     rows = None if found is None else queue_rows(found)
     return Overview(
@@ -111,7 +111,7 @@ def gather(look: Look, user: Any) -> Overview:
 
 
 def is_capped(found: Numbers) -> bool:
-    """Whether a count has stopped at its cap, which some statements have for all queues together."""
+    """True if a count stopped at its cap. Some statements share one cap among all queues."""
     totals = (
         sum(queue.ready + queue.scheduled for queue in found.queues),
         sum(queue.processing for queue in found.queues),
@@ -121,13 +121,12 @@ def is_capped(found: Numbers) -> bool:
 
 
 def queue_rows(found: Numbers) -> list[QueueRow]:
-    """The queues, trouble first."""
     rows = [QueueRow(queue, len(found.servers(queue.name))) for queue in found.queues]
     return sorted(rows, key=lambda row: row.rank)
 
 
 def told(look: Look, ask: Callable[[], T]) -> T | None:
-    """The answer; None when it would have taken too long."""
+    """The answer, or None if its query timed out."""
     try:
         return look.once(ask)
     except OperationalError as error:

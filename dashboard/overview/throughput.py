@@ -1,4 +1,4 @@
-"""What finished and how long it took, over an hour, a day or a week, from the rollup."""
+"""Finished attempts and their latency over an hour, a day or a week, from the rollup."""
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from tasks import latency
 from tasks.database import fetch
 from tasks.rollup.slots import SLOT, SUMS
 
-# Half hours where there are any, minutes from the end of the last one on.
+# Half-hour slots as far as they have been summed, single minutes after that.
 PLACES = "SELECT date_bin(%(step)s::interval, at, 'epoch') AS at,"
 PARTS = """
 FROM (
@@ -37,7 +37,7 @@ SELECT date_bin(%(step)s::interval, clock_timestamp(), 'epoch') AS at,
 
 @dataclass(frozen=True)
 class Span:
-    """A stretch of time that a chart shows: so many slots of `step`. `seconds`: how long one answer is good enough."""
+    """A stretch of time that a chart shows, as `slots` slots of `step`. Answers are cached for `seconds`."""
 
     key: str
     label: Promise
@@ -47,7 +47,7 @@ class Span:
 
     @property
     def clock(self) -> str:
-        """How its times are written, for `strftime`."""
+        """The `strftime` format of its times."""
         return "%H:%M" if self.step * self.slots <= timedelta(hours=1) else "%m-%d %H:%M"
 
 
@@ -63,7 +63,7 @@ SPANS = {
 
 @dataclass(frozen=True)
 class Slot:
-    """What finished in one slot. Percentiles are seconds, None when nothing was completed."""
+    """Attempts that finished in one slot. Percentiles are seconds, None if nothing was completed."""
 
     at: datetime
     completed: int = 0
@@ -73,7 +73,7 @@ class Slot:
 
     @property
     def shown(self) -> Hashable:
-        """All that the pages write of it, which changes in the latest ones alone."""
+        """A cache key of everything that the pages show of this slot. Only recent slots change."""
         return self.at, self.completed, self.failed, tuple(self.run_buckets), tuple(self.wait_buckets)
 
     @cached_property
@@ -82,7 +82,7 @@ class Slot:
 
     @cached_property
     def run_slow(self) -> float | None:
-        """The time in which 95 of 100 ran."""
+        """p95 run time, in seconds."""
         return latency.percentile(self.run_buckets, 0.95)
 
     @cached_property
@@ -91,15 +91,15 @@ class Slot:
 
     @cached_property
     def wait_slow(self) -> float | None:
-        """The time within which 95 of 100 began, counted from when they were due."""
+        """p95 wait from due to started, in seconds."""
         return latency.percentile(self.wait_buckets, 0.95)
 
 
 def series(span: Span) -> list[Slot]:
-    """Every slot of the span, also the empty ones, the present one last."""
+    """All slots of the span, including empty ones; the current slot is last."""
     last = fetch(connection, LAST, {"step": span.step, "slot": SLOT})[0]
     first = last["at"] - span.step * (span.slots - 1)
-    # Steps shorter than half an hour are made of minutes alone.
+    # Steps shorter than half an hour need single minutes.
     added_up_until = last["added_up_until"] if span.step >= SLOT else None
     since = {"since": first, "minutes_since": max(first, added_up_until or first)}
     found = {row["at"]: slot(row) for row in fetch(connection, SERIES, {"step": span.step, **since})}
@@ -108,12 +108,12 @@ def series(span: Span) -> list[Slot]:
 
 
 def slot(row: dict[str, Any]) -> Slot:
-    """One row of the statement; a bucket that no row has is None there."""
+    """Make a Slot of one row; a bucket that no row fills is NULL."""
     buckets = {name: [count or 0 for count in row[name]] for name in ("run_buckets", "wait_buckets")}
     return Slot(row["at"], row["completed"], row["failed"], **buckets)
 
 
 @cache
 def asking(key: str) -> Callable[[], list[Slot]]:
-    """The question for this span, one object for each, as a look keeps answers by their question."""
+    """The query of one span. It is one cached object per span, because answers are cached by their callable."""
     return partial(series, SPANS[key])
