@@ -1,4 +1,4 @@
-"""How the audit page writes what an intervention was about."""
+"""Filters for the audit page."""
 
 from django import template
 from django.utils.http import urlencode
@@ -19,7 +19,7 @@ ROWS = {
 
 @register.filter
 def target_href(target: str) -> str:
-    """The page of what an intervention was about; empty for what has none."""
+    """Link to the page of an intervention's target; empty if there is none."""
     kind, _colon, name = target.partition(":")
     if kind in ROWS and name.isascii() and name.isdecimal():
         return page(ROWS[kind], int(name))

@@ -1,4 +1,4 @@
-"""The ribbon that says on every page that there is a demo."""
+"""The ribbon that shows on every page that the demo is on."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ register = template.Library()
 
 @register.inclusion_tag("dashboard/_demo.html", takes_context=True)
 def demo_ribbon(context: dict[str, Any]) -> dict[str, Any]:
-    """Nothing on a site without the demo; there it costs no query."""
+    """Render the ribbon; without the demo this costs no query."""
     user = getattr(context.get("request"), "user", None)
     if not (demo.is_on() and context.get("has_permission") and user):
         return {"is_shown": False}

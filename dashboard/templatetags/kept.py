@@ -1,10 +1,9 @@
-"""Django's `translate`, `blocktranslate` and `url`, which keep what they found: our tables repeat them in every row.
+"""Caching versions of Django's `translate`, `blocktranslate` and `url`, because table rows repeat them.
 
-A text of the template was translated anew for each cell (11 microseconds, 300 of them in a list of tasks). Settings put
-this library in the place of Django's `i18n`, so that templates are written, and their texts extracted, as ever.
+Django translates a constant text anew for each cell (11 microseconds, 300 of them in a list of tasks). The settings
+replace Django's `i18n` with this library, so templates and the extraction of their texts stay the same.
 
-And `keep`, for the rows themselves: a list that is looked at again shows mostly what it showed before, but for what is
-`fresh` in it.
+`keep` caches whole rows by the values that they show, except for the parts marked `fresh`.
 """
 
 from collections.abc import Hashable, Iterator, Sequence
@@ -21,7 +20,7 @@ from django.utils.translation import get_language
 
 from tasks.addresses import address
 
-MOST_BLOCKS = 2000  # of one place in a template, some kilobytes each
+MOST_BLOCKS = 2000  # for each `keep` in a template; a block takes some kilobytes
 
 register = Library()
 register.tags.update(i18n.register.tags)
@@ -29,7 +28,7 @@ register.filters.update(i18n.register.filters)
 
 
 class KeptTranslation(i18n.TranslateNode):
-    """A text that stands in the template itself: one translation for each language."""
+    """A constant text of a template, translated once per language."""
 
     def __init__(self, plain: i18n.TranslateNode) -> None:
         super().__init__(plain.filter_expression, plain.noop)
@@ -45,7 +44,7 @@ class KeptTranslation(i18n.TranslateNode):
 @register.tag("translate")
 @register.tag("trans")
 def translate(parser: Parser, token: Token) -> i18n.TranslateNode:
-    """As Django's."""
+    """Like Django's, but cached for constant texts."""
     node = i18n.do_translate(parser, token)
     text = node.filter_expression
     is_constant = text.var.lookups is None and not text.filters and not node.message_context
@@ -53,14 +52,14 @@ def translate(parser: Parser, token: Token) -> i18n.TranslateNode:
 
 
 class KeptSentence(i18n.BlockTranslateNode):
-    """A sentence of the template: what is asked of the catalogue, and what stands in its places, is found out once."""
+    """A sentence of a template; its message and placeholders are worked out once."""
 
     def __init__(self, plain: i18n.BlockTranslateNode) -> None:
         super().__init__(**vars(plain))
         message, names = super().render_token_list(self.singular)
         plural, others = super().render_token_list(self.plural or [])
         self.singular_parts = message, names
-        # A number that both forms name is written once.
+        # A number that both forms use is rendered once.
         self.plural_parts = plural, [name for name in others if name not in names]
 
     def render_token_list(self, tokens: list[Token]) -> tuple[str, list[str]]:
@@ -71,12 +70,12 @@ class KeptSentence(i18n.BlockTranslateNode):
 @register.tag("blocktranslate")
 @register.tag("blocktrans")
 def blocktranslate(parser: Parser, token: Token) -> i18n.BlockTranslateNode:
-    """As Django's."""
+    """Like Django's, but cached."""
     return KeptSentence(i18n.do_block_translate(parser, token))
 
 
 class KeptAddress(URLNode):
-    """The address of a page, by its name and its arguments."""
+    """The address of a page by its name and arguments, cached."""
 
     def render(self, context: Context) -> SafeString:
         name, args = self.view_name.resolve(context), [arg.resolve(context) for arg in self.args]
@@ -85,13 +84,13 @@ class KeptAddress(URLNode):
 
 @register.tag
 def url(parser: Parser, token: Token) -> URLNode:
-    """As Django's, of the one admin site that there is."""
+    """Like Django's, but cached; there is only one admin site."""
     node = parsed_url(parser, token)
     return node if node.kwargs or node.asvar else KeptAddress(node.view_name, node.args, node.kwargs, node.asvar)
 
 
 class Fresh(Node):
-    """What is written anew each time in the midst of what is kept."""
+    """A part of a `keep` that is rendered each time."""
 
     def __init__(self, nodelist: NodeList) -> None:
         self.nodelist = nodelist
@@ -101,13 +100,13 @@ class Fresh(Node):
 
 
 class KeptBlock(Node):
-    """What is written of some values, once for each language, but for what is to be fresh in it."""
+    """A block that is rendered once per language and values, except for its `fresh` parts."""
 
     def __init__(self, values: Sequence[FilterExpression], nodelist: NodeList) -> None:
         self.values = values
         self.nodelist = nodelist
         self.fresh = [node for node in nodelist if isinstance(node, Fresh)]
-        self.kept: dict[Hashable, list[SafeString]] = {}  # the texts before, between and after the fresh ones
+        self.kept: dict[Hashable, list[SafeString]] = {}  # the texts around the fresh parts
 
     def render(self, context: Context) -> SafeString:
         key = get_language(), get_script_prefix(), *[value.resolve(context) for value in self.values]
@@ -137,9 +136,9 @@ class KeptBlock(Node):
 
 @register.tag
 def keep(parser: Parser, token: Token) -> KeptBlock:
-    """`{% keep value … %}…{% endkeep %}`: all in between follows from the values, which are hashable.
+    """`{% keep value … %}…{% endkeep %}`: cache the block by these hashable values.
 
-    But for `{% fresh %}…{% endfresh %}` in it, which stands in no other tag of the block.
+    `{% fresh %}…{% endfresh %}` parts are rendered each time; they must not stand inside another tag.
     """
     _name, *values = token.split_contents()
     if not values:
@@ -154,7 +153,7 @@ def keep(parser: Parser, token: Token) -> KeptBlock:
 
 @register.tag
 def fresh(parser: Parser, _token: Token) -> Fresh:
-    """Of a `keep` around it: what changes with each look, like an age."""
+    """A part of the enclosing `keep` that changes at each refresh, for example an age."""
     nodelist = parser.parse(("endfresh",))
     parser.delete_first_token()
     return Fresh(nodelist)

@@ -1,4 +1,4 @@
-"""How the pages of the lab write numbers."""
+"""Filters for the numbers on the lab's pages."""
 
 from django import template
 
@@ -6,12 +6,12 @@ from dashboard.numbers import decimal, milliseconds
 
 register = template.Library()
 register.filter(milliseconds)
-TONES = ("#0b4f71", "#8f1212", "#17592b", "#5d4400", "#222222", "#6b3fa0")  # of a picture on paper
+TONES = ("#0b4f71", "#8f1212", "#17592b", "#5d4400", "#222222", "#6b3fa0")  # for charts on paper
 
 
 @register.filter
 def rate(value: float) -> str:
-    """A number with as many digits as mean something.
+    """Format a number with as many digits as are meaningful.
 
     >>> rate(0.123), rate(12.34), rate(3456.7)
     ('0.12', '12.3', '3,457')
@@ -21,7 +21,7 @@ def rate(value: float) -> str:
 
 @register.filter
 def modulo(number: int, divisor: int) -> int:
-    """The remainder: which of a few styles the next curve has."""
+    """The remainder; it picks the style of the next curve."""
     return number % divisor
 
 

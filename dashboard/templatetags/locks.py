@@ -1,4 +1,4 @@
-"""How the lock pages write waits and what stands behind a session."""
+"""Filters for waits and sessions on the lock pages."""
 
 from collections.abc import Mapping, Sequence
 
@@ -23,60 +23,60 @@ register.filter("page_of_identity", page_of)
 
 @register.filter(name="page_of")
 def page_of_session(session: Session) -> str:
-    """The page about who this session is, or an empty text."""
+    """Link to the page about the owner of this session, or an empty text."""
     return page_of(session.identity)
 
 
 @register.filter
 def page_of_name(application_name: str) -> str:
-    """The same for a session that is long over."""
+    """Link to the page about the owner of a session that has ended, or an empty text."""
     return page_of(identify(application_name))
 
 
 @register.filter
 def of_session(behind: Mapping[int, Behind], session: Session) -> Behind | None:
-    """What stands behind this session, if anything is known."""
+    """The work behind this session, or None if unknown."""
     return behind.get(session.pid)
 
 
 @register.filter
 def is_bystander(session: Session, look: LockLook) -> bool:
-    """Whether it stands in no line of the tree."""
+    """True if the session is in no line of the lock tree."""
     return session.pid in look.bystanders
 
 
 @register.filter
 def anchor(session: Session) -> str:
-    """Where the lock page shows this session."""
+    """The id of the session's element on the lock page."""
     return f"node-{session.key}"
 
 
 @register.filter
 def of_session_pid(by_pid: Mapping[int, Session], pid: int) -> str:
-    """Who this is that is no session here."""
+    """The identity of a session that is not on this page, else its pid."""
     return str(by_pid[pid].identity) if pid in by_pid else str(pid)
 
 
 @register.filter
 def few(pids: Sequence[int]) -> str:
-    """The first three of the pids: the fiftieth of a queue waits for all before it, and names the others by number."""
+    """The first three pids, and the number of the others: in a long queue each session waits for all before it."""
     return ", ".join(map(str, pids[:3])) + beyond(pids, 3)
 
 
 @register.filter
 def beyond(pids: Sequence[int], shown: int) -> str:
-    """How many there are beside those that are shown; an empty text when that is all."""
+    """The text "and N more", or an empty one if all are shown."""
     return " " + _("and %(number)s more") % {"number": len(pids) - shown} if len(pids) > shown else ""
 
 
 @register.filter
 def beginning(query: str) -> str:
-    """The first characters of a statement; Django's own filter goes through every one of a short text too."""
+    """The beginning of a statement. Django's filter alone would walk every character of a short text too."""
     return query if len(query) <= QUERY_SHOWN else truncatechars(query, QUERY_SHOWN)
 
 
 @register.filter
 def terminate_command(session: Session) -> str:
-    """What an operator types to end this session."""
+    """The command that terminates this session."""
     started = session.backend_start.isoformat() if session.backend_start else "…"
     return command("signal_backend", str(session.pid), "--started", started, "--terminate")

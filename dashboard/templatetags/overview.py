@@ -1,4 +1,4 @@
-"""How the overview writes counts, latencies and the times of its charts."""
+"""Filters for the overview's counts, latencies and chart times."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -14,23 +14,21 @@ register = template.Library()
 
 @register.filter
 def capped(number: int) -> str:
-    """A count, or that there are more than are counted."""
+    """A count, with a plus sign if it stopped at its cap."""
     return f"{number}+" if number >= COUNT_CAP else str(number)
 
 
 @register.filter
 def seconds(value: float | None) -> str:
-    """A latency in words."""
     return charts.written(value)
 
 
 @register.filter
 def utc(at: datetime, clock: str) -> str:
-    """A time of a chart, in UTC, as its span writes times."""
+    """A chart's time in UTC, in the format of its span."""
     return at.astimezone(UTC).strftime(clock)
 
 
 @register.filter
 def middle(slots: Sequence[Slot]) -> datetime:
-    """The time in the middle of a chart."""
     return slots[len(slots) // 2].at

@@ -1,4 +1,4 @@
-"""How pages write times, ages and links."""
+"""Filters and tags for times, ages and links."""
 
 from datetime import UTC, datetime
 from urllib.parse import quote
@@ -22,7 +22,7 @@ MESSAGE = 300  # characters of an exception's message
 
 @register.simple_tag
 def moment(at: datetime | None) -> str | SafeString:
-    """A time as `2026-11-20 03:12:05 UTC`; a script adds the reader's own zone."""
+    """A time as `2026-11-20 03:12:05 UTC`; a script adds the reader's own time zone."""
     if at is None:
         return ""
     return format_html('<time datetime="{}">{}</time>', at.astimezone(UTC).isoformat(), written(at))
@@ -30,7 +30,7 @@ def moment(at: datetime | None) -> str | SafeString:
 
 @register.simple_tag
 def age(at: datetime | None, now: datetime) -> str | SafeString:
-    """How long ago a time was, or in how long it will be; the time itself stands in its title."""
+    """The time from `at` to `now` ("5 s ago", "in 5 s"), with the exact time in the title."""
     if at is None:
         return ""
     seconds = (now - at).total_seconds()
@@ -41,25 +41,23 @@ def age(at: datetime | None, now: datetime) -> str | SafeString:
 
 
 def written(at: datetime) -> str:
-    """The time in UTC, to the second."""
     return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 @register.filter
 def one_line(text: str) -> str:
-    """A name as it was stored, its line breaks and escapes shown as such."""
+    """A stored name on one line, with line breaks and escapes made visible."""
     return reading.one_line(text)
 
 
 @register.filter
 def ago(seconds: float | None) -> str:
-    """An age in seconds, in words."""
     return "" if seconds is None else spoken(seconds)
 
 
 @register.filter
 def told_failure(attempt: Attempt) -> str:
-    """The exception with its message, as its traceback ends; without one, its class."""
+    """The last line of the exception in the traceback; without one, the exception's class."""
     name = attempt.exception_class.rpartition(".")[2]
     said = [line for line in attempt.traceback.splitlines() if line.partition(":")[0].rpartition(".")[2] == name]
     return Truncator(said[-1]).chars(MESSAGE) if name and said else attempt.exception_class or "?"
@@ -67,13 +65,13 @@ def told_failure(attempt: Attempt) -> str:
 
 @register.filter
 def told_lock(lock: RowLock) -> str:
-    """Who holds a row, in words."""
+    """The holder of a row lock, in words."""
     return words.told_lock(lock)
 
 
 @register.filter
 def href(link: Link) -> str:
-    """The address of what a verdict points to."""
+    """The address of a verdict's link."""
     if link.kind == "task":
         return address("admin:tasks_task_change", link.target)
     if link.kind == "worker":
@@ -85,7 +83,7 @@ def href(link: Link) -> str:
 
 @register.filter
 def told(link: Link) -> str:
-    """The words of that link."""
+    """The text of a verdict's link."""
     match link.kind:
         case "task":
             phrase = "#%s"

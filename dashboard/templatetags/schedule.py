@@ -1,4 +1,4 @@
-"""How the page of cron and named locks words what it knows."""
+"""Filters for the page of scheduled commands and named locks."""
 
 import shlex
 from collections.abc import Sequence
@@ -39,31 +39,30 @@ LIVES: dict[str, tuple[Promise, Promise]] = {
 
 @register.filter
 def life(value: str) -> str:
-    """What is known of a holder, in a word or two."""
+    """The state of a holder, in a word or two."""
     return str(LIVES[value][0]) if value in LIVES else ""
 
 
 @register.filter
 def life_means(value: str) -> str:
-    """The same as a sentence."""
+    """The state of a holder, as a sentence."""
     return str(LIVES[value][1]) if value in LIVES else ""
 
 
 @register.filter
 def outcome(value: str) -> str:
-    """The outcome of a run, in a word."""
     return str(CommandRun.Outcome(value).label)
 
 
 @register.filter
 def rhythm(every: timedelta) -> str:
-    """A rhythm as it is written in a crontab line: `5m`."""
+    """An interval as `every` takes it: `5m`."""
     return durations.describe(every)
 
 
 @register.filter
 def lasted(seconds: float) -> str:
-    """How long a run took.
+    """Format the duration of a run.
 
     >>> lasted(0.5), lasted(59.6), lasted(7384)
     ('0.5 s', '60 s', '2 h 03 min')

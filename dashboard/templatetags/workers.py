@@ -1,4 +1,4 @@
-"""How the page of workers writes lives and rates."""
+"""Filters for the page of workers."""
 
 from datetime import datetime
 
@@ -23,17 +23,16 @@ WORDS = {
 
 @register.filter
 def between(start: datetime | None, end: datetime | None) -> str:
-    """The time from one moment to another, in words."""
+    """The time between two moments, in words."""
     return spoken((end - start).total_seconds()) if start and end else ""
 
 
 @register.filter
 def life(value: Life) -> str:
-    """What is known of a worker's life, in a word."""
     return str(WORDS[value])
 
 
 @register.filter
 def per_minute(rate: Rate) -> str:
-    """The rate with one digit where that says something."""
+    """The rate, with one digit after the point below ten."""
     return decimal(rate.per_minute, 0 if rate.per_minute >= 10 or not rate.per_minute else 1)
