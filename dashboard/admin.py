@@ -1,4 +1,4 @@
-"""People and groups in the admin: the stock pages, but for their lists, which take declared filters alone."""
+"""Users and groups in the admin: the stock pages, but their lists accept only declared filters."""
 
 from django.contrib import admin
 from django.contrib.auth.admin import GroupAdmin, UserAdmin
@@ -15,7 +15,7 @@ class PeopleAdmin(DeclaredFilters, GroupAdmin):
     pass
 
 
-# Pages that a project has made of its own for them stay.
+# Pages that the project has registered itself are kept.
 for model, stock, ours in ((User, UserAdmin, PersonAdmin), (Group, GroupAdmin, PeopleAdmin)):
     if admin.site.is_registered(model) and type(admin.site.get_model_admin(model)) is stock:
         admin.site.unregister(model)

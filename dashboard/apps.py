@@ -1,4 +1,4 @@
-"""The dashboard's app, and the admin with our own site in place of the stock one."""
+"""The dashboard's app, and the admin app with our own site."""
 
 from django.apps import AppConfig, apps
 from django.contrib.admin.apps import AdminConfig
@@ -11,7 +11,7 @@ class DashboardConfig(AppConfig):
     name = "dashboard"
 
     def ready(self) -> None:
-        from dashboard import checks as checks  # registers them
+        from dashboard import checks as checks  # registers the checks
         from dashboard import login, names
         from dashboard.attention import acknowledging
         from dashboard.locks import history as lock_history
@@ -25,9 +25,9 @@ class DashboardConfig(AppConfig):
 
 
 class QuietPostgresConfig(PostgresConfig):
-    """Without the look for the types hstore and citext, two queries of each new process, where no model has an hstore.
+    """Skip the lookup of the types hstore and citext unless a model has an hstore field.
 
-    Commands that cron runs every minute are new processes.
+    It costs two queries in each new process, and commands run by cron every minute are new processes.
     """
 
     def ready(self) -> None:

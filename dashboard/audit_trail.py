@@ -1,7 +1,7 @@
-"""The interventions: who did what to which row, when and why; filtered, newest first, fast beside ten million.
+"""The audit page: interventions (who did what to which row, when and why), filtered, newest first.
 
-They are found as the tasks are: by windows of ids, for two seconds at most. Target and actor have indexes of their own;
-an action is one of a few, and found among the latest, or all of the actor's are looked at.
+It searches like the list of tasks: by windows of ids, for two seconds at most. Target and actor have indexes. An
+action has none: it is found among the latest entries, or by scanning the actor's.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from tasks.database import fetch
 from tasks.filters import BIGGEST_ID, InvalidFilter, Params, given
 from tasks.models import Intervention
 
-# Ids grow with time, give or take the transactions that were open: so the first id of a time is found by halving.
+# Ids grow roughly with time (open transactions blur the order), so a binary search finds the first id of a time.
 SINCE_ID = """
 WITH RECURSIVE halving (low, high) AS (
     SELECT min(id), max(id) + 1 FROM tasks_intervention
@@ -43,7 +43,7 @@ HERE = "SELECT statement_timestamp() AS now, session_user::text AS role"
 
 @dataclass(frozen=True, kw_only=True)
 class AuditFilter:
-    """Interventions that meet every condition given. `action`: its verb; `since`: an age like 7d, or a time."""
+    """Conditions that an intervention must meet. `action`: its verb; `since`: an age like 7d, or a time."""
 
     actor: str = ""
     action: str = ""
@@ -52,7 +52,7 @@ class AuditFilter:
 
     @classmethod
     def from_params(cls, params: Params) -> Self:
-        """Read `actor`, `action`, `target` and `since` of a URL's query. Raises InvalidFilter."""
+        """Read `actor`, `action`, `target` and `since` from a URL's query. Raises InvalidFilter."""
         values = {name: next(iter(given(params, name)), "").strip() for name in ("actor", "action", "target", "since")}
         values["target"] = whole_target(values["target"])
         parse_since(values["since"])
@@ -68,7 +68,7 @@ class AuditFilter:
 
     @property
     def is_quick(self) -> bool:
-        """Whether what matches is found from an index, however long ago it was."""
+        """True if an index finds the matches, however old they are."""
         return self.is_empty or bool(self.target) or self == type(self)(actor=self.actor)
 
     @cached_property
@@ -96,7 +96,7 @@ class AuditFilter:
 
 
 class Here(NamedTuple):
-    """The time by the database's clock, and the role of this session."""
+    """The database's time, and the role of this session."""
 
     now: datetime
     role: str
@@ -107,20 +107,20 @@ def here() -> Here:
 
 
 class Recent(NamedTuple):
-    """Actors and verbs of actions, by name."""
+    """Actors and verbs that filters can offer, sorted."""
 
     actors: list[str]
     verbs: list[str]
 
 
 def whole_target(text: str) -> str:
-    """`#4711` and `4711` mean a task; anything else is a target as the audit writes it."""
+    """`#4711` and `4711` mean a task; anything else is already a target as the audit writes it."""
     number = reading.digits(text.removeprefix("#"))
     return text if number is None or not 1 <= number <= BIGGEST_ID else f"task:{number}"
 
 
 def parse_since(text: str) -> Any:
-    """A timedelta, a datetime, or None when nothing was asked for; raises InvalidFilter with examples."""
+    """Parse a timedelta or a datetime, or None from an empty text. Raises InvalidFilter with examples."""
     if not text:
         return None
     try:
@@ -135,7 +135,7 @@ def parse_since(text: str) -> Any:
 
 
 class Walk(Search):
-    """The search of the tasks' list, which need not go further back than the time that was asked for."""
+    """The search of the tasks' list, but not further back than `since`."""
 
     @cached_property
     def bounds(self) -> tuple[int, int]:
@@ -148,11 +148,11 @@ class Walk(Search):
 
 
 def look(chosen: AuditFilter, place: Place) -> Listing:
-    """One page of the interventions that match, newest first."""
+    """One page of the matching interventions, newest first."""
     return find(chosen, place, search_class=Walk)
 
 
 def recent() -> Recent:
-    """Whom and what the latest thousand entries name, to choose a filter by."""
+    """The actors and verbs of the latest thousand entries, to offer as filters."""
     row = fetch(connection, RECENT)[0]
     return Recent(sorted(row["actors"] or ()), sorted(row["verbs"] or ()))

@@ -1,7 +1,7 @@
-"""A worker that a page starts on the web server's host: one at a time, for a while, and never longer than the server.
+"""A worker that a page starts on the web server's host: one at a time, with time and task limits.
 
-It is a child of this process, and the kernel ends it with us. `run_locked` keeps it to one at a time across machines,
-keeps what it printed and how it ended, and is itself watched by a guard; so nothing is left behind by any death.
+It is a child of the web process, and the kernel ends it when that process ends. `run_locked` allows one at a time
+across machines, stores its output and exit status, and has a guard process, so nothing is left behind.
 """
 
 import subprocess
@@ -19,13 +19,13 @@ from tasks import conf
 from tasks.verdicts.words import command
 
 NAME = "rowlock-burst"
-GRACE_SECONDS = 25.0  # after TERM, for the task in hand: longer than a worker's own grace
+GRACE_SECONDS = 25.0  # between SIGTERM and SIGKILL, for the current task: longer than a worker's own grace
 KEPT_CHARACTERS = 2000
 
 
 @dataclass(frozen=True)
 class Burst:
-    """What to run: a strategy of the claim, one queue or all, and its limits."""
+    """The parameters of a burst worker: claim strategy, one queue (None: all), and limits."""
 
     strategy: str
     queue_name: str | None = None
@@ -46,7 +46,7 @@ class Burst:
 
 @dataclass
 class Running:
-    """A burst of this process; `exit_status` and `said`, what it last printed, once it has ended."""
+    """A burst of this process. `exit_status` and `said` (its last output) are set once it has ended."""
 
     burst: Burst
     started: float = field(default_factory=time.monotonic)
@@ -69,30 +69,30 @@ _latest: Running | None = None
 
 
 def is_allowed() -> bool:
-    """Whether the setting BURST allows it; where it says nothing, as the lab is allowed."""
+    """The setting BURST; if it is unset, the same as ROWLOCK_LAB."""
     configured = conf.get("BURST")
     return bool(settings.ROWLOCK_LAB if configured is None else configured)
 
 
 def latest() -> Running | None:
-    """The burst that this process runs, or the last one that it ran."""
+    """The running or latest burst of this process."""
     return _latest
 
 
 def start(burst: Burst) -> bool:
-    """Start it unless one of this process runs; whether it was started."""
+    """Start the burst. Returns False if this process already runs one."""
     global _latest
     with _lock:
         if _latest is not None and not _latest.is_over:
             return False
         _latest = Running(burst)
-        # The kernel ends the child with the thread that started it: this one lives as long as the child.
+        # The kernel ends the child with the thread that started it, so this thread lives as long as the child.
         threading.Thread(target=_see_through, args=(_latest,), name="burst", daemon=True).start()
     return True
 
 
 def _see_through(running: Running) -> None:
-    """Start the child, wait for it, end it at its limit; it is reaped here whatever happens."""
+    """Start the child, wait for it, and end it at its limit; it is always reaped here."""
     argv = bound([sys.executable, str(settings.BASE_DIR / "manage.py"), *running.burst.words])
     pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     try:
@@ -106,7 +106,7 @@ def _see_through(running: Running) -> None:
 
 
 def _communicate(child: "subprocess.Popen[str]", running: Running) -> str:
-    """What it printed until its end: by itself, at its limit, or killed after the grace."""
+    """Its output: it ends by itself, is terminated at its limit, or is killed after the grace period."""
     with suppress(subprocess.TimeoutExpired):
         return child.communicate(timeout=running.burst.limit_seconds)[0]
     running.was_cut_short = True

@@ -1,4 +1,4 @@
-"""What `manage.py check --database default` says of the pages: their sessions must have limits (fault F21)."""
+"""System check: sessions of the pages must have timeouts (fault F21)."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from django.db import connection
 from dashboard import databases
 from tasks.database import fetch
 
-# What the role itself gives to a session: a command has no limits of its own.
+# Settings that the role gives to a session; a management command has no limits of its own.
 UNLIMITED = """
 SELECT name FROM pg_settings
 WHERE name IN ('statement_timeout', 'lock_timeout', 'idle_in_transaction_session_timeout') AND setting = '0'
@@ -19,7 +19,7 @@ ORDER BY name
 
 @register(Tags.database)
 def check_page_limits(**kwargs: Any) -> list[CheckMessage]:
-    """Whether the pages, behind a pooling proxy that takes no options, get their limits from the role."""
+    """Warn if the pages go through a pooling proxy and their role sets no limits; the proxy accepts no options."""
     if "default" not in (kwargs.get("databases") or ()) or not databases.is_pooled(environ.Env()):
         return []
     missing = [row["name"] for row in fetch(connection, UNLIMITED)]

@@ -1,4 +1,4 @@
-"""Which PostgreSQL to use, and under which name: DATABASE_URL, or else this checkout's embedded server."""
+"""Database settings: DATABASE_URL, or else this checkout's embedded server, and the session's name and limits."""
 
 import contextlib
 import os
@@ -12,18 +12,17 @@ import environ
 from django.core.exceptions import ImproperlyConfigured
 
 COMMANDS_WITHOUT_DATABASE = {"check", "collectstatic", "help", "makemigrations", "up", "version"}
-# Django's own stand-in: makemigrations asks it nothing, and whatever else does gets an error, not somebody's database.
+# Django's dummy backend: makemigrations asks it nothing, and everything else fails instead of using a wrong database.
 NO_DATABASE = {"ENGINE": "django.db.backends.dummy"}
 APPLICATION_NAMES = {"run_worker": "rowlock:worker", "up": "rowlock:up", "direct_demo": "rowlock:demo:director"}
-# Given when connecting, so that no query of a page escapes them, not even the login's, and no transaction has to be
-# opened around an action for their sake. A server that compiles what looks dear took 27 ms for the counts of 100,000
-# ready tasks, which take 12: no statement of a page runs for long enough.
+# Given at connect, so that every query of a page has them, even the login's, without a transaction around it. JIT is
+# off because no statement of a page runs long enough: compiling made a count take 27 ms instead of 12.
 PAGE_SESSION = "-c statement_timeout=5s -c lock_timeout=2s -c idle_in_transaction_session_timeout=30s -c jit=off"
 TCP_KEEPALIVE = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3, "tcp_user_timeout": 15_000}
 
 
 def from_environment(env: environ.Env, var_dir: Path, argv: list[str]) -> dict[str, Any]:
-    """Django's settings of the one database; exits with one line when there is none and the command needs it."""
+    """Django's settings of the one database; exits with one line if there is none and the command needs one."""
     url = env.str("DATABASE_URL", default="") or embedded_url(var_dir)
     if not url:
         if needs_database(argv):
@@ -33,9 +32,9 @@ def from_environment(env: environ.Env, var_dir: Path, argv: list[str]) -> dict[s
             )
         return NO_DATABASE
     database = parsed(env, url)
-    # django-environ leaves a socket's folder among the options, where `dbshell` does not look.
+    # django-environ leaves a socket's directory in OPTIONS, where `dbshell` does not look.
     database["HOST"] = database.setdefault("OPTIONS", {}).pop("host", database["HOST"])
-    # Of an option that is given twice PostgreSQL takes the last: the address may add to the limits, or change them.
+    # PostgreSQL takes the last of repeated options, so DATABASE_URL can extend or override these limits.
     options = " ".join(filter(None, (session_limits(env, argv), database["OPTIONS"].pop("options", ""))))
     database["OPTIONS"] = {
         **({"options": options} if options else {}),
@@ -46,16 +45,16 @@ def from_environment(env: environ.Env, var_dir: Path, argv: list[str]) -> dict[s
         **database["OPTIONS"],
     }
     database.update(CONN_MAX_AGE=60, CONN_HEALTH_CHECKS=True)
-    if is_pooled(env):  # a cursor that outlives its transaction would be looked for in another session
+    if is_pooled(env):  # A cursor that outlives its transaction would reach another session.
         database["DISABLE_SERVER_SIDE_CURSORS"] = True
     return database
 
 
 def parsed(env: environ.Env, url: str) -> dict[str, Any]:
-    """The address as Django's settings; exits with one line, which does not repeat a password, for any other text."""
+    """Parse the URL into Django's settings; if it is invalid, exit with one line that repeats no password."""
     database: dict[str, Any] = {}
     with warnings.catch_warnings(), contextlib.suppress(ValueError, ImproperlyConfigured):
-        warnings.simplefilter("ignore")  # it repeats the address, password and all
+        warnings.simplefilter("ignore")  # the warning repeats the URL with its password
         database = env.db_url_config(url)
     if database.get("ENGINE") != "django.db.backends.postgresql" or not database.get("NAME"):
         raise SystemExit(
@@ -66,14 +65,14 @@ def parsed(env: environ.Env, url: str) -> dict[str, Any]:
 
 
 def embedded_url(var_dir: Path) -> str | None:
-    """Where this checkout's embedded server listens, or None when it does not run."""
+    """The URL of this checkout's embedded server, or None if it is not running."""
     from dashboard import embedded
 
     return embedded.running_url(var_dir)
 
 
 def needs_database(argv: list[str]) -> bool:
-    """Whether this `manage.py` command line (or a server without one) works on the database."""
+    """True if this command line needs the database; a server without `manage.py` does."""
     if not argv or Path(argv[0]).name != "manage.py":
         return True
     command = argv[1] if len(argv) > 1 else "help"
@@ -81,33 +80,33 @@ def needs_database(argv: list[str]) -> bool:
 
 
 def application_name(argv: list[str]) -> str:
-    """What `pg_stat_activity` shows of this process: `rowlock:web`, or `rowlock:cmd:<command>`."""
+    """The session's name: `rowlock:web`, `rowlock:cmd:<command>`, or the own name of a long-running command."""
     if len(argv) > 1 and Path(argv[0]).name == "manage.py":
         return APPLICATION_NAMES.get(argv[1], f"rowlock:cmd:{argv[1]}")[:63]
     return "rowlock:web"
 
 
 def session_limits(env: environ.Env, argv: list[str]) -> str:
-    """The limits of a session that serves pages; a transaction-pooling proxy refuses such options.
+    """Options that limit a session of the pages; empty for commands, and behind a transaction-pooling proxy.
 
-    DIRECT_DATABASE_URL tells that there is one: then the limits are set on the role, with ALTER ROLE … SET.
+    Such a proxy refuses options, so the limits are set on the role, with ALTER ROLE … SET.
     """
     return PAGE_SESSION if application_name(argv) == "rowlock:web" and not is_pooled(env) else ""
 
 
 def is_pooled(env: environ.Env) -> bool:
-    """Whether DATABASE_URL leads through a transaction-pooling proxy: a direct way is named beside it."""
+    """True if DATABASE_URL goes through a transaction-pooling proxy: DIRECT_DATABASE_URL is set as well."""
     return bool(env.str("DIRECT_DATABASE_URL", default=""))
 
 
 def generated_secret(path: Path) -> str:
-    """The secret kept in `path`, made there at the first call; readable by this user alone, and never half written."""
+    """Read the secret in `path`, created atomically on first use and readable by this user alone."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, fresh = tempfile.mkstemp(dir=path.parent)
         with open(descriptor, "w") as file:
             file.write(secrets.token_urlsafe(50))
-        # The first of several processes wins: unlike a rename, a link replaces nothing.
+        # The first of several processes wins: unlike rename, link replaces nothing.
         with contextlib.suppress(FileExistsError):
             os.link(fresh, path)
         os.unlink(fresh)

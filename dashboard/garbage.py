@@ -1,4 +1,4 @@
-"""What Python's collector of garbage does to a process of the web server."""
+"""Garbage collection in a process of the web server."""
 
 import gc
 
@@ -6,10 +6,10 @@ from django.urls import get_resolver
 
 
 def freeze() -> None:
-    """Leave what is loaded by now out of each full collection, for which all threads stand still.
+    """Exclude everything loaded so far from full collections, during which all threads stop.
 
-    Else each of them goes through a hundred thousand objects of modules and models, and finds nothing.
+    Otherwise each one scans a hundred thousand objects of modules and models for nothing.
     """
-    list(get_resolver().url_patterns)  # loads the modules of the pages
+    list(get_resolver().url_patterns)  # imports the modules of the pages
     gc.collect()
     gc.freeze()

@@ -1,4 +1,4 @@
-"""Whether this process answers (`/healthz`), and whether it can serve (`/readyz`). Neither needs a login."""
+"""Probes without login: `/healthz` (the process answers) and `/readyz` (it can serve)."""
 
 import logging
 import threading
@@ -14,16 +14,16 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 
 logger = logging.getLogger(__name__)
 
-# The promise is 2 s, and libpq's own limit is at least that for each address of a host: so the probe runs apart.
+# We promise an answer within 2 s, but libpq may take that long for each address of a host. So a thread probes.
 ANSWER_SECONDS = 1.5
 CONNECT_SECONDS = 2
-KEPT_SECONDS = 1.0  # anybody may ask as often as they like: that opens no more sessions than one a second
+KEPT_SECONDS = 1.0  # anybody may ask at any rate: at most one new session a second
 PROBE_SESSION = "-c statement_timeout=1s -c lock_timeout=1s"
 _prober = ThreadPoolExecutor(max_workers=1, thread_name_prefix="readyz")
 
 
 class Probe(NamedTuple):
-    """One look at the database, and when it began by `time.monotonic()`."""
+    """One probe of the database; `began` is by `time.monotonic()`."""
 
     faults: Future[list[str]]
     began: float
@@ -34,12 +34,12 @@ _latest: Probe | None = None
 
 
 def alive(request: HttpRequest) -> HttpResponse:
-    """200 `ok`: the process answers, whatever its database does."""
+    """Answer 200 `ok`: the process answers, whatever its database does."""
     return HttpResponse("ok", content_type="text/plain; charset=utf-8")
 
 
 def ready(request: HttpRequest) -> JsonResponse:
-    """200 when the database is reachable and every migration applied, else 503 with the reasons."""
+    """Answer 200 if the database is reachable and every migration applied, else 503 with the reasons."""
     probe = shared_probe()
     try:
         reasons = probe.faults.result(timeout=max(0.0, probe.began + ANSWER_SECONDS - time.monotonic()))
@@ -49,7 +49,7 @@ def ready(request: HttpRequest) -> JsonResponse:
 
 
 def shared_probe() -> Probe:
-    """The probe that is under way or began less than a second ago, else a new one."""
+    """The running probe or one that began less than a second ago, else a new one."""
     global _latest
     with _guard:
         now = time.monotonic()
@@ -59,7 +59,7 @@ def shared_probe() -> Probe:
 
 
 def find_faults() -> list[str]:
-    """Why this process cannot serve, on a session of its own; names no host and no user: anybody may ask."""
+    """Reasons why this process cannot serve. They name no host and no user, because anybody may ask."""
     probe = probing_connection()
     try:
         return missing_migrations(probe)
@@ -71,10 +71,10 @@ def find_faults() -> list[str]:
 
 
 def probing_connection() -> BaseDatabaseWrapper:
-    """A new connection with short limits, in the place of this thread's own: migrations ask for it by its alias."""
+    """Open a connection with short timeouts in place of this thread's own; migrations look it up by alias."""
     probe = connections.create_connection(DEFAULT_DB_ALIAS)
     options = {**probe.settings_dict["OPTIONS"], "connect_timeout": CONNECT_SECONDS}
-    if "options" in options:  # a pooling proxy takes none
+    if "options" in options:  # a pooling proxy accepts none
         options["options"] = f"{options['options']} {PROBE_SESSION}"
     probe.settings_dict = {**probe.settings_dict, "OPTIONS": options}
     connections[DEFAULT_DB_ALIAS] = probe
@@ -82,7 +82,7 @@ def probing_connection() -> BaseDatabaseWrapper:
 
 
 def missing_migrations(probe: BaseDatabaseWrapper) -> list[str]:
-    """One reason that names the migrations that are not applied; none when all are."""
+    """One reason that names the unapplied migrations; empty if there are none."""
     executor = MigrationExecutor(probe)
     plan = executor.migration_plan(executor.loader.graph.leaf_nodes())
     if not plan:

@@ -1,4 +1,4 @@
-"""Addresses that several pages point to."""
+"""Links that several pages use."""
 
 from typing import Any
 from urllib.parse import urlencode
@@ -10,12 +10,12 @@ from tasks.filters import TaskFilter
 
 
 def tasks(**conditions: Any) -> str:
-    """The list of tasks that match: `tasks(statuses=("FAILED",), queue_names=("mail",))`."""
+    """The list of matching tasks: `tasks(statuses=("FAILED",), queue_names=("mail",))`."""
     return f"{address('admin:tasks_task_changelist')}?{urlencode(TaskFilter(**conditions).as_params())}"
 
 
 def page(name: str, *args: Any, **params: Any) -> str:
-    """The address of a page with its query; empty when this site has no such page."""
+    """The address of a page with its query; empty if this site has no such page."""
     try:
         url = address(name, *args)
     except NoReverseMatch:

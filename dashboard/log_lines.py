@@ -1,4 +1,4 @@
-"""Log lines without what PostgreSQL adds to its errors: DETAIL and CONTEXT hold values of rows, secret ones too."""
+"""Log lines without PostgreSQL's DETAIL and CONTEXT, which hold values of rows, even secret ones."""
 
 import logging
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ WITHHELD = "[redacted]"
 
 
 class LineFormatter(logging.Formatter):
-    """Leaves an error's class, its sentence with the constraint's name, and its traceback."""
+    """Keeps an error's class, message with the constraint's name, and traceback; withholds the rest."""
 
     def format(self, record: logging.LogRecord) -> str:
         text = super().format(record)
@@ -21,7 +21,7 @@ class LineFormatter(logging.Formatter):
 
 
 def errors_of(record: logging.LogRecord) -> Iterator[psycopg.Error]:
-    """The database's errors that a record tells of: as its exception or in its words, behind other errors too."""
+    """The database errors of a record, in its exception or arguments, including causes and groups."""
     arguments = record.args if isinstance(record.args, tuple) else ()
     waiting = [record.exc_info[1] if record.exc_info else None, *arguments]
     seen: set[int] = set()

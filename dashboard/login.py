@@ -1,4 +1,4 @@
-"""Who asks to be let in, and what somebody is told who has guessed too often (django-axes counts)."""
+"""Client addresses, the page for locked-out people, and log lines for logins (django-axes counts guesses)."""
 
 import logging
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
@@ -18,9 +18,9 @@ PREFIX = 64  # bits: one IPv6 subscriber has all addresses of such a network
 
 
 def client_address(request: HttpRequest) -> str:
-    """The address that guesses are counted by: the one that the outermost of our own proxies saw.
+    """The address that guesses are counted by: the one that our outermost proxy saw.
 
-    Whatever stands further left in X-Forwarded-For the client has written itself.
+    Entries further left in X-Forwarded-For come from the client and prove nothing.
     """
     forwarded = request.META.get("HTTP_X_FORWARDED_FOR", "").split(",")
     count = settings.PROXY_COUNT
@@ -29,7 +29,7 @@ def client_address(request: HttpRequest) -> str:
 
 
 def normalised(text: str) -> str:
-    """An address as text, IPv6 as its network; empty for what is no address."""
+    """An address as text, IPv6 reduced to its network; empty if it is no address."""
     try:
         address = ip_address(text)
     except ValueError:
@@ -44,8 +44,8 @@ def normalised(text: str) -> str:
 def locked_out(
     request: HttpRequest, response: HttpResponse | None = None, credentials: dict[str, Any] | None = None
 ) -> HttpResponse:
-    """429, with how long to wait and the command that makes it shorter."""
-    from dashboard import guesses  # with models, which are not there yet when this module is first imported
+    """Answer 429 with the waiting time and the command that ends it."""
+    from dashboard import guesses  # it has models, which are not loaded when this module is first imported
 
     seconds = int(cool_off.total_seconds()) if (cool_off := get_cool_off(request)) else 0
     is_address = guesses.failures_of_address(request) >= guesses.FROM_ONE_ADDRESS
@@ -60,7 +60,7 @@ def locked_out(
 
 
 def log_logins() -> None:
-    """Have every login, logout and wrong password leave a line in the log; called once, from AppConfig.ready()."""
+    """Log every login, logout and refused login; called once, from AppConfig.ready()."""
     user_logged_in.connect(log_login, dispatch_uid="dashboard.login")
     user_logged_out.connect(log_logout, dispatch_uid="dashboard.login")
     user_login_failed.connect(log_failure, dispatch_uid="dashboard.login")
@@ -76,7 +76,7 @@ def log_logout(request: HttpRequest, user: Any, **_: Any) -> None:
 
 
 def log_failure(request: HttpRequest | None = None, **_: Any) -> None:
-    """Without the name that was typed: now and then it is a password."""
+    """Leave the typed name out: sometimes it is a password."""
     logger.warning("login refused, from %s", address_of(request))
 
 

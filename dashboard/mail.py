@@ -1,4 +1,4 @@
-"""Where e-mails go: EMAIL_URL as the settings that this Django knows, `MAILERS` from 6.1 on and `EMAIL_*` before."""
+"""EMAIL_URL as e-mail settings: `MAILERS` from Django 6.1 on, `EMAIL_*` before."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ TIMEOUT_SECONDS = 20.0
 def from_environment(env: environ.Env, var_dir: Path) -> dict[str, Any]:
     """The settings for EMAIL_URL, by default files under `var_dir`/mail; EMAIL_TIMEOUT in seconds.
 
-    Exits with one line, which does not repeat a password, for an address that is none.
+    For an invalid address it exits with one line that repeats no password.
     """
     url = env.str("EMAIL_URL", default="") or f"filemail:///{quote(str(var_dir / 'mail'))}"
     timeout = env.float("EMAIL_TIMEOUT", default=TIMEOUT_SECONDS)
@@ -28,11 +28,10 @@ def from_environment(env: environ.Env, var_dir: Path) -> dict[str, Any]:
 def from_url(url: str, *, timeout: float) -> dict[str, Any]:
     """The settings for one address, such as `smtp+tls://user:password@mail.example.com:587`.
 
-    `timeout`: seconds after which a server that does not answer is given up. Raises ImproperlyConfigured for a scheme
-    that is not known.
+    `timeout`: seconds to wait for a server. Raises ImproperlyConfigured for an unknown scheme.
     """
     parts = environ.Env.email_url_config(url)
-    # Ours tells a message that was refused from one whose fate nobody knows.
+    # Our backend distinguishes a refused message from one that may or may not have been sent.
     backend = parts["EMAIL_BACKEND"].replace("django.core.mail.backends.smtp.", "orders.smtp.")
     options = {}
     if backend.endswith("smtp.EmailBackend"):

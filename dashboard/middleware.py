@@ -1,4 +1,4 @@
-"""What wraps every request: probes are answered first, and a database in trouble gives a page that does without it."""
+"""Middleware: answers probes, redirects expired logins, and shows database errors on a page that needs no database."""
 
 import logging
 import sys
@@ -38,7 +38,7 @@ REASONS = {
 
 
 class HealthMiddleware:
-    """Answers the probes before hosts are checked and HTTP is turned into HTTPS: they come by address, over HTTP."""
+    """Answers probes before the checks of host and HTTPS, because probes come by address over HTTP."""
 
     def __init__(self, get_response: GetResponse) -> None:
         self.get_response = get_response
@@ -53,7 +53,7 @@ class HealthMiddleware:
 
 
 class HtmxLoginMiddleware:
-    """A panel whose login has run out sends the whole page to the login, instead of taking the form into the panel."""
+    """If the login has expired, redirects the whole page instead of putting the login form into a fragment."""
 
     def __init__(self, get_response: GetResponse) -> None:
         self.get_response = get_response
@@ -66,7 +66,7 @@ class HtmxLoginMiddleware:
 
 
 class DatabaseDownMiddleware:
-    """Turns errors of the database itself into a 503 that says why, rendered without asking the database anything."""
+    """Turns database errors into a 503 with the reason, rendered without the database."""
 
     def __init__(self, get_response: GetResponse) -> None:
         self.get_response = get_response
@@ -79,12 +79,12 @@ class DatabaseDownMiddleware:
 
 
 def server_error(request: HttpRequest) -> HttpResponse:
-    """In the place of a 500: what no view has raised, as when the page "Not found" looks for who is logged in."""
+    """The handler of 500: errors outside views, for example when "Not found" looks up the user."""
     return unavailable(request, sys.exception()) or defaults.server_error(request)
 
 
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """In the place of a 400: a session that could not be saved, which Django takes for one that was deleted."""
+    """The handler of 400: Django takes a session that could not be saved for a deleted one."""
     error: BaseException | None = exception
     while error is not None:
         if page := unavailable(request, error):
@@ -94,7 +94,7 @@ def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 
 def unavailable(request: HttpRequest, error: BaseException | None) -> HttpResponse | None:
-    """The page with what is wrong with the database, or None for other errors; it asks for no login."""
+    """The page that says what is wrong with the database, or None for other errors; it needs no login."""
     reason = reason_of(error)
     if reason is None:
         return None
@@ -104,7 +104,7 @@ def unavailable(request: HttpRequest, error: BaseException | None) -> HttpRespon
 
 
 def way_on(request: HttpRequest) -> dict[str, Any]:
-    """Where "Try again" leads: an action cannot be asked for by a link, so to the page on which it was pressed."""
+    """The target of "Try again": for an action the page it was pressed on, because a link cannot repeat a POST."""
     if request.method in ("GET", "HEAD"):
         return {"path": request.get_full_path()}
     pressed_on = urlsplit(request.headers.get("referer", ""))
@@ -115,9 +115,9 @@ def way_on(request: HttpRequest) -> dict[str, Any]:
 
 
 def reason_of(error: BaseException | None) -> str | None:
-    """What is wrong with the database and what to do, or None for errors that are the program's own.
+    """What is wrong with the database and what to do, or None if the error is not the database's.
 
-    The words name no host and no user: at this point nobody is known to have logged in.
+    The text names no host and no user, because the reader may not be logged in.
     """
     if not isinstance(error, DatabaseError | InterfaceError):
         return None

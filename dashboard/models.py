@@ -1,4 +1,4 @@
-"""What the pages keep of their own, and rights on what is no table of ours: the sessions of the database."""
+"""Tables of the dashboard, and permissions on PostgreSQL's sessions, which have no table of ours."""
 
 from django.contrib.postgres.fields import DateTimeRangeField
 from django.contrib.postgres.fields.ranges import RangeBoundary
@@ -11,7 +11,7 @@ from tasks.clock import StatementTimestamp
 
 
 class Backend(models.Model):
-    """A session of PostgreSQL. It has no table; it exists for the rights to see and to signal such sessions."""
+    """A session of PostgreSQL. It has no table; it carries the permissions to see and to signal sessions."""
 
     class Meta:
         managed = False
@@ -23,13 +23,13 @@ class Backend(models.Model):
 
 
 class Acknowledgement(models.Model):
-    """A line of "Needs attention" that somebody knows of: shown folded until a time, or until it grows.
+    """A line of "Needs attention" that somebody folded away until a time, or until it grows.
 
-    `size` is how many things the line was about when it was acknowledged; null when growth does not wake it.
+    `size` is how many things the line covered then; null if growth does not unfold it.
     """
 
-    line = models.TextField(primary_key=True)  # the key of the line, as its source named it
-    text = models.TextField(db_default="", blank=True)  # what it said then
+    line = models.TextField(primary_key=True)  # the line's key, as its source named it
+    text = models.TextField(db_default="", blank=True)  # the line's text at that time
     actor = models.TextField()
     reason = models.TextField()
     at = models.DateTimeField(db_default=StatementTimestamp())
@@ -40,7 +40,7 @@ class Acknowledgement(models.Model):
         default_permissions = ("view",)
         permissions = [("acknowledge", _("Can acknowledge what needs attention"))]
         constraints = [
-            # One for ever would hide the next trouble of the same name.
+            # One without an end would hide the next trouble of the same name.
             models.CheckConstraint(
                 condition=Q(until__isnull=False) | Q(size__isnull=False), name="dashboard_acknowledgement_ends"
             )
@@ -51,26 +51,26 @@ class Acknowledgement(models.Model):
 
 
 class TsTzRange(models.Func):
-    """A range of time, as PostgreSQL makes it of two columns and the kind of its ends."""
+    """The SQL range of two time columns and the kind of its bounds."""
 
     function = "tstzrange"
     output_field = DateTimeRangeField()
 
 
 class LockWait(models.Model):
-    """One wait of one session for another, as the sampler saw it: who waited for whom, from when to when, and why.
+    """One wait of one session for another, as sampled: who waited for whom, when, and why.
 
-    Samples of one wait meet under `pair`. Texts are redacted and cut; a session that hid itself has none.
+    Samples of the same wait share a `pair`. Texts are redacted and cut, and empty if the session hid its query.
     """
 
-    pair = models.TextField(unique=True)  # both sessions with their starts, and since when it waits
-    waiting_since = models.DateTimeField()  # as the database tells it: before the first sample
+    pair = models.TextField(unique=True)  # both sessions with their start times, and the start of the wait
+    waiting_since = models.DateTimeField()  # as the database reports it, so it may precede the first sample
     last_seen = models.DateTimeField(db_default=StatementTimestamp())
     locktype = models.TextField()
     mode = models.TextField(db_default="", blank=True)
-    target = models.TextField(db_default="", blank=True)  # the row where it is known, else the table or the name
+    target = models.TextField(db_default="", blank=True)  # the row if known, else the table or the lock's name
     blocked_pid = models.IntegerField()
-    blocked_who = models.TextField(db_default="", blank=True)  # its application_name; of an outsider, who it is
+    blocked_who = models.TextField(db_default="", blank=True)  # application_name, or a description of the holder
     blocked_task = models.BigIntegerField(null=True, blank=True)
     blocked_query = models.TextField(db_default="", blank=True)
     blocker_pid = models.IntegerField()  # 0 or below: no session of this database
@@ -78,11 +78,11 @@ class LockWait(models.Model):
     blocker_task = models.BigIntegerField(null=True, blank=True)
     blocker_state = models.TextField(db_default="", blank=True)
     blocker_query = models.TextField(db_default="", blank=True)
-    blocker_since = models.DateTimeField(null=True, blank=True)  # its transaction's start
+    blocker_since = models.DateTimeField(null=True, blank=True)  # start of its transaction
 
     class Meta:
         default_permissions = ("view",)
-        # What went on at 03:10 began before and ended after: neither end alone would narrow an old moment down.
+        # A wait at 03:10 began before and ended after it, so neither end alone narrows down an old moment.
         indexes = [
             GistIndex(
                 TsTzRange("waiting_since", "last_seen", RangeBoundary(inclusive_upper=True)),
@@ -95,12 +95,12 @@ class LockWait(models.Model):
 
     @property
     def seconds(self) -> float:
-        """How long it waited, as far as the samples tell."""
+        """Length of the wait in seconds, as far as sampled."""
         return (self.last_seen - self.waiting_since).total_seconds()
 
 
 class Deadlocks(models.Model):
-    """How many deadlocks the database broke since the sampler's look before; the first row only says where it began."""
+    """Deadlocks since the previous sample; the first row only records the counter's start."""
 
     at = models.DateTimeField(db_default=StatementTimestamp(), db_index=True)
     number = models.BigIntegerField()
@@ -114,7 +114,7 @@ class Deadlocks(models.Model):
 
 
 class DemoRow(models.Model):
-    """One row that the demo made, by its id or its name. The demo is there while any of these is."""
+    """One row that the demo made, by id or name. The demo exists while any of these rows does."""
 
     class Kind(models.TextChoices):
         TASK = "task"
@@ -136,14 +136,14 @@ class DemoRow(models.Model):
 
 
 class LabRun(models.Model):
-    """One run of the lab, or one that was asked for. Runs with the same `batch` were asked for together.
+    """One run of the lab, finished or requested. Runs with the same `batch` were requested together.
 
-    `result` holds the numbers of `dashboard.lab.measure.Result`, `spans` the picture, `statements` the SQL as sent,
-    `waits` who waited for whom, `server` what it ran on.
+    `result`: numbers of `dashboard.lab.measure.Result`; `spans`: the chart; `statements`: SQL as sent; `waits`: who
+    waited for whom; `server`: the server it ran on.
     """
 
     class State(models.TextChoices):
-        # asked for → its turn came → over, with numbers or with an error
+        # requested → running → over, with a result or an error
         WAITING = "waiting", _("Waiting")
         RUNNING = "running", _("Running")
         FINISHED = "finished", _("Finished")
@@ -154,8 +154,8 @@ class LabRun(models.Model):
     plan = models.JSONField()
     state = models.TextField(choices=State, db_default=State.WAITING, default=State.WAITING)
     actor = models.TextField()
-    task_id = models.BigIntegerField(null=True, blank=True)  # the task that carries out the batch
-    schema = models.TextField(db_default="", blank=True)  # while it runs
+    task_id = models.BigIntegerField(null=True, blank=True)  # the task that runs the batch
+    schema = models.TextField(db_default="", blank=True)  # set while it runs
     effects = models.IntegerField(db_default=0)
     error = models.TextField(db_default="", blank=True)
     result = models.JSONField(null=True, blank=True)

@@ -1,6 +1,6 @@
-"""What the stock pages of the admin call our tables and columns, in the reader's language.
+"""Translated names of our tables and columns for the stock admin pages.
 
-Here and not in each Meta: there every name would be a migration, and so would each later word.
+They are not in each Meta, because there every change of a name would be a migration.
 """
 
 from django.apps import apps
@@ -90,7 +90,7 @@ COLUMNS: dict[str, Promise] = {
 
 
 def name_tables() -> None:
-    """Give the tables of our apps, and their columns, these names."""
+    """Set these names on the models of our apps."""
     for label, told in APPS.items():
         if apps.is_installed(label):
             apps.get_app_config(label).verbose_name = told  # type: ignore[assignment]

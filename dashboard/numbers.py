@@ -1,11 +1,11 @@
-"""Numbers as the reader's language writes them; all other parts of a page do so by themselves."""
+"""Numbers in the format of the reader's language, for parts of pages that Django does not format."""
 
 from django.template.defaultfilters import floatformat
 from django.utils.translation import gettext as _
 
 
 def decimal(value: float, digits: int = 0) -> str:
-    """With so many digits after the decimal sign, and with thousands apart.
+    """Format with `digits` decimals and separated thousands.
 
     >>> decimal(1234.56), decimal(1234.56, 1)
     ('1,235', '1,234.6')
@@ -14,7 +14,7 @@ def decimal(value: float, digits: int = 0) -> str:
 
 
 def milliseconds(value: float) -> str:
-    """A time that is given in them.
+    """Format a number of milliseconds.
 
     >>> milliseconds(0.04), milliseconds(1234.4)
     ('0.0 ms', '1,234 ms')

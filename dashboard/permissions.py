@@ -1,5 +1,6 @@
-"""The groups of operators and what each may do. They are made after every `migrate`; rights that a later version adds
-are added to them, and none is taken from a group that somebody gave more.
+"""The groups of operators and their permissions, updated after every `migrate`.
+
+Permissions of a later version are added; none that somebody granted is taken away.
 """
 
 from typing import Any
@@ -9,7 +10,7 @@ from django.db.models import Q
 
 APPS = ("tasks", "orders", "dashboard")
 
-SEE: frozenset[str] = frozenset()  # beside the right to view, which every group has on every table of ours
+SEE: frozenset[str] = frozenset()  # in addition, every group may view all our tables
 OPERATE = frozenset(
     {
         "requeue_task", "recover_task", "cancel_task", "pause_queue", "configure_queue", "ship_order", "forget_command",
@@ -25,7 +26,7 @@ GROUPS = {
 
 
 def create_groups(sender: AppConfig, using: str, **kwargs: Any) -> None:
-    """Receiver of `post_migrate`: it waits for the last app, when the rights of all of them exist.
+    """Receiver of `post_migrate`: waits for the last app, when the permissions of all of them exist.
 
     Django sends the signal only for apps that have models.
     """

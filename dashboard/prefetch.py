@@ -1,9 +1,9 @@
-"""Parts of pages are made shortly before the tabs that refresh them will ask: a tab waits for nobody.
+"""Render fragments shortly before the tabs that refresh them ask, so that no tab waits.
 
-A tab that has asked for a part asks for it again after a time that its page gives, so it is known when. A thread of
-each web process makes the part a moment earlier, of a look that is fresh then. It looks no more often than those tabs'
-own requests would, and not at all for a tab that is gone. However slow the database is, this thread waits for it and
-not one thread for each tab, which get the last state meanwhile (`tasks.panels.Look.made`).
+A tab asks again after an interval that its page sets, so the time of its next request is known. A thread of each web
+process renders the fragment just before, from a fresh snapshot. It queries no more often than those tabs would, and
+stops for closed tabs. If the database is slow, only this thread waits; tabs get the previous state
+(`tasks.panels.Look.made`).
 """
 
 import logging
@@ -25,43 +25,43 @@ from dashboard.shared_look import Latest
 from tasks.panels import Look
 
 logger = logging.getLogger(__name__)
-LEAD_SECONDS = 0.35  # what the dearest part takes beside ten million tasks, twice
-JITTER_SECONDS = 0.1  # by which tabs come later than their page says
-LATE_SECONDS = 1.0  # a tab that has not come by then is hidden or gone
+LEAD_SECONDS = 0.35  # twice the time of the slowest fragment beside ten million tasks
+JITTER_SECONDS = 0.1  # how much later than planned tabs ask
+LATE_SECONDS = 1.0  # a tab that is later than this is hidden or closed
 MOST_PARTS = 50
-LONGEST_SECONDS = 0.3  # a search that takes longer is left to its own tabs
+LONGEST_SECONDS = 0.3  # a slower search is left to its own tabs
 
 Make = Callable[[HttpRequest, Look], object]
 
 
 @dataclass(eq=False)
 class Prefetched:
-    """A part that some tabs refresh, every so many seconds each. Times are `time.monotonic()`."""
+    """A fragment that tabs refresh every `every` seconds. Times are `time.monotonic()`."""
 
-    name: Hashable  # of the look that it is made of
+    name: Hashable  # of the snapshot that it is made from
     every: float
     make: Make
-    request: HttpRequest  # the latest
+    request: HttpRequest  # the latest one
     language: str | None = None
-    seconds: float | None = None  # that a look of this name is good enough, None: as the shared one
-    look: Look | None = None  # the latest that it was made of
-    is_slow: bool = False  # too much so for all the others to wait for it
-    asked_at: deque[float] = field(default_factory=deque)  # the last request of each tab
+    seconds: float | None = None  # how long a snapshot of this name stays valid; None: as long as the shared one
+    look: Look | None = None  # the latest snapshot that it was made from
+    is_slow: bool = False  # too slow to make the others wait
+    asked_at: deque[float] = field(default_factory=deque)  # the last request of each tab, oldest first
 
     def note(self, now: float, request: HttpRequest, look: Look | None) -> None:
-        """A tab has asked: the first that was expected by now, if any was. `look`: what the part is made of already."""
+        """Record a request, and drop the oldest one that it repeats. `look`: snapshot that already has the fragment."""
         if self.asked_at and self.asked_at[0] + self.every <= now + LEAD_SECONDS:
             self.asked_at.popleft()
         self.asked_at.append(now)
         self.request, self.look = request, look
 
     def due(self, now: float, latest: Latest) -> tuple[float, float] | None:
-        """When to make it next, given the latest look there is, and when its tab comes; None when none will."""
+        """When to make it next and when its tab asks, given the latest snapshot; None if no tab needs it."""
         while self.asked_at and self.gone_at() < now:
             self.asked_at.popleft()
         if self.is_slow:
             return None
-        lead = min(LEAD_SECONDS, settings.SHARED_LOOK_SECONDS / 2)  # it must be fresh still when the tab comes
+        lead = min(LEAD_SECONDS, settings.SHARED_LOOK_SECONDS / 2)  # it must still be fresh when the tab asks
         for at in self.asked_at:
             comes = at + self.every
             if comes >= latest.serves_until - JITTER_SECONDS:
@@ -71,22 +71,22 @@ class Prefetched:
         return None
 
     def gone_at(self) -> float:
-        """When the first of these tabs is given up."""
+        """When the oldest request expires."""
         return self.asked_at[0] + self.every + LATE_SECONDS
 
 
 class PrefetchThread(threading.Thread):
-    """Makes the parts that will be asked for, until stopped; without any it holds no session of the database."""
+    """Renders fragments before tabs ask, until stopped; while idle it holds no database session."""
 
     def __init__(self) -> None:
         super().__init__(name="prefetch", daemon=True)
-        self.parts: dict[Hashable, Prefetched] = {}  # those asked for latest stand last
+        self.parts: dict[Hashable, Prefetched] = {}  # the latest requested is last
         self.changed = threading.Condition()
         self.is_stopping = False
         self.problem = ""
 
     def note(self, key: Hashable, part: Prefetched, look: Look | None) -> None:
-        """As the function below."""
+        """As `note()` below."""
         with self.changed:
             known = self.parts.pop(key, part)
             self.parts[key] = known
@@ -96,7 +96,7 @@ class PrefetchThread(threading.Thread):
             self.changed.notify()
 
     def stop(self) -> None:
-        """Ask it to end after the part at hand."""
+        """Ask it to end after the current fragment."""
         with self.changed:
             self.is_stopping = True
             self.changed.notify()
@@ -109,7 +109,7 @@ class PrefetchThread(threading.Thread):
         connections.close_all()
 
     def await_due(self) -> Prefetched | None:
-        """The part that is to be made now; None after a wait in which that has changed."""
+        """The fragment to make now; None after a wait, because the next one may have changed."""
         with self.changed:
             at, part = self.next_due()
             seconds = at - time.monotonic()
@@ -122,9 +122,9 @@ class PrefetchThread(threading.Thread):
             return None
 
     def next_due(self) -> tuple[float, Prefetched | None]:
-        """The part that is due first, and when; without one, when it is to be asked again whose tabs are gone.
+        """The fragment that is due first, and when; with none due, the time at which to drop expired requests.
 
-        Of those that are due already the one whose tab comes first.
+        Among overdue fragments, the one whose tab asks first.
         """
         now = time.monotonic()
         first: tuple[float, float, Prefetched | None] = (math.inf, math.inf, None)
@@ -138,7 +138,7 @@ class PrefetchThread(threading.Thread):
         return first[0], first[2]
 
     def make(self, part: Prefetched) -> None:
-        """Make it of a look that is fresh. What goes wrong is told to the tabs, who ask for themselves."""
+        """Render it from a fresh snapshot. Errors are only logged: the tabs will ask themselves."""
         with self.changed:
             look = part.look = shared_look.current(part.name, part.seconds)
             request = part.request
@@ -150,35 +150,35 @@ class PrefetchThread(threading.Thread):
                 part.make(request, look)
         except Error as error:
             self.problem = str(error).strip().partition("\n")[0]
-            if self.problem != before:  # a database that is away would be told of each second
+            if self.problem != before:  # log an outage once, not every second
                 logger.warning("parts are not made before they are asked for: %s", self.problem)
         except Exception:
             logger.exception("A part could not be made before it was asked for")
-        # What all tabs share is made here however long it takes; a search is left to who asks for it.
+        # The shared fragments are made here however slow they are; a slow search is left to its tabs.
         part.is_slow = part.name != shared_look.EVERYTHING and time.monotonic() - began > LONGEST_SECONDS
 
 
-_thread: PrefetchThread | None = None  # none: as in tests and under `runserver`
+_thread: PrefetchThread | None = None  # None in tests and under `runserver`
 
 
 def start() -> None:
-    """Called by each process of the web server, after its fork."""
+    """Start the thread; called by each web process after its fork."""
     global _thread
     _thread = PrefetchThread()
     _thread.start()
 
 
 def note(key: Hashable, part: Prefetched, look: Look | None = None) -> None:
-    """A tab has got this part, made of this look (None: of another), and will ask again in so many seconds.
+    """Record that a tab got this fragment from this snapshot (None: from another) and will ask again.
 
-    The part is told anew each time; the one that is kept for the key takes its request over.
+    `part` is new for each call; the one kept under `key` takes over its request.
     """
     if _thread is not None and settings.SHARED_LOOK_SECONDS:
         _thread.note(key, part, look)
 
 
 def will_make(key: Hashable) -> bool:
-    """Whether this part is about to be made, of whatever look there is."""
+    """True if the thread will make this fragment."""
     if _thread is None or not _thread.is_alive():
         return False
     part = _thread.parts.get(key)

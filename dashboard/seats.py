@@ -1,11 +1,10 @@
-"""Looking takes all but a few of a web process's threads: however many looks hang, an action finds a thread.
+"""Reserve a few threads of each web process for actions: page views can use all the others.
 
-A pool of connections of its own would not do this. Every thread has a connection already; what runs out when looks are
-slow are the threads, and one that waits for a pool is as lost to an action as one that waits for the database. So a
-look that finds no seat is not kept waiting but sent away: a tab keeps its last known state and asks again.
+If views hang, threads run out, not connections, because each thread has its own. A separate pool of connections would
+not help. So a view that finds no free thread is refused at once; its tab keeps its last state and asks again.
 
-In the first seconds of a process every look connects and loads what it needs, so tabs that come together find no seat.
-Their refreshes are answered "starting" instead of an error, and come again a second later.
+In the first seconds of a process every view connects and imports, so simultaneous tabs find no free thread. Their
+refreshes are answered "starting" instead of an error, and repeated a second later.
 """
 
 import math
@@ -22,22 +21,22 @@ from dashboard.middleware import GetResponse
 
 LOOKING = ("GET", "HEAD", "OPTIONS")
 FREE_FOR_ACTIONS = 4  # threads
-NEVER_SENT_AWAY = "/metrics"  # one scrape at a time, which tells of the trouble
-STARTING_SECONDS = 30.0  # from the first look of a process; a database that is slow for longer is told of as slow
+NEVER_SENT_AWAY = "/metrics"  # one scrape at a time, and it reports the overload
+STARTING_SECONDS = 30.0  # from the first view of a process; after that a slow database is reported as slow
 
-_seats: threading.Semaphore | None = None  # no limit, as in tests and under `runserver`
-_starts_until = 0.0  # by `time.monotonic()`; infinite until somebody looks
+_seats: threading.Semaphore | None = None  # None: no limit, as in tests and under `runserver`
+_starts_until = 0.0  # by `time.monotonic()`; infinite until the first view
 
 
 def limit(threads: int) -> None:
-    """Called by each process of the web server, which has so many threads."""
+    """Reserve threads for actions; called by each web process with its number of threads."""
     global _seats, _starts_until
     _seats = threading.Semaphore(max(1, threads - FREE_FOR_ACTIONS))
     _starts_until = math.inf
 
 
 def is_starting() -> bool:
-    """True for half a minute after the first look at this process."""
+    """True for STARTING_SECONDS after the first view in this process."""
     global _starts_until
     now = time.monotonic()
     _starts_until = min(_starts_until, now + STARTING_SECONDS)
@@ -45,7 +44,7 @@ def is_starting() -> bool:
 
 
 class SeatMiddleware:
-    """Gives each request that only looks one of the seats, and sends away those that find none."""
+    """Limits concurrent requests that only read, and refuses those above the limit."""
 
     def __init__(self, get_response: GetResponse) -> None:
         self.get_response = get_response
@@ -65,13 +64,13 @@ class SeatMiddleware:
 
 
 def still_starting() -> HttpResponse:
-    """The answer to a refresh that its tab repeats soon (`live.js`); it asks nobody anything."""
+    """Answer 202 to a refresh, which its tab soon repeats (`live.js`); needs no database."""
     text = _("The dashboard is starting; this page asks again by itself.")
     return HttpResponse(format_html('<p role="alert">{}</p>', text), status=202, headers={"Retry-After": "1"})
 
 
 def sent_away(request: HttpRequest) -> HttpResponse:
-    """A page that asks nobody anything."""
+    """Answer 503 with a page that needs no database."""
     reason = _("Too many pages are being looked at, or looking takes long; actions are carried out all the same.")
     context = {"reason": reason, "path": request.get_full_path(), "is_busy": True}
     page = render_to_string("dashboard/unavailable.html", context)

@@ -1,6 +1,6 @@
-"""The gunicorn worker of the pages: a thread gets a whole request, hands back a whole answer, and waits for no client.
+"""The gunicorn worker of the pages: threads get complete requests and never wait for a client.
 
-gunicorn's own threaded worker gives a thread to a connection before its request is there, so 18 clients that send half
+gunicorn's threaded worker gives a thread to a connection before its request is complete, so 18 clients that send half
 a request stop it. Here one event loop reads and writes every connection, each with a deadline.
 """
 
@@ -20,8 +20,8 @@ from gunicorn.sock import ssl_context
 from gunicorn.workers.base import Worker
 
 TICK_SECONDS = 1.0
-STOPPING_SECONDS = 2.0  # for a request that is on its way when the worker is asked to stop
-SLOW = (TimeoutError, OSError, asyncio.IncompleteReadError)  # the client is too slow, or has gone away
+STOPPING_SECONDS = 2.0  # for incomplete requests when the worker is asked to stop
+SLOW = (TimeoutError, OSError, asyncio.IncompleteReadError)  # the client is too slow or has disconnected
 
 
 class Refused(Exception):
@@ -33,7 +33,7 @@ class Refused(Exception):
 
 
 class Request(NamedTuple):
-    """A request as gunicorn has parsed it, with its whole body, and the addresses of both ends."""
+    """A request as gunicorn parsed it, with its whole body, and the addresses of both ends."""
 
     parsed: Any
     client: Any
@@ -41,14 +41,14 @@ class Request(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """One wait for a client, and how many bytes are held meanwhile."""
+    """One wait for a client, and the number of bytes held in memory during it."""
 
     transport: asyncio.WriteTransport
     held: int
 
 
 class Answer:
-    """Takes what gunicorn would send through a socket."""
+    """Collects what gunicorn would send through a socket."""
 
     def __init__(self) -> None:
         self.parts: list[bytes] = []
@@ -63,27 +63,27 @@ class Answer:
 
 
 class ServingWorker(Worker):
-    """Serves with as many threads as gunicorn's `threads` says.
+    """Serves with gunicorn's `threads` threads.
 
-    Deadlines are for the whole of a part: a byte now and then does not move them.
+    A deadline is for a whole part of the exchange: sending single bytes does not extend it.
     """
 
     alive: bool
     head_seconds = 10.0  # for the request line and the headers
     body_seconds = 30.0
-    answer_seconds = 30.0  # for the client to take the answer
-    linger_seconds = 2.0  # for it to close after a last answer (RFC 9112, section 9.6)
+    answer_seconds = 30.0  # for the client to read the response
+    linger_seconds = 2.0  # for the client to close after the last response (RFC 9112, section 9.6)
     most_head = 65_536  # bytes
-    most_body = 4 * 1024**2  # bytes; of forms Django itself takes 2.5 MB, and says so on a page
-    # Beyond these, the client that has been waited for the longest is cut off.
+    most_body = 4 * 1024**2  # bytes; Django's own limit for forms is 2.5 MB, with a page that says so
+    # Beyond these limits, the longest wait is cut off.
     most_waits = 500
-    most_held = 64 * 1024**2  # bytes of bodies that are not complete, and of answers that are not taken
+    most_held = 64 * 1024**2  # bytes of incomplete bodies and unread responses
 
     def run(self) -> None:
         """Serve until the parent asks to stop."""
         self.threads = ThreadPoolExecutor(self.cfg.threads, thread_name_prefix="request")
         self.connections: set[Connection] = set()
-        self.waits: dict[asyncio.Timeout, Wait] = {}  # the oldest first
+        self.waits: dict[asyncio.Timeout, Wait] = {}  # oldest first
         asyncio.run(self.serve())
 
     async def serve(self) -> None:
@@ -107,7 +107,7 @@ class ServingWorker(Worker):
         return await asyncio.start_server(self.connected, sock=listener, **options)
 
     async def finish(self) -> None:
-        """Answer the requests that are there; for those that are on their way wait a moment."""
+        """Answer complete requests, and give incomplete ones STOPPING_SECONDS."""
         now = self.loop.time()
         for timeout in self.waits:
             if not timeout.expired():
@@ -130,7 +130,7 @@ class ServingWorker(Worker):
 
     @contextlib.asynccontextmanager
     async def wait(self, transport: asyncio.WriteTransport, seconds: float, held: int = 0) -> AsyncIterator[None]:
-        """Wait for a client so long at most, `held` bytes in memory; TimeoutError when its time is over."""
+        """Wait for a client for at most `seconds`, with `held` bytes in memory. Raises TimeoutError."""
         async with asyncio.timeout(seconds if self.alive else min(seconds, STOPPING_SECONDS)) as timeout:
             self.waits[timeout] = Wait(transport, held)
             self.make_room()
@@ -140,7 +140,7 @@ class ServingWorker(Worker):
                 self.waits.pop(timeout, None)
 
     def make_room(self) -> None:
-        """End the oldest connections while too many are waited for, or the oldest that hold bytes while these do."""
+        """Close the oldest connections beyond `most_waits`, then the oldest ones with bytes beyond `most_held`."""
         while len(self.waits) > self.most_waits:
             self.cut_off(next(iter(self.waits)))
         while sum(wait.held for wait in self.waits.values()) > self.most_held:
@@ -150,7 +150,7 @@ class ServingWorker(Worker):
         self.waits.pop(timeout).transport.abort()
 
     def respond(self, request: Request) -> tuple[list[bytes], bool]:
-        """The answer of the pages, and whether the connection is kept. Runs in a thread."""
+        """Run the application in a thread. Returns the response, and True if the connection stays open."""
         answer, began = Answer(), datetime.now(UTC)
         response, environ = None, {}
         try:
@@ -163,7 +163,7 @@ class ServingWorker(Worker):
             self.render(environ, response)
             self.log.access(response, request.parsed, environ, datetime.now(UTC) - began)
             return answer.parts, not response.should_close()
-        except Exception as error:  # noqa: BLE001  whatever it is, it is logged and the client gets a 500
+        except Exception as error:  # noqa: BLE001  any error is logged, and the client gets a 500
             return self.told(request.parsed, request.client, error), False
         finally:
             self.cfg.post_request(self, request.parsed, environ, response)
@@ -185,22 +185,22 @@ class ServingWorker(Worker):
             self.alive = False
 
     def told(self, parsed: Any, client: Any, error: Exception) -> list[bytes]:
-        """gunicorn's own words about an error."""
+        """gunicorn's own response to an error."""
         answer = Answer()
         self.handle_error(parsed, answer, client, error)
         return answer.parts
 
 
 class Connection:
-    """One connection: requests are read and answered one after the other."""
+    """One connection; its requests are answered one after the other."""
 
     def __init__(self, worker: ServingWorker, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.worker, self.reader, self.writer = worker, reader, writer
         self.client, self.server = writer.get_extra_info("peername"), writer.get_extra_info("sockname")
-        writer.transport.set_write_buffer_limits(high=0)  # to drain is to have sent everything
+        writer.transport.set_write_buffer_limits(high=0)  # drain() then waits until all is sent
 
     async def serve(self) -> None:
-        """Raises one of SLOW when nothing more can be said to the client."""
+        """Serve requests until the connection closes. Raises one of SLOW if the client cannot be answered."""
         seconds, is_kept = self.worker.head_seconds, True
         while is_kept:
             async with self.worker.wait(self.writer.transport, seconds):
@@ -213,7 +213,7 @@ class Connection:
         await self.linger()
 
     async def answer(self, first: bytes) -> tuple[list[bytes], bool]:
-        """The answer to the request that begins with `first`, and whether the connection is kept."""
+        """Answer the request that begins with `first`. Returns the response, and True if the connection stays open."""
         try:
             request = await self.read(first)
         except TimeoutError:
@@ -225,7 +225,7 @@ class Connection:
         return await self.worker.loop.run_in_executor(self.worker.threads, self.worker.respond, request)
 
     async def read(self, first: bytes) -> Request:
-        """The request with its whole body. Raises Refused, TimeoutError, or what gunicorn says of bad headers."""
+        """Read a request with its body. Raises Refused, TimeoutError, or gunicorn's ParseException for bad headers."""
         worker = self.worker
         if len(worker.connections) > worker.cfg.worker_connections:
             raise Refused(HTTPStatus.SERVICE_UNAVAILABLE)
@@ -249,7 +249,7 @@ class Connection:
         return Request(parsed, self.client, self.server)
 
     async def linger(self) -> None:
-        """Let the client take the answer: closed beside bytes that nobody has read, the connection would be reset."""
+        """Let the client read the response: closing with unread input would reset the connection."""
         if self.writer.can_write_eof():
             self.writer.write_eof()
         async with self.worker.wait(self.writer.transport, self.worker.linger_seconds):
@@ -258,7 +258,7 @@ class Connection:
 
 
 def refusal(status: HTTPStatus) -> list[bytes]:
-    """An answer of this status, after which the connection is closed."""
+    """A response with this status, after which the connection closes."""
     text = f"{status.phrase}\n".encode()
     head = f"HTTP/1.1 {status.value} {status.phrase}\r\nConnection: close\r\nContent-Type: text/plain\r\n"
     return [head.encode(), f"Content-Length: {len(text)}\r\n\r\n".encode(), text]

@@ -1,4 +1,4 @@
-"""Settings: every value that differs between machines comes from the environment (CONTRACT names it).
+"""Settings: every value that differs between machines comes from the environment.
 
 Without DATABASE_URL the embedded PostgreSQL of this checkout is used; `dashboard.embedded` finds it.
 """
@@ -69,7 +69,7 @@ TEMPLATES = [
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
             ],
-            # In place of Django's own translate, blocktranslate and url.
+            # Instead of Django's own translate, blocktranslate and url.
             "builtins": ["dashboard.templatetags.kept"],
             "libraries": {"i18n": "dashboard.templatetags.kept"},
         },
@@ -82,13 +82,13 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 TASKS = {"default": {"BACKEND": "tasks.backend.PostgresBackend"}}
 vars().update(mail.from_environment(env, VAR_DIR))
 DEFAULT_FROM_EMAIL = env.str("DEFAULT_FROM_EMAIL", default="Rowlock <orders@localhost>")
-# Each key falls back to its environment variable: see tasks/conf.py.
+# Each missing key falls back to its environment variable: see tasks/conf.py.
 ROWLOCK: dict[str, object] = {}
-# Pattern runs create schemas and load the server: on a database of somebody's own they must be asked for.
+# Pattern runs create schemas and load the server, so on DATABASE_URL they are off by default.
 ROWLOCK_LAB = env.bool("ROWLOCK_LAB", default=not env.str("DATABASE_URL", default=""))
-SHARED_LOOK_SECONDS = 1.0  # the pages that many people have open look at the system once for all of them
+SHARED_LOOK_SECONDS = 1.0  # open pages share one snapshot of the system for so long
 
-# The first refuses who has guessed too often, the second names that are too long, the third knows the passwords.
+# In order: refuse after too many guesses, refuse names that are too long, check the password.
 AUTHENTICATION_BACKENDS = [
     "axes.backends.AxesStandaloneBackend",
     "dashboard.guesses.LongNameBackend",
@@ -103,7 +103,7 @@ AUTH_PASSWORD_VALIDATORS = [
         "NumericPasswordValidator",
     )
 ]
-# What the browser asks for, unless somebody has chosen; commands always speak English.
+# The browser's language, unless the reader has chosen one; commands always speak English.
 LANGUAGE_CODE = "en"
 LANGUAGES = [("en", "English"), ("ru", "Русский")]
 LOCALE_PATHS = [BASE_DIR / "dashboard" / "locale"]
@@ -123,15 +123,15 @@ STORAGES = {
     "staticfiles": {"BACKEND": "whitenoise.storage.CompressedManifestStaticFilesStorage"},
 }
 
-# Served over plain HTTP on loopback by default; behind TLS set HTTPS=1.
+# Plain HTTP on loopback by default; behind TLS set HTTPS=1.
 HTTPS = env.bool("HTTPS", default=False)
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = LANGUAGE_COOKIE_SECURE = SECURE_SSL_REDIRECT = HTTPS
-if HTTPS:  # browsers take a cookie of such a name from this host alone, over TLS, for the whole site
+if HTTPS:  # browsers accept these prefixed names only over TLS, from this host, for the whole site
     SESSION_COOKIE_NAME, CSRF_COOKIE_NAME, LANGUAGE_COOKIE_NAME = "__Host-session", "__Host-csrf", "__Host-language"
 SECURE_HSTS_SECONDS = 31_536_000 if HTTPS else 0
 SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = HTTPS
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if HTTPS else None
-SESSION_COOKIE_AGE = 12 * 3600  # a shift, not the two weeks of the default
+SESSION_COOKIE_AGE = 12 * 3600  # one shift; Django's default is two weeks
 X_FRAME_OPTIONS = "DENY"
 SECURE_REFERRER_POLICY = "same-origin"
 CSP_DIRECTIVES: dict[str, list[str]] = {
@@ -145,24 +145,24 @@ CSP_DIRECTIVES: dict[str, list[str]] = {
 SECURE_CSP = CSP_DIRECTIVES
 CONTENT_SECURITY_POLICY = {"DIRECTIVES": CSP_DIRECTIVES}
 
-# Guesses are counted in the database, so that every process of gunicorn knows them, and by name *and* address: whoever
-# guesses locks out nobody but himself, or, with ten times as many over all names, those who share his address.
-# `axes_reset_username NAME` and `axes_reset_ip ADDRESS` let people in before the time is over.
+# Guesses are counted in the database, which all processes share, by name *and* address. A guesser locks out only
+# himself, or, after ten times as many guesses, his address. `axes_reset_username NAME` and `axes_reset_ip ADDRESS` let
+# people in sooner.
 AXES_HANDLER = "dashboard.guesses.GuessHandler"
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
 AXES_FAILURE_LIMIT = 5
 AXES_COOLOFF_TIME = timedelta(minutes=15)
-AXES_RESET_COOL_OFF_ON_FAILURE_DURING_LOCKOUT = False  # or a machine that tries for ever locks out for ever
+AXES_RESET_COOL_OFF_ON_FAILURE_DURING_LOCKOUT = False  # else a machine that keeps trying would lock out for ever
 AXES_RESET_ON_SUCCESS = True
 AXES_USERNAME_CALLABLE = "dashboard.guesses.counted_name"
 AXES_CLIENT_IP_CALLABLE = "dashboard.login.client_address"
 AXES_LOCKOUT_CALLABLE = "dashboard.login.locked_out"
-AXES_DISABLE_ACCESS_LOG = True  # a table that nobody reads and nobody prunes
+AXES_DISABLE_ACCESS_LOG = True  # a table that nobody reads or prunes
 AXES_ENABLE_ADMIN = AXES_VERBOSE = False
-# How many reverse proxies of one's own stand in front, each adding the address it saw to X-Forwarded-For.
+# The number of own reverse proxies in front; each adds the address it saw to X-Forwarded-For.
 PROXY_COUNT = env.int("PROXY_COUNT", default=int(HTTPS))
 
-# Who scrapes /metrics without a login sends this; empty: only members of staff who are logged in.
+# Token for scraping /metrics without a login; empty: only logged-in staff may read it.
 METRICS_TOKEN = env.str("METRICS_TOKEN", default="")
 
 LOGGING = {
@@ -176,7 +176,7 @@ LOGGING = {
     },
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["stderr"], "level": env.str("LOG_LEVEL", default="INFO")},
-    # One line per task and state is the framework's habit; at thousands of tasks a second it would be the work. That of
-    # axes is several for each login.
+    # The framework logs one line per task and state, too much at thousands of tasks a second; axes logs several per
+    # login.
     "loggers": {name: {"level": "WARNING"} for name in ("django_tasks", "django.tasks", "axes")},
 }

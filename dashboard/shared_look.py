@@ -1,6 +1,6 @@
-"""One computation serves all tabs: everybody who asks within a second gets the same look at the system.
+"""Share one snapshot of the system among all requests within a second.
 
-One for each process of the web server, of which there are few; a look keeps facts, never words in somebody's language.
+Each web process has its own, and there are few. A snapshot holds facts, never translated text.
 """
 
 import math
@@ -15,17 +15,17 @@ from django.http import HttpRequest
 from tasks.panels import STANDS_IN_SECONDS, Look
 
 BUSY_SHARE = 10
-# Whoever asks takes a look that is a little too old: its successor is about to be made (dashboard/prefetch.py).
+# A request accepts a snapshot that is a little too old, because prefetch is about to renew it (dashboard/prefetch.py).
 GRACE = 1.5
-EVERYTHING = "everything"  # the look that pages, navigation and most parts share; others are of one question each
+EVERYTHING = "everything"  # the snapshot that pages, navigation and most fragments share; others serve one query each
 MOST_LOOKS = 50
 
 _guard = threading.Lock()
-_looks: dict[Hashable, Look] = {}  # the newest stand last
+_looks: dict[Hashable, Look] = {}  # newest last
 
 
 def of(request: HttpRequest) -> Look:
-    """The look that this request has begun with: its page, its navigation and its panels tell the same moment."""
+    """The snapshot of this request: its page, navigation and fragments show the same moment."""
     if not hasattr(request, "rowlock_look"):
         give(request, current(grace=GRACE))
     look: Look = request.rowlock_look  # type: ignore[attr-defined]
@@ -33,18 +33,18 @@ def of(request: HttpRequest) -> Look:
 
 
 def give(request: HttpRequest, look: Look) -> None:
-    """Let this request tell of that look."""
+    """Make this request use that snapshot."""
     request.rowlock_look = look  # type: ignore[attr-defined]
 
 
 def forget() -> None:
-    """After a change by a person: the page that answers must not show the moment before it."""
+    """Drop all snapshots after a person's change, so that the response shows the change."""
     with _guard:
         _looks.clear()
 
 
 class Latest(NamedTuple):
-    """The look that there is, if any: when it is to be renewed, and until when it is given to who asks."""
+    """The current snapshot, if any: when to renew it, and until when requests may get it."""
 
     look: Look | None
     ends: float  # both by `time.monotonic()`
@@ -52,7 +52,7 @@ class Latest(NamedTuple):
 
 
 def latest(name: Hashable = EVERYTHING, seconds: float | None = None) -> Latest:
-    """The look of this name, as it is now; `seconds` as below."""
+    """The current snapshot of this name; `seconds` as in `current`."""
     limit = limit_of(seconds)
     with _guard:
         look = _looks.get(name)
@@ -62,15 +62,15 @@ def latest(name: Hashable = EVERYTHING, seconds: float | None = None) -> Latest:
 
 
 def since() -> float:
-    """Looks that began earlier are too old to stand in for one that is about to be made; by `time.monotonic()`."""
+    """The `time.monotonic()` before which a snapshot is too old to stand in for the next one."""
     return time.monotonic() - 2 * float(settings.SHARED_LOOK_SECONDS)
 
 
 def current(name: Hashable = EVERYTHING, seconds: float | None = None, *, grace: float = 1.0) -> Look:
-    """The look of this name, at most so old (None: SHARED_LOOK_SECONDS, whose 0 turns all sharing off).
+    """The snapshot of this name, at most `seconds` old (None: SHARED_LOOK_SECONDS, where 0 turns sharing off).
 
-    One that took long is kept longer, so that however slow the database is, a process spends no more than a tenth of
-    its time in looking. `grace`: it may be so many times as old.
+    A slow one is kept longer, so that a process spends at most a tenth of its time on queries however slow the database
+    is. `grace`: factor by which it may be older.
     """
     limit = limit_of(seconds)
     with _guard:
@@ -81,20 +81,20 @@ def current(name: Hashable = EVERYTHING, seconds: float | None = None, *, grace:
             if len(_looks) > MOST_LOOKS:
                 del _looks[next(iter(_looks))]
             if former:
-                former.before = None  # or every look there ever was would stay
+                former.before = None  # or the chain would keep every snapshot alive
                 if look.began - ends(former, limit) < STANDS_IN_SECONDS:
                     look.before = former
         return look
 
 
 def limit_of(seconds: float | None) -> float:
-    """How long a look of so many seconds is good enough as the settings have it."""
+    """The maximum age of a snapshot, 0 if sharing is off."""
     shared: float = settings.SHARED_LOOK_SECONDS
     return shared if seconds is None else seconds * bool(shared)
 
 
 def ends(look: Look, limit: float) -> float:
-    """When a look is too old, by `time.monotonic()`."""
-    # How long the first one took tells nothing of the next.
+    """When a snapshot is too old, by `time.monotonic()`."""
+    # The duration of the first one says nothing about the next.
     rest = look.busy_seconds * BUSY_SHARE if limit and not look.is_first else 0.0
     return look.began + max(limit, rest)

@@ -1,7 +1,7 @@
-"""What a look is written as: a part of a page that fifty tabs refresh is rendered once for all who may see the same.
+"""Render a live fragment once and share it with everyone who may see the same.
 
-Rendering took three times as long as asking the database: twenty tabs of the overview are one of it a second now. The
-token against forged requests is each reader's own, and put in at last.
+Rendering took three times as long as the queries: now twenty tabs of the overview cost one rendering a second. Each
+reader's own CSRF token is inserted last.
 """
 
 import copy
@@ -21,7 +21,7 @@ from dashboard import prefetch, shared_look
 from dashboard.prefetch import Prefetched
 from tasks.panels import Look
 
-# Nobody can write it into a task's name: it is of this process alone, and never sent.
+# Random for each process and never sent, so nobody can put it into a task's name.
 TOKEN_STANDS_HERE = secrets.token_urlsafe(32)
 
 Context = Callable[[HttpRequest], dict[str, Any]]
@@ -29,11 +29,10 @@ Context = Callable[[HttpRequest], dict[str, Any]]
 
 @dataclass(frozen=True)
 class SharedPart:
-    """A part of a page that asks for it anew every so many seconds.
+    """A fragment of a page that refreshes every `every` seconds.
 
-    `context` gathers it, for all with the same rights. `is_apart`: it asks the database for itself, perhaps for long,
-    so it has a look of its own, good enough for so many `seconds` (None: as the shared one), and no other part waits
-    for it.
+    `context` gathers its data, the same for everyone with the same rights. `is_apart`: its queries may be slow, so it
+    has a snapshot of its own, valid for `seconds` (None: as the shared one). No other fragment waits for it.
     """
 
     template: str
@@ -43,17 +42,17 @@ class SharedPart:
     seconds: float | None = None
 
     def answer(self, request: HttpRequest) -> HttpResponse:
-        """The part for a tab that refreshes it."""
+        """The fragment, for a tab that refreshes it."""
         return HttpResponse(self.text(request))
 
     def text(self, request: HttpRequest) -> SafeString:
-        """The part of the latest look as this person may see it, who will ask (again) for it."""
+        """The latest fragment that this person may see; also schedules the tab's next request."""
         key = key_of(request, self.template)
         if self.is_apart:
             look = shared_look.current(key, self.seconds, grace=shared_look.GRACE)
         else:
             look = shared_look.of(request)
-        # What is about to be made is not made twice: for a moment the last one is good enough for a tab.
+        # If the fragment is about to be renewed, a tab gets the previous one for a moment.
         is_tab = "HX-Request" in request.headers
         good_since = shared_look.since() if is_tab and prefetch.will_make(key) else math.inf
         text = self.made(request, look, good_since)
@@ -61,7 +60,7 @@ class SharedPart:
         return completed(request, text)
 
     def expect(self, request: HttpRequest) -> None:
-        """This person gets a page that was not made of it, which will ask for it: it is made by then."""
+        """Have the fragment made in time for a page that will ask for it."""
         key = key_of(request, self.template)
         prefetch.note(key, self.prefetched(key, request))
 
@@ -70,7 +69,7 @@ class SharedPart:
         return Prefetched(name, self.every, self.made, as_of_htmx(request), get_language(), self.seconds)
 
     def made(self, request: HttpRequest, look: Look, good_since: float = math.inf) -> str:
-        """What is written of this look, and kept in it."""
+        """Render the fragment of this snapshot, once."""
 
         def make() -> str:
             asked = copy.copy(request)
@@ -81,27 +80,27 @@ class SharedPart:
 
 
 def as_of_htmx(request: HttpRequest) -> HttpRequest:
-    """The request with which a page that is being opened will ask for its part."""
+    """The request that an opened page will send for its fragment."""
     if "HX-Request" in request.headers:
         return request
     asked = copy.copy(request)
     asked.META = {**request.META, "HTTP_HX_REQUEST": "true"}
-    vars(asked).pop("headers", None)  # read from the other META
+    vars(asked).pop("headers", None)  # cached from the other META
     return asked
 
 
 def key_of(request: HttpRequest, template: str) -> Hashable:
-    """What two tabs have in common that see the same."""
+    """The key that tabs share if they see the same."""
     return template, request.get_full_path(), get_language(), rights_of(request.user)
 
 
 def completed(request: HttpRequest, text: str) -> SafeString:
-    """The part with this reader's token; safe as the templates have made it."""
+    """Insert this reader's CSRF token; the text is safe because templates rendered it."""
     if TOKEN_STANDS_HERE in text:
         text = text.replace(TOKEN_STANDS_HERE, get_token(request))
     return SafeString(text)  # nosec B703
 
 
 def rights_of(user: Any) -> frozenset[str] | None:
-    """What tells two readers apart: their rights; None has them all."""
+    """The rights by which fragments differ; None for a superuser."""
     return None if user.is_superuser else frozenset(user.get_all_permissions())

@@ -1,4 +1,4 @@
-"""Our AdminSite: the stock admin under one row of links to the pages that operators use."""
+"""Our AdminSite: the stock admin under one row of links to the operators' pages."""
 
 from collections.abc import Callable
 from functools import partial, wraps
@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
 
 class Page(NamedTuple):
-    """One link of the navigation: its words, the name of its address, the right that opens it (none: any login), and
-    the key that opens it after `g`, and which number of `dashboard.overview.counts` stands beside it.
+    """One link of the navigation.
+
+    `permission`: needed to open it (empty: any login); `key`: opens it after `g`; `number`: the field of
+    `dashboard.overview.counts` shown beside it.
     """
 
     label: Promise
@@ -48,7 +50,7 @@ PAGES = (
 
 
 def explaining(view: Callable[..., Any]) -> Callable[..., Any]:
-    """The view, with a page of its own in place of an error when a reason, a name or a number cannot be read."""
+    """Wrap a view to answer 400 with a page if a reason, name or number cannot be read."""
 
     @wraps(view)
     def explained(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
@@ -68,7 +70,7 @@ class RowlockAdminSite(AdminSite):
     enable_nav_sidebar = False
 
     def get_urls(self) -> list[URLPattern | URLResolver]:
-        """The operators' pages before the stock ones, whose last pattern catches everything."""
+        """The operators' pages come before the stock ones, whose last pattern catches everything."""
         from dashboard.views import audit, burst, demo, lab, locks, overview, schedule, stale, workers  # need the apps
 
         modules = (audit, burst, demo, lab, locks, overview, schedule, stale, workers)
@@ -85,25 +87,24 @@ class RowlockAdminSite(AdminSite):
         return overview.overview(request)
 
     def admin_view(self, view: Callable[..., Any], cacheable: bool = False) -> Any:
-        """Every page; what it cannot read of a form is answered with 400 and the reader's own sentence."""
+        """Wrap every page: unreadable form input is answered with 400 and an explanation."""
         return super().admin_view(explaining(view), cacheable)
 
     @staticmethod
     def part(template: str, context: "Context", *, every: float) -> "SharedPart":
-        """A part of a page of the tasks, which refreshes itself: one for all tabs, and made before they ask."""
+        """A self-refreshing fragment of a page of tasks, with a snapshot of its own."""
         from dashboard.shared_part import SharedPart
 
         return SharedPart(template, context, every, is_apart=True)
 
     def each_context(self, request: HttpRequest) -> dict[str, Any]:
-        """The stock context with `navigation`: label, url, key and whether it is the page in hand.
+        """The stock context with `navigation`: label, url, key, and `is_current` for the open page.
 
-        A panel that refreshes itself has none, so that its numbers are not asked for.
+        It is lazy: a fragment that refreshes has no navigation and needs no counts.
         """
         return {**super().each_context(request), "navigation": SimpleLazyObject(partial(self.navigation, request))}
 
     def navigation(self, request: HttpRequest) -> list[dict[str, Any]]:
-        """The pages that this person may open."""
         from dashboard.overview import counts
 
         pages = [page for page in PAGES if not page.permission or request.user.has_perm(page.permission)]

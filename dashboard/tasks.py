@@ -1,4 +1,4 @@
-"""The task of the lab, and those of the demo: harmless, and between them every state that a task can be in."""
+"""The lab's tasks, and the demo's: harmless, and together in every state that a task can have."""
 
 import logging
 import os
@@ -27,7 +27,7 @@ class ServerUnreachable(Staged, ConnectionError):
 
 
 def is_news(record: logging.LogRecord) -> bool:
-    """Staged failures are there to be seen on the pages; on the console their tracebacks would bury the address."""
+    """Filter staged failures from the console, where their tracebacks would hide the address; pages show them."""
     return not (record.exc_info and isinstance(record.exc_info[1], Staged))
 
 
@@ -36,13 +36,13 @@ logging.getLogger(FRAMEWORK).addFilter(is_news)
 
 @task(queue_name="rowlock-lab")
 def run_lab(batch: str) -> dict[str, int]:
-    """The runs of one batch of the lab, one after the other; gives how many ended how."""
+    """Run one batch of the lab, one run after the other. Returns the number of runs by how they ended."""
     return carry.in_own_session(lambda _: records.carry_out(batch), 0)
 
 
 @task(queue_name=demo.REPORTS)
 def count_primes(below: int) -> int:
-    """How many prime numbers there are below a number (at most 100,000)."""
+    """Count the primes below a number (at most 100,000)."""
     below = max(0, min(below, LARGEST_NUMBER))
     composite = bytearray(below)
     for number in range(2, int(below**0.5) + 1):
@@ -52,7 +52,7 @@ def count_primes(below: int) -> int:
 
 @task(queue_name=demo.REPORTS)
 def nap(seconds: float) -> None:
-    """Takes its time, at most three seconds."""
+    """Sleep, at most three seconds."""
     time.sleep(min(max(seconds, 0.0), LONGEST_NAP_SECONDS))
 
 
@@ -64,7 +64,7 @@ def write_letter(customer: str, letter: int) -> str:
 
 @task(queue_name=demo.MAIL, takes_context=True, backoff=lambda attempt: 2.0)
 def reach_busy_server(context: TaskContext) -> str:
-    """Fails at its first attempt and succeeds at its second."""
+    """Fails at the first attempt and succeeds at the second."""
     if context.attempt < 2:
         raise ServerUnreachable("The demo's mail server is busy.")
     return f"sent at attempt {context.attempt}"
@@ -78,7 +78,7 @@ def charge_card(order: int) -> None:
 
 @task(queue_name=demo.BILLING, ordering_key=lambda customer, invoice: f"demo-{customer}", backoff=lambda attempt: 3600)
 def write_invoice(customer: str, invoice: int) -> str:
-    """The first of a customer fails and tries again in an hour; until then it holds the key for those behind it."""
+    """The first one of a customer fails and retries in an hour; until then it blocks the others of its key."""
     if invoice == 1:
         raise ServerUnreachable("The demo's archive is closed until the next hour.")
     return f"invoice {invoice} to {customer}"
@@ -86,24 +86,24 @@ def write_invoice(customer: str, invoice: int) -> str:
 
 @task(queue_name=demo.PAYOUTS, takes_context=True)
 def pay_out(context: TaskContext, number: int) -> str:
-    """Money that must not leave twice: its queue asks a person before it is tried again."""
+    """Money that must not leave twice: its queue asks a person before a retry."""
     return work_long_enough_to_be_killed(context)
 
 
 @task(queue_name=demo.PARCELS, takes_context=True)
 def pack_parcel(context: TaskContext, number: int) -> str:
-    """Work that may be repeated: its queue recovers by itself."""
+    """Repeatable work: its queue recovers automatically."""
     return work_long_enough_to_be_killed(context)
 
 
 @task(takes_context=True)
 def survive_a_kill(context: TaskContext) -> str:
-    """The lab's drill: its first attempt is there to be killed."""
+    """The lab's drill: its first attempt is meant to be killed."""
     return work_long_enough_to_be_killed(context)
 
 
 def work_long_enough_to_be_killed(context: TaskContext) -> str:
-    """A moment, or up to a minute at the first attempt in a worker of the demo's own while its supervisor lives."""
+    """Work briefly, but up to a minute at the first attempt in a demo worker, while its supervisor lives."""
     is_victim = bool(os.environ.get(demo.VICTIM)) and context.attempt == 1
     supervisor, ends_at = os.getppid(), time.monotonic() + (LONG_SECONDS if is_victim else SHORT_SECONDS)
     while time.monotonic() < ends_at and os.getppid() == supervisor:

@@ -1,4 +1,4 @@
-"""Every address of the site; operators' pages hang below the admin."""
+"""The site's URLs; operators' pages are below the admin."""
 
 from django.contrib import admin
 from django.templatetags.static import static
@@ -10,12 +10,12 @@ from django.views.i18n import set_language
 from dashboard.views.metrics import metrics
 
 handler400, handler500 = "dashboard.middleware.bad_request", "dashboard.middleware.server_error"
-ICON = lazy(static, str)("dashboard/icon.svg")  # its name carries a checksum, which is not read at import
+ICON = lazy(static, str)("dashboard/icon.svg")  # its name has a checksum, which must not be read at import
 
 urlpatterns = [
     path("", RedirectView.as_view(pattern_name="admin:index")),
-    # Browsers ask for it beside what has no icon of its own. A page that says "Not found" would give them a token
-    # against forged requests, in the place of the one that a page has just got.
+    # Browsers request it for pages without an icon of their own. A "Not found" page would replace the CSRF token that
+    # the open page just got.
     path("favicon.ico", RedirectView.as_view(url=ICON)),
     path("admin/language/", set_language, name="set_language"),
     path("admin/", admin.site.urls),

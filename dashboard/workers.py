@@ -1,4 +1,4 @@
-"""The workers: who lives, what each is on and has claimed ahead, how fast it is, and those that have ended."""
+"""The page of workers: state, current task, claimed tasks, rate, and the workers that have ended."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,11 +20,11 @@ from tasks.worker_rates import Rate, rates
 
 MOST = 200
 ENDED_PAGE = 25
-# What needs a look comes first.
+# Workers that need attention come first.
 ORDER = (Life.DEAD, Life.MISSING, Life.SILENT, Life.RESTARTED, Life.ALIVE)
 
 NOW = "SELECT clock_timestamp() AS now"
-# What its supervisor and the sessions of its handlers do: one of them is worth a link to the locks.
+# Sessions of the worker's supervisor and handlers; the page links one of them to the locks.
 SESSIONS = """
 SELECT DISTINCT ON (application_name) application_name, pid, wait_event_type = 'Lock' AS waits
 FROM pg_stat_activity
@@ -34,7 +34,7 @@ ORDER BY application_name, coalesce(wait_event_type = 'Lock', false) DESC, state
 
 
 class Session(NamedTuple):
-    """The database session of a worker that is worth a look; `waits`: for a lock."""
+    """A worker's database session; `waits` is True if it waits for a lock."""
 
     pid: int
     waits: bool
@@ -42,7 +42,7 @@ class Session(NamedTuple):
 
 @dataclass(frozen=True)
 class Line:
-    """One worker of the page. `held`: PROCESSING tasks under its name, the current one among them; ages in seconds."""
+    """One worker of the page. `held`: its PROCESSING tasks, including the current one; ages in seconds."""
 
     worker: WorkerState
     held: int
@@ -53,12 +53,12 @@ class Line:
 
     @property
     def key(self) -> str:
-        """The worker's id as an id of HTML, whatever characters it has."""
+        """The worker's id as an HTML id."""
         return sha256(self.worker.id.encode()).hexdigest()[:12]
 
     @property
     def unstarted(self) -> int:
-        """How many it has claimed ahead, as far as it says what it is on."""
+        """Number of tasks claimed ahead, if the worker reports its current task."""
         return self.held - 1 if self.current else self.held
 
     @property
@@ -71,12 +71,12 @@ class Line:
 
     @property
     def may_stop(self) -> bool:
-        """Whether there is somebody to ask, and it was not asked yet."""
+        """True if the worker can still be asked to stop."""
         return not self.is_dead and self.worker.stop_requested_at is None
 
     @property
     def hangs(self) -> bool:
-        """Whether it keeps others from tasks that it has not begun; where it does not say what it is on, it may."""
+        """True if it keeps tasks from others that it has not begun, or may do so without reporting a current task."""
         if self.is_dead:
             return False
         if self.current is None:
@@ -86,7 +86,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Board:
-    """The workers that live or hold tasks; `more` are not shown."""
+    """Workers that live or hold tasks; `more` counts those not shown."""
 
     now: datetime
     lines: list[Line]
@@ -99,7 +99,7 @@ class Board:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a page of the ended begins: below this end and id; at the latest when both are missing."""
+    """Start of a page of ended workers: below this end and id; both missing: the latest."""
 
     stopped_at: datetime | None = None
     worker_id: str = ""
@@ -121,14 +121,14 @@ class Place:
 
 @dataclass(frozen=True)
 class Ended:
-    """One page of the workers that have ended, the latest first."""
+    """One page of ended workers, the latest first."""
 
     workers: list[Worker]
     next_place: Place | None = None
 
 
 def look() -> Board:
-    """The workers that live or hold tasks, those in trouble first: eight statements."""
+    """Workers that live or hold tasks, those in trouble first; eight statements."""
     states = sorted(presence.states().values(), key=lambda state: (ORDER.index(state.life), state.id))
     now = fetch(connection, NOW)[0]["now"]
     shown = states[:MOST]
@@ -151,7 +151,7 @@ def look() -> Board:
 
 
 def its_own(task: Task | None, worker: WorkerState) -> Task | None:
-    """The task that the worker said it is on, unless it has lost it since."""
+    """The worker's reported current task, unless it has lost the claim since."""
     return task if task and task.claimed_by == worker.id else None
 
 
@@ -160,14 +160,13 @@ def age(moment: datetime | None, now: datetime) -> float:
 
 
 def sessions_of(states: list[WorkerState]) -> dict[str, Session]:
-    """The session of each worker, by its id."""
     names = {f"rowlock:worker:{state.id}": state.id for state in states}
     rows = fetch(connection, SESSIONS, {"names": list(names)})
     return {names[row["application_name"]]: Session(row["pid"], bool(row["waits"])) for row in rows}
 
 
 def look_at_ended(place: Place, *, limit: int = ENDED_PAGE) -> Ended:
-    """The workers that have ended, below `place`. There are few of them, and no index serves this order."""
+    """Ended workers below `place`. There are few, and no index serves this order."""
     workers = Worker.objects.filter(stopped_at__isnull=False).order_by("-stopped_at", "-pk")
     if place.stopped_at is not None:
         below = Q(stopped_at=place.stopped_at, pk__lt=place.worker_id)
