@@ -1,1 +1,1 @@
-"""Sessions and locks of the database: who waits for whom, what each holds, and who blocked whom before."""
+"""Sessions and locks of the database: who waits for whom, what each holds, and past waits."""

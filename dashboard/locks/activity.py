@@ -1,9 +1,9 @@
-"""Who is connected, who waits for whom, and which locks are in between.
+"""Connected sessions, who waits for whom, and the locks between them.
 
-Everything starts from the sessions, not from `pg_locks`: only those that wait are asked for their blockers, and only
-the locks of sessions that wait or block are read, so that the page stays cheap on a busy server (fault F21).
-`pg_locks` is not a snapshot: within one look a session may have moved on, and the tree leaves out what does not fit.
-Named locks that are leases stand in no such table; who waits for them is added from `tasks_lockwaiter`.
+To stay cheap on a busy server, it starts from the sessions, not from `pg_locks` (fault F21). It asks only waiting
+sessions for their blockers, and reads only locks of sessions that wait or block. `pg_locks` is not a snapshot: a
+session may have moved on meanwhile, and the tree leaves out what no longer fits. Leases of named locks are in no such
+view; their waiters come from `tasks_lockwaiter`.
 """
 
 from collections.abc import Collection, Iterable
@@ -28,9 +28,9 @@ from tasks.database import Connection, fetch
 
 SESSION_CAP = 500
 LOCK_CAP = 2000
-PREPARED = 0  # what pg_blocking_pids() gives for a prepared transaction
+PREPARED = 0  # pg_blocking_pids() returns this for a prepared transaction
 
-# A session that this role may not look into hides its type and its waiting too, so each hidden one is asked.
+# A session that this role may not inspect hides its type and its wait too, so each hidden one is asked for blockers.
 SESSIONS = """
 SELECT pid, coalesce(application_name, '') AS application_name, usename AS role, client_addr::text AS client,
     backend_start, xact_start, state, wait_event_type, wait_event, left(query, 1000) AS query,
@@ -47,7 +47,7 @@ ORDER BY wait_event_type = 'Lock' DESC NULLS LAST, xact_start NULLS LAST, pid
 LIMIT %(limit)s::int
 """
 
-# Blockers that are none of those: autovacuum, replication, a session of another database, one beyond the cap.
+# Blockers that SESSIONS misses: autovacuum, replication, sessions of other databases or beyond the cap.
 BLOCKERS = """
 SELECT pid, coalesce(application_name, '') AS application_name, usename AS role, client_addr::text AS client,
     backend_start, xact_start, state, wait_event_type, wait_event, left(query, 1000) AS query,
@@ -68,7 +68,7 @@ SELECT string_agg(gid, ', ' ORDER BY prepared) AS gids,
 FROM pg_prepared_xacts WHERE database = current_database()
 """
 
-# Pages show what is waited for; of what is held, only the tuple locks tell them more: which row it is.
+# Pages show locks that are waited for; of held locks only tuple locks add something: the row.
 LOCKS = """
 SELECT pid, locktype, mode, granted,
     CASE WHEN lock.database = (SELECT oid FROM pg_database WHERE datname = current_database())
@@ -83,7 +83,7 @@ ORDER BY granted, locktype = 'tuple' DESC, pid, locktype, relation
 LIMIT %(limit)s::int
 """
 
-# The advisory locks that Rowlock takes, by the same hashes, so that each can be called by its name.
+# Names of the advisory locks that Rowlock takes, found by the same hashes.
 ADVISORY_NAMES = """
 SELECT 'worker ' || id AS name, (hashtext('rowlock:presence:' || current_schema())::bigint & 4294967295) AS class,
     (hashtext(id)::bigint & 4294967295) AS object, 2 AS form
@@ -104,9 +104,9 @@ FROM tasks_lock WHERE backend = 'advisory'
 
 @dataclass(frozen=True)
 class Activity:
-    """One look at the server: every session, the locks between those that wait and those that block, the tree.
+    """One snapshot of the server: sessions, the locks between waiting and blocking ones, and the tree.
 
-    `outsiders` hold what a session waits for and are no sessions here; `circles` wait for each other for ever.
+    `outsiders`: blockers that are no sessions of this database; `circles`: sessions that wait for each other for ever.
     """
 
     sessions: tuple[Session, ...]
@@ -127,14 +127,14 @@ class Activity:
 
     @property
     def involved(self) -> set[int]:
-        """The pids of those that wait or make others wait."""
+        """The pids of sessions that wait or block."""
         return _involved(self.sessions)
 
 
 def look(connection: Connection | None = None, *, limit: int = SESSION_CAP, with_held: bool = False) -> Activity:
-    """The sessions of this database and the tree of blockers; one statement unless somebody waits or holds a lease.
+    """The sessions of this database and the tree of blockers; one statement if nobody waits or holds a lease.
 
-    `with_held`: the locks of those that wait or block are also the ones that they hold, six times as many.
+    `with_held`: also read the locks that these sessions hold, six times as many.
     """
     connection = connection or default_connection
     rows = fetch(connection, SESSIONS, {"limit": limit + 1})
@@ -169,7 +169,7 @@ def session_of(row: dict[str, Any]) -> Session:
 
 
 def with_edges(sessions: Iterable[Session], edges: Collection[Edge]) -> list[Session]:
-    """The sessions, each also blocked by those that the edges name."""
+    """Add the blockers that the edges name to the sessions."""
     if not edges:
         return list(sessions)
     more: dict[int, list[int]] = {}
@@ -190,7 +190,7 @@ def _other_blockers(connection: Connection, sessions: Collection[Session]) -> li
 
 
 def outsiders_of(connection: Connection, sessions: Iterable[Session], edges: Iterable[Edge]) -> list[Session]:
-    """The holders that are no sessions: of the edges, and prepared transactions when somebody waits for one."""
+    """Holders that are no sessions: those of the edges, and prepared transactions if somebody waits for one."""
     found = {edge.outsider.pid: edge.outsider for edge in edges if edge.outsider}
     if any(PREPARED in session.blocked_by for session in sessions):
         [prepared] = fetch(connection, PREPARED_TRANSACTIONS)
@@ -214,7 +214,7 @@ def _locks(connection: Connection, pids: Iterable[int], with_held: bool) -> tupl
 
 
 def lock_of(row: dict[str, Any], names: dict[tuple[int, int, int], str], waited_for: dict[int, RowRef]) -> Lock:
-    """A line of pg_locks with its name, and with the row when it is about one."""
+    """A row of pg_locks with its lock's name, and the table row that it concerns, if any."""
     is_of_row = row["locktype"] == "tuple" or (row["locktype"] == "transactionid" and not row["granted"])
     return Lock(
         pid=row["pid"],

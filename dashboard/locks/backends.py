@@ -1,4 +1,4 @@
-"""Cancelling a backend's query, or ending its session: only the very backend that the operator saw."""
+"""Cancel a backend's query or end its session, but only the very backend that the operator saw."""
 
 from datetime import datetime
 from typing import Any
@@ -12,10 +12,10 @@ from tasks.audit import Change, Who
 from tasks.database import fetch
 from tasks.exceptions import RowlockError
 
-AGAIN_SECONDS = 3.0  # the same signal to the same backend within so many is a double click
+AGAIN_SECONDS = 3.0  # the same signal to the same backend within this time is a double click
 
-# A pid is used again by later backends, so its start must match. Whom this role may signal follows pg_signal_backend's
-# own rules: a superuser's session takes a superuser, any other one its own role or that grant.
+# Pids are reused, so the start must match. The rights follow pg_signal_backend: only a superuser may signal a
+# superuser's session; any other takes the session's own role or that grant.
 FIND = """
 SELECT pid, backend_start, coalesce(application_name, '') AS application_name, usename AS role, state, backend_type,
     backend_start = %(started)s::timestamptz AS is_same,
@@ -36,7 +36,7 @@ WHERE pid = %(pid)s::int AND backend_start = %(started)s::timestamptz AND datnam
 """
 ACTIONS = {"cancel": CANCEL, "terminate": TERMINATE}
 
-# One at a time for each pid, so that the second of two clicks sees what the first one did.
+# One at a time for each pid, so that the second of two clicks sees the effect of the first.
 ONE_AT_A_TIME = "SELECT pg_advisory_xact_lock(hashtext('rowlock:signal'), %(pid)s::int)"
 LATELY = """
 SELECT actor FROM tasks_intervention
@@ -55,16 +55,16 @@ class AlreadySignalled(NotSignalled):
 
 
 class Ended(RowlockError):
-    """The backend ended by itself in that very moment; undoes the intervention."""
+    """The backend ended by itself at that moment; raising this rolls the intervention back."""
 
 
 def signal(pid: int, started: datetime, action: str, who: Who, *, reason: str = "", dry_run: bool = False) -> bool:
-    """Send the signal and leave an intervention; False when the backend ended by itself in that moment.
+    """Send the signal and record an intervention; False if the backend ended by itself at that moment.
 
-    `started` is the `backend_start` that the operator saw; `action` is `cancel` (its query) or `terminate` (its
-    session). Raises NotSignalled for a backend that is gone, is another one by now, is no client of this database, is
-    the dashboard's own or beyond this role's rights; AlreadySignalled for a double click; and psycopg's
-    InsufficientPrivilege (as ProgrammingError) where the server has further rules.
+    `started`: the `backend_start` that the operator saw; `action`: `cancel` (its query) or `terminate` (its session).
+    Raises NotSignalled if the backend is gone, was replaced, is no client of this database, is the dashboard's own, or
+    is beyond this role's rights. Raises AlreadySignalled for a double click, and psycopg's InsufficientPrivilege (as
+    ProgrammingError) if the server refuses for another reason.
     """
     found = fetch(connection, FIND, {"pid": pid, "started": started})
     if problem := problem_with(pid, found):
@@ -83,7 +83,7 @@ def signal(pid: int, started: datetime, action: str, who: Who, *, reason: str = 
 
 
 def missing_grant(pid: int) -> str:
-    """What to say when the server itself refuses for want of a privilege."""
+    """The message if the server itself refuses for lack of a privilege."""
     return _(
         "This role may not signal backend %(pid)d: GRANT pg_signal_backend to it; the sessions of a superuser can be "
         "signalled by a superuser only."
@@ -91,7 +91,7 @@ def missing_grant(pid: int) -> str:
 
 
 def problem_of(pid: int, started: datetime) -> str:
-    """Why this backend would not be signalled, or an empty text."""
+    """The reason why this backend would not be signalled, or an empty text."""
     return problem_with(pid, fetch(connection, FIND, {"pid": pid, "started": started}))
 
 

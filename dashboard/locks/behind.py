@@ -1,4 +1,4 @@
-"""What each session works on: the task of its worker, and the rows that it holds."""
+"""The work behind each session: its worker's task, and the rows that it holds."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -29,7 +29,7 @@ WHERE worker.stopped_at IS NULL
 
 @dataclass(frozen=True)
 class RunningTask:
-    """The task that a worker is on; `seconds` since it began."""
+    """A worker's current task; `seconds` since it began."""
 
     worker_id: str
     id: int
@@ -50,7 +50,7 @@ class RunningTask:
 
 @dataclass(frozen=True)
 class Behind:
-    """The task, the held rows and the lab run behind one session; `more` is how many rows are not among `rows`."""
+    """The task, held rows and lab run of one session; `more` counts the rows not in `rows`."""
 
     task: RunningTask | None = None
     rows: tuple[RowRef, ...] = ()
@@ -68,9 +68,9 @@ def behind(
     tasks: Mapping[str, RunningTask],
     lab_runs: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[int, Behind]:
-    """For each session of which something is known, what stands behind it.
+    """The work behind each session, for sessions of which any is known.
 
-    `tasks` are those of `running_tasks`, by worker; `lab_runs` the ids of runs by the name under which they connect.
+    `tasks`: from `running_tasks`, by worker; `lab_runs`: ids of runs, by the name of their sessions.
     """
     rows = rows_by_pid(seen, held)
     found = {}
@@ -90,18 +90,18 @@ def behind(
 
 
 def running_lab_runs() -> dict[str, int]:
-    """The runs of the lab that go on, by their schema, which is the name of their sessions."""
+    """Running lab runs by their schema, which is also the name of their sessions."""
     return dict(LabRun.objects.exclude(schema="").order_by("-pk").values_list("schema", "pk")[:LAB_RUNS])
 
 
 def running_tasks(connection: Connection | None = None) -> dict[str, RunningTask]:
-    """The task that each living worker is on, by worker."""
+    """The current task of each live worker, by worker id."""
     rows = fetch(connection or default_connection, RUNNING)
     return {row["worker_id"]: RunningTask(**row) for row in rows}
 
 
 def rows_by_pid(seen: Activity, held: Iterable[HeldRow]) -> dict[int, list[RowRef]]:
-    """The rows that each session holds: those that others wait for first, then those that operators look at."""
+    """The rows that each session holds: first those that others wait for, then those that operators watch."""
     rows: dict[int, list[RowRef]] = defaultdict(list)
     for lock in seen.locks:
         if lock.row and not lock.granted and lock.locktype == "transactionid":
@@ -114,7 +114,7 @@ def rows_by_pid(seen: Activity, held: Iterable[HeldRow]) -> dict[int, list[RowRe
 
 
 def page_of(identity: Identity) -> str:
-    """The page about who a session is: its worker, the lab, the board of commands; else an empty text."""
+    """Link to the page about the session's owner: its worker, the lab or the commands; else an empty text."""
     match identity.kind:
         case "worker":
             return links.page("admin:ops_workers") + f"#worker-{identity.name}"

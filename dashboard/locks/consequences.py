@@ -1,4 +1,4 @@
-"""What cancelling a query or ending a session would do: who goes on, what is undone, which task may run twice."""
+"""Foresee a signal to a session: who is unblocked, what is rolled back, which task may run twice."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -13,10 +13,10 @@ from dashboard.locks.sessions import Session
 
 @dataclass(frozen=True)
 class Consequences:
-    """What a signal to one session would do.
+    """The effects of a signal to one session.
 
-    `at_once` wait for nobody else; `later` go on when those before them are through. `session` is None when the one
-    that was seen has ended, and `problem` says why it would not be signalled.
+    `at_once`: sessions that wait for nobody else; `later`: those that also wait for others. `session` is None if it has
+    ended; `problem` says why it would not be signalled.
     """
 
     session: Session | None
@@ -27,7 +27,7 @@ class Consequences:
 
 
 def foresee(pid: int, started: datetime) -> Consequences:
-    """Look at the session that an operator saw, started then, as it is now."""
+    """Foresee a signal to the session with this pid and start, as it is now."""
     look = lock_look.fresh()
     session = look.seen.by_pid.get(pid)
     if session is None or session.backend_start != started:
@@ -45,7 +45,7 @@ def foresee(pid: int, started: datetime) -> Consequences:
 
 
 def told_undoing(session: Session, action: str) -> str:
-    """What is rolled back."""
+    """The work that is rolled back."""
     if session.xact_start is None:
         return _("nothing: no transaction is open")
     if action == "cancel":
@@ -59,7 +59,7 @@ def told_undoing(session: Session, action: str) -> str:
 
 
 def told_task(task: RunningTask) -> str:
-    """What becomes of the task whose worker's session is signalled."""
+    """The consequence for the task whose worker's session is signalled."""
     told = {"number": task.attempt, "of": task.max_attempts}
     if not task.has_attempts_left:
         return _(

@@ -1,4 +1,4 @@
-"""Which of the rows that operators look at are held right now, and by which backend."""
+"""Currently locked rows among those that operators watch, and the backends that hold them."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class UnknownTable(RowlockError):
 
 @dataclass(frozen=True)
 class HeldRow:
-    """One row and the lock on it; `pid` is None when the holder is uncertain."""
+    """One row and the lock on it; `pid` is None if the holder is uncertain."""
 
     table: str
     id: int
@@ -32,14 +32,14 @@ class HeldRow:
 
     @property
     def url(self) -> str:
-        """Its page in the admin, or an empty text where it has none."""
+        """Link to the row's admin page, or an empty text if there is none."""
         return RowRef(model_of(self.table), self.id).url
 
 
 def look(table: str | None = None, ids: Iterable[int] = ()) -> list[HeldRow]:
-    """The held ones among PROCESSING tasks, the next READY ones, the newest orders and accounts, and `ids` of `table`.
+    """Locked rows among PROCESSING tasks, the next READY ones, the newest orders and accounts, and `ids` of `table`.
 
-    Never a whole table: some hundreds of rows of each. Raises UnknownTable.
+    It checks some hundreds of rows of each, never a whole table. Raises UnknownTable.
     """
     watched: dict[type[models.Model], list[int]] = {
         Task: _watched_tasks(),
@@ -52,7 +52,7 @@ def look(table: str | None = None, ids: Iterable[int] = ()) -> list[HeldRow]:
 
 
 def held(model: type[models.Model], ids: Iterable[int]) -> list[HeldRow]:
-    """The held rows among `ids` of `model`, one line for each holder."""
+    """The locked rows among `ids` of `model`, one entry per holder."""
     found = rowlocks.lockers(model, ids)
     return [
         HeldRow(model._meta.db_table, key, pid, lock)
@@ -62,7 +62,7 @@ def held(model: type[models.Model], ids: Iterable[int]) -> list[HeldRow]:
 
 
 def model_of(table: str) -> type[models.Model]:
-    """The model whose table this is: names come from models alone, never from what somebody typed."""
+    """The model of this table: SQL names come from models only, never from user input."""
     known = {model._meta.db_table: model for model in apps.get_models()}
     try:
         return known[table]
@@ -71,7 +71,7 @@ def model_of(table: str) -> type[models.Model]:
 
 
 def _watched_tasks() -> list[int]:
-    # Each in the order of an index, so that the index is read and not the table.
+    # Each query follows the order of an index, so that it reads the index and not the table.
     ready = Task.objects.ready()
     unkeyed = ready.filter(ordering_key__isnull=True).order_by("queue_name", "-priority", "run_after", "id")
     keyed = ready.filter(ordering_key__isnull=False).order_by("ordering_key", "id")

@@ -1,4 +1,4 @@
-"""Looking up who blocked whom at some time in the past, from what the sampler kept."""
+"""Look up who blocked whom in the past, from the sampler's rows."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from tasks.database import fetch
 
 PAGE = 50
 TREE_CAP = 500
-SAMPLE_SECONDS = 3.0  # a wait is shown as going on for so long after it was last seen
+SAMPLE_SECONDS = 3.0  # a wait counts as going on for this long after its last sample
 
 WAITS = """
 SELECT * FROM dashboard_lockwait
@@ -46,7 +46,7 @@ SELECT (SELECT max(id) FROM page) AS last_id, (SELECT count(*) FROM deleted) AS 
     (SELECT min(last_seen) FROM page) < statement_timestamp() - %(age)s::interval AS is_old
 """
 
-# The latest row stays: the next count starts from its total.
+# The latest row stays, because the next count starts from its total.
 PRUNE_DEADLOCKS = """
 WITH doomed AS MATERIALIZED (
     SELECT id FROM dashboard_deadlocks
@@ -67,7 +67,7 @@ HISTORY = (
 
 @dataclass(frozen=True)
 class Past:
-    """What was going on around one moment. `before` is the key of the next, older page, if there is one."""
+    """Locks around one moment. `before`: key of the next, older page, or None."""
 
     tree: list[Line]
     waits: list[LockWait]
@@ -77,9 +77,9 @@ class Past:
 
 
 def look_back(at: datetime, around: timedelta, *, before: int | None = None) -> Past:
-    """The tree as it stood at `at`, and the waits and deadlocks from `around` before it to `around` after it.
+    """The tree at `at`, and the waits and deadlocks within `around` before and after it.
 
-    `before` continues the list of waits below this id. Four statements, each through an index and with limits.
+    `before` continues the list of waits below this id. Four statements, each with an index and a limit.
     """
     window = {"since": at - around, "until": at + around}
     moment = {"since": at - timedelta(seconds=SAMPLE_SECONDS), "until": at, "before": None, "limit": TREE_CAP}
@@ -95,7 +95,7 @@ def look_back(at: datetime, around: timedelta, *, before: int | None = None) -> 
 
 
 def tree_at(at: datetime, standing: Iterable[LockWait]) -> list[Line]:
-    """The tree as it was at that time, from the waits that were going on."""
+    """Rebuild the tree of that time from the waits that were going on."""
     waits = {wait.blocked_pid: wait for wait in sorted(standing, key=lambda wait: wait.pk)}
     sessions: dict[int, Session] = {}
     for wait in waits.values():

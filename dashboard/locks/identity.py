@@ -1,4 +1,4 @@
-"""Who a backend is, from its `application_name`: worker, command, web request, lab run, or somebody else's program."""
+"""Identify a backend by its `application_name`: worker, command, web request, lab run, or another program."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -9,10 +9,10 @@ KINDS = {"worker", "supervisor", "web", "cmd", "lab", "demo", "up", "lock"}
 
 @dataclass(frozen=True)
 class Identity:
-    """`kind` is one of KINDS, or `other`; `name` is a worker's id, a command's name, or the application name itself.
+    """`kind` is one of KINDS, or `other`; `name` is a worker's id, a command, or the application name itself.
 
-    `party` is whose named lock it is: the worker, the command, the lab's run or the web server. Any client may call
-    itself anything: this is a label for people, never a proof.
+    `party` is the owner of a named lock: a worker, command, lab run or web server. Clients choose their own names, so
+    this is a label for people, never a proof.
     """
 
     kind: str
@@ -21,7 +21,7 @@ class Identity:
 
     @property
     def kinds(self) -> set[str]:
-        """Its own kind, and that of its party."""
+        """Its own kind, and its party's kind."""
         return {self.kind, *(self.party.kinds if self.party else ())}
 
     def __str__(self) -> str:
@@ -36,7 +36,7 @@ class Identity:
         }.get(self.kind, self.name or self.kind)
 
 
-@lru_cache(maxsize=10_000)  # each look asks for each session, twice
+@lru_cache(maxsize=10_000)  # each snapshot calls it twice per session
 def identify(application_name: str) -> Identity:
     """
     >>> str(identify("rowlock:worker:7f3a"))
@@ -56,7 +56,7 @@ def identify(application_name: str) -> Identity:
 
 
 def _named_lock(name: str) -> Identity:
-    """The lock and, behind its last @, whose it is; a name may hold one of its own."""
+    """Split at the last @, because the lock's name may contain one."""
     lock, _, process = name.rpartition("@")
     party = identify(f"{PREFIX}:{process}")
     return Identity("lock", lock, party) if lock and party.kind != "other" else Identity("lock", name)

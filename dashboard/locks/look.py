@@ -1,7 +1,7 @@
-"""One look at the locks: the tree, the held rows, what stands behind each session, and missing grants.
+"""One snapshot of the locks: the tree, the held rows, the work behind each session, and missing grants.
 
-Not on a pool of connections of its own: however many tabs ask, a process asks each of these once a second
-(dashboard/shared_look.py), so they occupy at most one session of each web process, under limits of their own.
+It needs no connection pool of its own. However many tabs ask, each process queries once a second
+(dashboard/shared_look.py), so this occupies at most one session per web process, with timeouts.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ SELECT current_user AS role, pg_has_role('pg_read_all_stats', 'USAGE') AS sees_a
 
 @dataclass(frozen=True)
 class Grants:
-    """What the dashboard's own database role may do."""
+    """The rights of the dashboard's own database role."""
 
     role: str
     sees_all: bool
@@ -35,7 +35,7 @@ class Grants:
 
 @dataclass(frozen=True)
 class LockLook:
-    """Everything that the lock page shows, as of one moment."""
+    """Everything that the lock page shows, at one moment."""
 
     seen: Activity
     held: tuple[HeldRow, ...]
@@ -48,22 +48,22 @@ class LockLook:
 
     @property
     def longest_wait(self) -> float | None:
-        """The age of the oldest wait, seconds."""
+        """The longest current wait, in seconds."""
         return max((lock.wait_seconds for lock in self.seen.locks if lock.wait_seconds is not None), default=None)
 
     @cached_property
     def not_shown(self) -> int:
-        """How many sessions of the tree stand beyond its last line."""
+        """The number of sessions in the tree beyond the last line shown."""
         return sum(1 + root.victims for root in self.seen.roots) - len(self.lines)
 
     @cached_property
     def bystanders(self) -> set[int]:
-        """The sessions that stand outside the tree."""
+        """Pids of sessions outside the tree."""
         return {session.pid for session in self.seen.sessions} - {line.node.session.pid for line in self.lines}
 
 
 def of(shared: Look) -> LockLook:
-    """What that look knows of the locks; asks what nobody has asked it yet."""
+    """The locks of a shared snapshot; runs only the queries that the snapshot has not run."""
     seen, held = shared.once(activity.look), shared.once(held_rows.look)
     is_lab_at_work = any("lab" in session.identity.kinds for session in seen.sessions)
     lab_runs = shared.once(running_lab_runs) if is_lab_at_work else {}
@@ -71,11 +71,9 @@ def of(shared: Look) -> LockLook:
 
 
 def fresh() -> LockLook:
-    """A look of this very moment."""
     return of(Look())
 
 
 def grants() -> Grants:
-    """What this role may do, as it is now."""
     [row] = fetch(connection, GRANTS)
     return Grants(**row)

@@ -1,10 +1,10 @@
-"""Who waits for named locks, as edges between sessions: the part of the tree that `pg_locks` does not tell.
+"""Waits for named locks as edges between sessions, because `pg_locks` does not show them.
 
-A holder or waiter is present on a session of its own (tasks/locking/leases/session.py), and that advisory lock leads
-from its row to its backend. A holder without presence (a program that calls the SQL functions, one behind a pooling
-proxy, one from before a restart of the database) is an outsider. Two more edges close circles that the database cannot
-see: who waits for one named lock may hold another meanwhile, and one of a worker's sessions may wait while another
-keeps others waiting. Locks in Redis are not in the tree.
+Each holder and waiter has a session of its own with an advisory lock (tasks/locking/leases/session.py), which leads
+from its row to its backend. A holder without one is an outsider: a program that calls the SQL functions, one behind a
+pooling proxy, or one from before a restart. Two more kinds of edges close circles that the database cannot see. A
+waiter for one named lock may hold another, and one session of a worker may wait while another blocks others. Locks in
+Redis are not included.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -19,7 +19,7 @@ from tasks.locking.leases.holder import Holder, Waiter
 
 CAP = 200
 
-# Waiters hold a presence lock shared for a moment, so only the exclusive one is its owner's.
+# Waiters briefly hold a presence lock in shared mode, so only the exclusive one is its owner's.
 BACKENDS = """
 SELECT asked.owner, lock.pid FROM unnest(%(owners)s::text[]) AS asked (owner)
 JOIN pg_locks AS lock ON lock.objid::bigint = rowlock_lock_presence(asked.owner)
@@ -35,7 +35,7 @@ SELECT id, hostname, pid FROM tasks_worker WHERE stopped_at IS NULL AND pid = AN
 
 @dataclass(frozen=True)
 class Edge:
-    """`lock.pid` waits for the session `blocker`, which may be an outsider."""
+    """The session `lock.pid` waits for the session `blocker`, which may be an outsider."""
 
     lock: Lock
     blocker: int
@@ -44,7 +44,7 @@ class Edge:
 
 @dataclass(frozen=True)
 class Named:
-    """Held locks and those who wait for any, with the backend of each owner."""
+    """Held locks and all waiters, with the backend of each owner."""
 
     holders: tuple[Holder, ...]
     waiters: tuple[Waiter, ...]
@@ -52,7 +52,7 @@ class Named:
 
 
 def edges(connection: Connection, sessions: Collection[Session]) -> list[Edge]:
-    """Who waits for whom by reason of named locks; four statements, and none of them when nobody waits for one."""
+    """The edges that named locks add; four statements, but only one if nobody waits."""
     waiters = postgres.waiters(connection, limit=CAP)
     if not waiters:
         return []
@@ -65,7 +65,7 @@ def edges(connection: Connection, sessions: Collection[Session]) -> list[Edge]:
 
 
 def _waits(named: Named) -> Iterator[Edge]:
-    """From each waiter to the holder of what it waits for."""
+    """Edges from each waiter to the holder of its lock."""
     holders = {holder.name: holder for holder in named.holders}
     for waiter in named.waiters:
         holder = holders.get(waiter.name)
@@ -82,7 +82,7 @@ def _waits(named: Named) -> Iterator[Edge]:
 
 
 def apart_from_sessions(holder: Holder) -> Session:
-    """A holder whose session is not to be found, as a node of its own."""
+    """A node of its own for a holder whose session cannot be found."""
     label = f"named lock {holder.name}, held by {holder.who}"
     if holder.seconds_left is not None:
         label += f", lease ends in {spoken(holder.seconds_left)} unless renewed"
@@ -90,7 +90,7 @@ def apart_from_sessions(holder: Holder) -> Session:
 
 
 def _held_meanwhile(named: Named) -> Iterator[Edge]:
-    """From the session of a lock to the session in which its holder waits for another lock."""
+    """Edges from a lock's session to the session in which its holder waits for another lock."""
     for waiter in named.waiters:
         waiting = named.backends.get(waiter.owner)
         for holder in named.holders:
@@ -100,7 +100,7 @@ def _held_meanwhile(named: Named) -> Iterator[Edge]:
 
 
 def _same_worker(connection: Connection, named: Named, sessions: Collection[Session]) -> Iterator[Edge]:
-    """From those sessions of a worker that keep others waiting to those of its sessions that wait."""
+    """Edges from a worker's blocking sessions to the same worker's waiting sessions."""
     groups = _sessions_of_workers(connection, named, sessions)
     waiting = {session.pid for session in sessions if session.blocked_by}
     waiting |= {edge.lock.pid for edge in _waits(named)}
@@ -113,7 +113,7 @@ def _same_worker(connection: Connection, named: Named, sessions: Collection[Sess
 
 
 def _sessions_of_workers(connection: Connection, named: Named, sessions: Iterable[Session]) -> dict[str, set[int]]:
-    """The pids of each worker that takes part in a named lock: its own sessions and those of its locks."""
+    """The pids of each worker with a named lock: its own sessions and those of its locks."""
     everybody: list[Holder | Waiter] = [*named.holders, *named.waiters]
     parties = [(party.hostname, party.pid, named.backends.get(party.owner)) for party in everybody]
     processes = [process for _, process, _ in parties if process]

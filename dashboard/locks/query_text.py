@@ -1,4 +1,4 @@
-"""The text of a running statement as pages, commands and the lock history may show it."""
+"""Redact the text of running statements for pages, commands and the lock history."""
 
 import re
 from collections.abc import Iterator
@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from tasks.redaction import REDACTED
 from tasks.secret_finder import mentions_secret
 
-# PostgreSQL's own lexer (src/backend/parser/scan.l), as far as it decides where literals begin and end. Whatever the
-# server has cut off reaches to the end of the text. Each alternative takes all it can and gives nothing back.
+# PostgreSQL's own lexer (src/backend/parser/scan.l), as far as it decides where literals begin and end. A token that
+# the server has cut off reaches to the end of the text. Each alternative is possessive.
 LETTER = r"A-Za-z_\x80-\U0010ffff"
 TOKEN = re.compile(
     rf"""
@@ -31,16 +31,16 @@ SETTERS = ("set", "alter", "create")  # statements that take bare words as value
 
 
 class Unsure(Exception):
-    """Where a literal ends depends on what is not known here."""
+    """The end of a literal depends on a session's setting that is unknown here."""
 
 
 def redact_query(query: str, *, is_cut: bool = False) -> str:
-    """The statement, without any of its literals and comments when it names a secret (`password`) somewhere.
+    """The statement, but without any literal or comment if it names a secret (`password`) anywhere.
 
-    Which literal belongs to the name cannot be told: it may stand before it (`'x' AS password`), within it
-    (`dblink('… password=x')`) or in another list (`INSERT … VALUES`). So all of them go. They also go from a
-    statement that is cut off (`is_cut`), whose end may have the name. Where the end of a literal depends on the
-    session's standard_conforming_strings, nothing of the statement is shown.
+    All literals go, because any may be the secret: it may stand before the name (`'x' AS password`), inside it
+    (`dblink('… password=x')`) or in another list (`INSERT … VALUES`). They also go from a truncated statement
+    (`is_cut`), whose end may have the name. If a literal's end depends on standard_conforming_strings, everything is
+    hidden.
 
     >>> redact_query("ALTER ROLE anna PASSWORD 'hunter2'")
     "ALTER ROLE anna PASSWORD '[redacted]'"
@@ -72,7 +72,7 @@ def _shown_token(kind: str | None, text: str) -> str:
 
 
 def _end_of_block(query: str, start: int) -> int:
-    """The place behind a block comment, which may hold others; the end of the text when it is not closed."""
+    """The position after a block comment, which may be nested; the end of the text if it is not closed."""
     depth = 0
     for edge in BLOCK_EDGE.finditer(query, start):
         depth += 1 if edge[0] == "/*" else -1
@@ -82,14 +82,13 @@ def _end_of_block(query: str, start: int) -> int:
 
 
 class _Statement:
-    """The part of a statement that was read. After `SET name TO` and `SET name =` a bare word is a literal."""
+    """The statement read so far. After `SET name TO` and `SET name =` a bare word is a literal."""
 
     def __init__(self) -> None:
         self.words: list[str] = []
         self.is_value = False
 
     def shown(self, kind: str | None, text: str) -> str:
-        """A name or sign as it may be shown."""
         if text == ";":
             self.words, self.is_value = [], False
         elif self.is_value and kind != "other":

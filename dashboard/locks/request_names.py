@@ -1,8 +1,8 @@
-"""Which request a web session serves: told to `pg_stat_activity` by a comment before each of its statements.
+"""Show a web session's request in `pg_stat_activity`, by a comment before each of its statements.
 
-Only for requests that change something. They are few, hold locks, and are what an operator asks about when such a
-session waits or blocks; a comment costs nothing, where setting application_name would cost a round trip. The address
-has no query string and no character that could end the comment or stand for a parameter.
+Only requests that change something get it: they are few, hold locks, and are the ones that operators ask about. A
+comment is free; setting application_name would cost a round trip. The path has no query string and no character that
+could end the comment or look like a parameter.
 """
 
 import re
@@ -18,7 +18,7 @@ UNSAFE = re.compile(r"[^\w/.-]", re.ASCII)
 
 
 class RequestNameMiddleware:
-    """Names the request before every statement that serves a POST."""
+    """Puts the request's name before every statement of a POST."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response
@@ -31,7 +31,7 @@ class RequestNameMiddleware:
 
 
 def naming(path: str) -> Callable[..., Any]:
-    """A wrapper of `execute` for Django's connection that puts the comment before the statement."""
+    """An execute wrapper for Django's connection that puts the comment before the statement."""
     comment = f"/* POST {UNSAFE.sub('_', path)[:LONGEST_PATH]} */ "
 
     def execute_named(execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: Any) -> Any:
@@ -41,7 +41,7 @@ def naming(path: str) -> Callable[..., Any]:
 
 
 def split(query: str) -> tuple[str, str]:
-    """The request and the statement itself; without such a comment the request is an empty text.
+    """Split a query into request and statement; without a comment the request is an empty text.
 
     >>> split("/* POST /admin/orders/order/7/change/ */ SELECT 1")
     ('POST /admin/orders/order/7/change/', 'SELECT 1')

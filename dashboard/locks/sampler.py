@@ -1,9 +1,8 @@
-"""One sample of who waits for whom, kept in the lock history, and the count of deadlocks beside it.
+"""Sample waits and deadlocks into the lock history.
 
-A wait is one row however often it is sampled: later samples only move its end. Each session that waits has one row for
-its wait, naming the blocker under which the tree shows it, so that fifty in a queue are fifty rows and not 1225, and
-the tree of any past moment can be drawn from them. What waited for less than the time between two samples may be
-missing.
+A wait is one row; later samples only move its end. Each waiting session has one row, naming the blocker above it in the
+tree: a queue of fifty is fifty rows, not 1225. The tree of any past moment can be drawn from these rows. A wait shorter
+than the sampling interval may be missing.
 """
 
 import json
@@ -19,9 +18,9 @@ from dashboard.locks.tree import Node
 from tasks.database import Connection, fetch
 
 QUERY_LENGTH = 300
-MOST_WAITS = 200  # of one sample
+MOST_WAITS = 200  # in one sample
 
-# All that is asked on a quiet night, once every few seconds.
+# The only query while nobody waits, once every few seconds.
 GLANCE = """
 SELECT deadlocks, EXISTS (
     SELECT FROM pg_stat_activity
@@ -30,7 +29,7 @@ SELECT deadlocks, EXISTS (
 FROM pg_stat_database WHERE datname = current_database()
 """
 
-# Neither clock nor restart may leave a wait that ends before it begins: the index on its time would refuse it.
+# A changed clock or a restart must not leave a wait that ends before it begins: the index on its range would refuse it.
 KEEP = """
 INSERT INTO dashboard_lockwait (
     pair, waiting_since, locktype, mode, target, blocked_pid, blocked_who, blocked_task, blocked_query,
@@ -51,7 +50,7 @@ ON CONFLICT (pair) DO UPDATE SET
     blocker_task = coalesce(excluded.blocker_task, dashboard_lockwait.blocker_task)
 """
 
-# The counter starts again when the statistics are reset; then all that it says is new.
+# The counter restarts when statistics are reset; then its whole value is new.
 COUNT_DEADLOCKS = """
 INSERT INTO dashboard_deadlocks (number, total)
 SELECT CASE WHEN latest.total IS NULL THEN 0
@@ -63,14 +62,14 @@ WHERE latest.total IS DISTINCT FROM %(total)s::bigint
 
 
 class Sampler:
-    """Takes samples over one connection; remembers the count of deadlocks that it wrote last."""
+    """Takes samples over one connection; remembers the last written count of deadlocks."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.deadlocks: int | None = None
 
     def sample(self) -> int:
-        """Keep what waits at this moment; how many waits. Raises psycopg.Error, or Django's DatabaseError."""
+        """Record current waits. Returns their number. Raises psycopg.Error, or Django's DatabaseError."""
         with limited(self.connection):
             [glance] = fetch(self.connection, GLANCE)
             if glance["deadlocks"] != self.deadlocks:
@@ -93,7 +92,7 @@ class Sampler:
 
 
 def waits(roots: Iterable[Node]) -> Iterator[tuple[Session, Node]]:
-    """Every wait of the tree whose begin is known, with the session above it; those nearest to a root first."""
+    """Waits of the tree whose start is known, with the session above each; nearest to a root first."""
     level = list(roots)
     while level:
         for above in level:
@@ -104,7 +103,7 @@ def waits(roots: Iterable[Node]) -> Iterator[tuple[Session, Node]]:
 
 
 def row_of(blocker: Session, node: Node, tasks: dict[str, RunningTask]) -> dict[str, Any]:
-    """One wait as the history keeps it."""
+    """One wait as a row of the history."""
     lock, blocked = node.waits_for, node.session
     assert lock
     assert lock.since
@@ -133,7 +132,7 @@ def pair(blocked: Session, blocker: Session, since: datetime) -> str:
 
 
 def name(session: Session) -> str:
-    """What a page can tell its kind from later: the application's name where it has one."""
+    """A name from which a page can tell its kind later: the application's name if it has one."""
     if session.request:
         return f"rowlock:web:{session.request}"
     return session.application_name or str(session.identity)

@@ -1,11 +1,9 @@
-"""The thread that keeps the lock history: one for all processes of all web servers on a database.
+"""The thread that writes the lock history: one for all web processes on a database.
 
-It runs in the web server, not in the workers' sweep: the sweep decides over life and death and must not wait for a
-look at `pg_locks`, the history is needed most when no worker is left, and the queue knows nothing of the dashboard. The
-processes elect one by an advisory lock on a session of its own, which a killed one loses at once; the others ask again
-every quarter of a minute and hold no session meanwhile.
-
-The elected one also drops what crashed runs of the lab have left: nobody else looks for it before the next run.
+It runs in the web server, not in the workers' sweep. The sweep declares workers dead and must not wait for `pg_locks`;
+the history matters most when no worker is left; and the queue does not depend on the dashboard. The processes elect one
+by an advisory lock on a session, which a killed process loses at once. The others ask again every ASK_AGAIN_SECONDS and
+hold no session meanwhile. The elected one also drops schemas that crashed lab runs left.
 """
 
 import logging
@@ -23,13 +21,13 @@ from tasks.pooling import own_session
 logger = logging.getLogger(__name__)
 EVERY_SECONDS = 2.0
 ASK_AGAIN_SECONDS = 15.0
-LAB_SECONDS = 10.0  # between two looks for schemas without a run
+LAB_SECONDS = 10.0  # between two searches for schemas without a run
 
 ELECT = "SELECT pg_try_advisory_lock(hashtext('rowlock:sampler'), hashtext(current_schema())) AS elected"
 
 
 class SamplingThread(threading.Thread):
-    """Samples whenever this process is the elected one, until stopped."""
+    """Samples while this process is elected, until stopped."""
 
     def __init__(self, every_seconds: float = EVERY_SECONDS, ask_again_seconds: float = ASK_AGAIN_SECONDS) -> None:
         super().__init__(name="lock history", daemon=True)
@@ -38,21 +36,21 @@ class SamplingThread(threading.Thread):
         self.stopping = threading.Event()
 
     def run(self) -> None:
-        """A database that is away, read-only, not migrated yet or too slow to answer is asked again later."""
+        """Serve, and retry later after an error: the database is away, read-only, not migrated or too slow."""
         problem = ""
         while not self.stopping.is_set():
             try:
                 self.serve()
             except (psycopg.Error, PooledSession) as error:
                 before, problem = problem, str(error).strip().partition("\n")[0]
-                if problem != before:  # a standby would say the same four times a minute
+                if problem != before:  # a standby would log the same four times a minute
                     logger.warning("the lock history pauses: %s", problem)
             self.stopping.wait(self.ask_again_seconds)
 
     def serve(self) -> None:
-        """Sample for as long as the session lasts; return at once when another process does.
+        """Sample for as long as the session lasts; return at once if another process is elected.
 
-        Raises psycopg.Error, PooledSession.
+        Raises psycopg.Error or PooledSession.
         """
         with own_session("rowlock:web:sampler", connect_timeout=5) as connection:
             if not fetch(connection, ELECT)[0]["elected"]:
@@ -66,5 +64,5 @@ class SamplingThread(threading.Thread):
                 self.stopping.wait(self.every_seconds)
 
     def stop(self) -> None:
-        """Ask it to end after the sample at hand."""
+        """Ask it to end after the current sample."""
         self.stopping.set()

@@ -1,4 +1,4 @@
-"""The facts of one look at the server: its sessions, and the locks between those that wait and those that block."""
+"""Sessions and locks as one snapshot of the server shows them."""
 
 from collections.abc import Hashable
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class RowRef:
 
     @property
     def url(self) -> str:
-        """Its page in the admin, or an empty text where it has none."""
+        """Link to the row's admin page, or an empty text if there is none."""
         meta = self.model._meta
         return links.page(f"admin:{meta.app_label}_{meta.model_name}_change", self.id)
 
@@ -40,11 +40,10 @@ class RowRef:
 
 @dataclass(frozen=True)
 class Session:
-    """One backend; times in seconds. `query` is redacted, and hidden when this role may not see it.
+    """One backend; times in seconds. `query` is redacted, and HIDDEN if this role may not see it.
 
-    A holder that is no session here (a lease of another program, a prepared transaction) is an outsider: its `pid` is 0
-    or below, and `label` says who it is. `request` is what a session of the web server serves, when it changes
-    something.
+    A holder that is no session here (another program's lease, a prepared transaction) is an outsider: its `pid` is 0 or
+    below, and `label` describes it. `request` is the request that a web session serves, if it changes something.
     """
 
     pid: int
@@ -77,18 +76,18 @@ class Session:
 
     @property
     def shown(self) -> Hashable:
-        """All that the pages write of it, but for its times and its wait."""
+        """A cache key of everything that the pages show of it, except its times and its wait."""
         who = self.pid, self.identity, self.label, self.role, self.client, self.backend_start, self.backend_type
         return *who, self.state, self.query, self.blocked_by
 
     @property
     def key(self) -> str:
-        """What names it in a page's element ids."""
+        """A stable name for its element ids."""
         return str(self.pid) if self.pid > 0 else f"x{-self.pid}"
 
     @property
     def shortly(self) -> str:
-        """Its pid; of an outsider, who it is."""
+        """Its pid, or an outsider's label."""
         return self.label or str(self.pid)
 
     @property
@@ -97,7 +96,7 @@ class Session:
 
     @property
     def is_ours(self) -> bool:
-        """The dashboard's own, which it never signals."""
+        """True for the dashboard's own session, which it never signals."""
         return self.identity.kind == "web"
 
     @property
@@ -110,20 +109,20 @@ class Session:
 
     @property
     def is_hidden(self) -> bool:
-        """This role may not see what the session does: pg_read_all_stats is missing."""
+        """True if this role may not see what the session does (pg_read_all_stats is missing)."""
         return self.query == HIDDEN
 
 
 def outsider(pid: int, label: str, seconds: float | None = None) -> Session:
-    """A holder that is no session of this server; `seconds` is how long it has held."""
+    """A holder that is no session of this server; `seconds`: how long it has held the lock."""
     return Session(pid, "", None, None, None, None, None, None, None, "", seconds, None, (), False, OUTSIDER, label)
 
 
 @dataclass(frozen=True)
 class Lock:
-    """A lock that a session holds or waits for: a line of `pg_locks`, a named lock, or its own worker's other session.
+    """A lock that a session holds or waits for: from `pg_locks`, a named lock, or its worker's other session.
 
-    `row` is known for the waits for a row of a model's table; `since` and `wait_seconds` only while it waits.
+    `row`: known if it waits for a row of a model's table; `since` and `wait_seconds`: only while it waits.
     """
 
     pid: int
@@ -138,5 +137,5 @@ class Lock:
 
     @property
     def target(self) -> str:
-        """What is locked, in few words: the row where it is known, else the table or the name."""
+        """The locked object in few words: the row if known, else the table or the name."""
         return str(self.row) if self.row else " ".join(filter(None, (self.relation, self.name)))

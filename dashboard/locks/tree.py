@@ -1,4 +1,4 @@
-"""The tree of who waits for whom, each session in it once, with the lock between it and the one above."""
+"""The tree of who waits for whom: each session once, with the lock between it and the session above."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -7,14 +7,14 @@ from itertools import islice
 from dashboard.locks.sessions import Lock, Session
 
 LINE_CAP = 200
-DEEPEST = 8  # deeper ones are not indented further
+DEEPEST = 8  # deeper levels are not indented further
 
 
 @dataclass(frozen=True)
 class Node:
-    """A session in the tree of who waits for whom, with the lock that it waits for.
+    """A session in the tree, with the lock that it waits for.
 
-    `victims`: how many sessions wait for this one, directly or behind another.
+    `victims`: the number of sessions that wait for it, directly or indirectly.
     """
 
     session: Session
@@ -23,7 +23,7 @@ class Node:
     victims: int = 0
 
     def victim_pids(self) -> list[int]:
-        """The pids of those sessions, nearest first."""
+        """The pids of its victims, nearest first."""
         pids, level = [], list(self.blocked)
         while level:
             pids += [node.session.pid for node in level]
@@ -33,9 +33,9 @@ class Node:
 
 @dataclass(frozen=True)
 class Line:
-    """A node as a page writes it, without recursion: fifty that wait for one row are fifty levels.
+    """One line of the tree for a page, without recursion: fifty waiters for one row are fifty levels.
 
-    `opens` says that the next line is below this one; `closes` has one entry for each level that ends after it.
+    `opens`: the next line is below this one; `closes`: one entry for each level that ends after it.
     """
 
     node: Node
@@ -51,9 +51,8 @@ class Line:
 def build_tree(sessions: Iterable[Session], locks: Iterable[Lock] = ()) -> tuple[Node, ...]:
     """Root blockers, those with the most victims first.
 
-    A session stands in the tree once, under the blocker that itself waits longest down the chain: in a queue of fifty
-    for one row each waits for all before it, and a tree of every path would have 2^50 nodes. A circle is cut at its
-    lowest pid.
+    Each session appears once, under the blocker that is deepest in the tree. In a queue of fifty for one row, each
+    waits for all before it, and a tree of every path would have 2^50 nodes. A circle is cut at its lowest pid.
     """
     by_pid = {session.pid: session for session in sessions}
     waits = {lock.pid: lock for lock in locks if not lock.granted}
@@ -71,7 +70,7 @@ def build_tree(sessions: Iterable[Session], locks: Iterable[Lock] = ()) -> tuple
 
 
 def circles(sessions: Iterable[Session]) -> list[list[int]]:
-    """The circles of sessions that wait for each other, each from its lowest pid: no wait in one ends by itself."""
+    """Circles of sessions that wait for each other, each from its lowest pid: none ends by itself."""
     blockers = _blockers({session.pid: session for session in sessions})
     found: list[list[int]] = []
     for start in sorted(blockers):
@@ -82,17 +81,16 @@ def circles(sessions: Iterable[Session]) -> list[list[int]]:
 
 
 def lines(roots: Iterable[Node], cap: int = LINE_CAP) -> list[Line]:
-    """The forest line by line, each node before those below it; `cap` lines at most."""
+    """The forest as lines, each node before those below it; at most `cap` lines."""
     found = list(islice(_walk(roots), cap))
     followers = [level for _, level in found[1:]] + [1]
     return [
         Line(node, level, opens=following > level, closes=range(level - following))
-        for (node, level), following in zip(found, followers, strict=False)  # one more when there is no line at all
+        for (node, level), following in zip(found, followers, strict=False)  # one more if there is no line at all
     ]
 
 
 def find(roots: Iterable[Node], pid: int) -> Node | None:
-    """The node of this session."""
     return next((node for node, _ in _walk(roots) if node.session.pid == pid), None)
 
 
@@ -112,7 +110,7 @@ def _blockers(by_pid: Mapping[int, Session]) -> dict[int, set[int]]:
 
 
 def _path_back(start: int, blockers: Mapping[int, set[int]]) -> list[int]:
-    """A shortest way from `start` over who blocks whom back to it, among pids from `start` on."""
+    """A shortest path from `start` through blockers back to it, using only pids >= `start`."""
     level, seen = [[start]], {start}
     while level:
         further = []
@@ -128,7 +126,7 @@ def _path_back(start: int, blockers: Mapping[int, set[int]]) -> list[int]:
 
 
 def _parents(blockers: Mapping[int, set[int]]) -> dict[int, int]:
-    """For each session that waits, the blocker under which it is shown."""
+    """For each waiting session, the blocker under which it is shown."""
     depth = {pid: 0 for pid, behind in blockers.items() if not behind}
     parents: dict[int, int] = {}
     waiting = {pid for pid, behind in blockers.items() if behind}
@@ -147,7 +145,7 @@ def _parents(blockers: Mapping[int, set[int]]) -> dict[int, int]:
 
 
 def _in_circle(waiting: set[int], blockers: Mapping[int, set[int]]) -> int:
-    """The lowest pid that waits for itself in the end: cut there, and what hangs on the circle stays below it."""
+    """The lowest pid that waits for itself indirectly; the tree is cut there, and the rest stays below it."""
     return next((pid for pid in sorted(waiting) if _path_back(pid, blockers)), min(waiting))
 
 

@@ -1,8 +1,8 @@
-"""Which row it is that a session waits for, from the place in the table that its tuple lock names.
+"""Find the row that a session waits for, from the position in its tuple lock.
 
-The first in the queue for a row waits for the transaction that holds it and holds the row's tuple lock meanwhile; the
-others wait for that tuple lock. Either names table, page and line pointer; reading that place tells the key. Where the
-row has moved since (an uncommitted UPDATE leaves a new version elsewhere), the old place is the one that they wait at.
+The first waiter for a row holds its tuple lock and waits for the holder's transaction; the others wait for the tuple
+lock. Either names table, page and line pointer, and reading that position gives the key. If an uncommitted UPDATE has
+put a new version elsewhere, the waiters still wait at the old position.
 """
 
 from collections import defaultdict
@@ -20,7 +20,7 @@ KEYS = "SELECT ctid::text AS place, {key} AS id FROM {table} WHERE ctid = ANY(%(
 
 
 def rows_waited_for(connection: Connection, locks: Iterable[dict[str, Any]]) -> dict[int, RowRef]:
-    """For each session with a tuple lock, granted or not, on a model's table: the row; one statement for each table."""
+    """The row for each session with a tuple lock, granted or not, on a model's table; one statement per table."""
     places: dict[type[models.Model], dict[int, str]] = defaultdict(dict)
     known = {model._meta.db_table: model for model in apps.get_models()}
     for lock in locks:

@@ -1,4 +1,4 @@
-"""What pages and commands say of a wait."""
+"""Describe a wait in words, for pages and commands."""
 
 from django.utils.translation import gettext as _
 
@@ -7,7 +7,7 @@ from tasks.ages import spoken
 
 
 def told_wait(lock: Lock) -> str:
-    """What the session waits for and since when: `waits 4 minutes for order 1042 (transactionid, ShareLock)`."""
+    """A session's wait in words: `waits 4 minutes for order 1042 (transactionid, ShareLock)`."""
     told = {"age": spoken(lock.wait_seconds or 0), "target": lock.target, "type": lock.locktype, "mode": lock.mode}
     if lock.locktype == SAME_WORKER:
         return _("stands still: %(target)s") % told
