@@ -1,1 +1,1 @@
-"""One small module for each page: parse, call, render."""
+"""One small module per page: parse, call, render."""

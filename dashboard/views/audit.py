@@ -28,7 +28,7 @@ def paths(view: Callable[..., Any]) -> list[URLPattern]:
 
 @require_safe
 def audit(request: HttpRequest) -> HttpResponse:
-    """The page; for htmx only the part that refreshes itself."""
+    """The page; for htmx only its live fragment."""
     require(request.user, SEE)
     context = {**admin.site.each_context(request), "title": _("Audit"), "every": EVERY_SECONDS}
     try:
@@ -50,7 +50,7 @@ def audit(request: HttpRequest) -> HttpResponse:
 
 
 def entries(chosen: AuditFilter, place: Place) -> dict[str, Any]:
-    """One page of the interventions. Only what is found quickly refreshes itself."""
+    """One page of interventions. It refreshes only if an index finds the matches."""
     listing, here = audit_trail.look(chosen, place), audit_trail.here()
     return {
         "chosen": chosen,
@@ -64,7 +64,7 @@ def entries(chosen: AuditFilter, place: Place) -> dict[str, Any]:
 
 
 def links(chosen: AuditFilter, listing: Listing) -> dict[str, str]:
-    """The queries of the newest, the newer and the older page, with the filter in them; empty where there is none."""
+    """The query strings of the newest, newer and older page, with the filter; empty if there is no such page."""
     params = chosen.as_params()
     return {
         "newest": "?" + urlencode(params),

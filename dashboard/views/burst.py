@@ -31,7 +31,7 @@ SHOWN_RUNS = 10
 
 
 class BurstForm(forms.Form):
-    """What to run, within limits."""
+    """The parameters of a burst, within limits."""
 
     strategy = forms.ChoiceField(
         label=gettext_lazy("Strategy"), choices=[(name, name) for name in sorted(STRATEGIES)], initial=DEFAULT_STRATEGY
@@ -58,7 +58,7 @@ def paths(view: Callable[..., Any]) -> list[URLPattern]:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def run_burst(request: HttpRequest) -> HttpResponse:
-    """The page; for htmx the part that refreshes itself; posted, the start."""
+    """GET: the page; for htmx its live fragment. POST: start a burst."""
     require(request.user, SEE)
     if request.method == "POST":
         return start(request)
@@ -87,7 +87,7 @@ def start(request: HttpRequest) -> HttpResponse:
 
 
 def state() -> dict[str, Any]:
-    """The burst of this process, and the latest runs anywhere."""
+    """The burst of this process, and the latest runs on any server."""
     runs = list(CommandRun.objects.filter(name=burst.NAME).order_by("-id")[:SHOWN_RUNS])
     latest = burst.latest()
     is_running = (latest is not None and not latest.is_over) or any(run.finished_at is None for run in runs)

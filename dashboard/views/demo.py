@@ -1,4 +1,4 @@
-"""The demo's page: what it has staged, the death of a worker measured, and the end of all of it."""
+"""The demo's page: staged scenes, the measured death of a worker, and removal."""
 
 from collections.abc import Callable
 from typing import Any
@@ -37,7 +37,7 @@ def paths(view: Callable[..., Any]) -> list[URLPattern]:
 
 @require_safe
 def demo(request: HttpRequest) -> HttpResponse:
-    """The page; for htmx only the part that refreshes itself."""
+    """The page; for htmx only its live fragment."""
     require(request.user, SEE)
     template = "dashboard/_demo_panel.html" if request.headers.get("HX-Request") else "dashboard/demo.html"
     state = state_or_404()
@@ -55,7 +55,7 @@ def demo(request: HttpRequest) -> HttpResponse:
 
 @require_POST
 def ask(request: HttpRequest) -> HttpResponse:
-    """Ask the director that the person saw to stop, to kill a worker of its own, or to build the chain again."""
+    """Ask the director that the person saw to stop, kill one of its workers, or rebuild the lock chain."""
     require(request.user, DIRECT)
     seen = state_or_404().director
     asked = request.POST.get("do", "")
@@ -80,7 +80,7 @@ def stop(request: HttpRequest) -> None:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def remove(request: HttpRequest) -> HttpResponse:
-    """GET: what would go. POST, with a reason: stop the director, then delete it."""
+    """GET: preview what would be deleted. POST, with a reason: stop the director, then delete."""
     require(request.user, DIRECT)
     state_or_404()
     if request.method != "POST":
@@ -101,7 +101,7 @@ def remove(request: HttpRequest) -> HttpResponse:
 
 
 def state_or_404() -> control.State:
-    """How the demo stands; these pages are there while it is."""
+    """The demo's state. Raises Http404 if there is no demo."""
     state = control.state()
     if not state.is_there:
         raise Http404(_("There is no demo on this site."))

@@ -1,4 +1,4 @@
-"""The lab: asking for runs, watching them, and comparing what they came to."""
+"""The lab's pages: start runs, watch them, and compare their results."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -33,7 +33,7 @@ SEE, RUN = "dashboard.view_labrun", "dashboard.run_pattern"
 SHOWN_RUNS = 30
 MOST_COMPARED = 40
 FORMATS = ("md", "svg", "json", "csv")
-POLLING_IS_OVER = 286  # htmx asks no more
+POLLING_IS_OVER = 286  # tells htmx to stop polling
 LARGE = ("statements",)
 
 
@@ -51,7 +51,7 @@ def paths(view: Callable[..., Any]) -> list[URLPattern]:
 
 @require_safe
 def lab(request: HttpRequest) -> HttpResponse:
-    """The form, filled by a preset where one is named, and the latest runs."""
+    """The form, filled from a named preset if there is one, and the latest runs."""
     require(request.user, SEE)
     preset = BY_NAME.get(request.GET.get("preset", ""))
     form = LabForm(initial=preset.initial() if preset else {"patterns": ["unsafe", "double_checked"]})
@@ -75,7 +75,7 @@ def lab_context(request: HttpRequest, form: LabForm) -> dict[str, Any]:
 
 
 def commands_of(asked: Mapping[str, Any]) -> list[str]:
-    """The runs with which a form begins, each by its command."""
+    """The command for each run that the unchanged form would start."""
     swept = (
         [f"--sweep={asked['vary'].replace('_', '-')}={asked['values'].replace(' ', '')}"] if asked.get("vary") else []
     )
@@ -84,7 +84,7 @@ def commands_of(asked: Mapping[str, Any]) -> list[str]:
 
 @require_POST
 def start(request: HttpRequest) -> HttpResponse:
-    """Ask for the runs, once for each form that was shown."""
+    """Start the requested runs, once for each form shown."""
     require(request.user, SEE)
     require(request.user, RUN)
     if not runner.is_allowed():
@@ -97,7 +97,7 @@ def start(request: HttpRequest) -> HttpResponse:
 
 @require_POST
 def start_drill(request: HttpRequest) -> HttpResponse:
-    """Ask for a kill drill, once for each page that was shown."""
+    """Start a kill drill, once for each page shown."""
     require(request.user, SEE)
     require(request.user, RUN)
     token = request.POST.get("token", "")
@@ -109,7 +109,7 @@ def start_drill(request: HttpRequest) -> HttpResponse:
 
 
 def asked(request: HttpRequest, plans: Sequence[Plan], token: str) -> HttpResponse:
-    """On to the runs that were asked for: a single one, or the comparison."""
+    """Request the runs and redirect to the run, or to the comparison if there are several."""
     runs = LabRun.objects.filter(batch=records.ask(plans, token, who(request.user)))
     if len(plans) == 1:
         return redirect("admin:ops_lab_run", runs.get().pk)
@@ -118,7 +118,7 @@ def asked(request: HttpRequest, plans: Sequence[Plan], token: str) -> HttpRespon
 
 @require_safe
 def compare(request: HttpRequest) -> HttpResponse:
-    """Some runs beside each other, by `?batch=` or by `?run=1&run=2`; `format` one of FORMATS to take away."""
+    """Compare runs, by `?batch=` or by `?run=1&run=2`; `format` (one of FORMATS) exports them."""
     require(request.user, SEE)
     found = board(asked_for(request))
     if request.GET.get("format") in FORMATS:
@@ -133,7 +133,7 @@ def compare(request: HttpRequest) -> HttpResponse:
 
 
 def asked_for(request: HttpRequest) -> list[LabRun]:
-    """The runs that the address names, in the order in which they were asked for."""
+    """The runs that the URL names, in the order of their request."""
     runs = LabRun.objects.defer(*LARGE).order_by("pk")
     if batch := request.GET.get("batch", "").replace("\0", ""):
         return list(runs.filter(batch=batch)[:MOST_COMPARED])
@@ -142,7 +142,6 @@ def asked_for(request: HttpRequest) -> list[LabRun]:
 
 
 def exported(found: Board, kind: str) -> HttpResponse:
-    """The runs to take away."""
     if kind == "json":
         return JsonResponse(export.as_json(found), json_dumps_params={"indent": 2})
     if kind == "csv":
@@ -159,7 +158,7 @@ def to_save(text: str, content_type: str, name: str) -> HttpResponse:
 
 @require_safe
 def run(request: HttpRequest, run_id: int) -> HttpResponse:
-    """One run: its progress, then its numbers, its picture and its statements."""
+    """One run: its progress, then its numbers, chart and statements."""
     require(request.user, SEE)
     found = get_object_or_404(LabRun, pk=run_id)
     shown = board([found])
@@ -181,7 +180,7 @@ def run(request: HttpRequest, run_id: int) -> HttpResponse:
 
 
 def live_of(request: HttpRequest, found: LabRun) -> live.LivePage | None:
-    """What goes on in this run now; None while it waits for its turn, and when the database is too slow to tell."""
+    """Current state of this run; None while it waits, or if the database is too slow."""
     try:
         seen = shared_look.of(request).once(live.look)
     except DatabaseError:
@@ -190,7 +189,7 @@ def live_of(request: HttpRequest, found: LabRun) -> live.LivePage | None:
 
 
 def picture(found: LabRun, now: live.LivePage | None) -> gantt.Gantt | None:
-    """Who worked on what when; None while there is nothing to draw, and of a drill, which has events."""
+    """The chart of work over time; None if there is nothing to draw, and for a drill, which has events instead."""
     if found.pattern == drill.NAME:
         return None
     drawn = now.run.spans if now else [Span.from_json(values) for values in found.spans or []]
@@ -199,7 +198,7 @@ def picture(found: LabRun, now: live.LivePage | None) -> gantt.Gantt | None:
 
 @require_POST
 def stop(request: HttpRequest, run_id: int) -> HttpResponse:
-    """Ask a run to end; what it has done so far is measured."""
+    """Ask a run to end; the results so far are measured."""
     require(request.user, SEE)
     require(request.user, RUN)
     found = get_object_or_404(LabRun, pk=run_id)
@@ -212,7 +211,7 @@ def stop(request: HttpRequest, run_id: int) -> HttpResponse:
 
 @require_safe
 def patterns(request: HttpRequest) -> HttpResponse:
-    """What each pattern promises, what it does not, when to use it, its code, and its SQL from the latest run."""
+    """For each pattern: its promises, limits, use, code, and its SQL from the latest run."""
     require(request.user, SEE)
     runs = records.latest_of_each(PATTERNS)
     explained = [(pattern, runs.get(name)) for name, pattern in PATTERNS.items()]

@@ -1,4 +1,4 @@
-"""Who blocked whom at some time of the past."""
+"""The page of past lock waits."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ OLDEST, NEWEST = datetime(2000, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=U
 
 @dataclass(frozen=True)
 class Moment:
-    """The time that is looked up, how many minutes around it, and below which id the list goes on."""
+    """The requested time, minutes around it, and the id below which the list continues."""
 
     at: datetime
     around: int
@@ -45,7 +45,7 @@ class Moment:
 
     @classmethod
     def of(cls, request: HttpRequest) -> "Moment":
-        """Read the query, times in UTC unless they say otherwise; what cannot be read is replaced by now, and said."""
+        """Read the query, with UTC as default zone; an unreadable time becomes now, with `problem` set."""
         written, around, before = (request.GET.get(key, "").strip() for key in ("at", "around", "before"))
         minutes = number(around)
         chosen = minutes if minutes in AROUND else USUAL
@@ -66,18 +66,18 @@ class Moment:
 
     @property
     def written(self) -> str:
-        """As the form's field wants it, in UTC."""
+        """In the format of the form's field, in UTC."""
         return f"{self.at.astimezone(UTC):%Y-%m-%dT%H:%M}"
 
 
 def number(text: str) -> int | None:
-    """A number as ids and minutes are; None for anything else."""
+    """Parse an id or a number of minutes; None for anything else."""
     found = reading.digits(text)
     return found if found is not None and found <= BIGGEST_ID else None
 
 
 def parsed(text: str) -> datetime | None:
-    """A time as people and the form write it; None for anything else."""
+    """Parse a time as people and the form write it; None for anything else."""
     try:
         at = parse_datetime(text)
     except ValueError:

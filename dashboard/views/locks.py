@@ -1,4 +1,4 @@
-"""The live tree of who waits for whom, and signals to the sessions in it."""
+"""The live lock tree, and signals to its sessions."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,8 +31,8 @@ SEE, SIGNAL = "dashboard.view_backend", "dashboard.signal_backend"
 INSUFFICIENT_PRIVILEGE = "42501"
 LARGEST_PID = 2**31 - 1
 MOST_ROWS = 50
-MOST_SESSIONS = 50  # those that wait first, then by the age of their transaction
-# "SQL behind this": what each panel asked, as it was asked.
+MOST_SESSIONS = 50  # waiting ones first, then by the age of their transaction
+# "SQL behind this": the statements of each panel, as sent.
 STATEMENTS = {
     "tree": [text.strip() for text in (activity.LOCKS, postgres.WAITERS, postgres.HOLDERS)],
     "rows": [rowlocks.LOCKERS.strip()],
@@ -42,7 +42,7 @@ STATEMENTS = {
 
 @dataclass(frozen=True)
 class Signal:
-    """What a person wants done to one backend, as the page showed it."""
+    """A person's request for one backend, as the page showed it."""
 
     pid: int
     started: datetime
@@ -52,7 +52,7 @@ class Signal:
 
     @classmethod
     def from_post(cls, request: HttpRequest) -> "Signal | None":
-        """Read the form; None for one that no page of ours has made."""
+        """Read the form; None if it is not one of our forms."""
         post = request.POST
         pid, started, action = reading.digits(post.get("pid", "")), post.get("started", ""), post.get("action", "")
         at = parse_datetime(started)
@@ -78,7 +78,7 @@ def paths(view: Callable[..., Any]) -> list[URLPattern]:
 
 @require_safe
 def locks(request: HttpRequest) -> HttpResponse:
-    """The page; for htmx only the part that refreshes itself."""
+    """The page; for htmx only its live fragment."""
     require(request.user, SEE)
     if request.headers.get("HX-Request"):
         return LIVE.answer(request)
@@ -87,7 +87,6 @@ def locks(request: HttpRequest) -> HttpResponse:
 
 
 def live_context(request: HttpRequest) -> dict[str, Any]:
-    """What refreshes itself."""
     look = lock_look.of(shared_look.of(request))
     return {
         "look": look,
@@ -104,7 +103,7 @@ LIVE = SharedPart("dashboard/_locks.html", live_context, every=2)
 
 @require_POST
 def signal(request: HttpRequest) -> HttpResponse:
-    """First the preview of what would end and who would be free, then the signal itself."""
+    """First preview the effects, then send the signal."""
     require(request.user, SIGNAL)
     asked = Signal.from_post(request)
     if asked is None:
@@ -153,7 +152,7 @@ def carry_out(request: HttpRequest, asked: Signal) -> HttpResponse:
 
 
 def told_refusal(error: DatabaseError, pid: int) -> str:
-    """Why the server would not; other errors are raised again."""
+    """Explain the server's refusal; other errors are raised again."""
     if is_lock_not_available(error):
         return _("Somebody else is signalling backend %(pid)d at this moment; look again.") % {"pid": pid}
     if getattr(error.__cause__, "sqlstate", None) != INSUFFICIENT_PRIVILEGE:

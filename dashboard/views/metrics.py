@@ -1,4 +1,4 @@
-"""`/metrics`: for Prometheus with its token, and for people who may see the tasks."""
+"""`/metrics`: for Prometheus with its token, and for staff who may see tasks."""
 
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
@@ -20,7 +20,7 @@ CLOSED = (
 @never_cache
 @require_safe
 def metrics(request: HttpRequest) -> HttpResponse:
-    """The scrape; 401 for nobody, 403 for somebody who is no member of staff or lacks the right."""
+    """Serve a scrape; 401 without login, 403 for people who are not staff or lack the right."""
     if has_token(request) or (request.user.is_active and request.user.is_staff and request.user.has_perm(SEE)):
         return HttpResponse(exposition(), content_type=CONTENT_TYPE_LATEST)
     if request.user.is_authenticated:
@@ -29,7 +29,7 @@ def metrics(request: HttpRequest) -> HttpResponse:
 
 
 def has_token(request: HttpRequest) -> bool:
-    """Whether the request carries the token; without one in the settings, none is right."""
+    """True if the request has the token; always False if the setting is empty."""
     scheme, _space, token = request.headers.get("Authorization", "").partition(" ")
     return (
         bool(settings.METRICS_TOKEN)

@@ -1,4 +1,4 @@
-"""The first page: what needs a person, and how the queues stand. And acknowledging a line of it."""
+"""The first page, its charts, and acknowledging a line of "Needs attention"."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ LONGEST_NAME = 300
 
 @dataclass(frozen=True)
 class Asked:
-    """What a person wants done about one line, and how great it was when seen."""
+    """A person's request for one line, and the line's size when seen."""
 
     name: str
     reason: str
@@ -41,7 +41,7 @@ class Asked:
 
     @classmethod
     def from_post(cls, request: HttpRequest) -> "Asked | None":
-        """Read the form; None for one that no page of ours has made."""
+        """Read the form; None if it is not one of our forms."""
         post = request.POST
         name, size, lasts = post.get("line", ""), reading.digits(post.get("size", "")), post.get("lasts", "")
         if reading.name_problem(name, LONGEST_NAME) or size is None or size > BIGGEST_ID or lasts not in LASTS:
@@ -60,7 +60,7 @@ def paths(view: Callable[..., Any]) -> list[URLPattern]:
 
 @require_safe
 def overview(request: HttpRequest) -> HttpResponse:
-    """The page; for htmx only the part that refreshes itself."""
+    """The page; for htmx only its live fragment."""
     if request.headers.get("HX-Request"):
         return LIVE.answer(request)
     charts = chart_context(request, look_of(span_of(request)))
@@ -69,7 +69,7 @@ def overview(request: HttpRequest) -> HttpResponse:
 
 
 def panel_context(request: HttpRequest) -> dict[str, Any]:
-    """What refreshes itself, as this person may see it."""
+    """The live fragment's data, as this person may see it."""
     return {
         "page": page.gather(shared_look.of(request), request.user),
         "cannot_acknowledge": missing(request.user, ACKNOWLEDGE),
@@ -82,29 +82,27 @@ LIVE = SharedPart("dashboard/_overview.html", panel_context, every=2)
 
 @require_safe
 def chart_panel(request: HttpRequest) -> HttpResponse:
-    """The charts alone, which refresh themselves more slowly."""
+    """The charts alone, which refresh more slowly."""
     require(request.user, SEE_CHARTS)
     seconds = span_of(request).seconds
     return SharedPart("dashboard/_charts.html", live_charts, every=10, is_apart=True, seconds=seconds).answer(request)
 
 
 def live_charts(request: HttpRequest) -> dict[str, Any]:
-    """What refreshes itself."""
     return chart_context(request, shared_look.of(request))
 
 
 def span_of(request: HttpRequest) -> Span:
-    """The span that the address asks for, the last hour when it asks for none."""
+    """The span in the URL, by default the last hour."""
     return throughput.SPANS.get(request.GET.get("span", ""), throughput.SPANS["1h"])
 
 
 def look_of(span: Span) -> Look:
-    """The look that is good enough for so long a span."""
+    """A snapshot that is fresh enough for this span."""
     return shared_look.current(f"throughput {span.key}", span.seconds)
 
 
 def chart_context(request: HttpRequest, look: Look) -> dict[str, Any]:
-    """The charts of the span that the address asks for."""
     span = span_of(request)
     if not request.user.has_perm(SEE_CHARTS):
         return {"span": None}
@@ -129,7 +127,7 @@ def acknowledge_form(request: HttpRequest) -> HttpResponse:
 
 @require_POST
 def acknowledge(request: HttpRequest) -> HttpResponse:
-    """Fold the line: for a time, or until it is about more than the person has seen."""
+    """Fold the line away, for a time or until it grows beyond the seen size."""
     require(request.user, ACKNOWLEDGE)
     asked = Asked.from_post(request)
     if asked is None:
@@ -150,7 +148,7 @@ def acknowledge(request: HttpRequest) -> HttpResponse:
 
 @require_POST
 def withdraw(request: HttpRequest) -> HttpResponse:
-    """Let the line stand in the list again."""
+    """Unfold the line."""
     require(request.user, ACKNOWLEDGE)
     name = request.POST.get("line", "")
     if reading.name_problem(name, LONGEST_NAME):

@@ -1,4 +1,5 @@
-"""Cron and named locks: when each command ran and should run, who holds its lock, and freeing the locks of the dead."""
+"""The page of scheduled commands and named locks: past and expected runs, lock holders, and releasing dead holders'
+locks."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ LARGEST_FENCE = 2**63 - 1
 
 @dataclass(frozen=True)
 class Asked:
-    """What a person wants done to one name: free its lock under this fence, or (no fence) end its expectation."""
+    """A person's request for one name: release its lock with this fence, or (no fence) end its expectation."""
 
     name: str
     fence: int | None
@@ -34,7 +35,7 @@ class Asked:
 
     @classmethod
     def from_post(cls, request: HttpRequest, *, fenced: bool) -> "Asked | None":
-        """Read the form; None for one that no page of ours has made."""
+        """Read the form; None if it is not one of our forms."""
         name, fence = request.POST.get("name", ""), reading.digits(request.POST.get("fence", ""))
         is_fence = fence is not None and fence <= LARGEST_FENCE
         if reading.name_problem(name) or (fenced and not is_fence):
@@ -54,7 +55,7 @@ def paths(view: Callable[..., Any]) -> list[URLPattern]:
 
 @require_safe
 def schedule(request: HttpRequest) -> HttpResponse:
-    """The page; for htmx only the part that refreshes itself."""
+    """The page; for htmx only its live fragment."""
     require(request.user, SEE)
     if "HX-Request" in request.headers:
         return LIVE.answer(request)
@@ -64,7 +65,6 @@ def schedule(request: HttpRequest) -> HttpResponse:
 
 
 def live_context(request: HttpRequest) -> dict[str, Any]:
-    """What refreshes itself."""
     return {
         "board": board.look(),
         "cannot_release": missing(request.user, RELEASE),
@@ -77,7 +77,7 @@ LIVE = SharedPart("dashboard/_schedule.html", live_context, every=5, is_apart=Tr
 
 @require_safe
 def run(request: HttpRequest, run_id: int) -> HttpResponse:
-    """One run of a command, with what it printed."""
+    """One run of a command, with its output."""
     require(request.user, SEE)
     found = get_object_or_404(CommandRun, pk=run_id)
     context = {"title": _("%(name)s, run %(id)d") % {"name": found.name, "id": found.pk}, "run": found}
@@ -86,7 +86,7 @@ def run(request: HttpRequest, run_id: int) -> HttpResponse:
 
 @require_POST
 def release(request: HttpRequest) -> HttpResponse:
-    """First what is known of the holder, then the release itself."""
+    """First preview the holder, then release the lock."""
     require(request.user, RELEASE)
     asked = Asked.from_post(request, fenced=True)
     if asked is None or asked.fence is None:
@@ -118,7 +118,7 @@ def preview(request: HttpRequest, asked: Asked) -> HttpResponse:
 
 @require_POST
 def forget(request: HttpRequest) -> HttpResponse:
-    """Expect a command no more."""
+    """Stop expecting a command."""
     require(request.user, FORGET)
     asked = Asked.from_post(request, fenced=False)
     if asked is None:

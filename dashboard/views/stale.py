@@ -1,4 +1,4 @@
-"""Stuck: what dead and silent workers still hold, and taking it back."""
+"""The page "Stuck": tasks that dead and silent workers still hold, and recovering them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ MOST_WORKERS = 200
 
 @dataclass(frozen=True)
 class Asked:
-    """Whose tasks a person wants taken back, as the page showed them."""
+    """A person's request to recover the tasks of these workers, as the page showed them."""
 
     worker_ids: list[str]
     reason: str
@@ -39,7 +39,7 @@ class Asked:
 
     @classmethod
     def from_post(cls, request: HttpRequest) -> "Asked | None":
-        """Read the form; None for one that no page of ours has made."""
+        """Read the form; None if it is not one of our forms."""
         ids = list(dict.fromkeys(request.POST.getlist("worker")))
         if not 1 <= len(ids) <= MOST_WORKERS or any(map(reading.name_problem, ids)):
             return None
@@ -56,7 +56,7 @@ def paths(view: Callable[..., Any]) -> list[URLPattern]:
 
 @require_safe
 def stale(request: HttpRequest) -> HttpResponse:
-    """The page; for htmx only the part that refreshes itself."""
+    """The page; for htmx only its live fragment."""
     require(request.user, SEE)
     try:
         place = rows.Place.from_params(request.GET)
@@ -85,7 +85,7 @@ def context_of(request: HttpRequest, seen: rows.Stale) -> dict[str, Any]:
 
 
 def first_context(request: HttpRequest) -> dict[str, Any]:
-    """A page that is opened looks for itself; the first page's refreshes share one look among all who have it open."""
+    """Data of the first page: an opened page queries for itself, refreshes share one snapshot."""
     return context_of(request, shared_look.of(request).once(first_page(get_language() or "")))
 
 
@@ -94,19 +94,19 @@ LIVE = SharedPart("dashboard/_stale.html", first_context, every=2)
 
 @cache
 def first_page(language: str) -> Callable[[], rows.Stale]:
-    """The question for the first page in this language, which is active when it is asked."""
+    """The query of the first page in this language, which must be active when it runs."""
     return lambda: rows.look(rows.Place())
 
 
 def following(seen: rows.Stale) -> str:
-    """The query of the next page; empty when this is the last."""
+    """The query string of the next page; empty if this is the last."""
     place = seen.next_place
     return "?" + urlencode({"worker": place.worker_id, "after": place.task_id}) if place else ""
 
 
 @require_POST
 def take_back(request: HttpRequest) -> HttpResponse:
-    """First what each of these workers holds and how it died, then the recovery itself."""
+    """First preview the tasks and how their workers died, then recover them."""
     require(request.user, SEE)
     require(request.user, TAKE)
     asked = Asked.from_post(request)
@@ -125,7 +125,7 @@ def take_back(request: HttpRequest) -> HttpResponse:
 
 
 def told(outcome: taking.Outcome) -> list[tuple[int, str]]:
-    """What to tell the operator: a level and a sentence for each."""
+    """Messages for the operator: pairs of level and sentence."""
     if not outcome.taken and not outcome.left:
         return [(messages.INFO, _("Nothing was left to take back: these workers hold no task any more."))]
     answers = []

@@ -1,4 +1,4 @@
-"""Workers: who lives and what each is on; asking one to stop, and releasing what a hanging one has not begun."""
+"""The page of workers: stop a worker, or release tasks that a hanging one has not begun."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -33,7 +33,7 @@ MOST_TOLD = 5
 
 @dataclass(frozen=True)
 class Asked:
-    """What a person wants of one worker; `versions`: the tasks that the preview showed, each with its version."""
+    """A person's request for one worker; `versions`: the tasks that the preview showed, with their versions."""
 
     worker_id: str
     reason: str
@@ -42,7 +42,7 @@ class Asked:
 
     @classmethod
     def from_post(cls, request: HttpRequest) -> "Asked | None":
-        """Read the form; None for one that no page of ours has made."""
+        """Read the form; None if it is not one of our forms."""
         worker_id = request.POST.get("worker", "")
         versions = parse_versions(request.POST.get("versions", ""))
         if reading.name_problem(worker_id) or versions is None:
@@ -55,7 +55,7 @@ class Asked:
 
 
 def parse_versions(text: str) -> dict[int, int] | None:
-    """Read `4711:2 4712:5`; None for anything else."""
+    """Parse `4711:2 4712:5`; None for anything else."""
     pairs = [pair.split(":") for pair in text.split()]
     if len(pairs) > releasing.MOST or any(len(pair) != 2 for pair in pairs):
         return None
@@ -75,7 +75,7 @@ def paths(view: Callable[..., Any]) -> list[URLPattern]:
 
 @require_safe
 def workers(request: HttpRequest) -> HttpResponse:
-    """The page; for htmx only the part that refreshes itself. `?ended` unfolds those that have ended."""
+    """The page; for htmx only its live fragment. `?ended` unfolds the ended workers."""
     require(request.user, SEE)
     if request.headers.get("HX-Request"):
         return LIVE.answer(request)
@@ -91,7 +91,7 @@ def workers(request: HttpRequest) -> HttpResponse:
 
 
 def live_context(request: HttpRequest) -> dict[str, Any]:
-    """What refreshes itself shares one look among all who have it open; a page that is opened looks for itself."""
+    """Live data: an opened page queries for itself, refreshes share one snapshot."""
     return {
         "board": shared_look.of(request).once(rows.look) if request.headers.get("HX-Request") else rows.look(),
         "cannot_stop": missing(request.user, STOP),
@@ -104,7 +104,7 @@ LIVE = SharedPart("dashboard/_workers.html", live_context, every=2)
 
 
 def following(ended: rows.Ended) -> str:
-    """The query of the next page of the ended; empty when this is the last."""
+    """The query string of the next page of ended workers; empty if this is the last."""
     place = ended.next_place
     if place is None or place.stopped_at is None:
         return ""
@@ -113,7 +113,7 @@ def following(ended: rows.Ended) -> str:
 
 @require_POST
 def stop(request: HttpRequest) -> HttpResponse:
-    """First what the worker is on and holds, then the request itself."""
+    """First preview the worker's tasks, then ask it to stop."""
     require(request.user, SEE)
     require(request.user, STOP)
     asked = Asked.from_post(request)
@@ -144,7 +144,7 @@ def preview(request: HttpRequest, asked: Asked, context: dict[str, Any]) -> Http
 
 @require_POST
 def release(request: HttpRequest) -> HttpResponse:
-    """First which tasks would go back, with their versions, then the release of those."""
+    """First preview the tasks with their versions, then release exactly those."""
     require(request.user, SEE)
     require(request.user, RELEASE)
     asked = Asked.from_post(request)
@@ -179,7 +179,7 @@ def preview_release(request: HttpRequest, asked: Asked) -> HttpResponse:
 
 
 def told(result: actions.Result) -> list[tuple[int, str]]:
-    """What to tell the operator: a level and a sentence for each."""
+    """Messages for the operator: pairs of level and sentence."""
     answers = []
     if result.done:
         text = ngettext("%(number)d task was released.", "%(number)d tasks were released.", len(result.done))
@@ -194,7 +194,7 @@ def told(result: actions.Result) -> list[tuple[int, str]]:
 
 
 def refused(request: HttpRequest, error: Exception) -> HttpResponse:
-    """Back to the page with the reason; a database error that is not a lock is not ours to explain."""
+    """Redirect with the reason; database errors other than a busy lock are raised again."""
     if isinstance(error, DatabaseError) and not is_lock_not_available(error):
         raise error
     is_busy = isinstance(error, DatabaseError)
