@@ -1,7 +1,7 @@
-"""The numbers of `/metrics` for Prometheus: everything is read from the database, so that every process says the same.
+"""Prometheus metrics, read from the database, so that every process reports the same.
 
-A section is one part of a scrape. One that the database does not answer in time is left out and counted in
-`rowlock_scrape_errors`, so that who waits for whom is still told while a migration holds the table of tasks.
+A section that the database does not answer in time is left out and counted in `rowlock_scrape_errors`. So lock waits
+are still reported while a migration holds the table of tasks.
 """
 
 import logging
@@ -19,7 +19,7 @@ from tasks.exceptions import RowlockError
 from tasks.panels import Look
 
 logger = logging.getLogger(__name__)
-# A statement that took too long, waited too long for a lock, or gave way in a deadlock.
+# Statement timeout, lock timeout, deadlock.
 GAVE_UP = ("57014", "55P03", "40P01")
 Section = Callable[[Look], Iterable[Metric]]
 SECTIONS: dict[str, Section] = {
@@ -38,7 +38,7 @@ SECTIONS: dict[str, Section] = {
 
 
 class DatabaseCollector(Collector):
-    """Every section, from one look that the other tabs and pages of this second share."""
+    """Collects every section from the snapshot that all pages of this second share."""
 
     def collect(self) -> Iterator[Metric]:
         errors = GaugeMetricFamily(
@@ -60,14 +60,14 @@ class DatabaseCollector(Collector):
         yield errors
 
     def describe(self) -> list[Metric]:
-        """Nothing: registering must not ask the database."""
+        """Empty: registering must not query the database."""
         return []
 
 
 def is_away(error: Exception) -> bool:
-    """Whether the database itself cannot be reached: then the whole scrape fails, and Prometheus sees it as down.
+    """True if the database cannot be reached: then the scrape fails, and Prometheus shows the target as down.
 
-    Told by the error alone: another thread may have met it, and this one's connection be closed.
+    Only the error decides, because another thread may have met it while this connection is closed.
     """
     is_operational = isinstance(error, OperationalError)
     return isinstance(error, InterfaceError) or (

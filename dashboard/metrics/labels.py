@@ -1,4 +1,4 @@
-"""Label values from stored text: whoever can enqueue chooses them, and Prometheus keeps a series for each."""
+"""Label values from stored text. Anyone who can enqueue chooses them, and Prometheus keeps a series for each."""
 
 from collections.abc import Iterable
 from hashlib import sha256
@@ -8,10 +8,10 @@ MOST = 100
 
 
 def label(text: str) -> str:
-    """The text as a label: short, printable, and different for different texts.
+    """Turn text into a label: short, printable, and different for different texts.
 
-    Two series of one name would spoil the scrape. Control characters and those that turn the direction of writing
-    would act on the terminal or the page that shows the label.
+    Two series of one name would break the scrape. Control and bidirectional characters would act on the terminal or
+    page that shows the label.
 
     >>> label("default"), len(label("x" * 500)), label("x" * 500) == label("x" * 501)
     ('default', 120, False)
@@ -25,5 +25,4 @@ def label(text: str) -> str:
 
 
 def kept(ranked: Iterable[str]) -> list[str]:
-    """The first MOST of these names."""
     return list(ranked)[:MOST]

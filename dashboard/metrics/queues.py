@@ -1,4 +1,4 @@
-"""Queues, workers, and what finished in them."""
+"""Metrics of queues, workers and finished attempts."""
 
 from collections.abc import Iterator, Sequence
 
@@ -16,7 +16,7 @@ STATES = ("ready", "scheduled", "processing", "stale", "failed")
 
 
 def depths(look: Look) -> Iterator[Metric]:
-    """One series for each of the most important queues; the number of those that are left out beside them."""
+    """Series for the most important queues, and the number of queues left out."""
     numbers = look.once(stats.collect)
     shown = shown_queues(numbers)
     depth = GaugeMetricFamily("rowlock_queue_tasks", "Tasks of a queue by state.", labels=["queue", "state"])
@@ -43,7 +43,8 @@ def depths(look: Look) -> Iterator[Metric]:
 
 
 def shown_queues(numbers: Numbers) -> list[QueueNumbers]:
-    """Those that a worker names, a person configured or that are at work first; hostile names come last."""
+    """The shown queues: ours first (a worker names or a person configured them), then the busiest, so hostile names
+    come last."""
     named = {name for worker in numbers.workers for name in worker.queues or ()}
 
     def rank(queue: QueueNumbers) -> tuple[bool, int, str]:
@@ -56,7 +57,7 @@ def shown_queues(numbers: Numbers) -> list[QueueNumbers]:
 
 
 def workers(look: Look) -> Iterator[Metric]:
-    """How many workers are in each state of life; each state is always there."""
+    """Workers by state; every state is always present."""
     numbers = look.once(stats.collect)
     life = GaugeMetricFamily("rowlock_workers", "Workers by life; the dead while they hold tasks.", labels=["life"])
     for state in Life:
@@ -69,7 +70,7 @@ def workers(look: Look) -> Iterator[Metric]:
 
 
 def finished(look: Look) -> Iterator[Metric]:
-    """Counters and histograms from the rollup, which grow for ever."""
+    """Counters and histograms from the rollup, which only grow."""
     ranked = sorted(look.once(rollup.totals), key=lambda total: (-total.completed - total.failed, total.queue_name))
     names = set(kept(total.queue_name for total in ranked))
     shown = [total for total in ranked if total.queue_name in names]
@@ -92,7 +93,7 @@ def _add(total: Total, outcomes: CounterMetricFamily, run: HistogramMetricFamily
 
 
 def buckets(counts: Sequence[int]) -> list[tuple[str, float]]:
-    """The counts as Prometheus wants them: each bucket with all below it.
+    """Cumulative counts, as Prometheus expects them.
 
     >>> buckets([1, 2])[:3], buckets([1, 2])[-1]
     ([('0.005', 1), ('0.01', 3), ('0.025', 3)], ('+Inf', 3))

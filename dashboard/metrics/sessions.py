@@ -1,4 +1,4 @@
-"""The database's sessions: who waits, how long transactions are open, deadlocks."""
+"""Metrics of database sessions: lock waits, open transactions, deadlocks."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +10,7 @@ from prometheus_client.metrics_core import Metric
 from tasks.database import fetch
 from tasks.panels import Look
 
-# No pg_blocking_pids() here: that a session waits is enough for a number, and the call is dear when many do.
+# No pg_blocking_pids(): a count needs only that a session waits, and the call is expensive when many do.
 SESSIONS = """
 SELECT count(*) AS number,
     count(*) FILTER (WHERE wait_event_type = 'Lock') AS blocked,
@@ -48,7 +48,7 @@ def ask_deadlocks() -> int:
 
 
 def sessions(look: Look) -> Iterator[Metric]:
-    """Sessions of this database beside the scrape's own. Times are 0 where this role may not see other sessions."""
+    """Sessions of this database except the scrape's own. Times are 0 if this role may not see other sessions."""
     found = look.once(ask_sessions)
     states = GaugeMetricFamily("rowlock_sessions", "Sessions of this database by state.", labels=["state"])
     for state in ("active", "idle", "idle_in_transaction", "hidden"):
@@ -64,7 +64,7 @@ def sessions(look: Look) -> Iterator[Metric]:
 
 
 def lock_waits(look: Look) -> Iterator[Metric]:
-    """How many waits there are for each type of lock, on the whole server; the usual types are always there."""
+    """Lock waits by type, on the whole server; the usual types are always present."""
     rows = {row["locktype"]: row for row in look.once(ask_lock_waits)}
     waits = GaugeMetricFamily("rowlock_lock_waits", "Locks that are waited for, by type.", labels=["locktype"])
     for locktype in sorted({*LOCK_TYPES, *rows}):

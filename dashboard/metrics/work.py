@@ -1,4 +1,4 @@
-"""What went wrong lately, what is overdue, what waits for a person."""
+"""Metrics of recent failures, overdue commands, named locks and e-mails."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,8 +13,8 @@ from tasks.database import fetch
 from tasks.panels import Look
 from tasks.schedule import expectations
 
-# The latest by key, and of them the last hour: an index on the time would burden every write. Gauges, since rows that
-# are pruned would make a counter fall.
+# The last hour among the latest ids, because an index on time would burden every write. Gauges, because pruning would
+# make a counter fall.
 LATEST_ATTEMPTS = """
 SELECT outcome, count(*) AS number FROM (
     SELECT outcome, finished_at FROM tasks_attempt ORDER BY id DESC LIMIT 10000
@@ -47,7 +47,7 @@ def ask_named_locks() -> dict[str, Any]:
 
 
 def latest_attempts(look: Look) -> Iterator[Metric]:
-    """How attempts of the last hour ended that did not simply succeed; `abandoned` ones recovery took back."""
+    """Attempts of the last hour that did not succeed, by outcome; recovery took back the `abandoned` ones."""
     counted = {row["outcome"]: row["number"] for row in look.once(ask_attempts)}
     ended = GaugeMetricFamily(
         "rowlock_attempts_last_hour",
@@ -71,7 +71,7 @@ def refused_writes(look: Look) -> Iterator[Metric]:
 
 
 def commands(look: Look) -> Iterator[Metric]:
-    """How long each overdue command is overdue; raises LockUnavailable while Redis keeps the locks and is away."""
+    """Overdue seconds of each overdue command. Raises LockUnavailable if Redis keeps the locks and is down."""
     overdue = look.once(expectations.overdue)
     yield GaugeMetricFamily("rowlock_commands_overdue", "Expected commands that did not run.", value=len(overdue))
     late = GaugeMetricFamily(
@@ -93,7 +93,7 @@ def named_locks(look: Look) -> Iterator[Metric]:
 
 
 def orders(look: Look) -> Iterator[Metric]:
-    """E-mails to send and of unknown fate; nothing in a project without that app."""
+    """E-mails to send, and those that may or may not have been sent; empty without the app `orders`."""
     if not apps.is_installed("orders"):
         return
     waiting, unknown = look.once(ask_orders)
