@@ -1,4 +1,4 @@
-"""`acknowledge`: keep a line of "Needs attention" folded, until a time or until it grows."""
+"""`acknowledge`: fold a line of "Needs attention" away, for a time or until it grows."""
 
 from django.core.management.base import CommandError, CommandParser
 

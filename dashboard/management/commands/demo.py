@@ -1,4 +1,4 @@
-"""`manage.py demo`: how the demo stands; ending it, removing it, and the death of one of its workers."""
+"""`demo`: show, stop or remove the demo, kill one of its workers, or rebuild its lock chain."""
 
 from django.core.management.base import CommandParser
 

@@ -1,4 +1,4 @@
-"""`manage.py direct_demo`: the director of the demo; `up` starts it."""
+"""`direct_demo`: run the demo's director; `up` starts it."""
 
 from typing import Any
 

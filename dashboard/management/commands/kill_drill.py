@@ -1,4 +1,4 @@
-"""`kill_drill`: kill a worker of its own in the middle of a task, and tell what becomes of the row."""
+"""`kill_drill`: kill its own worker in the middle of a task, and report what happens to the row."""
 
 from collections.abc import Sequence
 
@@ -27,7 +27,6 @@ class Command(OperatorCommand):
 
 
 def told_of(events: Sequence[Event]) -> str:
-    """The events, a line each."""
     lines = [
         (event.told, f"{event.ms} ms", event.status, f"v{event.version}", event.attempt, event.worker or None)
         for event in events

@@ -1,4 +1,4 @@
-"""`manage.py prepare_site`: what must be there before the site is served; `up` runs it at every start."""
+"""`prepare_site`: migrate, collect static files and create the superuser; `up` runs it at every start."""
 
 import argparse
 import json
@@ -37,7 +37,7 @@ class Command(BaseCommand):
 
 
 def create_admin() -> dict[str, str]:
-    """Creates `admin` unless there is a superuser; where its password comes from, and a generated one itself."""
+    """Create `admin` unless there is a superuser. Returns where the password comes from, and a generated one."""
     users = get_user_model()._default_manager
     if users.filter(username="admin").exists():
         return {"login": "kept"}

@@ -1,4 +1,4 @@
-"""`run_pattern`: one run of the lab, or all patterns under the same load."""
+"""`run_pattern`: run one pattern of the lab, or all patterns under the same load."""
 
 from argparse import ArgumentTypeError
 from collections.abc import Iterable, Sequence
@@ -32,12 +32,11 @@ NUMBERS = {
 
 
 def whole_number(least: int, most: int, written: str) -> int:
-    """A whole number within bounds."""
     return types.whole_number(written, least, most, f"a whole number from {least} to {most}")
 
 
 def variation(written: str) -> tuple[str, list[int]]:
-    """What to vary, such as `workers=1,2,4,8`."""
+    """Parse a variation, such as `workers=1,2,4,8`."""
     name, _, values = written.replace("-", "_").partition("=")
     if name not in SWEPT or not values:
         raise ArgumentTypeError(f"{written!a} is not like workers=1,2,4 or work-ms=0,5,20.")
@@ -112,7 +111,7 @@ class Command(OperatorCommand):
 
 
 def told_of(results: Sequence[Result], varied: Sequence[str] = ()) -> str:
-    """The table; under a run without its guard, the one with it; and what keeps the locks of those that say so."""
+    """The table, with a guarded run below its unguarded one, and the lock backends of patterns that name one."""
     lines: list[tuple[Result, str]] = []
     for result, what in zip(results, varied or [""] * len(results), strict=True):
         lines.append((result, what))
@@ -125,12 +124,12 @@ def told_of(results: Sequence[Result], varied: Sequence[str] = ()) -> str:
 
 
 def known(values: dict[str, Any]) -> dict[str, Any]:
-    """What a Result is made of."""
+    """The values that are fields of Result."""
     return {name: value for name, value in values.items() if name in Result.__dataclass_fields__}
 
 
 def runs_on(names: Iterable[str]) -> dict[str, dict[str, str]]:
-    """What keeps the locks of these patterns, of those that depend on it; empty when none does."""
+    """The lock backends of these patterns; empty if none names one."""
     told = {name: PATTERNS[name].runs_on() for name in names}
     told = {name: text for name, text in told.items() if text}
     return {"runs_on": told} if told else {}

@@ -1,4 +1,4 @@
-"""`show_attention`: what needs a person, worst first, as the overview lists it."""
+"""`show_attention`: list what needs a person, worst first, like the overview."""
 
 from typing import Any
 
@@ -63,7 +63,7 @@ def as_text(found: Inbox, look: Look) -> str:
 
 
 def as_lines(line: Line, look: Look) -> list[str]:
-    """The line as a terminal shows it: what, since when, why, and what to type."""
+    """The line for a terminal: text, age, reason, and the command to type."""
     since = f" For {spoken((look.now - line.since).total_seconds())}." if line.since else ""
     mark = "!" if line.is_red else "-"
     further = [line.why] if line.why else []

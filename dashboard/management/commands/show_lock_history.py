@@ -1,4 +1,4 @@
-"""`show_lock_history`: who blocked whom at some time of the past, and how many deadlocks there were around it."""
+"""`show_lock_history`: show who blocked whom at a past time, and the deadlocks around it."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any

@@ -1,4 +1,4 @@
-"""`show_locks`: who waits for whom, with which locks, and which rows are held."""
+"""`show_locks`: show sessions, who waits for whom with which locks, and held rows."""
 
 from typing import Any
 
@@ -47,7 +47,6 @@ class Command(OperatorCommand):
 
 
 def shown(seen: Activity, *, only_blocked: bool) -> list[Session]:
-    """All sessions, or those that wait or block."""
     if not only_blocked:
         return list(seen.sessions)
     return [session for session in seen.sessions if session.pid in seen.involved]
@@ -87,7 +86,7 @@ def session_data(session: Session) -> dict[str, Any]:
 
 
 def blocker_data(seen: Activity, pid: int, blocked: list[int]) -> dict[str, Any]:
-    """A blocker; without a pid it is no session of this server: a lease, a prepared transaction."""
+    """A blocker; without a pid it is no session of this server (a lease, a prepared transaction)."""
     who = str(seen.by_pid[pid].identity) if pid in seen.by_pid else None
     return {"pid": pid if pid > 0 else None, "who": who, "blocked": sorted(blocked)}
 

@@ -1,4 +1,4 @@
-"""`manage.py up`: everything that a checkout needs to be looked at in a browser."""
+"""`up`: run everything that a checkout needs to be seen in a browser."""
 
 import argparse
 import os
@@ -18,25 +18,23 @@ from tasks.commands import types
 
 HELP = """Starts PostgreSQL (this checkout's own unless DATABASE_URL is set), prepares the site, runs a worker and the
 web server until Ctrl-C or TERM, and stops what it started: exit status 0. A second signal kills: 130 or 143."""
-MARGIN_SECONDS = 10  # beyond the time that running tasks have
+MARGIN_SECONDS = 10  # beyond the grace period of running tasks
 
 
 def hear_signals_again() -> None:
-    """Set back the signals that a shell lets its background jobs (`command &`) ignore.
+    """Restore the signals that a shell makes background jobs (`command &`) ignore.
 
-    Without this, all that we start would inherit that it is deaf to them.
+    Otherwise every process that we start would ignore them too.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 
 def port(text: str) -> int:
-    """A TCP port as an argument."""
     return types.whole_number(text, 1, 65_535, "a port: a whole number from 1 to 65535")
 
 
 def not_negative(text: str) -> int:
-    """A number of processes as an argument."""
     return types.whole_number(text, 0, 10_000, "a number of processes, from 0")
 
 
@@ -70,7 +68,7 @@ class Command(BaseCommand):
             run(plan, supervisor)
         except (CannotStart, ServerError) as error:
             raise CommandError(str(error)) from error
-        except KeyboardInterrupt:  # before there was anything to stop
+        except KeyboardInterrupt:  # before anything was started
             raise SystemExit(128 + signal.SIGINT) from None
         if supervisor.hurried_by:
             raise SystemExit(128 + supervisor.hurried_by)
