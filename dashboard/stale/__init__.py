@@ -1,1 +1,1 @@
-"""PROCESSING tasks whose worker does not answer, and taking them back."""
+"""PROCESSING tasks whose worker does not answer, and recovering them."""

@@ -1,4 +1,4 @@
-"""PROCESSING tasks whose worker is dead or does not answer, by worker, with the evidence that there is."""
+"""PROCESSING tasks whose worker is dead or does not answer, by worker, with the evidence."""
 
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ PAGE = 50
 COUNT_CAP = 10_000
 GONE = (Life.DEAD, Life.MISSING, Life.SILENT, Life.RESTARTED)
 
-# By the index on the holders of PROCESSING rows, and no further than the cap.
+# Uses the index on claimed_by of PROCESSING rows, and stops at the cap.
 COUNTS = """
 SELECT holder.id AS worker_id, held.number
 FROM unnest(%(ids)s::text[]) AS holder (id) CROSS JOIN LATERAL (
@@ -39,7 +39,7 @@ WHERE held.number > 0
 
 @dataclass(frozen=True)
 class Place:
-    """Where the page begins: after this task of this worker; at the beginning when `worker_id` is empty."""
+    """Start of the page: after this task of this worker; an empty `worker_id` means the first page."""
 
     worker_id: str = ""
     task_id: int = 0
@@ -53,7 +53,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Row:
-    """One stale task: its verdict, whether its effect may repeat, and what a person may do about it."""
+    """One stale task: its verdict, whether its effects may repeat, and the action that a person may take."""
 
     task: Task
     finding: Finding
@@ -66,13 +66,13 @@ class Row:
 
     @property
     def shown(self) -> Hashable:
-        """All that the page writes of it before its age."""
+        """A cache key of everything that the page shows before its age."""
         return self.seen, self.task.task_path, self.finding.verdict, self.recovery, self.asks
 
 
 @dataclass(frozen=True)
 class Group:
-    """What one worker that is gone still holds: `number` tasks, of which `rows` are on this page."""
+    """Tasks that one gone worker still holds: `number` in all, `rows` on this page."""
 
     worker: WorkerState
     number: int
@@ -82,7 +82,7 @@ class Group:
 
     @property
     def key(self) -> str:
-        """The worker's id as an id of HTML, whatever characters it has."""
+        """The worker's id as an HTML id."""
         return sha256(self.worker.id.encode()).hexdigest()[:12]
 
     @property
@@ -91,13 +91,13 @@ class Group:
 
     @property
     def is_dead(self) -> bool:
-        """Whether its tasks may be taken; a second look decides on one that is missing."""
+        """True if its tasks may be recovered; for a missing worker recovery checks again."""
         return self.worker.life in (Life.DEAD, Life.MISSING)
 
 
 @dataclass(frozen=True)
 class Restart:
-    """The database restarted a moment ago, which drops every worker's presence at once; recovery waits `until`."""
+    """A recent restart of the database ended every worker's session at once; recovery waits `until`."""
 
     seconds_ago: float
     until: datetime
@@ -106,7 +106,7 @@ class Restart:
 
 @dataclass(frozen=True)
 class Stale:
-    """One page of the stale tasks, and what there is besides. `numbers`: tasks by worker, no further than the cap."""
+    """One page of the stale tasks. `numbers`: tasks by worker, counted up to COUNT_CAP."""
 
     now: datetime
     groups: list[Group]
@@ -122,12 +122,12 @@ class Stale:
 
     @property
     def takeable(self) -> int:
-        """How many tasks the dead among them hold."""
+        """The number of tasks that dead workers hold."""
         return sum(self.numbers[worker_id] for worker_id in self.dead)
 
 
 def look(place: Place, *, limit: int = PAGE) -> Stale:
-    """The stale tasks after `place`; about fifteen statements, however many there are."""
+    """The stale tasks after `place`; about fifteen statements, however many tasks there are."""
     states = presence.states()
     gone = {state.id: state for state in states.values() if state.life in GONE}
     numbers = held_by(gone)
@@ -145,7 +145,7 @@ def look(place: Place, *, limit: int = PAGE) -> Stale:
 
 
 def held_by(worker_ids: Iterable[str]) -> dict[str, int]:
-    """How many PROCESSING tasks each of these workers holds; those that hold none are left out."""
+    """PROCESSING tasks of each worker, counted up to COUNT_CAP; workers without tasks are left out."""
     rows = fetch(connection, COUNTS, {"ids": sorted(worker_ids), "cap": COUNT_CAP})
     return {row["worker_id"]: row["number"] for row in rows}
 
@@ -158,7 +158,7 @@ def page_of(worker_ids: Iterable[str], place: Place) -> TaskQuerySet:
 
 
 def groups_of(tasks: list[Task], gone: dict[str, WorkerState], numbers: dict[str, int], facts: Facts) -> list[Group]:
-    """The tasks by their worker, in the order in which they came."""
+    """Group the tasks by worker, in their given order."""
     groups = []
     for worker_id, held in groupby(tasks, key=lambda task: task.claimed_by or ""):
         ours, worker = list(held), facts.workers.get(worker_id, gone[worker_id])
@@ -169,7 +169,7 @@ def groups_of(tasks: list[Task], gone: dict[str, WorkerState], numbers: dict[str
 
 
 def evidence_of(task: Task, worker: WorkerState, facts: Facts) -> str:
-    """How its worker is known to be gone, in one sentence."""
+    """The evidence that the worker is gone, in one sentence."""
     return silent(worker).sentence if worker.life in (Life.SILENT, Life.RESTARTED) else death(task, worker, facts)
 
 
@@ -191,7 +191,7 @@ def row_of(task: Task, worker: WorkerState, facts: Facts) -> Row:
 
 
 def told_beginning(task: Task, worker: WorkerState) -> str:
-    """Whether its worker had begun it, as far as that was published: a worker says so after a quarter of a second."""
+    """Say if its worker had begun it. A worker publishes its current task only after a quarter of a second."""
     if worker.current_task_id == task.pk:
         return _("Its worker was on it.")
     if worker.current_task_id is not None:
@@ -200,7 +200,7 @@ def told_beginning(task: Task, worker: WorkerState) -> str:
 
 
 def restart_of(states: Iterable[WorkerState], now: datetime) -> Restart | None:
-    """The restart whose grace is still running, if there is one."""
+    """The restart whose grace period still runs, or None."""
     states = list(states)
     left = max((state.grace_seconds for state in states), default=0.0)
     if left <= 0:

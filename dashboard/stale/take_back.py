@@ -1,4 +1,4 @@
-"""Taking back all that some dead workers hold, after a look at what that is."""
+"""Recover all tasks that some dead workers hold, after a preview."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from tasks.database import fetch
 from tasks.models import Queue
 from tasks.presence import WorkerState
 
-MOST = 100_000  # tasks in one go: eight bytes each are held, and an intervention is written for each
+MOST = 100_000  # tasks per call: each takes eight bytes of memory and one intervention
 
 HOLDINGS = """
 SELECT claimed_by AS worker_id, queue_name, count(*) AS number,
@@ -31,7 +31,7 @@ WHERE status = 'PROCESSING' AND claimed_by = ANY(%(ids)s::text[]) LIMIT %(most)s
 
 @dataclass(frozen=True)
 class Holding:
-    """What one worker holds of one queue; `spent`: tasks whose last attempt this was, so that they become FAILED."""
+    """One worker's tasks of one queue; `spent`: tasks without attempts left, which become FAILED."""
 
     worker: WorkerState
     queue_name: str
@@ -46,8 +46,6 @@ class Holding:
 
 @dataclass(frozen=True)
 class Holdings:
-    """What some workers hold together."""
-
     holdings: list[Holding]
     has_live_worker: bool
 
@@ -62,7 +60,7 @@ class Holdings:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How many tasks were taken back, into which status each, and how many stay with their worker."""
+    """Recovered tasks by their new status, and the number of tasks left."""
 
     by_status: dict[str, int]
     left: int
@@ -73,7 +71,6 @@ class Outcome:
 
 
 def look(worker_ids: Iterable[str]) -> Holdings:
-    """What these workers hold now."""
     ids = list(worker_ids)
     rows = fetch(connection, HOLDINGS, {"ids": ids, "most": MOST})
     states = presence.states(set(presence.known_ids(connection)) | set(ids))
@@ -82,7 +79,7 @@ def look(worker_ids: Iterable[str]) -> Holdings:
 
 
 def take_back(worker_ids: Iterable[str], who: Who, *, reason: str = "") -> Outcome:
-    """Take back what those among these workers hold that are dead; each task leaves an intervention."""
+    """Recover the tasks of those workers that are dead. Each task gets an intervention."""
     ids = [row["id"] for row in fetch(connection, HELD, {"ids": list(worker_ids), "most": MOST})]
     if not ids:
         return Outcome({}, 0)
