@@ -1,6 +1,6 @@
-"""`python -m dashboard.embedded`: ends with status 1 and one line when a process runs this checkout's server.
+"""`python -m dashboard.embedded`: exit with status 1 and one line if this checkout's server runs.
 
-`make clean` asks it. Needs the standard library alone, since it may run before `.venv` exists.
+`make clean` calls it. It needs only the standard library, because it may run before `.venv` exists.
 """
 
 import sys

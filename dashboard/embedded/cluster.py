@@ -1,4 +1,4 @@
-"""A server's data folder: who may own it, how that user reaches it, and how it is made."""
+"""A server's data folder: its owner, a path by which the owner reaches it, and its creation."""
 
 import os
 import shutil
@@ -12,8 +12,8 @@ from dashboard.embedded.ownership import DATABASE, USER
 from dashboard.processes import Account, bound
 
 UNPRIVILEGED = "nobody"
-# The locale is built into PostgreSQL, so the order of texts is the same on every machine. `trust` is right only because
-# nobody else can enter the socket's folder and there is no TCP.
+# The builtin locale sorts texts the same way on every machine. `trust` is safe only because nobody else can enter the
+# socket's folder, and there is no TCP.
 INITDB = (
     f"--username={USER}",
     "--auth=trust",
@@ -27,7 +27,7 @@ ENVIRONMENT = {"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"}
 
 
 def owner_account(data: Path) -> Account | None:
-    """Who runs the server of `data`: this process's user (None), or for root, whom PostgreSQL refuses, another one."""
+    """The account that runs the server of `data`; None: this process's user. PostgreSQL refuses root."""
     if os.geteuid() != 0:
         return None
     if data.exists() and data.stat().st_uid != 0:
@@ -42,7 +42,7 @@ def owner_account(data: Path) -> Account | None:
 
 
 def create(data: Path, installation: Path, account: Account | None) -> None:
-    """Makes the data folder with our database in it; a run that is killed meanwhile leaves no half of one behind."""
+    """Create the data folder with our database; a killed run leaves no partial folder at `data`."""
     fresh = data.with_name(f"{data.name}.new")
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(mode=0o700)
@@ -57,7 +57,7 @@ def create(data: Path, installation: Path, account: Account | None) -> None:
 
 
 def run(argv: list[str], account: Account | None, descriptors: tuple[int, ...], statement: str = "") -> None:
-    """Runs one of PostgreSQL's programs to its end; ServerError with its last words when it fails."""
+    """Run one of PostgreSQL's programs to its end. Raises ServerError with its last output if it fails."""
     done = subprocess.run(
         bound(argv, account=account),
         input=statement.encode(),
@@ -74,10 +74,10 @@ def run(argv: list[str], account: Account | None, descriptors: tuple[int, ...], 
 
 @contextmanager
 def reachable(folder: Path, account: Account | None) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """A path by which `account` reaches its folder, and the descriptors that its process must inherit.
+    """A path by which `account` reaches its folder, and descriptors that its process must inherit.
 
-    A checkout below a closed home (/root) cannot be entered by another user, and opening that home is not ours to do. A
-    descriptor that root has opened passes through it: /proc/self/fd/N leads to the folder itself, past its parents.
+    Another user cannot enter a checkout below a closed home (/root), and we must not open that home. A descriptor that
+    root has opened gets past its parents: /proc/self/fd/N leads to the folder itself.
     """
     if account is None or can_enter(folder, account):
         yield str(folder), ()
@@ -96,6 +96,6 @@ def reachable(folder: Path, account: Account | None) -> Iterator[tuple[str, tupl
 
 
 def can_enter(folder: Path, account: Account) -> bool:
-    """Whether `account` can pass through every parent of its folder; tried, because modes do not tell about ACLs."""
+    """True if `account` can pass every parent of its folder; it tries, because modes do not show ACLs."""
     enter = ["/bin/sh", "-c", 'cd "$1"', "sh", str(folder)]
     return subprocess.run(bound(enter, account=account), stderr=subprocess.DEVNULL).returncode == 0

@@ -1,8 +1,8 @@
-"""What can go wrong with the embedded server; each message is fit to be the only line that a person reads."""
+"""Errors of the embedded server; each message can stand alone as the only line that a person reads."""
 
 
 class ServerError(Exception):
-    """The embedded PostgreSQL cannot be had."""
+    """The embedded PostgreSQL is unavailable."""
 
 
 class HomeInUse(ServerError):

@@ -1,4 +1,4 @@
-"""Who owns a server's home: one process at a time, by `flock`, which the kernel drops however that process ends."""
+"""Ownership of a server's home: one process at a time, by `flock`, which the kernel drops when it ends."""
 
 import fcntl
 import json
@@ -21,7 +21,7 @@ POLL_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class Owner:
-    """What an owner tells the others: its process id, its server's socket folder, what it runs (free text), its end."""
+    """The owner's record: its pid, its server's socket folder, a description of the process, and if it is stopping."""
 
     pid: int
     socket_folder: str
@@ -33,13 +33,13 @@ class Owner:
 
 
 def database_url(socket_folder: str) -> str:
-    """The address, in DATABASE_URL's form, of the server whose socket lies in this folder."""
+    """The URL of the server whose socket is in this folder."""
     return f"postgres://{USER}@/{DATABASE}?host={quote(socket_folder, safe='')}"
 
 
 @contextmanager
 def held(home: Path) -> Iterator[Callable[[Owner], None]]:
-    """Owns `home`, made when missing; yields the function that records the owner for every process of the checkout.
+    """Own `home` (created if missing); yields the function that publishes the owner's record.
 
     Raises:
         HomeInUse: another process owns it; the message names that process.
@@ -47,7 +47,7 @@ def held(home: Path) -> Iterator[Callable[[Owner], None]]:
     lock = open_lock(home)
     try:
         take(lock, home)
-        forget(home)  # what an owner left that was killed
+        forget(home)  # the record of a killed owner
         try:
             yield partial(record, home)
         finally:
@@ -57,7 +57,7 @@ def held(home: Path) -> Iterator[Callable[[Owner], None]]:
 
 
 def open_lock(home: Path) -> int:
-    """The descriptor of the home's lock file; not inherited by programs, so that none of them keeps the lock."""
+    """Open the home's lock file; programs do not inherit the descriptor, so none of them keeps the lock."""
     try:
         home.mkdir(parents=True, exist_ok=True)
         return os.open(home / "lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -68,7 +68,7 @@ def open_lock(home: Path) -> int:
 
 
 def take(lock: int, home: Path) -> None:
-    """Takes the lock; waits for an owner that has said it is stopping, and refuses at once for any other."""
+    """Take the lock: wait if the owner is stopping, else raise HomeInUse at once."""
     deadline = time.monotonic() + STOP_PATIENCE_SECONDS
     while not is_free(lock):
         owner = recorded(home)
@@ -87,14 +87,14 @@ def is_free(lock: int) -> bool:
 
 
 def tell_stopping(home: Path) -> None:
-    """Tells, as the owner of `home`, that it will be free soon."""
+    """Publish, as the owner of `home`, that it will be free soon."""
     owner = recorded(home)
     if owner:
         record(home, replace(owner, is_stopping=True))
 
 
 def record(home: Path, owner: Owner) -> None:
-    """Writes the record whole or not at all: settings of other processes read it at any moment."""
+    """Write the record atomically, because other processes may read it at any moment."""
     fresh = home / f"{RECORD}.new"
     fresh.write_text(json.dumps(asdict(owner)))
     fresh.replace(home / RECORD)
@@ -105,7 +105,7 @@ def forget(home: Path) -> None:
 
 
 def recorded(home: Path) -> Owner | None:
-    """The owner that recorded itself in `home`; it may have died since."""
+    """The recorded owner of `home`, which may have died since."""
     try:
         return Owner(**json.loads((home / RECORD).read_text()))
     except (OSError, ValueError, TypeError):

@@ -1,4 +1,4 @@
-"""A server's main process, seen from outside: is it ready, is one left over, and how one is stopped."""
+"""A server's main process seen from outside: readiness, leftovers of a killed owner, and stopping."""
 
 import contextlib
 import signal
@@ -9,12 +9,12 @@ from pathlib import Path
 import psutil
 
 POLL_SECONDS = 0.02
-# Fast shutdown, then immediate shutdown (the next start replays the log), then no choice.
+# Fast shutdown, then immediate shutdown (the next start replays the log), then SIGKILL.
 STOP = ((signal.SIGINT, 20.0), (signal.SIGQUIT, 10.0), (signal.SIGKILL, 10.0))
 
 
 def is_ready(data: Path, pid: int) -> bool:
-    """Whether the server with this process id accepts connections; its own pid file says so in line 8."""
+    """True if the server with this pid accepts connections; line 8 of its pid file says so."""
     try:
         lines = (data / "postmaster.pid").read_text().splitlines()
     except FileNotFoundError:
@@ -23,11 +23,11 @@ def is_ready(data: Path, pid: int) -> bool:
 
 
 def stop(process: psutil.Process, steps: Sequence[tuple[signal.Signals, float]] = STOP) -> None:
-    """Stops a server and waits until it is gone.
+    """Stop a server and wait until it is gone.
 
     Args:
         process: its main process.
-        steps: the signals to send, and for how many seconds to wait after each.
+        steps: the signals to send, and the seconds to wait after each.
     """
     with contextlib.suppress(psutil.NoSuchProcess):
         for number, patience_seconds in steps:
@@ -37,7 +37,7 @@ def stop(process: psutil.Process, steps: Sequence[tuple[signal.Signals, float]] 
 
 
 def ends_within(process: psutil.Process, seconds: float) -> bool:
-    """Waits for a process that need not be our child; one that nobody has reaped yet has ended too."""
+    """Wait for a process that need not be our child; a zombie counts as ended."""
     deadline = time.monotonic() + seconds
     with contextlib.suppress(psutil.NoSuchProcess):
         while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
@@ -48,15 +48,15 @@ def ends_within(process: psutil.Process, seconds: float) -> bool:
 
 
 def clear_leftover(data: Path) -> None:
-    """Readies a data folder whose last owner was killed: waits for its server's end, drops a pid file that lies.
+    """Prepare a data folder whose owner was killed: stop its server, or remove a stale pid file.
 
-    A stale pid file whose number was given to another process since would make PostgreSQL refuse to start.
+    If another process has the pid in a stale file, PostgreSQL would refuse to start.
     """
     pid_file = data / "postmaster.pid"
     try:
         process = psutil.Process(int(pid_file.read_text().splitlines()[0]))
     except (FileNotFoundError, ValueError, IndexError, psutil.NoSuchProcess):
-        return  # PostgreSQL itself sees that nobody is there
+        return  # PostgreSQL itself notices that nobody is there
     if works_in(process, data):
         stop(process)
     else:
@@ -64,7 +64,7 @@ def clear_leftover(data: Path) -> None:
 
 
 def works_in(process: psutil.Process, data: Path) -> bool:
-    """Whether this process is the server of `data`: PostgreSQL makes its data folder the working directory."""
+    """True if this process is the server of `data`: PostgreSQL's working directory is its data folder."""
     try:
         return process.name() == "postgres" and Path(process.cwd()).samefile(data)
     except (psutil.Error, FileNotFoundError):

@@ -1,7 +1,7 @@
-"""The folder of one run: its socket, and copies of the binaries where those are needed.
+"""The folder of one run: its socket, and copies of the binaries if needed.
 
-It lies in /tmp whatever TMPDIR says: a socket's path may have about 100 characters and PostgreSQL splits it at commas,
-and the server's user must be able to pass through every parent.
+It is in /tmp whatever TMPDIR says. A socket's path is limited to about 100 characters, and PostgreSQL splits it at
+commas. The server's user must also be able to pass every parent.
 """
 
 import contextlib
@@ -17,16 +17,16 @@ from dashboard.embedded.exceptions import ServerError
 from dashboard.processes import Account
 
 PREFIX = "rowlock-run-"
-MARK = ".rowlock-run"  # no folder without it is ever removed, whatever its name
-# Safe in spite of everybody's right to write there: mkdtemp makes an unpredictable name with mode 0700.
+MARK = ".rowlock-run"  # a folder without this file is never removed
+# Safe although everybody may write there: mkdtemp makes an unpredictable name with mode 0700.
 PARENTS = (Path("/tmp"), Path("/var/tmp"))  # noqa: S108  # nosec B108
 
 
 @contextmanager
 def folder() -> Iterator[Path]:
-    """A new folder, locked while it is used and removed at the end; removes what killed runs left first.
+    """A new locked folder, removed at the end; first removes folders of killed runs.
 
-    The lock tells later runs that this one lives; systemd-tmpfiles, which removes what is old, respects it too.
+    The lock shows later runs that this one lives; systemd-tmpfiles respects it too.
     """
     sweep()
     lock, path = new_locked_folder()
@@ -39,16 +39,16 @@ def folder() -> Iterator[Path]:
 
 
 def private_folder(path: Path, account: Account | None) -> Path:
-    """Makes a folder that only `account` may enter (None: this process's user), and root, whom no mode stops."""
+    """Make a folder that only `account` (None: this process's user) and root may enter."""
     path.mkdir(mode=0o700)
     if account:
         os.chown(path, account.uid, account.gid)
-        path.parent.chmod(0o711)  # the account passes through, and lists nothing
+        path.parent.chmod(0o711)  # the account can pass, but not list
     return path
 
 
 def new_locked_folder() -> tuple[int, Path]:
-    """A new folder and the descriptor that locks it; tries again when another run's sweep was faster than our lock."""
+    """A new folder and the descriptor that locks it; retries if another run's sweep came before our lock."""
     while True:
         path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent()))
         lock = locked(path)
@@ -57,7 +57,7 @@ def new_locked_folder() -> tuple[int, Path]:
 
 
 def parent() -> Path:
-    """Where runs put their folders; one that forbids to execute files serves only when there is no other."""
+    """The parent of run folders; one mounted `noexec` is used only if there is no other."""
     writable = [folder for folder in PARENTS if os.access(folder, os.W_OK | os.X_OK)]
     if not writable:
         raise ServerError(f"None of {', '.join(map(str, PARENTS))} is writable; the server's socket needs one.")
@@ -69,7 +69,7 @@ def forbids_execution(folder: Path) -> bool:
 
 
 def locked(folder: Path) -> int | None:
-    """The descriptor that locks `folder`; None when another process has it or has just removed it."""
+    """The descriptor that locks `folder`; None if another process holds it or has just removed it."""
     try:
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:
@@ -83,7 +83,7 @@ def locked(folder: Path) -> int | None:
 
 
 def sweep() -> None:
-    """Removes the folders that runs of this user left when they were killed."""
+    """Remove the folders that killed runs of this user left."""
     for folder in (found for place in PARENTS for found in place.glob(f"{PREFIX}*")):
         lock = locked(folder)
         if lock is None:

@@ -1,4 +1,4 @@
-"""A PostgreSQL server as a child process of ours."""
+"""The embedded PostgreSQL server as a child process."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ from dashboard.embedded.exceptions import ServerError
 from dashboard.embedded.ownership import Owner, database_url, held
 from dashboard.processes import Account, bound
 
-START_PATIENCE_SECONDS = 120  # after a kill the write-ahead log is replayed first
+START_PATIENCE_SECONDS = 120  # after a kill the server first replays the write-ahead log
 SETTINGS = {
     "listen_addresses": "",
     "unix_socket_permissions": "0700",
@@ -30,16 +30,16 @@ SETTINGS = {
 
 @contextmanager
 def prepared(home: Path, *, runs: str, settings: Mapping[str, str] | None = None) -> Iterator["EmbeddedServer"]:
-    """The server of `home`, owned by this process and ready to be launched; stopped at the end, and only `home` stays.
+    """The server of `home`, owned by this process and ready to launch; stopped at the end.
 
     Args:
-        home: the folder that keeps its data, made at the first run.
-        runs: what this process is, told to whoever finds the home in use.
-        settings: PostgreSQL settings beside ours.
+        home: the folder of its data, created at the first run.
+        runs: a description of this process, for others that find the home in use.
+        settings: PostgreSQL settings in addition to ours.
 
     Raises:
         HomeInUse: another process runs it.
-        ServerError: it cannot be made.
+        ServerError: it cannot be created.
     """
     with held(home) as record, runtime.folder() as folder:
         data = home / "data"
@@ -64,7 +64,7 @@ def prepared(home: Path, *, runs: str, settings: Mapping[str, str] | None = None
 
 @contextmanager
 def running(home: Path, *, runs: str, settings: Mapping[str, str] | None = None) -> Iterator["EmbeddedServer"]:
-    """The server of `home`, accepting connections, its log in `home`; as `prepared` otherwise."""
+    """Like `prepared`, but already accepting connections, with its log in `home`."""
     with prepared(home, runs=runs, settings=settings) as server:
         server.start()
         yield server
@@ -72,13 +72,13 @@ def running(home: Path, *, runs: str, settings: Mapping[str, str] | None = None)
 
 @dataclass
 class EmbeddedServer:
-    """One server; `prepared` and `running` make it.
+    """One server, made by `prepared` or `running`.
 
     Attributes:
         data: its data folder.
         account: the user who runs it, None for this process's own.
         installation: PostgreSQL's `bin`, `lib` and `share`.
-        socket_folder: where its socket is, the same after a restart.
+        socket_folder: the folder of its socket, the same after a restart.
         process: its main process, None before the first launch and after a stop.
     """
 
@@ -91,17 +91,16 @@ class EmbeddedServer:
 
     @property
     def url(self) -> str:
-        """Its address in DATABASE_URL's form."""
         return database_url(str(self.socket_folder))
 
     def start(self) -> None:
-        """Launches it with its log beside the data, and waits until it accepts connections."""
+        """Launch it with its log beside the data, and wait until it accepts connections."""
         with (self.data.parent / "server.log").open("ab") as log:
             self.launch(log)
         self.wait_until_ready()
 
     def launch(self, output: IO[bytes] | int) -> None:
-        """Starts its main process, in a process group of its own so that a terminal's Ctrl-C passes it by."""
+        """Start its main process, in a process group of its own, so that a terminal's Ctrl-C does not reach it."""
         settings = {**self.settings, "unix_socket_directories": str(self.socket_folder)}
         with cluster.reachable(self.data, self.account) as (path, descriptors):
             argv = [str(self.installation / "bin" / "postgres"), "-D", path]
@@ -118,14 +117,14 @@ class EmbeddedServer:
             )
 
     def is_ready(self) -> bool:
-        """Whether it accepts connections; ServerError when it ended instead."""
+        """True if it accepts connections. Raises ServerError if it has ended instead."""
         if self.process is None or self.process.poll() is not None:
             status = self.process and self.process.returncode
             raise ServerError(f"PostgreSQL ended while it started (status {status}); its log says why.")
         return postmaster.is_ready(self.data, self.process.pid)
 
     def wait_until_ready(self) -> None:
-        """Waits until it accepts connections; ServerError when it ends or takes more than two minutes."""
+        """Wait until it accepts connections. Raises ServerError if it ends or takes over START_PATIENCE_SECONDS."""
         deadline = time.monotonic() + START_PATIENCE_SECONDS
         while not self.is_ready():
             if time.monotonic() > deadline:
@@ -133,7 +132,7 @@ class EmbeddedServer:
             time.sleep(postmaster.POLL_SECONDS)
 
     def stop(self) -> None:
-        """Stops it and waits until it is gone; nothing to do when it does not run."""
+        """Stop it and wait until it is gone; does nothing if it does not run."""
         if self.process and self.process.poll() is None:
             postmaster.stop(psutil.Process(self.process.pid))
             self.process.wait()
