@@ -1,1 +1,1 @@
-"""`manage.py up`: PostgreSQL, the preparation, a worker and the web server under one supervisor."""
+"""`manage.py up`: PostgreSQL, site preparation, a worker and the web server under one supervisor."""

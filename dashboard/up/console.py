@@ -1,4 +1,4 @@
-"""One terminal for several programs: each line of theirs behind its name."""
+"""One terminal for several programs: each line starts with its program's name."""
 
 import asyncio
 import os
@@ -21,14 +21,14 @@ class Console:
         self._coloured = stream.isatty() and not os.environ.get("NO_COLOR")
 
     def line(self, name: str, text: str) -> None:
-        """Writes one line of the program `name`."""
+        """Write one line of the program `name`."""
         prefix = f"{name:<{NAME_WIDTH}} |"
         if self._coloured:
             prefix = f"\x1b[{COLOURS.get(name, 0)}m{prefix}\x1b[0m"
         self.raw(f"{prefix} {text}")
 
     def raw(self, text: str) -> None:
-        """Writes a line without a name, to be found among the others."""
+        """Write a line without a name, which stands out among the others."""
         try:
             self._stream.write(f"{text}\n")
             self._stream.flush()
@@ -36,7 +36,7 @@ class Console:
             self._close()
 
     def _close(self) -> None:
-        """Nobody reads any more (`| head`, a closed terminal): what follows goes nowhere, and everything is to stop."""
+        """Discard further output and stop everything, because the reader is gone (`| head`, a closed terminal)."""
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self._stream.fileno())
         os.close(nowhere)
@@ -44,10 +44,10 @@ class Console:
 
     @asynccontextmanager
     async def pipe(self, name: str) -> AsyncIterator[int]:
-        """A descriptor into which the program `name` writes; at the end waits a moment for what it wrote last.
+        """A descriptor for the output of program `name`; at the end waits briefly for its last output.
 
-        Not one of asyncio's own pipes: with those, some versions wait for the end of every heir of the pipe, not of the
-        program alone (https://github.com/python/cpython/issues/119710).
+        asyncio's own pipes do not serve: some versions wait until every process that inherited the pipe ends, not only
+        the program (https://github.com/python/cpython/issues/119710).
         """
         reading, writing = os.pipe()
         copying = asyncio.create_task(self._copy(name, reading))
@@ -59,7 +59,7 @@ class Console:
             copying.cancel()
 
     async def _copy(self, name: str, descriptor: int) -> None:
-        """Writes what comes out of the pipe, line by line; no line is too long."""
+        """Copy the pipe's output line by line, however long the lines are."""
         output = asyncio.StreamReader()
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(output), os.fdopen(descriptor, "rb")

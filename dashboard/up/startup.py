@@ -1,4 +1,4 @@
-"""What `manage.py up` does: the database, its preparation, a worker, the web server; until a signal ends all of it."""
+"""Start the database, prepare the site, and run a worker and the web server until a signal."""
 
 import asyncio
 import contextlib
@@ -32,12 +32,12 @@ LOGINS = {
 
 
 class CannotStart(Exception):
-    """Something outside stands in the way; the message says what, and what to do."""
+    """The start is blocked from outside; the message says how and what to do."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run: on which port, how many worker processes, with demo data or not, on a server of our own or not."""
+    """The parameters of a start: port, worker processes, demo data, and our own server or not."""
 
     base: Path
     port: int
@@ -50,7 +50,7 @@ class Plan:
         return f"http://{HOST}:{self.port}/"
 
     def manage(self, name: str, *arguments: str) -> Program:
-        """A `manage.py` command as a program; it finds the running server by itself."""
+        """A `manage.py` command as a program; it finds the running server itself."""
         return Program(name, [sys.executable, str(self.base / "manage.py"), *arguments])
 
     def web(self) -> Program:
@@ -60,7 +60,7 @@ class Plan:
 
 
 def run(plan: Plan, supervisor: Supervisor) -> None:
-    """Runs all of it until a signal asks to stop.
+    """Run everything until a signal asks to stop.
 
     Raises:
         CannotStart: the port is taken, or the database cannot be prepared.
@@ -71,7 +71,7 @@ def run(plan: Plan, supervisor: Supervisor) -> None:
         asyncio.run(serve(plan, supervisor))
         return
     home = embedded.home(plan.base / "var")
-    with ownership.held(home):  # whoever runs this checkout already is the better answer than "port taken"
+    with ownership.held(home):  # "in use by this process" is a better message than "port taken"
         refuse_taken_port(plan.port)
     with prepared(home, runs=f"manage.py up, {plan.site}") as server:
         supervisor.at_stop = partial(ownership.tell_stopping, home)
@@ -79,13 +79,13 @@ def run(plan: Plan, supervisor: Supervisor) -> None:
 
 
 async def serve_on(server: EmbeddedServer, plan: Plan, supervisor: Supervisor) -> None:
-    """`serve`, on a PostgreSQL of our own."""
+    """Like `serve`, on a PostgreSQL of our own."""
     async with kept(server, supervisor):
         await serve(plan, supervisor)
 
 
 def refuse_taken_port(port: int) -> None:
-    """CannotStart when nobody can listen on this port of ours, naming who does."""
+    """Raise CannotStart if nobody can listen on this port; the message names the process that does."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -96,7 +96,7 @@ def refuse_taken_port(port: int) -> None:
 
 
 def listener(port: int) -> str:
-    """Which process listens on this port, as far as this user may know."""
+    """The process that listens on this port, if this user may see it."""
     with contextlib.suppress(psutil.Error):
         for connection in psutil.net_connections("tcp"):
             if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:
@@ -106,7 +106,7 @@ def listener(port: int) -> str:
 
 @contextlib.asynccontextmanager
 async def kept(server: EmbeddedServer, supervisor: Supervisor) -> AsyncIterator[None]:
-    """Keeps the server up while the block runs, beginning when it accepts connections; stops it after."""
+    """Keep the server running during the block, which begins once it accepts connections; then stop it."""
     supervisor.listen()
 
     async def once() -> str:
@@ -131,14 +131,14 @@ async def kept(server: EmbeddedServer, supervisor: Supervisor) -> AsyncIterator[
 
 
 async def first_readiness(server: EmbeddedServer, supervisor: Supervisor) -> None:
-    """Waits as long as PostgreSQL works on its start, or until we are to stop; ServerError when it gives up."""
-    await asyncio.sleep(0)  # for its launch
+    """Wait until PostgreSQL is ready or a stop is requested. Raises ServerError if it ends."""
+    await asyncio.sleep(0)  # lets its launch begin
     while not (supervisor.stopping.is_set() or server.is_ready()):
         await asyncio.sleep(postmaster.POLL_SECONDS)
 
 
 async def serve(plan: Plan, supervisor: Supervisor) -> None:
-    """Prepares the site, then keeps the worker and the web server running until a signal asks to stop."""
+    """Prepare the site, then keep the worker and the web server running until a signal asks to stop."""
     supervisor.listen()
     report = await prepare(plan, supervisor)
     if supervisor.stopping.is_set():
@@ -155,7 +155,7 @@ async def serve(plan: Plan, supervisor: Supervisor) -> None:
 
 
 async def prepare(plan: Plan, supervisor: Supervisor) -> dict[str, Any]:
-    """Runs `prepare_site`; its report, empty when we were asked to stop meanwhile."""
+    """Run `prepare_site`. Returns its report, empty if a stop was requested meanwhile."""
     program = plan.manage("setup", "prepare_site", "--json", "--demo" if plan.demo else "--no-demo")
     with tempfile.TemporaryFile() as answer:
         status = await supervisor.run(program, stdout=answer)
@@ -168,7 +168,7 @@ async def prepare(plan: Plan, supervisor: Supervisor) -> dict[str, Any]:
 
 
 async def announce(plan: Plan, supervisor: Supervisor, report: dict[str, Any]) -> None:
-    """Prints the address and the login once the web server answers."""
+    """Print the address and the login once the web server answers."""
     while not await answers(plan.port):
         if await supervisor.stops_within(0.1):
             return
@@ -178,7 +178,7 @@ async def announce(plan: Plan, supervisor: Supervisor, report: dict[str, Any]) -
 
 
 async def answers(port: int) -> bool:
-    """Whether the web server answers a request, whatever it says."""
+    """True if the web server answers a request, with any status."""
     try:
         reader, writer = await asyncio.open_connection(HOST, port)
         writer.write(b"GET /healthz HTTP/1.0\r\nHost: localhost\r\n\r\n")

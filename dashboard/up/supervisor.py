@@ -1,4 +1,4 @@
-"""Child processes of `manage.py up`: started, their output prefixed, restarted when they die, stopped when it stops."""
+"""Child processes of `manage.py up`: start them, prefix their output, restart them, stop them."""
 
 import asyncio
 import contextlib
@@ -12,14 +12,14 @@ from dashboard.processes import bound
 from dashboard.up.console import Console
 
 BACKOFF_SECONDS = (1, 2, 5, 10, 30)
-STABLE_SECONDS = 60.0  # who ran this long begins with the first delay again
-ECHO_SECONDS = 0.5  # make passes SIGTERM on even where it reached the whole group; a person is not that fast
+STABLE_SECONDS = 60.0  # after running this long, a program's restart delay begins anew
+ECHO_SECONDS = 0.5  # make repeats SIGTERM even if the whole group got it; a person is slower
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True)
 class Program:
-    """A program to run: the name that its lines carry, its command line, what its environment has beside ours."""
+    """A program to run. `name`: prefix of its lines; `environment`: variables added to ours."""
 
     name: str
     argv: Sequence[str]
@@ -29,7 +29,7 @@ class Program:
 class Supervisor:
     """Runs programs, each in a process group of its own, until a signal asks it to stop.
 
-    The first signal asks every program to end (SIGTERM); a second one, or `patience_seconds` later, SIGKILL ends them.
+    The first signal asks every program to end (SIGTERM). A second one, or `patience_seconds`, ends them with SIGKILL.
     """
 
     def __init__(self, console: Console, *, patience_seconds: float) -> None:
@@ -42,12 +42,12 @@ class Supervisor:
         self._running: set[asyncio.subprocess.Process] = set()
 
     def listen(self) -> None:
-        """Takes the signals that ask to stop; a terminal's Ctrl-C reaches nobody else, as programs' groups differ."""
+        """Handle the signals that ask to stop. Programs are in other process groups, so Ctrl-C reaches only us."""
         for number in STOP_SIGNALS:
             asyncio.get_running_loop().add_signal_handler(number, self.on_signal, number)
 
     def on_signal(self, number: signal.Signals) -> None:
-        """Stops at the first signal, hurries at the second."""
+        """Stop at the first signal, kill at the second."""
         now = asyncio.get_running_loop().time()
         if not self.stopping.is_set():
             self._asked_at = now
@@ -62,7 +62,7 @@ class Supervisor:
             self.signal_all(signal.SIGKILL)
 
     def signal_all(self, number: signal.Signals) -> None:
-        """SIGTERM reaches the programs alone, which end their own children in order; SIGKILL all of each group."""
+        """Send SIGTERM only to the programs, which stop their own children, but SIGKILL to their whole groups."""
         for process in self._running:
             with contextlib.suppress(ProcessLookupError):
                 if number == signal.SIGKILL:
@@ -74,10 +74,10 @@ class Supervisor:
         self.console.line("up", text)
 
     async def run(self, program: Program, *, stdout: IO[bytes] | None = None) -> int:
-        """Runs a program to its end; its exit status, negative for a signal.
+        """Run a program to its end. Returns its exit status, negative for a signal.
 
         Args:
-            stdout: takes its standard output where given; all other output goes to the console.
+            stdout: receives its standard output if given; all other output goes to the console.
         """
         async with self.console.pipe(program.name) as output:
             process = await asyncio.create_subprocess_exec(
@@ -94,11 +94,11 @@ class Supervisor:
             status = await process.wait()
             self._running.discard(process)
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # what it left of its group
+                os.killpg(process.pid, signal.SIGKILL)  # the rest of its group
         return status
 
     async def keep(self, program: Program, *, until_done: bool = False) -> None:
-        """Runs a program again whenever it ends, until we stop; with `until_done` only until it ends with status 0."""
+        """Restart a program whenever it ends, until we stop; with `until_done` only until it ends with status 0."""
 
         async def once() -> str:
             status = await self.run(program)
@@ -107,16 +107,16 @@ class Supervisor:
         await self.keep_up(program.name, once)
 
     async def keep_up(self, name: str, once: Callable[[], Awaitable[str]]) -> None:
-        """Repeats `once`, which lasts as long as the thing runs and says how it ended, with growing delays.
+        """Repeat `once` with growing delays. It runs the program and returns how it ended.
 
-        An empty word for the ending says that the thing is done for good.
+        An empty text means that it is done for good.
         """
         loop, failures = asyncio.get_running_loop(), 0
         while True:
             began = loop.time()
             try:
                 ending = await once()
-            except OSError as error:  # no more processes, no more memory
+            except OSError as error:  # out of processes or memory
                 ending = str(error)
             if self.stopping.is_set() or not ending:
                 return
@@ -128,13 +128,13 @@ class Supervisor:
                 return
 
     async def stops_within(self, seconds: float) -> bool:
-        """Waits, but not past the request to stop; whether that came."""
+        """Wait, but no longer than until a stop is requested; returns True if it was."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.stopping.wait(), seconds)
         return self.stopping.is_set()
 
     async def wind_down(self, tasks: Iterable[asyncio.Task[None]]) -> None:
-        """Once asked to stop: waits for the programs behind `tasks`, and kills those that take too long."""
+        """Wait for the programs behind `tasks` after a stop request, and kill those that take too long."""
         _, late = await asyncio.wait(tasks, timeout=self.patience_seconds)
         if late:
             self.say(f"still running after {self.patience_seconds:g} s: killing it")
@@ -143,5 +143,4 @@ class Supervisor:
 
 
 def describe(status: int) -> str:
-    """An exit status in words."""
     return f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
