@@ -1,7 +1,7 @@
-"""The demo: harmless work on queues and orders of its own, with every trouble in it that an operator meets.
+"""The demo: harmless work on its own queues and orders, with every trouble that an operator meets.
 
-What it makes lies in queues whose names begin with `demo-` and in orders to `@example.test`, an address that no mail
-reaches (RFC 2606). `dashboard_demorow` lists all of it, and nothing that is not listed there is ever removed.
+Its queues have names that begin with `demo-`, its orders go to `@example.test`, which no mail reaches (RFC 2606).
+`dashboard_demorow` lists all of it; nothing that is not listed is ever removed.
 """
 
 import os
@@ -13,15 +13,15 @@ REPORTS, MAIL, BILLING, PAYOUTS, PARCELS = (
     f"{PREFIX}{name}" for name in ("reports", "mail", "billing", "payouts", "parcels")
 )
 QUEUES = (REPORTS, MAIL, BILLING, PAYOUTS, PARCELS)
-NIGHTLY = f"{PREFIX}nightly-report"  # a cron line that nobody starts
-ACTOR = "demo"  # in the audit, and of the runs of the lab
-MINUTES = 15  # that the director lives
+NIGHTLY = f"{PREFIX}nightly-report"  # a scheduled command that nobody starts
+ACTOR = "demo"  # in the audit and in the lab's runs
+MINUTES = 15  # lifetime of the director
 
 
 def is_on() -> bool:
-    """Whether `up` serves this site with the demo; a site of your own asks the database nothing about it."""
+    """True if `up` serves this site with the demo; other sites run no query for it."""
     return os.environ.get("ROWLOCK_DEMO") == "1"
 
 
-# A worker that is started to be killed takes its time over a first attempt, so that it dies in the middle of one.
+# A worker started to be killed takes long over a first attempt, so that it dies in the middle of one.
 VICTIM = "ROWLOCK_DEMO_VICTIM"

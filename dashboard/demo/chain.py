@@ -1,4 +1,4 @@
-"""Four sessions of which each waits for the one before: the first forgot its transaction. They change nothing."""
+"""A chain of four sessions, each waiting for the one before; the first is idle in transaction. They change nothing."""
 
 import contextlib
 import logging
@@ -11,7 +11,7 @@ from dashboard import demo
 from tasks.database import connect_directly
 
 logger = logging.getLogger(__name__)
-# Innermost first: each holds a row and waits for that of the one before; the last one only waits.
+# Each session holds a row and waits for the row of the one before; the last one only waits.
 NAMES = ("forgotten-psql", "shipping", "invoices", "support")
 
 ROWS = """
@@ -22,8 +22,8 @@ HOLD = "SELECT * FROM orders_order WHERE id = %(id)s FOR UPDATE NOWAIT"
 WAIT = "SELECT * FROM orders_order WHERE id = %(id)s FOR UPDATE"
 END_SECONDS = 1.0
 PATIENT_SECONDS = 24 * 3600.0
-# Somebody is to find them, so they wait longer than our other sessions would. The log of the server need not tell of
-# them, as far as this role may say so; each check of the connection would have the wait logged again.
+# They wait long enough to be found. A superuser's session also turns off log_lock_waits, and
+# client_connection_check_interval is off because each check would log the wait again.
 PATIENCE = """
 SET lock_timeout = 0; SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0;
 SET client_connection_check_interval = 0;
@@ -32,7 +32,7 @@ SELECT set_config('log_lock_waits', 'off', false) FROM pg_roles WHERE rolname = 
 
 
 class Chain:
-    """The sessions, from the build until each has got what it waited for, or `close`."""
+    """The sessions, from `build` until each has its lock, or until `close`."""
 
     def __init__(self) -> None:
         self.sessions: list[psycopg.Connection] = []
@@ -40,13 +40,13 @@ class Chain:
 
     @property
     def stands(self) -> bool:
-        """Whether anybody still waits in it."""
+        """True if any session still waits."""
         return any(thread.is_alive() for thread in self.waiting)
 
     def build(self, connection: psycopg.Connection) -> bool:
-        """Takes three orders of the demo and lets the sessions wait; False when the rows are not to be had.
+        """Lock three orders of the demo and let the sessions wait; False if the rows are missing or locked.
 
-        Raises psycopg.OperationalError when the database is away.
+        Raises psycopg.OperationalError if the database is away.
         """
         self.close()
         parameters = {"domain": demo.DOMAIN, "number": len(NAMES) - 1}
@@ -75,7 +75,7 @@ class Chain:
             thread.start()
 
     def close(self) -> None:
-        """Ends the sessions, the one that blocks all others first; then nobody waits any more."""
+        """End the sessions, the one that blocks all others first."""
         for session, thread in zip(self.sessions, [None, *self.waiting], strict=False):
             if thread is not None:
                 end(thread, session)
@@ -84,7 +84,7 @@ class Chain:
 
 
 def end(thread: threading.Thread, session: psycopg.Connection) -> None:
-    """Waits for what the thread waits for, which is free by now; or cancels it, where a person holds the row."""
+    """Wait for the thread's lock, which is free by now, or cancel it if a person holds the row."""
     thread.join(END_SECONDS)
     if thread.is_alive():
         session.cancel_safe(timeout=END_SECONDS)
@@ -92,7 +92,7 @@ def end(thread: threading.Thread, session: psycopg.Connection) -> None:
 
 
 def open_session(name: str) -> psycopg.Connection:
-    """A session with a transaction from its next statement on. Raises psycopg.OperationalError."""
+    """Open a session whose next statement begins a transaction. Raises psycopg.OperationalError."""
     session = connect_directly(f"rowlock:demo:{name}", answer_seconds=PATIENT_SECONDS)
     session.execute(PATIENCE)
     session.autocommit = False
@@ -100,7 +100,7 @@ def open_session(name: str) -> psycopg.Connection:
 
 
 def wait(session: psycopg.Connection, row_id: int) -> None:
-    """Waits for the row in a thread of its own, and lets go of everything once it has it."""
-    with contextlib.suppress(psycopg.OperationalError, psycopg.InterfaceError):  # a person ended it: that is the point
+    """Wait for the row, then release everything; runs in a thread."""
+    with contextlib.suppress(psycopg.OperationalError, psycopg.InterfaceError):  # a person ended it, as intended
         psycopg.ClientCursor(session).execute(WAIT, {"id": row_id})
         session.rollback()

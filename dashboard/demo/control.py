@@ -1,7 +1,7 @@
-"""Asking the director: whether it runs and until when, to stop, to kill a worker of its own, to build the chain anew.
+"""Control the director: its state, and requests to stop, kill one of its workers, or rebuild the lock chain.
 
-Requests are notifications, which only a living director hears; nothing is left for a later one. Whoever asks from a
-page or a shell can make it do these three things and no other.
+Requests are notifications, which only a live director receives; none is left for a later one. Pages and commands can
+ask for these three things only.
 """
 
 import json
@@ -22,11 +22,11 @@ from tasks.database import fetch
 STOP_SECONDS = 5.0
 POLL_SECONDS = 0.05
 
-# Channels and keys carry the schema, as those of the queue do.
+# Channels and lock keys include the schema, like the queue's.
 CHANNEL = "SELECT 'rowlock_demo_' || current_schema() AS name"
 ASK = "SELECT pg_notify('rowlock_demo_' || current_schema(), %(payload)s::text)"
 TAKE = "SELECT pg_try_advisory_lock(hashtext('rowlock:demo'), hashtext(current_schema())) AS taken"
-# One row, whether a director runs or not.
+# Always one row, with or without a director.
 STATE = """
 SELECT EXISTS (SELECT FROM dashboard_demorow) AS is_loaded, clock_timestamp() AS now,
     director.pid, director.since, director.since + make_interval(mins => %(minutes)s::int) AS ends_at
@@ -45,7 +45,7 @@ FROM tasks_intervention AS intervention
 WHERE intervention.target = %(target)s::text AND intervention.action LIKE 'kill-worker %%'
 ORDER BY intervention.id DESC LIMIT %(limit)s::int
 """
-# The attempt tells when the dead worker was convicted.
+# The attempt's end is the time at which the worker was declared dead.
 TAKEN_OVER = """
 SELECT task.id, task.status, task.attempt, task.started_at, coalesce(task.claimed_by, task.finished_by) AS worker_id,
     attempt.worker_id AS lost_by, attempt.finished_at AS convicted_at
@@ -57,7 +57,7 @@ SHOWN = 5
 
 
 class Request(StrEnum):
-    """What the director can be asked for."""
+    """Requests to the director."""
 
     STOP = "stop"
     KILL = "kill"
@@ -66,7 +66,7 @@ class Request(StrEnum):
 
 @dataclass(frozen=True)
 class Director:
-    """The director that runs, and until when."""
+    """The running director, and when it ends."""
 
     pid: int
     since: datetime
@@ -79,13 +79,13 @@ class Director:
 
     @property
     def mark(self) -> str:
-        """Tells this director from any later one, even one with the same process id."""
+        """Distinguishes this director from a later one with the same pid."""
         return f"{self.pid} {self.since.isoformat()}"
 
 
 @dataclass(frozen=True)
 class State:
-    """Say if any row of the demo is there, and who directs it now."""
+    """True in `is_loaded` if any row of the demo exists; `director` is the running one or None."""
 
     is_loaded: bool
     director: Director | None
@@ -98,9 +98,9 @@ class State:
 
 @dataclass(frozen=True)
 class Kill:
-    """A worker of the demo that was killed at `at`; `seconds` later its task began again, on worker `taken_by`.
+    """A worker of the demo that was killed at `at`; after `seconds` its task ran again, on worker `taken_by`.
 
-    `convicted_seconds`: when the others knew that it was dead. Both are None until that has happened.
+    `convicted_seconds`: time until it was declared dead. Both are None until that has happened.
     """
 
     at: datetime
@@ -113,30 +113,29 @@ class Kill:
 
 
 def state() -> State:
-    """One statement, on `pg_locks` and the list of what the demo made; it does not touch the tables of its work."""
+    """The demo's state; one statement on `pg_locks` and the demo's list, not on the tables of its work."""
     [row] = fetch(connection, STATE, {"minutes": demo.MINUTES})
     is_loaded = row.pop("is_loaded")
     return State(is_loaded, None if row["pid"] is None else Director(**row))
 
 
 def director() -> Director | None:
-    """The director of this database, or None when none runs."""
     return state().director
 
 
 def ask(request: Request, who: Who) -> bool:
-    """Asks the director; False when none runs. It does what it has not done already, so asking twice does no more."""
+    """Send a request to the director; False if none runs. Repeating a request has no further effect."""
     if director() is None:
         return False
     with connection.cursor() as cursor:
         cursor.execute(ASK, {"payload": json.dumps({"do": request, "actor": who.actor, "source": who.source})})
-    if request is not Request.KILL:  # the director tells of that one, when and whom
+    if request is not Request.KILL:  # the director itself records a kill, with time and worker
         audit.record(connection, who, f"demo-{request}", [Change(audit.queue(demo.REPORTS))])
     return True
 
 
 def stop(who: Who) -> bool:
-    """Asks the director to end and waits until it has; False when it still runs after a few seconds."""
+    """Ask the director to end and wait; False if it still runs after STOP_SECONDS."""
     deadline = time.monotonic() + STOP_SECONDS
     ask(Request.STOP, who)
     while director() is not None:
@@ -147,7 +146,7 @@ def stop(who: Who) -> bool:
 
 
 def kills() -> list[Kill]:
-    """The workers killed last, and what became of their tasks; latest first."""
+    """The latest killed workers, and what happened to their tasks; latest first."""
     found = fetch(connection, KILLS, {"target": audit.queue(demo.PARCELS), "limit": SHOWN})
     known = [(row, match) for row in found if (match := ACTION.fullmatch(row["action"]))]
     ids = [int(match[2]) for _row, match in known]

@@ -1,4 +1,4 @@
-"""What the demo loads once: tasks in every state, orders to mail, a cron line that is overdue."""
+"""The demo's data, loaded once: tasks in every state, orders to mail, an overdue command."""
 
 from collections.abc import Iterable
 from datetime import timedelta
@@ -39,12 +39,12 @@ TO_MAIL = (
 )
 UNKNOWN = "leslie"
 DECLINED = 14
-Calls = list[tuple["Task[Any, Any]", list[list[Any]]]]  # quoted: it takes no parameters in Django 6
+Calls = list[tuple["Task[Any, Any]", list[list[Any]]]]  # quoted, because it takes no parameters in Django 6
 
 
 @transaction.atomic
 def load_once() -> int:
-    """Loads the demo's rows unless that was done before; how many tasks. Lists each of them."""
+    """Load and list the demo's rows, unless that was done before. Returns the number of tasks."""
     _, is_first = DemoRow.objects.get_or_create(kind=DemoRow.Kind.QUEUE, row_id=0, name=demo.REPORTS)
     if not is_first:
         return 0
@@ -59,19 +59,17 @@ def load_once() -> int:
 
 
 def list_ids(kind: DemoRow.Kind, ids: Iterable[int]) -> None:
-    """Remember that the demo made these rows, in the transaction that makes them."""
+    """List rows that the demo makes, in the same transaction."""
     DemoRow.objects.bulk_create(DemoRow(kind=kind, row_id=row_id, name="") for row_id in ids)
 
 
 def list_names(kind: DemoRow.Kind, names: Iterable[str]) -> None:
-    """Remember that these names are the demo's."""
+    """List names that belong to the demo."""
     DemoRow.objects.bulk_create(DemoRow(kind=kind, row_id=0, name=name) for name in names)
 
 
 def enqueue() -> list[int]:
-    """Tasks that complete, take time, keep an order, fail once, fail for good (for one reason), wait for tomorrow or
-    behind another one; their ids.
-    """
+    """Enqueue tasks that end in every way or wait for every reason. Returns their ids."""
     tomorrow = timezone.now() + timedelta(days=1)
     calls: Calls = [
         (count_primes, [[number * 1000] for number in range(1, 21)]),
@@ -88,7 +86,7 @@ def enqueue() -> list[int]:
 
 
 def make_orders() -> list[int]:
-    """Twelve orders whose e-mail is to be sent, and one of which nobody knows whether it was; their ids."""
+    """Make twelve orders to mail, and one whose e-mail may or may not have been sent. Returns their ids."""
     now = timezone.now()
     orders = Order.objects.bulk_create(Order(customer_email=f"{name}{demo.DOMAIN}", shipped_at=now) for name in TO_MAIL)
     unknown = Order.objects.create(
@@ -99,7 +97,7 @@ def make_orders() -> list[int]:
 
 
 def expect_what_nobody_starts() -> None:
-    """A report that should have run every hour, and whose cron line somebody lost the day before yesterday."""
+    """Expect an hourly report whose crontab line was lost two days ago."""
     since = timezone.now() - timedelta(days=2)
     ExpectedCommand.objects.get_or_create(
         name=demo.NIGHTLY, defaults={"every": timedelta(hours=1), "since": since, "succeeded_at": None}

@@ -1,7 +1,7 @@
-"""The director: for a quarter of an hour it keeps the demo alive, and does what the pages ask of it.
+"""The director: keeps the demo alive for a quarter of an hour, and serves requests of the pages.
 
-One process with one session, which holds an advisory lock: a second director sees it and leaves. Everything that it
-starts ends with it, however it ends: its sessions because the server notices, its workers because the kernel does.
+It is one process with one session and an advisory lock, so a second director exits. Everything that it starts ends with
+it: the server ends its sessions, the kernel its workers.
 """
 
 import contextlib
@@ -36,8 +36,8 @@ from tasks.declaration import PostgresTask
 logger = logging.getLogger(__name__)
 TICK_SECONDS = 0.1
 TRICKLE_SECONDS = 0.5
-PATIENCE_SECONDS = 30.0  # for a worker of ours to start and to get a task before others do
-OFFERED = 3  # tasks at a time, of which other workers may take some
+PATIENCE_SECONDS = 30.0  # for one of our workers to start and to get a task before others do
+OFFERED = 3  # tasks at a time, because other workers may take some
 PRESET = "double-click"  # three runs of a few seconds
 DEMO = Who(demo.ACTOR, "command")
 
@@ -46,7 +46,7 @@ SELECT count(*) FILTER (WHERE status = 'READY') AS ready, count(*) FILTER (WHERE
 FROM (SELECT status FROM tasks_task
       WHERE queue_name = %(queue)s::text AND status IN ('READY', 'PROCESSING') LIMIT 100) AS unfinished
 """
-Scene = Generator[None, None, None]  # advanced at each tick; it yields where it has to wait
+Scene = Generator[None, None, None]  # advanced at each tick; it yields while it has to wait
 
 
 class AlreadyDirected(Exception):
@@ -54,7 +54,7 @@ class AlreadyDirected(Exception):
 
 
 class Director:
-    """Runs the scenes until its time is over or somebody stops it."""
+    """Runs the scenes until its time is over or it is stopped."""
 
     def __init__(self, minutes: float = demo.MINUTES) -> None:
         self.ends_at = time.monotonic() + minutes * 60
@@ -66,7 +66,7 @@ class Director:
         self.trickled_at = 0.0
 
     def run(self) -> None:
-        """The whole life. Raises AlreadyDirected, and psycopg.OperationalError when the session is lost."""
+        """Direct until the end. Raises AlreadyDirected, and psycopg.OperationalError if the session is lost."""
         with contextlib.closing(connect_directly("rowlock:demo:director")) as self.connection:
             if not fetch(self.connection, control.TAKE)[0]["taken"]:
                 raise AlreadyDirected
@@ -92,19 +92,17 @@ class Director:
             self._trickle()
             self.scenes = [scene for scene in self.scenes if goes_on(scene)]
 
-    # What it hears.
-
     def _listen(self) -> None:
         channel = fetch(self.connection, control.CHANNEL)[0]["name"]
         self.connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
 
     def _hear(self) -> None:
-        # As a list: while the generator runs, the connection serves nothing else.
+        # A list, because the connection serves nothing else while the generator runs.
         for notice in list(self.connection.notifies(timeout=TICK_SECONDS)):
             self.obey(notice.payload)
 
     def obey(self, payload: str) -> None:
-        """Does what was asked for; any session may notify, so what is no request of ours is passed over."""
+        """Carry out a request; other notifications are ignored, because any session may send them."""
         try:
             asked = json.loads(payload)
             request = control.Request(asked["do"])
@@ -120,15 +118,13 @@ class Director:
             self.is_killing = True
             self.scenes.append(self.kill_a_worker(who))
 
-    # What it stages.
-
     def build_chain(self) -> None:
-        """Lets four sessions wait for each other, unless some still do."""
+        """Build the lock chain, unless sessions of the previous one still wait."""
         if not self.chain.stands and not self.chain.build(self.connection):
             logger.info("no chain: it needs three orders of the demo that nobody has locked")
 
     def _trickle(self) -> None:
-        """Two tasks a second."""
+        """Enqueue two tasks a second."""
         if time.monotonic() - self.trickled_at < TRICKLE_SECONDS:
             return
         self.trickled_at = time.monotonic()
@@ -138,12 +134,12 @@ class Director:
             enqueue(nap, round(random.uniform(0.05, 0.6), 2))  # noqa: S311  nosec B311
 
     def first_scenes(self) -> Scene:
-        """The lost payout, then the lab: it keeps a worker busy for some seconds."""
+        """The lost payout, then the lab, which keeps a worker busy for some seconds."""
         yield from self.lose_a_payout()
         compare_once()
 
     def lose_a_payout(self) -> Scene:
-        """Kills a worker in the middle of a payout, unless one waits for a person already."""
+        """Kill a worker in the middle of a payout, unless a payout already waits for a person."""
         if self.unfinished(demo.PAYOUTS)["processing"]:
             return
         victim = self.start(demo.PAYOUTS)
@@ -151,7 +147,7 @@ class Director:
             self.victims.pop(victim.queue).kill()
 
     def kill_a_worker(self, who: Who) -> Scene:
-        """Kills a worker in the middle of a parcel, says in the audit when, and starts another one."""
+        """Kill a worker in the middle of a parcel, record it in the audit, and start another worker."""
         victim = self.victims.get(demo.PARCELS) or self.start(demo.PARCELS)
         if (yield from self.occupied(victim, pack_parcel)) and (at := victim.running(self.connection)):
             action = f"kill-worker worker={at['worker_id']} task={at['id']}"
@@ -161,14 +157,14 @@ class Director:
         self.is_killing = False
 
     def start(self, queue: str) -> Victim:
-        """A worker of our own for this queue; it must be this, the main thread, that starts it."""
+        """Start a worker for this queue; must run in the main thread, with which the worker ends."""
         self.victims[queue] = Victim.start(queue)
         return self.victims[queue]
 
     def occupied(self, victim: Victim, task: "Task[Any, Any]") -> Generator[None, None, bool]:
-        """Waits until the worker is in the middle of such a task, offering more while others take them away.
+        """Wait until the worker is in the middle of such a task, offering more if others take them.
 
-        Its value: whether that came to be, within some time.
+        Returns False if that does not happen within PATIENCE_SECONDS.
         """
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not victim.running(self.connection):
@@ -182,25 +178,25 @@ class Director:
         return True
 
     def unfinished(self, queue: str) -> dict[str, int]:
-        """How many tasks of this queue are `ready` and `processing`, counted to a hundred."""
+        """The number of `ready` and `processing` tasks of this queue, counted up to a hundred."""
         return fetch(self.connection, WAITING, {"queue": queue})[0]
 
 
 def compare_once() -> None:
-    """Asks the lab for the first comparison on this machine, unless it has runs already or is not allowed here."""
+    """Ask the lab for a first comparison, unless it has runs already or is off."""
     if runner.is_allowed() and not LabRun.objects.exists():
         preset = BY_NAME[PRESET]
         records.ask([Plan(pattern, **preset.numbers) for pattern in preset.patterns], new_token(), DEMO)
 
 
 def enqueue(task: "Task[Any, Any]", *args: object) -> None:
-    """One more task of the demo, listed as such."""
+    """Enqueue one more task of the demo, and list it."""
     with transaction.atomic():
         list_ids(DemoRow.Kind.TASK, PostgresTask.of(task).enqueue_many([(list(args), {})]))
 
 
 def goes_on(scene: Scene) -> bool:
-    """Advances a scene to where it has to wait; False when it is over."""
+    """Advance a scene until it has to wait; False if it is over."""
     try:
         next(scene)
     except StopIteration:

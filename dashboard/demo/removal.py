@@ -1,4 +1,4 @@
-"""Taking the demo away: the rows that it is recorded to have made. Nothing else, and the audit stays."""
+"""Remove the demo: only the rows recorded as its own. The audit stays."""
 
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
@@ -28,7 +28,8 @@ HOLDERS = """
 SELECT DISTINCT task.claimed_by FROM tasks_task AS task JOIN dashboard_demorow AS made ON made.row_id = task.id
 WHERE made.kind = 'task' AND task.status = 'PROCESSING'
 """
-# What a live worker is at stays until it is done. Attempts go with their task, by the table's own rule.
+# A task that a live worker runs stays until it is done. Attempts are deleted with their task, by the table's foreign
+# key.
 TASKS = """
 WITH doomed AS MATERIALIZED (
     SELECT task.id FROM tasks_task AS task JOIN dashboard_demorow AS made ON made.row_id = task.id
@@ -50,7 +51,7 @@ WITH doomed AS MATERIALIZED (
 )
 DELETE FROM orders_order USING doomed WHERE orders_order.id = doomed.id RETURNING orders_order.id
 """
-# A queue of this name in which somebody else's tasks lie keeps its setting and its figures.
+# A queue of this name with somebody else's tasks keeps its setting and its figures.
 OWN_QUEUES = """
 SELECT name FROM dashboard_demorow AS made
 WHERE kind = 'queue' AND NOT EXISTS (SELECT FROM tasks_task AS task WHERE task.queue_name = made.name)
@@ -71,15 +72,15 @@ THE_REST = (
 
 
 def preview() -> dict[str, int]:
-    """How many `tasks`, `orders`, `queues` and `commands` would go; tasks and orders counted to ten thousand."""
+    """The `tasks`, `orders`, `queues` and `commands` that would go; tasks and orders counted up to MOST_COUNTED."""
     found: dict[str, int] = fetch(connection, COUNTS, {"most": MOST_COUNTED})[0]
     return found
 
 
 def remove(who: Who, *, reason: str = "", dry_run: bool = False) -> dict[str, int]:
-    """Deletes the demo's rows; how many `tasks`, `orders`, `queues` and `commands`. The audit names them.
+    """Delete the demo's rows. Returns the number of `tasks`, `orders`, `queues` and `commands`; the audit names them.
 
-    The director must have ended. Rows that somebody holds, and tasks that a live worker is at, are left: call it again.
+    The director must have ended. Locked rows, and tasks that a live worker runs, are left: call it again.
     """
     if dry_run:
         return preview()
@@ -93,19 +94,19 @@ def remove(who: Who, *, reason: str = "", dry_run: bool = False) -> dict[str, in
 
 
 def is_anything_left() -> bool:
-    """True if tasks or orders of the demo are there. Its list stays with them, and the ribbon asks the list."""
+    """True if tasks or orders of the demo are left. Its list stays with them, and the ribbon reads the list."""
     counts = preview()
     return bool(counts["tasks"] or counts["orders"])
 
 
 def alive_holders() -> list[str]:
-    """The workers that are at tasks of the demo and are not dead."""
+    """Workers that run tasks of the demo and are not dead."""
     holders = [row["claimed_by"] for row in fetch(connection, HOLDERS)]
     return [state.id for state in presence.states(holders).values() if not state.is_dead] if holders else []
 
 
 def _all(table: str, statement: str, parameters: Mapping[str, Any], who: Who, reason: str) -> int:
-    """Chunk by chunk, each a short transaction with its line in the audit, until all is gone that nobody holds."""
+    """Delete in chunks, each a short transaction with an audit entry, until only locked rows are left."""
     total = 0
     while ids := _chunk(table, statement, parameters, who, reason):
         total += len(ids)
@@ -122,7 +123,7 @@ def _chunk(table: str, statement: str, parameters: Mapping[str, Any], who: Who, 
 
 
 def _names(who: Who, reason: str) -> tuple[list[str], list[str]]:
-    """The settings and expectations, by name, and all that was kept of them."""
+    """Delete the queues' settings and the expected commands, with their runs and figures."""
     with short_waits():
         parameters = {"queues": [row["name"] for row in fetch(connection, OWN_QUEUES)]}
         queues = [row["name"] for row in fetch(connection, QUEUES, parameters)]
@@ -136,7 +137,7 @@ def _names(who: Who, reason: str) -> tuple[list[str], list[str]]:
 
 
 def spans(ids: Iterable[int]) -> str:
-    """Numbers in few words, for the audit, which cuts what is too long.
+    """Numbers as ranges, because the audit cuts long texts.
 
     >>> spans([7, 1, 2, 3, 9, 10])
     '1-3,7,9-10'

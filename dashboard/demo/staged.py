@@ -1,4 +1,4 @@
-"""What the demo has put on the stage: where each scene is to be seen, how it stands, and what to try there."""
+"""The demo's scenes: the page of each, its state, and a suggestion to try."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,8 @@ from django.utils.translation import gettext_lazy as _
 from dashboard import demo
 from tasks.database import fetch
 
-# Each count stops at a hundred. FAILED and PROCESSING rows have indexes of their own, READY ones begin with the queue.
+# Each count stops at a hundred. FAILED and PROCESSING rows have indexes of their own; that of READY rows begins with
+# the queue.
 STATE = """
 SELECT
     (SELECT count(*) FROM pg_stat_activity
@@ -39,7 +40,7 @@ SELECT
 
 @dataclass(frozen=True)
 class Scene:
-    """One scene: what it is, of how much (0: it is over), the address where it is seen, what to try there."""
+    """One scene. `number`: how much of it there is (0: over); `url`: its page; `hint`: what to try there."""
 
     name: str
     title: Promise
@@ -49,7 +50,7 @@ class Scene:
 
 
 def scenes() -> list[Scene]:
-    """All of them, in the order in which a visitor might look. One statement."""
+    """All scenes, in the order in which a visitor might look at them. One statement."""
     [now] = fetch(connection, STATE, _parameters())
     tasks, locks = reverse("admin:tasks_task_changelist"), reverse("admin:ops_locks")
     orders = reverse("admin:orders_order_changelist")

@@ -1,4 +1,4 @@
-"""Worker processes of the demo's own, started to be killed with SIGKILL: real ones, in a process group of their own."""
+"""The demo's worker processes, started to be killed with SIGKILL, each in a process group of its own."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ from dashboard.demo import VICTIM
 from dashboard.processes import bound
 from tasks.database import fetch
 
-# What the worker says of itself, not only what is claimed: it is killed in the middle of the task.
+# Uses the worker's reported current task, not any claimed one, so that it is killed in the middle of it.
 RUNNING = """
 SELECT task.id, worker.id AS worker_id
 FROM tasks_worker AS worker JOIN tasks_task AS task ON task.id = worker.current_task_id
@@ -27,14 +27,14 @@ END_SECONDS = 2.0
 
 @dataclass
 class Victim:
-    """One `run_worker` for one queue, which takes a task at a time."""
+    """One `run_worker` for one queue, which takes one task at a time."""
 
     queue: str
     process: "subprocess.Popen[bytes]"
 
     @classmethod
     def start(cls, queue: str) -> "Victim":
-        """Starts it; call this from the main thread, with whose end the kernel ends it."""
+        """Start it; call this from the main thread, because the kernel ends it with the calling thread."""
         argv = [sys.executable, str(settings.BASE_DIR / "manage.py"), "run_worker", "--queue", queue]
         process = subprocess.Popen(
             bound([*argv, "--batch-size", "1", "-v0"], at_parents_death=signal.SIGKILL),
@@ -45,7 +45,7 @@ class Victim:
         return cls(queue, process)
 
     def running(self, connection: psycopg.Connection) -> dict[str, Any] | None:
-        """The task that it is at, as `id` and `worker_id`; None while it is at none."""
+        """Its current task, as `id` and `worker_id`, or None."""
         found = fetch(connection, RUNNING, {"pids": self._pids(), "queue": self.queue})
         return found[0] if found else None
 
@@ -53,12 +53,12 @@ class Victim:
         return self.process.poll() is None
 
     def kill(self) -> None:
-        """SIGKILL to the supervisor and its worker at once, as when a machine loses its power."""
+        """Send SIGKILL to the supervisor and its worker at once, like a power failure."""
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
     def end(self) -> None:
-        """Asks it to stop and gives it a moment; what it was at is taken back by other workers."""
+        """Ask it to stop, and kill it after END_SECONDS; other workers recover its task."""
         if self.is_alive():
             self.process.terminate()
             try:
