@@ -1,1 +1,1 @@
-"""How the stock pages write what is ours to decide: as our own pages do, in every language."""
+"""Formats of the stock admin pages, the same as on our own pages, in every language."""

@@ -1,3 +1,3 @@
-"""Times to the second and with their zone: they are compared with logs."""
+"""Times with seconds and zone, so that they can be compared with logs."""
 
 DATETIME_FORMAT = "Y-m-d H:i:s T"
