@@ -1,7 +1,7 @@
 """A worker that a page starts on the web server's host: one at a time, with time and task limits.
 
 It is a child of the web process, and the kernel ends it when that process ends. `run_locked` allows one at a time
-across machines, stores its output and exit status, and has a guard process, so nothing is left behind.
+across machines, and stores its output and exit status. Its guard process ends what a death would leave behind.
 """
 
 import subprocess

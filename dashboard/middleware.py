@@ -115,7 +115,7 @@ def way_on(request: HttpRequest) -> dict[str, Any]:
 
 
 def reason_of(error: BaseException | None) -> str | None:
-    """What is wrong with the database and what to do, or None if the error is not the database's.
+    """Describe the database's problem and the remedy; None if the error is not the database's.
 
     The text names no host and no user, because the reader may not be logged in.
     """

@@ -1,7 +1,7 @@
 """The gunicorn worker of the pages: threads get complete requests and never wait for a client.
 
-gunicorn's threaded worker gives a thread to a connection before its request is complete, so 18 clients that send half
-a request stop it. Here one event loop reads and writes every connection, each with a deadline.
+gunicorn's threaded worker gives a thread to an incomplete request, so 18 clients that send half a request stop it.
+Here one event loop reads and writes every connection, each with a deadline.
 """
 
 import asyncio

@@ -69,8 +69,8 @@ def since() -> float:
 def current(name: Hashable = EVERYTHING, seconds: float | None = None, *, grace: float = 1.0) -> Look:
     """The snapshot of this name, at most `seconds` old (None: SHARED_LOOK_SECONDS, where 0 turns sharing off).
 
-    A slow one is kept longer, so that a process spends at most a tenth of its time on queries however slow the database
-    is. `grace`: factor by which it may be older.
+    A slow one is kept longer: a process spends at most a tenth of its time on queries, however slow the database is.
+    `grace`: factor by which it may be older.
     """
     limit = limit_of(seconds)
     with _guard:

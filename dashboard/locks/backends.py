@@ -62,9 +62,9 @@ def signal(pid: int, started: datetime, action: str, who: Who, *, reason: str = 
     """Send the signal and record an intervention; False if the backend ended by itself at that moment.
 
     `started`: the `backend_start` that the operator saw; `action`: `cancel` (its query) or `terminate` (its session).
-    Raises NotSignalled if the backend is gone, was replaced, is no client of this database, is the dashboard's own, or
-    is beyond this role's rights. Raises AlreadySignalled for a double click, and psycopg's InsufficientPrivilege (as
-    ProgrammingError) if the server refuses for another reason.
+    Raises NotSignalled if the backend is gone, was replaced, or is no client of this database. It also does so for the
+    dashboard's own sessions and those beyond this role's rights. Raises AlreadySignalled for a double click, and
+    psycopg's InsufficientPrivilege (as ProgrammingError) if the server refuses for another reason.
     """
     found = fetch(connection, FIND, {"pid": pid, "started": started})
     if problem := problem_with(pid, found):

@@ -1,7 +1,7 @@
 """One snapshot of the locks: the tree, the held rows, the work behind each session, and missing grants.
 
-It needs no connection pool of its own. However many tabs ask, each process queries once a second
-(dashboard/shared_look.py), so this occupies at most one session per web process, with timeouts.
+It needs no connection pool of its own. However many tabs ask, each process queries once a second,
+in at most one session, with timeouts (dashboard/shared_look.py).
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,6 @@
 """Waits for named locks as edges between sessions, because `pg_locks` does not show them.
 
-Each holder and waiter has a session of its own with an advisory lock (tasks/locking/leases/session.py), which leads
+Each holder and waiter has a session with an advisory lock (tasks/locking/leases/session.py). That lock leads
 from its row to its backend. A holder without one is an outsider: a program that calls the SQL functions, one behind a
 pooling proxy, or one from before a restart. Two more kinds of edges close circles that the database cannot see. A
 waiter for one named lock may hold another, and one session of a worker may wait while another blocks others. Locks in

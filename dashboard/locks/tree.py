@@ -52,7 +52,7 @@ def build_tree(sessions: Iterable[Session], locks: Iterable[Lock] = ()) -> tuple
     """Root blockers, those with the most victims first.
 
     Each session appears once, under the blocker that is deepest in the tree. In a queue of fifty for one row, each
-    waits for all before it, and a tree of every path would have 2^50 nodes. A circle is cut at its lowest pid.
+    waits for all before it: a tree of every path would have 2^50 nodes. A circle is cut at its lowest pid.
     """
     by_pid = {session.pid: session for session in sessions}
     waits = {lock.pid: lock for lock in locks if not lock.granted}

@@ -43,8 +43,7 @@ def depths(look: Look) -> Iterator[Metric]:
 
 
 def shown_queues(numbers: Numbers) -> list[QueueNumbers]:
-    """The shown queues: ours first (a worker names or a person configured them), then the busiest, so hostile names
-    come last."""
+    """The shown queues: first those that a worker names or a person configured, then the busiest."""
     named = {name for worker in numbers.workers for name in worker.queues or ()}
 
     def rank(queue: QueueNumbers) -> tuple[bool, int, str]:

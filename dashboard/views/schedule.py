@@ -1,5 +1,4 @@
-"""The page of scheduled commands and named locks: past and expected runs, lock holders, and releasing dead holders'
-locks."""
+"""The page of scheduled commands and named locks: runs, lock holders, and releasing locks of dead holders."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
