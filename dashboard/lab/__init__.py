@@ -1,1 +1,1 @@
-"""The pattern lab: locking patterns run on this very database, in a schema of their own, and measured from outside."""
+"""The pattern lab: runs locking patterns on this database, in a schema of their own, and measures them."""

@@ -1,6 +1,6 @@
-"""The throughput of runs side by side as bars, in a picture that carries its own words.
+"""A bar chart of the throughput of several runs, with its own labels.
 
-It has no viewBox: lengths are shares of its width and heights are pixels, so that the text keeps its size on a phone.
+It has no viewBox: widths are percentages and heights are pixels, so that the text keeps its size on a phone.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ ROW, LABEL, BAR = 44, 16, 16  # pixels: a row, the line of its label, the bar be
 
 @dataclass(frozen=True)
 class Bar:
-    """One run. `share` is the length in hundredths of the width; what is there at all is seen."""
+    """One run. `share` is its length in percent of the width, always large enough to see."""
 
     label: str
     speed: float
@@ -25,7 +25,7 @@ class Bar:
     is_unsafe: bool
     is_best: bool
     number: int
-    was_ended: bool = False  # before its time: what was not clean may be no fault of the pattern
+    was_ended: bool = False  # if ended before its time, the pattern need not be at fault
 
     @property
     def label_y(self) -> int:
@@ -37,14 +37,12 @@ class Bar:
 
     @property
     def width(self) -> str:
-        """With a decimal point in every language."""
+        """Uses a decimal point in every language."""
         return f"{self.share:.1f}%"
 
 
 @dataclass(frozen=True)
 class Bars:
-    """What a template draws."""
-
     bars: Sequence[Bar]
     summary: str
     bar: int = BAR
@@ -55,7 +53,7 @@ class Bars:
 
 
 def draw(cases: Sequence[Case], best: Sequence[Result] = ()) -> Bars | None:
-    """The runs from the fastest to the slowest; None when there are not two. `best` are those that fit."""
+    """Draw runs from the fastest to the slowest; None for fewer than two. `best`: results that fit the load."""
     if len(cases) < 2:
         return None
     ranked = sorted(cases, key=lambda case: -case.speed)
@@ -76,7 +74,7 @@ def draw(cases: Sequence[Case], best: Sequence[Result] = ()) -> Bars | None:
 
 
 def summary(ranked: Sequence[Case]) -> str:
-    """What the picture says, in a sentence or two."""
+    """The chart's content in a sentence or two."""
     speeds = ", ".join(f"{case.name} {decimal(case.speed)}" for case in ranked)
     unsafe = [case.name for case in ranked if not case.result.is_clean]
     told = [_("Items a second, the fastest first: %(speeds)s.") % {"speeds": speeds}]

@@ -1,4 +1,4 @@
-"""What a pattern has in its hands while it runs in a worker process."""
+"""The tools of a pattern while it runs in a worker process."""
 
 import time
 from collections import Counter
@@ -15,7 +15,7 @@ WAITS = ("FOR UPDATE", "FOR NO KEY UPDATE", "UPDATE ", "SELECT pg_advisory_lock"
 
 @dataclass
 class Bench:
-    """One worker's place: the plan, its number among the workers, and the ledger."""
+    """One worker's plan, number and ledger."""
 
     plan: Plan
     number: int
@@ -23,7 +23,7 @@ class Bench:
     statements: Counter[str] = field(default_factory=Counter)
 
     def work(self, item: int) -> None:
-        """Do the item: an effect outside the database, the work, and the slow call where the plan has one."""
+        """Do the item: record an effect outside the database, sleep for the work, and make the plan's slow call."""
         with self.ledger.effect(item):
             time.sleep(self.plan.work_ms / 1000)
         if self.plan.remote_ms:
@@ -31,7 +31,7 @@ class Bench:
                 time.sleep(self.plan.remote_ms / 1000)
 
     def count(self, execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: dict[str, Any]) -> Any:
-        """Django's wrapper around each statement: counts it, and the time of those for which one may have to wait."""
+        """An execute wrapper for Django: counts statements, and the time of those that may have to wait."""
         self.ledger.queries += 1
         if len(self.statements) < MOST_STATEMENTS or str(sql) in self.statements:
             self.statements[str(sql)] += 1

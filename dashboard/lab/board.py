@@ -1,4 +1,4 @@
-"""Runs as pages show them: what each came to, the best of each column, and the picture of a sweep."""
+"""Runs for the pages: results, the best of each column, and charts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ from tasks.verdicts.words import command
 
 DEFAULTS = {name: field.default for name, field in Plan.__dataclass_fields__.items()}
 VARIED = ("workers", "work_ms", "items", "outside_lockers", "remote_ms", "kill")
-# The columns in which less is better; more is better in the first alone.
+# Columns in which less is better.
 FEWER = ("lost_races", "wait_ms_p95", "queries_per_item")
 
 
 def command_of(pattern: str, numbers: Mapping[str, Any], *more: str) -> str:
-    """The run by command, with the numbers that are not the default's; an empty pattern stands for all of them."""
+    """The command for this run, with non-default numbers; an empty pattern means all of them."""
     asked = {name: numbers[name] for name in LIMITS if numbers.get(name, DEFAULTS[name]) != DEFAULTS[name]}
     parts = [f"--{name.replace('_', '-')}={value}" for name, value in asked.items()]
     return command("run_pattern", pattern or "--all", *parts, *more)
@@ -33,7 +33,7 @@ def command_of(pattern: str, numbers: Mapping[str, Any], *more: str) -> str:
 class Line:
     """One run; `result` is None until it has numbers. `best`: the columns in which no clean run is better.
 
-    `fits`: it was the fastest clean one under this load, of all or of those on its kind of rows.
+    `fits`: it was the fastest clean run under this load, of all or for its kind of rows.
     """
 
     run: LabRun
@@ -56,12 +56,12 @@ class Line:
 
     @property
     def recovered_ms(self) -> int | None:
-        """Of a drill: how long after the kill the task was running again."""
+        """For a drill: milliseconds from the kill until the task ran again."""
         return drill.recovered_ms(self.events)
 
     @property
     def events(self) -> list[drill.Event]:
-        """Those of a drill; a run of a pattern has none."""
+        """Events of a drill; empty for other runs."""
         return [drill.Event(**event) for event in self.run.spans or []] if self.is_drill else []
 
     @property
@@ -70,29 +70,27 @@ class Line:
 
     @property
     def load(self) -> str:
-        """What was asked for, in few words; of a drill there is nothing to say."""
+        """The load in few words; empty for a drill."""
         return "" if self.is_drill else words_of(Plan.from_dict(self.run.plan))
 
     @property
     def command(self) -> str:
-        """The same by command."""
+        """The command that repeats this run."""
         return command("kill_drill") if self.is_drill else command_of(self.run.pattern, self.run.plan)
 
     @property
     def stop_command(self) -> str:
-        """What the button that ends it does, by command."""
+        """The command that stops this run."""
         return command("stop_lab_run", str(self.run.pk))
 
     @property
     def share(self) -> int:
-        """How much of the way it has come, in hundredths."""
+        """Progress in percent."""
         return min(100, 100 * self.run.effects // max(1, self.items))
 
 
 @dataclass(frozen=True)
 class Board:
-    """Some runs beside each other."""
-
     lines: Sequence[Line]
     varied: str
 
@@ -106,12 +104,12 @@ class Board:
 
     @property
     def cases(self) -> list[Case]:
-        """The runs that have numbers, with what was asked for."""
+        """Finished runs with their plans."""
         return [Case(Plan.from_dict(line.run.plan), line.result) for line in self.lines if line.result]
 
     @cached_property
     def conclusion(self) -> list[str]:
-        """What the numbers say, once all are there."""
+        """The conclusions, once all runs are over."""
         if not self.is_over:
             return []
         return list(self.sweep.told) if self.sweep else [] if self.varied else conclusions.drawn(self.cases)
@@ -122,7 +120,7 @@ class Board:
 
     @cached_property
     def bars(self) -> bars.Bars | None:
-        """The picture of a comparison; a sweep has curves."""
+        """The chart of a comparison; a sweep has curves instead."""
         return None if self.varied else bars.draw(self.cases, [line.result for line in self.fitting if line.result])
 
     @property
@@ -131,19 +129,19 @@ class Board:
 
     @property
     def server(self) -> str:
-        """What the runs were measured on, when all were measured on the same."""
+        """The server of the measurements, if all runs had the same."""
         servers = {line.run.server for line in self.lines}
         return servers.pop() if len(servers) == 1 else ""
 
     @property
     def load(self) -> str:
-        """What was asked for, in few words, when all were asked for the same; without the number that was varied."""
+        """The load in few words, without the varied number; empty if the runs differ otherwise."""
         loads = {words_of(Plan.from_dict(line.run.plan), without=self.varied) for line in self.lines if line.result}
         return loads.pop() if len(loads) == 1 else ""
 
 
 def board(runs: Sequence[LabRun]) -> Board:
-    """The runs, with what was varied between them; where all had one load, with the best of each column marked."""
+    """Put runs side by side, with the varied number; under one load the best of each column is marked."""
     results = {run.pk: read(run.result) for run in runs}
     varied = what_varies(runs)
     is_one_load = len({words_of(Plan.from_dict(run.plan)) for run in runs}) < 2
@@ -165,7 +163,7 @@ def board(runs: Sequence[LabRun]) -> Board:
 
 
 def fastest(runs: Sequence[LabRun], results: Mapping[int, Result | None]) -> set[int]:
-    """The fastest clean run of all, and of each kind of rows, where there were several to choose from."""
+    """The fastest clean run of all, and of each kind of rows, among at least two."""
     by_subject: dict[str, list[tuple[float, int]]] = {}
     for run in runs:
         result = results[run.pk]
@@ -176,7 +174,7 @@ def fastest(runs: Sequence[LabRun], results: Mapping[int, Result | None]) -> set
 
 
 def words_of(plan: Plan, without: str = "") -> str:
-    """The load in few words, such as "8 workers, 200 items, 5 ms of work, 3 kills"; what is 0 is left out."""
+    """The load in few words, such as "8 workers, 200 items, 5 ms of work, 3 kills"; zeros are left out."""
     told = {
         "workers": ngettext("%(n)d worker", "%(n)d workers", plan.workers),
         "items": ngettext("%(n)d item", "%(n)d items", plan.items),
@@ -191,7 +189,7 @@ def words_of(plan: Plan, without: str = "") -> str:
 
 
 def read(values: dict[str, Any] | None) -> Result | None:
-    """The numbers as they were kept; a number that a later version added counts as none."""
+    """The stored numbers; fields that a later version added are 0."""
     if values is None:
         return None
     known: dict[str, Any] = {name: values.get(name, 0) for name in Result.__dataclass_fields__}
@@ -199,7 +197,7 @@ def read(values: dict[str, Any] | None) -> Result | None:
 
 
 def what_varies(runs: Sequence[LabRun]) -> str:
-    """The one number of the plans that differs between runs of one pattern; empty for none, or for several."""
+    """The one number that differs between runs of one pattern; empty if none or several do."""
     differing = {
         name
         for pattern in {run.pattern for run in runs}

@@ -21,7 +21,7 @@ HEADINGS = (
 
 
 def table(results: Sequence[Result], varied: Sequence[str] = ()) -> str:
-    """The runs as a table for a terminal; `varied` says of each what was varied, as in "workers=4"."""
+    """The runs as a table for a terminal; `varied`: the varied number of each, as in "workers=4"."""
     labels = [
         f"{result.pattern} {what}".strip() for result, what in zip(results, varied or [""] * len(results), strict=True)
     ]

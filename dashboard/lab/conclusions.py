@@ -1,6 +1,6 @@
-"""What the numbers of several runs say in words: each sentence comes from one rule, whose threshold has a name.
+"""Conclusions from the numbers of several runs: one rule for each sentence, with a named threshold.
 
-Nothing is said of what was not measured, and nothing is ranked that differs by less than the noise.
+They cover only what was measured, and rank nothing that differs by less than the noise.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,24 +14,24 @@ from dashboard.lab.patterns import PATTERNS
 from dashboard.lab.plan import Plan
 from dashboard.numbers import decimal
 
-CLOSE = 1.25  # two runs on one machine differ by so much for no reason
-MOSTLY_WAITING = 0.5  # of the workers' time: then waiting is why a pattern was slow
-MANY_RACES = 1.0  # lost for each item: then they are
-MANY_RETRIES = 0.5  # for each item: then work that was done in vain is
-HIGH_CONTENTION, LOW_CONTENTION = 0.5, 0.1  # retries of the optimist for each operation
-WORK_DOMINATES = 0.8  # of the workers' time went into the items' own work: no lock could be much faster
-QUEUE_FACTOR = 2.0  # claims in batches do so many times the items of the best lock for each item
-LOCK_COSTS = 0.3  # of the workers' time behind locks that are held during the work
+CLOSE = 1.25  # two runs on one machine differ by this factor for no reason
+MOSTLY_WAITING = 0.5  # of the workers' time: then waiting explains a slow pattern
+MANY_RACES = 1.0  # lost for each item: then they explain it
+MANY_RETRIES = 0.5  # for each item: then wasted work explains it
+HIGH_CONTENTION, LOW_CONTENTION = 0.5, 0.1  # retries of the optimistic pattern for each operation
+WORK_DOMINATES = 0.8  # of the workers' time was the items' own work: no lock could be much faster
+QUEUE_FACTOR = 2.0  # batched claims do this many times the items of the best lock per item
+LOCK_COSTS = 0.3  # of the workers' time was waiting for locks held during the work
 
 CLAIMS = ("skip_locked_claim", "optimistic_claim")
 LOCK_PER_ITEM = ("double_checked", "double_checked_nowait", "cache_lock", "advisory_lock", "skip_locked_held")
-# What differs between two runs of the same load.
+# The fields that do not belong to the load.
 OF_NO_LOAD = ("pattern", "seed", "seconds", "alongside")
 
 
 @dataclass(frozen=True)
 class Case:
-    """One run: what was asked for, and what it came to."""
+    """One run: its plan and its result."""
 
     plan: Plan
     result: Result
@@ -46,7 +46,7 @@ class Case:
 
     @property
     def subject(self) -> str:
-        """The rows that it works on; empty when the pattern is no longer there."""
+        """Its rows; empty if the pattern no longer exists."""
         pattern = PATTERNS.get(self.name)
         return pattern.subject if pattern else ""
 
@@ -56,7 +56,7 @@ class Case:
 
     @property
     def work_share(self) -> float:
-        """The part of the workers' time that the items' own work took, 0 to 1."""
+        """The share of the workers' time that the items' own work took, 0 to 1."""
         spent = self.result.seconds * self.plan.workers
         return self.result.processed * (self.plan.work_ms + self.plan.remote_ms) / 1000 / spent if spent else 0.0
 
@@ -65,7 +65,6 @@ class Case:
 
 
 def drawn(cases: Sequence[Case]) -> list[str]:
-    """The sentences, those about harm first."""
     told = [sentence for case in cases if not case.result.is_clean for sentence in told_broken(case)]
     clean = sorted((case for case in cases if case.result.is_clean), key=lambda case: -case.speed)
     if cases and not clean:
@@ -76,7 +75,7 @@ def drawn(cases: Sequence[Case]) -> list[str]:
 
 
 def told_broken(case: Case) -> Iterator[str]:
-    """By which number a run was not clean; and what the guard that it lacks made of the same load."""
+    """The numbers by which a run was not clean, and the result with the guard that it lacks."""
     result, found = case.result, []
     if result.duplicates > result.may_repeat:
         found.append(ngettext("did an item again", "did items again %(n)d times", result.duplicates))
@@ -97,7 +96,7 @@ def told_broken(case: Case) -> Iterator[str]:
 
 
 def fastest(clean: Sequence[Case]) -> Iterator[str]:
-    """The fastest clean pattern for each kind of rows, who is as fast within the noise, and why the slowest is slow."""
+    """For each kind of rows the fastest clean pattern, those equal within the noise, and why the slowest is slow."""
     by_subject: dict[str, list[Case]] = {}
     for case in clean:
         by_subject.setdefault(case.subject, []).append(case)
@@ -115,14 +114,14 @@ def fastest(clean: Sequence[Case]) -> Iterator[str]:
 
 
 def told_slow(slow: Case, best: Case) -> str:
-    """How much slower, and what of it the numbers explain: waits, work in vain, lost races, statements."""
+    """How much slower it was, and the main reason."""
     told = {"pattern": slow.name, "times": decimal(best.speed / max(slow.speed, 0.1), 1), "best": best.name}
     told["why"] = why_slow(slow, best)
     return _("%(pattern)s took %(times)s times as long as %(best)s: %(why)s.") % told
 
 
 def why_slow(slow: Case, best: Case) -> str:
-    """Whichever dominates."""
+    """The dominant reason: waits, wasted work, lost races or statements."""
     result = slow.result
     if result.waited_share >= MOSTLY_WAITING:
         return _("%(share)d %% of its workers' time was waiting") % {"share": 100 * result.waited_share}
@@ -137,7 +136,7 @@ def why_slow(slow: Case, best: Case) -> str:
 
 
 def work_dominates(clean: Sequence[Case]) -> Iterator[str]:
-    """The items' own work is what takes the time: then the choice is about safety, not about speed."""
+    """If the items' own work takes the time, the choice is about safety, not speed."""
     if clean and clean[0].work_share >= WORK_DOMINATES:
         told = {"share": 100 * min(1.0, clean[0].work_share), "pattern": clean[0].name}
         yield (
@@ -150,7 +149,7 @@ def work_dominates(clean: Sequence[Case]) -> Iterator[str]:
 
 
 def contention(clean: Sequence[Case]) -> Iterator[str]:
-    """Which of the two ways to change one row fits how often its writers meet."""
+    """Recommend optimistic or pessimistic updates, by how often writers collide."""
     found = {case.name: case for case in clean}
     optimist = found.get("account_optimistic")
     if optimist is None:
@@ -176,7 +175,7 @@ def contention(clean: Sequence[Case]) -> Iterator[str]:
 
 
 def queue_instead(clean: Sequence[Case]) -> Iterator[str]:
-    """Whether claims in batches beat the best of the patterns that take a lock for each item, at this work time."""
+    """Compare batched claims with the best lock per item, at this work time."""
     claim, locker = first(clean, CLAIMS), first(clean, LOCK_PER_ITEM)
     if claim is None or locker is None:
         return
@@ -201,7 +200,7 @@ def queue_instead(clean: Sequence[Case]) -> Iterator[str]:
 
 
 def locks_held(clean: Sequence[Case]) -> Iterator[str]:
-    """Whether a lock that is held during the work keeps the other workers waiting, where a claim does not."""
+    """Report waits for a lock held during the work, if a claim waits far less."""
     claim = first(clean, CLAIMS)
     waiting = [case for case in clean if case.name in LOCK_PER_ITEM and case.result.waited_share >= LOCK_COSTS]
     if claim is None or not waiting or claim.result.waited_share * 2 > waiting[0].result.waited_share:
@@ -215,7 +214,7 @@ def locks_held(clean: Sequence[Case]) -> Iterator[str]:
 
 
 def wasteful(clean: Sequence[Case]) -> Iterator[str]:
-    """Side effects that retries have repeated."""
+    """Report side effects that retries have repeated."""
     for case in clean:
         if times := case.result.repeated_calls:
             sentence = ngettext(
@@ -232,7 +231,7 @@ def first(clean: Sequence[Case], names: Sequence[str]) -> Case | None:
 
 
 def words(subject: str) -> str:
-    """What a person calls the rows."""
+    """The name of the rows in the reader's language."""
     return {"orders": _("orders"), "tasks": _("tasks"), "accounts": _("accounts")}.get(subject, subject)
 
 

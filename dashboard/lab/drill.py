@@ -1,4 +1,4 @@
-"""The kill drill: a real worker is killed with SIGKILL in the middle of a real task, and the row is watched."""
+"""The kill drill: kill a real worker with SIGKILL in the middle of a real task, and watch the row."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -19,7 +19,7 @@ NAME = "kill_drill"
 QUEUE_PREFIX = "rowlock-drill-"
 START_SECONDS, END_SECONDS, LOOK_SECONDS = 60.0, 60.0, 0.005
 
-# The row, and what is known of the worker that was killed, at one moment of the database's clock.
+# The row, and the state of the killed worker, at one moment of the database's clock.
 LOOK = """
 SELECT task.status, task.version, task.attempt, task.claimed_by, clock_timestamp() AS at,
     victim.missing_since IS NOT NULL AS is_missed, victim.stopped_at IS NOT NULL AS is_convicted
@@ -30,7 +30,7 @@ SERVED = """
 SELECT id FROM tasks_worker
 WHERE stopped_at IS NULL AND queues = ARRAY[%(queue)s::text] AND id <> %(victim)s::text
 """
-# What a look may have missed: a row can be READY for less than a millisecond.
+# States between two samples: a row can be READY for less than a millisecond.
 PASSED = """
 SELECT task.id, task.attempt, task.version, task.started_at, task.finished_by, lost.finished_at AS back_at
 FROM tasks_task AS task JOIN tasks_attempt AS lost ON lost.task_id = task.id AND lost.outcome = 'abandoned'
@@ -38,7 +38,7 @@ WHERE task.id = %(id)s::bigint AND task.status = 'COMPLETED'
 """
 NOW = "SELECT clock_timestamp() AS at"
 FORGET = "DELETE FROM tasks_task WHERE queue_name = %(queue)s::text"
-# What an event says, by its `what`.
+# The text of each event, by its `what`.
 TOLD = {
     "running": gettext_lazy("A worker is in the middle of the task."),
     "killed": gettext_lazy("The worker is killed with SIGKILL, its supervisor with it."),
@@ -55,7 +55,7 @@ Progress = Callable[[int], bool]
 
 @dataclass(frozen=True)
 class Event:
-    """One change of the row, `ms` after the kill (below 0: before it); `what` is one of those of `what_changed`."""
+    """One change of the row, `ms` after the kill (negative: before it); `what` comes from `what_changed`."""
 
     ms: int
     what: str
@@ -66,7 +66,6 @@ class Event:
 
     @property
     def told(self) -> str:
-        """What happened, in words."""
         return str(TOLD[self.what])
 
     def as_dict(self) -> dict[str, Any]:
@@ -74,14 +73,14 @@ class Event:
 
 
 def recovered_ms(events: Iterable[Event]) -> int | None:
-    """How long after the kill the task was running again; None when it never was."""
+    """Milliseconds from the kill until the task ran again; None if it never did."""
     return next((event.ms for event in events if event.what == "taken"), None)
 
 
 def carry_out(progress: Progress) -> list[Event]:
-    """Start a worker on a queue of its own, kill it in the middle of a task, and follow the row until it is COMPLETED.
+    """Start a worker on its own queue, kill it in the middle of a task, and follow the row to COMPLETED.
 
-    Raises LabRefused when a worker does not start, or the row does not come to its end.
+    Raises LabRefused if a worker does not start, or the task does not end.
     """
     queue = QUEUE_PREFIX + uuid4().hex[:8]
     with connect_directly("rowlock:lab:drill") as connection, ExitStack() as stack:
@@ -93,16 +92,14 @@ def carry_out(progress: Progress) -> list[Event]:
 
 @dataclass
 class Drill:
-    """One drill at work."""
-
     connection: psycopg.Connection
     queue: str
     victim: Victim
     progress: Progress
 
     def follow(self, stack: ExitStack) -> list[Event]:
-        """Enqueue, wait for the middle, start the rescuer, kill, and watch."""
-        from dashboard.tasks import survive_a_kill  # which imports this module
+        """Enqueue a task, wait until it runs, start a second worker, kill the first, and watch."""
+        from dashboard.tasks import survive_a_kill  # dashboard.tasks imports this module
 
         task_id = int(PostgresTask.of(survive_a_kill).using(queue_name=self.queue).enqueue().id)
         running = self._wait(lambda: self.victim.running(self.connection), "did not begin the task")
@@ -130,7 +127,7 @@ class Drill:
         return [event_of(at, old, new) for at, old, new in zip(ms, [{}, *rows], rows, strict=False)]
 
     def _with_what_was_missed(self, rows: list[dict[str, Any]], task_id: int) -> list[dict[str, Any]]:
-        """The rows, and those states of the way back that came and went between two looks."""
+        """Add the states that came and went between two samples."""
         for passed in fetch(self.connection, PASSED, {"id": task_id}):
             last = rows[-1]
             back = {"status": "READY", "version": passed["version"] - 2, "claimed_by": None, "at": passed["back_at"]}
@@ -156,17 +153,17 @@ class Drill:
 
 
 def by_version(row: dict[str, Any]) -> tuple[int, Any]:
-    """The order in which states came: a version is never taken back."""
+    """Sort key of the states: a version only grows."""
     return row["version"], row["at"]
 
 
 def event_of(ms: int, old: dict[str, Any], new: dict[str, Any]) -> Event:
-    """What happened between two looks."""
+    """The event between two samples."""
     return Event(ms, what_changed(old, new), new["status"], new["version"], new["attempt"], new["claimed_by"] or "")
 
 
 def what_changed(old: dict[str, Any], new: dict[str, Any]) -> str:
-    """The most telling of the changes.
+    """The most significant change.
 
     >>> what_changed({}, {"status": "PROCESSING"})
     'running'

@@ -1,4 +1,4 @@
-"""Runs to take away: as JSON and CSV for programs, as Markdown and SVG for a colleague."""
+"""Export runs: JSON and CSV for programs, Markdown and SVG for people."""
 
 import csv
 import io
@@ -34,7 +34,7 @@ def as_csv(board: Board) -> str:
 
 
 def as_markdown(board: Board) -> str:
-    """What one pastes into a pull request: the load, the table, what the numbers say, and how to do the same."""
+    """Text for a pull request: the load, the table, the conclusions, and the commands that repeat the runs."""
     table = [HEADINGS, ("---", *["---:"] * (len(HEADINGS) - 2), "---")]
     table += [_cells(line, line.result) for line in board.lines if line.result]
     said = ", ".join(filter(None, (board.load, board.server)))
@@ -62,7 +62,7 @@ def _cells(line: Line, result: Result) -> tuple[str, ...]:
 
 
 def verdict(line: Line, result: Result) -> str:
-    """One word or two, for whoever sees the table alone."""
+    """One word or two, for readers who see only the table."""
     if result.stopped:
         return f"ended: {result.stopped}"
     if not result.is_clean:

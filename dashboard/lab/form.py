@@ -1,4 +1,4 @@
-"""What a person asks of the lab: patterns, the numbers of the plan, and one number to vary."""
+"""The lab's form: patterns, the numbers of the plan, and one number to vary."""
 
 from dataclasses import replace
 from typing import Any
@@ -22,14 +22,12 @@ LABELS = {
     "seed": gettext_lazy("Seed"),
     "seconds": gettext_lazy("At most so many seconds"),
 }
-# What a page may ask of a server beside its other work; the command goes further.
+# Limits for a page, because the server has other work; the command allows more.
 MOST = {"workers": 12, "items": 2000, "work_ms": 1000, "seconds": 120, "remote_ms": 2000}
 VARIED = ("workers", "work_ms", "items", "outside_lockers")
 
 
 class LabForm(forms.Form):
-    """One batch of runs."""
-
     patterns = forms.MultipleChoiceField(
         label=gettext_lazy("Patterns"),
         choices=lambda: [(name, name) for name in PATTERNS],  # apps register theirs when they are loaded
@@ -68,7 +66,6 @@ class LabForm(forms.Form):
 
     @property
     def numbers(self) -> list[forms.BoundField]:
-        """The fields of the plan's numbers, in order."""
         return [self[name] for name in LABELS]
 
     def clean_values(self) -> list[int]:
@@ -90,7 +87,7 @@ class LabForm(forms.Form):
         return cleaned
 
     def plans(self) -> list[Plan]:
-        """The runs that were asked for, in order."""
+        """The requested runs, in order."""
         asked = self.cleaned_data
         numbers = {name: asked[name] for name in LABELS}
         plans = [Plan(name, **numbers, alongside=asked["alongside"]) for name in asked["patterns"] or PATTERNS]

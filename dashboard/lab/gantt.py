@@ -1,6 +1,6 @@
-"""The picture of a run: a lane for each worker, a bar for each item, with waits, kills and duplicates marked.
+"""The chart of a run: a lane per worker, a bar per item, with waits, kills and duplicates marked.
 
-Coordinates are whole numbers: a language that writes a decimal comma cannot break them.
+Coordinates are integers, because a locale's decimal comma would break an SVG path.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ class Cross:
 
 @dataclass(frozen=True)
 class Gantt:
-    """What a template draws; `lanes` are the workers from top to bottom."""
+    """The chart; `lanes` are the workers from top to bottom."""
 
     bars: Sequence[Stretch]
     crosses: Sequence[Cross]
@@ -51,12 +51,12 @@ class Gantt:
 
     @property
     def names(self) -> list[tuple[int, int]]:
-        """The workers, each with the middle of its bars in hundredths from the upper edge."""
+        """The workers, each with the middle of its bars in percent from the upper edge."""
         return [(worker, 100 * (number * LANE + BAR // 2) // self.high) for number, worker in enumerate(self.lanes)]
 
 
 def draw(spans: Sequence[Span], workers: int = 0) -> Gantt:
-    """The picture of these stretches, with a lane for each of so many workers: who did nothing is seen, too."""
+    """Draw these spans, with at least `workers` lanes, so that idle workers show too."""
     lanes = sorted({*range(workers), *(span.worker for span in spans)})
     seconds = max((span.ended for span in spans), default=0.0)
     work = [span for span in spans if span.kind != "kill"]
@@ -69,7 +69,7 @@ def draw(spans: Sequence[Span], workers: int = 0) -> Gantt:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a moment and a worker stand in the picture."""
+    """Maps times and workers to chart coordinates."""
 
     seconds: float
     tops: dict[int, int]
@@ -78,7 +78,7 @@ class Place:
         return round(WIDE * max(0.0, at) / self.seconds) if self.seconds else 0
 
     def bars(self, span: Span) -> list[Stretch]:
-        """The wait, where it can be seen, and the work."""
+        """The work, and the wait before it if it is long enough to see."""
         start, end, top = self.x(span.began), self.x(span.ended), self.tops[span.worker]
         waited_from = self.x(span.began - span.wait)
         told = f"#{span.item} · {milliseconds(1000 * (span.ended - span.began))}"
@@ -89,7 +89,7 @@ class Place:
 
 
 def summary(work: Sequence[Span], kills: Sequence[Span], lanes: Sequence[int], seconds: float) -> str:
-    """What the picture says, in a sentence."""
+    """The chart's content in one sentence."""
     told = {
         "workers": len(lanes),
         "items": len({span.item for span in work}),

@@ -1,4 +1,4 @@
-"""What really happened, written on a second connection in autocommit: neither a rollback nor a kill takes it back."""
+"""The record of what really happened, on a second connection in autocommit: no rollback or kill undoes it."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -33,9 +33,9 @@ DONE = "SELECT DISTINCT item FROM lab_ledger WHERE kind = 'effect'"
 
 @dataclass
 class Ledger:
-    """One process's hand in the ledger, and its counters so far, which stand in every line it writes.
+    """One process's access to the ledger, and its counters so far, which every line repeats.
 
-    `wait_ms` is the time spent since the last effect in statements and locks for which one may have to wait.
+    `wait_ms`: time since the previous line in statements and locks that may have to wait.
     """
 
     connection: psycopg.Connection
@@ -48,13 +48,13 @@ class Ledger:
 
     @contextmanager
     def effect(self, item: int | None, kind: str = "effect") -> Iterator[None]:
-        """An effect outside the transaction: noted before the block, and its end after it."""
+        """An effect outside the transaction: recorded before the block, its end after it."""
         line = self.note(kind, item, is_over=False)
         yield
         self.connection.execute(END, {"id": line})
 
     def note(self, kind: str, item: int | None = None, *, is_over: bool = True) -> int:
-        """One line; gives its id."""
+        """Write one line. Returns its id."""
         params: dict[str, Any] = {
             "kind": kind,
             "worker": self.worker,
@@ -71,7 +71,7 @@ class Ledger:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Add the time of the block to what was waited."""
+        """Add the duration of the block to `wait_ms`."""
         began = time.perf_counter()
         try:
             yield
@@ -79,9 +79,9 @@ class Ledger:
             self.wait_ms += 1000 * (time.perf_counter() - began)
 
     def keep(self, statements: Mapping[str, int]) -> None:
-        """The statements that the pattern has sent, and how often."""
+        """Record the statements that the pattern has sent, and how often."""
         self.connection.execute(KEEP, {"statements": list(statements), "numbers": list(statements.values())})
 
     def items_done(self) -> set[int]:
-        """The items of which somebody noted that they are done."""
+        """Items that are recorded as done."""
         return {row[0] for row in self.connection.execute(DONE)}

@@ -1,20 +1,20 @@
-"""What one run may take from the server: told to it with each session, and looked at before the first one is made."""
+"""Limits of a run on the server: timeouts for each session, and a check for free connections."""
 
 import psycopg
 
 from dashboard.lab.plan import Plan
 from dashboard.lab.schema import LabRefused
 
-GRACE_SECONDS = 5  # the runner ends a run at its time; the server ends what is left when nobody did
-SESSIONS_EACH = 3  # of a process: the pattern's, the ledger's, and that of a named lock
-KEPT_FREE = 5  # for others who want to connect meanwhile
+GRACE_SECONDS = 5  # the runner ends a run in time; if it cannot, the server ends what is left
+SESSIONS_EACH = 3  # for each process: the pattern's, the ledger's, and that of a named lock
+KEPT_FREE = 5  # for other clients
 
-# None of them changes a pattern: whoever waits as long as this waits beyond the end of the run.
+# None of them changes a pattern: a wait this long would last beyond the end of the run.
 ENDS = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
 ENDS_17 = "transaction_timeout"
 IDLE = "idle_session_timeout"
 
-# Of all databases, which share max_connections; a limit of this database or of this role may be lower.
+# All databases share max_connections; a limit of this database or of this role may be lower.
 FREE = """
 SELECT least(
     current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
@@ -30,7 +30,7 @@ SELECT least(
 
 
 def session_options(plan: Plan, server_version: int, *, start_seconds: int) -> str:
-    """The limits of each session of a run, as PostgreSQL's `options`; the server ends what the runner no longer can.
+    """The timeouts of a run's sessions, as PostgreSQL's `options`, in case the runner cannot end them.
 
     `start_seconds`: how long a process may wait for the others before the run begins.
     """
@@ -41,12 +41,12 @@ def session_options(plan: Plan, server_version: int, *, start_seconds: int) -> s
 
 
 def sessions_of(plan: Plan) -> int:
-    """How many sessions the processes of a run make at most."""
+    """The maximum number of sessions that a run's processes open."""
     return SESSIONS_EACH * (plan.workers + plan.outside_lockers)
 
 
 def refuse_when_crowded(control: psycopg.Connection, plan: Plan) -> None:
-    """Raises LabRefused when the run would take the last connections of the server, database or role."""
+    """Raise LabRefused if the run would take the last connections of the server, database or role."""
     [(free,)] = control.execute(FREE).fetchall()
     needed = sessions_of(plan)
     if needed + KEPT_FREE > free:

@@ -1,7 +1,7 @@
-"""The run that is at work, as of this moment: its counters, and its sessions, rows and waits as the lock page has them.
+"""The running run at this moment: its counters, sessions, rows and waits.
 
-It is the look of the lock page with the run's schema as the search path: then tables, named locks and workers are those
-of the run, and the same code tells which row is waited for and by whom it is held.
+It uses the code of the lock page with the run's schema as the search path. So tables, named locks and workers are those
+of the run.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -27,7 +27,7 @@ from orders.models import Account, Order
 from tasks.database import fetch
 from tasks.models import Task
 
-MOST_ROWS = 200  # of which it is asked who holds them
+MOST_ROWS = 200  # rows whose holders are checked
 NOW_SEEN = "SELECT current_setting('search_path') AS path"
 SEE = "SELECT set_config('search_path', %(path)s::text, true)"
 COUNTERS = """
@@ -37,7 +37,7 @@ SELECT count(*) FILTER (WHERE kind = 'effect')::int AS effects,
     coalesce(extract(epoch FROM clock_timestamp() - min(began)), 0)::float8 AS seconds
 FROM lab_ledger WHERE kind <> 'session'
 """
-# The rows that a pattern is on or comes to next.
+# The rows that a pattern works on now or next.
 NEXT: dict[str, Callable[[], "QuerySet[Order] | QuerySet[Task] | QuerySet[Account]"]] = {
     "orders": lambda: Order.objects.to_mail().order_by("pk"),
     "tasks": lambda: Task.objects.unfinished().order_by("pk"),
@@ -46,7 +46,7 @@ NEXT: dict[str, Callable[[], "QuerySet[Order] | QuerySet[Task] | QuerySet[Accoun
 
 
 class CopiedRow(RowRef):
-    """A row of a run's own: its number says nothing about the live row of that number."""
+    """A row of a run's schema: the live row with the same id is another one."""
 
     @property
     def url(self) -> str:
@@ -55,7 +55,7 @@ class CopiedRow(RowRef):
 
 @dataclass(frozen=True)
 class Counters:
-    """What the ledger says so far; `seconds` since its first line."""
+    """The ledger's counts so far; `seconds` since its first line."""
 
     effects: int
     processed: int
@@ -74,7 +74,7 @@ class Counters:
 
 @dataclass(frozen=True)
 class LiveRun:
-    """One look at a run: facts, no words. `workers` are the numbers of its processes by session, below 0 outsiders."""
+    """One snapshot of a run without translated text. `workers`: process numbers by pid, below 0 for outside lockers."""
 
     schema: str
     counters: Counters
@@ -84,7 +84,7 @@ class LiveRun:
     spans: tuple[Span, ...]
 
     def members(self) -> set[int]:
-        """The pids of the run's sessions, and of those that hold them up or wait behind them."""
+        """The pids of the run's sessions, and of sessions that block them or wait for them."""
         own = {
             session.pid
             for session in self.seen.sessions
@@ -95,13 +95,13 @@ class LiveRun:
 
 @dataclass(frozen=True)
 class LivePage:
-    """The same as one reader sees it, in the reader's language."""
+    """The snapshot for one reader, in the reader's language."""
 
     run: LiveRun
 
     @cached_property
     def sessions(self) -> list[Session]:
-        """Each under the name of its worker."""
+        """The sessions, each labelled with its worker's name."""
         by_pid = self.run.seen.by_pid
         return [self._named(by_pid[pid]) for pid in sorted(self.run.members()) if pid in by_pid]
 
@@ -111,19 +111,17 @@ class LivePage:
 
     @cached_property
     def lines(self) -> list[Line]:
-        """The tree of who waits for whom."""
         return lines(build_tree(self.sessions, self.run.seen.locks))
 
     @cached_property
     def behind(self) -> dict[int, Behind]:
-        """The rows that each session holds."""
         rows = rows_by_pid(self.run.seen, self.run.held)
         shown = {pid: tuple(CopiedRow(row.model, row.id) for row in refs[:ROWS_SHOWN]) for pid, refs in rows.items()}
         return {pid: Behind(rows=refs, more=len(rows[pid]) - len(refs)) for pid, refs in shown.items()}
 
     @cached_property
     def busy(self) -> list[Session]:
-        """The workers that go on: in a transaction or a statement, and not waiting for a lock; by number."""
+        """Workers that progress: in a transaction or a statement, without waiting for a lock; by number."""
         busy = [
             session for session in self.sessions if session.label and session.state != "idle" and not session.blocked_by
         ]
@@ -135,7 +133,7 @@ class LivePage:
 
 
 def connected(pids: set[int], sessions: tuple[Session, ...]) -> set[int]:
-    """The sessions that those wait for or keep waiting, and so on."""
+    """Add all sessions that these wait for or block, directly or indirectly."""
     found, grown = set(pids), True
     while grown:
         size = len(found)
@@ -150,7 +148,7 @@ def connected(pids: set[int], sessions: tuple[Session, ...]) -> set[int]:
 
 @contextmanager
 def seeing(schema: str) -> Iterator[None]:
-    """Within a transaction: its statements see this schema alone."""
+    """Within a transaction, make statements see only this schema."""
     [before] = fetch(connection, NOW_SEEN)
     fetch(connection, SEE, {"path": schema})
     yield
@@ -158,7 +156,7 @@ def seeing(schema: str) -> Iterator[None]:
 
 
 def look() -> LiveRun | None:
-    """The run that is at work on this database; None when there is none, or when it ends at this very moment."""
+    """The running run on this database; None if there is none, or if it is just ending."""
     run = LabRun.objects.filter(state=LabRun.State.RUNNING).exclude(schema="").order_by("-pk").first()
     if run is None or run.pattern not in PATTERNS:
         return None
@@ -171,7 +169,7 @@ def look() -> LiveRun | None:
         raise
 
 
-GONE = ("42P01", "3F000", "42883", "55P03")  # no such table, schema or function any more, or it is being dropped
+GONE = ("42P01", "3F000", "42883", "55P03")  # the table, schema or function is gone, or is being dropped
 
 
 def _look(run: LabRun) -> LiveRun:

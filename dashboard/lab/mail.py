@@ -1,4 +1,4 @@
-"""A mail backend that hands each message to the lab's ledger instead of a server."""
+"""A mail backend that records each message in the lab's ledger instead of sending it."""
 
 import re
 from collections.abc import Sequence
@@ -10,16 +10,16 @@ from django.core.mail.backends.base import BaseEmailBackend
 from dashboard.lab.bench import Bench
 
 ORDER = re.compile(r"<order-(\d+)-shipped@")
-_benches: list[Bench] = []  # of this process: one
+_benches: list[Bench] = []  # at most one in each process
 
 
 def deliver_to(bench: Bench) -> None:
-    """From now on every message of this process is an effect on this bench."""
+    """From now on, record every message of this process on this bench."""
     _benches[:] = [bench]
 
 
 class LedgerBackend(BaseEmailBackend):
-    """Accepts everything and sends nothing; the number of the order that it is about comes from its Message-ID."""
+    """Accepts everything and sends nothing; the order's number comes from the Message-ID."""
 
     last_reply = "250 noted in the ledger"
 
@@ -31,7 +31,7 @@ class LedgerBackend(BaseEmailBackend):
 
 
 def order_of(message: EmailMessage) -> int | None:
-    """The order that a message is about; None for other e-mails, which are the effects of somebody's own pattern."""
+    """The order of a message; None for other e-mails, which are effects of a registered pattern."""
     headers: dict[str, Any] = message.extra_headers
     found = ORDER.match(headers.get("Message-ID", ""))
     return int(found[1]) if found else None

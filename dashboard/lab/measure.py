@@ -1,4 +1,4 @@
-"""What a run came to, by the word of the ledger and of the rows, not of the pattern."""
+"""Measure a run from the ledger and the rows, not from what the pattern reports."""
 
 from collections import Counter
 from dataclasses import asdict, dataclass, field
@@ -10,7 +10,7 @@ from psycopg.rows import dict_row
 from dashboard.lab.patterns.pattern import Pattern
 from dashboard.lab.plan import Plan
 
-# Each line has the wait since the line before: an account's tries stand between two effects, with waits of their own.
+# Each line has the wait since the previous one; an account's attempts between two effects have waits of their own.
 EFFECTS = """
 WITH line AS (
     SELECT id, kind, worker, item, began, sum(wait_ms) OVER (PARTITION BY worker ORDER BY id) AS waited
@@ -25,7 +25,7 @@ SPAN = """
 SELECT coalesce(extract(epoch FROM max(coalesce(ended, began)) - min(began)), 0)::float8 AS seconds
 FROM lab_ledger WHERE kind IN ('effect', 'attempt', 'remote')
 """
-# The counters stand in every line and only grow, so each process's largest are its last.
+# Every line repeats the counters, which only grow, so each process's largest values are its last.
 COUNTERS = """
 SELECT sum(lost_races)::int AS lost_races, sum(retries)::int AS retries, sum(queries)::int AS queries
 FROM (SELECT max(lost_races) AS lost_races, max(retries) AS retries, max(queries) AS queries
@@ -39,19 +39,19 @@ class Result:
 
     Args:
         duplicates: effects beyond the first of each item.
-        lost_updates: writes that were acknowledged and are not there.
-        lost_work: results that were thrown away, and items whose effect took place but which are not called done.
-        lost_races: candidates that were taken in vain.
-        order_inversions: effects that began behind one of a later item.
-        wait_ms_p50, wait_ms_p95: time in statements and locks for which one may have to wait, per effect.
+        lost_updates: acknowledged writes that are missing.
+        lost_work: discarded results, and items with an effect that are not marked as done.
+        lost_races: candidates that another worker took first.
+        order_inversions: effects that began after one of a later item.
+        wait_ms_p50, wait_ms_p95: time in statements and locks that may have to wait, per effect.
         unprocessed: items without any effect when the run ended.
         repeated_calls: slow calls beyond the first of each item.
-        may_repeat: how many effects the kills may have repeated in a pattern that does what it promises.
-        blocked_samples: sessions of the run that waited for a lock, summed over all looks.
-        stopped: why the run was ended, empty when it came to its own end.
+        may_repeat: effects that the kills may have repeated in a pattern that keeps its promise.
+        blocked_samples: sessions of the run that waited for a lock, summed over all samples.
+        stopped: the reason if the run was ended early, else empty.
         share: effects by worker.
-        guarded: the same numbers of the same load with the guard that the pattern lacks, where it has such a part.
-        waited_share: the part of all workers' time in which they were seen to wait for a lock, 0 to 1.
+        guarded: the numbers of the same load with the guard that the pattern lacks, if there is such a part.
+        waited_share: the share of all workers' time in which they waited for a lock, as sampled, 0 to 1.
     """
 
     pattern: str
@@ -80,7 +80,7 @@ class Result:
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing was lost or left, or done twice beyond what the kills explain."""
+        """True if nothing was lost or left, and no more repeated than the kills explain."""
         lost = self.lost_updates or self.lost_work or self.unprocessed or self.stopped
         return self.duplicates <= self.may_repeat and not lost
 
@@ -98,9 +98,9 @@ def measure(
     blocked_samples: int,
     stopped: str,
 ) -> Result:
-    """Read the ledger and the rows of a run that is over; `connection` sees its schema alone.
+    """Read the ledger and the rows of a finished run; `connection` sees only its schema.
 
-    `blocked_samples` sessions waited for a lock in `looks` looks.
+    `blocked_samples` sessions waited for a lock in `looks` samples.
     """
     cursor, subject = connection.cursor(row_factory=dict_row), pattern.rows
 
@@ -141,7 +141,7 @@ def measure(
 
 
 def inversions(items: list[int]) -> int:
-    """How many items began behind one that stands later in the line.
+    """The number of items that began after a later item.
 
     >>> inversions([1, 2, 3]), inversions([2, 1, 3]), inversions([3, 1, 2])
     (0, 1, 2)
@@ -154,7 +154,7 @@ def inversions(items: list[int]) -> int:
 
 
 def percentile(ordered: list[float], share: float) -> float:
-    """The value below which `share` of them lie; 0 when there are none.
+    """The value below which `share` of the values lie; 0 if there are none.
 
     >>> percentile([1.0, 2.0, 3.0, 4.0], 0.5)
     3.0

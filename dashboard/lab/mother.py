@@ -1,8 +1,8 @@
-"""The process that the others of a run are forked from: `python -m dashboard.lab.mother`, with a socket as its stdin.
+"""The process that forks those of a run: `python -m dashboard.lab.mother`, with a socket as its stdin.
 
 It loads the project once, opens no connection and starts no thread, so that a fork of it is as good as a new process.
-It does what a line asks ("fork", with the pipes that become stdin and stdout, or "kill PID"), and answers
-"forked PID 0" and, whenever one has ended, "ended PID STATUS".
+Requests are lines: "fork", with the pipes that become stdin and stdout, or "kill PID". It answers "forked PID 0", and
+"ended PID STATUS" whenever one has ended.
 """
 
 import os
@@ -28,7 +28,7 @@ def main() -> None:
 
 
 def serve(channel: socket.socket) -> None:
-    """Until the runner lets go of the socket; then the kernel ends the children with this process."""
+    """Serve until the runner closes the socket; then end the children."""
     woken, wakes = os.pipe()
     os.set_blocking(wakes, False)
     signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
@@ -47,7 +47,7 @@ def serve(channel: socket.socket) -> None:
 
 
 def obey(channel: socket.socket, children: set[int]) -> bool:
-    """Do what is asked; False when nobody will ask any more."""
+    """Carry out the requests; False if the runner has closed the socket."""
     data, pipes, _, _ = socket.recv_fds(channel, 4096, 2)
     for line in data.decode().splitlines():
         verb, _, pid = line.partition(" ")
@@ -59,7 +59,7 @@ def obey(channel: socket.socket, children: set[int]) -> bool:
 
 
 def bear(channel: socket.socket, stdin: int, stdout: int) -> int:
-    """Fork one with these pipes; gives its pid to the runner, too."""
+    """Fork a process with these pipes. Returns its pid, and reports it to the runner."""
     mother = os.getpid()
     pid = os.fork()
     if not pid:
@@ -71,7 +71,7 @@ def bear(channel: socket.socket, stdin: int, stdout: int) -> int:
 
 
 def become_worker(channel: socket.socket, mother: int, stdin: int, stdout: int) -> None:
-    """In the fork: never returns."""
+    """Runs in the fork and never returns."""
     status = 1
     try:
         channel.close()
@@ -87,14 +87,14 @@ def become_worker(channel: socket.socket, mother: int, stdin: int, stdout: int) 
 
         status = process.main()
         sys.stdout.flush()
-    except BaseException:  # noqa: BLE001  whatever it is, this fork must not go on as its mother
+    except BaseException:  # noqa: BLE001  this fork must never return into the parent's loop
         traceback.print_exc()
     finally:
         os._exit(status)
 
 
 def bury(channel: socket.socket, children: set[int]) -> None:
-    """Tell of each that has ended."""
+    """Report each child that has ended."""
     for pid in list(children):
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:

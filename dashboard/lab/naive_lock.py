@@ -1,7 +1,7 @@
 """The lock that one writes first: set if absent, poll, delete at the end (patterns, system B).
 
-It has no expiry and knows no owner. It is a row where the article has a key of a cache: the semantics of `cache.add`
-are the same, and what breaks does not depend on the server that keeps it.
+It has no expiry and no owner. It is a row instead of the article's cache key: the semantics of `cache.add` are the
+same, and its faults do not depend on the server that keeps it.
 """
 
 import time
@@ -20,7 +20,7 @@ POLL_SECONDS = 0.1
 
 @contextmanager
 def hold(name: str, ledger: Ledger) -> Iterator[None]:
-    """Wait for the lock, however long; free it in `finally`, whoever has it by then."""
+    """Wait for the lock, however long; delete it in `finally`, even if somebody else holds it by then."""
     with ledger.waiting():
         while not _run(ADD, name):
             time.sleep(POLL_SECONDS)

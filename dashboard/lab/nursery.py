@@ -1,7 +1,7 @@
-"""The processes of runs, forked from one that has loaded the project: a start takes milliseconds instead of a second.
+"""Start the processes of runs by forking a loaded one: milliseconds instead of a second.
 
-The runner asks for them over a socket, and has a pipe to and from each. The process that forks ends with the runner,
-and those that it forked with it, by the kernel's hand (Linux), however it ends.
+The runner requests forks over a socket, and has a pipe to and from each process. The kernel ends the forking process
+with the runner, and its forks with it (Linux).
 """
 
 import json
@@ -27,7 +27,7 @@ START_SECONDS = 60
 
 @contextmanager
 def opened() -> Iterator["Nursery"]:
-    """A nursery for one run or for several; all its processes have ended after the block."""
+    """A `Nursery` for one run or several; all its processes have ended after the block."""
     nursery = Nursery()
     try:
         yield nursery
@@ -37,7 +37,7 @@ def opened() -> Iterator["Nursery"]:
 
 @dataclass
 class Nursery:
-    """Asks for processes, and hears which have ended and how. Nothing is started before the first is asked for."""
+    """Requests processes and records their exit. It starts nothing before the first request."""
 
     ended: dict[int, int] = field(default_factory=dict)
     _forked: list[int] = field(default_factory=list)
@@ -47,7 +47,7 @@ class Nursery:
     _channel: socket.socket = field(init=False)
 
     def start(self, job: Mapping[str, Any]) -> "Hand":
-        """A process that is told its job through its pipe: on a command line everybody would see the password."""
+        """Start a process. Its job goes through a pipe, because a command line would show the password."""
         if self._mother is None or self._is_gone:
             self.close()
             self._open()
@@ -67,7 +67,7 @@ class Nursery:
         return hand
 
     def listen(self, seconds: float = 0.0) -> None:
-        """Take in what has been said, waiting so long for it."""
+        """Read messages, waiting up to `seconds` for the first."""
         while not self._is_gone and select.select([self._channel], [], [], seconds)[0]:
             data = self._channel.recv(4096)
             self._is_gone = not data
@@ -80,14 +80,14 @@ class Nursery:
             seconds = 0.0
 
     def status_of(self, pid: int) -> int | None:
-        """How it ended (a signal as a negative number); None while it is at work. Without their mother all end."""
+        """Its exit status (a signal is negative), None while it runs. All end with the forking process."""
         if pid not in self.ended:
             self.listen()
         return self.ended.get(pid, -SIGKILL if self._is_gone else None)
 
     def kill(self, pid: int) -> None:
-        """SIGKILL, by its parent: it alone knows that the number still means this process."""
-        with suppress(BrokenPipeError):  # then all of them are gone
+        """Send SIGKILL through its parent, which alone knows that the pid still belongs to this process."""
+        with suppress(BrokenPipeError):  # then all processes are gone
             self._channel.sendall(f"kill {pid}\n".encode())
 
     def close(self) -> None:
@@ -107,7 +107,7 @@ class Nursery:
 
 @dataclass
 class Hand:
-    """One process, as its runner has it."""
+    """One process, as the runner sees it."""
 
     nursery: Nursery
     stdin: TextIO
@@ -115,11 +115,11 @@ class Hand:
     pid: int = 0
 
     def poll(self) -> int | None:
-        """How it ended; None while it is at work."""
+        """Its exit status; None while it runs."""
         return self.nursery.status_of(self.pid)
 
     def wait(self, seconds: float = START_SECONDS) -> int:
-        """The same once it has ended. Raises TimeoutError."""
+        """Wait for its exit status. Raises TimeoutError."""
         deadline = time.monotonic() + seconds
         while (status := self.poll()) is None:
             if time.monotonic() > deadline:
@@ -128,26 +128,26 @@ class Hand:
         return status
 
     def kill(self) -> None:
-        """End it; it is gone afterwards, and its pipes are closed."""
+        """Kill it and wait until it is gone."""
         if self.poll() is None:
             self.nursery.kill(self.pid)
             self.wait()
 
     def close(self) -> None:
-        """End it and let go of its pipes."""
+        """Kill it and close its pipes."""
         self.kill()
-        with suppress(BrokenPipeError):  # what it was told last, it does not need to hear
+        with suppress(BrokenPipeError):  # it does not need the last line
             self.stdin.close()
         self.stdout.close()
 
     def tell(self, line: str) -> None:
-        """One line to it; one that has ended hears nothing."""
+        """Send it one line, unless it has ended."""
         with suppress(BrokenPipeError):
             self.stdin.write(f"{line}\n")
             self.stdin.flush()
 
     def wait_until_ready(self) -> None:
-        """Until it stands at the line. Raises LabRefused with what it said instead."""
+        """Wait until it is ready. Raises LabRefused with its output otherwise."""
         said = ""
         if select.select([self.stdout], [], [], START_SECONDS)[0]:
             said = self.stdout.readline()
@@ -155,5 +155,5 @@ class Hand:
             raise LabRefused(f"A process of the lab did not start; its log says more. {said}".strip())
 
     def last_words(self) -> str:
-        """What one that has ended said since it was ready."""
+        """The output of an ended process since it was ready."""
         return self.stdout.read().removeprefix("ready\n").strip()

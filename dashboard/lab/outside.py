@@ -1,4 +1,4 @@
-"""Other, different work that locks and changes the same rows while a pattern runs."""
+"""Outside lockers: other work that locks and changes the same rows while a pattern runs."""
 
 import random
 import time
@@ -16,7 +16,7 @@ IS_OVER = "SELECT EXISTS (SELECT FROM lab_ledger WHERE kind = 'over') AS over"
 
 
 def touch_until_told(bench: Bench, rows: Subject) -> None:
-    """Lock one row after the other, change it, hold it a moment; until the run is over."""
+    """Lock one row after the other, change it, and hold it a moment, until the run is over."""
     chance = random.Random(f"{bench.plan.seed}/{bench.number}")  # noqa: S311  # nosec B311  pauses, no secret
     while not fetch(connection, IS_OVER)[0]["over"]:
         with transaction.atomic():

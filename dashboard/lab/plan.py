@@ -1,4 +1,4 @@
-"""What one run is to do, checked before anything starts; the same seed gives the same plan."""
+"""The parameters of one run, checked before anything starts; the same seed gives the same plan."""
 
 import random
 from dataclasses import asdict, dataclass
@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from dashboard.lab.schema import LabRefused
 
-# (least, most) of each number.
+# (minimum, maximum) of each number.
 LIMITS = {
     "workers": (1, 16),
     "items": (1, 20_000),
@@ -27,12 +27,12 @@ class Plan:
         pattern: its name in `dashboard.lab.patterns`.
         workers: processes that start together.
         items: rows to handle, or operations on the accounts.
-        work_ms: how long each item's work takes while the pattern holds what it holds.
-        kill: how many workers are ended with SIGKILL, at moments that `seed` decides; each is replaced.
+        work_ms: duration of each item's work, while the pattern holds its locks.
+        kill: number of workers ended with SIGKILL, at moments that `seed` decides; each is replaced.
         outside_lockers: processes of another kind that lock and change the same rows.
-        remote_ms: a slow call to another service, whose effect cannot be rolled back.
-        seconds: after which the run is ended, whatever it has done.
-        alongside: begin although another run is at work on this database; the numbers of both suffer.
+        remote_ms: duration of a slow call to another service, which cannot be rolled back.
+        seconds: maximum duration of the run.
+        alongside: start even if another run is active on this database; the numbers of both suffer.
     """
 
     pattern: str
@@ -60,12 +60,12 @@ class Plan:
         return asdict(self)
 
     def kills(self) -> list[tuple[int, int]]:
-        """After how many effects which worker is killed: (effects, number of the worker), in order.
+        """The kills in order, as (number of effects before it, number of the worker).
 
         >>> Plan("unsafe", items=100, kill=2, seed=7).kills() == Plan("unsafe", items=100, kill=2, seed=7).kills()
         True
         """
         chance = random.Random(self.seed)  # noqa: S311  # nosec B311  the same seed, the same plan
-        # Not before the first effect has begun: nobody would be in the middle of anything.
+        # Not before the first effect has begun: no worker would be in the middle of one.
         moments = sorted(max(1, int(self.items * chance.uniform(0.05, 0.7))) for _ in range(self.kill))
         return [(moment, chance.randrange(self.workers)) for moment in moments]

@@ -1,4 +1,4 @@
-"""Loads that are worth one click, and what each of them shows."""
+"""Loads worth one click, and what each of them shows."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +9,7 @@ from django.utils.translation import gettext_lazy as _
 
 @dataclass(frozen=True)
 class Preset:
-    """A named load: the patterns that it compares, and the numbers of the plan."""
+    """A named load: the patterns to compare, and the numbers of the plan."""
 
     name: str
     label: Promise
@@ -20,7 +20,6 @@ class Preset:
     values: str = ""
 
     def initial(self) -> dict[str, Any]:
-        """The values of the form."""
         return {"patterns": list(self.patterns), **self.numbers, "vary": self.vary, "values": self.values}
 
 

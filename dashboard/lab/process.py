@@ -1,6 +1,6 @@
-"""One worker process of a run, one outside locker, or the one that makes the rows: a fork of `dashboard.lab.mother`.
+"""A forked process of a run: a worker, an outside locker, or the one that makes the rows.
 
-It is told its job as one line of JSON on stdin, says "ready" once it is connected, and begins at the next line.
+It reads its job as one line of JSON on stdin, writes "ready" once it is connected, and begins at the next line.
 """
 
 import json
@@ -14,16 +14,16 @@ import psycopg
 
 LEDGER = "dashboard.lab.mail.LedgerBackend"
 MOST_SAID = 300  # characters
-CALM = "-c synchronous_commit=off"  # of the ledger, which is to measure and not to slow down
+CALM = "-c synchronous_commit=off"  # for the ledger, which should measure and not slow down
 
 
 def load() -> None:
-    """Before the fork: what each of them needs."""
+    """Import what all processes need, before the fork."""
     from dashboard.lab import bench, ledger, mail, outside, patterns, plan  # noqa: F401
 
 
 def main() -> int:
-    """Do the job; gives the status to exit with."""
+    """Do the job. Returns the exit status."""
     job = json.loads(sys.stdin.readline())
     try:
         with connected(job) as ledger_connection:
@@ -71,7 +71,7 @@ def begin(job: dict[str, Any], ledger_connection: psycopg.Connection) -> None:
 
 @contextmanager
 def connected(job: dict[str, Any]) -> Iterator[psycopg.Connection]:
-    """Every connection of this process sees the lab's schema alone; gives a second one, in autocommit."""
+    """Restrict this process's connections to the lab's schema; yields a second connection in autocommit."""
     from django.conf import settings
     from django.db import connections
 

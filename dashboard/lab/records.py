@@ -1,4 +1,4 @@
-"""Runs asked for on a page: kept as rows, carried out by a worker one after the other, watched and stopped."""
+"""Runs requested on a page: stored as rows, run by a worker one after the other, watched and stopped."""
 
 import logging
 import os
@@ -31,8 +31,8 @@ VERSION = "SELECT split_part(current_setting('server_version'), ' ', 1) AS versi
 
 
 def ask(plans: Sequence[Plan], token: str, who: Who) -> str:
-    """Keep the plans and enqueue the task that carries them out, once for each token; gives the batch, its name."""
-    from dashboard.tasks import run_lab  # which imports this module
+    """Store the plans and enqueue their task, once for each token. Returns the batch's name."""
+    from dashboard.tasks import run_lab  # dashboard.tasks imports this module
 
     if not 1 <= len(plans) <= MOST_RUNS:
         raise LabRefused(f"That is {len(plans)} runs: ask for 1 to {MOST_RUNS}.")
@@ -50,7 +50,7 @@ def ask(plans: Sequence[Plan], token: str, who: Who) -> str:
 
 
 def carry_out(batch: str) -> dict[str, int]:
-    """Run what is left of the batch, one after the other; one that cannot be made says why, and the next goes on."""
+    """Run the rest of the batch, one run after the other; a run that fails stores its error."""
     _end(
         LabRun.objects.filter(batch=batch, state=State.RUNNING),
         state=State.FAILED,
@@ -85,12 +85,12 @@ def _carry_out(run: LabRun, crew: Nursery) -> None:
 
 
 def drilled(progress: runner.Progress) -> dict[str, Any]:
-    """Carry out a drill; the columns of what it came to."""
+    """Run a drill. Returns the columns of its result."""
     return {"effects": 1, "spans": [event.as_dict() for event in drill.carry_out(progress)]}
 
 
 def ran(run: LabRun, row: "QuerySet[LabRun]", progress: runner.Progress, crew: Nursery) -> dict[str, Any]:
-    """Carry out a run; the columns of what it came to."""
+    """Run a pattern. Returns the columns of its result."""
     plan = Plan.from_dict(run.plan)
     outcome = runner.run_whole(plan, progress=progress, begun=lambda name: row.update(schema=name), crew=crew)
     return {
@@ -104,9 +104,9 @@ def ran(run: LabRun, row: "QuerySet[LabRun]", progress: runner.Progress, crew: N
 
 
 def server() -> str:
-    """What a run's numbers were measured on: one that is shown to somebody without it says little.
+    """The server of a run's measurements: numbers mean little without it.
 
-    The processors are those of the machine on which the worker runs, which is not always the server's.
+    The CPUs are those of the worker's machine, which need not be the server's.
     """
     [row] = fetch(connection, VERSION)
     return f"PostgreSQL {row['version']}, {os.cpu_count()} CPUs"
@@ -117,7 +117,7 @@ def _end(row: "QuerySet[LabRun]", **columns: Any) -> None:
 
 
 def stop(run: LabRun, who: Who, *, reason: str = "", dry_run: bool = False) -> bool:
-    """Ask a run to end; False when it is over, or was asked before."""
+    """Ask a run to end; False if it is over, or was asked before."""
     row = LabRun.objects.filter(pk=run.pk, state__in=UNFINISHED, stop_requested_at=None)
     with short_waits(rollback=dry_run):
         is_asked = bool(row.update(stop_requested_at=StatementTimestamp()))
@@ -127,7 +127,7 @@ def stop(run: LabRun, who: Who, *, reason: str = "", dry_run: bool = False) -> b
 
 
 def latest_of_each(patterns: Iterable[str]) -> dict[str, LabRun]:
-    """The latest finished run of each of the patterns, among the last few hundred runs, with its statements."""
+    """The latest finished run of each pattern with its statements, among the latest LAST_RUNS runs."""
     last = LabRun.objects.order_by("-pk").values("pk")[:LAST_RUNS]
     found = LabRun.objects.filter(
         pk__in=last, pattern__in=list(patterns), state=State.FINISHED, statements__isnull=False
@@ -137,5 +137,5 @@ def latest_of_each(patterns: Iterable[str]) -> dict[str, LabRun]:
 
 
 def is_orphaned(run: LabRun) -> bool:
-    """Whether the run will never end, because the task that carried it out has."""
+    """True if the run will never end, because its task has ended."""
     return run.state in UNFINISHED and not Task.objects.unfinished().filter(pk=run.task_id or 0).exists()

@@ -1,4 +1,4 @@
-"""One run from its schema to its numbers: processes that start together, real kills, and a look at the locks."""
+"""Carry out one run, from its schema to its numbers: a common start, real kills, and sampled locks."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ from tasks.database import connect_directly
 
 DATABASE = ("NAME", "USER", "PASSWORD", "HOST", "PORT")
 LOOK_SECONDS = 0.05
-STALL_SECONDS = 5.0  # beyond what one item takes
+STALL_SECONDS = 5.0  # in addition to the time of one item
 OVER = "INSERT INTO lab_ledger (kind, worker) VALUES ('over', -1)"
 ONLY_RUN = "SELECT pg_try_advisory_lock(hashtext('rowlock:lab'), 0)"
 LET_NEXT = "SELECT pg_advisory_unlock(hashtext('rowlock:lab'), 0)"
@@ -50,16 +50,16 @@ Progress = Callable[[int], bool]
 
 
 def go_on(effects: int) -> bool:
-    """The progress of a run that nobody watches."""
+    """The default progress: never stops the run."""
     return True
 
 
 def ignore(name: str) -> None:
-    """Nobody is to be told the schema."""
+    """The default `begun`: does nothing."""
 
 
 class Outcome(NamedTuple):
-    """What is left of a run: its numbers, its picture, its statements with how often each was sent, and its waits."""
+    """The result of a run: numbers, spans, statements with their counts, and waits."""
 
     result: Result
     spans: list[Span]
@@ -79,10 +79,9 @@ def run_whole(
     begun: Callable[[str], object] = ignore,
     crew: Nursery | None = None,
 ) -> Outcome:
-    """Run the plan in a schema of its own, which is gone afterwards; `begun` is told its name.
+    """Run the plan in a schema of its own, which is dropped afterwards; `begun` receives its name.
 
-    `crew` is where its processes come from; several runs one after the other are faster with one for all of them.
-    Raises LabRefused when it cannot be run here.
+    `crew` starts its processes; sharing one makes successive runs faster. Raises LabRefused if it cannot run here.
     """
     pattern = PATTERNS.get(plan.pattern)
     if pattern is None:
@@ -101,13 +100,13 @@ def run_whole(
             with nullcontext(crew) if crew else nursery.opened() as opened:
                 return _both_parts(plan, pattern, Place(control, opened, begun), progress)
         finally:
-            if is_only:  # the server may notice the end of a session a moment later than the next run
+            if is_only:  # the server may notice the end of a session only after the next run has started
                 control.execute(LET_NEXT)
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a run takes place: the runner's own session, its processes, and who is told the schema."""
+    """The runner's session, its processes, and the callback for the schema's name."""
 
     control: psycopg.Connection
     crew: Nursery
@@ -115,9 +114,9 @@ class Place:
 
 
 def _both_parts(plan: Plan, pattern: Pattern, place: Place, progress: Progress) -> Outcome:
-    """The run; of a pattern that lacks a guard which its schema could have, the same again with the guard beside it.
+    """The run; if the pattern lacks a possible guard, a second part runs with the guard.
 
-    The verdict is that of the first part: the second only adds its numbers.
+    The verdict is that of the first part; the second only adds its numbers.
     """
     outcome = _part(plan, pattern, place, progress)
     if not pattern.guard_off or outcome.result.stopped:
@@ -135,8 +134,6 @@ def _part(plan: Plan, pattern: Pattern, place: Place, progress: Progress) -> Out
 
 @dataclass
 class Run:
-    """A run in its schema."""
-
     plan: Plan
     schema: str
     control: psycopg.Connection
@@ -177,7 +174,7 @@ class Run:
         return Outcome(result, picture, self.control.execute(STATEMENTS).fetchall(), self.waits.kept())
 
     def _fill(self) -> None:
-        """Make the rows; those of a registered pattern in a process that sees this schema alone, as its workers do."""
+        """Make the rows; for a registered pattern in a process that sees only this schema."""
         if self.pattern.registered is None:
             self.control.execute(self.pattern.rows.fill, {"items": self.plan.items})
             return
@@ -197,11 +194,11 @@ class Run:
                 f"The sample of {self.pattern.name} was to make {self.plan.items} rows that meet its criteria, and "
                 f"there are {number}. {problem}".strip()
             )
-        self.control.execute(ledger.EMPTY)  # the run begins after its rows
+        self.control.execute(ledger.EMPTY)  # so that the run begins after its rows are made
 
     @contextmanager
     def _crew(self) -> Iterator[list[Hand]]:
-        """All processes, waiting at the line and then started together; none outlives the block."""
+        """Start all processes together, once all are ready; none outlives the block."""
         self.started = []
         try:
             self.crew = {number: self._start(number, "worker") for number in range(self.plan.workers)}
@@ -228,13 +225,13 @@ class Run:
         return self.started[-1]
 
     def _watch(self, progress: Progress) -> str:
-        """Until every worker has ended; the reason when the run was ended before."""
+        """Watch until every worker has ended. Returns the reason if the run was ended early."""
         kills, moved, at = self.plan.kills(), 0, time.monotonic()
         deadline = at + self.plan.seconds
         patience = STALL_SECONDS + (self.plan.work_ms + self.plan.remote_ms) / 1000
         while any(worker.poll() is None for worker in self.crew.values()):
             effects, starts, lines = self._look()
-            if lines != moved or starts < len(self.started):  # who is still starting cannot move
+            if lines != moved or starts < len(self.started):  # a starting process cannot move
                 moved, at = lines, time.monotonic()
             if kills and effects >= kills[0][0]:
                 self._kill(kills.pop(0)[1])
@@ -248,7 +245,7 @@ class Run:
         return self._told_broken()
 
     def _told_broken(self) -> str:
-        """Which workers ended with an error, and what the first of them said last."""
+        """The workers that ended with an error, and the output of the first."""
         broken = {number: worker for number, worker in self.crew.items() if worker.poll()}
         if not broken:
             return ""
@@ -256,13 +253,13 @@ class Run:
         return f"worker {', '.join(map(str, broken))} ended with an error{': ' if said else ''}{said}"
 
     def _look(self) -> tuple[int, int, int]:
-        """How many effects, starts and lines there are; and one sample of who waits."""
+        """Count effects, starts and lines, and sample the waits once."""
         self.blocked_samples += self.waits.sample()
         [(effects, starts, lines)] = self.control.execute(PROGRESS).fetchall()
         return effects, starts, lines
 
     def _kill(self, number: int) -> None:
-        """SIGKILL to a worker in the middle of an effect (when none is: to `number`), and another one in its place."""
+        """Kill a worker in the middle of an effect (if there is none: `number`), and start another one instead."""
         busy = [worker for (worker,) in self.control.execute(IN_THE_MIDDLE).fetchall()]
         living = [worker for worker in (*busy, number, *self.crew) if self.crew[worker].poll() is None]
         if not living:
@@ -272,16 +269,16 @@ class Run:
         self.control.execute(NOTE_KILL, {"worker": victim})
         self.kills += 1
         self.crew[victim] = self._start(victim, "worker")
-        self.crew[victim].tell("go")  # it begins when it is ready: the others do not wait for it
+        self.crew[victim].tell("go")  # it begins when it is ready, because the others do not wait for it
 
 
 def is_allowed() -> bool:
-    """On the embedded server always; on a database of somebody's own only with ROWLOCK_LAB=1."""
+    """True on the embedded server; on another database only with ROWLOCK_LAB=1."""
     return bool(settings.ROWLOCK_LAB)
 
 
 def refuse_unless_allowed() -> None:
-    """Raises LabRefused where the lab is off."""
+    """Raise LabRefused if the lab is off."""
     if not is_allowed():
         raise LabRefused(
             "The lab creates schemas and loads the server, so it is off on a database of your own. "

@@ -1,14 +1,14 @@
 """A schema with copies of our tables, in which a run cannot touch a live row.
 
-`CREATE TABLE … LIKE` leaves out triggers, foreign keys and storage options, and it renames indexes, by whose names the
-code knows its own constraints. So it makes only the columns and checks, and the rest is replayed from the catalogue.
-Whoever connects with this schema alone as `search_path` cannot write to a table that was not copied: it is not there.
+`CREATE TABLE … LIKE` leaves out triggers, foreign keys and storage options, and renames indexes, which the code knows
+by name. So it makes only columns and checks; the rest is replayed from the catalogue. A session with only this schema
+as `search_path` cannot write to a table that was not copied, because it does not see it.
 
-Two things would lead out of it all the same: a function with a `search_path` of its own, and a default that draws from
-a live sequence. Both are turned to the copies.
+Two things would still lead out: a function with a `search_path` of its own, and a default from a live sequence. Both
+are redirected to the copies.
 
-Its maker's session holds an advisory lock of the schema's name for as long as it is in use, so whoever can take that
-lock knows that the run has crashed.
+The creator's session holds an advisory lock on the schema's name while it is in use. So if the lock is free, the run
+has crashed.
 """
 
 import logging
@@ -31,7 +31,7 @@ PREFIX = "lab_"
 NAME = re.compile(r"lab_[0-9a-f]{12}", re.ASCII)
 MISSING_RIGHT = "42501"
 
-# A foreign key needs the table that it points to, and that table those of its own.
+# A foreign key needs the table that it references, and so on.
 REFERENCED = """
 WITH RECURSIVE needed (oid) AS (
     SELECT to_regclass(quote_ident(name))::oid FROM unnest(%(tables)s::text[]) AS name
@@ -43,7 +43,8 @@ SELECT class.oid, class.relname AS name, space.nspname AS home, class.reloptions
 FROM pg_class AS class JOIN needed USING (oid) JOIN pg_namespace AS space ON space.oid = class.relnamespace
 ORDER BY class.relname
 """
-# Ours all, since they call each other; of another schema, where an app's tables are, those that triggers there call.
+# All functions of our schema, because they call each other; of other schemas, where apps' tables are, only those that
+# triggers there call.
 FUNCTIONS = """
 SELECT pg_get_functiondef(function.oid) AS definition
 FROM pg_proc AS function
@@ -52,7 +53,7 @@ WHERE function.prokind = 'f' AND NOT EXISTS (SELECT FROM pg_depend WHERE objid =
       (SELECT tgfoid FROM pg_trigger WHERE tgrelid = ANY(%(oids)s::oid[]) AND NOT tgisinternal))
 ORDER BY function.oid
 """
-# Those that no table owns, and those that the columns of these tables draw from; an identity has a copy by itself.
+# Sequences without an owner, and those in the defaults of these tables; identity columns get a copy automatically.
 SEQUENCES = """
 SELECT DISTINCT sequence.relname AS name FROM pg_class AS sequence
 WHERE sequence.relkind = 'S' AND (
@@ -63,7 +64,7 @@ WHERE sequence.relkind = 'S' AND (
         SELECT used.refobjid FROM pg_depend AS used JOIN pg_attrdef AS written ON written.oid = used.objid
         WHERE used.classid = 'pg_attrdef'::regclass AND written.adrelid = ANY(%(oids)s::oid[])))
 """
-# Primary and unique keys before the indexes, those before the foreign keys, which need them.
+# Primary and unique keys come before the indexes, and those before the foreign keys that need them.
 PARTS = """
 SELECT format('ALTER TABLE %%s ALTER COLUMN %%I SET DEFAULT %%s', adrelid::regclass, attname,
     pg_get_expr(adbin, adrelid)) AS definition, 0 AS turn
@@ -81,7 +82,7 @@ UNION ALL
 SELECT pg_get_triggerdef(oid), 3 FROM pg_trigger WHERE tgrelid = ANY(%(oids)s::oid[]) AND NOT tgisinternal
 ORDER BY turn, definition
 """
-# A copied function goes by the path of the original: it would write to the live tables from within the lab.
+# A copied function keeps the original's path, and would write to the live tables.
 PATHS = """
 SELECT format('ALTER FUNCTION %%s SET search_path TO %%I', oid::regprocedure, %(name)s::text) AS definition
 FROM pg_proc
@@ -110,7 +111,7 @@ def new_name() -> str:
 
 
 def copied_models() -> list[type[models.Model]]:
-    """The models whose tables a run has copies of; what they refer to is copied beside."""
+    """The models whose tables a run copies; tables that they reference are copied as well."""
     return [model for app in APPS for model in apps.get_app_config(app).get_models() if model._meta.managed]
 
 
@@ -118,7 +119,7 @@ def copied_models() -> list[type[models.Model]]:
 def schema(connection: psycopg.Connection, name: str, also: Sequence[type[models.Model]] = ()) -> Iterator[str]:
     """The schema `name` with empty copies of our tables and those of `also`; dropped at the end.
 
-    Raises LabRefused without the right to make one.
+    Raises LabRefused if the role may not create one.
     """
     create(connection, name, also)
     try:
@@ -128,7 +129,7 @@ def schema(connection: psycopg.Connection, name: str, also: Sequence[type[models
 
 
 def create(connection: psycopg.Connection, name: str, also: Sequence[type[models.Model]] = ()) -> None:
-    """Make the schema and its tables in one transaction: either all of it is there, or none; then it is in use."""
+    """Create the schema and its tables in one transaction, and mark it as in use."""
     connection.execute(IN_USE, {"name": name})
     try:
         with connection.transaction():
@@ -141,7 +142,7 @@ def create(connection: psycopg.Connection, name: str, also: Sequence[type[models
 
 
 def drop(connection: psycopg.Connection, name: str) -> None:
-    """Remove a run's schema, which is in use no more; other names are refused."""
+    """Drop a run's schema and release its lock. Raises ValueError for other names."""
     if not NAME.fullmatch(name):
         raise ValueError(f"{name!r} is not the schema of a lab run.")
     connection.execute(sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(name)))
@@ -149,7 +150,7 @@ def drop(connection: psycopg.Connection, name: str) -> None:
 
 
 def sweep(connection: psycopg.Connection) -> list[str]:
-    """Drop the schemas that crashed runs have left, never one in use; gives their names.
+    """Drop the schemas that crashed runs left, never one in use. Returns their names.
 
     One that a process of its run still holds is left for the next sweep.
     """
@@ -175,7 +176,7 @@ def _create(cursor: psycopg.Cursor[DictRow], name: str, wanted: Sequence[type[mo
     home = cursor.execute(HOME).fetchone()["name"]  # type: ignore[index]
     found = _tables(cursor, home, {model._meta.db_table for model in wanted})
     params = {"home": home, "oids": [table["oid"] for table in found]}
-    cursor.execute(QUALIFY)  # from here on the catalogue names everything with its schema
+    cursor.execute(QUALIFY)  # from here on the catalogue qualifies every name
     sequences = cursor.execute(SEQUENCES, params).fetchall()
     definitions = [row["definition"] for part in (FUNCTIONS, PARTS) for row in cursor.execute(part, params).fetchall()]
     cursor.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(name)))
@@ -192,7 +193,7 @@ def _create(cursor: psycopg.Cursor[DictRow], name: str, wanted: Sequence[type[mo
 
 
 def _tables(cursor: psycopg.Cursor[DictRow], home: str, names: set[str]) -> list[DictRow]:
-    """The tables of these names as the session sees them, and all that they refer to."""
+    """These tables as the session sees them, and all that they reference."""
     found = cursor.execute(REFERENCED, {"tables": sorted(names)}).fetchall()
     there = [table["name"] for table in found]
     if missing := names - set(there):
@@ -205,12 +206,12 @@ def _tables(cursor: psycopg.Cursor[DictRow], home: str, names: set[str]) -> list
 
 
 def _options(options: list[str] | None) -> sql.Composable:
-    """Storage options as the catalogue has them: `fillfactor=90` and the like, which is also how they are written."""
+    """Storage options as the catalogue has them, such as `fillfactor=90`; SQL uses the same form."""
     return sql.SQL(f" WITH ({', '.join(options)})") if options else sql.SQL("")
 
 
 def moved(definition: str, homes: Iterable[str], name: str) -> bytes:
-    """The definition with every name of the schemas `homes` turned into one of `name`.
+    """The definition with all names of the schemas `homes` moved to schema `name`.
 
     >>> moved('CREATE TRIGGER t ON public.a EXECUTE FUNCTION public.f()', ['public'], 'lab_1')
     b'CREATE TRIGGER t ON lab_1.a EXECUTE FUNCTION lab_1.f()'

@@ -1,4 +1,4 @@
-"""Who worked on which item when: what the picture of a run is drawn from."""
+"""Spans of work by worker and item, for the chart of a run."""
 
 from dataclasses import dataclass
 from typing import Any, Self
@@ -6,9 +6,9 @@ from typing import Any, Self
 from tasks.database import Connection, fetch
 
 MOST = 1500
-MOST_LIVE = 300  # what is drawn again each second
+MOST_LIVE = 300  # it is drawn again each second
 
-# The first effects of a run tell most: that is where all processes meet. The numbers count all of them.
+# The first effects of a run are the most telling, because all processes meet there. The numbers count all effects.
 SPANS = """
 WITH start AS (SELECT min(began) AS at FROM lab_ledger WHERE kind IN ('effect', 'attempt', 'remote', 'start'))
 SELECT worker, item, kind, extract(epoch FROM began - start.at)::float8 AS began,
@@ -17,7 +17,7 @@ SELECT worker, item, kind, extract(epoch FROM began - start.at)::float8 AS began
 FROM lab_ledger, start
 WHERE kind = ANY(%(kinds)s::text[]) ORDER BY id LIMIT %(most)s::int
 """
-# Of a run that goes on, the last ones.
+# The latest spans of a running run.
 LATEST = """
 WITH start AS (SELECT min(began) AS at FROM lab_ledger WHERE kind IN ('effect', 'attempt', 'remote', 'start')),
 latest AS (
@@ -35,7 +35,7 @@ FROM latest, start ORDER BY id
 
 @dataclass(frozen=True)
 class Span:
-    """One stretch of one worker; times in seconds from the start of the run. `wait`: how long it waited before."""
+    """A stretch of a worker's time; seconds from the start of the run. `wait`: seconds waited before it."""
 
     worker: int
     item: int | None
@@ -50,15 +50,15 @@ class Span:
         return cls(*values)
 
     def as_json(self) -> list[Any]:
-        """A short line for a column: there are many of them."""
+        """A short list, because a column holds many of them."""
         times = [round(value, 4) for value in (self.began, self.ended, self.wait)]
         return [self.worker, self.item, self.kind, *times, self.is_duplicate]
 
 
 def read(connection: Connection, *, has_attempts: bool) -> list[Span]:
-    """The first stretches of a run and all kills; `connection` sees its schema alone.
+    """The first spans of a run, and all kills; `connection` sees only its schema.
 
-    `has_attempts`: the work of an item is told apart from its success, as with the accounts.
+    `has_attempts`: attempts are recorded apart from their success, as with the accounts.
     """
     work = {"kinds": [kind_of_work(has_attempts)], "most": MOST}
     kills = {"kinds": ["kill"], "most": MOST}
@@ -66,7 +66,7 @@ def read(connection: Connection, *, has_attempts: bool) -> list[Span]:
 
 
 def latest(connection: Connection, *, has_attempts: bool) -> list[Span]:
-    """The last stretches and kills of a run that goes on; what has not ended yet ends now."""
+    """The latest spans and kills of a running run; an open span ends now."""
     params = {"kinds": [kind_of_work(has_attempts), "kill"], "most": MOST_LIVE}
     return [Span(**row) for row in fetch(connection, LATEST, params)]
 

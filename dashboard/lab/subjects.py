@@ -1,4 +1,4 @@
-"""What the patterns work on: how the rows are made, what others do to them, and what must be true at the end."""
+"""The rows that patterns work on: SQL that makes them, disturbs them, and checks them at the end."""
 
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ WITH owner AS (
 INSERT INTO orders_account (owner) SELECT id FROM owner WHERE %(items)s > 0
 """
 
-# Somebody else's work on the same rows: it locks one, and moves a column that no pattern means to write.
+# An outside locker's work on the same rows: it locks one, and changes a column that no pattern means to write.
 TOUCH_ORDER = """
 UPDATE orders_order SET placed_at = placed_at + interval '1 second'
 WHERE id = (SELECT id FROM orders_order ORDER BY random() LIMIT 1 FOR NO KEY UPDATE) RETURNING id
@@ -36,7 +36,7 @@ ORDERS_DONE = "SELECT id FROM orders_order WHERE shipped_email_sent"
 TASKS_DONE = "SELECT id FROM tasks_task WHERE status = 'COMPLETED'"
 OPERATIONS_DONE = "SELECT DISTINCT item AS id FROM lab_ledger WHERE kind = 'effect'"
 
-# How much of what was told to be written is there.
+# The acknowledged writes that are really there.
 SECONDS_KEPT = (
     "SELECT coalesce(sum(extract(epoch FROM placed_at - '2026-01-01'::timestamptz)), 0)::int FROM orders_order"
 )
@@ -48,13 +48,13 @@ DEPOSITS_TOLD = "SELECT count(*)::int FROM lab_ledger WHERE kind IN ('effect', '
 
 @dataclass(frozen=True)
 class Subject:
-    """One kind of rows; every member is SQL for the lab's schema.
+    """One kind of rows; every field is SQL for the lab's schema.
 
     Args:
-        fill: makes `%(items)s` of them.
-        touch: what an outside locker does to one of them.
-        done: the ids of those that the database calls done.
-        told, kept: how many changes were acknowledged, and how many of them are there at the end.
+        fill: makes `%(items)s` rows.
+        touch: the change of an outside locker to one row.
+        done: ids of the rows that are done according to the database.
+        told, kept: the number of acknowledged changes, and of those that are there at the end.
     """
 
     fill: str

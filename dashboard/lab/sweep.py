@@ -1,7 +1,7 @@
-"""The picture of a sweep: the throughput of each pattern over the number that was varied, and where the lines cross.
+"""The chart of a sweep: each pattern's throughput over the varied number, and where the lines cross.
 
-The scale is logarithmic: patterns differ by factors, and a factor is as high at the top as at the bottom. Coordinates
-are whole numbers: a language that writes a decimal comma cannot break them.
+The scale is logarithmic, because patterns differ by factors. Coordinates are integers, because a locale's decimal comma
+would break an SVG path.
 """
 
 import math
@@ -15,7 +15,7 @@ from dashboard.lab.conclusions import CLOSE, Case
 from dashboard.numbers import decimal
 
 WIDE, HIGH = 6000, 2000
-STEPS = (1, 2, 5)  # of each power of ten there are grid lines at these
+STEPS = (1, 2, 5)  # grid lines at these multiples of each power of ten
 MOST_GRID = 7
 
 # The throughput of each pattern by the varied number.
@@ -36,13 +36,13 @@ class Curve:
 
     @property
     def dots(self) -> str:
-        """A line without length at each measured point: its round ends are a dot, however the picture is stretched."""
+        """A line of zero length at each point: its round ends draw a dot, however the chart is stretched."""
         return "".join(f"M{x} {y}h0" for x, y in self.points)
 
 
 @dataclass(frozen=True)
 class Crossing:
-    """Where two lines cross: `left` is clearly ahead up to the value `up_to`, `right` from `since` on."""
+    """A crossing of two lines: `left` is clearly ahead up to the value `up_to`, `right` from `since` on."""
 
     left: str
     right: str
@@ -64,21 +64,19 @@ class Crossing:
 
 @dataclass(frozen=True)
 class Grid:
-    """A horizontal line, and what it stands for."""
+    """A horizontal line and its label."""
 
     y: int
     label: str
 
     @property
     def share(self) -> int:
-        """Its place from the upper edge in hundredths, for the label beside it."""
+        """Its position from the upper edge in percent, for the label beside it."""
         return 100 * self.y // HIGH
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """What a template draws."""
-
     varied: str
     values: Sequence[int]
     curves: Sequence[Curve]
@@ -90,18 +88,17 @@ class Sweep:
 
     @property
     def places(self) -> list[tuple[int, int]]:
-        """Each value, and its place from the left in hundredths."""
+        """Each value, and its position from the left in percent."""
         return [(value, 100 * number // max(1, len(self.values) - 1)) for number, value in enumerate(self.values)]
 
     @property
     def summary(self) -> str:
-        """What the picture says."""
         told = {"what": self.varied, "patterns": ", ".join(curve.pattern for curve in self.curves)}
         return " ".join([_("Items a second over %(what)s: %(patterns)s.") % told, *self.told])
 
 
 def draw(cases: Sequence[Case], varied: str) -> Sweep | None:
-    """The picture of these runs; None while no pattern has two points."""
+    """Draw these runs; None if no pattern has two points."""
     speeds = by_pattern(cases, varied)
     shown = {pattern: points for pattern, points in speeds.items() if len(points) > 1}
     if not shown:
@@ -118,7 +115,7 @@ def draw(cases: Sequence[Case], varied: str) -> Sweep | None:
 
 
 def by_pattern(cases: Iterable[Case], varied: str) -> dict[str, dict[int, float]]:
-    """The throughput of the runs by pattern and value; of several with the same, the last one's."""
+    """The throughput of the runs by pattern and value; the latest run of the same pair counts."""
     speeds: dict[str, dict[int, float]] = {}
     for case in cases:
         if case.speed > 0:
@@ -127,7 +124,7 @@ def by_pattern(cases: Iterable[Case], varied: str) -> dict[str, dict[int, float]
 
 
 class Place:
-    """Where a value and a throughput stand in the picture."""
+    """Maps values and throughputs to chart coordinates."""
 
     def __init__(self, values: Sequence[int], speeds: Sequence[float]) -> None:
         self.values = values
@@ -135,14 +132,14 @@ class Place:
         self.high = math.log(max(speeds) * CLOSE)
 
     def x(self, value: int) -> int:
-        """The values stand side by side: they are often 1, 2, 4, 8."""
+        """The values are spaced evenly, because they are often 1, 2, 4, 8."""
         return round(WIDE * self.values.index(value) / max(1, len(self.values) - 1))
 
     def y(self, speed: float) -> int:
         return round(HIGH * (self.high - math.log(speed)) / (self.high - self.low))
 
     def grid(self) -> Iterator[Grid]:
-        """Round numbers between the edges, the tens alone where there would be too many."""
+        """Round numbers between the edges; only powers of ten if there would be too many."""
         powers = range(math.floor(self.low / math.log(10)), math.ceil(self.high / math.log(10)) + 1)
         inside = [
             (step, step * 10.0**power)
@@ -156,7 +153,7 @@ class Place:
 
 
 def crossings(pair: tuple[str, str], speeds: Speeds, place: Place) -> Iterator[Crossing]:
-    """Where one is ahead of the other by more than the noise, and at a later value the other of the one."""
+    """Crossings where each of the two is ahead by more than the noise on one side."""
     one, other = pair
     shared = sorted(speeds[one].keys() & speeds[other].keys())
     leads = [(value, lead(speeds[one][value], speeds[other][value])) for value in shared]
@@ -168,7 +165,7 @@ def crossings(pair: tuple[str, str], speeds: Speeds, place: Place) -> Iterator[C
 
 
 def lead(one: float, other: float) -> int:
-    """1 when the first is ahead by more than the noise, -1 when the second is, else 0.
+    """1 if the first is ahead by more than the noise, -1 if the second is, else 0.
 
     >>> lead(130, 100), lead(110, 100), lead(100, 130)
     (1, 0, -1)
@@ -191,7 +188,7 @@ def meeting(left: str, right: str, between: tuple[int, int], speeds: Speeds, pla
 
 
 def without_crossing(speeds: Speeds, varied: str) -> Iterator[str]:
-    """Of two patterns whose lines do not cross: who is ahead, or that neither is."""
+    """For two patterns whose lines do not cross: which one is ahead, or that neither is."""
     if len(speeds) != 2:
         return
     (one, first), (other, second) = speeds.items()

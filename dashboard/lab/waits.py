@@ -1,4 +1,4 @@
-"""Who of a run waited for whom, for which row and how long: sampled while it goes on, and kept with it afterwards."""
+"""The lock waits of a run, by worker, blocker and row: sampled while it runs, and stored with it."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -11,11 +11,11 @@ from django.utils.translation import gettext as _
 from dashboard.locks.waited_rows import rows_waited_for
 from tasks.database import fetch
 
-MOST, SHOWN = 100, 8  # waits that are kept with a run: the longest
+MOST, SHOWN = 100, 8  # the longest waits are stored with a run
 
-# Only sessions that say that they wait are asked for their blockers. A wait shorter than the time between two samples
-# may be missing; the numbers of a run count all of them. One statement's waits are one: in a line for a row that is
-# changed again and again, everybody follows the row to its next version and waits anew.
+# Only waiting sessions are asked for their blockers. A wait shorter than the sampling interval may be missing; the
+# numbers of a run count all of them. All waits of one statement count as one: if a row changes repeatedly, each waiter
+# follows it to its next version and waits again.
 SAMPLE = """
 WITH lock AS MATERIALIZED (
     SELECT pid, locktype, mode, granted, relation, page, tuple, waitstart FROM pg_locks
@@ -30,7 +30,7 @@ LEFT JOIN lock AS place ON place.pid = session.pid AND place.locktype = 'tuple'
 WHERE session.application_name = %(name)s::text AND session.datname = current_database()
   AND session.wait_event_type = 'Lock'
 """
-# Each process notes the session with which its pattern works; a worker that replaces a killed one has another.
+# Each process records its pattern's session; a worker that replaces a killed one has another.
 WORKERS = "SELECT item AS pid, worker FROM lab_ledger WHERE kind = 'session'"
 START = """
 SELECT extract(epoch FROM min(began))::float8 AS at FROM lab_ledger
@@ -40,9 +40,9 @@ WHERE kind IN ('effect', 'attempt', 'remote', 'start')
 
 @dataclass(frozen=True)
 class Wait:
-    """One wait; times in seconds, `began` from the start of the run. Numbers below 0 are the outside lockers.
+    """One wait; times in seconds, `began` from the start of the run. Numbers below 0 are outside lockers.
 
-    `blockers` are all that were seen in the way while it lasted; None stands for a session that is none of the run's.
+    `blockers`: all that were seen during the wait; None is a session outside the run.
     """
 
     worker: int | None
@@ -57,7 +57,7 @@ class Wait:
         return cls(worker, tuple(blockers), target, began, seconds)
 
     def as_json(self) -> list[Any]:
-        """A short line for a column: there may be many of them."""
+        """A short list, because a column may hold many of them."""
         return [self.worker, list(self.blockers), self.target, round(self.began, 3), round(self.seconds, 3)]
 
     @property
@@ -75,7 +75,7 @@ class Wait:
 
 @dataclass(frozen=True)
 class Waits:
-    """The waits of a run as its page shows them, the longest first."""
+    """The waits of a run for its page, the longest first."""
 
     all: Sequence[Wait]
 
@@ -89,7 +89,7 @@ class Waits:
 
     @property
     def hottest(self) -> str:
-        """What was waited for longest in all."""
+        """The target with the longest total wait."""
         return self._spent.most_common(1)[0][0]
 
     @property
@@ -105,14 +105,14 @@ class Waits:
 
 
 def read(values: Sequence[list[Any]] | None) -> Waits | None:
-    """The waits as they were kept; None of a run from before they were."""
+    """The stored waits; None for a run from before they were stored."""
     if values is None:
         return None
     return Waits(sorted(map(Wait.from_json, values), key=lambda wait: -wait.seconds))
 
 
 def worker_name(number: int | None) -> str:
-    """What a person calls a process of a run."""
+    """The name of a process of a run, for people."""
     if number is None:
         return _("another session")
     return (
@@ -122,7 +122,7 @@ def worker_name(number: int | None) -> str:
 
 @dataclass
 class Sampled:
-    """A wait as the samples have it so far."""
+    """A wait as sampled so far."""
 
     pid: int
     since: float
@@ -133,7 +133,7 @@ class Sampled:
 
 
 class WaitSampler:
-    """Samples the sessions of one run over a connection that sees the run's schema alone."""
+    """Samples the sessions of one run over a connection that sees only the run's schema."""
 
     def __init__(self, connection: psycopg.Connection, application_name: str) -> None:
         self.connection = connection
@@ -142,7 +142,7 @@ class WaitSampler:
         self.looks = 0
 
     def sample(self) -> int:
-        """Take in what waits at this moment; how many sessions do."""
+        """Record current waits. Returns the number of waiting sessions."""
         self.looks += 1
         rows = fetch(self.connection, SAMPLE, {"name": self.application_name})
         rows = [row for row in rows if row["blockers"]]
@@ -155,14 +155,14 @@ class WaitSampler:
         return len(rows)
 
     def _name(self, rows: Iterable[dict[str, Any]]) -> None:
-        """The row that each waits for, where it is not known yet; a row may have moved before it could be read."""
+        """Find the rows that are not known yet; a row may have moved before it could be read."""
         places = [row | {"locktype": "tuple"} for row in rows if row["tuple"] is not None]
         targets = rows_waited_for(self.connection, places) if places else {}
         for row in places:
             self.found[row["pid"], row["statement"]].row = str(targets.get(row["pid"], ""))
 
     def kept(self) -> list[Wait]:
-        """The longest waits, in the order in which they began."""
+        """The longest waits, in order of their start."""
         workers = {row["pid"]: row["worker"] for row in fetch(self.connection, WORKERS)}
         [start] = fetch(self.connection, START)
         longest = sorted(self.found.values(), key=lambda wait: wait.since - wait.until)[:MOST]

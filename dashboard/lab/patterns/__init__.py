@@ -1,4 +1,4 @@
-"""The patterns of the lab: each is the project's own code path, run by several processes at once."""
+"""The lab's patterns: each is the project's own code path, run by several processes at once."""
 
 from dashboard.lab.patterns import accounts, orders, queue
 from dashboard.lab.patterns.catalogue import Catalogue

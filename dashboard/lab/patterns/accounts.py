@@ -1,4 +1,4 @@
-"""Updates of one hot account by many at once (patterns, system C); every operation deposits 1.00."""
+"""Concurrent updates of one hot account (patterns, system C); every operation deposits 1.00."""
 
 import time
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ ONE = Decimal("1.00")
 
 
 def account_unsafe(bench: Bench) -> None:
-    """Read, decide, and save what was decided, whatever others wrote meanwhile."""
+    """Read, decide and save, whatever others wrote meanwhile."""
     for number, account_id in _operations(bench):
         account = Account.objects.get(pk=account_id)
         _work(bench, number)
@@ -42,7 +42,7 @@ def _deposit_all(bench: Bench, strategy: accounts.Strategy) -> None:
 
 
 def _deposit(bench: Bench, number: int, account_id: int, strategy: accounts.Strategy) -> bool:
-    """One operation with the plan's work between its reading and its writing; False when it gave up."""
+    """One operation, with the plan's work between reading and writing; False if it gave up."""
 
     def work(read: list[Account]) -> None:
         _work(bench, number)
@@ -56,7 +56,7 @@ def _deposit(bench: Bench, number: int, account_id: int, strategy: accounts.Stra
 
 
 def _work(bench: Bench, number: int) -> None:
-    """What happens between reading and writing: the work, and the slow call, which no rollback takes back."""
+    """The work and the slow call between reading and writing; no rollback undoes the call."""
     with bench.ledger.effect(number, "attempt"):
         time.sleep(bench.plan.work_ms / 1000)
     if bench.plan.remote_ms:
@@ -65,7 +65,7 @@ def _work(bench: Bench, number: int) -> None:
 
 
 def _operations(bench: Bench) -> Iterator[tuple[int, int]]:
-    """This worker's share of the operations that nobody has told to be done, each with the account."""
+    """This worker's share of the operations that the ledger does not record as done, with the account."""
     account_id = Account.objects.values_list("pk", flat=True).get()
     done = bench.ledger.items_done()
     for number in range(bench.number, bench.plan.items, bench.plan.workers):

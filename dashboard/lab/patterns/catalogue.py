@@ -1,4 +1,4 @@
-"""All entries of the lab by name: the built-in ones, and those that apps have registered with a sample."""
+"""All entries of the lab by name: built-in ones, and registered ones with a sample."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -8,10 +8,10 @@ from tasks import patterns as registry
 
 
 class Catalogue(Mapping[str, Pattern]):
-    """The entries by name, the built-in ones first; it is looked up anew each time, since apps register when loaded.
+    """Entries by name, the built-in ones first. It reads the registry each time, because apps register when loaded.
 
-    A registered pattern has an entry when it can make rows (`sample`), unless a built-in one runs the same code or has
-    the name already.
+    A registered pattern has an entry if it can make rows (`sample`), unless a built-in one runs the same code or has
+    its name.
     """
 
     def __init__(self, built_in: Sequence[Pattern]) -> None:

@@ -1,6 +1,6 @@
-"""Patterns over rows of a domain: one e-mail for each shipped order (patterns A and B of their authors).
+"""Patterns over rows of a domain: one e-mail for each shipped order (patterns, systems A and B).
 
-The mail server is the ledger: `dashboard.lab.mail` notes each message there, so that the shipping code runs unchanged.
+The ledger is the mail server: `dashboard.lab.mail` records each message there, so the shipping code runs unchanged.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ from tasks.locking.report import Report
 
 LOCK_SECONDS = 30
 BATCH = 50
-PASSED_BY = 50  # lost races between two signs of life
+PASSED_BY = 50  # lost races between two notes of progress
 
 
 def double_checked(bench: Bench) -> None:
@@ -43,7 +43,7 @@ def _ship(bench: Bench, on_locked: str) -> None:
 
 
 def unsafe(bench: Bench) -> None:
-    """The same criteria and the same e-mail, without the lock, without the second look, and with `save()`."""
+    """The same criteria and e-mail, but without the lock and the second check, and with `save()`."""
     with Run() as run:
         for orders in _rounds():
             for order in orders:
@@ -81,7 +81,7 @@ def cache_lock(bench: Bench) -> None:
 
 
 def cache_lock_runs_on() -> str:
-    """Redis where there is one, else a table; and why it is not Django's cache."""
+    """Redis if there is one, else a table; and why it is not Django's cache."""
     if conf.get("REDIS_URL"):
         return gettext("Redis (REDIS_URL), which all processes on all machines share.")
     table = gettext("A table of leases in PostgreSQL, which all processes share; REDIS_URL is not set.")
@@ -89,7 +89,7 @@ def cache_lock_runs_on() -> str:
 
 
 def naive_runs_on() -> str:
-    """What stands for the article's cache, and what the cache is that would be used here."""
+    """The table that replaces the article's cache, and the problem with the cache configured here."""
     table = gettext(
         "A table of the run's own in the place of a cache: all processes share it, so what breaks here is the form of "
         "the lock, and breaks in any cache."
@@ -106,7 +106,7 @@ def cache_lock_naive(bench: Bench) -> None:
 
 
 def _under_locks(bench: Bench, locked: Callable[[str], AbstractContextManager[object]]) -> None:
-    """Each order under a lock of its own name, looked at again once the lock is held."""
+    """Handle each order under a lock with its name; check it again once the lock is held."""
     with Run() as run:
         for orders in _rounds():
             for order in orders:
@@ -122,7 +122,7 @@ def _under_locks(bench: Bench, locked: Callable[[str], AbstractContextManager[ob
 
 
 def _lose(bench: Bench) -> None:
-    """Count it, and now and then say so: who comes to thousands of orders too late does not stand still."""
+    """Count a lost race, and note it now and then: a worker that always comes too late is not stalled."""
     bench.ledger.lost_races += 1
     if bench.ledger.lost_races % PASSED_BY == 0:
         bench.ledger.note("passed")

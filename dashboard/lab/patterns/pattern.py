@@ -1,4 +1,4 @@
-"""One pattern: what it runs, what it works on, and what it promises."""
+"""One pattern: its code, its rows, and its promises."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ SOURCES = {
 
 
 def code_of(part: Callable[..., Any]) -> str:
-    """Its source; nothing of what has none, such as a function that was not written in Python."""
+    """Its source code; empty if it has none, for example a function not written in Python."""
     try:
         return dedent(getsource(part))
     except (OSError, TypeError):
@@ -30,7 +30,7 @@ def code_of(part: Callable[..., Any]) -> str:
 
 
 def nothing_to_say() -> str:
-    """Of most patterns: they run on this database and nothing else."""
+    """For most patterns: they run on this database and nothing else."""
     return ""
 
 
@@ -39,17 +39,17 @@ class Pattern:
     """One entry of the lab.
 
     Args:
-        run: works until nothing is left that this worker could do.
-        subject: the rows that it works on, a key of `dashboard.lab.subjects.SUBJECTS`, or whatever `own_rows` are.
-        is_safe: whether two workers are kept from doing one item, and whether nobody's write is lost.
+        run: works until this worker finds nothing left to do.
+        subject: its rows, a key of `dashboard.lab.subjects.SUBJECTS`, or the label of `own_rows`.
+        is_safe: True if no two workers do one item, and no write is lost.
         promise, weakness, use: for people who choose a pattern.
-        repeats: how many effects one kill may repeat: those of a batch are told to be done together.
-        guard: what its schema is to lack; then a run has a second part with it, whose numbers stand beside.
-        guard_off: takes the guard out of the schema, as SQL.
-        runs_on: tells what keeps its locks, and who shares that.
-        stands_for: the registered pattern whose code it runs, which needs no entry of its own.
-        code: what it runs of the project beside `run`, for people who want to read it.
-        registered, own_rows: of an entry that an app has registered.
+        repeats: effects that one kill may repeat, because a batch is recorded as done all at once.
+        guard: a guard that its schema lacks; a second part of the run has it, for comparison.
+        guard_off: SQL that removes the guard from the schema.
+        runs_on: describes the backend of its locks, and who shares it.
+        stands_for: the registered pattern whose code it runs, which gets no entry of its own.
+        code: other functions of the project that it runs, to show to readers.
+        registered, own_rows: set for an entry that an app has registered.
     """
 
     name: str
@@ -70,31 +70,30 @@ class Pattern:
 
     @property
     def source(self) -> str:
-        """Where the pattern comes from."""
         if self.registered:
             return f"registered by the app {self.registered.model._meta.app_label}"
         return SOURCES["locks" if self.name.startswith(("cache_lock", "advisory_lock")) else self.subject]
 
     @property
     def source_code(self) -> str:
-        """The functions that it runs, as they stand in the project; of a registered one, its body or its run."""
+        """Source code of the functions that it runs; for a registered pattern its body or its run."""
         if self.registered:
             return code_of(self.registered.body or self.registered.run)
         return "\n\n".join(code_of(part) for part in (self.run, *self.code))
 
     @property
     def rows(self) -> Subject:
-        """How its rows are made, and what must be true of them at the end."""
+        """SQL that makes its rows and checks them at the end."""
         return self.own_rows or SUBJECTS[self.subject]
 
     def make_rows(self, number: int) -> None:
-        """Of a registered pattern: call its sample, in a process that sees the run's schema alone."""
+        """Call the sample of a registered pattern, in a process that sees only the run's schema."""
         if self.registered and self.registered.sample:
             self.registered.sample(number)
 
     @property
     def models(self) -> Sequence[type[models.Model]]:
-        """What a run needs the tables of beside those of Rowlock: the whole app of a registered pattern's model."""
+        """Further models whose tables a run needs: for a registered pattern its model's whole app."""
         if not self.registered:
             return ()
         app: Any = self.registered.model._meta.app_config

@@ -24,7 +24,7 @@ INSERT INTO tasks_worker (id, hostname, pid, strategy, queues, task_paths, lease
 VALUES (%(id)s, 'lab', pg_backend_pid(), %(strategy)s, ARRAY['lab'], ARRAY[]::text[], 30)
 """
 
-# The article's form in one transaction: the lock spans the work, and a kill leaves the row as it was.
+# The article's form in one transaction: the lock spans the work, and a kill leaves the row unchanged.
 LOCK_NEXT = """
 SELECT id FROM tasks_task WHERE status = 'READY' AND ordering_key IS NULL AND queue_name = 'lab'
 ORDER BY priority DESC, run_after, id LIMIT 1 FOR UPDATE SKIP LOCKED
@@ -33,9 +33,9 @@ COMPLETE_LOCKED = """
 UPDATE tasks_task SET status = 'COMPLETED', attempt = attempt + 1, finished_at = statement_timestamp() WHERE id = %(id)s
 """
 
-# As the article prints it: the version is compared and set to the value that it has, which changes nothing. With our
-# trigger the second writer finds another version; in the part of a run that is judged there is none. A task that the
-# first has completed by then is claimed as well, so its end is taken back.
+# As printed in the article: it compares the version and sets it to the same value, which changes nothing. With our
+# trigger the second writer finds another version; the judged part of a run has no trigger. It also claims a task that
+# the first worker has completed by then, so that completion is undone.
 SWAP_AS_PRINTED = """
 UPDATE tasks_task SET status = 'PROCESSING', attempt = 1, version = %(version)s::int,
     claimed_by = %(worker_id)s::text, started_at = statement_timestamp(), finished_at = NULL
@@ -61,7 +61,7 @@ def optimistic_claim(bench: Bench) -> None:
 
 
 def _claim_and_flush(bench: Bench, strategy: str) -> None:
-    """As a worker does: presence, claims in batches, completions written together, and recovery of the dead."""
+    """Work as a worker does: presence, claims in batches, completions in one write, and recovery of dead workers."""
     claimer = Claimer(_register(strategy), [QUEUE])
     swept = time.monotonic()
     while _is_unfinished():

@@ -1,4 +1,4 @@
-"""Patterns that apps have registered for models of their own: the very run of their button and command."""
+"""Patterns that apps have registered for their own models: the same run as their button and command."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,12 +16,12 @@ from dashboard.lab.subjects import Subject
 from tasks import patterns as registry
 from tasks.locking import Report, around_each_row
 
-# Somebody else's look at a row: it is locked, and nothing of it changes.
+# The work of an outside locker: it locks a row and changes nothing.
 TOUCH = """
 UPDATE {table} SET {column} = {column}
 WHERE {key} = (SELECT {key} FROM {table} ORDER BY random() LIMIT 1 FOR NO KEY UPDATE) RETURNING {key} AS id
 """
-# What still meets the criteria at the end is not done, whatever was said.
+# A row that still meets the criteria at the end is not done, whatever the code reported.
 NOTE_LEFT = "INSERT INTO lab_ledger (kind, worker, item) SELECT 'left', -1, unnest(%(items)s::bigint[])"
 DONE = """
 SELECT item AS id FROM lab_ledger WHERE kind = 'effect' EXCEPT SELECT item FROM lab_ledger WHERE kind = 'left'
@@ -34,7 +34,6 @@ class BodyFailed(Exception):
 
 
 def entry(pattern: registry.Pattern) -> Pattern:
-    """The lab's entry of a registered pattern."""
     return Pattern(
         name=pattern.name,
         run=partial(run_registered, pattern),
@@ -50,7 +49,7 @@ def entry(pattern: registry.Pattern) -> Pattern:
 
 
 def run_registered(pattern: registry.Pattern, bench: Bench) -> None:
-    """Until no row meets the criteria; around the body of each row stands an effect in the ledger."""
+    """Run until no row meets the criteria; each row's body is one effect in the ledger."""
 
     def note_races(report: Report) -> None:
         bench.ledger.lost_races = report.lost_races
@@ -70,18 +69,18 @@ def run_registered(pattern: registry.Pattern, bench: Bench) -> None:
 
 
 def keys_left(control: psycopg.Connection, pattern: registry.Pattern) -> list[Any]:
-    """The primary keys of the rows that meet the criteria, in whatever schema the session sees."""
+    """The primary keys of the rows that meet the criteria, in the schema that the session sees."""
     statement, params = pattern.queryset.order_by().values_list("pk").query.sql_with_params()
     return [key for (key,) in psycopg.ClientCursor(control).execute(statement, params)]
 
 
 def note_left(control: psycopg.Connection, pattern: registry.Pattern) -> None:
-    """Write into the ledger which rows are not done."""
+    """Record the rows that are not done."""
     control.execute(NOTE_LEFT, {"items": [item_of(key) for key in keys_left(control, pattern)]})
 
 
 def touch_of(model: type[models.Model]) -> str:
-    """What an outside locker does to one row of the model."""
+    """SQL of an outside locker for one row of the model."""
     meta, quote = model._meta, connection.ops.quote_name
     key = str(meta.pk.column)
     plain = [field.column for field in meta.local_concrete_fields if not (field.primary_key or field.generated)]
@@ -90,7 +89,7 @@ def touch_of(model: type[models.Model]) -> str:
 
 
 def item_of(key: Any) -> int:
-    """The number under which the ledger keeps a row: its key where that is one.
+    """The number of a row in the ledger: its key if that is an integer, else a hash.
 
     >>> item_of(7), item_of("a") == item_of("a"), item_of("a") == item_of("b")
     (7, True, False)
