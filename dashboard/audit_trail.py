@@ -19,7 +19,7 @@ from tasks.database import fetch
 from tasks.filters import BIGGEST_ID, InvalidFilter, Params, given
 from tasks.models import Intervention
 
-# Ids grow roughly with time (open transactions blur the order), so a binary search finds the first id of a time.
+# Ids grow roughly with time (open transactions blur the order). So a binary search finds the first id of a time.
 SINCE_ID = """
 WITH RECURSIVE halving (low, high) AS (
     SELECT min(id), max(id) + 1 FROM tasks_intervention

@@ -44,7 +44,7 @@ def normalised(text: str) -> str:
 def locked_out(
     request: HttpRequest, response: HttpResponse | None = None, credentials: dict[str, Any] | None = None
 ) -> HttpResponse:
-    """Answer 429 with the waiting time and the command that ends it."""
+    """Answer 429 with the waiting time and, for a locked address, the command that unlocks it."""
     from dashboard import guesses  # it has models, which are not loaded when this module is first imported
 
     seconds = int(cool_off.total_seconds()) if (cool_off := get_cool_off(request)) else 0

@@ -25,7 +25,7 @@ from dashboard.shared_look import Latest
 from tasks.panels import Look
 
 logger = logging.getLogger(__name__)
-LEAD_SECONDS = 0.35  # twice the time of the slowest fragment beside ten million tasks
+LEAD_SECONDS = 0.35  # twice the time of the slowest fragment with ten million tasks
 JITTER_SECONDS = 0.1  # how much later than planned tabs ask
 LATE_SECONDS = 1.0  # a tab that is later than this is hidden or closed
 MOST_PARTS = 50

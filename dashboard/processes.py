@@ -1,7 +1,7 @@
 """Child processes that end when their parent does, however it ends.
 
-Run as a script, this file is the step between fork and exec. It drops root if asked, asks the kernel for a signal at
-the parent's death (Linux only), and becomes the program. `preexec_fn` would do so in a fork of this interpreter,
+Run as a script, this file is the step between fork and exec. It drops root if asked, and asks the kernel for a signal
+at the parent's death (Linux only). Then it becomes the program. `preexec_fn` would do so in a fork of this interpreter,
 which is unsafe with threads; CPython warns of it from 3.12 on.
 """
 

@@ -145,9 +145,9 @@ CSP_DIRECTIVES: dict[str, list[str]] = {
 SECURE_CSP = CSP_DIRECTIVES
 CONTENT_SECURITY_POLICY = {"DIRECTIVES": CSP_DIRECTIVES}
 
-# Guesses are counted in the database, which all processes share, by name *and* address. A guesser locks out only
-# himself, or, after ten times as many guesses, his address. `axes_reset_username NAME` and `axes_reset_ip ADDRESS` let
-# people in sooner.
+# Guesses are counted in the database, which all processes share, by name *and* address. So a guesser locks out nobody
+# else, unless ten times as many guesses over all names lock the address. `axes_reset_username NAME` and `axes_reset_ip
+# ADDRESS` let people in sooner.
 AXES_HANDLER = "dashboard.guesses.GuessHandler"
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
 AXES_FAILURE_LIMIT = 5

@@ -76,7 +76,7 @@ class Line:
 
     @property
     def hangs(self) -> bool:
-        """True if it keeps tasks from others that it has not begun, or may do so without reporting a current task."""
+        """True if it keeps tasks from others that it has not begun; a guess if it does not report its current task."""
         if self.is_dead:
             return False
         if self.current is None:

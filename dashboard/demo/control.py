@@ -85,7 +85,7 @@ class Director:
 
 @dataclass(frozen=True)
 class State:
-    """True in `is_loaded` if any row of the demo exists; `director` is the running one or None."""
+    """The demo's state. `is_loaded`: rows of it exist; `director`: the running one, or None."""
 
     is_loaded: bool
     director: Director | None

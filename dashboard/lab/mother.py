@@ -1,8 +1,8 @@
 """The process that forks those of a run: `python -m dashboard.lab.mother`, with a socket as its stdin.
 
-It loads the project once, opens no connection and starts no thread, so that a fork of it is as good as a new process.
-Requests are lines: "fork", with the pipes that become stdin and stdout, or "kill PID". It answers "forked PID 0", and
-"ended PID STATUS" whenever one has ended.
+It loads the project once. It opens no connection and starts no thread, so a fork of it equals a new process. Requests
+are lines: "fork", with the pipes that become stdin and stdout, or "kill PID". It answers "forked PID 0", and "ended PID
+STATUS" whenever one has ended.
 """
 
 import os

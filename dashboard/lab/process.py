@@ -1,6 +1,6 @@
 """A forked process of a run: a worker, an outside locker, or the one that makes the rows.
 
-It reads its job as one line of JSON on stdin, writes "ready" once it is connected, and begins at the next line.
+It reads its job as one line of JSON on stdin and writes "ready" once it is connected. It begins at the next line.
 """
 
 import json
@@ -28,7 +28,7 @@ def main() -> int:
     try:
         with connected(job) as ledger_connection:
             begin(job, ledger_connection)
-    except Exception as error:  # noqa: BLE001  the runner tells people its kind and words, the log the whole of it
+    except Exception as error:  # noqa: BLE001  the runner shows its type and message; the log has the traceback
         traceback.print_exc()
         sys.stdout.write(f"{type(error).__name__}: {' '.join(str(error).split())[:MOST_SAID]}\n")
         return 1

@@ -273,7 +273,7 @@ class Run:
 
 
 def is_allowed() -> bool:
-    """True on the embedded server; on another database only with ROWLOCK_LAB=1."""
+    """True if ROWLOCK_LAB is on; by default it is on only for the embedded server."""
     return bool(settings.ROWLOCK_LAB)
 
 

@@ -1,8 +1,8 @@
 """A schema with copies of our tables, in which a run cannot touch a live row.
 
-`CREATE TABLE … LIKE` leaves out triggers, foreign keys and storage options, and renames indexes, which the code knows
-by name. So it makes only columns and checks; the rest is replayed from the catalogue. A session with only this schema
-as `search_path` cannot write to a table that was not copied, because it does not see it.
+`CREATE TABLE … LIKE` leaves out triggers, foreign keys and storage options. It also renames indexes, which the code
+knows by name. So it makes only columns and checks; the rest is replayed from the catalogue. A session with only this
+schema as `search_path` does not see other tables, so it cannot write to them.
 
 Two things would still lead out: a function with a `search_path` of its own, and a default from a live sequence. Both
 are redirected to the copies.

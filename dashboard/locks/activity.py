@@ -30,7 +30,7 @@ SESSION_CAP = 500
 LOCK_CAP = 2000
 PREPARED = 0  # pg_blocking_pids() returns this for a prepared transaction
 
-# A session that this role may not inspect hides its type and its wait too, so each hidden one is asked for blockers.
+# A session that this role may not inspect hides its type and its wait. So each hidden one is asked for blockers.
 SESSIONS = """
 SELECT pid, coalesce(application_name, '') AS application_name, usename AS role, client_addr::text AS client,
     backend_start, xact_start, state, wait_event_type, wait_event, left(query, 1000) AS query,

@@ -68,7 +68,7 @@ def behind(
     tasks: Mapping[str, RunningTask],
     lab_runs: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[int, Behind]:
-    """The work behind each session, for sessions of which any is known.
+    """The work behind each session, for the sessions that have some.
 
     `tasks`: from `running_tasks`, by worker; `lab_runs`: ids of runs, by the name of their sessions.
     """

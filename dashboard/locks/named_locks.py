@@ -1,10 +1,11 @@
 """Waits for named locks as edges between sessions, because `pg_locks` does not show them.
 
-Each holder and waiter has a session with an advisory lock (tasks/locking/leases/session.py). That lock leads
-from its row to its backend. A holder without one is an outsider: a program that calls the SQL functions, one behind a
-pooling proxy, or one from before a restart. Two more kinds of edges close circles that the database cannot see. A
-waiter for one named lock may hold another, and one session of a worker may wait while another blocks others. Locks in
-Redis are not included.
+Each holder and waiter has a session with an advisory lock (tasks/locking/leases/session.py). That lock leads from its
+row to its backend. A holder without one is an outsider: a program that calls the SQL functions, one behind a pooling
+proxy, or one from before a restart. Locks in Redis are not included.
+
+Two more kinds of edges close circles that the database cannot see. A waiter for one named lock may hold another. One
+session of a worker may wait while another session of it blocks others.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping

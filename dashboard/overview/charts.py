@@ -1,7 +1,7 @@
-"""Charts as SVG, drawn on the server without a script; a table beside each chart has the same data.
+"""Charts as SVG, drawn on the server without a script; a table next to each chart has the same data.
 
-A chart has its own units (WIDE by HIGH) and is stretched to fit, so its text is HTML outside the SVG.
-Coordinates are integers, because a locale's decimal comma would break an SVG path.
+A chart has its own units (WIDE by HIGH) and is stretched to fit. So its text is HTML outside the SVG. Coordinates are
+integers, because a locale's decimal comma would break an SVG path.
 """
 
 import math

@@ -12,7 +12,7 @@ from dashboard.processes import bound
 from dashboard.up.console import Console
 
 BACKOFF_SECONDS = (1, 2, 5, 10, 30)
-STABLE_SECONDS = 60.0  # after running this long, a program's restart delay begins anew
+STABLE_SECONDS = 60.0  # after running this long, a program's restart delay is reset
 ECHO_SECONDS = 0.5  # make repeats SIGTERM even if the whole group got it; a person is slower
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

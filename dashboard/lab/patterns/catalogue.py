@@ -10,8 +10,8 @@ from tasks import patterns as registry
 class Catalogue(Mapping[str, Pattern]):
     """Entries by name, the built-in ones first. It reads the registry each time, because apps register when loaded.
 
-    A registered pattern has an entry if it can make rows (`sample`), unless a built-in one runs the same code or has
-    its name.
+    A registered pattern has an entry if it can make rows (`sample`). A built-in one with its code or its name replaces
+    it.
     """
 
     def __init__(self, built_in: Sequence[Pattern]) -> None:
