@@ -1,8 +1,8 @@
 "use strict";
 
 /*
- * Keys for what the mouse does: they move the focus and press what is on the page, nothing else, so that a screen reader
- * says what happens. None of them counts while something is being typed, and they can be switched off.
+ * Keyboard shortcuts. They only move the focus and press what is on the page, so that a screen reader announces it.
+ * They are off while somebody types, and can be switched off.
  */
 {
     const ROWS = "[id$=-rows] tbody tr:not(.empty), #result_list tbody tr, #lock-tree li .node";
@@ -21,7 +21,7 @@
         return Boolean(field) && !["checkbox", "radio", "button", "submit"].includes(field.type);
     }
 
-    /* The row's own name is what to hear first: its link, else its box or button, else the row itself. */
+    /* Focus the row's link, else its box or button, else the row: a screen reader then reads its name first. */
     function focusRow(row) {
         const name = row.querySelector("th a, a") ?? row.querySelector("input:not([type=hidden]), button, summary");
         if (!name) {

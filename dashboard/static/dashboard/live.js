@@ -1,14 +1,14 @@
 "use strict";
 
 /*
- * Panels that refresh themselves: `data-live` holds the seconds, `hx-get` the address, `hx-trigger` the event `refresh`.
- * htmx fetches; this decides when, and `merge.js` how the answer is taken in. Nothing moves under a pointer: while a mouse
- * rests on a control of the panel, or moves in it, the answer waits and a line says how many rows have changed. The age
- * that is told is that of the oldest panel; a slower one beside it is marked `data-live-apart`.
+ * Panels that refresh themselves: `data-live` holds the seconds, `hx-get` the URL, `hx-trigger` the event `refresh`.
+ * htmx fetches, this file decides when, and `merge.js` merges the answer. Nothing moves under a pointer: while a mouse
+ * rests on a control of the panel or moves in it, the answer waits, and a line counts the changed rows. The page shows
+ * the age of its oldest panel, except those marked `data-live-apart`.
  */
 {
     const CONTROL = "a, button, input, label, select, summary, textarea";
-    const WHEN_HIDDEN = 15; // so many times slower
+    const WHEN_HIDDEN = 15; // times slower
     const SLOWEST_SECONDS = 60;
     const POINTER_RESTS_MS = 800;
     const SAY_EVERY_MS = 15_000;
@@ -63,7 +63,7 @@
         }
     }
 
-    /* One polite voice, at most every fifteen seconds. */
+    /* Announce changes politely, at most every SAY_EVERY_MS. */
     const unsaid = [];
     let saidAt = -Infinity;
     function say() {
@@ -91,7 +91,7 @@
         }
     }
 
-    /* Whether a finger or a mouse is at the panel right now, or the mouse rests on one of its controls. */
+    /* True while a finger or a mouse moves in the panel, or the mouse rests on one of its controls. */
     function isHeld(panel) {
         const isMoving = Date.now() - pointer.at < POINTER_RESTS_MS;
         if (!pointer.isMouse && !isMoving) {
@@ -142,7 +142,7 @@
         document.body.classList.toggle("is-last-known", Boolean(text));
     }
 
-    /* The reason that the server's own page gives, else its status; and of when the state is that stays in sight. */
+    /* Show the reason on the server's page, else its status, and the time of the state that stays visible. */
     function tellLastKnown(state, xhr) {
         const page = xhr?.responseText ? new DOMParser().parseFromString(xhr.responseText, "text/html") : null;
         const reason = page?.querySelector("[role=alert]")?.textContent.trim() || [words.silent, xhr?.status].filter(Boolean).join(" ");
@@ -194,7 +194,7 @@
             state.isOver = xhr.status === ENDED;
             if (xhr.status === STARTING) {
                 state.failures = 0;
-                // Not all tabs at one moment: those that were sent away together would meet again.
+                // Spread the retries: tabs that were refused together would collide again.
                 state.retryAfter = Number(xhr.getResponseHeader("Retry-After")) * (0.5 + Math.random());
                 tellLastKnown(state, xhr);
             } else if (xhr.status !== 204) {
@@ -228,7 +228,7 @@
         }
     }
 
-    /* The time of this browser, so that it can be compared with logs of either kind. */
+    /* Show local and UTC time, for comparison with logs in either. */
     function tellTime() {
         const now = new Date();
         const hours = (timeZone) => now.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", timeZone });

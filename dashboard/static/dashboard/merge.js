@@ -1,19 +1,16 @@
 "use strict";
 
 /*
- * Brings a panel up to date without rebuilding it. An element with an id is found again by it among its siblings, one
- * without by its kind and place; what is equal is left alone, so that ticks, focus, open details, selected text and
- * scrolled boxes survive. A *row* that a person has touched stays as it is, and is marked when it has changed or gone.
+ * Updates a panel without rebuilding it. Elements match by id among their siblings, else by kind and position. Equal
+ * elements stay, so that ticks, focus, open details, selected text and scroll positions survive. A *row* that a person
+ * has touched stays as it is, and is marked if it has changed or gone.
  */
 {
     const ROW = "tr[id], li[id], [data-row][id]";
     const idOf = (node) => (node.nodeType === Node.ELEMENT_NODE ? node.getAttribute("id") : null);
     const rowsOf = (root) => [...root.querySelectorAll(ROW)];
 
-    /*
-     * What a change of a row is judged by: its `data-version`, the version that its box or button carries, else its
-     * words. Not their numbers: every age would be a change.
-     */
+    /* Identifies a row's state: `data-version`, else its box's version, else its text without numbers such as ages. */
     function signature(row) {
         if (row.dataset.version) {
             return row.dataset.version;
@@ -40,7 +37,7 @@
         [selection.anchorNode, selection.focusNode].filter((node) => panel.contains(node)).forEach(add);
     }
 
-    /* The rows of a panel that hold a tick, words half typed, the keyboard's focus or a selection. */
+    /* The rows of a panel with a tick, unsent input, the focus or a selection. */
     function touchedIn(panel) {
         const touched = new Set();
         const add = (node) => {
@@ -87,7 +84,7 @@
         mergeChildren(old, fresh, touched);
     }
 
-    /* Put `match` before `cursor`. A touched node is never moved, that would take its focus: the others step behind. */
+    /* Put `match` before `cursor`. A touched node never moves, because it would lose its focus: the others move. */
     function bring(parent, match, cursor, touched) {
         if (match === cursor) {
             return;
@@ -117,13 +114,13 @@
         return keyed;
     }
 
-    /* Whether the node with this id was touched and stays under the parent that it had. */
+    /* True if a person has touched the node with this id. */
     function isKept(id, touched) {
         const old = id ? document.getElementById(id) : null;
         return Boolean(old) && isTouched(old, touched);
     }
 
-    /* The next sibling without an id that is of the same kind: what stood before it has gone. */
+    /* The next sibling of the same kind without an id; the nodes before it are gone. */
     function nextOfKind(cursor, node) {
         let place = cursor;
         while (place && (idOf(place) || place.nodeName !== node.nodeName)) {
@@ -159,7 +156,7 @@
         }
     }
 
-    /* How many rows are not as the answer has them: of the panel's (those in `among`, else all), and the new ones. */
+    /* The panel's rows (those in `among`, else all) that differ from the answer or are missing in it, and new ones. */
     function changed(panel, fresh, among) {
         const now = new Map(rowsOf(fresh).map((row) => [row.id, signature(row)]));
         const shown = among ?? rowsOf(panel);
@@ -169,12 +166,12 @@
     }
 
     window.rowlock.merge = {
-        /* How many rows an answer would change, add and take away. */
+        /* Count the rows that an answer would change, add and remove. */
         count(panel, fresh) {
             const { differ, added } = changed(panel, fresh);
             return differ.length + added.length;
         },
-        /* Take an answer in, all but the rows that a person has touched; gives how many of those have changed. */
+        /* Merge an answer, except for touched rows; returns the number of touched rows that have changed. */
         gently(panel, fresh) {
             const touched = touchedIn(panel);
             const { differ, gone } = changed(panel, fresh, rowsOf(panel).filter((row) => touched.has(row)));
@@ -185,7 +182,7 @@
             });
             return differ.length;
         },
-        /* Take all of it in; ticks stay where their rows still are. */
+        /* Merge everything; ticks stay on rows that still exist. */
         wholly(panel, fresh) {
             mergeChildren(panel, fresh.cloneNode(true), new Set());
         },

@@ -1,8 +1,8 @@
 "use strict";
 
 /*
- * Comfort on top of pages that work without it: local times, copying, ticking, and one submission per click. Clicks are
- * heard on the document, so that what a live panel brings in later needs nothing but `rowlock.enliven`.
+ * Extras for pages that work without them: local times, copying, ticking, and one submission per click. The document
+ * handles clicks, so that refreshed panels need only `rowlock.enliven`.
  */
 window.rowlock = {};
 {
@@ -38,7 +38,7 @@ window.rowlock = {};
 
     const boxesOf = (form) => [...form.querySelectorAll("input[name=seen][type=checkbox]")];
 
-    /* The box that ticks all, and how many are ticked. */
+    /* Update the box that ticks all, and the number of ticked rows. */
     function showTicks(form) {
         const all = form?.querySelector("[data-tick-all]");
         if (!all) {
@@ -54,7 +54,7 @@ window.rowlock = {};
         }
     }
 
-    /* The second click of a double click submits nothing; a page that comes back from the history starts anew. */
+    /* Ignore the second click of a double click; a page restored from the history submits again. */
     function submitOnce(event) {
         if (event.target.method !== "post") {
             return;
@@ -65,20 +65,20 @@ window.rowlock = {};
         submitted.add(event.target);
     }
 
-    /* A filter would fill a phone's first screen; what it is set to stands in its summary. */
+    /* Fold the filter on a phone, where it would fill the first screen; its summary shows the settings. */
     function fold(details) {
         if (matchMedia("(max-width: 600px)").matches && details.dataset.fold !== "active") {
             details.open = false;
         }
     }
 
-    /* The row of pages goes sideways on a phone: the page in hand is in its middle. */
+    /* Scroll the row of pages so that the current one is in the middle, for phones. */
     function centre(link) {
         const row = link.closest("ul");
         row.scrollLeft = link.offsetLeft - (row.clientWidth - link.offsetWidth) / 2;
     }
 
-    /* A stock list is cards on a phone, as ours are: each cell with the name of its column. */
+    /* Label each cell of a stock list with its column's name, because a phone shows rows as cards. */
     function nameCells(list) {
         const names = [...list.tHead.rows[0].cells].map((head) => (head.querySelector(".text") ?? head).textContent.trim());
         list.classList.add("cards");
@@ -91,7 +91,7 @@ window.rowlock = {};
         }
     }
 
-    /* What a server's answer needs before it is shown, be it the page or a part that came later. */
+    /* Prepare a server's answer for display, whether a whole page or a panel. */
     window.rowlock.enliven = (root) => {
         root.querySelectorAll("time[datetime]").forEach(addLocalTime);
         root.querySelectorAll("[data-copy]").forEach((button) => { button.hidden = false; });
