@@ -36,13 +36,13 @@ logging.getLogger(FRAMEWORK).addFilter(is_news)
 
 @task(queue_name="rowlock-lab")
 def run_lab(batch: str) -> dict[str, int]:
-    """Run one batch of the lab, one run after the other. Returns the number of runs by how they ended."""
+    """The runs of one batch of the lab, one after the other; gives how many ended how."""
     return carry.in_own_session(lambda _: records.carry_out(batch), 0)
 
 
 @task(queue_name=demo.REPORTS)
 def count_primes(below: int) -> int:
-    """Count the primes below a number (at most 100,000)."""
+    """How many prime numbers there are below a number (at most 100,000)."""
     below = max(0, min(below, LARGEST_NUMBER))
     composite = bytearray(below)
     for number in range(2, int(below**0.5) + 1):
@@ -52,7 +52,7 @@ def count_primes(below: int) -> int:
 
 @task(queue_name=demo.REPORTS)
 def nap(seconds: float) -> None:
-    """Sleep, at most three seconds."""
+    """Takes its time, at most three seconds."""
     time.sleep(min(max(seconds, 0.0), LONGEST_NAP_SECONDS))
 
 
@@ -64,7 +64,7 @@ def write_letter(customer: str, letter: int) -> str:
 
 @task(queue_name=demo.MAIL, takes_context=True, backoff=lambda attempt: 2.0)
 def reach_busy_server(context: TaskContext) -> str:
-    """Fails at the first attempt and succeeds at the second."""
+    """Fails at its first attempt and succeeds at its second."""
     if context.attempt < 2:
         raise ServerUnreachable("The demo's mail server is busy.")
     return f"sent at attempt {context.attempt}"
@@ -78,7 +78,7 @@ def charge_card(order: int) -> None:
 
 @task(queue_name=demo.BILLING, ordering_key=lambda customer, invoice: f"demo-{customer}", backoff=lambda attempt: 3600)
 def write_invoice(customer: str, invoice: int) -> str:
-    """The first one of a customer fails and retries in an hour; until then it blocks the others of its key."""
+    """The first of a customer fails and tries again in an hour; until then it holds the key for those behind it."""
     if invoice == 1:
         raise ServerUnreachable("The demo's archive is closed until the next hour.")
     return f"invoice {invoice} to {customer}"
@@ -86,19 +86,19 @@ def write_invoice(customer: str, invoice: int) -> str:
 
 @task(queue_name=demo.PAYOUTS, takes_context=True)
 def pay_out(context: TaskContext, number: int) -> str:
-    """Money that must not leave twice: its queue asks a person before a retry."""
+    """Money that must not leave twice: its queue asks a person before it is tried again."""
     return work_long_enough_to_be_killed(context)
 
 
 @task(queue_name=demo.PARCELS, takes_context=True)
 def pack_parcel(context: TaskContext, number: int) -> str:
-    """Repeatable work: its queue recovers automatically."""
+    """Work that may be repeated: its queue recovers by itself."""
     return work_long_enough_to_be_killed(context)
 
 
 @task(takes_context=True)
 def survive_a_kill(context: TaskContext) -> str:
-    """The lab's drill: its first attempt is meant to be killed."""
+    """The lab's drill: its first attempt is there to be killed."""
     return work_long_enough_to_be_killed(context)
 
 
