@@ -162,7 +162,7 @@ def remaining_seconds(worker: WorkerState) -> float:
 
 @panels.figures
 def workers(look: Look) -> Iterator[Figure]:
-    """The number of live workers; the note counts dead workers that still hold tasks."""
+    """The number of live workers; the note counts dead, missing and silent ones."""
     found = look.once(numbers).workers
     alive = sum(worker.is_alive for worker in found)
     gone = sum(worker.life in GONE for worker in found)
