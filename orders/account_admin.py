@@ -38,7 +38,7 @@ STRATEGIES = (
 
 
 class MoneyForm(forms.Form):
-    """One movement of money, as a person types it."""
+    """A form for one deposit, withdrawal or transfer."""
 
     operation = forms.ChoiceField(label=_("Operation"), choices=OPERATIONS)
     amount = DecimalField(label=_("Amount"), help_text=_("At most two decimals, like 12.50."))
@@ -69,7 +69,7 @@ class MoneyForm(forms.Form):
         return cleaned
 
     def carry_out(self, account_id: int) -> accounts.Change:
-        """Raises AccountError, or Busy."""
+        """Move the money. Raises AccountError, or Busy."""
         data = self.cleaned_data
         amount, strategy = data["amount"], data["strategy"]
         if data["operation"] == "transfer":
@@ -114,7 +114,7 @@ class AccountAdmin(LockAwareAdmin):
         return self._page(request, account, MoneyForm())
 
     def move_view(self, request: HttpRequest, account_id: int) -> HttpResponse:
-        """Move money, once for each form that was shown; what is wrong with the form stays beside its fields."""
+        """Move money once for each form; show the page again with the errors if the form is invalid."""
         require(request.user, RIGHT)
         account = get_object_or_404(Account.objects.select_related("owner"), pk=account_id)
         form = MoneyForm(request.POST)
@@ -131,7 +131,7 @@ class AccountAdmin(LockAwareAdmin):
 
     @staticmethod
     def _move(request: HttpRequest, account_id: int, form: MoneyForm) -> str:
-        """The balance and the number of retries, as text for whoever clicks again."""
+        """Move and audit; returns balance and number of retries as text, for a repeated click."""
         with transaction.atomic():
             change = form.carry_out(account_id)
             changes = [

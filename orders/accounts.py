@@ -1,9 +1,9 @@
 """Deposits, withdrawals and transfers, by either strategy (patterns, system C).
 
-`pessimistic` locks the accounts by id inside the operation, in the order of their ids, and trusts no instance that was
-read earlier. `optimistic` reads, decides, and compares-and-swaps by version, again and again up to a bound. Either way
-the ledger's entries are written in the same transaction, and only the accounts' rows are locked: the joined user stays
-editable, and a foreign key to an account can be checked meanwhile.
+`pessimistic` locks the accounts inside the operation, ordered by id, and ignores instances that were read earlier.
+`optimistic` reads, decides, and compares-and-swaps by version, up to `TRIES` times. Both write the ledger's entries in
+the same transaction. Both lock only the accounts' rows, so the joined user stays editable and foreign keys to an
+account can still be checked.
 """
 
 import random
@@ -43,7 +43,7 @@ SET_LOCK_TIMEOUT = "SELECT set_config('lock_timeout', %s, true)"
 
 @dataclass(frozen=True)
 class Terms:
-    """How an operation is carried out; see `deposit`."""
+    """The options of an operation; see `deposit`."""
 
     strategy: str
     nowait: bool
@@ -52,7 +52,7 @@ class Terms:
 
 @dataclass(frozen=True)
 class Change:
-    """What an operation did: the new balance and version of each account by id, and how often it started again."""
+    """The result of an operation: new balance and version of each account by id, and the number of retries."""
 
     balances: Mapping[int, Decimal]
     versions: Mapping[int, int]
@@ -67,10 +67,10 @@ def deposit(
     nowait: bool = False,
     check: Check | None = None,
 ) -> Change:
-    """Put `amount` on the account. Raises AccountError, or Busy when somebody else holds the row.
+    """Put `amount` on the account. Raises AccountError, or Busy when another session holds the row.
 
-    `check` is called with the accounts as they were read, before anything is written, and may raise: a rule of your
-    own. The optimistic strategy calls it again each time it starts anew, so it must do no harm twice.
+    `check` is called with the accounts as read, before anything is written; it may raise to refuse. The optimistic
+    strategy calls it again at each retry, so it must be safe to repeat.
     """
     return _apply({account_id: checked(amount)}, Entry.Kind.DEPOSIT, Terms(strategy, nowait, check))
 
@@ -104,9 +104,9 @@ def transfer(
 
 
 def checked(amount: Decimal | int) -> Decimal:
-    """The amount with two decimals. Raises InvalidAmount for anything but a positive, finite sum of whole cents.
+    """Return the amount with two decimals. Raises InvalidAmount unless it is positive, finite and in whole cents.
 
-    Text is refused and so is a float, which has no exact cents; a whole number is exact.
+    Text and floats are refused: a float has no exact cents.
 
     >>> checked(Decimal("12.5"))
     Decimal('12.50')
@@ -148,7 +148,7 @@ def _apply(changes: Changes, kind: Entry.Kind, terms: Terms) -> Change:
         except DatabaseError as error:
             if is_lock_not_available(error):
                 raise Busy(_who_holds(changes)) from error
-            # Inside somebody's transaction the whole of it would have to be done again, which is not ours to do.
+            # Inside a caller's transaction only the caller can repeat the whole of it.
             if not is_retryable(error) or connection.in_atomic_block:
                 raise
             _pause(retries)
@@ -175,7 +175,7 @@ READERS: dict[str, Callable[[bool], "QuerySet[Account]"]] = {
 
 
 def _read(accounts: "QuerySet[Account]", changes: Changes) -> list[Account]:
-    """The accounts in the order of their ids, which is the order of locking: two transfers cannot deadlock."""
+    """Read the accounts ordered by id: all transfers lock in this order, so they cannot deadlock."""
     found = list(accounts.filter(pk__in=changes).order_by("pk"))
     if missing := set(changes) - {account.pk for account in found}:
         raise UnknownAccount(f"There is no account {', '.join(map(str, sorted(missing)))}.")
@@ -183,7 +183,7 @@ def _read(accounts: "QuerySet[Account]", changes: Changes) -> list[Account]:
 
 
 def _write(accounts: list[Account], changes: Changes, kind: Entry.Kind) -> list[Account]:
-    """Swap each balance by its version, also under a lock: one path, and the version is raised either way."""
+    """Swap each balance by its version, under a lock too: both strategies share this path."""
     transfer_id = uuid.uuid4() if kind is Entry.Kind.TRANSFER else None
     for account in accounts:
         update_if_unchanged(account, balance=_new_balance(account, changes[account.pk]))
@@ -204,7 +204,7 @@ def _new_balance(account: Account, change: Decimal) -> Decimal:
 
 
 def _pause(retries: int) -> None:
-    """Later and later, and each at its own moment, so that those who collided do not collide again."""
+    """Sleep with exponential backoff and jitter, so that transactions which collided do not collide again."""
     time.sleep(min(PAUSE_CAP_SECONDS, PAUSE_SECONDS * 2**retries) * random.random())  # noqa: S311  no secret
 
 

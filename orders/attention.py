@@ -1,4 +1,4 @@
-"""What of the orders needs a person, and how many e-mails are still to be sent."""
+"""Orders that need a person, and the number of e-mails still to be sent."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -19,15 +19,13 @@ SEE = "orders.view_order"
 
 
 class Unknown(NamedTuple):
-    """E-mails of unknown fate: how many, and since when the first."""
+    """The number of e-mails of unknown fate, and the time of the oldest."""
 
     number: int
     since: datetime | None
 
 
 class Emails(NamedTuple):
-    """How the e-mails of shipped orders stand."""
-
     to_mail: int
     unknown: Unknown
 
@@ -38,19 +36,19 @@ def to_mail() -> int:
 
 
 def unknown() -> Unknown:
-    """Those of unknown fate, counted up to the cap."""
+    """Orders whose e-mail is of unknown fate, counted up to the cap."""
     first = Order.objects.of_unknown_fate().order_by("pk")[:COUNT_CAP]
     return Unknown(**first.aggregate(number=Count("pk"), since=Min("email_since")))
 
 
 def emails() -> Emails:
-    """Both, as one question of a look."""
+    """Both counts, so that one request reads them once."""
     return Emails(to_mail(), unknown())
 
 
 @panels.attention
 def unknown_fate(look: Look) -> Iterator[Line]:
-    """One line for all of them: a person decides about each."""
+    """One line for all of them, because a person must decide about each."""
     found = look.once(emails).unknown
     if not found.number:
         return
@@ -73,7 +71,7 @@ def unknown_fate(look: Look) -> Iterator[Line]:
 
 @panels.figures
 def figures(look: Look) -> Iterator[Figure]:
-    """Orders to mail, and those of unknown fate."""
+    """Figures for orders to mail and for e-mails of unknown fate."""
     found = look.once(emails)
     lost = orders(email_state="unknown")
     yield Figure(_("Orders to mail"), capped(found.to_mail), orders(), permission=SEE)
@@ -81,11 +79,11 @@ def figures(look: Look) -> Iterator[Figure]:
 
 
 def orders(**filters: str) -> str:
-    """The list of orders; `email_state` is a filter of the stock admin."""
+    """URL of the list of orders; `email_state` is a filter of the stock admin."""
     url = reverse("admin:orders_order_changelist")
     return f"{url}?email_state__exact={filters['email_state']}" if filters else url
 
 
 def capped(number: int) -> str:
-    """The number, or that there are more than are counted."""
+    """The number as text, with a plus sign at the cap."""
     return f"{number}+" if number >= COUNT_CAP else str(number)

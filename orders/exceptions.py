@@ -1,4 +1,4 @@
-"""What can go wrong with money; an exception's docstring is its default message."""
+"""Errors about money; an exception's docstring is its default message."""
 
 from tasks.exceptions import Busy, RowlockError
 

@@ -1,4 +1,4 @@
-"""Does the ledger add up? The sum of an account's entries is its balance, always."""
+"""Check the ledger: an account's balance is always the sum of its entries."""
 
 from dataclasses import dataclass
 from decimal import Decimal
@@ -33,11 +33,11 @@ class Mismatch:
 
 
 def mismatches(limit: int = 100) -> list[Mismatch]:
-    """The accounts that do not add up, at most `limit`, in one statement and so at one moment."""
+    """Accounts whose balance is wrong, at most `limit`, read in one statement and so from one snapshot."""
     return [Mismatch(**row) for row in fetch(connection, MISMATCHES, {"limit": limit})]
 
 
 def mismatch_of(account_id: int) -> Mismatch | None:
-    """Whether this one account does not add up."""
+    """The mismatch of this account; None if its balance is right."""
     rows = fetch(connection, MISMATCH, {"id": account_id})
     return Mismatch(**rows[0]) if rows else None

@@ -1,4 +1,4 @@
-"""The e-mail about a shipped order, and sending it over one connection for a whole run."""
+"""The e-mail about a shipped order, sent over one connection for a whole run."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,23 +13,23 @@ from orders.models import Order
 from orders.smtp import NotSent, Unanswered, Unreachable, readable_error
 from tasks.compat import mail_backend
 
-GIVE_UP_AFTER = 3  # attempts in a row that did not even reach the server
+GIVE_UP_AFTER = 3  # attempts in a row that did not reach the server
 
 SUBJECT = "Your order {number} has been shipped"
 TEXT = "Your order {number} of {placed} has been on its way to you since {shipped}.\n"
 
 
 class Fate(StrEnum):
-    """What became of one e-mail."""
+    """The outcome of one e-mail."""
 
     SENT = "sent"
-    NOT_SENT = "not_sent"  # certainly: it may be sent again without harm
-    UNANSWERED = "unanswered"  # it went out, and nobody knows
+    NOT_SENT = "not_sent"  # certain: it is safe to send again
+    UNANSWERED = "unanswered"  # it went out and no answer came
 
 
 @dataclass(frozen=True)
 class Ending:
-    """The fate of one e-mail and the server's last word about it."""
+    """The fate of one e-mail and the server's last reply about it."""
 
     fate: Fate
     reply: str = ""
@@ -37,13 +37,13 @@ class Ending:
 
 
 def message_id(order: Order) -> str:
-    """The same for every attempt on every machine, so that a duplicate can be recognised as one."""
+    """The same for every attempt on every machine, so that a duplicate can be recognised."""
     domain = parseaddr(settings.DEFAULT_FROM_EMAIL)[1].rpartition("@")[2] or "localhost"
     return f"<order-{order.pk}-shipped@{domain}>"
 
 
 def message_for(order: Order) -> EmailMessage:
-    """The e-mail that tells the customer of the shipment; times in the project's TIME_ZONE."""
+    """The e-mail to the customer; times in the project's TIME_ZONE."""
     facts = {"number": order.pk, "placed": _day(order.placed_at), "shipped": _day(order.shipped_at)}
     return EmailMessage(
         SUBJECT.format(**facts),
@@ -58,7 +58,7 @@ def _day(at: datetime | None) -> str:
 
 
 class Mailer:
-    """Sends the e-mails of one run, whatever happens to the single ones."""
+    """Sends the e-mails of one run; a failed e-mail does not stop the others."""
 
     def __init__(self) -> None:
         self.backend = mail_backend()
@@ -67,11 +67,11 @@ class Mailer:
 
     @property
     def has_given_up(self) -> bool:
-        """The server is not there: to try every order in turn would only take time."""
+        """True when the server is unreachable, so that a run does not try every order in turn."""
         return self._unreachable_in_a_row >= GIVE_UP_AFTER
 
     def send(self, order: Order) -> Ending:
-        """Try once; every failure is an ending, none is raised."""
+        """Try once. Every failure becomes an Ending; none is raised."""
         try:
             ending = Ending(Fate.SENT, self._send(order))
         except Unreachable as failure:
@@ -93,7 +93,7 @@ class Mailer:
             self.backend.send_messages([message])
         except (NotSent, Unanswered):
             raise
-        except Exception as error:  # a backend that is not ours does not say how far it came
+        except Exception as error:  # another backend does not say how far the message got
             raise Unanswered(readable_error(error)) from error
         return getattr(self.backend, "last_reply", "")
 
@@ -102,7 +102,7 @@ class Mailer:
 
 
 def _refuse_unsendable(message: EmailMessage) -> None:
-    """What no server would take, told before one is asked."""
+    """Raise NotSent for a message that no server would take."""
     if not message.recipients():
         raise NotSent("the order has no e-mail address", is_permanent=True)
     try:

@@ -1,4 +1,4 @@
-"""Orders that get one e-mail when they are shipped, and customers' accounts: a domain on the locking primitives."""
+"""Orders with one e-mail at shipment, and customers' accounts: a domain built on the locking primitives."""
 
 from decimal import Decimal
 
@@ -13,13 +13,13 @@ from tasks.locking import VersionedModel
 
 
 class Order(VersionedModel):
-    """One order. Once shipped it gets one e-mail; `email_state` tells how far that has come."""
+    """One order. Once shipped it gets one e-mail; `email_state` is the progress of that e-mail."""
 
     class EmailState(models.TextChoices):
-        NONE = "none", _("Not sent")  # to be sent, or to be tried again at `email_next_at`
-        SENDING = "sending", _("Sending")  # marked first: `email_owner` is at it
+        NONE = "none", _("Not sent")  # to be sent, or retried at `email_next_at`
+        SENDING = "sending", _("Sending")  # `email_owner` marked it and sends it now
         SENT = "sent", _("Sent")
-        UNKNOWN = "unknown", _("Unknown")  # its sender died in between, or the server did not answer after DATA
+        UNKNOWN = "unknown", _("Unknown")  # its sender died, or the server did not answer after DATA
 
     customer_email = models.EmailField()
     placed_at = models.DateTimeField(db_default=StatementTimestamp())
@@ -70,7 +70,7 @@ class Order(VersionedModel):
 
 
 class Account(VersionedModel):
-    """A customer's account. Its balance is the sum of its entries, and never negative: the database checks it."""
+    """A customer's account. Its balance is the sum of its entries; the database refuses a negative one."""
 
     owner = models.ForeignKey(  # scripts know the column by this name
         settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="accounts", db_column="owner"
@@ -86,7 +86,7 @@ class Account(VersionedModel):
 
 
 class Entry(models.Model):
-    """One line of the ledger: how much an account's balance changed, written in the transaction that changed it."""
+    """One line of the ledger: one change of an account's balance, written in the same transaction."""
 
     class Kind(models.TextChoices):
         DEPOSIT = "deposit", _("Deposit")
@@ -96,7 +96,7 @@ class Entry(models.Model):
     account = models.ForeignKey(Account, on_delete=models.PROTECT, related_name="entries")
     amount = models.DecimalField(max_digits=12, decimal_places=2)
     kind = models.TextField(choices=Kind)
-    transfer_id = models.UUIDField(null=True, blank=True)  # the same on both sides of a transfer
+    transfer_id = models.UUIDField(null=True, blank=True)  # shared by both entries of a transfer
     at = models.DateTimeField(db_default=StatementTimestamp())
 
     class Meta:

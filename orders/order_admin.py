@@ -1,4 +1,4 @@
-"""Orders in the admin: pending ones first, the state of each e-mail, and what a person decides of unknown ones."""
+"""Orders in the admin: pending ones first, the state of each e-mail, and the form that resolves unknown ones."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -42,7 +42,7 @@ EMAIL_FIELDS = (
 
 
 class CappedPaginator(Paginator):
-    """Counts no further than what anybody would page through."""
+    """Stops counting at COUNT_CAP."""
 
     @cached_property
     def count(self) -> int:
@@ -81,7 +81,7 @@ class OrderAdmin(PatternAdmin, LockAwareAdmin):
 
     @admin.display(description=gettext_lazy("e-mail"), ordering="email_state")
     def email(self, order: Order) -> str:
-        """Its state, and what an operator asks next about that state."""
+        """The state of the e-mail with its next attempt, time and reply."""
         state, reply = order.get_email_state_display(), order.email_reply[:SHOWN_REPLY]
         if order.shipped_at is None:
             return ""
@@ -102,7 +102,7 @@ class OrderAdmin(PatternAdmin, LockAwareAdmin):
 
     @admin.action(description=gettext_lazy("Resolve e-mails of unknown fate…"), permissions=["view"])
     def resolve_emails(self, request: HttpRequest, queryset: OrderQuerySet) -> HttpResponse | None:
-        """First the list of what would be resolved; the decision and its reason are given there."""
+        """List the orders that would be resolved; that page asks for the decision and the reason."""
         unknown = list(queryset.of_unknown_fate()[: MOST_ORDERS + 1])
         if not unknown:
             messages.info(request, _("None of these orders has an e-mail of unknown fate."))
@@ -125,7 +125,7 @@ class OrderAdmin(PatternAdmin, LockAwareAdmin):
         return super().change_view(request, object_id, form_url, {**(extra_context or {}), **extra})
 
     def resolve_view(self, request: HttpRequest) -> HttpResponse:
-        """Carry out the decision on the orders as the person saw them."""
+        """Carry out the decision on the orders at the versions that the person saw."""
         require(request.user, RIGHT)
         versions, decision = seen_versions(request), request.POST.get("as", "")
         reason = reading.reason(request.POST.get("reason", ""))
@@ -169,7 +169,7 @@ def written(at: datetime) -> str:
 
 
 def resolving_context(request: HttpRequest, orders: list[Order]) -> dict[str, Any]:
-    """What the form of the decision shows."""
+    """Context for the decision form."""
     ids = [str(order.pk) for order in orders]
     return {
         "unknown": [{"order": order, "message_id": message_id(order)} for order in orders],
@@ -186,7 +186,7 @@ def resolving_command(ids: list[str], decision: Decision) -> str:
 
 
 def seen_versions(request: HttpRequest) -> Mapping[int, int]:
-    """The versions of the ticked orders, by id; nothing for a form that no page of ours has made."""
+    """The versions of the ticked orders, by id; empty if the form was tampered with."""
     try:
         pairs = [text.split(":") for text in request.POST.getlist("seen")[:MOST_ORDERS]]
         return {parse_id(id): parse_id(version) for id, version in pairs}

@@ -1,4 +1,4 @@
-"""Adjectives for orders, so that the criteria of each look are written once."""
+"""QuerySet adjectives for orders, so that each criterion is written once."""
 
 from typing import TYPE_CHECKING, Self
 
@@ -15,26 +15,26 @@ PENDING = Q(shipped_at__isnull=False, shipped_email_sent=False)  # the condition
 
 
 class OrderQuerySet(models.QuerySet["Order"]):
-    """Orders by what is to be done about their e-mail."""
+    """Orders by what their e-mail needs next."""
 
     def pending(self) -> Self:
-        """Shipped, and not known to be mailed."""
+        """Shipped, and not marked as mailed."""
         return self.filter(PENDING)
 
     def pending_first(self) -> Self:
-        """Pending orders, then the others; the latest first. An index holds this order."""
+        """Pending orders, then the others; newest first. An index holds this order."""
         return self.alias(is_pending=ExpressionWrapper(PENDING, BooleanField())).order_by("-is_pending", "-pk")
 
     def to_mail(self) -> Self:
-        """Pending, nobody at it, and not waiting for its next attempt."""
+        """Pending orders that nobody is sending and that do not wait for a retry."""
         return self.pending().filter(_is_due())
 
     def abandoned(self) -> Self:
-        """Marked as being sent by a sender that is gone: whether the e-mail went out nobody knows."""
+        """Marked as being sent by a sender that is gone: the e-mail may or may not have been sent."""
         return self.pending().filter(_is_abandoned())
 
     def to_handle(self) -> Self:
-        """What a run looks after: orders to mail, and abandoned ones."""
+        """Orders that a run handles: orders to mail, and abandoned ones."""
         return self.pending().filter(_is_due() | _is_abandoned())
 
     def of_unknown_fate(self) -> Self:

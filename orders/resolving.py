@@ -1,7 +1,7 @@
-"""E-mails of unknown fate: what a person decides about them, from the page or by command.
+"""Resolve e-mails of unknown fate, from the page or by command.
 
-Whether the customer has the e-mail only the mail server's log can tell, by its Message-ID. So a person looks there, and
-says `resend` (it may then arrive twice) or `sent` (if it was not, it never arrives).
+Only the mail server's log can tell, by Message-ID, if the customer got the e-mail. A person looks there and decides:
+`resend` (it may arrive twice) or `sent` (if it never went out, it never arrives).
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,7 +22,7 @@ CHUNK = 1000
 
 
 class Decision(StrEnum):
-    """What a person says of an e-mail of unknown fate."""
+    """A person's decision about an e-mail of unknown fate."""
 
     RESEND = "resend"
     SENT = "sent"
@@ -39,7 +39,7 @@ COLUMNS: dict[Decision, dict[str, Any]] = {
 
 
 class Refusal(NamedTuple):
-    """Why an order was left as it is: a code for scripts, a sentence for people."""
+    """The reason why an order was left unchanged: a code for scripts, a sentence for people."""
 
     code: str
     sentence: str
@@ -47,7 +47,7 @@ class Refusal(NamedTuple):
 
 @dataclass
 class Resolution:
-    """What became of the orders: ids that were resolved, and the refusal of each that was not."""
+    """The result: ids of resolved orders, and the refusal of each other one."""
 
     resolved: list[int] = field(default_factory=list)
     refused: dict[int, Refusal] = field(default_factory=dict)
@@ -62,10 +62,10 @@ def resolve(
     versions: Mapping[int, int] | None = None,
     dry_run: bool = False,
 ) -> Resolution:
-    """Decide about orders whose e-mail is of unknown fate; all others, and locked ones, are refused.
+    """Record a decision about orders whose e-mail is of unknown fate; refuse all others, and locked ones.
 
-    `versions`: the version of each order that the person saw; one that has moved on is refused. Each order that is
-    resolved leaves one intervention in the same transaction. A dry run does all of it and rolls back.
+    `versions` holds the version of each order that the person saw; an order that changed since is refused. Each
+    resolved order writes one intervention in the same transaction. A dry run does all of it and rolls back.
     """
     chosen = list(dict.fromkeys(ids))
     resolution = Resolution()

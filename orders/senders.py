@@ -1,8 +1,8 @@
-"""Who is sending e-mails at this moment.
+"""Runs that are sending e-mails now.
 
-An order that was marked before its e-mail went out names its sender. The sender holds an advisory lock of its own,
-which PostgreSQL drops with the session, kill -9 included: so whether it lives is asked of `pg_locks`, not of a timeout.
-The class of the lock comes from the schema, its key from the sender's random id.
+An order that is marked before its e-mail goes out names its sender. The sender holds an advisory lock, which PostgreSQL
+drops with the session, even after kill -9. So `pg_locks` tells if a sender is alive, and no timeout is needed. The
+lock's class comes from the schema, its key from the sender's random id.
 """
 
 import os
@@ -20,11 +20,11 @@ TAKE = "SELECT pg_try_advisory_lock(hashtext('rowlock:sender:' || current_schema
 
 
 class SenderIsGone(Func):
-    """Whether the session of the sender that this column names has ended.
+    """True if the session of the sender that this column names has ended.
 
-    The lock is taken before the sender's name is written, and let go after its last order is settled. So a row that
-    names a sender without a lock is one whose sender is gone, or one that was settled since the row was read: its
-    second look, under the row's lock, tells. `objid` and `classid` are unsigned, `hashtext` is not.
+    A sender holds its lock from before it writes its name until its last order is done. So a name without a lock means
+    a dead sender, or an order that was finished after it was read; the second check, under the row's lock, tells.
+    `objid` and `classid` are unsigned, `hashtext` is not.
     """
 
     template = """NOT hashtext(%(expressions)s)::bigint & 4294967295 IN (
@@ -36,14 +36,14 @@ class SenderIsGone(Func):
 
 
 class Sender:
-    """One run that sends e-mails; it has a session of its own from `introduce` on, and is gone when that is closed."""
+    """One run that sends e-mails; its own session starts at `introduce` and ends at `close`."""
 
     def __init__(self) -> None:
         self.id = ""
         self._session: psycopg.Connection | None = None
 
     def introduce(self) -> str:
-        """Take the lock, once; gives the sender's id, which tells people the host and the process."""
+        """Take the lock once; returns the sender's id, which contains host and process id."""
         if self._session is None:
             self._session = own_session(_application_name())
         while not self.id:
@@ -58,6 +58,6 @@ class Sender:
 
 
 def _application_name() -> str:
-    """That of the process's own connection, so that the lock shows whose it is."""
+    """The name of the process's own connection, so that the lock shows its owner."""
     connection.ensure_connection()
     return connection.connection.info.parameter_status("application_name") or "rowlock"

@@ -1,7 +1,7 @@
-"""E-mails about shipped orders: one for each, whoever else is looking for them at the same moment.
+"""E-mails about shipped orders: one for each, even when several runs overlap.
 
-Between the server's "250 OK" and our commit anything may die, and no order of events makes an e-mail and a database row
-change together. So the operator chooses which of two wrongs a crash may leave; there is no third mode without either:
+A crash can happen between the server's "250 OK" and our commit, and nothing makes both change together. So the operator
+chooses which error a crash may cause:
 
 - `send_first` sends, then marks: a crash in between sends the e-mail again, with the same Message-ID. At least once.
 - `mark_first` marks, commits, then sends: a crash in between leaves it unknown, for a person to resolve. At most once.
@@ -33,7 +33,7 @@ AT_MOST_ONCE = {Fate.SENT: Result.SENT, Fate.NOT_SENT: Result.FAILED, Fate.UNANS
 
 
 class Mode(models.TextChoices):
-    """The order of events; the labels stand wherever a mode is chosen."""
+    """The order of sending and marking; the labels are shown in every choice of a mode."""
 
     SEND_FIRST = (
         "send_first",
@@ -60,18 +60,18 @@ def ship(
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> ShippingReport:
-    """Send the e-mails that are due, and call unknown what dead senders left; safe to overlap with itself.
+    """Send the e-mails that are due, and mark those of dead senders as unknown; runs may overlap.
 
     Args:
         mode: a Mode; runs of both modes may overlap.
-        on_locked: see `double_checked`; a locked order is somebody else's at that moment, most likely another run's.
-        limit: how many orders are handled at most.
-        until_empty: go round until no order is due, with a bound.
-        dry_run: lock the same orders and let them go; nothing is sent or changed.
+        on_locked: see `double_checked`; a locked order most likely belongs to another run.
+        limit: the most orders to handle.
+        until_empty: repeat until no order is due, up to a bound.
+        dry_run: lock the same orders and release them; nothing is sent or changed.
         progress: called after each order; False ends the run.
 
-    When there is nothing to do it costs one query. A run gives up after three attempts in a row that did not reach the
-    mail server. Raises as `double_checked(…).each` does.
+    A run with nothing to do costs one query. A run gives up after three attempts in a row that did not reach the mail
+    server. Raises as `double_checked(…).each` does.
     """
     chosen = Mode(mode)
     with Run() as run:
@@ -91,7 +91,7 @@ def ship(
 
 
 class Run:
-    """One run: its connection to the mail server, its sign of life, and what became of each e-mail."""
+    """One run: its connection to the mail server, its sender's lock, and the outcome of each e-mail."""
 
     def __init__(self) -> None:
         self.mailer = Mailer()
@@ -106,7 +106,7 @@ class Run:
         self.mailer.close()
 
     def send_then_mark(self, order: Order) -> None:
-        """The body of `send_first`: the order stays locked from the look to the commit."""
+        """The body of `send_first`: the order stays locked from the check to the commit."""
         if is_abandoned(order):
             return self._call_unknown(order)
         ending = self.mailer.send(order)
@@ -115,7 +115,7 @@ class Run:
         return self._note(order, result, ending.reply)
 
     def mark_then_send(self, order: Order) -> None:
-        """The body of `mark_first`: under the lock it only marks; the e-mail goes out after the commit."""
+        """The body of `mark_first`: it only marks under the lock; the e-mail goes out after the commit."""
         if is_abandoned(order):
             return self._call_unknown(order)
         order.email_owner = self.sender.introduce()
@@ -129,14 +129,13 @@ class Run:
         return transaction.on_commit(partial(self._send_marked, order))
 
     def pretend(self, order: Order) -> None:
-        """The body of a dry run."""
         self._note(order, Result.UNKNOWN if is_abandoned(order) else Result.SENT, "dry run")
         transaction.set_rollback(True)
 
     def _send_marked(self, order: Order) -> None:
-        """Send, and tell the ending of an order that still names us: a person may have resolved it meanwhile.
+        """Send, then write the outcome if the order still names us: a person may have resolved it meanwhile.
 
-        `unknown` is ours too: another run calls it that when the session behind our sign of life is lost while we live.
+        An `unknown` order may be ours too: another run marks it so if our session breaks while we live.
         """
         ending = self.mailer.send(order)
         result = AT_MOST_ONCE[ending.fate]
@@ -155,17 +154,17 @@ class Run:
 
 
 def is_abandoned(order: Order) -> bool:
-    """Among the rows that a run handles, an order that is marked as being sent is one whose sender is gone."""
+    """True for an order marked as being sent; among the rows that a run handles, its sender is gone."""
     return order.email_state == Order.EmailState.SENDING
 
 
 def itself(order: Order) -> "models.QuerySet[Order]":
-    """The row alone, for an UPDATE of the named columns: `save()` would write stale ones back."""
+    """The row alone, for an UPDATE of named columns: `save()` would write stale ones back."""
     return Order.objects.filter(pk=order.pk)
 
 
 def columns(result: Result, ending: Ending, attempt: int) -> dict[str, Any]:
-    """What the row says after attempt number `attempt` came to `result`."""
+    """Column values of the row after attempt number `attempt` ended with `result`."""
     told = {"email_reply": ending.reply, "email_since": StatementTimestamp(), "email_attempts": attempt}
     if result is Result.SENT:
         return told | {"email_state": Order.EmailState.SENT, "shipped_email_sent": True, "email_next_at": None}

@@ -1,4 +1,4 @@
-"""What a run that sends e-mails came to."""
+"""The report of a run that sends e-mails."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -9,15 +9,15 @@ from tasks.locking.report import SHOWN, Outcome, Report, describe
 
 
 class Result(StrEnum):
-    """What became of one order's e-mail in this run."""
+    """The outcome of one order's e-mail in this run."""
 
     SENT = "sent"
-    FAILED = "failed"  # it will be tried again
-    UNKNOWN = "unknown"  # a person resolves it
+    FAILED = "failed"  # will be retried
+    UNKNOWN = "unknown"  # for a person to resolve
 
 
 class Noted(NamedTuple):
-    """A result and the server's last word about it."""
+    """A result and the server's last reply about it."""
 
     result: Result
     reply: str
@@ -25,7 +25,7 @@ class Noted(NamedTuple):
 
 @dataclass
 class ShippingReport:
-    """The rows as the pattern saw them, and what became of each e-mail; `stopped` says why a run gave up early."""
+    """The rows of the run and the outcome of each e-mail; `stopped` says why a run gave up early."""
 
     rows: Report = field(default_factory=Report)
     results: dict[int, Noted] = field(default_factory=dict)
@@ -37,27 +37,27 @@ class ShippingReport:
 
     @property
     def failed(self) -> int:
-        """Not sent for certain or, in `send_first`, perhaps not; and rows whose own transaction failed."""
+        """E-mails to retry (in `send_first` some may have gone out), and rows whose transaction failed."""
         return self._count(Result.FAILED) + self.rows.failed
 
     @property
     def unknown(self) -> int:
-        """Unanswered e-mails of this run, and those that a dead sender left."""
+        """Unanswered e-mails of this run, and those left by a dead sender."""
         return self._count(Result.UNKNOWN)
 
     @property
     def locked(self) -> list[int]:
-        """The orders that are left because somebody held them."""
+        """Orders that were skipped because another session held them."""
         return self.rows.locked
 
     @property
     def problems(self) -> list[str]:
-        """One line for each order that a person may want to look at."""
+        """One line for each order that may need a person."""
         return [f"Order {one['id']}: {one['result']}: {one['reply']}." for one in self._troubled()]
 
     @property
     def failure(self) -> str:
-        """The sentence that ends a command with an error, or nothing."""
+        """The error message that ends a command, or an empty text."""
         parts = []
         if self.failed:
             parts.append(f"{self.failed} not sent, to be tried again")
@@ -68,7 +68,7 @@ class ShippingReport:
         return f"{'; '.join(parts)}." if parts else ""
 
     def as_dict(self) -> dict[str, Any]:
-        """The report as JSON can hold it; of the failures, the first hundred."""
+        """The report for JSON, with at most the first hundred failures."""
         return {
             "candidates": self.rows.candidates,
             "sent": self.sent,
@@ -90,7 +90,7 @@ class ShippingReport:
         )
 
     def _handled(self) -> Iterator[tuple[int, Noted]]:
-        """A row whose commit failed is rolled back: what was noted of it does not hold."""
+        """Results of committed rows; a row whose commit failed was rolled back, so its result does not count."""
         for key in self.rows.keys(Outcome.DONE):
             if key in self.results:
                 yield key, self.results[key]

@@ -1,7 +1,7 @@
-"""Django's SMTP backend, which also tells how far a message had come when it failed.
+"""Django's SMTP backend, which also tells how far a message got before it failed.
 
-Three ends differ for whoever must not lose and not repeat a message: it never went out, or was refused (`NotSent`); the
-server was not even reached (`Unreachable`); all of it went out and no answer came (`Unanswered`), so that nobody knows.
+`NotSent`: it never went out, or was refused. `Unreachable`: no connection to the server. `Unanswered`: all of it went
+out and no answer came, so it may or may not have been delivered.
 """
 
 import smtplib
@@ -18,7 +18,7 @@ LONGEST = 1000  # characters of a reply
 
 
 class NotSent(Exception):
-    """The server has not taken the message: it may be sent again without harm."""
+    """The server has not taken the message, so it is safe to send it again."""
 
     def __init__(self, reply: str, *, is_permanent: bool = False, is_connection_lost: bool = False) -> None:
         super().__init__(reply)
@@ -28,11 +28,11 @@ class NotSent(Exception):
 
 
 class Unreachable(NotSent):
-    """No conversation with the server came about: that says nothing about the message."""
+    """No connection to the server, which says nothing about the message."""
 
 
 class Unanswered(Exception):
-    """The whole message went out and the server did not say what became of it."""
+    """The whole message went out and the server did not answer."""
 
     def __init__(self, reply: str) -> None:
         super().__init__(reply)
@@ -40,7 +40,7 @@ class Unanswered(Exception):
 
 
 class _Conversation(smtplib.SMTP):
-    """Notes the last reply, and whether the server may have taken a message without saying so."""
+    """Records the last reply, and if the server may have taken a message without an answer."""
 
     last_reply = ""
     is_message_out = False
@@ -49,7 +49,7 @@ class _Conversation(smtplib.SMTP):
     def send(self, s: Any) -> None:
         super().send(s)
         if self._is_message_asked_for:
-            self.is_message_out = True  # whole, its final dot included: else an error would have been raised
+            self.is_message_out = True  # with its final dot: otherwise an error would have been raised
 
     def getreply(self) -> tuple[int, bytes]:
         code, text = super().getreply()
@@ -65,10 +65,10 @@ class _SecureConversation(_Conversation, smtplib.SMTP_SSL):
 
 
 class EmailBackend(smtp.EmailBackend):
-    """Sends by SMTP. Raises Unreachable, NotSent or Unanswered; `last_reply` is what the server said last.
+    """Sends by SMTP. Raises Unreachable, NotSent or Unanswered; `last_reply` is the server's last reply.
 
-    A connection that the server ended between two messages (idle too long, enough messages) is replaced once, as the
-    message at hand has not gone out then.
+    If the server closed a used connection before this message (idle too long, too many messages), connect again once:
+    the message has not gone out then.
     """
 
     @property
@@ -110,7 +110,7 @@ class EmailBackend(smtp.EmailBackend):
             raise self._verdict(error) from error
 
     def _verdict(self, error: Exception) -> Exception:
-        """What the failure means for the message; a connection that is of no more use is dropped."""
+        """Return NotSent or Unanswered for this failure; close the connection if it is of no more use."""
         is_lost = _code_of(error) == SERVICE_ENDS or isinstance(error, smtplib.SMTPServerDisconnected)
         is_message_out = getattr(self.connection, "is_message_out", False)
         if is_lost or is_message_out:
@@ -122,13 +122,13 @@ class EmailBackend(smtp.EmailBackend):
 
 
 def readable(code: int, text: bytes | str) -> str:
-    """A reply of the server on one line that PostgreSQL can hold: `550 5.1.1 no such user`."""
+    """The server's reply on one line, without NUL bytes: `550 5.1.1 no such user`."""
     said = text.decode(errors="replace") if isinstance(text, bytes) else text
     return _one_line(f"{code} {said}")
 
 
 def readable_error(error: Exception) -> str:
-    """An error in the place of a reply: `ConnectionRefusedError: [Errno 111] Connection refused`."""
+    """An error in the form of a reply: `ConnectionRefusedError: [Errno 111] Connection refused`."""
     return _one_line(f"{type(error).__name__}: {error}")
 
 
@@ -137,7 +137,7 @@ def _one_line(text: str) -> str:
 
 
 def _response(error: Exception) -> tuple[int, bytes | str] | None:
-    """The server's own words, when the failure is a refusal."""
+    """The server's reply, if the failure is a refusal."""
     if isinstance(error, smtplib.SMTPRecipientsRefused):
         return next(iter(error.recipients.values()))
     if isinstance(error, smtplib.SMTPResponseException):

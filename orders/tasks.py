@@ -1,4 +1,4 @@
-"""Sending the e-mails of shipped orders: as a registered pattern, and as a task for whatever enqueues periodically."""
+"""The e-mails of shipped orders as a registered pattern, and as a task to enqueue periodically."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from tasks.patterns import Choice, register_pattern
 
 
 def make_shipped_orders(number: int) -> None:
-    """So many orders that wait for their e-mail, for the lab."""
+    """Create `number` orders that wait for their e-mail, for the lab."""
     Order.objects.bulk_create(
         Order(customer_email=f"customer{place}@example.test", shipped_at=timezone.now()) for place in range(number)
     )
@@ -37,5 +37,5 @@ shipped_emails = register_pattern(
 
 @task()
 def send_shipped_emails(mode: str = Mode.SEND_FIRST.value, limit: int | None = None) -> dict[str, Any]:
-    """What the command of this name does with `--until-empty`; enqueue it as often as you like, runs may overlap."""
+    """Send the e-mails of shipped orders, like the command with `--until-empty`; runs may overlap."""
     return ship(mode, limit=limit, until_empty=True).as_dict()

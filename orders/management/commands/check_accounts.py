@@ -1,4 +1,4 @@
-"""`check_accounts`: does every balance equal the sum of its entries?"""
+"""`check_accounts`: check that every balance is the sum of its entries."""
 
 from orders import ledger
 from tasks.commands import OperatorCommand, Options, Report

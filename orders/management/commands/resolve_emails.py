@@ -1,4 +1,4 @@
-"""`resolve_emails`: what became of e-mails of unknown fate, decided by a person."""
+"""`resolve_emails`: record a person's decision about e-mails of unknown fate."""
 
 from django.core.management.base import CommandParser
 

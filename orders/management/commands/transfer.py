@@ -15,7 +15,7 @@ from tasks.reading import Unreadable
 
 
 def amount(written: str) -> Decimal:
-    """A sum of money: positive, at most two decimals."""
+    """Parse a sum of money: positive, at most two decimals."""
     try:
         return accounts.checked(reading.decimal(written))
     except (Unreadable, InvalidAmount) as error:
