@@ -1,4 +1,4 @@
-"""Locking primitives that work on any model, without our worker and our tables."""
+"""Locking primitives for any model, without our worker and our tables."""
 
 from tasks.exceptions import LockCycle, LockHeld, LockLost, LockUnavailable, StaleVersion
 from tasks.locking.batched import locked_batches

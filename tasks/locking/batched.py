@@ -1,7 +1,7 @@
-"""The batched form of double-checked locking, for comparison: one locked read and one write for many rows.
+"""The batched form of double-checked locking, for comparison: one locked read for many rows.
 
-It costs the fewest statements. In return every row of a batch stays locked until the last one is done, and one row
-that fails takes the others of its batch back with it: so for quick work without effects outside the database.
+It needs the fewest statements. In return every row of a batch stays locked until the last one is done, and a row that
+fails rolls back its whole batch. Use it for quick work without effects outside the database.
 """
 
 import logging
@@ -25,11 +25,11 @@ def locked_batches(
     of: tuple[str, ...] = ("self",),
     limit: int | None = None,
 ) -> Report:
-    """Call `body` with the rows that meet the criteria, locked, up to `size` at a time, each time in one transaction.
+    """Call `body` with the rows that meet the criteria, locked, up to `size` at a time, one transaction for each call.
 
-    Rows that somebody else holds are passed over and not counted: the locked read does not see them. An exception in
-    `body` rolls back its batch, whose rows are all reported as failed, and the next batch goes on. At most `limit` rows
-    are handled. Raises as `double_checked` does.
+    Rows that another session holds are skipped and not counted. An exception in `body` rolls back its batch; all its
+    rows are reported as failed, and the next batch follows. At most `limit` rows are handled. Raises as
+    `double_checked` does.
     """
     preconditions.refuse_unlockable(queryset)
     preconditions.refuse_text(of)
@@ -52,7 +52,7 @@ def _one_batch(
     size: int,
     report: Report,
 ) -> list[Any]:
-    """Lock, look, call, commit; the keys that were locked."""
+    """Lock, check again, call, commit; returns the keys that were locked."""
     rows: list[M] = []
     keys: list[Any] = []
     try:

@@ -1,8 +1,8 @@
-"""Double-checked locking over rows: look without a lock, then lock one row and look again.
+"""Double-checked locking over rows: read without a lock, then lock one row and check it again.
 
-The pattern is Luke Plant's (patterns, system A): several processes may look for work at the same moment, and the table
-is important and must be locked as little as possible. Everything runs outside any transaction; the outer query takes no
-lock; each candidate gets a short transaction of its own, in which the same criteria are asked again of the locked row.
+The pattern is Luke Plant's (patterns, system A), for several processes that read the same important table, which must
+be locked as little as possible. Everything runs outside any transaction. The outer query takes no lock. Each candidate
+gets a short transaction, in which the same criteria are checked again on the locked row.
 """
 
 import logging
@@ -27,7 +27,7 @@ Progress = Callable[[Report], bool | None]
 
 CHUNK = 1000  # keys, not rows
 LOST_IN_A_ROW = 3
-PAUSE_SECONDS = (0.05, 1.0)  # between two rounds: the first pause, and the longest
+PAUSE_SECONDS = (0.05, 1.0)  # between two rounds: first and longest pause
 UNTIL_EMPTY = 20  # rounds, some 15 s of pauses
 
 Around = Callable[[Any], AbstractContextManager[object]]
@@ -38,7 +38,7 @@ LIMIT_WAIT = "SELECT set_config('lock_timeout', %(limit)s, true)"
 
 @contextmanager
 def around_each_row(around: Around) -> Iterator[None]:
-    """Within the block every body that `each` calls stands inside `around(row)`; for whoever measures from outside."""
+    """Within the block `each` calls every body inside `around(row)`; for measuring from outside."""
     token = _around.set(around)
     try:
         yield
@@ -49,20 +49,20 @@ def around_each_row(around: Around) -> Iterator[None]:
 def double_checked(queryset: "models.QuerySet[M]") -> "DoubleChecked[M]":
     """The rows that meet the criteria, for `each(body)` to handle one by one under their lock.
 
-    The criteria are those of `queryset`, written once and asked twice. It may filter, exclude, annotate, join and
-    select_related; it may not be sliced, combined, distinct, grouped, or give anything but model instances. Joins and
-    subqueries are recognised, and asked a third time when the row is locked: a table that only raw SQL names is not.
-    Raises NotSupportedError where PostgreSQL could not lock its rows.
+    The criteria of `queryset` are written once and checked twice. It may filter, exclude, annotate, join and
+    select_related; it may not be sliced, combined, distinct or grouped, and must give model instances. With joins or
+    subqueries a third check follows once the row is locked; tables named only in raw SQL are not recognised. Raises
+    NotSupportedError where PostgreSQL could not lock its rows.
     """
     preconditions.refuse_unlockable(queryset)
     return DoubleChecked(queryset)
 
 
 class DoubleChecked(Generic[M]):
-    """A queryset whose rows are locked and asked again one by one."""
+    """A queryset whose rows are locked and checked again one by one."""
 
     def __init__(self, queryset: "models.QuerySet[M]") -> None:
-        # A router may send the first look to a replica; both looks belong where the lock is.
+        # A router may send the first read to a replica; both reads belong where the lock is.
         self.queryset = queryset.using(queryset.select_for_update().db)
 
     def __iter__(self) -> Iterator[M]:
@@ -84,21 +84,21 @@ class DoubleChecked(Generic[M]):
     ) -> Report:
         """Call `body` with each row, locked and still meeting the criteria, in a transaction of its own.
 
-        An exception in `body` rolls back that row alone and is kept in the report; what it passes to
-        `transaction.on_commit` runs after that row's commit, outside any transaction. A row is handled once in a run.
+        An exception in `body` rolls back that row alone and is kept in the report. Callbacks that it passes to
+        `transaction.on_commit` run after that row's commit, outside any transaction. A row is handled once in a run.
 
         Args:
-            on_locked: a row that somebody else holds is passed over (`skip`), passed over on the word of PostgreSQL,
-                which tells it apart from one that is already done (`report`: NOWAIT), or waited for (`wait`).
+            on_locked: for a row that another session holds: `skip` it, skip it with NOWAIT (`report`) so that
+                PostgreSQL tells it apart from a row that is already done, or `wait` for it.
             of: the tables whose rows are locked, as in `select_for_update`.
-            limit: how many rows are handled at most.
-            max_rounds: with 1, rows that were held are left to the next run; with more, the run goes round until the
-                outer query comes up empty. `UNTIL_EMPTY` is a sensible bound.
-            wait_seconds: how long `wait` waits for one row.
+            limit: the most rows to handle.
+            max_rounds: with 1, held rows are left to the next run; with more, rounds follow until the outer query finds
+                nothing. `UNTIL_EMPTY` is a sensible bound.
+            wait_seconds: the longest wait for one row, with `wait`.
             progress: called after each candidate with the report so far; False ends the run.
 
         Raises RuntimeError inside `atomic()`, and NotSupportedError at an isolation level above READ COMMITTED. An
-        error of the inner query itself ends the run: it would meet every row.
+        error of the inner query ends the run, because it would fail for every row.
         """
         preconditions.refuse_open_transaction(self.queryset.db)
         preconditions.refuse_text(of)
@@ -110,7 +110,7 @@ class DoubleChecked(Generic[M]):
 
 @dataclass(frozen=True)
 class _Terms:
-    """What the caller of `each` asked for."""
+    """The options of `each`."""
 
     on_locked: OnLocked
     of: tuple[str, ...]
@@ -145,7 +145,7 @@ class _Run(Generic[M]):
         return self.is_stopped or (self.terms.limit is not None and self.report.handled >= self.terms.limit)
 
     def go(self) -> None:
-        """Rounds until the outer query comes up empty, at most as many as were asked for."""
+        """Run rounds until the outer query finds nothing, at most `max_rounds`."""
         pause, longest = PAUSE_SECONDS
         while self._round() and not self.is_over and self.report.rounds < self.terms.max_rounds:
             if self.passed:
@@ -154,7 +154,7 @@ class _Run(Generic[M]):
         self._tell_locked_from_done()
 
     def _round(self) -> bool:
-        """Once through the candidates; False when there was none that this run had not handled before."""
+        """Go once through the candidates; False when this run had already handled all of them."""
         self.report.rounds += 1
         self.passed = set()
         met = self.report.handled
@@ -164,9 +164,9 @@ class _Run(Generic[M]):
         return bool(self.passed) or self.report.handled > met
 
     def _window(self, after: Any) -> tuple[bool, Any]:
-        """Through the chunk of candidates behind `after`, read again whenever it has become stale.
+        """Handle the chunk of candidates after `after`; read it again whenever it is stale.
 
-        Gives whether there may be more, and the key to read on from.
+        Returns True if there may be more, and the key to continue from.
         """
         patience = LOST_IN_A_ROW
         while True:
@@ -175,11 +175,11 @@ class _Run(Generic[M]):
             handled = self.report.handled
             if self._walk(fresh, patience) or self.is_over:
                 return len(chunk) == CHUNK, chunk[-1] if chunk else after
-            # Where reading again does not help, somebody holds many rows for long.
+            # If reading again does not help, another session holds many rows for long.
             patience = LOST_IN_A_ROW if self.report.handled > handled else 2 * patience
 
     def _candidates(self, after: Any) -> list[Any]:
-        """The outer query, unlocked: keys in order, from `after` on."""
+        """The outer query, unlocked: keys in order, after `after`."""
         keys = self.queryset.order_by("pk").values_list("pk", flat=True)
         if after is not None:
             keys = keys.filter(pk__gt=after)
@@ -189,10 +189,10 @@ class _Run(Generic[M]):
         return key not in self.passed and self.report.outcomes.get(key) not in (Outcome.DONE, Outcome.FAILED)
 
     def _walk(self, keys: list[Any], patience: int) -> bool:
-        """Through `keys` from a place of our own, and on from another one whenever a race was lost.
+        """Handle `keys` from a random place, and move to another place after each lost race.
 
-        So several processes do not chase each other down one list. False when `patience` races were lost in a row:
-        the list has become stale.
+        So several processes do not follow each other through one list. False after `patience` lost races in a row: the
+        list is stale.
         """
         place, lost = choose_place(keys), 0
         while keys and not self.is_over:
@@ -208,7 +208,7 @@ class _Run(Generic[M]):
         return True
 
     def _handle(self, key: Any) -> bool:
-        """One candidate; False when the race for it was lost."""
+        """Handle one candidate; False when another session won the race for it."""
         row = None
         try:
             with transaction.atomic(using=self.using, durable=True):
@@ -226,7 +226,7 @@ class _Run(Generic[M]):
         return True
 
     def _lock(self, key: Any) -> M | None:
-        """The row under its lock if it still meets the criteria; None when it does not, or when it was passed over."""
+        """The row under its lock if it still meets the criteria; None when it does not, or when it was skipped."""
         if not self.is_isolation_checked:
             preconditions.refuse_isolation(self.using)
             self.is_isolation_checked = True
@@ -235,11 +235,11 @@ class _Run(Generic[M]):
                 cursor.execute(LIMIT_WAIT, {"limit": f"{int(self.terms.wait_seconds * 1000)}ms"})
         candidate = self.queryset.order_by().filter(pk=key)
         row = self._locked(candidate)
-        # The statement that locks may have begun before another holder let go: of other tables it saw the past.
+        # The locking statement may have begun before another holder's commit: it read other tables as they were before.
         return candidate.first() if row is not None and self.needs_third_look else row
 
     def _locked(self, candidate: "models.QuerySet[M]") -> M | None:
-        """The inner query: the same criteria, of one row, under its lock."""
+        """The inner query: the same criteria for one row, under its lock."""
         how, of = self.terms.on_locked, self.terms.of
         try:
             return candidate.select_for_update(
@@ -264,7 +264,7 @@ class _Run(Generic[M]):
         return True
 
     def _tell_locked_from_done(self) -> None:
-        """SKIP LOCKED gives nothing either way. One look at the end tells, and says what is really left."""
+        """Mark skipped rows that no longer meet the criteria as done: SKIP LOCKED does not tell the two apart."""
         lost = self.report.keys(Outcome.LOCKED)
         for start in range(0, len(lost), CHUNK):
             keys = lost[start : start + CHUNK]
@@ -275,5 +275,5 @@ class _Run(Generic[M]):
 
 
 def choose_place(keys: list[Any]) -> int:
-    """Where to go on in the list."""
+    """A random position, so that processes spread over the list."""
     return random.randrange(len(keys)) if keys else 0  # noqa: S311  spreads processes, keeps no secret

@@ -1,4 +1,4 @@
-"""What PostgreSQL says when somebody else was in the way, by SQLSTATE."""
+"""PostgreSQL's errors about conflicts with other sessions, by SQLSTATE."""
 
 LOCK_NOT_AVAILABLE = "55P03"
 SERIALIZATION_FAILURE = "40001"
@@ -11,10 +11,10 @@ def sqlstate(error: BaseException) -> str | None:
 
 
 def is_lock_not_available(error: BaseException) -> bool:
-    """Somebody else holds the row, and we were not to wait (any longer)."""
+    """True if another session holds the row and the wait was refused or timed out."""
     return sqlstate(error) == LOCK_NOT_AVAILABLE
 
 
 def is_retryable(error: BaseException) -> bool:
-    """The whole transaction may simply be done again."""
+    """True if the whole transaction can be repeated."""
     return sqlstate(error) in (SERIALIZATION_FAILURE, DEADLOCK_DETECTED)

@@ -1,7 +1,6 @@
-"""The form without locks, for comparison: work that does no harm when it is done twice needs none.
+"""The form without locks, for comparison: work that is safe to repeat needs none.
 
-What it does need is `QuerySet.update` in place of `save()`: a row that was read a moment ago and saved whole writes its
-stale fields back over what others have written since.
+It does need `QuerySet.update` in place of `save()`, which would write stale fields over newer changes of others.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -19,10 +18,10 @@ CHUNK = 200
 def update_each(
     queryset: "models.QuerySet[M]", changes_of: Callable[[M], Mapping[str, Any]], *, limit: int | None = None
 ) -> Report:
-    """Write `changes_of(row)`, and only these columns, to each row that meets the criteria and still does then.
+    """Write `changes_of(row)`, and only these columns, to each row that still meets the criteria at that moment.
 
-    No lock, no transaction: two processes may both compute a row, and the second UPDATE finds it done. An exception
-    in `changes_of` is that row's failure, and the next row goes on. At most `limit` rows are handled.
+    No lock, no transaction: two processes may both compute a row, and the second UPDATE matches nothing. An exception
+    in `changes_of` is that row's failure, and the next row follows. At most `limit` rows are handled.
     """
     preconditions.refuse_unlockable(queryset)
     queryset = queryset.using(queryset.select_for_update().db)

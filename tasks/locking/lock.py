@@ -1,7 +1,7 @@
-"""A named lock between machines: one meaning, kept in PostgreSQL or in Redis.
+"""A named lock between machines, kept in PostgreSQL or in Redis with the same meaning.
 
-Explicit locks are the lowest level of coordination: where a task of the queue serves, use one. Where runs of one thing
-must not overlap (cron), this is the tool.
+Explicit locks are the lowest level of coordination: prefer a task of the queue. Use a lock where runs must not overlap
+(cron).
 """
 
 import inspect
@@ -39,27 +39,26 @@ def lock(
     backend: str | None = None,
     on_lost: Callable[[], object] | None = None,
 ) -> "Lock":
-    """The lock `name`, to be taken by `with` or around every call of a function.
+    """The lock `name`, for `with` or as a decorator that takes it around every call.
 
     Args:
-        ttl: the lease, in seconds. It is renewed while the body runs, so it only says after how long a holder that
-            froze, or whose host vanished, loses the lock. A body that holds the GIL for long needs a longer one.
+        ttl: the lease in seconds. It is renewed while the body runs, so it only matters when the holder froze or its
+            host vanished. A body that holds the GIL for long needs a longer one.
         wait: how long to wait for the lock, in seconds; None tries once.
         backend: `lease` (a row in PostgreSQL), `advisory`, `redis` or `cache:<alias>`; None: the setting LOCK_BACKEND.
         on_lost: called from another thread, once, when the lock is lost while the body runs.
 
-    Entering gives the Lock with its `fence`, a number that grows with every holding: give it to whatever the body
-    writes to, so that a write with an older fence than the last one is refused. `is_lost` tells at any moment whether
-    the lock is lost. Raises LockHeld (with its `holder`), LockCycle when waiting would never end, LockUnavailable when
-    the server does not answer, and at the end LockLost when the lock was lost meanwhile.
-
-    The lock is no part of a transaction: taken inside `atomic()` it is let go before the commit.
+    Entering gives the Lock with its `fence`, a number that grows each time the lock is taken. Pass it along with each
+    write, so that the receiver can refuse a fence older than the last. `is_lost` tells at any moment if the lock is
+    lost. Raises LockHeld (with its `holder`), LockCycle when waiting would never end, LockUnavailable when the server
+    does not answer, and at the end LockLost when the lock was lost meanwhile. The lock is not part of a transaction:
+    inside `atomic()` it is released before the commit.
     """
     return Lock(name, ttl=_seconds(ttl), wait=0.0 if wait is None else _seconds(wait), backend=backend, on_lost=on_lost)
 
 
 class Lock(ContextDecorator):
-    """One named lock; it may be taken again after it was let go, but not twice at once."""
+    """One named lock; it may be taken again after its release, but not twice at once."""
 
     def __init__(
         self, name: str, *, ttl: float, wait: float, backend: str | None, on_lost: Callable[[], object] | None
@@ -83,21 +82,21 @@ class Lock(ContextDecorator):
 
     @property
     def is_lost(self) -> bool:
-        """Whether the lock, once taken, is ours no more."""
+        """True if the lock was taken and then lost."""
         return self._keeper is not None and self._keeper.is_lost
 
     @property
     def seconds_left(self) -> float:
-        """For how long the lock is certainly ours, should no renewal succeed any more."""
+        """Seconds for which the lock is certainly ours if no further renewal succeeds."""
         return self._keeper.seconds_left if self._keeper else 0.0
 
     def check(self) -> None:
-        """Raise LockLost when the lock is lost; for a body that works in steps."""
+        """Raise LockLost if the lock is lost; for a body that works in steps."""
         if self.is_lost:
             raise LockLost(self._lost_sentence())
 
     def acquire(self) -> Self:
-        """Take the lock, or raise LockHeld, LockCycle or LockUnavailable."""
+        """Take the lock. Raises LockHeld, LockCycle or LockUnavailable."""
         if self._contender is not None:
             raise RuntimeError(f"This Lock object holds {self.name!r} already: make another one with lock().")
         contender = backends.make(self.backend, self.name, self.ttl)
@@ -113,7 +112,7 @@ class Lock(ContextDecorator):
         return self
 
     def release(self) -> None:
-        """Let go. Raises LockLost when the lock was lost before."""
+        """Release the lock. Raises LockLost if it was lost before."""
         contender, keeper = self._contender, self._keeper
         if contender is None or keeper is None:
             raise RuntimeError(f"The lock {self.name!r} is not held: it cannot be released.")
@@ -148,11 +147,11 @@ class Lock(ContextDecorator):
         return super().__call__(function)
 
     def _recreate_cm(self) -> "Lock":
-        """Each call of a decorated function takes the lock by an object of its own."""
+        """Each call of a decorated function takes the lock through its own object."""
         return Lock(self.name, ttl=self.ttl, wait=self.wait, backend=self.backend, on_lost=self.on_lost)
 
     def _obtain(self, contender: Contender) -> float:
-        """Take the lock; when, by the monotonic clock, the try that succeeded was made."""
+        """Take the lock; returns the monotonic time at which the successful try began."""
         if not self.wait:
             return self._try(contender)
         try:
@@ -172,7 +171,7 @@ class Lock(ContextDecorator):
         raise LockHeld(held_sentence(self.name, holder), holder)
 
     def _compete(self, contender: Contender, deadline: float) -> float:
-        """Try, wait until something has changed, and try again; a server that is away for a while is waited for too."""
+        """Try, wait for a change, and try again until `deadline`, also while the server is unavailable."""
         is_waiting = False
         while True:
             asked_at = time.monotonic()
@@ -185,7 +184,7 @@ class Lock(ContextDecorator):
                     raise LockHeld(held_sentence(self.name, holder), holder)
                 if is_waiting:
                     contender.wait(left)
-                else:  # and try once more, for a release that nobody has heard
+                else:  # then try again at once: a release may have come before we subscribed
                     contender.start_waiting(held_fences())
                     is_waiting = True
             except LockUnavailable:
@@ -211,7 +210,7 @@ class Lock(ContextDecorator):
 
 
 def held_fences() -> frozenset[int]:
-    """The fences of the locks that this thread holds, and those of the commands that started this process."""
+    """Fences of the locks held by this thread and by the commands that started this process."""
     inherited = os.environ.get(HELD_VARIABLE, "").split(",")
     return frozenset([*_fences_of_thread(), *(int(fence) for fence in inherited if fence.isdigit())])
 

@@ -9,10 +9,10 @@ from tasks.clock import StatementTimestamp
 
 
 class Lock(models.Model):
-    """A named lock: who holds it or, while `owner` is null, who held it last."""
+    """A named lock and its holder, or its last holder while `owner` is null."""
 
     name = models.TextField(primary_key=True)
-    owner = models.TextField(null=True, blank=True)  # noqa: DJ001  null says that nobody holds it
+    owner = models.TextField(null=True, blank=True)  # noqa: DJ001  null: free
     fence = models.BigIntegerField(db_default=0)  # drawn from one sequence, so it outlives the row
     backend = models.TextField(db_default="lease")  # lease or advisory
     hostname = models.TextField(db_default="", blank=True)
@@ -21,7 +21,7 @@ class Lock(models.Model):
     renewed_at = models.DateTimeField(null=True, blank=True)
     expires_at = models.DateTimeField(null=True, blank=True)
     released_at = models.DateTimeField(null=True, blank=True)
-    presence_epoch = models.TextField(null=True, blank=True)  # noqa: DJ001  null: nothing shows whether it lives
+    presence_epoch = models.TextField(null=True, blank=True)  # noqa: DJ001  null: nothing shows if the holder lives
 
     class Meta:
         default_permissions = ("view",)
@@ -39,13 +39,13 @@ class Lock(models.Model):
 
 
 class LockWaiter(models.Model):
-    """Somebody who waits for a named lock at this moment; a row whose waiter has died is ignored and swept."""
+    """A current waiter for a named lock; rows of dead waiters are ignored and swept."""
 
     name = models.TextField()
     owner = models.TextField(unique=True)
     hostname = models.TextField(db_default="", blank=True)
     pid = models.IntegerField(null=True, blank=True)
-    holds = ArrayField(models.BigIntegerField(), db_default=[], blank=True)  # fences of the locks it holds meanwhile
+    holds = ArrayField(models.BigIntegerField(), db_default=[], blank=True)  # fences of the locks that it holds
     since = models.DateTimeField(db_default=StatementTimestamp())
 
     class Meta:

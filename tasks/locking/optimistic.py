@@ -8,8 +8,9 @@ from tasks.exceptions import StaleVersion
 
 
 class VersionedModel(models.Model):
-    """A model whose rows carry a version. Add `VersionTrigger("app.model")` to its migration, so that writes from
-    outside the ORM count too.
+    """A model whose rows carry a version.
+
+    Add `VersionTrigger("app.model")` to its migration, so that writes from outside the ORM raise the version too.
     """
 
     version = models.IntegerField(default=1, db_default=1, editable=False)
@@ -19,11 +20,11 @@ class VersionedModel(models.Model):
 
 
 def update_if_unchanged(instance: models.Model, **changes: Any) -> None:
-    """Write `changes` to the row of `instance`, and only these, if its version is still the one that was read.
+    """Write `changes`, and only these, to the row of `instance` if its version is still the one that was read.
 
-    One UPDATE; no lock is held and no other field written back. The instance then carries the changes and the new
-    version. `changes` are plain values: they were decided from what was read, which is what the version vouches for.
-    Raises StaleVersion when the row was changed or deleted meanwhile: read it again and decide again.
+    One UPDATE, without a lock. The instance then carries the changes and the new version. `changes` are plain values,
+    because the version only vouches for what was decided from the row as read. Raises StaleVersion when the row was
+    changed or deleted meanwhile: read it again and decide again.
     """
     if computed := [name for name, value in changes.items() if hasattr(value, "resolve_expression")]:
         raise TypeError(f"Give values, not expressions, for {', '.join(computed)}: compute them from the instance.")

@@ -1,4 +1,4 @@
-"""What must be true before rows can be locked one by one; every refusal says why and what to do instead."""
+"""Preconditions for locking rows one by one; every refusal says why and what to do instead."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +10,7 @@ from django.db.models.sql import Query
 
 
 def refuse_unlockable(queryset: Any) -> None:
-    """Raises TypeError for what is no queryset, NotSupportedError for one whose rows PostgreSQL could not lock."""
+    """Raise TypeError for anything but a queryset, NotSupportedError if PostgreSQL could not lock its rows."""
     if not isinstance(queryset, models.QuerySet):
         raise TypeError(f"Pass a QuerySet such as Order.objects.all(), not {queryset!r}.")
     query = queryset.query
@@ -28,15 +28,15 @@ def refuse_unlockable(queryset: Any) -> None:
 
 
 def refuse_text(of: Any) -> None:
-    """Raises TypeError for `of='self'`, which Django would read as the tables s, e, l and f."""
+    """Raise TypeError for `of='self'`, which Django would read as the tables s, e, l and f."""
     if isinstance(of, str):
         raise TypeError(f"of must be a tuple of names: write of=({of!r},).")
 
 
 def refuse_open_transaction(using: str) -> None:
-    """As `atomic(durable=True)` does, sparing the transaction that a TestCase puts around each test.
+    """Raise RuntimeError inside a transaction, except the one that a TestCase puts around each test.
 
-    Raises RuntimeError that names ATOMIC_REQUESTS where that is the cause.
+    The error names ATOMIC_REQUESTS where that is the cause.
     """
     connection = connections[using]
     blocks = [block for block in connection.atomic_blocks if not block._from_testcase]  # type: ignore[attr-defined]
@@ -52,7 +52,7 @@ def refuse_open_transaction(using: str) -> None:
 
 
 def refuse_isolation(using: str) -> None:
-    """Raises NotSupportedError above READ COMMITTED; asks the session, whose default may come from the server."""
+    """Raise NotSupportedError above READ COMMITTED. It asks the session, whose default may come from the server."""
     with connections[using].cursor() as cursor:
         cursor.execute("SHOW transaction_isolation")
         level = cursor.fetchone()[0]
@@ -64,7 +64,7 @@ def refuse_isolation(using: str) -> None:
 
 
 def reads_other_tables(query: Query) -> bool:
-    """Whether the criteria look beyond the row's own columns, by a join or a subquery."""
+    """True if the criteria use other tables, by a join or a subquery."""
     return len(query.alias_map) > 1 or any(isinstance(node, (Query, Subquery)) for node in _nodes(query.where))
 
 

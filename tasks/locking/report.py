@@ -1,4 +1,4 @@
-"""What a run over rows came to: the outcome of each row, and what it cost."""
+"""The report of a run over rows: the outcome of each row, and the cost."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -13,20 +13,20 @@ SHOWN = 100
 
 
 class Outcome(StrEnum):
-    """What became of one candidate."""
+    """The outcome of one candidate."""
 
     DONE = "done"
     FAILED = "failed"  # its body raised; what it wrote is rolled back
-    ALREADY_DONE = "already_done"  # it did not meet the criteria any more when its turn came
-    LOCKED = "skipped_locked"  # it still meets the criteria, and somebody else held it
+    ALREADY_DONE = "already_done"  # it no longer met the criteria when its turn came
+    LOCKED = "skipped_locked"  # it still meets the criteria, but another session held it
 
 
 @dataclass
 class Report:
-    """What one run did, each row counted once under its latest outcome.
+    """The result of one run; each row counts once, under its latest outcome.
 
-    `errors` holds the exception of each row whose body raised. `lost_races` counts the transactions that were opened in
-    vain; `queries` the statements sent, those of the body included, BEGIN and COMMIT not.
+    `errors` holds the exception of each row whose body raised. `lost_races` counts transactions that found no row to
+    handle. `queries` counts the statements sent, the body's included, BEGIN and COMMIT excluded.
     """
 
     outcomes: dict[Any, Outcome] = field(default_factory=dict)
@@ -37,14 +37,14 @@ class Report:
     _counts: Counter[Outcome] = field(default_factory=Counter, repr=False)
 
     def note(self, key: Any, outcome: Outcome) -> None:
-        """The row's outcome, in place of an earlier one."""
+        """Set the row's outcome, replacing an earlier one."""
         if key in self.outcomes:
             self._counts[self.outcomes[key]] -= 1
         self.outcomes[key] = outcome
         self._counts[outcome] += 1
 
     def keys(self, outcome: Outcome) -> list[Any]:
-        """The rows with this outcome, in the order in which they were met."""
+        """The rows with this outcome, in the order in which they came."""
         return [key for key, noted in self.outcomes.items() if noted is outcome]
 
     @property
@@ -74,23 +74,23 @@ class Report:
 
     @property
     def locked(self) -> list[Any]:
-        """The rows that are left because somebody held them."""
+        """Rows that were skipped because another session held them."""
         return self.keys(Outcome.LOCKED)
 
     @property
     def problems(self) -> list[str]:
-        """One line for each row that a person may want to look at."""
+        """One line for each row that failed."""
         return [f"Row {key}: {describe(error)}." for key, error in self.errors.items()]
 
     @property
     def failure(self) -> str:
-        """The sentence that ends a command with an error, or nothing."""
+        """The error message that ends a command, or an empty text."""
         if not self.failed:
             return ""
         return f"{self.failed} failed; what they wrote was rolled back, and the next run tries them again."
 
     def as_dict(self) -> dict[str, Any]:
-        """The report as JSON can hold it; of the errors, the first hundred."""
+        """The report for JSON, with at most the first hundred errors."""
         return {
             "candidates": self.candidates,
             "done": self.done,
@@ -112,18 +112,18 @@ class Report:
 
 
 def plain(key: Any) -> int | str:
-    """A primary key as JSON can hold it."""
+    """A primary key for JSON."""
     return key if isinstance(key, int) else str(key)
 
 
 def describe(error: Exception) -> str:
-    """The kind of error and its words, on one line."""
+    """The error's type and message, on one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 @contextmanager
 def counting_queries(using: str, report: Report) -> Iterator[None]:
-    """Add every statement that goes to the database `using` meanwhile to the report."""
+    """Count every statement sent to the database `using` within the block in the report."""
 
     def count(execute: Callable[..., Any], *args: Any) -> Any:
         report.queries += 1

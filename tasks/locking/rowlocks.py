@@ -1,14 +1,14 @@
-"""Which session holds which row at this moment, told without an extension and without touching the rows.
+"""Find which session holds which row, without an extension and without touching the rows.
 
-A row lock leaves the locker's transaction id in the row's `xmax`, and that session holds `transactionid` ExclusiveLock
-on the id in `pg_locks`. So for the rows of one page, and never for a whole table, `xmax` joined to the granted locks
-tells who holds each of them. Three things blur the picture:
+A row lock leaves the locker's transaction id in the row's `xmax`, and `pg_locks` shows the session that holds
+`transactionid` ExclusiveLock on that id. So `xmax` joined to the granted locks gives the holders of the rows of one
+page; never ask for a whole table. Three cases are harder:
 
 - Several lockers of one row share a multixact id; its members carry their modes.
 - A released savepoint (a nested `atomic()`) gives its lock to the transaction around it, yet its own id leaves
   `pg_locks`. The holder is then found by elimination, or through a session that waits for the row, or named uncertain.
-- The mode of a single locker is not visible. A foreign key's KEY SHARE stops no claim and no update, so a locker that
-  writes into a table that refers to this one, and does not write this one, is taken for no more than that.
+- The mode of a single locker is not visible. A foreign key's KEY SHARE blocks no claim and no update. So a locker that
+  writes only a table that refers to this one, and not this one, is taken for KEY SHARE.
 """
 
 from collections import defaultdict
@@ -35,8 +35,8 @@ MODES = {
     "upd": "UPDATE or DELETE",
 }
 
-# Transaction ids and multixact ids are counted apart, so an old id of one kind may be a running one of the other. Only
-# a session that also holds this table's lock, as every locker of a row does until its end, is believed.
+# Transaction ids and multixact ids are counted apart, so an old id of one kind may be a running one of the other. A
+# session counts only if it also holds this table's lock, as every locker of a row does until its end.
 LOCKERS = """
 WITH page AS MATERIALIZED (
     SELECT {key} AS id, tableoid, xmax AS x FROM {table} WHERE {key} = ANY(%(ids)s) AND xmax <> '0'::xid
@@ -72,8 +72,8 @@ FROM locker LEFT JOIN pg_stat_activity AS session USING (pid)
 WHERE locker.owner IS NOT NULL OR rowlock_in_progress(locker.x)
 """
 
-# Who can own a subtransaction whose id left pg_locks: a session with this table's lock whose own transaction is older.
-# The first in the queue for a row holds its tuple lock; whom that session waits for holds the row.
+# Suspects for a subtransaction whose id left pg_locks: sessions with this table's lock and an older transaction. The
+# first waiter for a row holds its tuple lock; the session that it waits for holds the row.
 SUSPECTS = """
 WITH page AS MATERIALIZED (
     SELECT uncertain.id, held.tableoid, uncertain.x,
@@ -104,7 +104,7 @@ class Hold(StrEnum):
     """How a row is held."""
 
     HELD = "held"
-    UNCERTAIN = "uncertain"  # held, but which session holds it cannot be told
+    UNCERTAIN = "uncertain"  # held by an unknown session
     TOUCHED = "touched"  # FOR KEY SHARE: no claim and no update waits for it
 
 
@@ -122,27 +122,27 @@ class Locker:
 
 @dataclass(frozen=True)
 class RowLock:
-    """Who holds one row; `lockers` is empty when the hold is uncertain."""
+    """The holders of one row; `lockers` is empty when the hold is uncertain."""
 
     hold: Hold
     lockers: tuple[Locker, ...] = ()
 
     @property
     def is_exclusive(self) -> bool:
-        """Whether SKIP LOCKED passes the row by."""
+        """True if SKIP LOCKED skips the row."""
         return self.hold is not Hold.TOUCHED
 
 
 def lockers(model: type[models.Model], ids: Iterable[Any], connection: Connection | None = None) -> dict[Any, RowLock]:
-    """The locks on rows of `model`, by primary key; rows that nobody holds are left out.
+    """The locks on rows of `model`, by primary key; free rows are left out.
 
     Args:
-        model: any model; its table must lie where the search path finds it.
+        model: any model; its table must be on the search path.
         ids: primary keys of one page of rows, some hundreds at most.
-        connection: the database to ask; the default one when left out.
+        connection: the database to ask; the default one if omitted.
 
-    A lock that was taken or let go within the last milliseconds may be missed. Source: the manual on `pg_locks`, on
-    `pg_xact_status` and on `pg_get_multixact_members`; two statements at most, 1 to 2 ms for fifty rows.
+    A lock that was taken or released within the last milliseconds may be missed. At most two statements, 1 to 2 ms for
+    fifty rows. Source: the manual on `pg_locks`, `pg_xact_status` and `pg_get_multixact_members`.
     """
     ids = list(ids)
     if not ids:
@@ -161,12 +161,12 @@ def lockers(model: type[models.Model], ids: Iterable[Any], connection: Connectio
 
 
 def statement_of(model: type[models.Model]) -> str:
-    """The statement with which `lockers` asks about rows of this model."""
+    """The statement with which `lockers` reads the locks of this model's rows."""
     return _of_table(LOCKERS, model)
 
 
 def _owners(connection: Connection, model: type[models.Model], xids: dict[Any, str]) -> dict[Any, list[Locker]]:
-    """For rows whose locker is not in `pg_locks`: the session found by a waiter, else the only one possible."""
+    """For rows whose locker is not in `pg_locks`: the session that a waiter waits for, else the only suspect."""
     params = {"ids": list(xids), "xids": list(xids.values())}
     suspects: dict[Any, list[dict[str, Any]]] = defaultdict(list)
     for row in fetch(connection, _of_table(SUSPECTS, model), params):

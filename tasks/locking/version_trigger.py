@@ -1,4 +1,4 @@
-"""The trigger that makes writes from outside the ORM count: every UPDATE raises the row's `version`."""
+"""The trigger that raises the row's `version` on every UPDATE, also from outside the ORM."""
 
 from typing import Any
 
@@ -6,8 +6,8 @@ from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
 
-# Two thousand million changes of one row, or raw SQL, lead to the end: there it begins anew, for a version is only ever
-# compared for being the same. `version + 1` beyond 2147483647 is an error, which failed every claim that met the row.
+# At the end of the range the version restarts at 1; versions are only compared for equality. Without this, `version +
+# 1` beyond 2147483647 is an error, which failed every claim that met the row.
 CREATE_FUNCTION = """
 CREATE OR REPLACE FUNCTION rowlock_raise_version() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -24,11 +24,11 @@ DROP_TRIGGER = "DROP TRIGGER rowlock_version ON {table}"
 
 
 class VersionTrigger(Operation):
-    """Migration operation: an UPDATE of the model's table that does not raise `version` gets it raised.
+    """Migration operation: raise `version` on each UPDATE of the model's table that does not raise it.
 
-    `VersionTrigger("app.model")`; the model needs an integer field `version`. An UPDATE that raises the version
-    itself is left alone, none can lower it, and raw SQL is included. After 2,000,000,000 comes 1.
-    Source: H. Benita on optimistic locking; reference statement in the manual, "Triggers" (WHEN conditions).
+    `VersionTrigger("app.model")`; the model needs an integer field `version`. An UPDATE that raises the version itself
+    is left alone, none can lower it, and raw SQL is included. After 2,000,000,000 comes 1. Source: H. Benita on
+    optimistic locking; reference statement in the manual, "Triggers" (WHEN conditions).
     """
 
     reversible = True
@@ -37,7 +37,7 @@ class VersionTrigger(Operation):
         self.model = model
 
     def state_forwards(self, app_label: str, state: ProjectState) -> None:
-        """The models' state does not change: the trigger lives in the database alone."""
+        """The models' state does not change: the trigger exists only in the database."""
 
     def database_forwards(
         self, app_label: str, editor: BaseDatabaseSchemaEditor, from_state: ProjectState, to_state: ProjectState

@@ -1,4 +1,4 @@
-"""Which backend keeps a named lock, and why some caches cannot."""
+"""The backends of named locks, and why some caches cannot be one."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,8 +14,8 @@ LEASE, ADVISORY, REDIS = "lease", "advisory", "redis"
 IN_POSTGRES = (LEASE, ADVISORY)
 CACHE = "cache:"
 
-# Why a cache cannot keep a lock, by the class of Django that its backend comes from. What was seen: 196 of 200 rounds
-# had two winners in the file cache; a live lock vanished from the database cache after 310 entries.
+# Why a cache cannot keep a lock, by the Django class of its backend. Measured: 196 of 200 rounds had two winners in the
+# file cache; a live lock vanished from the database cache after 310 entries.
 CANNOT_EXCLUDE = {
     "django.core.cache.backends.locmem.LocMemCache": "it is kept in one process: every other process gets the lock too",
     "django.core.cache.backends.filebased.FileBasedCache": "its add() is not atomic: two callers can both get the lock",
@@ -27,7 +27,7 @@ REDIS_CACHE = "django.core.cache.backends.redis.RedisCache"
 
 
 def make(backend: str | None, name: str, ttl: float) -> Contender:
-    """A contender for the lock `name`, `ttl` in seconds, at this backend (None: the setting LOCK_BACKEND).
+    """Create a contender for the lock `name`, `ttl` in seconds, at this backend (None: the setting LOCK_BACKEND).
 
     Raises ImproperlyConfigured for a backend that does not exist, is not set up, or cannot exclude.
     """
@@ -43,7 +43,7 @@ def make(backend: str | None, name: str, ttl: float) -> Contender:
 
 
 def refuse_unfit(backend: str) -> None:
-    """Raises ImproperlyConfigured for a backend that cannot keep a lock."""
+    """Raise ImproperlyConfigured for a backend that cannot keep a lock."""
     if problem := problem_of(backend):
         raise ImproperlyConfigured(problem)
 
@@ -63,7 +63,7 @@ def problem_of(backend: str) -> str | None:
 
 
 def redis_url(backend: str) -> str:
-    """Where the Redis of this backend is."""
+    """URL of this backend's Redis."""
     if backend == REDIS:
         return str(conf.get("REDIS_URL"))
     location = settings.CACHES[backend.removeprefix(CACHE)]["LOCATION"]

@@ -1,4 +1,4 @@
-"""What a backend of named locks must do: one party's way from asking for a lock to letting go of it."""
+"""The interface of a named-lock backend: one party, from asking for a lock to releasing it."""
 
 import os
 import secrets
@@ -11,7 +11,7 @@ from tasks.locking.leases.holder import Holder
 
 
 class Contender(ABC):
-    """One party to one lock, for one holding of it at most. Every method but `close` may raise LockUnavailable."""
+    """One party to one lock, which takes it at most once. Every method but `close` may raise LockUnavailable."""
 
     def __init__(self, name: str, ttl: float) -> None:
         self.name = name
@@ -22,49 +22,48 @@ class Contender(ABC):
         self.fence: int | None = None
 
     def new_owner(self) -> str:
-        """A name of this party alone, which tells a person where it is."""
+        """A unique name for this party, with its host and process id."""
         return f"{self.hostname}:{self.pid}:{secrets.token_hex(4)}"
 
     @abstractmethod
     def try_acquire(self) -> int | None:
-        """Take the lock if it is to be had; its fence, or None."""
+        """Take the lock if it is free; returns its fence, or None."""
 
     @abstractmethod
     def holder(self) -> Holder | None:
-        """Who holds the lock now; None when nobody does."""
+        """The current holder; None when the lock is free."""
 
     @abstractmethod
     def start_waiting(self, holds: Collection[int]) -> None:
-        """Be known as one who waits and holds these fences meanwhile, and hear of releases from now on.
-
-        Raises LockCycle when the wait would never end.
-        """
+        """Register as a waiter that holds these fences, and subscribe to releases. Raises LockCycle for a wait without
+        end."""
 
     @abstractmethod
     def wait(self, seconds: float) -> None:
-        """Return when it is worth trying again, after `seconds` at most."""
+        """Return when it is worth trying again, after at most `seconds`."""
 
     @abstractmethod
     def stop_waiting(self) -> None:
-        """Wait no more, with the lock or without."""
+        """End the wait, with or without the lock."""
 
     @abstractmethod
     def renew(self) -> bool:
-        """Begin the lease anew; False when the lock is not ours any more."""
+        """Extend the lease; False when the lock is no longer ours."""
 
     @abstractmethod
     def release(self) -> bool:
-        """Let go; False when the lock was not ours any more."""
+        """Release; False when the lock was no longer ours."""
 
     def pause(self, seconds: float, wake_fd: int) -> None:
-        """While it is held: let time pass until `wake_fd` is readable, or something asks for a renewal at once."""
+        """Wait, while the lock is held, until `wake_fd` is readable, `seconds` are over, or a renewal is needed at
+        once."""
         select.select([wake_fd], [], [], max(0.0, seconds))
 
     @property
     def wants_renewal(self) -> bool:
-        """Whether something has happened that only a renewal can answer."""
+        """True when something happened that needs a renewal at once."""
         return False
 
     @abstractmethod
     def close(self) -> None:
-        """Give up every connection. Raises nothing."""
+        """Close every connection. Raises nothing."""

@@ -1,4 +1,4 @@
-"""Finding waits that would never end: locks that are held and waited for in a circle."""
+"""Find waits that would never end: locks that are held and waited for in a cycle."""
 
 from collections.abc import Collection, Iterable, Mapping
 
@@ -8,13 +8,13 @@ from tasks.locking.leases.holder import Waiter
 def find_cycle(
     wanted: str, holds: Collection[int], fences: Mapping[str, int], waiters: Iterable[Waiter]
 ) -> list[str] | None:
-    """The names on the way from the lock that is `wanted` to one that the asker holds itself; None when there is none.
+    """The names from the lock `wanted` to one that the asker holds itself; None without a cycle.
 
     Args:
-        wanted: the name of the lock that the asker is about to wait for.
+        wanted: the lock that the asker is about to wait for.
         holds: the fences of the locks that the asker holds.
         fences: the fence of every held lock, by name.
-        waiters: everybody who waits now; each is known by the fences that it holds.
+        waiters: all current waiters; each is known by the fences that it holds.
 
     >>> find_cycle("b", {1}, {"a": 1, "b": 2}, [Waiter("a", "other", holds=frozenset({2}))])
     ['b', 'a']
@@ -35,7 +35,7 @@ def find_cycle(
 
 
 def cycle_sentence(cycle: list[str]) -> str:
-    """Why the wait is refused, naming every lock of the cycle."""
+    """The reason for refusing the wait; it names every lock of the cycle."""
     wanted, *between = cycle
     if not between:
         return (

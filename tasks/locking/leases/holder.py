@@ -1,4 +1,4 @@
-"""Who holds a named lock and who waits for it, as one moment showed them."""
+"""Holders and waiters of named locks, as read at one moment."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -9,22 +9,22 @@ from tasks.ages import spoken
 
 
 class Life(StrEnum):
-    """What is known of the holder; the comment says when the lock is to be had."""
+    """The state of a lock's holder; the comment says when the lock becomes free."""
 
     FREE = "free"  # at once
-    EXPIRED = "expired"  # at once: its lease is over
-    MISSING = "missing"  # after a second look, 0.3 s later: its session is gone
-    RESTARTED = "restarted"  # when its lease is over: the database restarted, so that its absence proves nothing
-    UNSEEN = "unseen"  # when its lease is over: nothing but the lease tells whether it lives
-    ALIVE = "alive"  # when it lets go
+    EXPIRED = "expired"  # at once: its lease has expired
+    MISSING = "missing"  # after a second check 0.3 s later: its session is gone
+    RESTARTED = "restarted"  # when its lease expires: the database restarted, so a missing session proves nothing
+    UNSEEN = "unseen"  # when its lease expires: only the lease tells if it lives
+    ALIVE = "alive"  # when it releases the lock
 
 
 @dataclass(frozen=True)
 class Holder:
     """One named lock. Durations are in seconds, by the clock of the server that keeps the lock.
 
-    While `life` is FREE, `hostname` and `pid` are those of the last holder and `owner` is empty. A lock that a program
-    took as a bare advisory lock has no `fence` and no end.
+    While `life` is FREE, `hostname` and `pid` are those of the last holder and `owner` is empty. A bare advisory lock,
+    taken by another program, has no `fence` and no expiry.
     """
 
     name: str
@@ -39,34 +39,34 @@ class Holder:
     expires_at: datetime | None = None
     released_at: datetime | None = None
     held_seconds: float | None = None
-    silent_seconds: float | None = None  # since its last sign of life
+    silent_seconds: float | None = None  # since its last renewal
     seconds_left: float | None = None
 
     @property
     def is_held(self) -> bool:
-        """Whether somebody else has to wait."""
+        """True if others have to wait."""
         return self.life not in (Life.FREE, Life.EXPIRED)
 
     @property
     def is_gone(self) -> bool:
-        """Whether the holder is known to be no more: its lease is over or its session ended."""
+        """True if the holder is known to be dead: its lease expired or its session ended."""
         return self.life in (Life.EXPIRED, Life.MISSING)
 
     @property
     def may_be_freed(self) -> bool:
-        """Whether a person may free the lock: its holder is gone, or nothing tells whether it is."""
+        """True if a person may free the lock: its holder is gone, or nothing tells if it is alive."""
         return self.is_gone or self.life is Life.UNSEEN
 
     @property
     def who(self) -> str:
-        """The holder in few words, host and process first."""
+        """Short text for the holder, host and process first."""
         place = f"{self.hostname} pid {self.pid}" if self.hostname and self.pid else self.hostname
         return f"{place} ({self.owner})" if place else self.owner
 
 
 @dataclass(frozen=True)
 class Waiter:
-    """Somebody who waits for the lock `name`. `holds` are the fences of the locks it holds meanwhile."""
+    """A party that waits for the lock `name`. `holds` are the fences of the locks that it holds meanwhile."""
 
     name: str
     owner: str
@@ -91,7 +91,7 @@ def holder_data(holder: Holder) -> dict[str, Any]:
 
 
 def held_sentence(name: str, holder: Holder | None) -> str:
-    """Why the lock is not to be had, and what to do about it."""
+    """The reason why the lock is not free, and the next step."""
     if holder is None or not holder.is_held:
         return f"The lock {name!r} was held a moment ago; its holder has just let go. Try again."
     since = f" since {holder.acquired_at:%Y-%m-%d %H:%M:%S %Z}" if holder.acquired_at else ""

@@ -1,4 +1,4 @@
-"""While a lock is held: its lease renewed by a thread of its own, and its loss told."""
+"""A thread that renews the lease of a held lock and reports its loss."""
 
 import logging
 import os
@@ -18,8 +18,8 @@ RETRY_CAP_SECONDS = 1.0
 class Keeper:
     """Renews one lease until it is stopped or the lock is lost.
 
-    The lease is counted from when its renewal was *asked for*, by this machine's monotonic clock: our end comes before
-    the server's. A process that was frozen past it sees `is_lost` before anything else has run.
+    The lease counts from the moment its renewal was *asked for*, by this machine's monotonic clock, so we stop before
+    the server does. A process that was frozen past its lease sees `is_lost` before anything else runs.
     """
 
     def __init__(self, contender: Contender, asked_at: float, on_lost: Callable[[], object] | None) -> None:
@@ -40,7 +40,7 @@ class Keeper:
 
     @property
     def seconds_left(self) -> float:
-        """For how long the lock is certainly ours, should no renewal succeed any more."""
+        """Seconds for which the lock is certainly ours if no further renewal succeeds."""
         return 0.0 if self._is_lost else max(0.0, self._deadline - time.monotonic())
 
     def stop(self) -> None:
@@ -64,7 +64,7 @@ class Keeper:
         except LockUnavailable as error:
             self._retry(error)
             return
-        # An answer that came too late is a loss too: the body may have been told so already.
+        # An answer that came too late is a loss too: the body may already have seen `is_lost`.
         if not renewed or self.seconds_left <= 0:
             self._lose()
             return
@@ -73,7 +73,7 @@ class Keeper:
         self._retry_seconds = RETRY_FIRST_SECONDS
 
     def _retry(self, error: LockUnavailable) -> None:
-        """The lease goes on without its renewal until it is over."""
+        """Try again soon; the lease stays valid until it expires."""
         logger.warning("lock %r was not renewed, %.1f s are left: %s", self.contender.name, self.seconds_left, error)
         self._renew_at = time.monotonic() + min(self._retry_seconds, self.seconds_left)
         self._retry_seconds = min(2 * self._retry_seconds, RETRY_CAP_SECONDS)

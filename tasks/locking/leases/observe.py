@@ -1,4 +1,4 @@
-"""Looking at named locks from outside: who holds them, who waits for them."""
+"""Read the holders and waiters of named locks from outside."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -15,7 +15,7 @@ SHOWN = 200
 
 
 class Seen(NamedTuple):
-    """What several backends told; `problem` says why one of them could not be asked."""
+    """Locks of several backends; `problem` says why one of them could not be read."""
 
     holders: list[Holder]
     waiters: list[Waiter]
@@ -23,7 +23,7 @@ class Seen(NamedTuple):
 
 
 def holders(names: Iterable[str] | None = None, backend: str | None = None) -> list[Holder]:
-    """The locks with these names (None: the latest), each with its holder; in PostgreSQL also the free ones."""
+    """The locks with these names (None: the latest), each with its holder; in PostgreSQL free ones too."""
     chosen = _fit(backend)
     if chosen in backends.IN_POSTGRES:
         from tasks.locking.leases import postgres
@@ -36,12 +36,12 @@ def holders(names: Iterable[str] | None = None, backend: str | None = None) -> l
 
 
 def holder(name: str, backend: str | None = None) -> Holder | None:
-    """Who holds the lock now; None when nobody does."""
+    """The current holder of the lock; None when it is free."""
     return next((found for found in holders([name], backend) if found.is_held), None)
 
 
 def waiters(backend: str | None = None) -> list[Waiter]:
-    """Who waits for any lock, longest first."""
+    """Waiters for any lock, longest wait first."""
     chosen = _fit(backend)
     if chosen in backends.IN_POSTGRES:
         from tasks.locking.leases import postgres
@@ -54,7 +54,7 @@ def waiters(backend: str | None = None) -> list[Waiter]:
 
 
 def everywhere(names: Iterable[str] | None = None) -> Seen:
-    """The locks with these names (None: the latest) and all waiters, in PostgreSQL and in Redis where it is set up."""
+    """The locks with these names (None: the latest) and all waiters, in PostgreSQL and, if set up, in Redis."""
     seen = Seen(holders(names, backends.LEASE), waiters(backends.LEASE))
     backend = redis_backend()
     if backend is None:
@@ -66,7 +66,7 @@ def everywhere(names: Iterable[str] | None = None) -> Seen:
 
 
 def redis_backend() -> str | None:
-    """The backend in Redis that is set up; None when locks are kept in PostgreSQL alone."""
+    """The Redis backend that is set up; None when only PostgreSQL keeps locks."""
     chosen = str(conf.get("LOCK_BACKEND"))
     if chosen not in backends.IN_POSTGRES:
         return chosen

@@ -1,4 +1,4 @@
-"""Named locks in PostgreSQL: a lease row whose holder's session tells whether it lives, and a session advisory lock.
+"""Named locks in PostgreSQL: a lease row with a session that shows if its holder lives, and a session advisory lock.
 
 The rules are the SQL functions of migration 0007.
 """
@@ -16,7 +16,7 @@ from tasks.locking.leases.cycle import cycle_sentence, find_cycle
 from tasks.locking.leases.holder import Holder, Life, Waiter
 from tasks.locking.leases.session import WATCH_KEY, WATCH_PRESENCE, LockSession
 
-# Behind the wake-up, in case it gets lost (fault F9); behind a proxy there is none.
+# In case the notification is lost (fault F9); behind a proxy there is none.
 LOOK_AGAIN_SECONDS = 5.0
 POLL_SECONDS = 0.25
 
@@ -53,7 +53,8 @@ WHERE (%(names)s::text[] IS NULL OR waiter.name = ANY(%(names)s::text[]))
 ORDER BY waiter.since, waiter.id LIMIT %(limit)s::int
 """
 
-# Who enters the queue looks for cycles with what is there; one at a time, so that only the last of a cycle finds it.
+# A new waiter checks for cycles with the existing ones. One enters at a time, so that only the last of a cycle finds
+# it.
 ENTER_ALONE = "SELECT pg_advisory_xact_lock(hashtext('rowlock:waiting'), rowlock_lock_class())"
 SWEEP = """
 DELETE FROM tasks_lockwaiter WHERE rowlock_lock_presence(owner) NOT IN (SELECT rowlock_lock_presences())
@@ -79,19 +80,19 @@ END_WHEN_IDLE = "SELECT set_config('idle_session_timeout', %(idle_ms)s::text, fa
 
 
 def holders(connection: Connection, names: Iterable[str] | None = None, *, limit: int | None = None) -> list[Holder]:
-    """The locks with these names (None: all), each with its holder or its last one; held ones first, latest first."""
+    """The locks with these names (None: all) with their holder or last holder; held ones first, then latest first."""
     params = {"names": None if names is None else list(names), "limit": limit}
     return [Holder(**{**row, "life": Life(row["life"])}) for row in fetch(connection, HOLDERS, params)]
 
 
 def waiters(connection: Connection, names: Iterable[str] | None = None, *, limit: int | None = None) -> list[Waiter]:
-    """Who waits for the locks with these names (None: for any), longest first."""
+    """Waiters for the locks with these names (None: any), longest wait first."""
     params = {"names": None if names is None else list(names), "limit": limit}
     return [Waiter(**{**row, "holds": frozenset(row["holds"])}) for row in fetch(connection, WAITERS, params)]
 
 
 class LeaseContender(Contender):
-    """A lease in the row of the lock, on a session of its own."""
+    """A lease in the row of the lock, on its own session."""
 
     backend = "lease"
 
@@ -163,7 +164,7 @@ class LeaseContender(Contender):
         self.session.close()
 
     def _open(self) -> None:
-        """Be present; under another owner when somebody's presence has the same key."""
+        """Take a presence lock; choose another owner's name if its key is taken."""
         while self.session.is_lost and not self.session.open():
             self.session.close()
             self.session.owner = self.owner = self.new_owner()
@@ -202,10 +203,10 @@ class LeaseContender(Contender):
 
 
 class AdvisoryContender(LeaseContender):
-    """A session advisory lock, with the lease's row beside it for its fence, its holder and its waiters.
+    """A session advisory lock, with a lease row for its fence, its holder and its waiters.
 
-    The lock ends with its session, so a session that breaks is a lock that is lost (fault F5), and the server ends the
-    session of a holder that is silent for the ttl. Other programs may take `pg_advisory_lock(rowlock_lock_key(name))`.
+    The lock ends with its session, so a broken session is a lost lock (fault F5). The server ends the session of a
+    holder that is silent for the ttl. Other programs may take `pg_advisory_lock(rowlock_lock_key(name))`.
     """
 
     backend = "advisory"

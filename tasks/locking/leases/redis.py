@@ -1,6 +1,6 @@
-"""Named locks in Redis, by redis-py's Lock: released and renewed by token-checked scripts, fenced, and with a holder.
+"""Named locks in Redis, by redis-py's Lock: token-checked scripts release and renew; fence and holder are added.
 
-Redis cannot see a holder die: its lock is free when its lease is over. A fence is the server's clock in microseconds.
+Redis cannot see a holder die: a dead holder's lock is free when its lease expires. A fence is the server's clock in µs.
 """
 
 import json
@@ -19,14 +19,14 @@ from tasks.locking.leases.cycle import cycle_sentence, find_cycle
 from tasks.locking.leases.holder import Holder, Life, Waiter
 
 LOOK_AGAIN_SECONDS = 5.0
-WAITER_SECONDS = 15  # one that has not been heard of for so long has died
+WAITER_SECONDS = 15  # a waiter that is silent for longer is dead
 TIMEOUT_SECONDS = 5.0
 WAITERS_KEY = "rowlock:waiters"
 LOCK_KEYS = "rowlock:{*}:lock"
 
-# Lock and fence in one step, so that a holder that is frozen in between cannot draw a newer fence than its successor.
-# The clock keeps fences growing when Redis lost its memory, the counter when the clock went back. A caller whose first
-# answer got lost finds its own token.
+# Lock and fence in one step, so that a holder that froze in between cannot draw a newer fence than its successor. The
+# clock keeps fences growing if Redis lost its memory, the counter if the clock went back. A caller whose first answer
+# got lost finds its own token.
 ACQUIRE = """
 if redis.call('get', KEYS[1]) == ARGV[1] then
     return redis.call('get', KEYS[2])
@@ -40,7 +40,7 @@ redis.call('set', KEYS[2], string.format('%.0f', fence))
 return string.format('%.0f', fence)
 """
 
-# Who enters sees everybody that entered before, in one step, so that only the last of a cycle finds it.
+# A new waiter sees all earlier ones in one step, so that only the last of a cycle finds it.
 ENTER = """
 local now = tonumber(redis.call('time')[1])
 if ARGV[1] ~= '' then
@@ -69,9 +69,9 @@ return 1
 
 
 class FencedLock(Lock):
-    """redis-py's Lock, with a fence drawn in the step that takes it and an announcement in the one that frees it."""
+    """redis-py's Lock, with a fence drawn when it is taken and an announcement when it is released."""
 
-    # Registered once for each class: without their own, ours would be the base class's.
+    # redis-py registers scripts once for each class: without these, our subclass would use the base class's scripts.
     lua_release = lua_extend = lua_reacquire = None
     LUA_RELEASE_SCRIPT = """
         if redis.call('get', KEYS[1]) ~= ARGV[1] then
@@ -106,7 +106,7 @@ def fence_key(name: str) -> str:
 
 
 def connect(url: str) -> "redis.Redis":
-    """A client with a pool of its own, which never waits for long."""
+    """A client with its own pool; every call times out after TIMEOUT_SECONDS."""
     return redis.Redis.from_url(
         url, decode_responses=True, socket_timeout=TIMEOUT_SECONDS, socket_connect_timeout=TIMEOUT_SECONDS
     )
@@ -114,13 +114,13 @@ def connect(url: str) -> "redis.Redis":
 
 @contextmanager
 def connected(url: str) -> "Iterator[redis.Redis]":
-    """A client for a moment; errors of Redis come out as LockUnavailable."""
+    """A client for one block; Redis errors are raised as LockUnavailable."""
     with _explained(), connect(url) as client:
         yield client
 
 
 def holders(client: "redis.Redis", names: Iterable[str] | None = None, *, limit: int = 200) -> list[Holder]:
-    """The held ones of the locks with these names (None: of all, `limit` at most)."""
+    """The held locks among these names (None: among all, at most `limit`)."""
     if names is None:
         keys = (key for key, _ in zip(client.scan_iter(match=LOCK_KEYS, count=1000), range(limit), strict=False))
         names = sorted({key[len("rowlock:{") : -len("}:lock")] for key in keys})
@@ -128,12 +128,12 @@ def holders(client: "redis.Redis", names: Iterable[str] | None = None, *, limit:
 
 
 def free(client: "redis.Redis", name: str, fence: int) -> bool:
-    """Take the lock from its holder, whoever that is, if it still has this fence."""
+    """Take the lock from its holder if it still has this fence."""
     return bool(client.eval(FREE, 2, lock_key(name), fence_key(name), str(fence)))
 
 
 def waiters(client: "redis.Redis", entering: tuple[str, dict[str, Any]] | None = None) -> list[Waiter]:
-    """Everybody who waits, longest first; `entering` (owner, what is told of it) is added or refreshed before."""
+    """All waiters, longest wait first; `entering` (owner, its data) is added or refreshed first."""
     owner, about = entering or ("", {})
     now, *found = client.eval(ENTER, 1, WAITERS_KEY, owner, json.dumps(about), WAITER_SECONDS)
     waiting = [_waiter(entry, int(now)) for entry in found]
@@ -141,7 +141,7 @@ def waiters(client: "redis.Redis", entering: tuple[str, dict[str, Any]] | None =
 
 
 class RedisContender(Contender):
-    """A key with a time to live, on a client of its own."""
+    """A key with a time to live, on its own client."""
 
     backend = "redis"
 
@@ -243,7 +243,7 @@ def _holder(client: "redis.Redis", name: str) -> Holder | None:
 
 
 def _about(token: str) -> dict[str, Any]:
-    """What the token tells of its owner; another program's token is only shown."""
+    """The owner's data from the token; the token of another program becomes the owner's name."""
     try:
         about = json.loads(token)
     except ValueError:

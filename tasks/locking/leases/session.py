@@ -1,4 +1,4 @@
-"""A database session of one party to a named lock: its presence, what wakes it, and its way back after a break."""
+"""A party's database session for a named lock: its presence lock, its wake-ups, and its reconnection."""
 
 import atexit
 import os
@@ -16,16 +16,16 @@ from tasks.database import connect_directly, fetch
 LONGEST_NAME = 63  # bytes of an application_name
 OURS = "rowlock:"
 
-# A proxy answers for a session that is not this client's own: the process id that it announced is another one.
+# Behind a proxy the session is not this client's own: its process id differs from the announced one.
 OPEN = "SELECT rowlock_lock_class() AS class, rowlock_lock_channel() AS channel, pg_backend_pid() AS pid"
 
 TAKE_PRESENCE = "SELECT pg_try_advisory_lock(%(class)s::int, hashtext(%(owner)s::text)) AS taken"
-# The session that broke may keep it for a moment, and so may those who wait for the holder; lock_timeout is a second.
+# The broken session or a waiter may still hold it for a moment; lock_timeout is one second.
 RETAKE_PRESENCE = "SELECT pg_advisory_lock(%(class)s::int, hashtext(%(owner)s::text))"
 
-# A worker keeps one session for its next lock, for as long as the server is told: to connect takes longer than all
-# else. It is named for nobody meanwhile and holds nothing. Others do not: a program that ends, or a test that drops
-# its database, is to leave nothing behind.
+# A worker keeps one idle session for its next lock, because connecting is the slowest step. Meanwhile it carries no
+# lock's name and holds nothing. Other programs keep none: a program that ends, or a test that drops its database, must
+# leave nothing behind.
 KEEPERS = (f"{OURS}worker:", f"{OURS}lab:")
 LET_GO = "SELECT pg_advisory_unlock_all(), set_config('application_name', 'rowlock:lock', false)"
 END_SOON = "SET idle_session_timeout = '10s'"
@@ -38,9 +38,9 @@ WATCH_KEY = "SELECT pg_advisory_xact_lock_shared(rowlock_lock_key(%(name)s::text
 
 
 def session_name(name: str, process: str) -> str:
-    """How the session of the lock `name` appears in `pg_stat_activity`: with the process whose lock it is, if ours.
+    """The name of the lock's session in `pg_stat_activity`; it includes the process if that is one of ours.
 
-    Too long a name of a lock loses its end, counted as the server writes it: one byte that is not ASCII takes four.
+    A name that is too long loses its end. Its length is counted as the server writes it: a non-ASCII byte takes four.
 
     >>> session_name("nightly", "rowlock:cmd:run_locked")
     'rowlock:lock:nightly@cmd:run_locked'
@@ -55,7 +55,7 @@ def session_name(name: str, process: str) -> str:
 
 
 def process_name() -> str:
-    """What Django's own sessions of this process are called."""
+    """The application name of Django's sessions in this process."""
     return str(connections["default"].settings_dict.get("OPTIONS", {}).get("application_name", ""))
 
 
@@ -67,7 +67,7 @@ class Spare:
         self._kept: tuple[object, psycopg.Connection] | None = None
 
     def take(self, session_name: str) -> psycopg.Connection | None:
-        """The session under this name; None when there is none that lives, or it leads elsewhere by now."""
+        """The kept session, renamed; None when there is none, it has died, or its settings or process differ."""
         with self._lock:
             kept, self._kept = self._kept, None
         if kept is None or kept[0] != self._way():
@@ -76,13 +76,13 @@ class Spare:
         try:
             connection.execute(KEEP)
             fetch(connection, RENAME, {"session_name": session_name})
-        except psycopg.Error:  # the server has ended it, for its age or for reasons of its own
+        except psycopg.Error:  # the server has ended it
             connection.close()
             return None
         return connection
 
     def keep(self, connection: psycopg.Connection) -> None:
-        """Keep what holds nothing any more; closed when one is kept already."""
+        """Keep an idle session, and close the one kept before."""
         try:
             connection.execute(END_SOON)
         except psycopg.Error:
@@ -94,7 +94,6 @@ class Spare:
             former[1].close()
 
     def close(self) -> None:
-        """Keep none."""
         with self._lock:
             kept, self._kept = self._kept, None
         if kept is not None and kept[0] == self._way():
@@ -102,7 +101,7 @@ class Spare:
 
     @staticmethod
     def _way() -> object:
-        """Whose it is and where it leads: a fork must not use its parent's."""
+        """Process and connection settings of the session: a fork must not use its parent's."""
         return os.getpid(), conf.get("DIRECT_DATABASE_URL"), repr(connections["default"].settings_dict)
 
 
@@ -113,7 +112,7 @@ atexit.register(spare.close)
 class LockSession:
     """One connection in autocommit, used by one thread at a time.
 
-    `is_direct` is False behind a proxy: then nothing may rest on this session, neither presence nor notifications.
+    `is_direct` is False behind a proxy: then the session can carry neither presence nor notifications.
     """
 
     def __init__(self, name: str, owner: str) -> None:
@@ -137,36 +136,35 @@ class LockSession:
         return self._connection is None or bool(self._connection.closed)
 
     def open(self) -> bool:
-        """Connect and be present; False when that owner's presence is taken: choose another one."""
+        """Connect and take the presence lock; False when it is taken: choose another owner."""
         self._connect()
         return not self.is_direct or self.fetch(TAKE_PRESENCE)[0]["taken"]
 
     def reopen(self) -> None:
-        """Connect again after a break, and be present under the same owner as before."""
+        """Connect again after a break, and take the presence lock under the same owner."""
         self._connect()
         if self.is_direct:
             self.fetch(RETAKE_PRESENCE)
 
     def fetch(self, statement: str, **params: Any) -> list[dict[str, Any]]:
-        """The rows of one statement, which may name `class`, `owner` and `name` without being given them."""
+        """The rows of one statement; the parameters `class`, `owner` and `name` are filled in."""
         known = {"class": self._class, "owner": self.owner, "name": self.name}
         return fetch(self.connection, statement, {**known, **params})
 
     def listen(self) -> None:
-        """From now on hear of every release."""
         self.connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))
 
     def unlisten(self) -> None:
         self.connection.execute("UNLISTEN *")
 
     def await_release(self, seconds: float) -> None:
-        """Wait until the release of this lock is announced, `seconds` at most."""
+        """Wait until the release of this lock is announced, at most `seconds`."""
         for notification in self.connection.notifies(timeout=seconds):
             if notification.payload == self.name:
                 return
 
     def watch(self, statement: str, seconds: float, **params: Any) -> None:
-        """Wait in the server for what another session holds, `seconds` at most: its end wakes us at once."""
+        """Wait in the server for another session's lock, at most `seconds`; the release wakes us at once."""
         try:
             with self.connection.transaction():
                 self.fetch(LIMIT_WAIT, wait_ms=f"{max(1, int(seconds * 1000))}ms")
@@ -175,7 +173,7 @@ class LockSession:
             return
 
     def pause(self, seconds: float, wake_fd: int) -> None:
-        """Let time pass until `wake_fd` is readable, the session breaks, or `seconds` are over."""
+        """Wait until `wake_fd` is readable, the session breaks, or `seconds` are over."""
         descriptors = [wake_fd] if self.is_lost else [wake_fd, self.connection.fileno()]
         if wake_fd in select.select(descriptors, [], [], max(0.0, seconds))[0] or self.is_lost:
             return
@@ -186,12 +184,12 @@ class LockSession:
             self.close()
 
     def let_go(self) -> None:
-        """End presence at once; closing alone would do it some milliseconds later."""
+        """End presence at once; closing the session alone takes some milliseconds."""
         self.connection.execute(LET_GO)
         self._holds_nothing = self.is_direct and process_name().startswith(KEEPERS)
 
     def close(self) -> None:
-        """End the session, and with it everything that rests on it. One that was let go is kept for the next lock."""
+        """End the session and all its locks; a worker's released session is kept for its next lock."""
         connection, self._connection = self._connection, None
         if connection is not None and self._holds_nothing and not connection.closed:
             spare.keep(connection)
