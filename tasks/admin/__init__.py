@@ -1,4 +1,4 @@
-"""The queue in the admin, and what any other model's admin can take from it."""
+"""The queue in the admin, and base classes for the admin of other models."""
 
 from django.apps import apps
 
@@ -6,7 +6,7 @@ from tasks.admin import history_admin  # noqa: F401  registers its models
 from tasks.admin.lock_aware import LockAwareAdmin
 from tasks.admin.pattern_admin import PatternAdmin
 
-# The pages of tasks and queues are rendered by templates of the project; who installs `tasks` alone has none.
+# The project's templates render the pages of tasks and queues; `tasks` alone has no such templates.
 if apps.is_installed("dashboard"):
     from tasks.admin import queue_admin, task_admin  # noqa: F401
 else:

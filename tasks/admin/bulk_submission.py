@@ -1,4 +1,4 @@
-"""A submitted form about everything that matches a filter: what it names, how many that is, and a few of them."""
+"""A submitted form about everything that matches a filter: its subject, its size, and a few examples."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -31,7 +31,8 @@ UNFIT_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class BulkSubmission:
-    """What a person asked for. `upto`: the highest id when the preview was made; `token` lets it be done once."""
+    """A person's request. `upto`: the highest id at the time of the preview; `token` ensures that it is done only once.
+    """
 
     action: PageAction
     chosen: ListFilter
@@ -68,7 +69,7 @@ class BulkSubmission:
 
     @property
     def statuses(self) -> list[TaskStatus]:
-        """The states in which the action can do something, as far as the filter lets them through."""
+        """The states that the action can change and that the filter includes."""
         wanted = INSTRUCTIONS[self.action.name].statuses
         return [status for status in wanted if not self.chosen.statuses or status in self.chosen.statuses]
 
@@ -82,7 +83,7 @@ class BulkSubmission:
         return command_of(self.action.name, self.subject, self.settings)
 
     def fault(self) -> str:
-        """Why it cannot be carried out as it stands, or an empty text."""
+        """The reason why it cannot be carried out as it stands, or an empty text."""
         if self.form.errors:
             return _("Correct what is marked below.")
         return self.action.fault(self.settings)
@@ -90,7 +91,7 @@ class BulkSubmission:
 
 @dataclass(frozen=True)
 class Example:
-    """One of the tasks: what is known of it, and why it would stay as it is (empty: it would not)."""
+    """One of the tasks, with its finding and the action's refusal (empty: none)."""
 
     task: Task
     finding: Finding
@@ -100,10 +101,8 @@ class Example:
 
 @dataclass(frozen=True)
 class BulkPreview:
-    """What a submission would meet: how many it is about, how many match and stay, and the newest few.
-
-    `refusals`: why some of the newest `rehearsed` tasks would stay as they are, as a run keeps it.
-    """
+    """The expected effect of a submission: matching tasks, unfit tasks, examples, refusals of the newest `rehearsed`
+    tasks."""
 
     tally: Tally
     unfit: Tally
@@ -113,7 +112,7 @@ class BulkPreview:
 
 
 def preview(submission: BulkSubmission, who: Who) -> BulkPreview:
-    """Count, and rehearse on the newest; takes about 2.5 seconds at most."""
+    """Count, and rehearse on the newest tasks; takes about 2.5 seconds at most."""
     bounded = BoundedFilter.within(submission.subject, submission.upto)
     tasks = find(bounded, Place(), limit=REHEARSED, seconds=EXAMPLE_SECONDS).tasks
     result = rehearse(submission, tasks, who)
@@ -129,7 +128,7 @@ def preview(submission: BulkSubmission, who: Who) -> BulkPreview:
 
 
 def unfit(submission: BulkSubmission) -> Tally:
-    """Tasks that match, in a state in which the action can do nothing; not counted for long."""
+    """Count the matching tasks in a state that the action cannot change, for at most UNFIT_SECONDS."""
     wanted = submission.chosen.statuses or TaskStatus.values
     statuses = [str(status) for status in wanted if status not in submission.statuses]
     if not statuses:
@@ -138,14 +137,14 @@ def unfit(submission: BulkSubmission) -> Tally:
 
 
 def rehearse(submission: BulkSubmission, tasks: list[Task], who: Who) -> Result:
-    """The action itself on these tasks, rolled back."""
+    """Perform the action on these tasks and roll it back."""
     settings = replace(submission.settings, reason=submission.settings.reason or _("rehearsal"))
     perform = INSTRUCTIONS[submission.action.name].perform
     return perform([task.pk for task in tasks], who, settings, dry_run=True) if tasks else Result()
 
 
 def examples(submission: BulkSubmission, tasks: list[Task], result: Result) -> list[Example]:
-    """What is known of each of the tasks, and what the action would say of it."""
+    """Each task with its finding and the action's refusal."""
     facts = gather(tasks)
     found = []
     for task in tasks:

@@ -1,4 +1,4 @@
-"""Actions on everything that matches the list's filter: preview, confirmation, and the page where a run is watched."""
+"""Actions on everything that matches the list's filter: preview, confirmation, and the page of a run."""
 
 from typing import Any, NamedTuple
 
@@ -29,7 +29,7 @@ SHOWN_RUNS = 50
 
 
 class BulkViews(TaskPages):
-    """The part of `TaskAdmin` that deals with many tasks at once."""
+    """The part of `TaskAdmin` for many tasks at once."""
 
     def bulk_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view
@@ -41,7 +41,7 @@ class BulkViews(TaskPages):
         ]
 
     def all_view(self, request: HttpRequest, name: str) -> HttpResponse:
-        """What a button posts to: first the preview, then, confirmed, the run that carries it out."""
+        """Show the preview; once it is confirmed, start the run."""
         action = PAGE_ACTIONS.get(name)
         if action is None:
             raise Http404(_("There is no such action."))
@@ -72,12 +72,11 @@ class BulkViews(TaskPages):
         return self.page(request, "bulk_confirm.html", title, context, status=400 if fault else 200)
 
     def runs_view(self, request: HttpRequest) -> HttpResponse:
-        """The latest runs."""
         rights.require(request.user, VIEW)
         return self.page(request, "bulk_runs.html", _("Bulk runs"), {"runs": lines(BulkRun.objects.all())})
 
     def run_view(self, request: HttpRequest, run_id: int) -> HttpResponse:
-        """How far a run is; for htmx the part that refreshes itself, and the whole page once more at the end."""
+        """The progress of a run; htmx gets the part that refreshes itself, and a full reload at the end."""
         rights.require(request.user, VIEW)
         run = BulkRun.objects.filter(pk=run_id).first()
         if run is None:
@@ -91,7 +90,7 @@ class BulkViews(TaskPages):
         return self.page(request, "bulk_run.html", _("Bulk run %(id)d") % {"id": run.pk}, context)
 
     def stop_view(self, request: HttpRequest, run_id: int) -> HttpResponse:
-        """End a run after the chunk in hand."""
+        """End a run after the current chunk."""
         rights.require(request.user, VIEW)
         run = BulkRun.objects.filter(pk=run_id).first()
         if run is None:
@@ -111,7 +110,7 @@ class Line(NamedTuple):
 
 
 def lines(runs: "QuerySet[BulkRun]") -> list[Line]:
-    """The latest of these runs, in two statements."""
+    """The latest of these runs, read in two statements."""
     found = list(runs.order_by("-pk")[:SHOWN_RUNS])
     tasks = Task.objects.in_bulk([run.task_id for run in found if run.task_id])
     return [line_of(run, tasks.get(run.task_id or 0)) for run in found]
@@ -129,12 +128,12 @@ def line_of(run: BulkRun, task: Task | None) -> Line:
 
 
 def under_way() -> list[Line]:
-    """The runs that have not ended yet."""
+    """Runs that have not ended yet."""
     return [line for line in lines(BulkRun.objects.filter(finished_at__isnull=True)) if not line.is_over]
 
 
 def run_context(run: BulkRun, user: Any) -> dict[str, Any]:
-    """One run: its numbers, the verdict on its task, and what it was asked to do."""
+    """One run: its numbers, the verdict on its task, and its settings."""
     task = Task.objects.filter(pk=run.task_id or 0).first()
     facts = gather([task] if task else [])
     action, settings = PAGE_ACTIONS[run.action], Settings.from_json(run.options)

@@ -1,4 +1,4 @@
-"""The form that enqueues a registered task, with the checks and the words of `enqueue_task`."""
+"""The form that enqueues a registered task, with the same checks and error messages as `enqueue_task`."""
 
 import inspect
 import json
@@ -20,7 +20,7 @@ from tasks.verdicts.words import command
 
 
 class Known(NamedTuple):
-    """A task that can be chosen: its path, what it takes, and what it says of itself."""
+    """A task that can be chosen: its path, its signature, and the first line of its docstring."""
 
     path: str
     signature: str
@@ -29,7 +29,7 @@ class Known(NamedTuple):
 
 
 class EnqueueForm(forms.Form):
-    """One task by its path, its arguments as JSON, and what it sets other than the task declares."""
+    """One task by its path, its arguments as JSON, and values that differ from its declaration."""
 
     task = forms.CharField(label=_("Task"), widget=forms.TextInput(attrs={"list": "paths", "autocomplete": "off"}))
     args = forms.CharField(
@@ -80,7 +80,7 @@ class EnqueueForm(forms.Form):
         return checked(types.reason, self.cleaned_data["reason"]) or ""
 
     def enqueue(self, who: Who, *, dry_run: bool = False) -> int | None:
-        """Enqueue what the valid form says; the id. None with an error in the form when the queue refuses it."""
+        """Enqueue the task of a valid form; returns its id. If the queue refuses it: None, and an error in the form."""
         values = self.cleaned_data
         names = ("args", "kwargs", "queue_name", "priority", "run_after", "ordering_key", "reason")
         try:
@@ -91,7 +91,7 @@ class EnqueueForm(forms.Form):
         return ids[0]
 
     def command(self) -> str:
-        """The command line that does the same as the valid form."""
+        """The command line equal to the valid form."""
         values: Mapping[str, Any] = self.cleaned_data
         pairs = [
             ("--args", json.dumps(values["args"], ensure_ascii=False) if values["args"] else None),
@@ -107,12 +107,12 @@ class EnqueueForm(forms.Form):
 
 
 def known_tasks() -> list[Known]:
-    """What can be chosen, by path."""
+    """Tasks that can be chosen, by path."""
     return [known(registry.get(path)) for path in registry.paths() if not is_hidden(path)]
 
 
 def is_hidden(path: str) -> bool:
-    """True for a task that is not for people to enqueue: an internal one, or one whose rows go with the demo."""
+    """True for a task that people must not enqueue: an internal one, or one in a queue of the demo."""
     task = registry.find(path)
     return registry.is_internal(path) or (task is not None and task.queue_name.startswith(reading.DEMO_QUEUES))
 

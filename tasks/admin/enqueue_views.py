@@ -16,14 +16,14 @@ ENQUEUE = "tasks.enqueue_task"
 
 
 class EnqueueViews(TaskPages):
-    """The part of `TaskAdmin` that makes tasks."""
+    """The part of `TaskAdmin` that enqueues tasks."""
 
     def enqueue_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(require_http_methods(["GET", "HEAD", "POST"])(self.enqueue_view))
         return [path("enqueue/", view, name="tasks_task_enqueue")]
 
     def enqueue_view(self, request: HttpRequest) -> HttpResponse:
-        """The form; posted with `check` the command and what is wrong, else the task."""
+        """Show the form; enqueue a posted one, or with `check` only show its command and its errors."""
         rights.require(request.user, VIEW)
         if request.method != "POST":
             return self._form(request, EnqueueForm(initial={"task": request.GET.get("task", "")}), forms.new_token())
@@ -36,7 +36,7 @@ class EnqueueViews(TaskPages):
         return self._form(request, form, token, status=200 if form.is_valid() else 400)
 
     def _enqueue(self, request: HttpRequest, form: EnqueueForm, token: str) -> HttpResponse:
-        """Once for each token, and to the task that came of it."""
+        """Enqueue once for each token, and redirect to the task."""
         submitted = forms.once(token, lambda: str(form.enqueue(rights.who(request.user))))
         if submitted.is_new:
             messages.success(request, _("Enqueued as #%(id)s.") % {"id": submitted.target})

@@ -1,4 +1,4 @@
-"""What was recorded beside the tasks: workers, attempts, refused late writes, interventions."""
+"""Read-only pages of the history: workers, attempts, refused late writes, interventions."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from tasks.models import Attempt, Intervention, RefusedWrite, Worker
 
 
 class WorkerList(ChangeList):
-    """The list of workers, each with the sign of life that was looked for once for the whole page."""
+    """The list of workers, each with its state, read once for the whole page."""
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
@@ -100,7 +100,7 @@ class InterventionAdmin(ReadOnlyAdmin):
 
 
 def task_link(task_id: int | None) -> str:
-    """A link to the task's page, or nothing."""
+    """A link to the task's page, or an empty text."""
     if task_id is None:
         return ""
     return format_html('<a href="{}">#{}</a>', address("admin:tasks_task_change", task_id), str(task_id))

@@ -1,8 +1,8 @@
-"""The list of tasks: its filter, and paging by id that stays fast beside ten million rows.
+"""The list of tasks: its filter, and paging by id that stays fast with ten million rows.
 
-There is no COUNT and no OFFSET. A page is the newest rows below (or above) an id; a filter that no index serves is
-searched for through windows of ids that grow while they are quick to read, until the page is full or the time is over.
-Then the page says how far it has looked, and the next one goes on from there.
+There is no COUNT and no OFFSET. A page is the newest rows below (or above) an id. A filter without an index is searched
+in windows of ids, which grow while they are quick to read, until the page is full or the time is over. Then the page
+says how far it searched, and the next page continues from there.
 """
 
 import time
@@ -25,8 +25,8 @@ WINDOW_GROWTH = 4
 SEARCH_SECONDS = 2.0
 QUERY_CANCELED = "57014"
 
-# Ids grow with the time of creation, give or take the transactions that were open: so the first id of a time is found
-# by halving, and a search for old tasks need not walk through the millions that came after them.
+# Ids grow with the time of creation, except for open transactions. So bisection finds the first id of a time, and a
+# search for old tasks can skip the millions of newer ones.
 CREATED_ID = """
 WITH RECURSIVE halving (low, high) AS (
     SELECT %(lowest)s::bigint, %(highest)s::bigint + 1
@@ -43,7 +43,7 @@ SELECT low AS id FROM halving WHERE low >= high LIMIT 1
 
 LIMIT_STATEMENT = "SELECT set_config('statement_timeout', %(milliseconds)s::text, true)"
 
-# A loose scan over the index of the claim, and two small tables.
+# A loose index scan over the claim's index, and two small tables.
 QUEUE_NAMES = """
 WITH RECURSIVE waiting (name) AS (
     (SELECT queue_name FROM tasks_task WHERE status = 'READY' AND ordering_key IS NULL ORDER BY queue_name LIMIT 1)
@@ -67,8 +67,8 @@ SELECT name FROM known WHERE name IS NOT NULL ORDER BY name LIMIT 200
 class Listing:
     """One page of tasks, newest first.
 
-    `newer`, `older`: the id above or below which the neighbouring page lies, None when there is none. `looked_down_to`:
-    the id at which the time was over, None when the search is complete.
+    `newer`, `older`: the id above or below which the next page lies, None without one. `looked_down_to`: the id at
+    which the time ran out, None when the search is complete.
     """
 
     tasks: list[Task]
@@ -79,14 +79,14 @@ class Listing:
 
 @dataclass(frozen=True)
 class Place:
-    """Where in the list a page lies: below the id `before`, above the id `after`, or at the newest."""
+    """The position of a page: below the id `before`, above the id `after`, or at the newest."""
 
     before: int | None = None
     after: int | None = None
 
     @classmethod
     def from_params(cls, params: Params) -> Self:
-        """Read `before` and `after`; raises InvalidFilter."""
+        """Read `before` and `after`. Raises InvalidFilter."""
         places = {name: next((parse_id(text) for text in given(params, name)), None) for name in ("before", "after")}
         if None not in places.values():
             raise InvalidFilter("A page lies `before` an id or `after` one: remove either.")
@@ -94,7 +94,7 @@ class Place:
 
 
 class Chosen(Protocol):
-    """What a search walks through: rows of a table whose key is a number that grows, and which of them are shown."""
+    """The subject of a search: rows of a table with a growing numeric key, and which of them are shown."""
 
     def queryset(self) -> QuerySet[Any]: ...
 
@@ -124,23 +124,23 @@ def find(
 
 
 class Search:
-    """A walk through windows of ids, in one direction, for as long as it has time."""
+    """A walk through windows of ids, in one direction, with a time limit."""
 
     def __init__(self, chosen: Chosen, wanted: int, seconds: float) -> None:
         self.chosen = chosen
         self.wanted = wanted
         self.deadline = time.monotonic() + seconds
-        self.stopped_at: int | None = None  # the id that the walk had reached when the time was over
+        self.stopped_at: int | None = None  # the id reached when the time ran out
 
     @cached_property
     def bounds(self) -> tuple[int, int]:
-        """The lowest and the highest id there is, (0, -1) in an empty table."""
+        """The lowest and the highest id, (0, -1) in an empty table."""
         table = self.chosen.queryset().model._default_manager
         found = table.aggregate(lowest=Min("pk"), highest=Max("pk"))
         return (0, -1) if found["lowest"] is None else (found["lowest"], found["highest"])
 
     def downwards(self, before: int | None) -> list[Any]:
-        """The newest matches below `before` (None: of all), newest first."""
+        """The newest matches below `before` (None: all), newest first."""
         lowest, highest = self.bounds
         top = highest + 1 if before is None else min(before, highest + 1)
         return self._walk(top, lowest, -1)
@@ -165,7 +165,7 @@ class Search:
         return found[: self.wanted]
 
     def _window(self, place: int, end: int, direction: int) -> list[Any] | None:
-        """The matches beyond `place`, up to and with `end`, in walking order; None when the time is over."""
+        """The matches beyond `place`, up to and including `end`, in walking order; None when the time is over."""
         limits = {"pk__lt": place, "pk__gte": end} if direction < 0 else {"pk__gt": place, "pk__lte": end}
         matches = self.chosen.queryset().filter(**limits).order_by("-pk" if direction < 0 else "pk")
         milliseconds = int(1000 * (self.deadline - time.monotonic()))
@@ -182,7 +182,7 @@ class Search:
 
 
 class TaskSearch(Search):
-    """The search among tasks, which need not begin with those that are younger than what was asked for."""
+    """A search that skips tasks younger than the filter's age."""
 
     @cached_property
     def bounds(self) -> tuple[int, int]:
@@ -196,5 +196,5 @@ class TaskSearch(Search):
 
 
 def known_queues() -> list[str]:
-    """Names to choose a queue by: of the waiting tasks, of the settings and of the workers."""
+    """Names of queues to choose from: of waiting tasks, of settings and of workers."""
     return [row["name"] for row in fetch(connection, QUEUE_NAMES)]

@@ -1,4 +1,4 @@
-"""Any model in the admin with the picture of its locks: who holds each row, and edits that overwrite nobody."""
+"""Admin for any model with its row locks: shows each row's holder, and never overwrites another person's change."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ VERDICTS = {
 
 
 def linked(lock: RowLock) -> str:
-    """Who holds the row, with links to those sessions where the site has a page of locks."""
+    """Text for the row's holder, with links to the sessions if the site has a page of locks."""
     try:
         page = reverse("admin:ops_locks")
     except NoReverseMatch:
@@ -44,7 +44,7 @@ def told_session(pid: int) -> str:
 
 
 class LockAwareList(ChangeList):
-    """The list, each row with its lock, looked up once for the whole page."""
+    """The list, each row with its lock, read once for the whole page."""
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
@@ -55,7 +55,7 @@ class LockAwareList(ChangeList):
 
 
 class SeenVersionForm(forms.ModelForm):
-    """Carries the version that the person saw; refuses, saying what is different, when the row has moved on."""
+    """Carries the version that the person saw; if the row has changed since, refuses and lists the differences."""
 
     seen_version = forms.IntegerField(widget=forms.HiddenInput)
 
@@ -90,10 +90,10 @@ class SeenVersionForm(forms.ModelForm):
 
 
 class LockAwareAdmin(DeclaredFilters):
-    """A ModelAdmin whose list shows holder, verdict and version, and whose form saves only over the version it showed.
+    """A ModelAdmin that lists holder, verdict and version, and saves only over the version that the form showed.
 
-    Works for any model whose primary key is a plain column; the version and the guarded form need an integer field
-    `version` (see `tasks.locking.VersionedModel`).
+    Works for any model whose primary key is a plain column. Version and guarded form need an integer field `version`
+    (see `tasks.locking.VersionedModel`).
     """
 
     list_per_page = 50  # as in the other lists: a hundred rows took the web server twice as long
@@ -104,7 +104,7 @@ class LockAwareAdmin(DeclaredFilters):
         return super().get_form(request, obj, change=change, **kwargs)
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
-        """The form's own fields, and the version that was seen where there is something to change."""
+        """The form's fields, and the seen version where the person may change something."""
         fieldsets = super().get_fieldsets(request, obj)
         names = [name for _title, options in fieldsets for name in options["fields"]]
         is_editable = obj is not None and self.is_versioned and self.has_change_permission(request, obj)
@@ -141,7 +141,7 @@ class LockAwareAdmin(DeclaredFilters):
         return f"v{row.version}"
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
-        """Write only what the person changed, and only over the version that the form showed."""
+        """Write only the person's changes, and only over the version that the form showed."""
         if not change or not self.is_versioned:
             super().save_model(request, obj, form, change)
             return
@@ -151,7 +151,7 @@ class LockAwareAdmin(DeclaredFilters):
     def changeform_view(
         self, request: HttpRequest, object_id: str | None = None, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
-        """The stock view; who comes a moment too late, or meets a locked row, is told so and loses nothing."""
+        """The stock view; a stale version or a locked row becomes a message, and nothing is lost."""
         try:
             return super().changeform_view(request, object_id, form_url, extra_context)
         except StaleVersion as error:

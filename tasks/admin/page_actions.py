@@ -1,4 +1,4 @@
-"""What a person does to tasks on a page: take back, run again, move, quarantine, cancel."""
+"""A person's actions on tasks on a page: take back, run again, move, quarantine, cancel."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -26,9 +26,9 @@ LIVE = (Verdict.RUNNING, Verdict.IN_BATCH, Verdict.WORKER_SILENT, Verdict.CANCEL
 
 @dataclass
 class Outcome:
-    """What an action did: tasks `done`, tasks whose worker was `asked`, and why each of the `refused` stays as it is.
+    """The result of an action: tasks `done`, tasks whose worker was `asked`, and the reason for each of the `refused`.
 
-    `changed`: those among the refused that are not as the operator saw them.
+    `changed`: refused tasks that changed since the operator saw them.
     """
 
     done: list[int] = field(default_factory=list)
@@ -38,9 +38,9 @@ class Outcome:
 
 
 class PageAction(ABC):
-    """One button: its `data-action`, its words, the right, the reason and the fields that it asks for, and its effect.
+    """One button: its `data-action`, texts, right, reason, fields and effect.
 
-    `name` is also that of the instruction (tasks/bulk/instruction.py) which it carries out.
+    `name` is also the name of the instruction (tasks/bulk/instruction.py) that it carries out.
     """
 
     name: str
@@ -57,14 +57,14 @@ class PageAction(ABC):
 
     @abstractmethod
     def suits(self, task: Task, finding: Finding) -> bool:
-        """Whether the button belongs on this task's page."""
+        """True if the button belongs on this task's page."""
 
     @abstractmethod
     def repeats(self, task: Task, finding: Finding) -> str:
-        """Whether the effect of the task may happen again, or be cut short."""
+        """A sentence: may the task's effect happen again, or be cut short?"""
 
     def fault(self, settings: Settings) -> str:
-        """Why it cannot be carried out with these settings, or an empty text."""
+        """The reason why it cannot be carried out with these settings, or an empty text."""
         if settings.force and not settings.reason:
             return _("Taking a task from a live worker needs a reason, which the audit keeps.")
         if self.needs_reason and not settings.reason:
@@ -72,11 +72,11 @@ class PageAction(ABC):
         return ""
 
     def command(self, ids: list[int], settings: Settings = NO_SETTINGS) -> str:
-        """The command line that does the same."""
+        """The equal command line."""
         return command_of(self.name, ListFilter(ids=tuple(ids)), settings)
 
     def perform(self, versions: Mapping[int, int], who: Who, settings: Settings, *, dry_run: bool = False) -> Outcome:
-        """Do it to tasks that still have these versions, by id."""
+        """Perform it on the tasks that still have these versions, by id."""
         instruction, spread = INSTRUCTIONS[self.name], settings.spread(of=len(versions))
         return outcome_of(
             instruction.perform(versions, who, settings, versions=versions, dry_run=dry_run, spread=spread)
@@ -203,21 +203,21 @@ class Cancel(PageAction):
         return _("What its attempts did before they ended stays done.")
 
 
-# In the order of the buttons: what destroys comes last.
+# In the order of the buttons, destructive ones last.
 PAGE_ACTIONS: dict[str, PageAction] = {
     action.name: action for action in (Recover(), Requeue(), Edit(), PutBack(), Quarantine(), Cancel())
 }
 
 
 def outcome_of(result: actions.Result) -> Outcome:
-    """A result of `tasks.actions`, as a page shows it."""
+    """Convert a result of `tasks.actions` for a page."""
     refused = {task_id: str(refusal.sentence) for task_id, refusal in result.refused.items()}
     changed = [task_id for task_id, refusal in result.refused.items() if refusal.code is actions.Code.CHANGED]
     return Outcome(result.done, result.asked, refused, changed)
 
 
 def busy(ids: list[int]) -> dict[int, str]:
-    """For those among these tasks whose row a session holds: who that is."""
+    """A sentence that names the holder, for each of these tasks whose row is locked."""
     found = rowlocks.lockers(Task, ids, connection)
     return {
         task_id: _("busy: %(holder)s; try again") % {"holder": told_lock(lock)}

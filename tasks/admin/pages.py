@@ -1,4 +1,4 @@
-"""What the pages of the tasks show: plain values for the templates, gathered in a fixed number of statements."""
+"""Context for the pages of tasks: plain values for the templates, read in a fixed number of statements."""
 
 import json
 import time
@@ -17,14 +17,14 @@ from tasks.models import Attempt, Intervention, RefusedWrite, Task, TaskStatus
 from tasks.redaction import redact, redact_call
 from tasks.verdicts import Facts, Finding, decide, gather, statements
 
-QUICK_SECONDS = 0.3  # a search that takes longer is not repeated every few seconds
+QUICK_SECONDS = 0.3  # a slower search does not refresh itself
 HISTORY = 50  # entries of each kind on a task's page
-BEHIND = 20  # tasks of the same key on it
+BEHIND = 20  # tasks of the same key on a task's page
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the list; `action` is what its own button does."""
+    """One line of the list; `action` is its own button."""
 
     task: Task
     finding: Finding
@@ -33,18 +33,18 @@ class Row:
 
     @property
     def shown(self) -> Hashable:
-        """All that the list writes of it, but for its age and its next step."""
+        """All that the list shows of it, except its age and its next step."""
         return self.seen, self.task.task_path, self.finding
 
     @property
     def age_from(self) -> Any:
-        """Since when it has been in its present state, as far as the row tells."""
+        """The start of its present state, as far as the row tells."""
         return self.task.finished_at or self.task.started_at or self.task.created_at
 
 
 @dataclass(frozen=True)
 class Button:
-    """An action on one task: what forbids it to this person, and the command that does the same."""
+    """An action on one task: the right that this person lacks, and the equal command."""
 
     action: PageAction
     missing_right: str
@@ -52,7 +52,7 @@ class Button:
 
 
 def rows_context(chosen: ListFilter, place: Place) -> dict[str, Any]:
-    """The rows of one page of the list, and the addresses of its neighbours."""
+    """The rows of one page of the list, and the URLs of its neighbours."""
     started = time.monotonic()
     listing = find(chosen, place)
     is_quick = time.monotonic() - started < QUICK_SECONDS
@@ -68,9 +68,9 @@ def rows_context(chosen: ListFilter, place: Place) -> dict[str, Any]:
 
 
 def list_context(chosen: ListFilter, place: Place, user: Any) -> dict[str, Any]:
-    """The list of tasks: its rows, its filter and the addresses beside it.
+    """The list of tasks: its rows, its filter and its buttons.
 
-    It refreshes itself (`is_live`) where that is cheap: not when the search took long.
+    It refreshes itself (`is_live`) only if the search was quick.
     """
     rows = rows_context(chosen, place)
     buttons = buttons_of(PAGE_ACTIONS.values(), [], user)
@@ -85,7 +85,7 @@ def list_context(chosen: ListFilter, place: Place, user: Any) -> dict[str, Any]:
 
 
 def filter_context(chosen: ListFilter) -> dict[str, Any]:
-    """The form of the filter, filled in, and what there is to choose from."""
+    """The filled-in form of the filter, and its choices."""
     return {
         "chosen": chosen,
         "older_than": durations.describe(chosen.older_than) if chosen.older_than is not None else "",
@@ -96,7 +96,7 @@ def filter_context(chosen: ListFilter) -> dict[str, Any]:
 
 
 def bulk_actions(chosen: ListFilter) -> list[PageAction]:
-    """What can be done with everything that matches: nothing without a filter, else what fits its statuses."""
+    """Actions on everything that matches: none without a filter, else those that fit its statuses."""
     if chosen.is_empty:
         return []
     statuses = set(chosen.statuses or TaskStatus.values)
@@ -108,7 +108,7 @@ def row_of(task: Task, finding: Finding) -> Row:
 
 
 def fitting_action(task: Task, finding: Finding) -> PageAction | None:
-    """The one safe next step, which the list offers beside the row."""
+    """The one safe next step, offered beside the row."""
     if PAGE_ACTIONS["recover"].suits(task, finding):
         return PAGE_ACTIONS["recover"]
     if task.status in (TaskStatus.FAILED, TaskStatus.CANCELLED):
@@ -117,7 +117,7 @@ def fitting_action(task: Task, finding: Finding) -> PageAction | None:
 
 
 def neighbours(chosen: ListFilter, listing: Listing) -> dict[str, str]:
-    """The queries of the newest, the newer and the older page, with the filter in them; empty where there is none."""
+    """Queries of the newest, the newer and the older page, including the filter; empty where there is none."""
     params = chosen.as_params()
     return {
         "newest": "?" + urlencode(params),
@@ -131,14 +131,14 @@ def button_of(action: PageAction, ids: list[int], user: Any) -> Button:
 
 
 def buttons_of(actions: Iterable[PageAction], ids: list[int], user: Any) -> list[Button]:
-    """A button for each action; what is missing is asked once for each right."""
+    """A button for each action; each right is checked once."""
     actions = list(actions)
     missing = {right: rights.missing(user, right) for right in {action.right for action in actions}}
     return [Button(action, missing[action.right], action.command(ids) if ids else "") for action in actions]
 
 
 def detail_context(task: Task, user: Any) -> dict[str, Any]:
-    """One task with all that is known of it."""
+    """All that is known about one task."""
     facts = gather([task])
     finding = decide(task, facts)
     worker = facts.workers.get(task.claimed_by or "")
@@ -171,14 +171,14 @@ def detail_context(task: Task, user: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Kin:
-    """A button about every task of one function: the query of the list's filter that names them."""
+    """A button for every task of one function, and the list's filter that selects them."""
 
     button: Button
     query: str
 
 
 def kin_of(task: Task, user: Any) -> list[Kin]:
-    """What helps when not this task alone is at fault: run all that failed again, or quarantine its function."""
+    """Buttons for the task's whole function: run all failed ones again, or quarantine it."""
     path = ListFilter(task_paths=(task.task_path,))
     offered = {}
     if task.status == TaskStatus.FAILED:
@@ -190,7 +190,7 @@ def kin_of(task: Task, user: Any) -> list[Kin]:
 
 
 def behind(task: Task, facts: Facts) -> list[Task]:
-    """The first few that wait for this task, which holds their ordering key."""
+    """The first few tasks that wait for this one, which holds their ordering key."""
     key = facts.keys.get(task.ordering_key or "")
     if key is None or key.holder_id != task.pk:
         return []
@@ -199,5 +199,5 @@ def behind(task: Task, facts: Facts) -> list[Task]:
 
 
 def pretty(value: Any) -> str:
-    """JSON for people, characters beyond ASCII left as they are."""
+    """Indented JSON; characters beyond ASCII stay readable."""
     return json.dumps(value, indent=2, ensure_ascii=False)

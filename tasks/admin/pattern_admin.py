@@ -1,4 +1,4 @@
-"""A button on a model's page for each pattern that is registered for the model, and how far its run is."""
+"""A button on a model's page for each pattern registered for it, and the progress of its run."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +24,7 @@ from tasks.verdicts.words import command
 
 @dataclass(frozen=True)
 class Button:
-    """One pattern on the page: its form, what forbids it to this person, and the run that has not ended yet."""
+    """One pattern on the page: its form, the right that this person lacks, and its unfinished run."""
 
     pattern: Pattern
     form: forms.Form
@@ -36,7 +36,7 @@ class Button:
 class PatternAdmin(admin.ModelAdmin):
     """Mix it into the ModelAdmin of a model with registered patterns, before other bases."""
 
-    # The second where the project has `tasks` without its pages: a list without the button.
+    # The second is for a project that has `tasks` without its pages: a list without the button.
     change_list_template = ["admin/tasks/pattern/change_list.html", "admin/change_list.html"]
 
     def get_urls(self) -> list[URLPattern]:
@@ -53,7 +53,7 @@ class PatternAdmin(admin.ModelAdmin):
         return super().changelist_view(request, {**(extra_context or {}), "buttons": buttons})
 
     def run_view(self, request: HttpRequest, name: str) -> HttpResponse:
-        """Enqueue a run and go where it can be watched."""
+        """Enqueue a run and redirect to its progress."""
         pattern = self._pattern(name)
         require(request.user, pattern.permission)
         form = form_of(pattern, request.POST)
@@ -67,7 +67,7 @@ class PatternAdmin(admin.ModelAdmin):
         return HttpResponseRedirect(reverse(f"admin:{self._url_name('watch')}", args=[name, asked.task_id]))
 
     def watch_view(self, request: HttpRequest, name: str, task_id: int) -> HttpResponse:
-        """The page; for htmx the part that refreshes itself, and the whole page once more at the end."""
+        """The page; htmx gets the part that refreshes itself, and a full reload at the end."""
         if not self.has_view_permission(request):
             require(request.user, f"{self.opts.app_label}.view_{self.opts.model_name}")
         pattern = self._pattern(name)
@@ -108,7 +108,7 @@ class PatternAdmin(admin.ModelAdmin):
 
 
 def told(key: str) -> str:
-    """`skipped_locked` as people read it."""
+    """Replace underscores: `skipped_locked` becomes `skipped locked`."""
     return key.replace("_", " ")
 
 
@@ -123,7 +123,7 @@ def button_of(pattern: Pattern, user: Any) -> Button:
 
 
 def form_of(pattern: Pattern, data: Any = None) -> forms.Form:
-    """The choices of the pattern and a limit; ids of fields carry the pattern's name, as a page may hold several."""
+    """The pattern's choices and a limit; field ids carry the pattern's name, because a page may hold several forms."""
     form = forms.Form(data, auto_id=f"{pattern.name}-%s")
     for choice in pattern.choices:
         form.fields[choice.name] = forms.ChoiceField(

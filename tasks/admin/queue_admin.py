@@ -1,4 +1,4 @@
-"""The queues: their numbers, whether they are paused and how they recover."""
+"""The queues: their numbers, pause and recovery."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ COUNT_CAP = 10_000
 
 @dataclass(frozen=True)
 class Switch:
-    """A button of one queue: its words, the right it needs, what it does, and the command that does the same."""
+    """A button of one queue: its texts, its right, its effect, and the equal command."""
 
     name: str
     label: str | Promise
@@ -41,7 +41,7 @@ class Switch:
 
 
 def recovering(recovery: Queue.Recovery) -> Callable[[str, Who, str], bool]:
-    """The change of a queue to this way of recovery."""
+    """A function that sets a queue to this kind of recovery."""
     return lambda name, who, reason: actions.configure_queue(name, who, recovery=recovery, reason=reason)
 
 
@@ -82,7 +82,7 @@ SWITCHES = {
 
 @admin.register(Queue)
 class QueueAdmin(admin.ModelAdmin):
-    """Every queue that has a task, a setting or a worker of its own; not only those with a row."""
+    """Every queue with a task, a setting or a worker, also without a row."""
 
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view
@@ -135,7 +135,7 @@ class QueueAdmin(admin.ModelAdmin):
 
 @dataclass(frozen=True)
 class Row:
-    """One queue: its numbers, its setting, and the buttons that would change it."""
+    """One queue: its numbers, its setting, and its buttons."""
 
     numbers: QueueNumbers
     setting: Queue | None
@@ -149,7 +149,7 @@ def rows() -> list[Row]:
 
 
 def fitting_switches(queue: QueueNumbers) -> list[tuple[Switch, str]]:
-    """The two switches that would change something, each with its command; none for a name that nobody can type."""
+    """The two switches that would change something, with their commands; none if no command could name the queue."""
     if reading.name_problem(queue.name):
         return []
     pause = SWITCHES["resume" if queue.paused else "pause"]

@@ -1,4 +1,4 @@
-"""The stock admin for tables that people only look at: paged without counting them whole, and asked nothing dear."""
+"""The stock admin for read-only tables: no full counts and no expensive lookups."""
 
 from typing import Any, cast
 
@@ -14,7 +14,7 @@ COUNT_CAP = 10_000
 
 
 class CappedPaginator(Paginator):
-    """Counts no further than COUNT_CAP rows; what lies beyond is reached by searching."""
+    """Counts at most COUNT_CAP rows; search reaches the rows beyond."""
 
     @cached_property
     def count(self) -> int:
@@ -23,24 +23,24 @@ class CappedPaginator(Paginator):
 
 
 class DeclaredFilters(admin.ModelAdmin):
-    """A list whose address takes the filters of `list_filter` and exact ids, and nothing else: 400.
+    """A list whose URL accepts only the filters of `list_filter` and exact ids, else 400.
 
-    Django's own takes every lookup of every column: a regular expression kept the database busy for five seconds.
+    Django accepts every lookup of every column: a regular expression kept the database busy for five seconds.
     """
 
     def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest | None = None) -> bool:
-        is_text = "\0" not in str(value)  # which no text in the database can hold
+        is_text = "\0" not in str(value)  # PostgreSQL's text cannot hold NUL
         return is_text and (lookup in self._exact_ids() or lookup in self._declared(request))
 
     def _exact_ids(self) -> set[str]:
-        """The primary key, and every key of another table, by all their names."""
+        """All names of the primary key and of every foreign key."""
         keys: list[Any] = [field for field in self.opts.concrete_fields if field.primary_key or field.remote_field]
         names = {"pk", *(name for key in keys for name in (key.name, key.attname))}
         names |= {f"{key.name}__{key.target_field.name}" for key in keys if key.remote_field}
         return names | {f"{name}__exact" for name in names}
 
     def _declared(self, request: Any) -> set[str]:
-        """The parameters of its filters, as they name them themselves."""
+        """The URL parameters of its filters."""
         dates = {f"{self.date_hierarchy}__{part}" for part in ("year", "month", "day") if self.date_hierarchy}
         return dates | {name for item in self.get_list_filter(request) for name in self._parameters(request, item)}
 
@@ -53,7 +53,7 @@ class DeclaredFilters(admin.ModelAdmin):
 
 
 class ReadOnlyAdmin(DeclaredFilters):
-    """A list and a page for each row, and no way to change anything."""
+    """A list and a page for each row, without any change."""
 
     paginator = CappedPaginator
     show_full_result_count = False

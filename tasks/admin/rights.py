@@ -1,4 +1,4 @@
-"""What a person may not do, said with the right that is missing and who has it."""
+"""Refusals that name the missing right and the groups that have it."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from tasks.audit import Who
 
 
 def missing(user: Any, right: str) -> str:
-    """Why `user` may not do what needs `right` (`tasks.cancel_task`), or an empty text when he or she may."""
+    """The reason why `user` lacks `right` (`tasks.cancel_task`), or an empty text if the user has it."""
     if user.has_perm(right):
         return ""
     app_label, _dot, codename = right.partition(".")
@@ -25,11 +25,11 @@ def missing(user: Any, right: str) -> str:
 
 
 def require(user: Any, right: str) -> None:
-    """Raise PermissionDenied with that sentence."""
+    """Raise PermissionDenied with that reason."""
     if sentence := missing(user, right):
         raise PermissionDenied(sentence)
 
 
 def who(user: Any) -> Who:
-    """The audit's name for who is logged in."""
+    """The logged-in user for the audit."""
     return Who(user.get_username(), "page")

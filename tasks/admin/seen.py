@@ -1,4 +1,4 @@
-"""What an operator saw of a task when pressing a button, carried by the form, so that a change since can be told."""
+"""The task as the operator saw it, carried by the form, so that a later change can be detected."""
 
 import json
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True)
 class Seen:
-    """The row as the page showed it. Only `id` and `version` decide; the rest tells what changed."""
+    """The row as the page showed it. Only `id` and `version` decide; the other columns show what changed."""
 
     id: int
     version: int
@@ -49,7 +49,7 @@ class Seen:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read what `str` wrote; raises InvalidFilter for anything else."""
+        """Read the output of `str`. Raises InvalidFilter for anything else."""
         try:
             seen = cls(**json.loads(text))
             parse_id(str(seen.id))
@@ -65,7 +65,7 @@ class Seen:
         return json.dumps(vars(self))
 
     def differences(self, task: Task) -> list[Difference]:
-        """What has changed between then and `task`."""
+        """The columns that differ between then and `task`."""
         now, then = vars(type(self).of(task)), vars(self)
         return [
             Difference(str(label), then[name], now[name]) for name, label in LABELS.items() if then[name] != now[name]

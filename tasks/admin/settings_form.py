@@ -1,4 +1,4 @@
-"""The form of what an action is to set, with the same checks and the same words as the options of the commands."""
+"""The form for an action's settings, with the same checks and error messages as the commands' options."""
 
 import re
 from argparse import ArgumentTypeError
@@ -19,7 +19,7 @@ LONGEST_SPREAD_MINUTES = 7 * 24 * 60
 
 
 def checked(parse: Callable[[str], Any], written: str) -> Any:
-    """The value as a command reads it, None for an empty field. Raises ValidationError with the command's sentence."""
+    """Parse the value like a command, None for an empty field. Raises ValidationError with the command's message."""
     if not written.strip():
         return None
     try:
@@ -29,21 +29,21 @@ def checked(parse: Callable[[str], Any], written: str) -> Any:
 
 
 class WholeNumberField(forms.IntegerField):
-    """A whole number in plain digits; Django's own field also reads 1_000 and the digits of other scripts."""
+    """A whole number in plain digits; Django's own field also accepts 1_000 and the digits of other scripts."""
 
     def to_python(self, value: Any) -> int | None:
         return super().to_python(plain(value, reading.WHOLE, self))
 
 
 class DecimalField(forms.DecimalField):
-    """A sum in plain digits; Django's own field also reads 1e1, 1_000 and the digits of other scripts."""
+    """A sum in plain digits; Django's own field also accepts 1e1, 1_000 and the digits of other scripts."""
 
     def to_python(self, value: Any) -> Decimal | None:  # type: ignore[override]  # as of Django's own, under IntegerField
         return super().to_python(plain(value, reading.PLAIN_DECIMAL, self))
 
 
 def plain(value: Any, pattern: re.Pattern[str], field: forms.Field) -> Any:
-    """Return the text if it is written like that; raise ValidationError with the field's own sentence if not."""
+    """Return the text if it matches; raise ValidationError with the field's own message if not."""
     written = value.strip() if isinstance(value, str) else value
     if isinstance(written, str) and written and not pattern.fullmatch(written):
         raise forms.ValidationError(field.error_messages["invalid"], code="invalid")
@@ -51,7 +51,7 @@ def plain(value: Any, pattern: re.Pattern[str], field: forms.Field) -> Any:
 
 
 class SettingsForm(forms.Form):
-    """Every field that an action may ask for; `form_of` leaves those of one action."""
+    """Every field that an action may need; `form_of` keeps those of one action."""
 
     queue_name = forms.CharField(label=_("Queue"), required=False, widget=forms.TextInput(attrs={"list": "queues"}))
     priority = forms.CharField(label=_("Priority, -100 to 100; 100 runs first"), required=False)
@@ -74,7 +74,7 @@ class SettingsForm(forms.Form):
 
 
 def form_of(names: Iterable[str], data: Mapping[str, Any]) -> SettingsForm:
-    """The form with these fields alone, filled in from what was sent."""
+    """The form with only these fields, filled in from the posted data."""
     form = SettingsForm(data, auto_id="set-%s")
     for name in set(form.fields) - set(names):
         del form.fields[name]
@@ -82,6 +82,6 @@ def form_of(names: Iterable[str], data: Mapping[str, Any]) -> SettingsForm:
 
 
 def settings_of(form: SettingsForm, reason: str, *, force: bool) -> Settings:
-    """What the form says, as far as it can be read."""
+    """The form's valid values as Settings."""
     known = {field.name for field in fields(Settings)} & set(getattr(form, "cleaned_data", {}))
     return replace(Settings(reason=reason, force=force), **{name: form.cleaned_data[name] for name in known})

@@ -1,6 +1,6 @@
-"""The queue in a project that installs `tasks` without the pages: lists of the stock admin, to look at.
+"""Read-only lists of the stock admin, for a project that installs `tasks` without its pages.
 
-Arguments and return values are left out: what ROWLOCK_REDACT names must not be shown here either.
+Arguments and return values are left out, because ROWLOCK_REDACT applies here too.
 """
 
 from django.contrib import admin

@@ -1,4 +1,4 @@
-"""A submitted form: the action, the tasks as the operator saw them, the reason; compared with the rows as they are."""
+"""A submitted form: the action, the tasks as the operator saw them, the reason; compared with the current rows."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ MOST_TASKS = 200
 
 @dataclass(frozen=True)
 class Submission:
-    """What a person asked for. `is_confirmed`: the preview was shown, and the button on it pressed."""
+    """A person's request. `is_confirmed`: the person saw the preview and pressed its button."""
 
     action: PageAction
     seen: dict[int, Seen]
@@ -35,9 +35,9 @@ class Submission:
 
     @classmethod
     def from_post(cls, action: PageAction, post: QueryDict) -> Self:
-        """Read the form of a list, a row, a detail page or a preview; `only` (one row's button) goes before `seen`.
+        """Read the form of a list, a row, a detail page or a preview; `only` (one row's button) overrides `seen`.
 
-        Raises InvalidFilter for a form that no page of ours has made.
+        Raises InvalidFilter for a form that was tampered with.
         """
         seen = [Seen.parse(text) for text in post.getlist("only") or post.getlist("seen")]
         if len(seen) > MOST_TASKS:
@@ -53,20 +53,20 @@ class Submission:
         return {task_id: seen.version for task_id, seen in self.seen.items()}
 
     def fault(self) -> str:
-        """Why it cannot be carried out as it stands, or an empty text."""
+        """The reason why it cannot be carried out as it stands, or an empty text."""
         if self.form.errors:
             return _("Correct what is marked below.")
         return self.action.fault(self.settings)
 
 
 def reason_of(post: QueryDict) -> str:
-    """The person's own words. Raises Unreadable, which the site answers with 400."""
+    """The person's reason. Raises Unreadable, which the site answers with 400."""
     return reading.reason(post.get("reason", ""))
 
 
 @dataclass(frozen=True)
 class Change:
-    """A task that is not as the operator saw it: how, and what people did to it since. `task` is None when gone."""
+    """A task that changed since the operator saw it, and people's interventions since. `task` is None if it is gone."""
 
     id: int
     task: Task | None
@@ -87,20 +87,20 @@ class Row:
 
 @dataclass(frozen=True)
 class Preview:
-    """What a submission would meet, as the rows are now."""
+    """The expected effect of a submission on the current rows."""
 
     rows: list[Row]
     changes: list[Change]
-    unserved: list[Finding] = field(default_factory=list)  # queues in which nobody would run the tasks
+    unserved: list[Finding] = field(default_factory=list)  # queues without a live worker
 
     @property
     def has_live(self) -> bool:
-        """Whether a worker that is not dead holds any of them."""
+        """True if a worker that is not dead holds any of them."""
         return any(row.finding.verdict in LIVE for row in self.rows)
 
 
 def preview(submission: Submission) -> Preview:
-    """Compare what was seen with the rows as they are."""
+    """Compare the rows as seen with the current ones."""
     tasks = Task.objects.in_bulk(submission.seen)
     facts = gather(tasks.values())
     changes = [
@@ -130,7 +130,7 @@ def change_of(seen: Seen, task: Task | None) -> Change:
 
 
 def was_done_by(actor: str, submission: Submission, changes: list[Change]) -> bool:
-    """Whether every change is this very submission, carried out a moment ago: the second click of a double click."""
+    """True if this very submission made every change: the second click of a double click."""
     return bool(changes) and all(
         any(
             entry.actor == actor
@@ -143,7 +143,7 @@ def was_done_by(actor: str, submission: Submission, changes: list[Change]) -> bo
 
 
 def sign_of_life(worker: WorkerState | None) -> str:
-    """When the worker was last heard, and whether its database session is there."""
+    """A sentence with the age of the worker's heartbeat and the state of its session."""
     if worker is None or not worker.registered:
         return _("none: the worker is registered nowhere")
     told = {"age": spoken(worker.heartbeat_age_seconds or 0)}
@@ -153,6 +153,6 @@ def sign_of_life(worker: WorkerState | None) -> str:
 
 
 def unserved_queues(tasks: Iterable[Task], facts: Facts) -> list[Finding]:
-    """One finding for each of the queues that no live worker serves."""
+    """One finding for each queue without a live worker."""
     firsts = {task.queue_name: task for task in tasks}
     return [no_worker(task, facts) for task in firsts.values() if is_unserved(task, facts)]

@@ -1,4 +1,4 @@
-"""The pages of the tasks: the list, one task, and what a person may do to them."""
+"""The pages of tasks: the list, one task, and a person's actions on them."""
 
 from dataclasses import replace
 from typing import Any
@@ -24,12 +24,12 @@ from tasks.filters import InvalidFilter
 from tasks.models import Task
 
 EVERY_SECONDS = 3  # the list refreshes itself
-MOST_TOLD = 10  # refusals told one by one after an action; the rest by number
+MOST_TOLD = 10  # refusals shown one by one; the rest as a number
 
 
 @admin.register(Task)
 class TaskAdmin(BulkViews, WhyViews, EnqueueViews):
-    """See and repair tasks. Rows are made by programs and changed by `tasks.actions`, so there is no form for them."""
+    """See and repair tasks. Programs create them and `tasks.actions` changes them, so there is no form."""
 
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view
@@ -52,7 +52,7 @@ class TaskAdmin(BulkViews, WhyViews, EnqueueViews):
         return False
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """The list; its address says the filter and the place in it."""
+        """The list; its URL holds the filter and the page."""
         rights.require(request.user, VIEW)
         try:
             chosen, place = ListFilter.from_params(request.GET), Place.from_params(request.GET)
@@ -73,7 +73,6 @@ class TaskAdmin(BulkViews, WhyViews, EnqueueViews):
         return self.page(request, "change_list.html", _("Tasks"), context)
 
     def detail_view(self, request: HttpRequest, task_id: int) -> HttpResponse:
-        """One task, read only."""
         rights.require(request.user, VIEW)
         task = Task.objects.filter(pk=task_id).first()
         if task is None:
@@ -84,7 +83,7 @@ class TaskAdmin(BulkViews, WhyViews, EnqueueViews):
         return self.page(request, "detail.html", f"#{task.pk}", context)
 
     def action_view(self, request: HttpRequest, name: str) -> HttpResponse:
-        """What a button posts to: first the preview, then, confirmed, the action itself."""
+        """Show the preview; once it is confirmed, perform the action."""
         action = PAGE_ACTIONS.get(name)
         if action is None:
             raise Http404(_("There is no such action."))
@@ -111,7 +110,7 @@ class TaskAdmin(BulkViews, WhyViews, EnqueueViews):
         return self._answer(request, action, outcome)
 
     def _preview(self, request: HttpRequest, submission: Submission, found: Preview, who: Who) -> HttpResponse:
-        """What would be done to the rows as they are now; 409 when they are not as the operator saw them."""
+        """Preview the action on the current rows; 409 if they changed since the operator saw them."""
         current = {row.task.pk: row.task.version for row in found.rows}
         settings = submission.settings
         rehearsed = replace(settings, reason=settings.reason or _("rehearsal"))
@@ -131,14 +130,14 @@ class TaskAdmin(BulkViews, WhyViews, EnqueueViews):
         return self.page(request, "confirm.html", str(submission.action.label), context, status=status)
 
     def _answer(self, request: HttpRequest, action: PageAction, outcome: Outcome) -> HttpResponse:
-        """Back to where the button was, saying what was done and what was not."""
+        """Redirect to the button's page, with messages about what was done and what was not."""
         for level, text in told(action, outcome):
             messages.add_message(request, level, text)
         return HttpResponseRedirect(self.next_page(request))
 
 
 def told(action: PageAction, outcome: Outcome) -> list[tuple[int, str]]:
-    """What to tell the operator: a level of `django.contrib.messages` and a sentence for each."""
+    """Messages for the operator: pairs of a level of `django.contrib.messages` and a sentence."""
     answers = []
     if outcome.done:
         text = ngettext("%(label)s: done for %(ids)s.", "%(label)s: done for %(ids)s.", len(outcome.done))
@@ -155,7 +154,7 @@ def told(action: PageAction, outcome: Outcome) -> list[tuple[int, str]]:
 
 
 def listed(ids: list[int]) -> str:
-    """The ids in words, the first few of many."""
+    """The first few ids as text, and the number of the others."""
     names = ", ".join(f"#{task_id}" for task_id in sorted(ids)[:MOST_TOLD])
     if len(ids) <= MOST_TOLD:
         return names

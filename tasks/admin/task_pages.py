@@ -1,4 +1,4 @@
-"""What the pages of the tasks have in common: the frame, the way back, and a refusal that is told there."""
+"""The common base of the tasks' pages: layout, return address and refusals."""
 
 from collections.abc import Callable
 from typing import Any, Protocol, cast
@@ -17,7 +17,7 @@ Context = Callable[[HttpRequest], dict[str, Any]]
 
 
 class Part(Protocol):
-    """A part of a page that refreshes itself: what htmx gets, and what is done when the page is opened."""
+    """A part of a page that refreshes itself: `answer` responds to htmx, `expect` prepares it when the page opens."""
 
     def answer(self, request: HttpRequest) -> HttpResponse: ...
 
@@ -25,7 +25,7 @@ class Part(Protocol):
 
 
 class SiteWithParts(Protocol):
-    """What the site of these pages does for them."""
+    """The interface that these pages need from the admin site."""
 
     def part(self, template: str, context: Context, *, every: float) -> Part: ...
 
@@ -34,7 +34,7 @@ class TaskPages(admin.ModelAdmin):
     """The base of the parts of `TaskAdmin`."""
 
     def next_page(self, request: HttpRequest) -> str:
-        """The page that the button stood on, filter and all; the list unless it is one of the operators' pages."""
+        """The page with the pressed button, including its filter; the list if that is no operators' page."""
         wanted, pages_of_operators = request.POST.get("next", ""), reverse("admin:index") + "ops/"
         is_ours = wanted.startswith((reverse(LIST), pages_of_operators))
         if is_ours and url_has_allowed_host_and_scheme(wanted, allowed_hosts=None):
@@ -42,12 +42,12 @@ class TaskPages(admin.ModelAdmin):
         return reverse(LIST)
 
     def rejected(self, request: HttpRequest, reason: str) -> HttpResponse:
-        """Back, with the reason why nothing was done."""
+        """Redirect back with the reason why nothing was done."""
         messages.error(request, reason)
         return HttpResponseRedirect(self.next_page(request))
 
     def part(self, template: str, context: Context, *, every: float) -> Part:
-        """A part for which its page asks every so many seconds, and which the site may have made by then."""
+        """A part that its page requests every `every` seconds, and that the site may prepare before."""
         return cast("SiteWithParts", self.admin_site).part(template, context, every=every)
 
     def page(

@@ -1,4 +1,4 @@
-"""The life of one task as a list of events, oldest first, from its row and what was recorded beside it."""
+"""The life of one task as a list of events, oldest first, from its row and its history."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ ONE_TRANSACTION_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened to a task; `is_trouble` when it should not have."""
+    """An event of a task; `is_trouble` marks one that should not have happened."""
 
     at: datetime
     label: str
     detail: str = ""
     is_trouble: bool = False
-    place: int = 0  # among what happened at one moment: causes before what came of them
+    place: int = 0  # orders events of one moment: causes before effects
 
 
 def events(
@@ -31,7 +31,7 @@ def events(
     refused: Iterable[RefusedWrite],
     worker: WorkerState | None = None,
 ) -> list[Event]:
-    """Every event that is known, by time; `worker` is the one that holds the task now."""
+    """All known events, by time; `worker` is the one that holds the task now."""
     known = [
         *life(task, worker),
         *(event for attempt in attempts for event in of_attempt(attempt)),
@@ -42,10 +42,10 @@ def events(
 
 
 def moment_of(event: Event, task: Task) -> datetime:
-    """When the event stands in the list.
+    """The event's time for sorting.
 
-    An attempt and an intervention are written by the statement after the one that ends the task, in one transaction:
-    a few milliseconds later by the clock, and yet its cause.
+    The statement after the one that ends a task writes its attempt or intervention, in the same transaction: a few
+    milliseconds later by the clock, and yet its cause.
     """
     if task.finished_at is not None and event.place == CAUSE:
         late = (event.at - task.finished_at).total_seconds()
@@ -54,7 +54,7 @@ def moment_of(event: Event, task: Task) -> datetime:
 
 
 def life(task: Task, worker: WorkerState | None) -> Iterable[Event]:
-    """What the row itself tells."""
+    """Events from the row itself."""
     yield Event(task.created_at, _("Enqueued"), _("into the queue %(queue)s") % {"queue": task.queue_name})
     if task.status == TaskStatus.READY and task.run_after > task.created_at:
         yield Event(task.run_after, _("Due"))
@@ -76,7 +76,7 @@ def life(task: Task, worker: WorkerState | None) -> Iterable[Event]:
 
 
 def of_attempt(attempt: Attempt) -> Iterable[Event]:
-    """Its start, when known, and its end."""
+    """Its start, if known, and its end."""
     told = {"number": attempt.number, "worker": attempt.worker_id}
     if attempt.started_at:
         yield Event(attempt.started_at, _("Started"), _("attempt %(number)d, by worker %(worker)s") % told)

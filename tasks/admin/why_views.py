@@ -1,4 +1,4 @@
-"""Why the tasks of a queue do not run."""
+"""Explain why the tasks of a queue do not run."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ class WhyViews(TaskPages):
         return [path("why/<path:queue_name>/", view, name="tasks_task_why")]
 
     def why_view(self, request: HttpRequest, queue_name: str) -> HttpResponse:
-        """The page; for htmx the part that refreshes itself, which other pages may take in too."""
+        """The page; htmx gets the part that refreshes itself, which other pages may include."""
         rights.require(request.user, VIEW)
 
         def context(_request: HttpRequest) -> dict[str, Any]:
