@@ -1,7 +1,7 @@
-"""What a person does to the queue by hand. Pages and commands call the same functions and show the same results.
+"""A person's actions on the queue. Pages and commands call the same functions and show the same results.
 
-Every function takes `who` acts, leaves one intervention for each thing it changed, in the same transaction, and with
-`dry_run` does all of it and rolls back. None of them waits for a locked row of a task.
+Every function takes `who` and writes one intervention for each thing that it changes, in the same transaction. With
+`dry_run` it does all of it and rolls back. No function waits for a task's locked row.
 """
 
 from tasks.actions.cancel import await_cancelled, cancel

@@ -1,4 +1,4 @@
-"""Cancel: what waits is cancelled at once; of what runs, the worker is asked to end it."""
+"""Cancel: idle tasks at once; for a running task its worker is asked to end it."""
 
 import time
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ WHERE id = ANY(%(ids)s::bigint[])
 RETURNING id, version
 """
 
-# A second request must not move the time of the first: the page says since when it is being cancelled.
+# A second request must not move the time of the first, which the page shows.
 ASK = """
 UPDATE tasks_task SET cancel_requested_at = statement_timestamp(), version = version + 1
 WHERE id = ANY(%(ids)s::bigint[]) AND cancel_requested_at IS NULL
@@ -52,7 +52,7 @@ class Cancel(TaskAction):
         running = [task for task in tasks if self.is_live(task)]
         if idle:
             self._change(CANCEL, self.name, idle)
-            wakeup.announce(connection)  # a cancelled task lets go of its ordering key
+            wakeup.announce(connection)  # a cancelled task releases its ordering key
         if running:
             self._change(ASK, f"{self.name} requested", running)
             wakeup.summon(connection)
@@ -60,7 +60,7 @@ class Cancel(TaskAction):
         result.asked += [task.id for task in running]
 
     def is_live(self, task: Task) -> bool:
-        """Whether a worker that is not dead holds the task."""
+        """True if a worker that is not dead holds the task."""
         return task.status == TaskStatus.PROCESSING and not self.is_stale(task)
 
     def _change(self, statement: str, action: str, tasks: list[Task]) -> None:
@@ -79,9 +79,9 @@ def cancel(
     dry_run: bool = False,
     progress: Progress = go_on,
 ) -> Result:
-    """Cancel tasks that are not finished, and FAILED ones: at once, unless a live worker holds them.
+    """Cancel unfinished and FAILED tasks: at once, unless a live worker holds them.
 
-    Those that are held end up in `asked`: their worker ends them within moments, see `await_cancelled`.
+    Tasks that are held end up in `asked`: their worker ends them within moments, see `await_cancelled`.
     """
     action = Cancel(who, reason)
     chosen = TaskFilter.of(selection)
@@ -93,7 +93,7 @@ def cancel(
 
 
 def _ask_workers_that_lock(result: Result, who: Who, reason: str, versions: Mapping[int, int] | None) -> None:
-    """Rows that were locked by the very worker that runs them (the pessimistic strategy): ask it past the row."""
+    """Ask the workers whose own transaction locks the row that they run (the pessimistic strategy), without the row."""
     locked = [id for id, refusal in result.refused.items() if refusal.code is Code.LOCKED]
     tasks = {task.id: task for task in Task.objects.processing().filter(among(locked))} if locked else {}
     own = [
@@ -114,9 +114,9 @@ def _ask_workers_that_lock(result: Result, who: Who, reason: str, versions: Mapp
 
 
 def await_cancelled(result: Result, who: Who, *, seconds: float, reason: str = "", progress: Progress = go_on) -> None:
-    """Move into `done` or `refused` what became of the tasks in `result.asked`, waiting for `seconds` at most.
+    """Move the tasks in `result.asked` into `done` or `refused`, waiting for at most `seconds`.
 
-    A worker that dies meanwhile, or gives its task back, leaves it to be cancelled here.
+    If a worker dies meanwhile, or gives its task back, the task is cancelled here.
     """
     deadline = time.monotonic() + seconds
     while _settle(result) and time.monotonic() < deadline and progress(len(result.done), len(result.asked)):
@@ -129,7 +129,7 @@ def await_cancelled(result: Result, who: Who, *, seconds: float, reason: str = "
 
 
 def _settle(result: Result) -> bool:
-    """Sort out which of the asked have ended; whether any live worker is still at one."""
+    """Sort the asked tasks that have ended; True while a live worker still runs one of them."""
     rows = {task.id: task for task in Task.objects.filter(among(result.asked))}
     for task in rows.values():
         if task.status == TaskStatus.CANCELLED:

@@ -1,8 +1,8 @@
-"""The one way in which an action reaches many tasks: chunk by chunk, each a short transaction that waits for nobody.
+"""Run an action on many tasks: chunk by chunk, each a short transaction that waits for nobody.
 
-A chunk locks its rows with SKIP LOCKED, judges each as it is under the lock, and writes the ones that pass in one
-statement. So an action on 100,000 tasks never holds a row for long, cannot deadlock with claims, flushes and sweeps
-(fault F6), and changes nothing that has moved on since it was selected.
+A chunk locks its rows with SKIP LOCKED, checks each under the lock, and writes those that pass in one statement. So an
+action on 100,000 tasks never holds a row for long, cannot deadlock with claims, flushes and sweeps (fault F6), and
+skips every row that has changed since it was selected.
 """
 
 from abc import ABC, abstractmethod
@@ -27,16 +27,16 @@ from tasks.verdicts.words import told_lock
 
 CHUNK = 1000
 Selection = Iterable[int] | TaskFilter
-# Called between chunks with how many rows were dealt with, and of how many (None: unknown); False stops the action.
+# Called between chunks with the number of rows done, and of all rows (None: unknown); False stops the action.
 Progress = Callable[[int, int | None], bool]
 
-# Rows are never waited for; this is for a table that somebody holds whole (ALTER TABLE, VACUUM FULL).
+# Rows are never waited for; this is for a lock on the whole table (ALTER TABLE, VACUUM FULL).
 LIMIT_WAITS = "SET LOCAL lock_timeout = '2s'"
 
 
 @contextmanager
 def short_waits(*, rollback: bool = False) -> Iterator[None]:
-    """A transaction that gives up with 55P03 rather than wait for a lock; with `rollback` nothing of it stays."""
+    """A transaction that fails with 55P03 rather than wait for a lock; with `rollback` it is rolled back."""
     with transaction(connection, rollback=rollback):
         with connection.cursor() as cursor:
             cursor.execute(LIMIT_WAITS)
@@ -44,12 +44,12 @@ def short_waits(*, rollback: bool = False) -> Iterator[None]:
 
 
 def go_on(done: int, total: int | None) -> bool:
-    """The progress of who neither watches nor stops."""
+    """The default progress, which never stops the action."""
     return True
 
 
 class TaskAction(ABC):
-    """What an action refuses, and how it writes the rest. One instance serves one call of `perform`."""
+    """The refusals and the writes of an action. One instance serves one call of `perform`."""
 
     name: str
 
@@ -61,18 +61,18 @@ class TaskAction(ABC):
 
     @abstractmethod
     def refusal(self, task: Task) -> Refusal | None:
-        """Why this row, as it is under the lock, must stay as it is; None lets it pass."""
+        """The reason to leave this locked row as it is; None lets it pass."""
 
     @abstractmethod
     def write(self, tasks: list[Task], result: Result) -> None:
-        """Change the rows that passed, leave one intervention each, and add them to `result`."""
+        """Change the rows that passed, write one intervention each, and add them to `result`."""
 
     def is_stale(self, task: Task) -> bool:
-        """Whether the task is PROCESSING under a worker that is dead."""
+        """True if the task's worker is dead."""
         return task.claimed_by in self.dead
 
     def look_for_dead(self, tasks: TaskQuerySet, *, dry_run: bool) -> None:
-        """Convict who is dead, in two looks, before any row is locked: the looks are 0.3 s apart."""
+        """Find dead workers before any row is locked, because the two checks are 0.3 s apart."""
         if tasks.processing().exists():
             sweep = recovery.recover(connection, limit=0, dry_run=dry_run)
             self.dead = frozenset(sweep.dead)
@@ -89,8 +89,8 @@ def perform(
 ) -> Result:
     """Do `action` to every selected task that allows it.
 
-    `versions`: the version of each task that the operator saw; a row that moved on is refused. A dry run selects and
-    locks the same rows, writes the same changes, and rolls back.
+    `versions`: the version of each task that the operator saw; a row that changed since is refused. A dry run selects
+    and locks the same rows, writes the same changes, and rolls back.
     """
     chosen = TaskFilter.of(selection)
     ids = chosen.selected_ids()
@@ -124,7 +124,7 @@ def _perform_chunk(
 
 
 def _passed_over(chosen: TaskFilter, ids: set[int]) -> dict[int, Refusal]:
-    """Why the lock did not get these. Who chose by conditions alone is not told of rows that no longer meet them."""
+    """Refusals of rows that were not locked. A selection by conditions alone ignores rows that no longer match."""
     if not ids:
         return {}
     existing = set(Task.objects.filter(among(ids)).values_list("id", flat=True))
@@ -136,7 +136,7 @@ def _passed_over(chosen: TaskFilter, ids: set[int]) -> dict[int, Refusal]:
 
 
 def _locked(tasks: list[Task]) -> dict[int, Refusal]:
-    """Refusals that name who holds these rows, as far as that can still be seen."""
+    """Refusals that name the holders of these rows, if they can still be seen."""
     holders = rowlocks.lockers(Task, [task.id for task in tasks], connection)
     return {task.id: _refusal_of_lock(task, holders.get(task.id)) for task in tasks}
 

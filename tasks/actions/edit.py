@@ -1,4 +1,4 @@
-"""Edit: another queue, priority or time for tasks that wait to run."""
+"""Edit: another queue, priority or time for waiting tasks."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -57,9 +57,9 @@ def edit(
     dry_run: bool = False,
     progress: Progress = go_on,
 ) -> Result:
-    """Set what is not None on READY tasks: the queue, the priority (-100 to 100), the time before which none runs.
+    """Set what is not None on READY tasks: queue, priority (-100 to 100), earliest time to run.
 
-    Raises Unreadable for a queue that cannot be, or that belongs to the demo.
+    Raises Unreadable for an invalid name of a queue, or a queue of the demo.
     """
     changes = {
         "queue_name": None if queue_name is None else reading.destination(queue_name),

@@ -1,4 +1,4 @@
-"""Enqueue by hand a task that a person names by its path: registered ones only, never an arbitrary dotted path."""
+"""Enqueue a task by its path: registered tasks only, never an arbitrary dotted path."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -29,10 +29,10 @@ def enqueue(
     reason: str = "",
     dry_run: bool = False,
 ) -> list[int]:
-    """Enqueue `count` equal tasks, all or none; their ids. What is None stays as the task declares it.
+    """Enqueue `count` equal tasks, all or none; returns their ids. None keeps what the task declares.
 
-    One intervention tells of all of them. Raises UnknownTask, InternalTask, Unreadable for a queue of the demo, and
-    what the backend raises for arguments and options.
+    One intervention covers all of them. Raises UnknownTask, InternalTask, Unreadable for a queue of the demo, and the
+    backend's errors about arguments and options.
     """
     if registry.is_internal(path):
         raise InternalTask(f"{path}: {InternalTask.__doc__}")
@@ -48,7 +48,7 @@ def enqueue(
 
 
 def registered(path: str) -> PostgresTask:
-    """The task declared under `path`; raises UnknownTask that names those with a similar path."""
+    """The task declared under `path`. Raises UnknownTask that names similar paths."""
     task = registry.find(path)
     if task is not None:
         return task
@@ -58,7 +58,7 @@ def registered(path: str) -> PostgresTask:
 
 
 def known_paths() -> str:
-    """What there is to choose from, or how to get something."""
+    """A sentence with the registered paths, or how to register one."""
     paths = registry.paths()
     if not paths:
         return "No task is registered at all: declare one with @task in the `tasks` module of an installed app."

@@ -1,4 +1,4 @@
-"""Freeing a named lock whose holder is gone, and ending the expectation that a command runs."""
+"""Free a named lock whose holder is gone, and stop expecting a command's runs."""
 
 import time
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from tasks.models import Lock
 
 SECOND_LOOK_SECONDS = 0.3
 
-# Only as it was seen: a holder that has come back since has renewed its lease.
+# Only as it was seen: a holder that came back has renewed its lease.
 FREE = """
 WITH freed AS (
     UPDATE tasks_lock SET owner = NULL, expires_at = NULL, presence_epoch = NULL, released_at = clock_timestamp()
@@ -31,9 +31,9 @@ FORGET = "DELETE FROM tasks_expectedcommand WHERE name = %(name)s::text"
 
 @dataclass(frozen=True)
 class Release:
-    """Whether the lock was freed; if not, `problem` says why. `holder` is who held it at that moment.
+    """The result; if the lock was not freed, `problem` says why. `holder` is its holder at that moment.
 
-    `is_over`: that holding has ended already, so that there was nothing to do.
+    `is_over`: the lock was already released, so there was nothing to do.
     """
 
     released: bool
@@ -43,9 +43,9 @@ class Release:
 
 
 def look(name: str, fence: int) -> Holder | None:
-    """Who holds the lock, or has left it behind; of several backends the one where it has this fence.
+    """The lock's current or dead holder; among several backends the one with this fence.
 
-    Raises LockUnavailable when the backend that may keep it does not answer.
+    Raises LockUnavailable when the backend that may keep the lock does not answer.
     """
     seen = observe.everywhere([name])
     taken = [holder for holder in seen.holders if holder.life is not Life.FREE]
@@ -57,9 +57,9 @@ def look(name: str, fence: int) -> Holder | None:
 def release_lock(name: str, fence: int, who: Who, *, reason: str = "", dry_run: bool = False) -> Release:
     """Free the lock that is held under `fence`, if its holder is gone.
 
-    Gone is a holder whose lease is over, or whose session was missing in two looks. Of one that has no session to be
-    seen by (another language, Redis) nothing tells whether it lives: freeing its lock needs a reason. A live holder
-    keeps its lock.
+    A holder is gone if its lease expired, or if its session was missing in two checks. A holder without a visible
+    session (another language, Redis) may still be alive, so freeing its lock needs a reason. A live holder keeps its
+    lock.
     """
     holder = look(name, fence)
     if holder is not None and holder.life is Life.MISSING:
@@ -78,7 +78,7 @@ def release_lock(name: str, fence: int, who: Who, *, reason: str = "", dry_run: 
 
 
 def forget_command(name: str, who: Who, *, reason: str = "", dry_run: bool = False) -> bool:
-    """Expect no more runs of this command; whether any were expected."""
+    """Expect no more runs of this command; True if runs were expected."""
     with short_waits(rollback=dry_run), connection.cursor() as cursor:
         cursor.execute(FORGET, {"name": name})
         was_expected = bool(cursor.rowcount)
@@ -88,7 +88,7 @@ def forget_command(name: str, who: Who, *, reason: str = "", dry_run: bool = Fal
 
 
 def _refusal(name: str, fence: int, holder: Holder | None, reason: str) -> str:
-    """Why this lock may not be freed; empty when it may."""
+    """The reason not to free this lock, or an empty text."""
     if holder is None:
         return f"Nobody holds the lock {name!r}: there is nothing to release."
     if holder.fence != fence:
@@ -105,7 +105,7 @@ def _refusal(name: str, fence: int, holder: Holder | None, reason: str) -> str:
 
 
 def _was_held(name: str, fence: int) -> bool:
-    """Whether PostgreSQL has seen this lock held under that fence or a later one; Redis keeps nothing of the past."""
+    """True if PostgreSQL saw this lock held under that fence or a later one; Redis keeps no history."""
     return Lock.objects.filter(name=name, fence__gte=fence).exists()
 
 

@@ -1,8 +1,8 @@
-"""Deleting what is over: finished tasks, and the history of what did not simply succeed. Never the audit.
+"""Delete finished tasks, and the history of other outcomes. Never the audit.
 
-Every table is walked by windows of its primary key, each a short transaction that skips locked rows: an index on the
-time would burden every completion, and a LIMIT without one scans the dead rows of all windows before. Ids grow with
-time, so the first window without anything old is the last.
+Each table is walked in windows of its primary key; each window is a short transaction that skips locked rows. An index
+on the time would slow down every completion, and a LIMIT without one scans the dead rows of all earlier windows. Ids
+grow with time, so the first window without anything old is the last.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +35,7 @@ SELECT (SELECT max(id) FROM page) AS last_id, (SELECT count(*) FROM deleted) AS 
     (SELECT min(least(created_at, finished_at)) FROM page) < statement_timestamp() - %(age)s::interval AS is_old
 """
 
-# Attempts of a task that is not finished belong to its story still.
+# Attempts of an unfinished task stay.
 PRUNE_ATTEMPTS = """
 WITH page AS MATERIALIZED (
     SELECT id, task_id, finished_at FROM tasks_attempt
@@ -66,7 +66,7 @@ SELECT (SELECT max(id) FROM page) AS last_id, (SELECT count(*) FROM deleted) AS 
     (SELECT min(at) FROM page) < statement_timestamp() - %(age)s::interval AS is_old
 """
 
-# Only minutes that the totals hold already: see tasks/rollup.
+# Only minutes that the totals already include: see tasks/rollup.
 PRUNE_THROUGHPUT = """
 WITH page AS MATERIALIZED (
     SELECT id, minute FROM tasks_throughput WHERE id > %(after)s::bigint ORDER BY id LIMIT %(window)s::int
@@ -82,8 +82,8 @@ SELECT (SELECT max(id) FROM page) AS last_id, (SELECT count(*) FROM deleted) AS 
     (SELECT min(minute) FROM page) < statement_timestamp() - %(age)s::interval AS is_old
 """
 
-# A worker that some row still names stays: whose claim, completion, attempt or late write that was can be asked for
-# (fault F2). There are few workers, so all of them are one window.
+# A worker stays while a row names it, so that each claim, completion, attempt and late write can be traced (fault F2).
+# There are few workers, so all of them are one window.
 PRUNE_WORKERS = """
 WITH doomed AS MATERIALIZED (
     SELECT worker.id FROM tasks_worker AS worker
@@ -128,14 +128,14 @@ SELECT count(*) AS deleted, false AS is_old, 0 AS last_id FROM deleted
 
 
 class History(NamedTuple):
-    """One table of history: its name in the report, its name in the database, and the statement that prunes it."""
+    """One table of history: its name in the report, its database name, and its prune statement."""
 
     name: str
     table: str
     statement: str
 
 
-# Workers come last: the rows that named them may just have gone.
+# Workers come last: the rows that named them may have just been deleted.
 HISTORY = [
     History("attempts", "tasks_attempt", PRUNE_ATTEMPTS),
     History("refused_writes", "tasks_refusedwrite", PRUNE_REFUSED_WRITES),
@@ -147,10 +147,10 @@ HISTORY = [
 
 
 def register_history(*histories: History) -> None:
-    """Have `prune_history` shorten tables of another app too; called once, from its AppConfig.ready().
+    """Let `prune_history` delete from tables of another app too; called once, from its AppConfig.ready().
 
-    A statement is given `age`, `after` (the id where the last window ended) and `window` (rows), and returns `last_id`,
-    `deleted`, and `is_old`: whether the next window may hold something old.
+    A statement gets `age`, `after` (the id where the last window ended) and `window` (rows). It returns `last_id`,
+    `deleted`, and `is_old`: true if the next window may hold something old.
     """
     HISTORY[:0] = [history for history in histories if history not in HISTORY]
 
@@ -164,9 +164,9 @@ def prune_tasks(
     dry_run: bool = False,
     progress: Progress = go_on,
 ) -> int:
-    """Delete the tasks that finished longer ago than `older_than`, with their attempts; how many.
+    """Delete tasks that finished longer ago than `older_than`, with their attempts; returns their number.
 
-    Only finished statuses are allowed (ValueError). Rows that somebody has locked are left for the next time.
+    Only finished statuses are allowed (ValueError). Locked rows are left for the next time.
     """
     if unfinished := set(statuses) - set(FINISHED):
         raise ValueError(f"Tasks that are {', '.join(sorted(unfinished))} are not finished and are never pruned.")
@@ -179,9 +179,9 @@ def prune_tasks(
 def prune_history(
     older_than: timedelta, who: Who, *, reason: str = "", dry_run: bool = False, progress: Progress = go_on
 ) -> dict[str, int]:
-    """Delete history older than `older_than`; how many rows of each table, by the names in `HISTORY`.
+    """Delete history older than `older_than`; returns the number of rows of each table, by the names in `HISTORY`.
 
-    Attempts go when their task is finished, stopped workers when no row names them any more.
+    Attempts go when their task is finished, stopped workers when no row names them.
     """
     action = f"prune older_than={durations.describe(older_than)}"
     while not dry_run and rollup.fold(connection):
@@ -201,7 +201,7 @@ def _walk(
     dry_run: bool,
     progress: Progress,
 ) -> int:
-    """Delete window after window; `record` leaves the intervention together with the first rows that go."""
+    """Delete window after window; `record` writes the intervention together with the first deleted rows."""
     total, after, goes_on = 0, 0, True
     while goes_on:
         with short_waits(rollback=dry_run):

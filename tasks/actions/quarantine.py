@@ -1,4 +1,4 @@
-"""Quarantine: tasks that do harm wait in a paused queue until somebody has looked, and go back where they came from."""
+"""Quarantine: harmful tasks wait in a paused queue for a person, who can put them back."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -15,9 +15,9 @@ from tasks.database import fetch
 from tasks.models import Intervention, Task, TaskStatus
 
 QUEUE = "quarantine"
-FROM = "quarantine from="  # begins the intervention that remembers the queue
+FROM = "quarantine from="  # prefix of the intervention that stores the queue
 
-# A FAILED row becomes READY again, with a fresh allowance: what is let out of quarantine can run.
+# A FAILED row becomes READY, with new attempts, so that it can run after quarantine.
 QUARANTINE = """
 UPDATE tasks_task AS task
 SET queue_name = %(queue)s::text, status = 'READY', version = task.version + 1, finished_at = NULL,
@@ -57,7 +57,7 @@ class Quarantine(TaskAction):
             by_queue[task.queue_name].append(change)
         for queue_name, changes in by_queue.items():
             audit.record(connection, self.who, FROM + queue_name, changes, self.reason)
-        wakeup.announce(connection)  # a task that failed may have held up others of its key
+        wakeup.announce(connection)  # a failed task may have blocked others of its key
         result.done += versions
 
 
@@ -90,9 +90,9 @@ def quarantine(
     dry_run: bool = False,
     progress: Progress = go_on,
 ) -> Result:
-    """Move READY tasks into the paused queue `quarantine`, and FAILED ones, which are READY there.
+    """Move READY and FAILED tasks into the paused queue `quarantine`, as READY.
 
-    The queue is paused first, so that none of them is claimed on its way.
+    The queue is paused first, so that none of them can be claimed on its way.
     """
     pause(QUEUE, who, reason=reason, dry_run=dry_run)
     return perform(Quarantine(who, reason), selection, versions=versions, dry_run=dry_run, progress=progress)
@@ -107,17 +107,17 @@ def put_back(
     dry_run: bool = False,
     progress: Progress = go_on,
 ) -> Result:
-    """Move tasks of the queue `quarantine` back to the queue that each came from, as the audit tells."""
+    """Move tasks of the queue `quarantine` back to their previous queue, which the audit keeps."""
     return perform(PutBack(who, reason), selection, versions=versions, dry_run=dry_run, progress=progress)
 
 
 def attempts_for(task: Task) -> int:
-    """The `max_attempts` that the task has in quarantine: its own, and a fresh allowance when it had failed."""
+    """The task's `max_attempts` in quarantine: its own, or with new attempts if it had failed."""
     return task.max_attempts if task.status == TaskStatus.READY else task.attempt + allowance(task.task_path)
 
 
 def origins_of(tasks: list[Task]) -> dict[int, str]:
-    """The queue from which each of them came, by id, for those of which the audit tells."""
+    """The previous queue of each task by id, as far as the audit has it."""
     targets = {audit.task(task.id): task.id for task in tasks}
     moves = Intervention.objects.filter(target__in=targets, action__startswith=FROM).order_by("id")
     return {targets[target]: action.removeprefix(FROM) for target, action in moves.values_list("target", "action")}

@@ -1,4 +1,4 @@
-"""What operators decide about a queue: paused or not, and what becomes of the tasks of its dead workers."""
+"""Settings of a queue: pause, and recovery from dead workers."""
 
 from collections.abc import Mapping
 
@@ -20,7 +20,7 @@ RESUME = """
 UPDATE tasks_queue SET paused = false, paused_at = NULL, paused_by = '' WHERE name = %(name)s::text AND paused
 """
 
-# A queue without a row recovers by itself, so `automatic` needs no new row.
+# A queue without a row recovers automatically, so `automatic` needs no new row.
 CONFIGURE = """
 INSERT INTO tasks_queue (name, recovery)
 SELECT %(name)s::text, %(recovery)s::text
@@ -30,17 +30,17 @@ ON CONFLICT (name) DO UPDATE SET recovery = excluded.recovery WHERE tasks_queue.
 
 
 def pause(name: str, who: Who, *, reason: str = "", dry_run: bool = False) -> bool:
-    """No worker claims from the queue until it is resumed; whether that is new. Running tasks go on."""
+    """Stop claims from the queue; running tasks continue. True if it was not paused."""
     return _change(name, PAUSE, {"actor": who.actor}, who, "pause", reason, dry_run)
 
 
 def resume(name: str, who: Who, *, reason: str = "", dry_run: bool = False) -> bool:
-    """Workers claim from the queue again, at once; whether that is new."""
+    """Allow claims from the queue again; True if it was paused."""
     return _change(name, RESUME, {}, who, "resume", reason, dry_run)
 
 
 def configure_queue(name: str, who: Who, *, recovery: Queue.Recovery, reason: str = "", dry_run: bool = False) -> bool:
-    """Let stale tasks of the queue be taken back by themselves, or let them wait for a person; whether that is new."""
+    """Let stale tasks of the queue be recovered automatically, or wait for a person; True if that is a change."""
     return _change(
         name, CONFIGURE, {"recovery": recovery.value}, who, f"configure recovery={recovery.value}", reason, dry_run
     )
@@ -49,7 +49,7 @@ def configure_queue(name: str, who: Who, *, recovery: Queue.Recovery, reason: st
 def _change(
     name: str, statement: str, params: Mapping[str, str], who: Who, action: str, reason: str, dry_run: bool
 ) -> bool:
-    """One statement on one queue's row; it leaves an intervention and wakes the workers when it changed anything."""
+    """Run one statement on one queue's row; if it changed anything, audit it and wake the workers."""
     with short_waits(rollback=dry_run), connection.cursor() as cursor:
         cursor.execute(statement, {"name": reading.name(name), **params})
         changed = bool(cursor.rowcount)

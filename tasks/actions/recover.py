@@ -1,4 +1,4 @@
-"""Recover by hand: take back now what dead workers held, also from the queues that ask a person."""
+"""Recover by hand: take back the tasks of dead workers now, also in queues that wait for a person."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -21,7 +21,7 @@ def recover(
 ) -> Sweep:
     """Take back the PROCESSING tasks of dead workers: all, at most `limit`, or those among `task_ids`.
 
-    Each becomes READY, FAILED when it has no attempt left, or CANCELLED when that was asked for.
+    Each becomes READY, FAILED if no attempt is left, or CANCELLED if a cancel was requested.
     """
 
     def record(connection: Connection, rows: list[dict[str, Any]]) -> None:

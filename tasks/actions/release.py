@@ -1,4 +1,4 @@
-"""Release: what a worker has claimed and not begun, while it hangs on one task, goes back to the others."""
+"""Release: tasks that a worker claimed but did not start, while it hangs on one task, go back to the queue."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -16,9 +16,9 @@ from tasks.exceptions import RowlockError
 from tasks.models import Task, TaskStatus
 from tasks.presence import WorkerState
 
-# A supervisor takes the rest of a batch back by itself when a task runs longer than a quarter of a second. This is for
-# a worker whose supervisor does not: frozen or cut off from the database. But the supervisor also says what its worker
-# is on; from one that says nothing, the first of what was claimed first is taken to be it, as a batch runs in order.
+# A supervisor releases the rest of a batch when a task runs longer than a quarter of a second. This is for a worker
+# whose supervisor does not: frozen or cut off from the database. The supervisor also reports its worker's current task.
+# Without a report we assume the first task of the oldest claim, because a batch runs in order.
 HANGS_AFTER_SECONDS = 5
 MOST = 5000
 
@@ -35,7 +35,7 @@ WHERE status = 'PROCESSING' AND claimed_by = %(id)s::text
 ORDER BY started_at, priority DESC, run_after, id LIMIT 1
 """
 
-# The attempt is given back, as when the worker itself releases; the version is what refuses a worker that goes on.
+# The attempt is given back, as when the worker itself releases; the new version refuses the worker's late writes.
 RELEASE = """
 UPDATE tasks_task AS task SET
     status = CASE WHEN task.cancel_requested_at IS NULL THEN 'READY' ELSE 'CANCELLED' END,
@@ -47,7 +47,7 @@ RETURNING task.id, task.version
 
 
 class Current(NamedTuple):
-    """The task on which a worker hangs; `is_told`: by its supervisor, else it is taken to be that one."""
+    """The task on which a worker hangs; `is_told`: its supervisor reported it, otherwise we assume it."""
 
     id: int
     is_told: bool
@@ -91,11 +91,11 @@ def release_unstarted(
     versions: Mapping[int, int] | None = None,
     dry_run: bool = False,
 ) -> Result:
-    """Give back what a live worker holds besides the one task on which it hangs; no attempt is spent.
+    """Release a live worker's tasks except the one on which it hangs; no attempt is spent.
 
-    `versions`: the tasks that the operator saw, each with its version; None: all of them. Should the worker go on, what
-    it reports of them is refused, though their effects may happen twice. Raises NoSuchWorker for an unknown and for a
-    dead worker, NotHanging for one that has been on its task for less than HANGS_AFTER_SECONDS.
+    `versions`: the tasks that the operator saw, each with its version; None: all of them. If the worker runs a released
+    task after all, its result is refused, but the effect may happen twice. Raises NoSuchWorker for an unknown or dead
+    worker, NotHanging for one that has been on its task for less than HANGS_AFTER_SECONDS.
     """
     current_id = hanging_on(worker_id).id
     ids = list(versions) if versions is not None else unstarted(worker_id, current_id)
@@ -103,7 +103,7 @@ def release_unstarted(
 
 
 def hanging_on(worker_id: str) -> Current:
-    """The task on which a live worker hangs; raises as `release_unstarted`."""
+    """The task on which a live worker hangs. Raises as `release_unstarted`."""
     state = presence.states([worker_id])[worker_id]
     _refuse_dead(state)
     told = fetch(connection, CURRENT, {"id": worker_id})
@@ -124,6 +124,6 @@ def _refuse_dead(state: WorkerState) -> None:
 
 
 def unstarted(worker_id: str, current_id: int) -> list[int]:
-    """What the worker holds besides that task, by id."""
+    """Ids of the worker's tasks except the current one."""
     held = Task.objects.processing().filter(claimed_by=worker_id).exclude(pk=current_id).order_by("pk")
     return list(held.values_list("pk", flat=True)[:MOST])

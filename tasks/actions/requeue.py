@@ -1,4 +1,4 @@
-"""Requeue: tasks that ended badly, or whose worker is dead, run again with a fresh allowance of attempts."""
+"""Requeue: run failed, cancelled and stale tasks again, with new attempts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,10 +14,10 @@ from tasks.database import fetch
 from tasks.filters import TaskFilter
 from tasks.models import Task, TaskStatus
 
-MOST_ATTEMPTS = 32_767  # what the column's smallint holds
+MOST_ATTEMPTS = 32_767  # the column is a smallint
 
-# The attempt that a PROCESSING row spends is told like every one that did not succeed: abandoned when its worker is
-# dead, released when a person takes the row from a live one.
+# A PROCESSING row's attempt is recorded: abandoned if its worker is dead, released if a person takes it from a live
+# one.
 REQUEUE = """
 WITH chosen AS (
     SELECT id, max_attempts, delay
@@ -40,10 +40,10 @@ RETURNING task.id, task.version
 
 @dataclass(frozen=True)
 class Spread:
-    """So many tasks (`of`) made due one by one, evenly over some seconds.
+    """Makes `of` tasks due one by one, evenly over `seconds`.
 
-    An action that comes chunk by chunk says with `first` how many came before, and with `elapsed_seconds` how long ago
-    it began, so that the last task is due when the first chunk said.
+    For an action in chunks, `first` is the number of earlier tasks and `elapsed_seconds` the time since the start, so
+    that all chunks keep one schedule.
     """
 
     seconds: float
@@ -115,7 +115,7 @@ def requeue(
     """Make FAILED, CANCELLED and stale PROCESSING tasks READY, at once or as `spread` says; `attempt` stays.
 
     `force` takes PROCESSING tasks from live workers too: the effect may happen twice, and the worker's late write is
-    refused. It needs a reason (ValueError). Takes 0.3 s longer when a worker has just died.
+    refused. It needs a reason (ValueError). Takes 0.3 s longer if a worker has just died.
     """
     if force and not reason.strip():
         raise ValueError("Taking a task from a live worker needs a reason, which the audit keeps.")
@@ -126,6 +126,6 @@ def requeue(
 
 
 def allowance(task_path: str) -> int:
-    """How many attempts a requeued task gets beyond those it has spent; at least one, or every claim would fail."""
+    """The number of new attempts for a requeued task; at least one, or every claim would fail."""
     declared = registry.find(task_path)
     return max(1, declared.attempts_allowed() if declared else conf.get("MAX_ATTEMPTS"))

@@ -1,4 +1,4 @@
-"""What an action did, and what it refused and why."""
+"""The result of an action, with its refusals."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -10,7 +10,7 @@ from tasks.models import Task
 
 
 class Code(StrEnum):
-    """Why a task was refused, for scripts; `SENTENCES` says the same to people."""
+    """The reason for a refusal, for scripts; `SENTENCES` says the same to people."""
 
     MISSING = "missing"
     UNMATCHED = "unmatched"
@@ -56,7 +56,7 @@ SENTENCES = {
 
 @dataclass(frozen=True)
 class Refusal:
-    """One task that was left as it is: the code for scripts, the sentence for people, and what the task is now."""
+    """One task that was left as it is: the code for scripts, the sentence for people, and the task's state."""
 
     code: Code
     sentence: str
@@ -65,7 +65,7 @@ class Refusal:
 
     @classmethod
     def of_row(cls, task: Task, code: Code, **details: Any) -> "Refusal":
-        """The refusal of a row that was read; `details` fill the sentence beside the row's own columns."""
+        """The refusal of a row that was read; `details` and the row's columns fill the sentence."""
         known = {
             "status": task.status,
             "version": task.version,
@@ -82,11 +82,11 @@ class Refusal:
 
 @dataclass
 class Result:
-    """What became of the tasks of one action.
+    """The outcome for the tasks of one action.
 
-    `done`: ids that were changed (in a dry run: would be). `asked`: ids whose live worker was asked to end them and
-    has not yet. `refused`: the reason for each id that was left as it is. `unreached`: how many were not looked at
-    because the caller stopped the action between two chunks.
+    `done`: ids that were changed (in a dry run: would be). `asked`: ids whose live worker was asked to end them and has
+    not yet. `refused`: the reason for each id that was left as it is. `unreached`: the number of tasks skipped because
+    the caller stopped the action between two chunks.
     """
 
     done: list[int] = field(default_factory=list)

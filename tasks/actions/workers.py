@@ -1,4 +1,4 @@
-"""Asking a worker to finish what it runs and to stop."""
+"""Ask a worker to finish its tasks and to stop."""
 
 from django.db import connection
 
@@ -18,9 +18,9 @@ class NoSuchWorker(RowlockError, LookupError):
 
 
 def stop_worker(worker_id: str, who: Who, *, reason: str = "", dry_run: bool = False) -> bool:
-    """Ask a worker to claim nothing more, to finish what it runs and to stop; whether the request is new.
+    """Ask a worker to stop claiming, finish its tasks and stop; True if the request is new.
 
-    A worker that has stopped already is left in peace. Raises NoSuchWorker for an unknown id and for a dead worker.
+    False for a worker that has already stopped. Raises NoSuchWorker for an unknown id and for a dead worker.
     """
     state = presence.states([worker_id])[worker_id]
     if not state.registered:

@@ -31,8 +31,7 @@ UNFIT_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class BulkSubmission:
-    """A person's request. `upto`: the highest id at the time of the preview; `token` ensures that it is done only once.
-    """
+    """A person's request. `upto`: the highest id at the time of the preview; `token` lets it run only once."""
 
     action: PageAction
     chosen: ListFilter
