@@ -1,1 +1,1 @@
-"""Actions on everything that matches a filter: asked for on a page, carried out by a worker, watched and stopped."""
+"""Bulk actions on everything that matches a filter: requested on a page, run by a worker."""

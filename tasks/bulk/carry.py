@@ -1,4 +1,4 @@
-"""Carrying out a bulk run: chunk by chunk, each a short transaction, from where the run left off."""
+"""Carry out a bulk run: chunk by chunk, each a short transaction, continuing where the run stopped."""
 
 import json
 import time
@@ -19,7 +19,7 @@ from tasks.bulk.tally import shown_ids
 from tasks.database import fetch
 from tasks.list_filter import BoundedFilter, ListFilter
 
-EXAMPLES = 5  # refused ids that are kept of each kind
+EXAMPLES = 5  # refused ids kept for each code
 Numbers = dict[str, int]
 
 BEGIN = """
@@ -40,9 +40,9 @@ UPDATE tasks_bulkrun SET finished_at = coalesce(finished_at, clock_timestamp()) 
 
 
 def in_own_session(work: Callable[[int], Numbers], run_id: int) -> Numbers:
-    """Do the work on a session of its own when there is a transaction around us.
+    """Do the work on its own session if a transaction is open.
 
-    The pessimistic strategy keeps one open for as long as the task runs; the rows would stay locked until the end.
+    The pessimistic strategy keeps one open while the task runs, so the rows would stay locked until its end.
     """
     if not connection.in_atomic_block:
         return work(run_id)
@@ -58,9 +58,9 @@ def in_own_session(work: Callable[[int], Numbers], run_id: int) -> Numbers:
 
 
 def carry_out(run_id: int) -> Numbers:
-    """Do what is left of the run; gives its numbers.
+    """Do the rest of the run; returns its numbers.
 
-    A worker that dies in the middle of a chunk may leave that chunk out of the numbers; nothing is done twice.
+    If a worker dies in the middle of a chunk, that chunk may be missing in the numbers; nothing is done twice.
     """
     run = BulkRun.objects.get(pk=run_id)
     instruction, settings = INSTRUCTIONS[run.action], Settings.from_json(run.options)
@@ -81,9 +81,9 @@ def carry_out(run_id: int) -> Numbers:
 
 
 def subject(action: str, chosen: ListFilter, upto: int, above: int = 0) -> BoundedFilter:
-    """The tasks that the action is about: those that match, in a state in which it can do something.
+    """The matching tasks in a state that the action can change.
 
-    Without such a state the filter has no statuses, which means none here.
+    Without such a state the filter has no statuses, which means no tasks here.
     """
     wanted = INSTRUCTIONS[action].statuses
     statuses = [status for status in wanted if not chosen.statuses or status in chosen.statuses]
@@ -91,7 +91,7 @@ def subject(action: str, chosen: ListFilter, upto: int, above: int = 0) -> Bound
 
 
 def note(run: BulkRun, ids: list[int], result: actions.Result) -> bool:
-    """Keep what became of one chunk; whether somebody has stopped the run."""
+    """Store the result of one chunk; True if a person has stopped the run."""
     add_refusals(run.refusals, result)
     counts = {"looked": len(ids), "done": len(result.done), "asked": len(result.asked), "refused": len(result.refused)}
     for name, number in counts.items():

@@ -1,4 +1,4 @@
-"""Bulk runs that are over are history: `prune_history` shortens it."""
+"""Let `prune_history` delete bulk runs that are over."""
 
 from tasks.actions.prune import History
 

@@ -1,4 +1,4 @@
-"""What is to be done to tasks, as values that a form fills, a row keeps and a worker carries out."""
+"""Instructions for tasks, as values that a form fills, a row stores and a worker carries out."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -15,7 +15,7 @@ from tasks.models import Task, TaskStatus
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What an action needs beside the tasks: each action reads those that are its own."""
+    """The settings of an action; each action reads its own."""
 
     reason: str = ""
     force: bool = False
@@ -26,7 +26,7 @@ class Settings:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Read what `as_json` wrote."""
+        """Read the output of `as_json`."""
         at = values.get("run_after")
         return cls(**{**values, "run_after": datetime.fromisoformat(at) if at else None})
 
@@ -35,7 +35,7 @@ class Settings:
         return {**asdict(self), "run_after": self.run_after.isoformat() if self.run_after else None}
 
     def spread(self, of: int, first: int = 0, elapsed_seconds: float = 0.0) -> Spread:
-        """How requeued tasks are spread over the minutes that were asked for."""
+        """The spread of requeued tasks over the requested minutes."""
         if not self.spread_minutes:
             return AT_ONCE
         return Spread(60.0 * self.spread_minutes, of, first, elapsed_seconds)
@@ -45,7 +45,7 @@ Perform = Callable[..., actions.Result]
 
 
 class Instruction(NamedTuple):
-    """One action by its name: the states in which a task can be its subject, and what carries it out.
+    """One action by its name: the states that it can change, and the function that carries it out.
 
     `perform` takes a selection, who acts, Settings, and the keywords versions, dry_run and spread.
     """
@@ -64,7 +64,7 @@ def recover(
     dry_run: bool = False,
     spread: Spread = AT_ONCE,
 ) -> actions.Result:
-    """The conviction of the worker decides and not the version: a heartbeat does not change the row."""
+    """Ignores `versions`: only the worker's death decides, and a heartbeat does not change the task's row."""
     ids = list(TaskFilter.of(selection).queryset().order_by("id").values_list("id", flat=True))
     sweep = actions.recover(who, task_ids=ids, reason=settings.reason, dry_run=dry_run)
     done = {row["id"] for row in sweep.rows}
@@ -115,7 +115,7 @@ def edit(
 
 
 def plainly(act: Perform) -> Perform:
-    """An action that needs nothing but the reason."""
+    """Wrap an action that needs only the reason."""
 
     def perform(
         selection: Selection,

@@ -1,4 +1,4 @@
-"""The tables of bulk actions, and of the forms that were submitted."""
+"""The tables of bulk actions and of submitted forms."""
 
 from django.db import models
 
@@ -6,16 +6,14 @@ from tasks.clock import StatementTimestamp
 
 
 class BulkRun(models.Model):
-    """One action on every task that matched a filter, in chunks; `cursor` is how far it has come.
+    """One action on every task that matched a filter, in chunks; `cursor` is the last id done.
 
-    `filter` is the query of the list's address; no task above `upto`, the highest id at the preview, is touched.
-    `refusals` has for each code the number of tasks, the first few ids and the sentence of the first.
+    `filter` is the query of the list's URL; no task above `upto`, the highest id at the preview, is touched. `refusals`
+    has for each code the number of tasks, the first few ids and the sentence of the first.
     """
 
     action = models.TextField()
-    options = models.JSONField(
-        db_default={}, blank=True
-    )  # what was to be set, and the reason; see tasks.bulk.instruction
+    options = models.JSONField(db_default={}, blank=True)  # settings and reason; see tasks.bulk.instruction
     filter = models.TextField(blank=True)
     upto = models.BigIntegerField()
     actor = models.TextField()
@@ -24,7 +22,7 @@ class BulkRun(models.Model):
     started_at = models.DateTimeField(null=True, blank=True)
     finished_at = models.DateTimeField(null=True, blank=True)
     stop_requested_at = models.DateTimeField(null=True, blank=True)
-    total = models.IntegerField(null=True, blank=True)  # how many matched at the start
+    total = models.IntegerField(null=True, blank=True)  # matching tasks at the start
     looked = models.IntegerField(db_default=0)
     done = models.IntegerField(db_default=0)
     asked = models.IntegerField(db_default=0)  # tasks whose worker was asked to end them
@@ -34,7 +32,7 @@ class BulkRun(models.Model):
 
     class Meta:
         default_permissions = ("view",)
-        # Beside those of the task itself; a right is found by its name, whichever table declares it.
+        # Rights about tasks in general; the table that declares a right does not matter.
         permissions = [
             ("edit_task", "Can move tasks to another queue, priority or time"),
             ("enqueue_task", "Can enqueue tasks by hand"),
@@ -46,7 +44,7 @@ class BulkRun(models.Model):
 
 
 class SubmittedForm(models.Model):
-    """One form that was carried out, so that its second click does nothing; `target` is what came of the first."""
+    """One form that was carried out, so that a second click does nothing; `target` is the result of the first."""
 
     token = models.TextField(primary_key=True)
     target = models.TextField(db_default="", blank=True)

@@ -1,4 +1,4 @@
-"""Bulk runs: asked for once, watched and stopped. A worker carries them out: tasks/bulk/carry.py."""
+"""Bulk runs: requested once, watched and stopped. A worker carries them out: tasks/bulk/carry.py."""
 
 from dataclasses import dataclass, replace
 
@@ -28,14 +28,14 @@ UPDATE tasks_bulkrun SET finished_at = coalesce(finished_at, clock_timestamp()) 
 
 @dataclass(frozen=True)
 class Asked:
-    """The run that a form asked for; not `is_new` when its first click did."""
+    """The run that a form requested; not `is_new` if an earlier click did."""
 
     run_id: int
     is_new: bool
 
 
 def ask(action: str, chosen: ListFilter, upto: int, settings: Settings, who: Who, token: str) -> Asked:
-    """Enqueue a bulk run, once for each token. The run, its task and the intervention come together."""
+    """Enqueue a bulk run, once for each token. Run, task and intervention share one transaction."""
 
     def create() -> str:
         kept = replace(settings, reason=redact(settings.reason))
@@ -53,7 +53,7 @@ def ask(action: str, chosen: ListFilter, upto: int, settings: Settings, who: Who
 
 
 def stop(run: BulkRun, who: Who, *, reason: str = "", dry_run: bool = False) -> bool:
-    """End the run after the chunk in hand; what is done stays done. False when it is over, or was asked before."""
+    """End the run after the current chunk; changes stay. False if it is over or already stopped."""
     with short_waits(rollback=dry_run):
         stopped = fetch(connection, STOP, {"id": run.pk})
         if stopped:

@@ -1,4 +1,4 @@
-"""How many tasks a bulk action is about, counted as far as some seconds reach, and never by one long statement."""
+"""Count the tasks of a bulk action within a few seconds, never in one long statement."""
 
 import time
 from collections import Counter
@@ -21,7 +21,7 @@ LIMIT_STATEMENT = "SELECT set_config('statement_timeout', %(milliseconds)s::text
 
 @dataclass
 class Tally:
-    """How many match, by status. Not `is_complete`: there may be more, below the id `counted_down_to`."""
+    """Matching tasks by status. Not `is_complete`: there may be more, below the id `counted_down_to`."""
 
     by_status: Counter[str] = field(default_factory=Counter)
     is_complete: bool = True
@@ -29,7 +29,7 @@ class Tally:
 
     @property
     def statuses(self) -> list[tuple[str, int]]:
-        """Each status with its number, the largest first."""
+        """Each status with its number, largest first."""
         return self.by_status.most_common()
 
     @property
@@ -38,12 +38,12 @@ class Tally:
 
 
 def highest_id() -> int:
-    """The id of the newest task, 0 when there is none."""
+    """The id of the newest task, 0 without one."""
     return Task.objects.aggregate(highest=Max("pk"))["highest"] or 0
 
 
 def tally(chosen: ListFilter, upto: int, *, seconds: float = SECONDS) -> Tally:
-    """Count the tasks that match, from the id `upto` downwards, for so many seconds."""
+    """Count the tasks that match, from the id `upto` downwards, for at most `seconds`."""
     deadline = time.monotonic() + seconds
     if is_indexed(chosen):
         by_status = _count_each(chosen, upto, deadline - seconds / 2)
@@ -64,12 +64,12 @@ def tally(chosen: ListFilter, upto: int, *, seconds: float = SECONDS) -> Tally:
 
 
 def is_indexed(chosen: ListFilter) -> bool:
-    """Whether indexes have every row that can match: those are read once, not once for each window of ids."""
+    """True if indexes contain every row that can match: one read of them replaces the windows of ids."""
     return bool(chosen.statuses) and TaskStatus.COMPLETED not in chosen.statuses and not chosen.text
 
 
 def _count_each(chosen: ListFilter, upto: int, deadline: float) -> Counter[str] | None:
-    """All that match, each status from its own index; None when the time is over."""
+    """All matches, each status from its own index; None when the time is over."""
     found: Counter[str] = Counter()
     for status in chosen.statuses:
         counted = _count(BoundedFilter.within(chosen.with_statuses(status), upto), deadline)
@@ -80,7 +80,7 @@ def _count_each(chosen: ListFilter, upto: int, deadline: float) -> Counter[str] 
 
 
 def _count(chosen: BoundedFilter, deadline: float) -> Counter[str] | None:
-    """Matches by status; None when the time is over, or more would have to be read than is worth it."""
+    """Matches by status; None when the time is over or too many rows would have to be read."""
     milliseconds = int(1000 * (deadline - time.monotonic()))
     if milliseconds <= 0:
         return None
@@ -100,7 +100,7 @@ def _counted(chosen: BoundedFilter) -> Counter[str]:
 
 
 def _read(chosen: BoundedFilter) -> Counter[str] | None:
-    """One by one: a number of rows whose secrets match would tell of the secrets."""
+    """Count row by row, because a count of matches in redacted arguments would reveal them."""
     tasks = list(chosen.queryset()[: MOST_READ + 1])
     if len(tasks) > MOST_READ:
         return None
@@ -108,7 +108,7 @@ def _read(chosen: BoundedFilter) -> Counter[str] | None:
 
 
 def shown_ids(chosen: ListFilter, ids: list[int]) -> list[int]:
-    """Those of the ids that a person can have seen by this filter."""
+    """The ids that a person can have seen with this filter."""
     if not chosen.text:
         return ids
     tasks = replace(chosen, ids=tuple(ids)).queryset().order_by("id")

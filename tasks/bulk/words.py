@@ -1,4 +1,4 @@
-"""The command lines that do what a bulk action does."""
+"""Command lines that equal a bulk action."""
 
 from tasks import durations
 from tasks.bulk.instruction import Settings
@@ -16,13 +16,13 @@ COMMANDS = {
 
 
 def command_of(action: str, chosen: ListFilter, settings: Settings) -> str:
-    """The command line for these tasks; `recover_tasks` takes no filter, and takes back from every dead worker."""
+    """The command line for these tasks; `recover_tasks` takes no filter, and recovers from every dead worker."""
     subject = [] if action == "recover" else filter_words(chosen)
     return command(*COMMANDS[action], *subject, *settings_words(action, settings))
 
 
 def filter_words(chosen: ListFilter) -> list[str]:
-    """The ids and options that name the same tasks."""
+    """Ids and options that select the same tasks."""
     pairs = [
         *(("--status", status) for status in chosen.statuses),
         *(("--queue", name) for name in chosen.queue_names),
@@ -37,7 +37,7 @@ def filter_words(chosen: ListFilter) -> list[str]:
 
 
 def settings_words(action: str, settings: Settings) -> list[str]:
-    """The options that say what to set; each command knows its own."""
+    """Options for the settings of this action."""
     own: dict[str, list[tuple[str, object]]] = {
         "edit": [
             ("--set-queue", settings.queue_name),

@@ -1,4 +1,4 @@
-"""What our management commands share: options, exit codes, JSON, signals, and how they speak to people."""
+"""The shared part of our management commands: options, exit codes, JSON, signals and output."""
 
 from tasks.commands.base import OperatorCommand, Options, Report, UsageError, operator
 

@@ -1,8 +1,8 @@
-"""The base class of our commands: what cron, scripts and people may rely on in each of them.
+"""The base class of our commands, with the promises that cron, scripts and people rely on.
 
 Exit status 0 done or nothing to do, 1 failed or some of it refused, 2 usage, 3 unhealthy, 130 and 143 on INT and TERM.
-With `--json` exactly one object on stdout; everything else that is said goes to stderr. `--dry-run` does the work and
-rolls it back. `-v0` is silent unless something is wrong.
+`--json` prints exactly one object on stdout; all other output goes to stderr. `--dry-run` does the work and rolls it
+back. `-v0` is silent unless something is wrong.
 """
 
 import json
@@ -32,7 +32,7 @@ FAILED, USAGE, UNHEALTHY = 1, 2, 3
 SHOWN_PROBLEMS = 20
 Options = dict[str, Any]
 
-# What the operator can do about an error of the database, by SQLSTATE; a connection that broke has none.
+# Advice about an error of the database, by SQLSTATE; a broken connection has none.
 ADVICE = {
     "55P03": "Another session holds what this command needs; nothing waits longer than 2 s. Try again.",
     "57014": "The statement was cancelled, by its timeout or by a person. Try again.",
@@ -46,7 +46,7 @@ ADVICE = {
 
 
 class UsageError(CommandError):
-    """The command line does not say what to do; exit status 2."""
+    """The command line is incomplete or wrong; exit status 2."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, returncode=USAGE)
@@ -54,9 +54,9 @@ class UsageError(CommandError):
 
 @dataclass
 class Report:
-    """What a command has to say. `data` is its JSON, `text` the same for people; `problems` are lines for stderr.
+    """A command's result. `data` is its JSON, `text` the same for people; `problems` are lines for stderr.
 
-    A `failure` is the sentence that ends the command with `exit_status`.
+    A `failure` is the error message that ends the command with `exit_status`.
     """
 
     data: dict[str, Any]
@@ -67,7 +67,7 @@ class Report:
 
 
 class OperatorCommand(BaseCommand):
-    """A subclass parses in `add_options`, and calls what does the work in `run`."""
+    """A subclass adds options in `add_options` and does the work in `run`."""
 
     requires_system_checks: list[str] = []  # they import every page; cron starts this each minute
     changes_data = True
@@ -80,11 +80,11 @@ class OperatorCommand(BaseCommand):
         self.add_options(parser)
 
     def add_options(self, parser: CommandParser) -> None:
-        """Add the arguments of this command beside those that all have."""
+        """Add the arguments of this command to the common ones."""
 
     @abstractmethod
     def run(self, options: Options) -> Report:
-        """Do the work; raise UsageError or CommandError when it cannot be done at all."""
+        """Do the work. Raises UsageError or CommandError when it cannot be done at all."""
 
     def handle(self, *args: Any, **options: Any) -> None:
         with Signals() as self.signals, read_committed():
@@ -101,7 +101,7 @@ class OperatorCommand(BaseCommand):
 
     @contextmanager
     def chunks(self, options: Options) -> Iterator[Progress]:
-        """The progress of work in chunks: shown on stderr, and stopped between two chunks by a signal."""
+        """The progress of work in chunks: shown on stderr, and stopped by a signal between two chunks."""
         line = ProgressLine(self.stderr)
 
         def progress(done: int, total: int | None) -> bool:
@@ -116,7 +116,7 @@ class OperatorCommand(BaseCommand):
                 line.close()
 
     def _report(self, options: Options) -> CommandError | None:
-        """Run and say what came of it; gives the error with which the command must end, if any."""
+        """Run and print the report; returns the error with which the command must end, if any."""
         with _explained():
             report = self.run(options)
         self._print(report, options)
@@ -141,7 +141,7 @@ def _interrupted(number: int) -> CommandError:
 
 
 def operator() -> Who:
-    """Who runs this process: the user that the kernel knows (never the environment's word), and the host."""
+    """The user that runs this process, from the kernel and never from the environment, and the host."""
     uid = os.getuid()
     try:
         user = pwd.getpwuid(uid).pw_name
@@ -152,7 +152,7 @@ def operator() -> Who:
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """Errors of the domain and of the database as one line that says what to do next."""
+    """Turn errors of Rowlock and of the database into one line that says what to do next."""
     try:
         yield
     except (RowlockError, ImproperlyConfigured) as error:

@@ -1,4 +1,4 @@
-"""How a command writes: harmless to the terminal, unmoved by a reader that has left, with progress on stderr."""
+"""A command's output: safe for the terminal, unaffected by a reader that has left, progress on stderr."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ EVERY_SECONDS = 2.0
 
 
 def printable(text: str) -> str:
-    """`text` with control characters escaped: names come from anybody, and must not drive the operator's terminal.
+    """Escape control characters: names come from anybody and must not control the operator's terminal.
 
     >>> printable("queue \\x1b[2J")
     'queue \\\\x1b[2J'
@@ -28,12 +28,12 @@ def counted(number: int, noun: str = "task") -> str:
 
 
 def said(participle: str, options: Mapping[str, Any]) -> str:
-    """`deleted`, or of a dry run `would be deleted`."""
+    """`deleted`, or in a dry run `would be deleted`."""
     return f"would be {participle}" if options["dry_run"] else participle
 
 
 def write_line(stream: OutputWrapper, text: str) -> None:
-    """One line to a stream of the command; when its reader has left (`| head`), what follows goes nowhere."""
+    """Write one line to a stream of the command; if its reader has left (`| head`), discard all further output."""
     try:
         stream.write(text)
         stream.flush()
@@ -42,7 +42,7 @@ def write_line(stream: OutputWrapper, text: str) -> None:
 
 
 def abandon(stream: OutputWrapper) -> None:
-    """Point the stream's descriptor to nowhere, so that the interpreter's own flush at exit does not fail either."""
+    """Redirect the stream to /dev/null, so that the interpreter's flush at exit does not fail."""
     with contextlib.suppress(OSError, AttributeError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
@@ -50,9 +50,9 @@ def abandon(stream: OutputWrapper) -> None:
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Aligned columns, the first to the left and the others to the right; None shows as a dash.
+    """Aligned columns, the first to the left and the others to the right; None is shown as a dash.
 
-    A row stays one line whatever stands in it: names of earlier versions may hold line breaks.
+    A row stays one line: names stored by earlier versions may contain line breaks.
     """
     cells = [list(headings), *(["-" if cell is None else one_line(str(cell)) for cell in row] for row in rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(headings))]
@@ -65,7 +65,7 @@ def _aligned(row: list[str], widths: list[int]) -> str:
 
 
 class ProgressLine:
-    """How far the work is: one line rewritten on a terminal, a plain line every two seconds elsewhere."""
+    """Progress of the work: one line rewritten on a terminal, a plain line every two seconds elsewhere."""
 
     def __init__(self, stream: OutputWrapper) -> None:
         self.stream = stream

@@ -1,4 +1,4 @@
-"""The command of a registered pattern: an adopter's own takes two lines.
+"""The command of a registered pattern; an adopter's command takes two lines.
 
 class Command(PatternCommand):
     pattern = "notify_parcels"
@@ -20,10 +20,10 @@ from tasks.verdicts.words import told_lock
 
 
 class PatternCommand(OperatorCommand):
-    """Runs the pattern that `pattern` names; safe to overlap with itself, so cron may start it at any rhythm."""
+    """Runs the pattern named by `pattern`; runs may overlap, so cron may start it as often as you like."""
 
     pattern = ""
-    changes_data = False  # rows are handled, and nobody intervenes: no audit, but a dry run
+    changes_data = False  # no person intervenes: no audit, but a dry run
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -75,7 +75,7 @@ class PatternCommand(OperatorCommand):
 
 
 def _run(pattern: Pattern, **options: Any) -> RunReport:
-    """What the database cannot do is told as it is, not as a database that cannot be reached."""
+    """Report NotSupportedError as it is, not as an unreachable database."""
     try:
         return pattern.run(**options)
     except NotSupportedError as error:
@@ -83,7 +83,7 @@ def _run(pattern: Pattern, **options: Any) -> RunReport:
 
 
 def _holders(pattern: Pattern, report: RunReport) -> dict[Any, str]:
-    """Who holds the rows that were left, as far as that can be told a moment later."""
+    """Holders of the rows that were skipped, as seen a moment later."""
     left = report.locked[:SHOWN]
     locks = rowlocks.lockers(pattern.model, left)
     return {key: told_lock(locks[key]) if key in locks else "whoever held it has let go since" for key in left}

@@ -1,4 +1,4 @@
-"""What the commands that act on many tasks share: naming them, and telling which of them were refused."""
+"""The shared part of commands on many tasks: filters, and the report of refusals."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from tasks.models import TaskStatus
 
 
 def add_filters(parser: CommandParser) -> None:
-    """Ids and the conditions of a TaskFilter; several conditions must hold together."""
+    """Add ids and the conditions of a TaskFilter; several conditions must hold together."""
     parser.add_argument("ids", nargs="*", type=types.task_id, metavar="ID", help="Ids of tasks.")
     group = parser.add_argument_group("filters", "Tasks that match all of these; the first three may be repeated.")
     group.add_argument("--status", action="append", default=[], type=types.status, help="Their status.")
@@ -28,10 +28,10 @@ def add_filters(parser: CommandParser) -> None:
 
 
 def read_filter(options: Options, *, default_status: str, more_statuses: tuple[str, ...] = ()) -> TaskFilter:
-    """The filter that the options describe; without ids and --status it is about the default statuses alone.
+    """The filter from the options; without ids and --status it selects only the default statuses.
 
-    Raises UsageError when nothing at all was named: no command acts on every task by mistake. And when all COMPLETED
-    tasks were: each would be refused, and there may be ten million.
+    Raises UsageError without any condition, because no command may act on every task by mistake. Also for all COMPLETED
+    tasks: each would be refused, and there may be ten million.
     """
     chosen = ListFilter(
         ids=tuple(dict.fromkeys(options["ids"])),
@@ -70,7 +70,7 @@ def report_of(result: Result, verb: str, options: Options, **extra: Any) -> Repo
 
 
 def refusals(result: Result) -> list[dict[str, Any]]:
-    """The refused tasks for scripts: a code to branch on, the sentence, and what the task is now."""
+    """The refused tasks for scripts: code, sentence, and the task's state."""
     return [
         {
             "id": id,

@@ -1,4 +1,4 @@
-"""What TERM and INT do to a command: the first lets it finish the item it is at, the second ends it at once."""
+"""TERM and INT for commands: the first signal lets the current item finish, the second ends the command at once."""
 
 import signal
 import threading
@@ -11,7 +11,7 @@ HANDLED = (signal.SIGTERM, signal.SIGINT)
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal ends the command. As a KeyboardInterrupt it also makes psycopg cancel the statement that runs."""
+    """A signal ends the command. As a KeyboardInterrupt it also makes psycopg cancel the running statement."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -19,7 +19,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Signals:
-    """While entered, TERM and INT raise Interrupted; inside `finishing_item` the first one is only noted."""
+    """While entered, TERM and INT raise Interrupted; inside `finishing_item` the first one is only recorded."""
 
     def __init__(self) -> None:
         self.received: int | None = None
@@ -37,7 +37,7 @@ class Signals:
 
     @contextmanager
     def finishing_item(self) -> Iterator[None]:
-        """The body asks `received` between its items, and stops by itself."""
+        """The body checks `received` between its items and stops by itself."""
         self._shielded = True
         try:
             yield

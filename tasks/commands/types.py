@@ -1,4 +1,4 @@
-"""Types of arguments for argparse: each gives the value, or says what is wrong with the text and how to write it."""
+"""Types of arguments for argparse: each returns the value, or raises an error that says how to write it."""
 
 import json
 from argparse import ArgumentTypeError
@@ -15,7 +15,7 @@ FIRST_YEAR, LAST_YEAR = 2000, 9000  # beyond them PostgreSQL stores times that P
 
 
 def _explained(parse: Callable[[str], Value], written: str) -> Value:
-    """argparse hides the message of a ValueError; this one it shows."""
+    """Convert a ValueError, whose message argparse would hide."""
     try:
         return parse(written)
     except ValueError as error:
@@ -30,7 +30,7 @@ def text(written: str) -> str:
 
 
 def reason(written: str) -> str:
-    """Why: one line of at most 1000 characters."""
+    """A reason: one line of at most 1000 characters."""
     return _explained(reading.reason, text(written))
 
 
@@ -60,7 +60,7 @@ def status(written: str) -> str:
 
 
 def duration(written: str) -> timedelta:
-    """90s, 15m, 12h, 7d or 2w."""
+    """A duration: 90s, 15m, 12h, 7d or 2w."""
     return _explained(durations.parse, written)
 
 
@@ -70,7 +70,7 @@ def name(written: str) -> str:
 
 
 def destination(written: str) -> str:
-    """The name of a queue into which a task is put: any but those of the demo."""
+    """The name of a queue for new or moved tasks: any but those of the demo."""
     return _explained(reading.destination, written)
 
 
@@ -80,7 +80,7 @@ def priority(written: str) -> int:
 
 
 def count(written: str) -> int:
-    """How many: a whole number from 1."""
+    """A count: a whole number from 1."""
     return whole_number(written, 1, 10_000_000, "a count: a whole number from 1 to 10000000")
 
 
@@ -90,7 +90,7 @@ def fence(written: str) -> int:
 
 
 def limit(written: str) -> int:
-    """A limit that may be reached and not passed: a whole number from 0."""
+    """An inclusive limit: a whole number from 0."""
     return whole_number(written, 0, 2**31 - 1, "a limit: a whole number from 0")
 
 
@@ -149,5 +149,5 @@ def _refuse_constant(constant: str) -> None:
 
 
 def whole_number(written: str, lowest: int, highest: int, what: str) -> int:
-    """A whole number between these; `what` says in the message what it should have been."""
+    """A whole number in this range; `what` describes it in the error message."""
     return _explained(lambda text: reading.whole_number(text, lowest, highest, what), written)
