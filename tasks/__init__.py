@@ -1,1 +1,1 @@
-"""The queue that is a table, and the locking primitives around it: the ground floor of Rowlock."""
+"""The task queue in PostgreSQL and its locking primitives: the lowest layer of Rowlock."""

@@ -1,4 +1,4 @@
-"""Ages as people read them: one unit, with its plural form."""
+"""Ages for people: one unit, with its plural form."""
 
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
@@ -12,7 +12,7 @@ UNITS = (
 
 
 def spoken(seconds: float) -> str:
-    """The age in its largest unit, rounded down; a unit is used from two of it on, so that nothing is far off.
+    """The age in its largest unit, rounded down; at least two of a unit, so that rounding stays small.
 
     >>> spoken(0.2), spoken(1), spoken(119), spoken(120), spoken(7200)
     ('less than a second', '1 second', '119 seconds', '2 minutes', '2 hours')

@@ -1,4 +1,4 @@
-"""The Django app of the queue; registers the handlers of every installed app and the system checks."""
+"""The Django app of the queue; registers the tasks of every installed app and the system checks."""
 
 import logging
 
@@ -24,6 +24,6 @@ class TasksConfig(AppConfig):
 
         register_history(history.HISTORY)
         autodiscover_modules("tasks")
-        # After the filters of the apps, which may ask for the exception that this one takes away.
+        # After the apps' own filters, which may need the exception that this one removes.
         for name in FRAMEWORK_LOGGERS:
             logging.getLogger(name).addFilter(redaction.RedactedTraceback())

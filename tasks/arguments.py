@@ -1,7 +1,7 @@
-"""Arguments and return values: only what JSON and PostgreSQL can keep and give back, checked before anything is stored.
+"""Arguments and return values: checked before storing, so that JSON and PostgreSQL can hold them.
 
-PostgreSQL refuses NUL characters, NaN and lone surrogates when the row is written, which would break the caller's
-transaction, or the worker's when it saves a result (fault F16). Here they are refused first, with their place.
+PostgreSQL refuses NUL characters, NaN and lone surrogates when the row is written. That would break the caller's
+transaction, or the worker's when it saves a result (fault F16). So they are refused here, with their position.
 """
 
 import json
@@ -21,7 +21,7 @@ from tasks.exceptions import InvalidArguments
 from tasks.reading import name_problem, storage_problem
 
 MAX_DEPTH = 100
-MAX_INTEGER_DIGITS = 4300  # Python does not read longer ones back: sys.int_info.default_max_str_digits
+MAX_INTEGER_DIGITS = 4300  # Python reads no longer ones: sys.int_info.default_max_str_digits
 INTEGER_LIMIT = 10**MAX_INTEGER_DIGITS
 
 INSTEAD = {
@@ -38,12 +38,12 @@ INSTEAD = {
     frozenset: "pass a sorted list",
 }
 ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":"))
-# A float of 1e16 and more is written with an exponent; inside text the same characters are left alone.
+# A float of 1e16 or more is written with an exponent; the same characters inside text stay.
 TEXT_OR_BIG_FLOAT = re.compile(r'"(?:[^"\\]|\\.)*"|-?[\d.]+e\+\d+')
 
 
 class Call(NamedTuple):
-    """The arguments of one call as the handler will see them, and the JSON array `[args, kwargs]` of both."""
+    """The arguments of one call as the handler gets them, and their JSON array `[args, kwargs]`."""
 
     args: list[Any]
     kwargs: dict[str, Any]
@@ -51,7 +51,7 @@ class Call(NamedTuple):
 
 
 class _Refused(Exception):
-    """Why a value cannot be stored; the containers around it add the steps that lead to it."""
+    """The reason why a value cannot be stored; each enclosing container adds its step of the path."""
 
     def __init__(self, problem: str) -> None:
         super().__init__(problem)
@@ -66,13 +66,13 @@ class _Refused(Exception):
 
 
 class _UnsupportedType(_Refused):
-    """No JSON type stands for this Python type: the framework's own backends raise TypeError here."""
+    """No JSON type fits this Python type: the framework's own backends raise TypeError for it."""
 
 
 def encode_call(args: Sequence[Any], kwargs: Mapping[str, Any], limit: int | None = None) -> Call:
-    """Check the arguments of a call and put them into JSON; `limit` in bytes, by default the setting.
+    """Check the arguments of a call and encode them as JSON; `limit` in bytes, by default the setting.
 
-    Raises InvalidArguments that names the place (`kwargs['a'][3]`), what is wrong there and what to do.
+    Raises InvalidArguments that names the position (`kwargs['a'][3]`), the problem and the remedy.
     """
     limit = max_bytes() if limit is None else limit
     plain_args = _normalised("args", args, limit)
@@ -83,15 +83,15 @@ def encode_call(args: Sequence[Any], kwargs: Mapping[str, Any], limit: int | Non
 
 
 def max_bytes() -> int:
-    """How large the arguments of a call, or a return value, may be as JSON."""
+    """The size limit of a call's arguments, or of a return value, in bytes of JSON."""
     limit: int = conf.get("MAX_ARGUMENT_BYTES")
     return limit
 
 
 def encode_return_value(value: Any) -> str:
-    """The JSON text of what a handler returned.
+    """The JSON text of a handler's return value.
 
-    Raises TypeError where no JSON type fits, as the framework's own backends do, and InvalidArguments for the rest.
+    Raises TypeError where no JSON type fits, like the framework's own backends, and InvalidArguments otherwise.
     """
     if value is None:
         return "null"
@@ -107,7 +107,7 @@ def encode_return_value(value: Any) -> str:
 
 
 def check_key(key: Any) -> str | None:
-    """The ordering key of a call as it may be stored; None for a call without one. Raises InvalidArguments."""
+    """A call's ordering key for storage; None for a call without one. Raises InvalidArguments."""
     if key is None:
         return None
     if problem := name_problem(key):
@@ -123,14 +123,14 @@ def _normalised(name: str, value: Any, limit: int) -> Any:
 
 
 class _Walk:
-    """One pass over a value; `budget` is a lower bound of the bytes that are left, so that shared parts end too."""
+    """One pass over a value. `budget` is at least the number of bytes left, so that repeated references end too."""
 
     def __init__(self, budget: int) -> None:
         self.limit = budget
         self.budget = budget
 
     def copy(self, value: Any, depth: int) -> Any:
-        """The value in plain lists, dictionaries, text and numbers, or _Refused."""
+        """Copy the value into plain lists, dictionaries, text and numbers. Raises _Refused."""
         if value is None or value is True or value is False:
             return value
         if isinstance(value, str):
@@ -209,7 +209,7 @@ def _unsupported(value: Any) -> _Refused:
 
 
 def _shown(key: Any) -> str:
-    """A dictionary's key for an error message, harmless and short whatever it is."""
+    """A dictionary's key for an error message, escaped and short."""
     return ascii(key)[:40] if isinstance(key, (str, int)) else type(key).__name__
 
 
@@ -219,7 +219,7 @@ def _json(value: Any) -> str:
 
 
 def _positional(match: re.Match[str]) -> str:
-    """jsonb drops exponents, so 1e+23 would return as an integer, and another number: with `.0` it stays a float."""
+    """Write a float without its exponent: jsonb drops it, so 1e+23 would return as another number, an integer."""
     token = match[0]
     return token if token[0] == '"' else f"{Decimal(token):f}.0"
 

@@ -1,7 +1,7 @@
-"""Who changed what by hand: one append-only row of `tasks_intervention` for each target of each action.
+"""The audit: one append-only row of `tasks_intervention` for each target of each manual action.
 
-A target is `task:4711`, `queue:payouts`, `worker:w7f` or `table:tasks_task`. An action begins with its verb, and says
-after it what was set: `edit queue_name=slow priority=5`. The reason is in the person's own words, without secrets.
+A target is `task:4711`, `queue:payouts`, `worker:w7f` or `table:tasks_task`. An action is a verb and its settings:
+`edit queue_name=slow priority=5`. The reason is the person's own text, without secrets.
 """
 
 from collections.abc import Iterable
@@ -23,14 +23,14 @@ FROM unnest(%(targets)s::text[], %(before)s::int[], %(after)s::int[])
 
 @dataclass(frozen=True)
 class Who:
-    """The person and the way by which an action came: `Who("anna", "page")` or `Who("root@db1", "command")`."""
+    """The person and the source of an action: `Who("anna", "page")` or `Who("root@db1", "command")`."""
 
     actor: str
     source: Literal["page", "command"]
 
 
 class Change(NamedTuple):
-    """One target of an action, with its version before and after where the target has versions."""
+    """One target of an action, with its version before and after if it has versions."""
 
     target: str
     version_before: int | None = None
@@ -38,39 +38,35 @@ class Change(NamedTuple):
 
 
 def task(task_id: int) -> str:
-    """The target that names this task."""
     return f"task:{task_id}"
 
 
 def queue(name: str) -> str:
-    """The target that names this queue."""
     return f"queue:{name}"
 
 
 def worker(worker_id: str) -> str:
-    """The target that names this worker."""
     return f"worker:{worker_id}"
 
 
 def lock(name: str) -> str:
-    """The target that names this lock."""
     return f"lock:{name}"
 
 
 def command(name: str) -> str:
-    """The target that names these runs of a command."""
+    """The target for a named command's runs."""
     return f"command:{name}"
 
 
 def table(name: str) -> str:
-    """The target that names a whole table, for what is done to too many rows to name them."""
+    """The target for a whole table, when there are too many rows to name."""
     return f"table:{name}"
 
 
 def record(connection: Connection, who: Who, action: str, changes: Iterable[Change], reason: str = "") -> None:
     """Write one intervention for each change, in the caller's transaction: both stay, or neither.
 
-    Raises Unreadable for a reason that is no line of at most 1000 characters.
+    Raises Unreadable unless the reason is one line of at most 1000 characters.
     """
     rows = list(changes)
     params = {

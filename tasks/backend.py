@@ -1,4 +1,4 @@
-"""The backend of Django's Tasks framework that keeps its tasks in PostgreSQL."""
+"""The backend of Django's Tasks framework that stores tasks in PostgreSQL."""
 
 import logging
 from typing import Any
@@ -26,36 +26,36 @@ class PostgresBackend(BaseTaskBackend):
 
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         super().__init__(alias, params)
-        # Without QUEUES every queue name is valid: operators move tasks between queues as they see fit.
+        # Without QUEUES every queue name is valid, because operators may move tasks between queues.
         self.queues = set(params.get("QUEUES", ()))
 
     def validate_task(self, task: Task) -> None:
-        """Refuse what could not be stored or run. Raises InvalidTask."""
+        """Raise InvalidTask for a task that could not be stored or run."""
         declaration.validate(task)
         super().validate_task(task)
 
     def enqueue(self, task: Task, args: Any, kwargs: Any) -> TaskResult:
         """Write one task in the caller's transaction.
 
-        Raises InvalidTask, or InvalidArguments (a ValueError and TypeError); nothing is enqueued then.
+        Raises InvalidTask, or InvalidArguments (a ValueError and TypeError); then nothing is enqueued.
         """
         self.validate_task(task)
         row = insert_one(PostgresTask.of(task), encode_call(args, kwargs))
         return self._announce(task, row)
 
     def enqueue_many(self, task: Task, calls: Calls) -> list[int]:
-        """Write one task for each `(args, kwargs)`, all of them or none; gives their ids, in the order of the calls.
+        """Write one task for each `(args, kwargs)`, all or none; returns their ids, in the order of the calls.
 
-        `calls` may be a generator: some thousands of tasks are held in memory and written by one statement at a time.
-        Each has its own ordering key when the task computes it. `task_enqueued` is sent for each when somebody listens.
-        Raises InvalidTask, or InvalidArguments that names the call by its position from 0.
+        `calls` may be a generator: one statement writes some thousands of tasks, and only these are held in memory.
+        Each task computes its own ordering key if it declares a callable. `task_enqueued` is sent for each if it has
+        receivers. Raises InvalidTask, or InvalidArguments that names the call by its position from 0.
         """
         self.validate_task(task)
         announce = (lambda row: self._announce(task, row)) if somebody_listens() else None
         return insert_many(PostgresTask.of(task), calls, announce)
 
     def get_result(self, result_id: str) -> TaskResult:
-        """The result of a task by its id. Raises TaskResultDoesNotExist for unknown and malformed ids alike."""
+        """The result of a task by its id. Raises TaskResultDoesNotExist for unknown and malformed ids."""
         row_id = parsed_id(result_id)
         row = None if row_id is None else TaskRow.objects.filter(pk=row_id).first()
         if row is None:
@@ -63,7 +63,7 @@ class PostgresBackend(BaseTaskBackend):
         return results.result_of(row, backend=self.alias)
 
     def check(self, **kwargs: Any) -> list[CheckMessage]:
-        """What `manage.py check` says of this backend's configuration; no query."""
+        """Check this backend's configuration for `manage.py check`, without a query."""
         return checks.check_backend(self.alias, self.options)
 
     def _announce(self, task: Task, row: Inserted) -> TaskResult:
@@ -73,7 +73,7 @@ class PostgresBackend(BaseTaskBackend):
 
 
 def parsed_id(result_id: Any) -> int | None:
-    """The row's id that a result id stands for, or None when it cannot be one."""
+    """The row's id from a result id, or None for a malformed one."""
     text = str(result_id)
     if not (text.isascii() and text.isdigit() and len(text) <= 19):
         return None
@@ -82,5 +82,5 @@ def parsed_id(result_id: Any) -> int | None:
 
 
 def somebody_listens() -> bool:
-    """Whether `task_enqueued` has receivers beyond the framework's own, which writes a line at DEBUG."""
+    """True if `task_enqueued` has receivers besides the framework's own, which logs at DEBUG."""
     return len(task_enqueued.receivers) > 1 or logging.getLogger(FRAMEWORK).isEnabledFor(logging.DEBUG)

@@ -1,4 +1,4 @@
-"""How long a task waits before its next attempt: pure functions, in seconds."""
+"""Backoff before the next attempt: pure functions, in seconds."""
 
 import random as default_random
 
@@ -7,7 +7,7 @@ CAP_SECONDS = 3600.0
 
 
 def exponential(attempt: int, *, random: float | None = None) -> float:
-    """Seconds after the failure of attempt number `attempt`: doubling from 2 s, at most an hour, and half of it jitter.
+    """Seconds to wait after attempt number `attempt` failed: doubling from 2 s, at most an hour, half of it jitter.
 
     `random` in [0, 1) fixes the jitter. Without jitter, tasks that failed together would fail together again.
 

@@ -1,6 +1,6 @@
-"""System checks: what `manage.py check` says of the queue's configuration.
+"""System checks of the queue's configuration.
 
-The server's version is not among them: Django itself refuses to work with one that is too old.
+The server's version needs no check here: Django itself refuses a server that is too old.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ from tasks import conf, pooling
 from tasks.exceptions import PooledSession
 from tasks.locking.leases import backends
 
-HOME = Path(__file__).resolve().parent.parent  # where our apps stand side by side
+HOME = Path(__file__).resolve().parent.parent  # the parent folder of our apps
 OUR_APPS = ("dashboard", "orders", "tasks")
 POOLER_PORT = "6432"
 MOST_ATTEMPTS = 1000
@@ -28,7 +28,7 @@ ABOVE_ZERO = ("LEASE_SECONDS", "SWEEP_SECONDS", "MAX_ATTEMPTS", "MAX_ARGUMENT_BY
 
 
 def check_backend(alias: str, options: Mapping[str, Any]) -> list[CheckMessage]:
-    """What can be told without a query of one backend in TASKS and of what it stands on."""
+    """Check one backend in TASKS, its database and its settings, without a query."""
     return [*_options(alias, options), *_database(), *_direct_url(), *_settings(), *_lock_backend(), *_app_names()]
 
 
@@ -39,7 +39,7 @@ def _options(alias: str, options: Mapping[str, Any]) -> Iterator[CheckMessage]:
 
 
 def _database() -> Iterator[CheckMessage]:
-    # Without any database Django's stand-in is there ("unknown"), and says so itself when it is asked.
+    # Without a database Django uses a stand-in ("unknown"), which reports the problem itself.
     if connection.vendor not in ("postgresql", "unknown"):
         yield Error(
             f"The tasks are kept in PostgreSQL, but DATABASES['default'] is {connection.vendor}.",
@@ -137,7 +137,7 @@ def _is_ours(label: str) -> bool:
 
 @register(Tags.database)
 def check_proxy(*, databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
-    """Whether workers would find a session of their own; asked of the database, so only with `--database default`."""
+    """Check that workers get their own session; this asks the database, so only with `--database default`."""
     if "default" not in (databases or ()):
         return []
     try:
@@ -156,7 +156,7 @@ def check_proxy(*, databases: Sequence[str] | None = None, **kwargs: Any) -> lis
 
 @register(Tags.database)
 def check_migrations(*, databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
-    """Whether another project with an app of the same name has migrated this schema: our tables may never come."""
+    """Warn if another project's app of the same name has migrated this schema: our tables may never be created."""
     if "default" not in (databases or ()):
         return []
     loader = MigrationLoader(connection)

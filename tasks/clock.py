@@ -1,4 +1,4 @@
-"""Only the database's clock counts: the machines of workers and operators may disagree (fault F12)."""
+"""The database's clock, the only one that counts: other machines' clocks may differ (fault F12)."""
 
 from typing import ClassVar
 

@@ -1,4 +1,4 @@
-"""The one place that knows two versions of Django: `django.tasks` (6.0) or its backport `django_tasks` (5.2)."""
+"""Imports that depend on Django's version: `django.tasks` (6.0) or its backport `django_tasks` (5.2)."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
@@ -9,7 +9,7 @@ TASKS_IN_DJANGO = django.VERSION >= (6, 0)
 CSP_IN_DJANGO = django.VERSION >= (6, 0)
 MAILERS_IN_DJANGO = django.VERSION >= (6, 1)
 
-# Type checkers read Django 6 whatever is installed: one set of names, and the backport follows it.
+# Type checkers always read Django 6: one set of names, which the backport follows.
 if TYPE_CHECKING or TASKS_IN_DJANGO:
     from django.tasks import TaskContext, TaskResult, TaskResultStatus, task_backends
     from django.tasks.backends.base import BaseTaskBackend
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     P = ParamSpec("P")
     R = TypeVar("R")
 
-    # The stubs know the framework's own options alone; a backend's task class may take more of them.
+    # The stubs know only the framework's own options; a backend's task class may accept more.
     @overload
     def task(function: Callable[P, R], /) -> Task[P, R]: ...
     @overload
@@ -47,7 +47,7 @@ elif TASKS_IN_DJANGO:
 else:
     from django_tasks import task
 
-# The default e-mail backend, in a new instance.
+# A new instance of the default e-mail backend.
 if MAILERS_IN_DJANGO and not TYPE_CHECKING:
     from django.core.mail import mailers
 

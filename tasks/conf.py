@@ -1,4 +1,4 @@
-"""The queue's settings: the dictionary `ROWLOCK`, each key falling back to its environment variable."""
+"""The queue's settings: the dictionary `ROWLOCK`, with environment variables as fallback."""
 
 import os
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 
 class Setting(NamedTuple):
-    """One key of `ROWLOCK`: its environment variable, how to read that, and the default."""
+    """One key of `ROWLOCK`: its environment variable, a parser for it, and the default."""
 
     variable: str
     parse: Callable[[str], Any]
@@ -17,12 +17,12 @@ class Setting(NamedTuple):
 
 
 def names(text: str) -> list[str]:
-    """The parts of a comma-separated list, without blanks."""
+    """The parts of a comma-separated list, stripped."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def flag(text: str) -> bool:
-    """Yes or no, as environment variables say it; raises ValueError for anything else."""
+    """Parse yes or no from an environment variable. Raises ValueError for anything else."""
     words = {"1": True, "true": True, "on": True, "yes": True, "0": False, "false": False, "off": False, "no": False}
     if text.strip().lower() not in words:
         raise ValueError(text)
@@ -42,7 +42,7 @@ SETTINGS = {
     "GRACE_SECONDS": Setting("ROWLOCK_GRACE_SECONDS", float, 20.0),
     "REDIS_URL": Setting("REDIS_URL", str, ""),
     "LOCK_BACKEND": Setting("ROWLOCK_LOCK_BACKEND", str, "lease"),
-    "BURST": Setting("ROWLOCK_BURST", flag, None),  # None: as ROWLOCK_LAB
+    "BURST": Setting("ROWLOCK_BURST", flag, None),  # None: same as ROWLOCK_LAB
     "MAX_ARGUMENT_BYTES": Setting("ROWLOCK_MAX_ARGUMENT_BYTES", int, 1_000_000),
 }
 
@@ -50,7 +50,7 @@ SETTINGS = {
 def get(key: str) -> Any:
     """The value of `key` in `settings.ROWLOCK`, else in its environment variable, else its default.
 
-    Raises ImproperlyConfigured when the variable cannot be read as what it should be.
+    Raises ImproperlyConfigured if the variable cannot be parsed.
     """
     setting = SETTINGS[key]
     configured = getattr(settings, "ROWLOCK", {})

@@ -1,4 +1,4 @@
-"""Connections of the worker itself, and reading rows from either kind of connection."""
+"""The worker's own connections, and helpers for these and for Django's connections."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -13,55 +13,55 @@ from psycopg.pq import TransactionStatus
 
 from tasks import conf
 
-# Not psycopg's but Django's own keys of OPTIONS.
+# Keys of OPTIONS that belong to Django, not to psycopg.
 DJANGO_KEYS = ("cursor_factory", "context", "prepare_threshold", "server_side_binding", "pool", "assume_role")
-# Within half a second the server notices that the worker died inside a query.
+# The server notices within half a second that a worker died inside a query.
 NOTICE_DEATH = "-c client_connection_check_interval=500ms"
-# Giving up a lock that somebody else holds, and whatever takes too long.
+# Do not wait long for another session's lock, or for a slow statement.
 PATIENCE = "-c lock_timeout=1s -c statement_timeout=30s"
-# The statistics of a queue are those of another moment. With an empty table's, 200,000 new tasks made each claim read
-# all of them (200 ms instead of 2), and 20,000 new ordering keys cost a second. These statements know their indexes.
-# Nor do plans for these very values: where the statistics know no claimed row, 500 completions were joined to each row
-# of the table (110 microseconds a task instead of 9), until the plan for any values was found to be cheaper.
+# A queue's statistics are out of date. With those of an empty table, 200,000 new tasks made each claim read all of them
+# (200 ms instead of 2), and 20,000 new ordering keys cost a second. So only index scans and nested loops are allowed.
+# Plans for particular values mislead too: where the statistics knew no claimed row, 500 completions were joined to each
+# row of the table (110 microseconds a task instead of 9). So plans are generic.
 PLANS = (
     "-c jit=off -c plan_cache_mode=force_generic_plan "
     "-c enable_seqscan=off -c enable_bitmapscan=off -c enable_hashjoin=off -c enable_mergejoin=off"
 )
-# Claims and completions look again at a row that changed while they waited for it. At REPEATABLE READ, which may be the
-# default of a server or a role, they fail instead.
+# Claims and completions check a row again if it changed while they waited. At REPEATABLE READ, which a server or a role
+# may have as default, they would fail instead.
 READ_COMMITTED = r"-c default_transaction_isolation=read\ committed"
 WORKER_SESSION = f"{NOTICE_DEATH} {PATIENCE} {READ_COMMITTED} {PLANS}"
 KEEPALIVES = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3}
 # Shorter, a session would end in an outage that a supervisor need not have noticed (STALL_SECONDS of the supervisor).
 SHORTEST_SILENCE_MS, LONGEST_SILENCE_MS = 2_000, 10_000
 
-# The server itself ends a statement of a worker's session after 30 s; one that still is silent then will not answer.
+# The server ends a worker's statement after 30 s; a server that is silent for longer will not answer.
 ANSWER_SECONDS = 40.0
 LONGEST_IDLE_SECONDS = 30.0
 
 
 class Connection(Protocol):
-    """Django's connection wrapper or psycopg's own connection: what the SQL of this app needs of either."""
+    """Django's connection wrapper or psycopg's own connection: the part of both that the SQL of this app needs."""
 
     def cursor(self) -> Any: ...
 
 
 class PromptConnection(psycopg.Connection):
-    """A connection that is given up when the server leaves a question unanswered for `answer_seconds`.
+    """A connection that is closed if the server does not answer within `answer_seconds`.
 
-    Neither keepalives nor tcp_user_timeout can see a proxy that takes every byte and passes none on.
+    Neither keepalives nor tcp_user_timeout detect a proxy that accepts every byte and forwards none.
     """
 
     answer_seconds = ANSWER_SECONDS
 
     def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
-        """As psycopg's own, which waits for ever. Raises psycopg.OperationalError, and the connection is closed."""
+        """Like psycopg's `wait`, but with a timeout: closes the connection and raises psycopg.OperationalError."""
         if timeout is not None:
             return super().wait(gen, interval, timeout)
         try:
             return super().wait(gen, interval, self.answer_seconds)
         except psycopg.errors._WaitTimeout as error:
-            # Left open it would wait as long again for the end of the transaction.
+            # If left open, it would wait as long again for the end of the transaction.
             self.pgconn.finish()
             raise psycopg.OperationalError(f"the server was silent for {self.answer_seconds:g} s") from error
 
@@ -74,14 +74,14 @@ def fetch(connection: Connection, sql: str, params: Mapping[str, Any] | None = N
 
 
 def rows_of(cursor: Any) -> list[dict[str, Any]]:
-    """What a statement that was executed has answered, each row as a dictionary by column name."""
+    """The rows of an executed statement, each as a dictionary by column name."""
     names = [column[0] for column in cursor.description]
     return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
 
 @contextmanager
 def transaction(connection: Connection, *, rollback: bool = False) -> Iterator[None]:
-    """A transaction on either kind of connection; with `rollback` nothing of it stays (a dry run)."""
+    """A transaction on either kind of connection; with `rollback` it is rolled back (a dry run)."""
     if isinstance(connection, psycopg.Connection):
         with connection.transaction(force_rollback=rollback):
             yield
@@ -94,9 +94,9 @@ def transaction(connection: Connection, *, rollback: bool = False) -> Iterator[N
 
 
 def statement(connection: Connection) -> AbstractContextManager[None]:
-    """Around one statement that may fail: a savepoint within a transaction.
+    """A savepoint for one statement that may fail inside a transaction.
 
-    Outside of one a statement is a transaction of its own, and nothing is asked of the server beside it.
+    Outside of one the statement is its own transaction, so nothing is sent for this.
     """
     if isinstance(connection, psycopg.Connection):
         is_alone = connection.autocommit and connection.pgconn.transaction_status == TransactionStatus.IDLE
@@ -106,11 +106,11 @@ def statement(connection: Connection) -> AbstractContextManager[None]:
 
 
 def notice_vanishing(*, reads_at_once: bool) -> str:
-    """Options by which the server itself ends a session of which nothing was heard for about a lease.
+    """Options by which the server ends a session that is silent for about a lease.
 
-    A host that lost its power or its network closes nothing. By the system's default the server would keep its row
-    locks for two hours, and nobody could take back the task whose row is among them. Who does not read what was sent
-    has vanished too, but for a handler that works on each row of a stream: `reads_at_once` is to be false for it.
+    A host that lost its power or network closes nothing. By default the server would keep its row locks for two hours,
+    and nobody could recover its tasks. A client that does not read also counts as vanished. Pass `reads_at_once=False`
+    for handlers, which may pause between the rows of a stream.
     """
     lease: float = conf.get("LEASE_SECONDS")
     idle, interval = (max(1, int(part)) for part in (lease * 2 / 3, lease / 6))
@@ -119,20 +119,19 @@ def notice_vanishing(*, reads_at_once: bool) -> str:
 
 
 def notice_a_dead_path(params: Mapping[str, Any]) -> dict[str, Any]:
-    """`params` with the options of libpq by which a worker gives up a dead network path within a third of its lease,
-    but never within 2 s.
+    """`params` plus libpq options by which a worker gives up a dead path within a third of its lease, 2 s at least.
 
-    So it has time to connect again. With a NOTIFY pending, keepalives alone held a lock for over 75 s.
+    That leaves time to reconnect. With a NOTIFY pending, keepalives alone held a lock for over 75 s.
     """
     silence = min(LONGEST_SILENCE_MS, max(SHORTEST_SILENCE_MS, int(1000 * conf.get("LEASE_SECONDS") / 3)))
     return {**KEEPALIVES, **params, "tcp_user_timeout": min(silence, int(params.get("tcp_user_timeout") or silence))}
 
 
 def end_what_stands_still() -> str:
-    """The option by which a process that was frozen in the middle of a claim or a sweep lets go of its rows.
+    """The option that releases the rows of a process that froze in the middle of a claim or a sweep.
 
-    Without it they were passed over, though its lease had ended, until 30 s were over. Here no transaction waits for a
-    handler, so that none lasts as long as a lease.
+    Without it other workers skipped these rows for 30 s, although the lease had expired. No transaction here waits for
+    a handler, so none lasts as long as a lease.
     """
     milliseconds = 1000 * min(conf.get("LEASE_SECONDS"), LONGEST_IDLE_SECONDS)
     return f"-c idle_in_transaction_session_timeout={milliseconds:.0f}"
@@ -141,11 +140,11 @@ def end_what_stands_still() -> str:
 def connect_directly(
     application_name: str, *, connect_timeout: int = 10, answer_seconds: float = ANSWER_SECONDS
 ) -> psycopg.Connection:
-    """A connection of the worker's own, in autocommit, past a pooling proxy when DIRECT_DATABASE_URL says how.
+    """The worker's own connection, in autocommit, past a pooling proxy if DIRECT_DATABASE_URL is set.
 
-    It is apart from Django's connection, so that nothing a handler does to its session (a failed transaction, SET,
-    LISTEN) can reach the claim, the flush or the worker's presence. A server that leaves a question unanswered for
-    `answer_seconds` is given up. Raises psycopg.OperationalError.
+    It is separate from Django's connection, so that a handler's changes to its session (a failed transaction, SET,
+    LISTEN) cannot reach the claim, the flush or the worker's presence. It is closed if the server leaves a query
+    unanswered for `answer_seconds`. Raises psycopg.OperationalError.
     """
     url = conf.get("DIRECT_DATABASE_URL")
     params = {} if url else _params_of_default_database()
@@ -166,11 +165,10 @@ def connect_directly(
 
 
 def name_sessions_of_handlers(application_name: str) -> None:
-    """In a worker process, before its first query: how Django's own connection appears in `pg_stat_activity`.
+    """Name Django's own connection in `pg_stat_activity`; call it in a worker process before its first query.
 
-    When the process is killed in the middle of a query, its row locks end within half a second and not with the query;
-    when its host vanishes, with its lease. But a pooling proxy would not let these options pass: there the level of
-    isolation is said with each BEGIN.
+    If the process is killed in the middle of a query, its row locks end within half a second; if its host vanishes,
+    with its lease. A pooling proxy would not accept these options; there each BEGIN sets the isolation level.
     """
     settings = connections["default"].settings_dict
     options = {**notice_a_dead_path(settings["OPTIONS"]), "application_name": application_name}
@@ -183,7 +181,7 @@ def name_sessions_of_handlers(application_name: str) -> None:
 
 @contextmanager
 def read_committed() -> Iterator[None]:
-    """Django's default connection, when it is opened in here, begins its transactions at READ COMMITTED."""
+    """Within the block, a newly opened default connection begins its transactions at READ COMMITTED."""
     connection_created.connect(_begin_read_committed, dispatch_uid=READ_COMMITTED)
     try:
         yield
@@ -192,7 +190,7 @@ def read_committed() -> Iterator[None]:
 
 
 def _begin_read_committed(connection: BaseDatabaseWrapper, **_: object) -> None:
-    """Costs no query: the driver says the level with each BEGIN. One that the settings name is kept."""
+    """Costs no query: the driver adds the level to each BEGIN. A level from the settings is kept."""
     if connection.alias == "default" and "isolation_level" not in connection.settings_dict["OPTIONS"]:
         connection.connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
 

@@ -1,4 +1,4 @@
-"""What `@task` declares: the framework's Task with the options that this backend adds."""
+"""The options of `@task`: the framework's Task with the options of this backend."""
 
 import math
 from collections.abc import Callable
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
     from tasks.backend import PostgresBackend
     from tasks.enqueueing import Calls
 
-MAX_ATTEMPTS = range(1, 1001)  # a requeue adds a fresh allowance to a smallint
+MAX_ATTEMPTS = range(1, 1001)  # a requeue adds new attempts to a smallint
 PRIORITIES = range(-100, 101)
-YEARS = range(2, 9999)  # those that are valid datetimes in every time zone
+YEARS = range(2, 9999)  # valid datetimes in every time zone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresTask(Task):
-    """A task function and how to run it.
+    """A task function with its options.
 
-    `max_attempts`: attempts, spent at claim; None takes the setting. `backoff`: seconds before the next attempt, as a
-    callable of the attempt's number; None takes exponential backoff with jitter. `timeout`: seconds after which the
-    worker process that runs it is ended. `ordering_key`: text, or a callable of the arguments; tasks of one key run
-    one at a time and in order. `ordered_by_commit`: that order is the order of commits, at the price of enqueuers of
-    one key waiting for each other. `durable`: its completion is committed by itself, so that a crash repeats no more
-    than this one task.
+    `max_attempts`: attempts, counted at claim; None takes the setting. `backoff`: a callable of the attempt's number
+    that returns the seconds before the next attempt; None takes exponential backoff with jitter. `timeout`: seconds
+    after which the worker process that runs it is ended. `ordering_key`: text, or a callable of the arguments; tasks of
+    one key run one at a time and in order. `ordered_by_commit`: that order is the order of commits; enqueuers of one
+    key wait for each other. `durable`: its completion is committed on its own, so that a crash repeats only this one
+    task.
     """
 
     max_attempts: int | None = None
@@ -49,7 +49,7 @@ class PostgresTask(Task):
 
     @classmethod
     def of(cls, task: Task) -> "PostgresTask":
-        """The task itself, or one like it when it was declared while another backend was configured."""
+        """The task itself, or a copy if it was declared while another backend was configured."""
         if isinstance(task, cls):
             return task
         return cls(**{field.name: getattr(task, field.name) for field in fields(task)})
@@ -63,7 +63,7 @@ class PostgresTask(Task):
         backend: str | None = None,
         ordering_key: str | None = None,
     ) -> Self:
-        """A copy with other values for one call; what is None stays as it was declared."""
+        """A copy with other values for one call; None keeps the declared value."""
         changes: dict[str, Any] = {
             "priority": priority,
             "queue_name": queue_name,
@@ -74,11 +74,11 @@ class PostgresTask(Task):
         return replace(self, **{name: value for name, value in changes.items() if value is not None})
 
     def enqueue_many(self, calls: "Calls") -> list[int]:
-        """Enqueue one task for each `(args, kwargs)`, all or none; gives their ids. See `PostgresBackend`."""
+        """Enqueue one task for each `(args, kwargs)`, all or none; returns their ids. See `PostgresBackend`."""
         return cast("PostgresBackend", self.get_backend()).enqueue_many(self, calls)
 
     def key_of(self, call: Call) -> str | None:
-        """The ordering key of one call, or None. Raises InvalidArguments when it cannot be had from the arguments."""
+        """The ordering key of one call, or None. Raises InvalidArguments if the arguments do not give one."""
         if not callable(self.ordering_key):
             return self.ordering_key
         try:
@@ -91,11 +91,11 @@ class PostgresTask(Task):
         return check_key(key)
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
-        """As of the framework, which inspects the function at each call: a third of a microsecond."""
+        """Like the framework's, which inspects the function at each call: a third of a microsecond."""
         return Task.call(self, *args, **kwargs) if _is_async(self.func) else self.func(*args, **kwargs)
 
     def attempts_allowed(self) -> int:
-        """The attempts of this task, by itself or by the setting."""
+        """The task's own number of attempts, else the setting."""
         return conf.get("MAX_ATTEMPTS") if self.max_attempts is None else self.max_attempts
 
 
@@ -103,9 +103,9 @@ _is_async = cache(iscoroutinefunction)
 
 
 def validate(task: Task) -> None:
-    """Refuse what could not be stored or run, when it is declared and again when it is enqueued.
+    """Check at declaration and again at enqueue that the task can be stored and run.
 
-    Raises InvalidTask that names the option, its value and what it may be.
+    Raises InvalidTask that names the option, its value and the allowed values.
     """
     _require(task, "priority", task.priority in PRIORITIES, "a whole number between -100 and 100")
     problem = name_problem(task.queue_name)

@@ -4,12 +4,12 @@ import re
 from datetime import timedelta
 
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-LONGEST = timedelta(days=36_500)  # PostgreSQL's calendar does not reach back for ever
+LONGEST = timedelta(days=36_500)  # within the range of PostgreSQL's calendar
 WRITTEN = re.compile(r"(\d{1,9})([smhdw])", re.ASCII)
 
 
 def parse(text: str) -> timedelta:
-    """The duration that `text` says; raises ValueError with examples when it says none.
+    """Parse a duration. Raises ValueError with examples.
 
     >>> parse("15m")
     datetime.timedelta(seconds=900)
@@ -23,7 +23,7 @@ def parse(text: str) -> timedelta:
 
 
 def describe(duration: timedelta) -> str:
-    """The shortest writing of whole seconds that `parse` reads back.
+    """The shortest text of whole seconds that `parse` reads back.
 
     >>> describe(timedelta(days=7)), describe(timedelta(seconds=90)), describe(timedelta(0))
     ('1w', '90s', '0s')

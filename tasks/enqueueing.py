@@ -1,7 +1,7 @@
-"""Writing new tasks into the table: one statement for one task, and one for some thousands.
+"""Write new tasks into the table: one statement for one task, or for some thousands.
 
-Both run on Django's own connection and so in the caller's transaction: no task without the rows it is about, and none
-left behind when they are rolled back.
+Both use Django's own connection and so the caller's transaction: the tasks and the rows that they are about commit
+together or not at all.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,11 +16,11 @@ from tasks.exceptions import InvalidArguments
 
 Calls = Iterable[tuple[Sequence[Any], Mapping[str, Any]]]
 
-# Larger statements gain nothing, and a jsonb value ends at 256 MB.
+# Larger statements are not faster, and jsonb is limited to 256 MB.
 CHUNK_ROWS = 5000
 CHUNK_CHARACTERS = 16_000_000
 
-# One reading of the clock for run_after and created_at: a task is deferred when they differ.
+# run_after and created_at share one clock reading: if they differ, the task is deferred.
 INSERT_ONE = """
 INSERT INTO tasks_task (task_path, queue_name, priority, args, kwargs, run_after, max_attempts, ordering_key)
 VALUES (%(task_path)s::text, %(queue_name)s::text, %(priority)s::smallint, %(call)s::jsonb -> 0, %(call)s::jsonb -> 1,
@@ -29,9 +29,8 @@ VALUES (%(task_path)s::text, %(queue_name)s::text, %(priority)s::smallint, %(cal
 RETURNING id, created_at
 """
 
-# One JSON array of [args, kwargs, ordering key] goes in 1.4 times as fast as unnest() of three arrays, whose elements
-# psycopg quotes one by one. Rows get their ids in the order of the array. (For one row its planning costs more than
-# the insert.)
+# One JSON array of [args, kwargs, ordering key] is 1.4 times as fast as unnest() of three arrays, whose elements
+# psycopg quotes one by one. Ids follow the order of the array. (For one row, planning this costs more than the insert.)
 INSERT_MANY = """
 WITH inserted AS (
     INSERT INTO tasks_task (task_path, queue_name, priority, args, kwargs, run_after, max_attempts, ordering_key)
@@ -43,8 +42,8 @@ WITH inserted AS (
 SELECT array_agg(id ORDER BY id), min(created_at) FROM inserted
 """
 
-# Held until the caller commits: the next enqueuer of the key draws its id when this one's row is visible. Everybody
-# takes them in one order; at most 1024, as all sessions share the server's lock table (max_locks_per_transaction).
+# Held until the caller commits: the key's next enqueuer draws its id after this row is visible. All enqueuers lock in
+# one order. At most 1024 locks, because all sessions share the server's lock table (max_locks_per_transaction).
 LOCK_KEYS = """
 SELECT pg_advisory_xact_lock(hashtext('rowlock:order:' || current_schema()), place)
 FROM (SELECT DISTINCT hashtext(key) & 1023 AS place FROM unnest(%(keys)s::text[]) AS key ORDER BY place) AS places
@@ -52,7 +51,7 @@ FROM (SELECT DISTINCT hashtext(key) & 1023 AS place FROM unnest(%(keys)s::text[]
 
 
 class Inserted(NamedTuple):
-    """One new row and the call that it stands for."""
+    """One new row and its call."""
 
     id: int
     created_at: datetime
@@ -69,7 +68,7 @@ class _Entry(NamedTuple):
 
 
 def insert_one(task: PostgresTask, call: Call) -> Inserted:
-    """Write one task. Raises InvalidArguments when it has no valid ordering key."""
+    """Write one task. Raises InvalidArguments for an invalid ordering key."""
     entry = _Entry(call, task.key_of(call))
     if not (task.ordered_by_commit and entry.key):
         return _insert(task, entry)
@@ -79,10 +78,10 @@ def insert_one(task: PostgresTask, call: Call) -> Inserted:
 
 
 def insert_many(task: PostgresTask, calls: Calls, announce: Callable[[Inserted], object] | None = None) -> list[int]:
-    """Write one task for each `(args, kwargs)` in the order given, all of them or none; gives their ids.
+    """Write one task for each `(args, kwargs)` in the order given, all or none; returns their ids.
 
-    `announce` is called with each new row, before the caller's transaction ends.
-    Raises InvalidArguments that names the call by its position from 0.
+    `announce` is called with each new row, before the caller's transaction ends. Raises InvalidArguments that names the
+    call by its position from 0.
     """
     ids: list[int] = []
     with transaction.atomic():

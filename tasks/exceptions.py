@@ -1,4 +1,4 @@
-"""What can go wrong in the queue; an exception's docstring is its default message."""
+"""Errors of the queue; an exception's docstring is its default message."""
 
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ class RowlockError(Exception):
         super().__init__(message or type(self).__doc__)
 
 
-# TypeError too: the framework's own backends raise it for what JSON cannot hold.
+# TypeError too: the framework's own backends raise it for values that JSON cannot hold.
 class InvalidArguments(RowlockError, ValueError, TypeError):
     """The task's arguments cannot be stored as JSON."""
 

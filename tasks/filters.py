@@ -1,4 +1,4 @@
-"""Which tasks an action or a list is about: one object that owns parsing, query and count, for pages and commands."""
+"""The filter for actions and lists of tasks: parsing, query and count, for pages and commands."""
 
 from array import array
 from collections.abc import Iterable
@@ -25,13 +25,13 @@ class InvalidFilter(RowlockError, ValueError):
 
 
 class Params(Protocol):
-    """The part of Django's QueryDict that a filter is read from."""
+    """The part of Django's QueryDict from which a filter is read."""
 
     def getlist(self, key: str) -> list[str]: ...
 
 
 class Count(NamedTuple):
-    """How many tasks match; `capped` says that there are more than `number`, uncounted."""
+    """The number of matching tasks; `capped` if there are more than `number`."""
 
     number: int
     capped: bool
@@ -39,10 +39,10 @@ class Count(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class TaskFilter:
-    """Tasks that match every condition given; within one condition, any of its values.
+    """Tasks that match every given condition; within one condition, any of its values.
 
-    `error` is searched for, whatever its case, in the exception and traceback of the latest recorded attempt.
-    `older_than` counts from the creation of the task.
+    `error` is searched, ignoring case, in the exception and traceback of the latest recorded attempt. `older_than`
+    counts from the creation of the task.
     """
 
     ids: tuple[int, ...] = ()
@@ -54,16 +54,16 @@ class TaskFilter:
 
     @classmethod
     def of(cls, selection: "Iterable[int] | TaskFilter") -> "TaskFilter":
-        """The filter itself, or the one that names these ids (each once, in the order given)."""
+        """The filter itself, or a filter for these ids (each once, in the order given)."""
         if isinstance(selection, TaskFilter):
             return selection
         return cls(ids=tuple(dict.fromkeys(selection)))
 
     @classmethod
     def from_params(cls, params: Params) -> Self:
-        """Read `id`, `status`, `queue`, `task`, `error` and `older_than` of a URL's query; the first four may repeat.
+        """Read `id`, `status`, `queue`, `task`, `error` and `older_than` from a URL's query; the first four may repeat.
 
-        Raises InvalidFilter, which says what is wrong with which value.
+        Raises InvalidFilter that names the wrong value.
         """
         return cls(
             ids=tuple(dict.fromkeys(parse_id(text) for text in given(params, "id"))),
@@ -88,22 +88,22 @@ class TaskFilter:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was asked for, so that every task would match."""
+        """True without any condition, so that every task would match."""
         return self == type(self)()
 
     def with_statuses(self, *statuses: str) -> Self:
-        """The same filter about these statuses only."""
+        """The same filter with only these statuses."""
         return replace(self, statuses=statuses)
 
     def queryset(self) -> TaskQuerySet:
-        """The tasks that match, unordered. No value reaches a field's name: `filter(**request)` is not used."""
+        """The matching tasks, unordered. Never `filter(**request)`: no value may become a field's name."""
         tasks = Task.objects.all()
         if self.ids:
             tasks = tasks.filter(among(self.ids))
         return self.criteria(tasks)
 
     def criteria(self, tasks: TaskQuerySet) -> TaskQuerySet:
-        """`tasks` narrowed by every condition but the ids: what must still hold once a row is locked."""
+        """`tasks` narrowed by every condition but the ids; these must still hold when a row is locked."""
         if self.statuses:
             tasks = tasks.filter(status__in=self.statuses)
         if self.queue_names:
@@ -117,10 +117,10 @@ class TaskFilter:
         return tasks
 
     def selected_ids(self) -> "array[int]":
-        """The ids to act on, eight bytes each: the ones named, else those that match at this moment, in order.
+        """The ids to act on, eight bytes each: the given ones, else those that match now, in order.
 
-        In one statement without LIMIT: with it, the planner may walk ten million finished rows in search of a few. In
-        one transaction, so that its cursor survives a pooling proxy.
+        One statement without LIMIT: with it, the planner may walk ten million finished rows in search of a few. One
+        transaction, so that its cursor works behind a pooling proxy.
         """
         if self.ids:
             return array("q", self.ids)
@@ -129,13 +129,13 @@ class TaskFilter:
             return array("q", ids.iterator(chunk_size=10_000))
 
     def count(self, cap: int = COUNT_CAP) -> Count:
-        """How many match, counted no further than `cap`."""
+        """The number of matches, counted up to `cap`."""
         number = self.queryset().order_by()[: cap + 1].count()
         return Count(min(number, cap), number > cap)
 
 
 class Among(Lookup):
-    """`lhs = ANY(array)`: `id__in` makes a parameter of each id, and a statement takes no more than 65,535."""
+    """`lhs = ANY(array)`: `id__in` makes a parameter of each id, and a statement allows at most 65,535."""
 
     lookup_name = "among"
     prepare_rhs = False
@@ -157,7 +157,7 @@ def latest_error() -> Subquery:
 
 
 def given(params: Params, key: str) -> tuple[str, ...]:
-    """The values of `key` that are not blank; raises InvalidFilter for text that PostgreSQL cannot hold."""
+    """The non-blank values of `key`. Raises InvalidFilter for text that PostgreSQL cannot store."""
     values = tuple(value for value in params.getlist(key) if value.strip())
     for value in values:
         if problem := reading.storage_problem(value):
@@ -168,7 +168,7 @@ def given(params: Params, key: str) -> tuple[str, ...]:
 
 
 def parse_id(text: str) -> int:
-    """A task's id; raises InvalidFilter unless it is a whole number in the column's range."""
+    """A task's id. Raises InvalidFilter unless it is a whole number in the column's range."""
     number = reading.digits(text.strip())
     if number is None or not 1 <= number <= BIGGEST_ID:
         raise InvalidFilter(f"{reading.shown(text)} is not the id of a task: ids are whole numbers from 1, like 4711.")
@@ -176,7 +176,7 @@ def parse_id(text: str) -> int:
 
 
 def parse_status(text: str) -> str:
-    """A status, in any case; raises InvalidFilter with the known ones."""
+    """A status, in any case. Raises InvalidFilter with the known ones."""
     status = text.strip().upper()
     if status not in TaskStatus.values:
         raise InvalidFilter(f"{text!r} is not a status: choose one of {', '.join(TaskStatus.values)}.")
@@ -184,7 +184,7 @@ def parse_status(text: str) -> str:
 
 
 def parse_age(text: str) -> timedelta:
-    """A duration such as 7d; raises InvalidFilter with examples."""
+    """A duration such as 7d. Raises InvalidFilter with examples."""
     try:
         return durations.parse(text)
     except ValueError as error:

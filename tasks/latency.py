@@ -1,6 +1,6 @@
-"""How long tasks wait and run, as counts per bucket of time: percentiles without keeping every single time.
+"""Histograms of wait and run times: percentiles without storing every single time.
 
-The rollup keeps one array of counts for each minute, queue and shard. Its last bucket has no upper bound.
+The rollup stores one array of counts for each minute, queue and shard. The last bucket has no upper bound.
 """
 
 from collections import Counter
@@ -11,7 +11,7 @@ BUCKETS = len(BOUNDS_SECONDS) + 1
 
 
 def as_array(counts: Counter[int]) -> str:
-    """The counts as PostgreSQL writes an array, one for each bucket; numbers of buckets as `width_bucket` gives them.
+    """The counts as a PostgreSQL array, one for each bucket; buckets are numbered as by `width_bucket`.
 
     >>> as_array(Counter([0, 2, 2]))
     '{1,0,2,0,0,0,0,0,0,0,0,0,0,0,0,0}'
@@ -20,9 +20,9 @@ def as_array(counts: Counter[int]) -> str:
 
 
 def percentile(counts: Sequence[int], share: float) -> float | None:
-    """The time in seconds below which this share of them lies, estimated within its bucket; None of nothing.
+    """The time in seconds below which this share lies, interpolated within its bucket; None without counts.
 
-    What lies beyond the last bound is told as that bound.
+    Times beyond the last bound are reported as that bound.
 
     >>> percentile([0] * 16, 0.95) is None, percentile([10] + [0] * 15, 0.5), percentile([0] * 15 + [3], 0.5)
     (True, 0.0025, 1800.0)

@@ -1,4 +1,4 @@
-"""The conditions of the list of tasks, in the address of its page and in the bulk actions that start from there."""
+"""The filter of the list of tasks, in its page's URL and in the bulk actions that start there."""
 
 import json
 from dataclasses import dataclass, fields, replace
@@ -14,16 +14,15 @@ from tasks.models import Task, TaskStatus
 from tasks.querysets import TaskQuerySet
 from tasks.redaction import redact_call
 
-# Either is an index's condition, and together they are every READY row: so the planner sees that indexes have them all.
+# Each is an index's condition, and together they cover every READY row, so the planner can use these indexes.
 IS_READY = Q(status=TaskStatus.READY) & (Q(ordering_key__isnull=True) | Q(ordering_key__isnull=False))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ListFilter(TaskFilter):
-    """The conditions of a page: those of every TaskFilter, and three more.
+    """The conditions of the list: those of TaskFilter, and three more.
 
-    `text` is searched for, whatever its case, in the arguments as they are shown: what is redacted cannot be guessed
-    by searching for it.
+    `text` is searched, ignoring case, in the arguments as shown, so that a search cannot guess redacted values.
     """
 
     text: str = ""
@@ -32,18 +31,18 @@ class ListFilter(TaskFilter):
 
     @classmethod
     def from_params(cls, params: Params) -> Self:
-        """As TaskFilter, with `q`, `key` and `worker` beside. Raises InvalidFilter."""
+        """Like TaskFilter, plus `q`, `key` and `worker`. Raises InvalidFilter."""
         more = {name: next(iter(given(params, name)), "") for name in ("q", "key", "worker")}
         common = super().from_params(params)
         return replace(common, text=more["q"], ordering_key=more["key"], worker_id=more["worker"])
 
     @classmethod
     def from_query(cls, query: str) -> Self:
-        """Read the query of an address, as `as_query` wrote it. Raises InvalidFilter."""
+        """Read a URL's query, as written by `as_query`. Raises InvalidFilter."""
         return cls.from_params(QueryDict(query))
 
     def as_query(self) -> str:
-        """The query of the list's address."""
+        """The query of the list's URL."""
         return urlencode(self.as_params())
 
     def as_params(self) -> list[tuple[str, str]]:
@@ -64,7 +63,7 @@ class ListFilter(TaskFilter):
         return tasks
 
     def shows(self, task: Task) -> bool:
-        """Whether what was searched for in the arguments is in the part of them that is shown."""
+        """True if the searched text is in the shown part of the arguments."""
         if not self.text:
             return True
         shown = json.dumps(redact_call(task.task_path, task.args, task.kwargs), ensure_ascii=False)
@@ -73,7 +72,7 @@ class ListFilter(TaskFilter):
 
 @dataclass(frozen=True, kw_only=True)
 class BoundedFilter(ListFilter):
-    """The same between two ids: above `above`, and up to and with `upto`."""
+    """The same between two ids: above `above`, up to and including `upto`."""
 
     above: int = 0
     upto: int

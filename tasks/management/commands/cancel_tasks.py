@@ -1,4 +1,4 @@
-"""`cancel_tasks`: tasks that shall not run, or not go on running."""
+"""`cancel_tasks`: cancel waiting and running tasks."""
 
 from django.core.management.base import CommandParser
 

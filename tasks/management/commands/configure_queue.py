@@ -1,4 +1,4 @@
-"""`configure_queue`: what becomes of a queue's tasks when their worker dies."""
+"""`configure_queue`: choose how a queue recovers the tasks of dead workers."""
 
 from django.core.management.base import CommandParser
 

@@ -1,4 +1,4 @@
-"""`edit_tasks`: another queue, priority or time for tasks that wait to run."""
+"""`edit_tasks`: another queue, priority or time for waiting tasks."""
 
 from django.core.management.base import CommandParser
 

@@ -1,4 +1,4 @@
-"""`quarantine_tasks`: tasks that do harm wait in a paused queue until somebody has looked."""
+"""`quarantine_tasks`: move harmful tasks into a paused queue, where they wait for a person."""
 
 from django.core.management.base import CommandParser
 

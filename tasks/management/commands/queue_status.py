@@ -1,4 +1,4 @@
-"""`queue_status`: the numbers of every queue and worker, and whether they are within limits."""
+"""`queue_status`: the numbers of every queue and worker, checked against limits."""
 
 from typing import Any
 

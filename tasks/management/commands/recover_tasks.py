@@ -1,4 +1,4 @@
-"""`recover_tasks`: take back what dead workers held."""
+"""`recover_tasks`: take back the tasks of dead workers."""
 
 from typing import Any
 
@@ -48,17 +48,17 @@ class Command(OperatorCommand):
 
 
 def waiting_data(state: WorkerState) -> dict[str, Any]:
-    """A worker that may not be given up yet, for scripts."""
+    """A worker that may still come back, for scripts."""
     return {"worker": state.id, "life": state.life, "seconds": seconds_left(state)}
 
 
 def seconds_left(state: WorkerState) -> float:
-    """For how long the worker may still come back."""
+    """Seconds that the worker has left to come back."""
     return round(max(0.0, state.grace_seconds, state.lease_seconds - (state.heartbeat_age_seconds or 0)), 1)
 
 
 def sentence(state: WorkerState) -> str:
-    """Why the tasks of this worker were left with it."""
+    """The reason why this worker keeps its tasks for now."""
     return (
         f"Worker {state.id} does not answer, but the database restarted a moment ago: it has {seconds_left(state)} s "
         "left to come back before its tasks are taken. Run this again then."

@@ -1,4 +1,4 @@
-"""`release_unstarted`: give back what a worker has claimed and not begun while it hangs on one task."""
+"""`release_unstarted`: release tasks that a worker claimed but did not start, while it hangs on another."""
 
 from django.core.management.base import CommandParser
 

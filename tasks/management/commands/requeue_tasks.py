@@ -1,4 +1,4 @@
-"""`requeue_tasks`: FAILED, CANCELLED or stale PROCESSING tasks run again."""
+"""`requeue_tasks`: run FAILED, CANCELLED or stale PROCESSING tasks again."""
 
 from django.core.management.base import CommandParser
 
@@ -47,7 +47,7 @@ class Command(OperatorCommand):
         return report_of(result, "requeued", options)
 
     def spread(self, chosen: TaskFilter, options: Options) -> Spread:
-        """Evenly over the tasks that match at this moment."""
+        """Spread evenly over the tasks that match now."""
         if options["spread"] is None:
             return AT_ONCE
         return Spread(options["spread"].total_seconds(), of=len(chosen.selected_ids()))

@@ -61,7 +61,7 @@ class Command(OperatorCommand):
         )
 
     def speak_of_failures(self, result: Result, options: Options) -> None:
-        """With -v0: what a failed command printed. Another run at work is no failure, and says nothing."""
+        """With -v0: print a failed command's output. Another holder is no failure, so then print nothing."""
         if result.problem and result.output:
             write_line(self.stderr, result.output)
         if result.outcome == Outcome.SKIPPED and not options["json"]:
@@ -82,7 +82,7 @@ class Command(OperatorCommand):
         )
 
     def look(self, job: Job) -> Result:
-        """What `run_locked` would do now."""
+        """The expected result of `run_locked` now."""
         words.program(job.words, is_shell=job.is_shell)
         holder = observe.holder(job.name)
         if holder is None or holder.is_gone:
@@ -90,19 +90,19 @@ class Command(OperatorCommand):
         return Result(Outcome.SKIPPED, HELD_ELSEWHERE, holder=holder, problem=held_sentence(job.name, holder))
 
     def sink(self, options: Options) -> Sink:
-        """Where the command's output goes: through, on stderr alone beside our JSON, nowhere with -v0."""
+        """The destination of the command's output: passed through, only stderr with --json, nowhere with -v0."""
         if not options["verbosity"]:
             return lambda stream, chunk: None
         streams = {"stdout": self.stderr if options["json"] else self.stdout, "stderr": self.stderr}
         return lambda stream, chunk: write_bytes(streams[stream], chunk)
 
     def _print(self, report: Report, options: Options) -> None:
-        """Whatever cron finds on stdout it mails: a run that went well adds nothing to what its command printed."""
+        """Lower the verbosity by one: cron mails all of stdout, so a good run adds nothing to the command's output."""
         super()._print(report, {**options, "verbosity": options["verbosity"] - 1})
 
 
 def write_bytes(stream: OutputWrapper, chunk: bytes) -> None:
-    """Pass on what the command printed, byte for byte; when our reader has left, it goes nowhere."""
+    """Pass on the command's output, byte for byte; discard it when our reader has left."""
     buffer = getattr(stream, "buffer", None)
     try:
         if buffer is None:

@@ -1,4 +1,4 @@
-"""`manage.py run_worker`: takes and runs tasks until TERM or INT."""
+"""`run_worker`: take and run tasks until TERM or INT."""
 
 import contextlib
 import json
@@ -52,7 +52,7 @@ class Command(BaseCommand):
         with read_committed():
             refuse_older_tables()
             if options["burst"]:
-                # A burst from cron may be the only worker there is: nobody else would take back a dead one's tasks.
+                # A burst from cron may be the only worker, so nobody else would recover a dead one's tasks.
                 recovery.recover(include_ask=False)
         connections.close_all()
         exit_status = supervisor.run()
@@ -66,8 +66,8 @@ class Command(BaseCommand):
 
 
 def check_sessions(options: Options) -> None:
-    """End here where no worker could rest on its session, or have any; warn where some may be missing."""
-    with contextlib.suppress(psycopg.OperationalError):  # the supervisor waits for a database that is away
+    """Fail if workers cannot get their own session or any connection; warn if some may be missing."""
+    with contextlib.suppress(psycopg.OperationalError):  # the supervisor waits for an unreachable database
         try:
             with closing(pooling.own_session("rowlock:check")) as connection:
                 budget.check(connection, options)
@@ -76,8 +76,8 @@ def check_sessions(options: Options) -> None:
 
 
 def refuse_older_tables() -> None:
-    """End here where the database has no tables, or those of an older version: statements would fail, or do half."""
-    # The database is away, or the role may not read this table: then the first statement that fails will tell.
+    """Fail if the tables are missing or of an older version: statements would fail or do half the work."""
+    # If the database is unreachable or this table unreadable, the first failing statement will report it.
     with contextlib.suppress(OperationalError, ProgrammingError):
         recorded = MigrationRecorder(connections["default"]).applied_migrations()
         applied = {name for app, name in recorded if app == "tasks"}

@@ -1,4 +1,4 @@
-"""`stop_bulk_run`: end a bulk run after the chunk in hand."""
+"""`stop_bulk_run`: end a bulk run after the current chunk."""
 
 from django.core.management.base import CommandError, CommandParser
 
