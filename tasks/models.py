@@ -1,4 +1,4 @@
-"""The tables of the queue. What each column means to people and scripts is fixed in the contract."""
+"""The tables of the queue. The contract fixes the meaning of each column."""
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
@@ -27,7 +27,7 @@ class TaskStatus(models.TextChoices):
     CANCELLED = "CANCELLED", _("Cancelled")  # cancel
 
 
-SEE_ONLY = ("view",)  # these tables change through tasks.actions alone, whose rights stand beside it
+SEE_ONLY = ("view",)  # only tasks.actions changes these tables
 FINISHED = (TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.CANCELLED)
 HOLDS_ITS_KEY = (TaskStatus.READY, TaskStatus.PROCESSING)
 ONE_PER_KEY = "tasks_task_one_per_key"
@@ -50,7 +50,7 @@ class Task(models.Model):
     finished_at = models.DateTimeField(null=True, blank=True)
     attempt = models.SmallIntegerField(db_default=0)
     max_attempts = models.SmallIntegerField(db_default=5)
-    claimed_by = models.TextField(null=True, blank=True)  # noqa: DJ001  null says that nobody holds it
+    claimed_by = models.TextField(null=True, blank=True)  # noqa: DJ001  null: not claimed
     finished_by = models.TextField(null=True, blank=True)  # noqa: DJ001  the worker that completed it
     ordering_key = models.TextField(null=True, blank=True)  # noqa: DJ001  null takes the unkeyed claim path
     return_value = models.JSONField(null=True, blank=True)
@@ -59,7 +59,7 @@ class Task(models.Model):
     objects = TaskQuerySet.as_manager()
 
     class Meta:
-        # Else Django 6.1 warns of the index below where it is asked to check without a database.
+        # Without this, Django 6.1 warns about the index below when it checks without a database.
         required_db_features = ["supports_covering_indexes"]
         default_permissions = SEE_ONLY
         permissions = [
@@ -77,7 +77,7 @@ class Task(models.Model):
                 condition=Q(status=TaskStatus.READY, ordering_key__isnull=True),
                 name="tasks_task_claim",
             ),
-            # With what pages count by: from the table, each would be a row read at random. No status: tasks/stats.py.
+            # Includes the columns that pages count by, so that no row is read at random. No status: tasks/stats.py.
             models.Index(
                 fields=["ordering_key", "id"],
                 include=("queue_name", "run_after"),
@@ -85,7 +85,7 @@ class Task(models.Model):
                 name="tasks_task_keyed",
             ),
             models.Index(fields=["claimed_by"], condition=Q(status=TaskStatus.PROCESSING), name="tasks_task_claimed"),
-            # With what the failed are counted by: from the table, each would be a page read at random.
+            # Includes the columns by which failed tasks are counted, so that no page is read at random.
             models.Index(
                 fields=["id"],
                 include=("queue_name", "status"),
@@ -94,7 +94,7 @@ class Task(models.Model):
             ),
         ]
         constraints = [
-            # The guard of order per key. The claim looks for heads of keys; this makes it true.
+            # Guarantees order per key: the claim looks for heads of keys, and this makes it safe.
             models.UniqueConstraint(
                 fields=["ordering_key"],
                 condition=Q(status=TaskStatus.PROCESSING, ordering_key__isnull=False),
@@ -111,7 +111,7 @@ class Task(models.Model):
                 | Q(~Q(status__in=FINISHED), finished_at__isnull=True),
                 name="tasks_task_finished_at_iff_finished",
             ),
-            # A READY row without an attempt left would fail every claim that meets it.
+            # A READY row without an attempt left would fail every claim that includes it.
             models.CheckConstraint(
                 condition=~Q(status=TaskStatus.READY) | Q(attempt__lt=F("max_attempts")),
                 name="tasks_task_ready_has_attempts",
@@ -120,7 +120,7 @@ class Task(models.Model):
                 condition=Q(attempt__gte=0, max_attempts__gte=1, attempt__lte=F("max_attempts")),
                 name="tasks_task_attempts_in_range",
             ),
-            # Room for `version + 1`, which every claim computes; the trigger begins anew at 1 there.
+            # Room for `version + 1`, which every claim computes; the trigger restarts at 1 there.
             models.CheckConstraint(condition=Q(version__lte=HIGHEST_VERSION), name="tasks_task_version_leaves_room"),
             models.CheckConstraint(
                 condition=Q(priority__gte=-100, priority__lte=100), name="tasks_task_priority_in_range"
@@ -136,7 +136,7 @@ class Task(models.Model):
 
 
 class Queue(models.Model):
-    """What operators decided about a queue. A queue without a row is not paused and recovers by itself."""
+    """Operators' settings of a queue. A queue without a row is not paused and recovers automatically."""
 
     class Recovery(models.TextChoices):
         AUTOMATIC = "automatic", _("Automatic")
@@ -163,7 +163,7 @@ class Queue(models.Model):
 
 
 class Attempt(models.Model):
-    """An attempt that did not simply succeed; success is told by the task's own row."""
+    """An attempt that failed, was abandoned, timed out or was released; the task's row records success."""
 
     class Outcome(models.TextChoices):
         FAILED = "failed", _("Failed")  # the handler raised
@@ -171,7 +171,7 @@ class Attempt(models.Model):
         TIMED_OUT = "timed_out", _("Timed out")  # its worker was ended at the task's timeout
         RELEASED = "released", _("Released")  # given back while it ran: stop or cancel
 
-    # ON DELETE CASCADE stands in the database (migration 0001), so that raw deletes keep the tables in step.
+    # The database has ON DELETE CASCADE (migration 0001), so that raw deletes keep the tables consistent.
     task = models.ForeignKey(Task, on_delete=models.DO_NOTHING, db_constraint=False, related_name="attempts")
     number = models.SmallIntegerField()
     worker_id = models.TextField()
@@ -196,12 +196,12 @@ class Worker(models.Model):
     pid = models.IntegerField()
     strategy = models.TextField(db_default="skip_locked")
     queues = ArrayField(models.TextField(), db_default=[], blank=True)  # empty: every queue
-    task_paths = ArrayField(models.TextField(), db_default=[], blank=True)  # what it can run
+    task_paths = ArrayField(models.TextField(), db_default=[], blank=True)  # task functions that it can run
     started_at = models.DateTimeField(db_default=StatementTimestamp())
     heartbeat_at = models.DateTimeField(db_default=StatementTimestamp())
-    lease_seconds = models.FloatField(null=True, blank=True)  # its own promise; null: the reader's setting
+    lease_seconds = models.FloatField(null=True, blank=True)  # its own lease; null: the reader's setting
     presence_epoch = models.TextField(null=True, blank=True)  # noqa: DJ001  null: presence never taken
-    missing_since = models.DateTimeField(null=True, blank=True)  # first look that missed its presence
+    missing_since = models.DateTimeField(null=True, blank=True)  # first check that missed its presence
     current_task_id = models.BigIntegerField(null=True, blank=True)
     current_since = models.DateTimeField(null=True, blank=True)
     stop_requested_at = models.DateTimeField(null=True, blank=True)
@@ -220,13 +220,13 @@ class Worker(models.Model):
 
 
 class RefusedWrite(models.Model):
-    """A late write that the fence refused: the worker expected one version, the row had moved on."""
+    """A late write that the version refused, because the row had changed since the claim."""
 
     task_id = models.BigIntegerField(db_index=True)
     worker_id = models.TextField()
     expected_version = models.IntegerField()
     actual_version = models.IntegerField(null=True, blank=True)  # null: the row is gone
-    intent = models.TextField()  # what it meant to write: complete, fail
+    intent = models.TextField()  # the refused write: complete, fail
     at = models.DateTimeField(db_default=StatementTimestamp())
 
     class Meta:
@@ -246,7 +246,7 @@ class Throughput(models.Model):
     failed = models.IntegerField(db_default=0)
     run_ms = models.BigIntegerField(db_default=0)  # summed over the attempts
     wait_ms = models.BigIntegerField(db_default=0)  # from due to started, summed
-    run_buckets = ArrayField(models.IntegerField(), db_default=[], blank=True)  # of the completed: tasks/latency.py
+    run_buckets = ArrayField(models.IntegerField(), db_default=[], blank=True)  # of completed: tasks/latency.py
     wait_buckets = ArrayField(models.IntegerField(), db_default=[], blank=True)
 
     class Meta:
@@ -258,7 +258,7 @@ class Throughput(models.Model):
 
 
 class Epoch(models.Model):
-    """One row: since when the server has run without losing every session at once (see tasks/presence.py)."""
+    """One row: the time since which the server has not lost all its sessions at once (see tasks/presence.py)."""
 
     id = models.SmallIntegerField(primary_key=True, db_default=1)
     token = models.TextField()
@@ -273,11 +273,11 @@ class Epoch(models.Model):
 
 
 class RecoveryFailure(models.Model):
-    """A task or worker that a sweep could not write, because the database refused it. Left alone until `retry_at`."""
+    """A task or worker that a sweep could not write, because the database refused it. Skipped until `retry_at`."""
 
     target = models.TextField(primary_key=True)  # as in the audit: task:4711 or worker:w7f
     task_id = models.BigIntegerField(null=True, blank=True)
-    worker_id = models.TextField(db_default="", blank=True)  # the worker itself, or whose task it is
+    worker_id = models.TextField(db_default="", blank=True)  # the worker itself, or the worker that holds the task
     error = models.TextField()
     tries = models.IntegerField(db_default=1)
     since = models.DateTimeField(db_default=StatementTimestamp())
@@ -291,9 +291,9 @@ class RecoveryFailure(models.Model):
 
 
 class Intervention(models.Model):
-    """What a person or a command changed, append-only: triggers refuse to update, delete and truncate.
+    """A change by a person or a command, append-only: triggers refuse to update, delete and truncate.
 
-    `role` is the database role that wrote the line, whatever the statement said; empty in lines of an older version.
+    `role` is the database role that wrote the row, whatever the statement said; empty in rows of an older version.
     """
 
     at = models.DateTimeField(db_default=StatementTimestamp())

@@ -1,6 +1,6 @@
-"""What operators see first: lines that need attention, and figures. Each app says its own, in its module `attention`.
+"""The overview's lines that need attention, and its figures. Each app registers its own in its module `attention`.
 
-Sources are registered, so that an app which is left out takes its lines with it, and an adopter's app adds its own:
+Sources are registered, so that a removed app takes its lines with it, and an adopter's app can add its own:
 
     @panels.attention
     def parcels(look: Look) -> Iterator[Line]:
@@ -8,8 +8,8 @@ Sources are registered, so that an app which is left out takes its lines with it
         if lost:
             yield Line(key="parcels:lost", text=_("%d parcels are lost.") % lost, severity=Severity.LOSING, size=lost)
 
-A source reads the database only through `look.once`, so that one computation serves everybody who looks in the same
-second. Its sentences are made for each reader, in the reader's language.
+A source reads the database only through `look.once`, so that all viewers within one second share one computation.
+Sentences are made for each viewer, in the viewer's language.
 """
 
 import math
@@ -27,26 +27,26 @@ from django.db import DatabaseError, connection, transaction
 
 T = TypeVar("T")
 LONGEST_KEY = 300
-STANDS_IN_SECONDS = 5.0  # how long the last look is shown while the next one is being made
+STANDS_IN_SECONDS = 5.0  # how long the last result is shown while the next one is computed
 
-# The first page must open while a migration holds a table: what cannot be told soon is left out, and said to be.
+# The first page must open while a migration locks a table: slow parts are left out, with a note.
 PATIENCE = """
 SELECT clock_timestamp(), set_config('lock_timeout', '300ms', true), set_config('statement_timeout', '2s', true)
 """
 
 
 class Severity(IntEnum):
-    """How urgent a line is, worst first. The first two are red: a person must act. A NOTICE goes by itself."""
+    """The urgency of a line, worst first. The first two are red: a person must act. A NOTICE disappears by itself."""
 
-    STOPPED = 1  # work waits and nothing will take it
+    STOPPED = 1  # work waits and no worker will take it
     LOSING = 2  # work has failed, or waits for a person's decision
-    SLOW = 3  # it goes on, but not as it should
+    SLOW = 3  # work continues, but too slowly
     NOTICE = 4
 
 
 @dataclass(frozen=True)
 class Step:
-    """The one safe thing to do next: a page to open, or a command to type, or both."""
+    """The one safe next step: a page to open, a command to type, or both."""
 
     label: str = ""
     url: str = ""
@@ -55,10 +55,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Line:
-    """One thing that needs a person: since when, why, and what to do.
+    """One thing that needs a person: since when, why, and the next step.
 
-    `key` names the trouble and stays the same while it lasts; `size` is how many things it is about, so that a line
-    that was acknowledged comes back when it grows. Who lacks `permission` does not see it.
+    `key` identifies the problem while it lasts. `size` is the number of affected things: an acknowledged line returns
+    when it grows. Users without `permission` do not see the line.
     """
 
     key: str
@@ -72,17 +72,17 @@ class Line:
 
     @property
     def is_red(self) -> bool:
-        """Whether a person must act."""
+        """True if a person must act."""
         return self.severity < Severity.SLOW
 
     @property
     def id(self) -> str:
-        """A name for the page's elements: the same for the same trouble, and harmless."""
+        """A safe element id for the page, the same for the same problem."""
         return sha256(self.key.encode()).hexdigest()[:12]
 
     @property
     def name(self) -> str:
-        """The key, short enough for an index: a long one ends in a hash of itself."""
+        """The key, short enough for an index: a long key ends in its own hash."""
         if len(self.key) <= LONGEST_KEY:
             return self.key
         return f"{self.key[: LONGEST_KEY - 17]}~{sha256(self.key.encode()).hexdigest()[:16]}"
@@ -90,7 +90,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Figure:
-    """One number of the overview, in words that an operator reads at a glance; a link to what is behind it."""
+    """One number of the overview, with a short label and a link to its details."""
 
     label: str
     value: str
@@ -102,23 +102,23 @@ class Figure:
 
 @dataclass
 class Look:
-    """One moment of the system: each question is asked once, and everybody gets the same answer.
+    """One snapshot of the system: each query runs once, and all viewers get the same result.
 
-    Threads that ask the same look wait for the one that computes.
+    Threads that need the same result wait for the one that computes it.
     """
 
     began: float = field(default_factory=time.monotonic)
     _answers: dict[Callable[[], Any], Any] = field(default_factory=dict, repr=False)
     _made: dict[Hashable, Any] = field(default_factory=dict, repr=False)
-    before: "Look | None" = field(default=None, repr=False)  # the one that this one follows
+    before: "Look | None" = field(default=None, repr=False)  # the previous snapshot
     _lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
     _now: datetime | None = None
-    busy_seconds: float = 0.0  # spent in asking
-    is_first: bool = False  # in its process, which connects and loads what it needs meanwhile
+    busy_seconds: float = 0.0  # spent in queries
+    is_first: bool = False  # in its process, which still connects and loads modules
 
     @property
     def now(self) -> datetime:
-        """The database's clock when this look's first question was asked."""
+        """The database's clock at this snapshot's first query."""
         with self._lock:
             if self._now is None:
                 self.once(nothing)
@@ -126,12 +126,12 @@ class Look:
             return self._now
 
     def knows(self, ask: Callable[[], Any]) -> bool:
-        """Whether this question has been answered already."""
+        """True if this query has a result already."""
         with self._lock:
             return ask in self._answers and not isinstance(self._answers[ask], DatabaseError)
 
     def once(self, ask: Callable[[], T]) -> T:
-        """The answer of `ask` in this look; a DatabaseError of it is raised again for everybody."""
+        """The result of `ask` in this snapshot; its DatabaseError is raised again for every caller."""
         with self._lock:
             if ask not in self._answers:
                 asked_at = time.monotonic()
@@ -143,12 +143,13 @@ class Look:
         return answer
 
     def made(self, key: Hashable, make: Callable[[], T], *, good_since: float = math.inf) -> T:
-        """What is made of the answers, once for each key; an error of it is kept for nobody.
+        """The value that `make` builds from the results, once for each key; an error is not cached.
 
-        While another thread is asking or making, what the look before had made of its own is good enough for a while;
-        without that too, if that look began at `good_since` or later, by `time.monotonic()`.
+        While another thread holds the lock, the previous snapshot's value for this key is used for up to
+        STANDS_IN_SECONDS. It is used even without contention if that snapshot began at `good_since`
+        (`time.monotonic()`) or later.
         """
-        if key in self._made:  # without the lock, under which another part may be being made
+        if key in self._made:  # without the lock, which another thread may hold to build a part
             return cast("T", self._made[key])
         before, meanwhile = self.before, None
         if before is not None and not self._is_late():
@@ -156,7 +157,7 @@ class Look:
             if meanwhile is not None and before.began >= good_since:
                 return cast("T", meanwhile)
         if not self._lock.acquire(blocking=meanwhile is None):
-            return cast("T", meanwhile)  # never None: then it waits for the lock
+            return cast("T", meanwhile)  # never None here: without a value it waits for the lock
         try:
             if key not in self._made:
                 self._made[key] = make()
@@ -166,11 +167,11 @@ class Look:
             self._lock.release()
 
     def has_made(self, key: Hashable) -> bool:
-        """Whether that is made of this look already."""
+        """True if that value is in this snapshot."""
         return key in self._made
 
     def _is_late(self) -> bool:
-        """Whether it has been at work for longer than another may stand in for it."""
+        """True after STANDS_IN_SECONDS, when the previous snapshot may no longer replace it."""
         return time.monotonic() - self.began > STANDS_IN_SECONDS
 
     def _ask(self, ask: Callable[[], T]) -> "T | DatabaseError":
@@ -184,7 +185,7 @@ class Look:
 
 @contextmanager
 def short_patience() -> Iterator[datetime]:
-    """A transaction whose statements give up soon; gives the database's clock."""
+    """A transaction with short timeouts; yields the database's clock."""
     with transaction.atomic():
         with connection.cursor() as cursor:
             cursor.execute(PATIENCE)
@@ -193,7 +194,7 @@ def short_patience() -> Iterator[datetime]:
 
 
 def nothing() -> None:
-    """The question of who only wants to know the time."""
+    """No-op query, for callers that only need the server's clock."""
 
 
 AttentionSource = Callable[[Look], Iterable[Line]]

@@ -1,4 +1,4 @@
-"""Runs of registered patterns that a person asks for: one at a time for each pattern, in the background, watched."""
+"""Background runs of registered patterns that a person starts: one at a time for each pattern."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ SELECT pg_advisory_xact_lock(hashtext('rowlock:pattern:' || current_schema()), h
 
 
 class Asked(NamedTuple):
-    """The task that was asked for; not `is_new` when an earlier one has not ended yet."""
+    """The task of the run; not `is_new` if an earlier run has not ended yet."""
 
     task_id: int
     is_new: bool
@@ -29,7 +29,7 @@ class Asked(NamedTuple):
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is: its task, and how many rows still meet the criteria (`is_capped`: more than `left`)."""
+    """The progress of a run: its task, and the rows that still meet the criteria (`is_capped`: more than `left`)."""
 
     task: Task
     left: int
@@ -41,9 +41,9 @@ class Progress:
 
 
 def ask(pattern: Pattern, options: Mapping[str, Any], who: Who) -> Asked:
-    """Enqueue a run until nothing is left, unless one waits or runs already: two clicks are one run.
+    """Enqueue a run until no row is left, unless one waits or runs: two clicks are one run.
 
-    `options` are the choices and `limit`. The intervention stays with the task, or neither does.
+    `options` are the choices and `limit`. Task and intervention commit together.
     """
     with transaction.atomic():
         with connection.cursor() as cursor:
@@ -59,12 +59,12 @@ def ask(pattern: Pattern, options: Mapping[str, Any], who: Who) -> Asked:
 
 
 def unfinished(pattern: Pattern) -> Task | None:
-    """The run of this pattern that waits or runs, found by its key."""
+    """The waiting or running run of this pattern, found by its ordering key."""
     return Task.objects.unfinished().filter(ordering_key=key_of(pattern)).order_by("id").first()
 
 
 def progress(pattern: Pattern, task_id: int) -> Progress | None:
-    """How far that run is; None for a task that is no run of this pattern, or is gone."""
+    """The progress of that run; None if the task is gone or no run of this pattern."""
     task = Task.objects.filter(pk=task_id, ordering_key=key_of(pattern)).first()
     if task is None:
         return None
@@ -73,5 +73,5 @@ def progress(pattern: Pattern, task_id: int) -> Progress | None:
 
 
 def key_of(pattern: Pattern) -> str:
-    """Runs of one pattern share an ordering key, and an index finds those that have not ended."""
+    """The shared ordering key of a pattern's runs, by which an index finds unfinished ones."""
     return f"pattern:{pattern.name}"

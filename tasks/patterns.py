@@ -1,8 +1,9 @@
-"""Double-checked locking for an adopter's own model: registered once, it gets a button, a command and a lab entry.
+"""Double-checked locking for an adopter's model: register it once for a button, a command and a lab entry.
 
     register_pattern("notify_parcels", Parcel.objects.filter(arrived=True, notified=False), notify)
 
-`PatternAdmin` puts the button on the model's page, `PatternCommand` makes the command, and the lab finds it here.
+`PatternAdmin` adds the button to the model's page, `PatternCommand` is the base of the command, and the lab reads this
+registry.
 """
 
 import re
@@ -28,7 +29,7 @@ class UnknownPattern(RowlockError, LookupError):
 
 
 class RunReport(Protocol):
-    """What a run came to: `Report`, or an adopter's own."""
+    """The report of a run: `Report`, or an adopter's own."""
 
     @property
     def locked(self) -> list[Any]: ...
@@ -39,13 +40,13 @@ class RunReport(Protocol):
     def as_dict(self) -> dict[str, Any]: ...
 
 
-# Called with the keywords on_locked, limit, until_empty, dry_run and progress, as those of `run_of`, and the choices.
+# Called with the keywords on_locked, limit, until_empty, dry_run and progress, as in `run_of`, and the choices.
 RunPattern = Callable[..., RunReport]
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Something to decide before a run: `name` is its keyword and option; each of `values` with what it means."""
+    """A decision before a run: `name` is its keyword and option; `values` maps each value to its meaning."""
 
     name: str
     label: Text
@@ -89,23 +90,23 @@ def register_pattern(
     choices: tuple[Choice, ...] = (),
     sample: Callable[[int], object] | None = None,
 ) -> Pattern:
-    """Register what is done to each row that meets the criteria; best in the `tasks` module of an app.
+    """Register the handling of each row that meets the criteria; best in an app's `tasks` module.
 
     Args:
         name: lower-case letters, digits and underscores; unique.
-        queryset: the criteria, as `double_checked` takes them.
+        queryset: the criteria, as for `double_checked`.
         body: called with each row under its lock.
-        run: in place of `body`, the whole run, when it has a beginning and an end of its own; called with the keywords
-            on_locked, limit, until_empty, dry_run and progress, and the choices.
+        run: the whole run, instead of `body`; called with the keywords on_locked, limit, until_empty, dry_run and
+            progress, and the choices.
         of: the tables whose rows are locked.
-        label, description: the words on the button, and what the run does.
-        permission: the right that the button asks for; by default, to change the model.
-        command: the management command that does the same, shown beside the button.
+        label, description: the button's label, and the effect of a run.
+        permission: the right that the button needs; by default, to change the model.
+        command: the equal management command, shown beside the button.
         action: the button's `data-action`.
-        choices: what a person decides before a run; only with `run`.
-        sample: makes so many rows that meet the criteria; with it the lab can measure the pattern.
+        choices: a person's decisions before a run; only with `run`.
+        sample: creates that many rows that meet the criteria, so that the lab can measure the pattern.
 
-    Raises ValueError for a name that is taken or misspelt, TypeError unless exactly one of `body` and `run` is given.
+    Raises ValueError for a taken or invalid name, TypeError unless exactly one of `body` and `run` is given.
     """
     if not NAME.fullmatch(name):
         raise ValueError(f"{name!r} is not a pattern's name: write lower-case letters, digits and underscores.")
@@ -113,7 +114,7 @@ def register_pattern(
         raise ValueError(f"A pattern is registered as {name!r} already: choose another name.")
     if (body is None) == (run is None) or (body is not None and choices):
         raise TypeError("Give register_pattern() either a body or a run; choices go with a run.")
-    double_checked(queryset)  # what cannot be locked is refused here and now
+    double_checked(queryset)  # refuse now what cannot be locked
     options = queryset.model._meta
     _registered[name] = Pattern(
         name=name,
@@ -132,7 +133,7 @@ def register_pattern(
 
 
 def get(name: str) -> Pattern:
-    """The pattern registered under `name`; raises UnknownPattern with the known ones."""
+    """The pattern registered under `name`. Raises UnknownPattern with the known ones."""
     if name not in _registered:
         known = ", ".join(names()) or "none"
         raise UnknownPattern(f"No pattern is registered as {name!r}. Registered: {known}.")
@@ -150,7 +151,7 @@ def of_model(model: type[models.Model]) -> list[Pattern]:
 
 
 def run_of(queryset: "models.QuerySet[Any]", body: Callable[[Any], object] | None, of: tuple[str, ...]) -> RunPattern:
-    """A run that calls `body` with each row; in a dry run the rows are locked and let go."""
+    """A run that calls `body` with each row; a dry run locks and releases the rows."""
 
     def let_go(row: models.Model) -> None:
         transaction.set_rollback(True, using=row._state.db)

@@ -1,7 +1,7 @@
-"""A session of one's own, or a clear refusal: a transaction-pooling proxy lends each session to many clients (F10).
+"""A session of our own, or a clear refusal behind a transaction-pooling proxy, which shares sessions (fault F10).
 
-Presence, the lock of a sender and LISTEN belong to a session. Through such a proxy they stay behind in one that is
-given to somebody else next: the dead would look alive for as long as the pool lasts, and nobody would be woken.
+Presence, a sender's lock and LISTEN belong to a session. Behind such a proxy they would stay in a session that another
+client gets next: dead workers would look alive as long as the pool lasts, and nobody would be woken.
 """
 
 from contextlib import closing
@@ -13,12 +13,12 @@ from tasks.exceptions import PooledSession
 
 PID = "SELECT pg_backend_pid() AS pid"
 LOOKS = 2
-# How PgBouncer answers the limits that each of these sessions comes with.
+# PgBouncer's error for the limits that each of these sessions sets.
 REFUSED_OPTIONS = "unsupported startup parameter"
 
 
 def own_session(application_name: str, *, connect_timeout: int = 10) -> psycopg.Connection:
-    """A direct connection whose session is nobody else's. Raises PooledSession, psycopg.OperationalError."""
+    """A direct connection with its own session. Raises PooledSession, psycopg.OperationalError."""
     try:
         connection = connect_directly(application_name, connect_timeout=connect_timeout)
     except psycopg.OperationalError as error:
@@ -32,11 +32,11 @@ def own_session(application_name: str, *, connect_timeout: int = 10) -> psycopg.
 
 
 def is_pooled(connection: psycopg.Connection) -> bool:
-    """Whether the statements of this connection (in autocommit) may reach now one session and now another.
+    """True if the statements of this connection (in autocommit) may reach different sessions.
 
-    A server tells each client the process id of its backend, and a proxy one of its own making. Of proxies, those that
-    keep a session for as long as the client stays do no harm: a second client is not given it meanwhile. The others
-    give the session that was used last, or each in turn: so each client asks after the other, and after itself.
+    A server reports its backend's process id at login, a proxy one of its own. A proxy that keeps a session for a
+    client until it leaves does no harm: a second client never gets it. Other proxies give the session that was used
+    last, or each in turn. So each of two clients asks for the process id after the other, and after itself.
     """
     if connection.info.backend_pid == _pid(connection):
         return False

@@ -1,18 +1,18 @@
-"""A worker's sign of life: an advisory lock that PostgreSQL drops the moment its session ends, and behind it a lease.
+"""A worker's presence: an advisory lock that PostgreSQL drops when its session ends, with a lease as backup.
 
 The lock is `(class of the schema, hash of the worker's id)` on the worker's own connection. A process killed with -9
-loses it within milliseconds, so `pg_locks` tells who is there without any timeout. It does not tell everything:
+loses it within milliseconds, so `pg_locks` shows the living without a timeout. Two cases need more:
 
 - A frozen process, or a host that vanished, keeps its lock for a while. The lease convicts it: a `heartbeat_at` older
   than the worker's own `lease_seconds`.
-- A restart of the database, or the crash of one backend, drops every lock at once while every worker lives. So the
-  lock convicts only a worker that took it in this *epoch* and was missing in two looks; the others have one lease of
-  grace, counted from when the epoch was first seen. An epoch is the postmaster's start together with the reset of the
-  background writer's statistics: the first does not change when a single backend crashes, the second does. Who resets
-  these statistics by hand begins a new epoch too, in which nobody lost anything; so each sweep confirms the workers
-  whose locks it sees. A lock that is held now was held in this epoch, as no session outlives its epoch.
+- A restart of the database, or the crash of one backend, drops every lock at once while every worker lives. So the lock
+  convicts only a worker that took it in this *epoch* and was missing in two checks. The others have one lease of grace
+  from the first sight of the epoch. An epoch is the postmaster's start plus the reset time of the background writer's
+  statistics: only the second changes when a single backend crashes. A manual reset of these statistics begins a new
+  epoch too, although no lock was lost; so each sweep confirms the workers whose locks it sees. No session outlives its
+  epoch, so a lock that is held now was held in this epoch.
 
-Only the database's clock is compared with itself.
+Times are compared only by the database's clock.
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,15 +27,15 @@ from tasks.database import Connection, fetch
 
 SECOND_LOOK_SECONDS = 0.3
 
-# A session does not outlive its epoch, so the token may be read in a statement of its own.
+# A session does not outlive its epoch, so a separate statement may read the token.
 EPOCH = """
 SELECT extract(epoch FROM pg_postmaster_start_time())::text || '/'
     || coalesce(extract(epoch FROM stats_reset), 0)::text AS token
 FROM pg_stat_bgwriter
 """
 
-# The first epoch ever seen gives no grace: before it, no session can have been lost in a restart. One that is known is
-# not even locked: a worker that comes back must not wait for the end of a sweep.
+# The first epoch ever seen gives no grace: no session can have been lost in a restart before it. A known epoch is not
+# even locked, so that a worker that comes back need not wait for the end of a sweep.
 SEE_EPOCH = """
 INSERT INTO tasks_epoch (id, token, first_seen_at)
 SELECT 1, %(token)s::text, to_timestamp(0) WHERE NOT EXISTS (SELECT FROM tasks_epoch WHERE token = %(token)s::text)
@@ -45,7 +45,7 @@ WHERE tasks_epoch.token <> excluded.token
 
 TAKE = "SELECT pg_try_advisory_lock(hashtext('rowlock:presence:' || current_schema()), hashtext(%(id)s::text))"
 
-# Zero rows: the worker was convicted meanwhile and may not come back under this id.
+# Zero rows: the worker was convicted meanwhile and may not continue under this id.
 CONFIRM = """
 UPDATE tasks_worker
 SET presence_epoch = %(token)s::text, missing_since = NULL, heartbeat_at = clock_timestamp()
@@ -61,7 +61,7 @@ WITH free AS MATERIALIZED (
 UPDATE tasks_worker AS worker SET presence_epoch = %(token)s::text FROM free WHERE worker.id = free.id
 """
 
-# A row that somebody has locked is left as it is and its worker not called convicted; the others must not wait for it.
+# A locked row is skipped and its worker does not count as convicted; the others must not wait for it.
 BEAT = """
 WITH free AS MATERIALIZED (
     SELECT id FROM tasks_worker WHERE id = ANY(%(ids)s::text[]) AND stopped_at IS NULL
@@ -72,7 +72,7 @@ WITH free AS MATERIALIZED (
 SELECT id FROM tasks_worker WHERE id = ANY(%(ids)s::text[]) AND stopped_at IS NULL
 """
 
-# `objid` is unsigned: the key -5 stands there as 4294967291.
+# `objid` is unsigned: the key -5 is stored as 4294967291.
 STATES = """
 WITH held AS MATERIALIZED (
     SELECT objid::bigint AS key FROM pg_locks
@@ -95,7 +95,7 @@ SELECT asked.id, worker.id IS NOT NULL AS registered,
 FROM unnest(%(ids)s::text[]) AS asked (id) LEFT JOIN tasks_worker AS worker ON worker.id = asked.id
 """
 
-# A loose scan: one step of the index for each distinct holder, however many rows each holds.
+# A loose index scan: one step for each distinct holder, however many rows each holds.
 KNOWN_IDS = """
 WITH RECURSIVE holder (id) AS (
     (SELECT claimed_by FROM tasks_task WHERE status = 'PROCESSING' ORDER BY claimed_by LIMIT 1)
@@ -111,18 +111,18 @@ SELECT id FROM tasks_worker WHERE stopped_at IS NULL
 
 
 class Life(StrEnum):
-    """What is known of a worker's life; only DEAD lets anybody take its tasks."""
+    """The state of a worker's life; only DEAD allows others to take its tasks."""
 
     ALIVE = "alive"  # presence held, heartbeat within its lease
-    SILENT = "silent"  # presence held, no heartbeat for a lease, and the grace of a restart is still running
-    MISSING = "missing"  # presence gone; a second look decides
-    RESTARTED = "restarted"  # presence lost with the database's restart; it has a lease of grace to come back
+    SILENT = "silent"  # presence held, no heartbeat for a lease, still within the grace after a restart
+    MISSING = "missing"  # presence gone; a second check decides
+    RESTARTED = "restarted"  # presence lost in the database's restart, still within its grace
     DEAD = "dead"
 
 
 @dataclass(frozen=True)
 class WorkerState:
-    """One worker as the database saw it at one moment; ages and leases in seconds."""
+    """One worker as the database showed it at one moment; ages and leases in seconds."""
 
     id: str
     registered: bool
@@ -149,7 +149,7 @@ class WorkerState:
 
     @property
     def life(self) -> Life:
-        """The one decision on who is dead, used by recovery, pages and commands alike."""
+        """The only decision about who is dead, for recovery, pages and commands."""
         if not self.registered or self.stopped_at is not None:
             return Life.DEAD
         if self.is_presence_lost:
@@ -162,12 +162,12 @@ class WorkerState:
 
     @property
     def is_presence_lost(self) -> bool:
-        """Taken in this epoch and not held now. Lost with an earlier epoch, its absence proves nothing."""
+        """Taken in this epoch and not held now. If it was taken in an earlier epoch, its absence proves nothing."""
         return self.presence_epoch == self.epoch and not self.held
 
     @property
     def is_held_anew(self) -> bool:
-        """Held in this epoch, but taken in an earlier one: without a new confirmation its loss would prove nothing."""
+        """Held in this epoch, but confirmed in an earlier one: until it is confirmed again, its loss proves nothing."""
         return self.held and self.presence_epoch is not None and self.presence_epoch != self.epoch
 
     @property
@@ -180,7 +180,7 @@ class WorkerState:
 
     @property
     def is_late(self) -> bool:
-        """Half its lease without a sign of life, which is renewed in a third: its supervisor is frozen or cut off."""
+        """No heartbeat for half a lease, although one is due every third: its supervisor is frozen or cut off."""
         return (self.heartbeat_age_seconds or 0) > self.lease_seconds / 2
 
     @property
@@ -189,19 +189,19 @@ class WorkerState:
 
     @property
     def grace_seconds(self) -> float:
-        """How long the lease may not convict yet, because the database restarted a moment ago."""
+        """Seconds during which the lease cannot convict, because the database has just restarted."""
         return max(0.0, self.lease_seconds - self.epoch_age_seconds)
 
 
 def take(connection: Connection, worker_id: str) -> bool:
-    """Take the presence lock on the worker's own session; False when that key is taken: choose another id."""
+    """Take the presence lock on the worker's own session; False when its key is taken: choose another id."""
     with connection.cursor() as cursor:
         cursor.execute(TAKE, {"id": worker_id})
         return bool(cursor.fetchone()[0])
 
 
 def confirm(connection: Connection, worker_id: str) -> bool:
-    """Record that presence was taken in this epoch; False when the worker has been convicted meanwhile."""
+    """Record that presence was taken in this epoch; False when the worker was convicted meanwhile."""
     token = see_epoch(connection)
     with connection.cursor() as cursor:
         cursor.execute(CONFIRM, {"id": worker_id, "token": token})
@@ -209,7 +209,7 @@ def confirm(connection: Connection, worker_id: str) -> bool:
 
 
 def confirm_again(connection: Connection, held: Sequence[WorkerState]) -> list[str]:
-    """Record that these workers, whose locks one look has seen, hold presence in its epoch. Gives their ids."""
+    """Record that these workers, whose locks one check has seen, hold presence in its epoch. Returns their ids."""
     ids = [state.id for state in held]
     with connection.cursor() as cursor:
         cursor.execute(CONFIRM_AGAIN, {"ids": ids, "token": held[0].epoch})
@@ -217,7 +217,7 @@ def confirm_again(connection: Connection, held: Sequence[WorkerState]) -> list[s
 
 
 def see_epoch(connection: Connection) -> str:
-    """Note the epoch when it is new, so that its grace runs from now; gives its token."""
+    """Record a new epoch, whose grace starts now; returns the current token."""
     token: str = fetch(connection, EPOCH)[0]["token"]
     with connection.cursor() as cursor:
         cursor.execute(SEE_EPOCH, {"token": token})
@@ -225,7 +225,7 @@ def see_epoch(connection: Connection) -> str:
 
 
 def beat(connection: Connection, worker_ids: Iterable[str]) -> set[str]:
-    """Renew the leases of these workers; the ids that are missing from the answer have been convicted."""
+    """Renew the leases of these workers; ids that are missing in the result were convicted."""
     return {row["id"] for row in fetch(connection, BEAT, {"ids": list(worker_ids)})}
 
 
@@ -237,8 +237,8 @@ def known_ids(connection: Connection) -> list[str]:
 def states(ids: Iterable[str] | None = None, connection: Connection | None = None) -> dict[str, WorkerState]:
     """The state of each worker in `ids` (None: of `known_ids`), at one moment.
 
-    The list of ids is read before the locks, never in one statement with them: locks are not part of a snapshot, and
-    a worker born in between would be seen by its claim but not by its lock.
+    The ids are read before the locks, in a separate statement: locks are not part of a snapshot, so a worker that
+    starts in between would be seen by its claim but not by its lock.
     """
     connection = connection or default_connection
     asked = known_ids(connection) if ids is None else list(ids)

@@ -1,4 +1,4 @@
-"""Adjectives for the tables of the queue, so that no view or command spells a status."""
+"""QuerySet adjectives for the queue's tables, so that no view or command spells a status."""
 
 from typing import TYPE_CHECKING, Self
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class TaskQuerySet(models.QuerySet["Task"]):
-    """Tasks by their state; whether a PROCESSING task's worker lives is told by `tasks.presence`."""
+    """Tasks by their state; `tasks.presence` tells if the worker of a PROCESSING task is alive."""
 
     def ready(self) -> Self:
         return self.filter(status="READY")
@@ -43,7 +43,7 @@ class TaskQuerySet(models.QuerySet["Task"]):
 
 
 class WorkerQuerySet(models.QuerySet["Worker"]):
-    """Worker rows; being registered is not being alive, see `tasks.presence`."""
+    """Worker rows; a registered worker may be dead, see `tasks.presence`."""
 
     def unstopped(self) -> Self:
         return self.filter(stopped_at__isnull=True)

@@ -1,7 +1,7 @@
-"""Read what people and other programs write: reasons, names, whole numbers and sums.
+"""Read input from people and other programs: reasons, names, whole numbers and sums.
 
-Pages, commands and the doors of Python all read here, so that each limit stands once; migration 0018 holds the same as
-CHECKs for whoever writes SQL. A reader gives the value, or raises Unreadable, which says what is wrong.
+Pages, commands and the Python API use these readers, so that each limit is written once; migration 0018 repeats them as
+CHECKs for SQL. A reader returns the value, or raises Unreadable, which says what is wrong.
 """
 
 import re
@@ -10,18 +10,18 @@ from typing import Any
 
 from tasks.exceptions import RowlockError
 
-# All in characters, and all of them in the CHECKs too.
+# All in characters, and all repeated in the CHECKs.
 LONGEST_REASON = 1000
 LONGEST_NAME = 255
 LONGEST_PATH = 500
-LONGEST_ACTION, LONGEST_TARGET = 1000, 500  # of a line of the audit
+LONGEST_ACTION, LONGEST_TARGET = 1000, 500  # of an audit row
 LONGEST_CONDITION = 1000  # of one condition of a filter
-# Line breaks, tabs and escapes (C0, DEL and C1): in a name they forge lines of a report and break addresses of pages.
+# Line breaks, tabs and escapes (C0, DEL and C1): in a name they forge lines of a report and break URLs of pages.
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-# Python's own int() and Decimal() also read 1_000, 1e1, infinity and the digits of other scripts.
+# Python's own int() and Decimal() also accept 1_000, 1e1, infinity and the digits of other scripts.
 WHOLE = re.compile(r"-?[0-9]{1,19}")
 PLAIN_DECIMAL = re.compile(r"-?(?:[0-9]{1,40}(?:\.[0-9]{0,40})?|\.[0-9]{1,40})")
-# Removing the demo deletes what is in its queues, so nothing else gets in there by hand.
+# Removing the demo deletes its queues' tasks, so nobody may enqueue others there by hand.
 DEMO_QUEUES = "demo-"
 SHOWN = 60
 
@@ -31,7 +31,7 @@ class Unreadable(RowlockError, ValueError):
 
 
 def storage_problem(text: str) -> str | None:
-    """Why PostgreSQL cannot store this text at all, or None."""
+    """The reason why PostgreSQL cannot store this text, or None."""
     if "\0" in text:
         return "holds a NUL character, which PostgreSQL cannot store: remove it"
     if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
@@ -40,33 +40,33 @@ def storage_problem(text: str) -> str | None:
 
 
 def line_problem(text: str, longest: int) -> str | None:
-    """Why this is not one line of text of at most so many characters, or None."""
+    """The reason why this is not one line of at most `longest` characters, or None."""
     if len(text) > longest:
         return f"has {len(text)} characters, at most {longest} fit: shorten or hash it"
     if problem := storage_problem(text):
         return problem
-    # Most texts are printable, which is quicker to see.
+    # Most texts are printable, and this check is faster.
     if not text.isprintable() and (found := CONTROL.search(text)):
         return f"holds the control character U+{ord(found[0]):04X} (a line break, a tab, an escape): remove it"
     return None
 
 
 def name_problem(name: Any, longest: int = LONGEST_NAME) -> str | None:
-    """Why this cannot name a queue, a key, a lock or a worker, or None."""
+    """The reason why this cannot name a queue, a key, a lock or a worker, or None."""
     if not isinstance(name, str):
         return f"must be text, not {type(name).__name__}: use str(…)"
     return line_problem(name, longest) if name else "must not be empty"
 
 
 def name(written: str) -> str:
-    """The name of a queue, a key, a lock or a worker: 1 to 255 characters, none of them a control character."""
+    """The name of a queue, a key, a lock or a worker: 1 to 255 characters without control characters."""
     if problem := name_problem(written):
         raise Unreadable(f"{shown(written)} {problem}.")
     return written
 
 
 def destination(written: str) -> str:
-    """The name of a queue into which a person puts a task: any but those of the demo."""
+    """The name of a queue for new or moved tasks: any but those of the demo."""
     if name(written).startswith(DEMO_QUEUES):
         raise Unreadable(
             f"{shown(written)} is a queue of the demo, with which its tasks are removed: choose another queue."
@@ -75,7 +75,7 @@ def destination(written: str) -> str:
 
 
 def reason(written: str) -> str:
-    """A person's reason in one line, without blanks around it; it may be empty."""
+    """A person's reason in one line, stripped; it may be empty."""
     text = written.strip()
     if problem := line_problem(text, LONGEST_REASON):
         raise Unreadable(f"The reason {problem}.")
@@ -83,7 +83,7 @@ def reason(written: str) -> str:
 
 
 def digits(written: str) -> int | None:
-    """The whole number from 0 that these ASCII digits say; None for anything else, and for more than 19 digits.
+    """A whole number from 0 in ASCII digits; None for anything else, and for more than 19 digits.
 
     >>> digits("42"), digits("1_000"), digits("٣"), digits("-1")
     (42, None, None, None)
@@ -92,7 +92,7 @@ def digits(written: str) -> int | None:
 
 
 def whole_number(written: str, lowest: int, highest: int, what: str) -> int:
-    """A whole number between these; `what` completes the sentence "… is not …"."""
+    """A whole number in this range; `what` completes the sentence "… is not …"."""
     number = int(written) if WHOLE.fullmatch(written) else None
     if number is None or not lowest <= number <= highest:
         raise Unreadable(f"{shown(written)} is not {what}.")
@@ -100,25 +100,25 @@ def whole_number(written: str, lowest: int, highest: int, what: str) -> int:
 
 
 def decimal(written: str) -> Decimal:
-    """A number with or without a decimal point, like 12.50, exactly as it is written."""
+    """A number with or without a decimal point, like 12.50, without rounding."""
     if not PLAIN_DECIMAL.fullmatch(written):
         raise Unreadable(f"{shown(written)} is not a number; write one like 12.50.")
     return Decimal(written)
 
 
 def shown(written: str) -> str:
-    """What was written, harmless and short enough for a message."""
+    """The input for an error message, escaped and short."""
     return ascii(written) if len(written) <= SHOWN else f"{written[:SHOWN]!a}…"
 
 
 def clipped(text: str, longest: int) -> str:
-    """What programs put together for the audit, as it can be kept: control characters escaped, cut to a length."""
+    """Text from programs for the audit: control characters escaped, cut to a length."""
     kept = CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
     return kept if len(kept) <= longest else f"{kept[: longest - 1]}…"
 
 
 def one_line(text: str) -> str:
-    r"""Text that was stored before these rules, or by others, with everything unprintable escaped.
+    r"""Stored text from before these rules, or from others, with everything unprintable escaped.
 
     >>> one_line("mail\nall is well\x1b[2J")
     'mail\\nall is well\\x1b[2J'

@@ -1,7 +1,7 @@
-"""Taking back the tasks of dead workers. Every supervisor sweeps; one at a time does.
+"""Take back the tasks of dead workers. Every supervisor tries to sweep; one at a time does.
 
-First the list of the dead, then what is theirs, never both in one statement: `claimed_by NOT IN (living)` took a task
-from a worker that had just been born (see `tasks.presence`). What the database refuses: see `tasks.set_aside`.
+A statement first lists the dead, another takes their tasks. Both in one (`claimed_by NOT IN (living)`) took a task from
+a worker that had just started (see `tasks.presence`). For rows that the database refuses, see `tasks.set_aside`.
 """
 
 import logging
@@ -27,7 +27,7 @@ ELECT = """
 SELECT pg_try_advisory_xact_lock(hashtext('rowlock:sweep'), hashtext(current_schema())) AS elected
 """
 
-# None of these waits for a worker's row: one that somebody has locked must not stop the sweep of all others.
+# None of these waits for a worker's row: a locked row must not stop the sweep of all others.
 SUSPECT = """
 WITH free AS MATERIALIZED (
     SELECT id FROM tasks_worker WHERE id = ANY(%(ids)s::text[]) AND missing_since IS NULL AND stopped_at IS NULL
@@ -52,8 +52,8 @@ SET stopped_at = clock_timestamp(), stop_reason = %(reason)s::text, current_task
 FROM free WHERE worker.id = free.id
 """
 
-# Looked at again here: a heartbeat or a return of presence since the look acquits. A locked row is being written by
-# its worker at this very moment, so it is not convicted.
+# Check again: a heartbeat or a returned presence since the first check acquits. A locked row is not convicted, because
+# its worker is writing it now.
 CONVICT = """
 WITH convicted AS MATERIALIZED (
     SELECT worker.id FROM tasks_worker AS worker
@@ -68,8 +68,8 @@ FROM convicted WHERE worker.id = convicted.id
 RETURNING worker.id
 """
 
-# The first time at once; again and again ever later, so that a task that kills its workers does not spin (F14).
-# Locked rows and queues that ask a person are passed over before LIMIT counts, so they cannot starve the rest (F19).
+# Due at once after the first attempt, then ever later, so that a task that kills its workers does not spin (F14).
+# Locked rows and queues that ask a person are skipped before LIMIT counts, so they cannot starve the rest (F19).
 TAKE_BACK = """
 WITH lost AS MATERIALIZED (
     SELECT task.id, task.version, task.attempt, task.claimed_by, task.started_at,
@@ -100,7 +100,7 @@ RETURNING task.id, task.status, task.queue_name, lost.claimed_by, lost.version A
     task.version AS version_after
 """
 
-# Which rows TAKE_BACK would take.
+# The rows that TAKE_BACK would take.
 LOST = """
 SELECT task.id FROM tasks_task AS task
 WHERE task.status = 'PROCESSING' AND task.claimed_by = ANY(%(dead)s::text[])
@@ -116,10 +116,12 @@ Record = Callable[[Connection, list[dict[str, Any]]], None]
 
 @dataclass(frozen=True)
 class Sweep:
-    """What one sweep did. `rows`: id, status, queue_name, claimed_by, version_before, version_after of each task taken
-    back; `dead`: ids of workers whose tasks may be taken; `suspects`: those that wait for a second look; `waiting`:
-    those that are not there but may not be convicted yet (silent or restarted); `refused`: the tasks that the database
-    would not let it take back, each with the error.
+    """The result of one sweep.
+
+    `rows`: id, status, queue_name, claimed_by, version_before, version_after of each task taken back. `dead`: ids of
+    workers whose tasks may be taken. `suspects`: ids that need a second check. `waiting`: workers that are missing but
+    may not be convicted yet (silent or restarted). `refused`: tasks whose update the database refused, each with the
+    error.
     """
 
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -145,9 +147,9 @@ class Sweep:
 
 
 def sweep(connection: Connection, *, limit: int = CHUNK) -> Sweep:
-    """One look at every worker, and the tasks of the dead taken back; nothing when another sweeper is at it.
+    """Check every worker once and take back the tasks of the dead; does nothing while another sweeper works.
 
-    A worker whose presence is gone for the first time becomes a suspect: sweep again after
+    A worker whose presence is missing for the first time becomes a suspect: sweep again after
     `presence.SECOND_LOOK_SECONDS`. At most `limit` tasks are taken back.
     """
     return set_aside.attempt(connection, lambda writes: _elected_sweep(writes, limit))
@@ -176,10 +178,10 @@ def recover(
     dry_run: bool = False,
     record: Record | None = None,
 ) -> Sweep:
-    """Both looks at once, for commands and pages: takes about 0.3 s when a worker has just died.
+    """Do both checks in one call, for commands and pages: takes about 0.3 s when a worker has just died.
 
-    `task_ids` restricts it to these tasks; `record` is called with the rows inside the transaction that takes them
-    back, for the audit. A dry run selects and locks the same rows and rolls back; its first look is not kept.
+    `task_ids` restricts it to these tasks; `record` is called with the rows, inside the transaction that takes them
+    back, for the audit. A dry run selects and locks the same rows and rolls back, its first check too.
     """
     connection = connection or default_connection
     ids = None if task_ids is None else list(task_ids)
@@ -188,7 +190,7 @@ def recover(
         time.sleep(presence.SECOND_LOOK_SECONDS + 0.01)
     result = Sweep()
     while True:
-        # A dry run has one chunk: rolled back, the next one would find the same rows.
+        # A dry run has one chunk: after its rollback the next chunk would find the same rows.
         chunk = DRY_RUN_CHUNK if dry_run else CHUNK
         size = chunk if limit is None else min(chunk, limit - len(result.rows))
         chunk_of_it = partial(
@@ -197,7 +199,7 @@ def recover(
             include_ask=include_ask,
             task_ids=ids,
             refused=result.refused,
-            # In a dry run the first look was rolled back: the suspect of both looks is dead without a mark in its row.
+            # A dry run rolled its first check back, so a suspect of both checks is dead without a mark in its row.
             assume_dead=first.suspects if dry_run else [],
             dry_run=dry_run,
             record=record,
@@ -223,7 +225,7 @@ def _recover_chunk(
 def take_back(
     connection: Connection, worker_ids: Iterable[str], task_ids: list[int] | None = None, *, reason: str = "crashed"
 ) -> Sweep:
-    """Take back at once what these workers held, or of that `task_ids`: for the supervisor, who saw them die."""
+    """Take back at once these workers' tasks, or those among `task_ids`: for the supervisor, which saw them die."""
     dead = list(worker_ids)
 
     def take(writes: Writes) -> Sweep:
@@ -270,7 +272,7 @@ def _sweep(
     aside: Aside,
     assume_dead: Iterable[str] = (),
 ) -> Sweep:
-    """One look and what follows from it, but for what is set aside."""
+    """One check and its consequences, except for targets that are set aside."""
     presence.see_epoch(writes.connection)
     judged = _judge(writes, _states(writes, aside.workers))
     twice_missing = [id for id in assume_dead if id in judged.suspects]
@@ -281,7 +283,7 @@ def _sweep(
 
 
 def _judge(writes: Writes, states: list[WorkerState]) -> Sweep:
-    """Mark suspects, acquit who came back, convict who is dead; confirm who lived through a new epoch."""
+    """Mark suspects, acquit workers that returned, convict the dead; confirm those that lived through a new epoch."""
     connection = writes.connection
     anew = [state for state in states if state.is_held_anew]
     suspects = [state.id for state in states if state.life is Life.MISSING]

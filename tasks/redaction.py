@@ -1,4 +1,4 @@
-"""What may be shown and kept: secrets out of arguments and tracebacks, and error texts that PostgreSQL can store."""
+"""Redact arguments and tracebacks for display and storage, and make error texts storable in PostgreSQL."""
 
 import inspect
 import json
@@ -14,21 +14,21 @@ from tasks import registry
 from tasks.compat import Task
 from tasks.secret_finder import REDACTED, SecretFinder
 
-SHORTEST_SECRET = 4  # characters: replacing shorter ones would riddle a traceback and hide nothing
+SHORTEST_SECRET = 4  # characters: shorter secrets would match everywhere in a traceback
 LONGEST_TEXT = 100_000  # characters
 NUL_SHOWN = "\\x00"
 _told: ContextVar[str | None] = ContextVar("told_in_logs", default=None)
 
 
 def redact(value: Any) -> Any:
-    """A copy of a JSON value, or a text, in which every secret is replaced, however deep."""
+    """Copy a JSON value, or a text, with every secret replaced at any depth."""
     return SecretFinder().copy(value)
 
 
 def redact_call(task_path: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments of a call as pages and commands may show them.
+    """The arguments of a call for pages and commands.
 
-    Positional arguments have names only where the function is registered; elsewhere they are shown by their keys alone.
+    Positional arguments have names only if the function is registered; otherwise only keys inside them are checked.
     """
     finder, task = SecretFinder(), registry.find(task_path)
     parameters = chain(_positional_names(task) if task else (), repeat(""))
@@ -40,7 +40,7 @@ def redact_call(task_path: str, args: Sequence[Any], kwargs: Mapping[str, Any]) 
 
 
 def redact_text(text: str, secrets: Iterable[str]) -> str:
-    """The text without these secrets, in any form in which Python or JSON writes them; short ones are left."""
+    """The text without these secrets, in any form in which Python or JSON writes them; short ones stay."""
     forms = {form for secret in secrets if len(secret) >= SHORTEST_SECRET for form in _forms(secret)}
     for form in sorted(forms, key=len, reverse=True):
         text = text.replace(form, REDACTED)
@@ -48,7 +48,7 @@ def redact_text(text: str, secrets: Iterable[str]) -> str:
 
 
 def storable(text: str, longest: int = LONGEST_TEXT) -> str:
-    """The text as PostgreSQL can keep it: NUL and lone surrogates made visible, the middle left out past `longest`."""
+    """Text for PostgreSQL: NUL and lone surrogates escaped, the middle left out beyond `longest`."""
     text = text.replace("\0", NUL_SHOWN).encode(errors="backslashreplace").decode()
     if len(text) <= longest:
         return text
@@ -59,16 +59,16 @@ def storable(text: str, longest: int = LONGEST_TEXT) -> str:
 def describe_exception(
     error: BaseException, task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[str, str]:
-    """The dotted path of the error's class and its traceback, redacted and storable. Raises nothing.
+    """The dotted path of the error's class, and its traceback, redacted and storable. Raises nothing.
 
-    A class made inside a function has no path; its nearest base class that has one stands for it.
+    A class made inside a function has no path, so its nearest base class with a path is used.
     """
     text = redact(redact_text(_traceback(error), secrets_of(task, args, kwargs)))
     return storable(_class_path(type(error))), storable(text)
 
 
 class RedactedTraceback(logging.Filter):
-    """On the framework's loggers: inside `told_in_logs` they print that text, not the exception with its secrets."""
+    """A filter for the framework's loggers: inside `told_in_logs` they print that text, not the traceback."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         text = _told.get()
@@ -79,7 +79,7 @@ class RedactedTraceback(logging.Filter):
 
 @contextmanager
 def told_in_logs(text: str) -> Iterator[None]:
-    """What stands in the log for the traceback of the failure in hand."""
+    """Within the block, log this text in place of the current failure's traceback."""
     token = _told.set(text)
     try:
         yield
@@ -88,7 +88,7 @@ def told_in_logs(text: str) -> Iterator[None]:
 
 
 def secrets_of(task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> set[str]:
-    """The texts of every secret value among the arguments of a call, positional ones by the function's signature."""
+    """All secret texts among the arguments of a call; the function's signature names the positional ones."""
     finder = SecretFinder()
     for name, value in zip(_positional_names(task), args, strict=False):
         finder.copy({name: value})
@@ -97,7 +97,7 @@ def secrets_of(task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> se
 
 
 def _positional_names(task: Task) -> Iterator[str]:
-    """The name of each positional argument of a call, without the context; `*names` gives its name to the rest."""
+    """The name of each positional argument, without the context; `*names` names all remaining ones."""
     parameters = list(inspect.signature(task.func).parameters.values())
     for parameter in parameters[1:] if task.takes_context else parameters:
         if parameter.kind is parameter.VAR_POSITIONAL:
@@ -107,7 +107,7 @@ def _positional_names(task: Task) -> Iterator[str]:
 
 
 def _forms(secret: str) -> set[str]:
-    """A text as it is, as repr() and as JSON write it: an exception's message may quote it in any of them."""
+    """The text plain, as repr() and as JSON: an exception's message may quote it in any of these forms."""
     return {secret, repr(secret)[1:-1], ascii(secret)[1:-1], json.dumps(secret)[1:-1]}
 
 

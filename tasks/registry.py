@@ -1,4 +1,4 @@
-"""The task functions that may be enqueued and run: those declared with `@task`, never an arbitrary dotted path."""
+"""The registry of task functions that may run: those declared with `@task`, never an arbitrary dotted path."""
 
 from typing import TYPE_CHECKING
 
@@ -8,25 +8,25 @@ if TYPE_CHECKING:
     from tasks.declaration import PostgresTask
 
 _registered: dict[str, "PostgresTask"] = {}
-# These carry out what pages ask for, each under a right of its own. The database refuses them to roles that may only
-# enqueue: tasks/migrations/0022_refuse_internal.py and dashboard/migrations/0007_internal_lab.py.
+# These run requests from pages, which check a right for each. The database refuses them to roles that may only enqueue:
+# tasks/migrations/0022_refuse_internal.py and dashboard/migrations/0007_internal_lab.py.
 INTERNAL_PATHS, INTERNAL_QUEUES = "tasks.tasks.", "rowlock"
 
 
 def register(task: "PostgresTask") -> None:
-    """Remember the declaration under its path; copies made by `using()` do not replace it, a reloaded module does."""
+    """Store the declaration under its path; a copy from `using()` does not replace it, a reloaded module does."""
     known = _registered.get(task.module_path)
     if known is None or known.func is not task.func:
         _registered[task.module_path] = task
 
 
 def find(path: str) -> "PostgresTask | None":
-    """The task declared under `path`, or None when nothing here knows it."""
+    """The task declared under `path`, or None."""
     return _registered.get(path)
 
 
 def get(path: str) -> "PostgresTask":
-    """The task declared under `path`; raises UnknownTask with what to do when there is none."""
+    """The task declared under `path`. Raises UnknownTask with advice."""
     task = _registered.get(path)
     if task is None:
         raise UnknownTask(
@@ -37,12 +37,12 @@ def get(path: str) -> "PostgresTask":
 
 
 def durable_paths() -> list[str]:
-    """The paths of the durable ones, sorted: each is claimed alone."""
+    """Paths of durable tasks, sorted; each durable task is claimed alone."""
     return sorted(path for path, task in _registered.items() if task.durable)
 
 
 def is_internal(path: str) -> bool:
-    """Whether this is no task for a person or another program to enqueue."""
+    """True for a task that no person or other program may enqueue."""
     task = _registered.get(path)
     return path.startswith(INTERNAL_PATHS) or (task is not None and task.queue_name.startswith(INTERNAL_QUEUES))
 

@@ -1,4 +1,4 @@
-"""From a task's row to the framework's TaskResult."""
+"""Convert a task's row into the framework's TaskResult."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -26,13 +26,13 @@ RAISED_BY_NO_HANDLER = {Attempt.Outcome.ABANDONED: Abandoned, Attempt.Outcome.TI
 
 
 class AttemptError(TaskError):
-    """The error of one attempt, whose class may stand inside another, as `Order.DoesNotExist` does."""
+    """The error of one attempt; its class may be nested in another, like `Order.DoesNotExist`."""
 
     __slots__ = ()
 
     @property
     def exception_class(self) -> type[BaseException]:
-        """The class itself. Raises ImportError when it is gone, ValueError when that name is no exception now."""
+        """The exception class. Raises ImportError if it is gone, ValueError if the name is no exception now."""
         found = _find(self.exception_class_path)
         if not isclass(found) or not issubclass(found, BaseException):
             raise ValueError(f"{self.exception_class_path!r} does not reference a valid exception.")
@@ -41,7 +41,7 @@ class AttemptError(TaskError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningResult(TaskResult):  # type: ignore[misc]  # frozen in truth, but not in the stubs
-    """The result that a handler sees of its own task. Earlier attempts are counted but not read from the database."""
+    """A handler's view of its own task. Earlier attempts are counted but not read from the database."""
 
     attempt: int = 1
 
@@ -81,7 +81,7 @@ def running_result(
 ) -> TaskResult:
     """The result of a task that starts now in this process, for signals and context; no query.
 
-    `attempt` counts from 1. `args` and `kwargs` are the decoded arguments.
+    `attempt` counts from 1. `args` and `kwargs` are decoded.
     """
     return RunningResult(
         task=task,
@@ -101,9 +101,9 @@ def running_result(
 
 
 def result_of(row: TaskRow, *, backend: str = "default") -> TaskResult:
-    """The result of a stored task; a second query only when an attempt of it did not simply succeed.
+    """The result of a stored task; a second query only if it has unsuccessful attempts.
 
-    Raises UnknownTask when its function is registered nowhere in this process.
+    Raises UnknownTask if its function is not registered in this process.
     """
     task = registry.get(row.task_path)
     attempts = _attempts(row)
@@ -127,7 +127,7 @@ def result_of(row: TaskRow, *, backend: str = "default") -> TaskResult:
 
 
 def _holder(row: TaskRow) -> str | None:
-    """Who runs it or completed it; every other attempt has a row of its own."""
+    """The worker that runs it or completed it; every other attempt has its own row."""
     return row.finished_by if row.status == TaskStatus.COMPLETED else row.claimed_by
 
 
@@ -149,7 +149,7 @@ def _error(attempt: Attempt) -> AttemptError:
 
 
 def _as_stored(task: Task, row: TaskRow, backend: str) -> Task:
-    """The task with what the row says of it, without validation: operators may have moved it to any queue."""
+    """The task with the row's values, without validation: operators may have moved it to any queue."""
     stored = {
         "queue_name": row.queue_name,
         "priority": row.priority,
@@ -169,7 +169,7 @@ def _unchecked_copy(task: Task, changes: dict[str, Any]) -> Task:
 
 
 def _find(path: str) -> Any:
-    """What a dotted path names, in a module or in a class of a module. Raises ImportError."""
+    """The object behind a dotted path, in a module or in a class of a module. Raises ImportError."""
     names = path.split(".")
     for length in range(len(names) - 1, 0, -1):
         try:

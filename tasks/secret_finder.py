@@ -1,7 +1,7 @@
-"""Finds secrets in JSON values, texts and command lines, and leaves them out of what is shown.
+"""Find secrets in JSON values, texts and command lines, and redact them.
 
 A value is secret when its name contains one of the names in the setting REDACT. Names are compared without case,
-accents and separators (`apiKey` is `api_key` and `X-API-Key`), and letters of other alphabets by what they look like.
+accents and separators (`apiKey` is `api_key` and `X-API-Key`), and letters of other alphabets by their looks.
 """
 
 import json
@@ -19,31 +19,31 @@ LOOK_ALIKES = str.maketrans(
     "abeijkmhopsctyxqwabrdehijklmhopqsctyvwxywabezhikmnoptyxabyenikvoptuxwghnouijgaioldsr",
 )
 SEPARATORS = str.maketrans("", "", "-_")
-# `{"name": "Authorization", "value": "..."}`: the name stands under one of the first, its value under one of these.
+# `{"name": "Authorization", "value": "..."}`: a name under one of the first keys, its value under one of the second.
 NAME_KEYS = frozenset(
     {"name", "key", "k", "header", "field", "param", "parameter", "var", "variable", "attribute", "property", "option",
      "setting", "label", "env"}
 )  # fmt: skip
 VALUE_KEYS = frozenset({"value", "values", "val", "v", "content", "contents", "data", "text", "string", "default"})
-WORDS_OF_CODE = frozenset({"none", "null", "true", "false", "self"})  # values that are no secret in any output
+WORDS_OF_CODE = frozenset({"none", "null", "true", "false", "self"})  # values that are never a secret
 
-USER_IN_URL = re.compile(r"://[^\s/@:\"'<>]*:(?!\d{1,5}/)")  # what follows is a password or a port
+USER_IN_URL = re.compile(r"://[^\s/@:\"'<>]*:(?!\d{1,5}/)")  # a password or a port follows
 RUN = re.compile(r"\S+")
 PRIVATE_KEY = re.compile(
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?P<value>.*?)(?=-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL
 )
 BEARER = re.compile(r"\bbearer[ ]+(?=\S*\d|\S{20})(?P<value>[\w.~+/=-]{8,})", re.IGNORECASE)
-# `-pX`, as mysql takes it, but for the words of `find`; `--user me:X`, as curl does, but for the numbers of docker.
+# `-pX` of mysql, but not the words of `find`; `--user me:X` of curl, but not the numbers of docker.
 ATTACHED = r"-p(?!(?:ath|erm|id|rint\w*|rune)\b)"
 LOGIN_OPTION = r"(?:-[uU]|--(?:proxy-)?user(?:name)?|--auth)"
 LOGIN = r"(?!\d+:\d+(?:\s|$))[^\s:\"',]*:(?!//)"
-UNQUOTED = r"(?P<value>\S*[^\s,;)}\]>\"'])"  # to the next blank, without what closes a list around it
+UNQUOTED = r"(?P<value>\S*[^\s,;)}\]>\"'])"  # to the next blank, without brackets and quotes that close a list
 BEFORE_OPTION = r"(?<![^\s\"'\[(,])"
 GAP = r"[\"']?,?[\s=]?\s*[\"']?"
 SECRET_WORD = re.compile(rf"(?:{ATTACHED}|{LOGIN_OPTION}[ =]?{LOGIN})(?P<value>.+)", re.DOTALL)
 SECRET_WORD_IN_TEXT = re.compile(rf"{BEFORE_OPTION}(?:{ATTACHED}|{LOGIN_OPTION}{GAP}{LOGIN}){UNQUOTED}")
 OPTION = re.compile(rf"{BEFORE_OPTION}(?P<name>--?[^\W\d_][\w-]*)[\"']?,?\s+[\"']?{UNQUOTED}")
-PIECES = r"\w.\-\u0300-\u036f\u00ad\u200b-\u200f\u2060\ufeff"  # of a name, with accents and what cannot be seen
+PIECES = r"\w.\-\u0300-\u036f\u00ad\u200b-\u200f\u2060\ufeff"  # of a name, with accents and invisible characters
 ASSIGNMENT = re.compile(
     rf"(?<![{PIECES}])(?P<name>[{PIECES}]++)(?P<closing>\\*[\"']?\]?)"
     r"[ \t]*(?P<sign>=(?![=~])>?|:(?![:/])=?)[ \t]*"
@@ -57,19 +57,19 @@ BRACKET = re.compile(r"[][{}]")
 SCHEME = r"(?:Bearer|Basic|Digest|Token|Negotiate)[ ]+"
 BARE = re.compile(rf"(?:{SCHEME})?{UNQUOTED}")
 REST_OF_LINE = re.compile(r"(?P<value>[^\r\n]+)")
-HEADERS = ("authorization", "cookie")  # their values have several words
-ERROR_CLASS = re.compile(r".*\.[A-Z]\w*")  # before the message at the end of a traceback
-# A text that has none of these holds secrets only under the names of the setting.
+HEADERS = ("authorization", "cookie")  # with values of several words
+ERROR_CLASS = re.compile(r".*\.[A-Z]\w*")  # before the message at a traceback's end
+# Without any of these a text can hold secrets only under the names of the setting.
 SIGNS = re.compile(r"://|PRIVATE KEY|(?<!\w)-[puU]|--(?:proxy-)?user|--auth|bearer", re.IGNORECASE)
 NAMED_WORD = re.compile(r"([^=:\s]+(?:=|:\s*))(.+)", re.DOTALL)  # `--password=x`, `PASSWORD=x`, `Authorization: x`
 
 DECODER = json.JSONDecoder(object_pairs_hook=lambda pairs: _object(pairs))
-MOST_TRIES = 50  # to read JSON in a text: each reads to the end of it
+MOST_TRIES = 50  # to parse JSON in a text: each try may read to the end of it
 LONGEST_KEPT = 200  # characters of a name
 
 
 def forms(name: str) -> frozenset[str]:
-    """A name as it is compared: letters and digits alone, once by their own alphabet and once by their looks."""
+    """A name for comparison: only letters and digits, in its own alphabet and by their looks."""
     return _forms(name) if len(name) <= LONGEST_KEPT else _forms.__wrapped__(name)
 
 
@@ -82,13 +82,13 @@ def _forms(name: str) -> frozenset[str]:
 
 
 def mentions_secret(text: str) -> bool:
-    """Whether the text holds one of the names of the setting, a password in an address or a private key."""
+    """True if the text contains one of the setting's names, a password in a URL or a private key."""
     names = secret_names()
     return _mentions(text, names) or bool(_passwords_in_urls(text) or PRIVATE_KEY.search(text))
 
 
 def secret_names() -> frozenset[str]:
-    """The names of the setting, as they are compared."""
+    """The names of the setting, normalised for comparison."""
     return frozenset().union(*map(forms, conf.get("REDACT"))) - {""}
 
 
@@ -102,23 +102,23 @@ def _mentions(text: str, names: Iterable[str]) -> bool:
 
 
 class SecretFinder:
-    """Copies values without their secrets; `secrets` are the texts that it has left out so far."""
+    """Copies values without their secrets; `secrets` collects the removed texts."""
 
     def __init__(self) -> None:
         self.names = secret_names()
         self.secrets: set[str] = set()
 
     def is_secret(self, name: str) -> bool:
-        """Whether what has this name is secret."""
+        """True if a value with this name is secret."""
         return any(secret in form for form in forms(name) for secret in self.names)
 
     def hide(self, value: Any) -> str:
-        """Note every text and number in the value; what is shown in its place."""
+        """Collect every text and number in the value; returns the replacement."""
         self.secrets.update(_leaves(value))
         return REDACTED
 
     def copy(self, value: Any) -> Any:
-        """A JSON value in which what is secret is replaced, however deep."""
+        """Copy a JSON value with every secret replaced at any depth."""
         if isinstance(value, Mapping):
             return self._mapping(value)
         if isinstance(value, list | tuple):
@@ -126,7 +126,7 @@ class SecretFinder:
         return self.text(value) if isinstance(value, str) else value
 
     def words(self, words: Sequence[str]) -> Iterator[str]:
-        """A command line, word by word: what follows a secret name, or is assigned to it, is replaced."""
+        """A command line, word by word, with values after a secret name, or assigned to one, replaced."""
         option = ""
         for word in words:
             named = None if word.startswith(("{", "[")) else NAMED_WORD.fullmatch(word)
@@ -144,7 +144,7 @@ class SecretFinder:
         return self._without_value(found)[len(before) :] if found else self.text(word)
 
     def text(self, text: str) -> str:
-        """A text without passwords in addresses, private keys, and values that it gives to secret names."""
+        """The text without passwords in URLs, private keys, and values of secret names."""
         names_one = _mentions(text, self.names)
         if not names_one and not SIGNS.search(text):
             return text
@@ -183,7 +183,7 @@ class SecretFinder:
         return [self.text(name), self.hide(value) if self.is_secret(name) else self.copy(value)]
 
     def _json_in(self, text: str) -> tuple[str, bool]:
-        """The text with its JSON objects and arrays copied, and whether it is nothing but one."""
+        """The text with its JSON objects and arrays redacted; True if the whole text is one of them."""
         parts, done, read, tries = [], 0, 0, 0
         for found in re.finditer(r"[{[]", text):
             start = found.start()
@@ -210,7 +210,7 @@ class SecretFinder:
         return self._without_value(found) if self.is_secret(found["name"]) else found[0]
 
     def _without(self, text: str, places: Iterable[tuple[int, int]]) -> str:
-        """The text, with what stands between each two places replaced."""
+        """The text with each of these spans replaced."""
         parts, done = [], 0
         for start, end in places:
             parts += [text[done:start], self._hidden(text[start:end])]
@@ -218,7 +218,7 @@ class SecretFinder:
         return "".join([*parts, text[done:]])
 
     def _assigned(self, text: str) -> Iterator[tuple[int, int]]:
-        """The places of the values in `password=x`, `"password": "x"`, `Authorization: Bearer x`."""
+        """Spans of the values in `password=x`, `"password": "x"`, `Authorization: Bearer x`."""
         done = 0
         for found in ASSIGNMENT.finditer(text):
             if found.start() >= done and self._names_value(found) and (value := self._value(found, text)):
@@ -226,7 +226,7 @@ class SecretFinder:
                 yield value
 
     def _names_value(self, found: re.Match[str]) -> bool:
-        """Whether this is a secret name. Before a bare colon it must end with one: `TokenExpired: ...` is an error."""
+        """True for a secret name. Before a bare colon it must end with one: `TokenExpired: ...` is an error."""
         name = found["name"]
         if found["sign"] == ":" and not found["closing"] and not QUOTED.match(found.string, found.end()):
             ends = [form.removesuffix("s") for form in forms(name)]
@@ -235,7 +235,7 @@ class SecretFinder:
         return self.is_secret(name)
 
     def _value(self, found: re.Match[str], text: str) -> tuple[int, int] | None:
-        """Where the value of the name begins and ends, without its quotes."""
+        """The span of the name's value, without its quotes."""
         start = found.end()
         if quoted := QUOTED.match(text, start):
             return quoted.span(next(kind for kind in ("double", "single", "escaped") if quoted[kind] is not None))
@@ -250,7 +250,7 @@ class SecretFinder:
 
 
 def _passwords_in_urls(text: str) -> list[tuple[int, int]]:
-    """Where each password begins and ends: up to the last @ before a blank, as some are written as they are."""
+    """The span of each password: up to the last @ before a blank, because some passwords are not escaped."""
     found = []
     for run in RUN.finditer(text) if "://" in text else ():
         user, end = USER_IN_URL.search(run[0]), run[0].rfind("@")
@@ -260,7 +260,7 @@ def _passwords_in_urls(text: str) -> list[tuple[int, int]]:
 
 
 def _closing(text: str, start: int) -> int:
-    """The place behind the bracket that closes the one at `start`; the end of the text when there is none."""
+    """The position after the bracket that closes the one at `start`; the text's end if none does."""
     depth = 0
     for found in BRACKET.finditer(text, start):
         depth += 1 if found[0] in "[{" else -1
@@ -289,7 +289,7 @@ def _is_pair(item: Any) -> bool:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object; one with a name twice is refused, as a dictionary would keep the last alone."""
+    """A JSON object; one with a repeated name is refused, because a dictionary would keep only the last."""
     value = dict(pairs)
     if len(value) < len(pairs):
         raise ValueError("a name stands twice")

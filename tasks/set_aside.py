@@ -1,7 +1,7 @@
-"""Find the one row or worker that the database refuses to a sweep, and set it aside, so that the rest is recovered.
+"""Find the one row or worker whose update the database refuses in a sweep, and set it aside.
 
-A constraint or a trigger of an adopter can make one UPDATE fail. In one statement with a thousand others it would end
-every sweep of every worker. What is set aside is told under *Needs attention* and tried again ever more rarely.
+An adopter's constraint or trigger can make one UPDATE fail. In one statement with a thousand others it would fail every
+sweep of every worker. A row that is set aside is shown under *Needs attention* and retried ever more rarely.
 """
 
 import logging
@@ -19,13 +19,13 @@ from tasks.database import Connection, fetch, transaction
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 R = TypeVar("R")
-# The two kinds of connection have errors of their own.
+# The two kinds of connection have different errors.
 ERRORS = (psycopg.Error, django.db.Error)
 FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 5, 600
-LONGEST_SEARCH_SECONDS = 2.0  # a row may be refused by a wait for a lock; the next sweep goes on
+LONGEST_SEARCH_SECONDS = 2.0  # a refusal may take a lock timeout; the next sweep continues
 LONGEST_ERROR = 500
 
-# What deferred constraints refuse would be refused at the commit, where nothing can be told apart any more.
+# A deferred constraint would fail only at the commit, where the refused row is unknown.
 AT_ONCE = "SET CONSTRAINTS ALL IMMEDIATE"
 
 STANDING = "SELECT task_id, worker_id, retry_at <= clock_timestamp() AS is_due FROM tasks_recoveryfailure"
@@ -48,9 +48,9 @@ DELETE FROM tasks_recoveryfailure WHERE retry_at <= clock_timestamp() AND target
 
 @dataclass
 class Writes:
-    """The writes of one sweep: each for all at once, or when `is_careful` in ever smaller parts where it is refused.
+    """The writes of one sweep, each for all rows at once; with `is_careful` a refused write is halved and repeated.
 
-    `tasks` and `workers` are those that were refused, with the error.
+    `tasks` and `workers` hold the refused ones, with the error.
     """
 
     connection: Connection
@@ -60,7 +60,7 @@ class Writes:
     until: float = field(default_factory=lambda: time.monotonic() + LONGEST_SEARCH_SECONDS)
 
     def for_workers(self, items: Sequence[T], write: Callable[[Sequence[T]], list[R]]) -> list[R]:
-        """`write` for these workers: ids, or states, which have one."""
+        """Call `write` for these workers, given as ids or states."""
 
         def refuse(item: T, error: Exception) -> None:
             self.workers[str(getattr(item, "id", item))] = error
@@ -68,7 +68,7 @@ class Writes:
         return self._write(items, write, refuse)
 
     def for_tasks(self, ids: Sequence[int], write: Callable[[Sequence[int]], list[R]]) -> list[R]:
-        """`write` for these tasks."""
+        """Call `write` for these tasks."""
         return self._write(ids, write, self.tasks.__setitem__)
 
     def _write(
@@ -90,7 +90,7 @@ class Writes:
 
 
 def attempt(connection: Connection, work: Callable[[Writes], R]) -> R:
-    """Call `work`, whose transaction is its own, and once more carefully when something in it was refused."""
+    """Call `work`, which opens its own transaction; if the database refuses a write, call it again, carefully."""
     try:
         return work(Writes(connection))
     except ERRORS:
@@ -100,14 +100,14 @@ def attempt(connection: Connection, work: Callable[[Writes], R]) -> R:
 
 
 def be_careful(connection: Connection) -> None:
-    """At the beginning of a careful transaction."""
+    """Check constraints at once; call it at the beginning of a careful transaction."""
     with connection.cursor() as cursor:
         cursor.execute(AT_ONCE)
 
 
 @dataclass(frozen=True)
 class Aside:
-    """What is to be left alone for now; `has_due`: something else is to be tried again."""
+    """Targets to skip for now; `has_due`: others are due for a retry."""
 
     tasks: frozenset[int] = frozenset()
     workers: frozenset[str] = frozenset()
@@ -115,7 +115,7 @@ class Aside:
 
 
 def standing(connection: Connection) -> Aside:
-    """What earlier sweeps have set aside."""
+    """Targets that earlier sweeps set aside."""
     rows = fetch(connection, STANDING)
     resting = [row for row in rows if not row["is_due"]]
     return Aside(
@@ -126,7 +126,7 @@ def standing(connection: Connection) -> Aside:
 
 
 def note(connection: Connection, writes: Writes) -> None:
-    """Set aside what was refused, until its next try; say so when that is new."""
+    """Set refused targets aside until their next retry; log new ones."""
     if not writes.tasks and not writes.workers:
         return
     params: dict[str, Any] = {
@@ -143,25 +143,25 @@ def note(connection: Connection, writes: Writes) -> None:
 
 
 def forget(connection: Connection, writes: Writes) -> None:
-    """Drop what was tried again and not refused."""
+    """Drop targets whose retry succeeded."""
     refused = [*map(audit.task, writes.tasks), *map(audit.worker, writes.workers)]
     with connection.cursor() as cursor:
         cursor.execute(FORGET, {"but": refused})
 
 
 def is_lost(connection: Connection) -> bool:
-    """Whether the session ended with the error, so that nothing can be tried again in it."""
+    """True if the session ended with the error, so that it cannot retry."""
     inner = connection if isinstance(connection, psycopg.Connection) else connection.connection  # type: ignore[attr-defined]
     return inner is None or bool(inner.closed)
 
 
 def said(error: Exception) -> str:
-    """The error in one line, without the details, which may show a row's contents."""
+    """The error in one line, without details, which may show a row's contents."""
     found = cause(error)
     diagnosis = found.diag.message_primary if isinstance(found, psycopg.Error) else None
     return " ".join((diagnosis or str(found)).split())[:LONGEST_ERROR]
 
 
 def cause(error: Exception) -> BaseException:
-    """The driver's own error, which Django wraps."""
+    """The driver's error inside Django's."""
     return error.__cause__ if isinstance(error, django.db.Error) and error.__cause__ else error

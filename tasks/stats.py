@@ -1,7 +1,7 @@
 """The numbers of the queue and its workers, for `queue_status`, the pages and the metrics.
 
-They stay fast beside ten million finished rows: every count runs on a partial index, is capped for each queue, and what
-completed is read from the per-minute rollup.
+They stay fast with ten million finished rows: every count uses a partial index and is capped for each queue, and
+completions come from the per-minute rollup.
 """
 
 from collections import defaultdict
@@ -17,12 +17,12 @@ from tasks.database import Connection, fetch
 from tasks.presence import Life, WorkerState
 
 COUNT_CAP = 1_000_000
-# Whoever took these tasks is not at work on them. RESTARTED is not among them: after a restart of the database every
-# worker is, for a moment.
+# Workers in these states do not work on their tasks. RESTARTED is not among them: after a restart of the database every
+# worker is in it for a moment.
 GONE = (Life.DEAD, Life.MISSING, Life.SILENT)
 
-# A loose scan over (queue, priority), as in the claim: the oldest due row of each pair is its first, so that the age
-# is exact however many rows there are.
+# A loose index scan over (queue, priority), like the claim's: the oldest due row of each pair is its first, so that the
+# age is exact for any number of rows.
 EVERY_QUEUE = """
 WITH RECURSIVE queue (name) AS (
     (SELECT queue_name FROM tasks_task WHERE status = 'READY' AND ordering_key IS NULL ORDER BY queue_name LIMIT 1)
@@ -69,9 +69,9 @@ WHERE queue.name IS NOT NULL
 """
 UNKEYED_READY = EVERY_QUEUE + UNKEYED
 
-# A task that waits behind its key is not late, whatever its age: only the first of a key that nobody runs can be. The
-# rows come in the order of their index and from it alone. It does not hold the status: with it, the planner would look
-# for the one that runs among all of a key.
+# A task that waits behind its key is not late, at any age: only the first of a key without a running task can be. The
+# rows come from one index in its order. That index has no status column: with it, the planner would search all rows of
+# a key for the running one.
 KEYED_READY = """
 WITH running AS MATERIALIZED (
     SELECT ordering_key, id FROM tasks_task WHERE ordering_key IS NOT NULL AND status = 'PROCESSING' LIMIT %(cap)s::int
@@ -113,11 +113,11 @@ CONFIGURED = "SELECT name, paused, recovery FROM tasks_queue"
 
 @dataclass
 class QueueNumbers:
-    """One queue at one moment. `stale`: PROCESSING tasks whose worker does not answer, `stale_since` the first of those
-    workers was seen last; ages in seconds.
+    """One queue at one moment; ages in seconds.
 
-    Counts stop at the cap of the statement that found them; `oldest_ready_seconds` is None when nothing is due, or what
-    is due waits behind its ordering key.
+    `stale`: PROCESSING tasks whose worker does not answer; `stale_since`: when the first of those workers was last
+    seen. Counts stop at the cap of their statement. `oldest_ready_seconds` is None if nothing is due, or all due tasks
+    wait behind their ordering keys.
     """
 
     name: str
@@ -134,7 +134,7 @@ class QueueNumbers:
 
     @property
     def asks_a_person(self) -> bool:
-        """Whether its stale tasks wait for somebody to take them back."""
+        """True if its stale tasks wait for a person."""
         return self.recovery == "ask"
 
 
@@ -146,14 +146,14 @@ class Numbers:
     workers: list[WorkerState] = field(default_factory=list)
 
     def servers(self, queue_name: str) -> list[WorkerState]:
-        """The live workers that take tasks of this queue; one that names no queue takes of all."""
+        """The live workers that serve this queue; a worker without queues serves all."""
         return [
             worker for worker in self.workers if worker.is_alive and (not worker.queues or queue_name in worker.queues)
         ]
 
 
 def stuck(connection: Connection | None = None, *, cap: int = COUNT_CAP) -> int:
-    """How many PROCESSING tasks have a worker that does not answer, counted up to the cap."""
+    """The number of PROCESSING tasks whose worker does not answer, counted up to the cap."""
     connection = connection or default_connection
     queues: defaultdict[str, QueueNumbers] = _Queues()
     processing = fetch(connection, PROCESSING, {"cap": cap})
@@ -164,13 +164,13 @@ def stuck(connection: Connection | None = None, *, cap: int = COUNT_CAP) -> int:
 
 
 def collect(connection: Connection | None = None, *, cap: int = COUNT_CAP) -> Numbers:
-    """The numbers of every queue that has a task, a setting or a worker of its own, and of every worker."""
+    """The numbers of every queue that has a task, a setting or a dedicated worker, and of every worker."""
     connection = connection or default_connection
     queues: defaultdict[str, QueueNumbers] = _Queues()
     for statement in (UNKEYED_READY, KEYED_READY):
         _add_ready(queues, fetch(connection, statement, {"cap": cap}))
     processing = fetch(connection, PROCESSING, {"cap": cap})
-    # The workers are looked at after their tasks: one that was born in between is not taken for missing.
+    # Workers are read after their tasks, so that a worker that starts in between does not seem missing.
     workers = presence.states(connection=connection)
     _add_processing(queues, processing, workers)
     for row in fetch(connection, FAILED, {"cap": cap}):
@@ -180,14 +180,14 @@ def collect(connection: Connection | None = None, *, cap: int = COUNT_CAP) -> Nu
     for row in fetch(connection, CONFIGURED):
         queues[row["name"]].paused, queues[row["name"]].recovery = row["paused"], row["recovery"]
     for name in {name for worker in workers.values() if worker.is_alive for name in worker.queues or ()}:
-        queues[name]  # an idle queue that a worker serves is shown too
+        queues[name]  # also show an idle queue that a worker serves
     return Numbers([queues[name] for name in sorted(queues)], sorted(workers.values(), key=lambda worker: worker.id))
 
 
 def waiting(
     queue_name: str, workers: Mapping[str, WorkerState], connection: Connection | None = None, *, cap: int = COUNT_CAP
 ) -> QueueNumbers:
-    """The numbers of one queue's tasks that wait or run, under these workers; three statements."""
+    """The numbers of one queue's waiting and running tasks, given these workers; three statements."""
     connection = connection or default_connection
     queues: defaultdict[str, QueueNumbers] = _Queues()
     for statement in (ONE_QUEUE + UNKEYED, KEYED_READY):
@@ -197,7 +197,7 @@ def waiting(
 
 
 class _Queues(defaultdict[str, QueueNumbers]):
-    """A queue appears with the first number that names it."""
+    """Creates a queue when its name first appears."""
 
     def __missing__(self, name: str) -> QueueNumbers:
         self[name] = QueueNumbers(name)
@@ -227,5 +227,5 @@ def _add_processing(
 
 
 def last_seen(worker: WorkerState) -> datetime | None:
-    """When a worker that is gone was there for the last time, as far as it is known."""
+    """The last known time at which a worker that is gone was alive."""
     return worker.stopped_at or worker.missing_since or worker.heartbeat_at

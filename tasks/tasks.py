@@ -6,13 +6,13 @@ from tasks import patterns
 from tasks.bulk import carry
 from tasks.compat import task
 
-# A queue of its own, and before everything else: the bulk action may be what ends a flood of tasks.
+# Its own queue, at the highest priority: the bulk action may be needed to end a flood of tasks.
 BULK_QUEUE, BULK_PRIORITY = "rowlock", 100
 
 
 @task()
 def run_registered_pattern(name: str, **options: Any) -> dict[str, Any]:
-    """One run of a registered pattern, as its button asks for it; gives the report.
+    """Run a registered pattern, as requested by its button; returns the report.
 
     Not for workers with `--strategy pessimistic`, whose transaction spans the task: the run refuses to begin in one.
     """
@@ -21,5 +21,5 @@ def run_registered_pattern(name: str, **options: Any) -> dict[str, Any]:
 
 @task(queue_name=BULK_QUEUE, priority=BULK_PRIORITY)
 def run_bulk_action(run_id: int) -> dict[str, int]:
-    """One action on everything that matched a filter on a page; gives its numbers."""
+    """Run a bulk action that a page requested; returns its numbers."""
     return carry.in_own_session(carry.carry_out, run_id)

@@ -1,4 +1,4 @@
-"""For adopters' tests: see what was enqueued, and run it here and now, in the test's own process and transaction.
+"""For adopters' tests: read enqueued tasks, and run them in the test's own process and transaction.
 
     def test_signing_up_sends_one_mail(self):
         sign_up("anna@example.test")
@@ -7,8 +7,8 @@
         testing.run_due()
         self.assertEqual(len(mail.outbox), 1)
 
-Claims, attempts, retries, signals and stored errors are a worker's own, inside Django's TestCase too. What differs
-there is that of Django: `transaction.on_commit` waits for a commit that never comes (`captureOnCommitCallbacks`).
+Claims, attempts, retries, signals and stored errors work as in a worker, inside Django's TestCase too. There, as always
+in a TestCase, `transaction.on_commit` waits for a commit that never comes (`captureOnCommitCallbacks`).
 """
 
 from collections.abc import Callable
@@ -37,7 +37,7 @@ WHERE id = (SELECT id FROM tasks_task WHERE status = 'READY' AND run_after > sta
 
 @dataclass(frozen=True)
 class Enqueued:
-    """A task that waits to be run; `attempt` counts those that failed already."""
+    """A task that waits to run; `attempt` counts its failed attempts."""
 
     id: int
     task_path: str
@@ -55,7 +55,7 @@ class Enqueued:
 
 
 def enqueued(task: Task | None = None) -> list[Enqueued]:
-    """What waits to be run, in the order in which it was enqueued: all of it, or the calls of one task."""
+    """Waiting tasks in the order in which they were enqueued: all of them, or those of one task function."""
     rows = TaskRow.objects.ready().order_by("id")
     if task is not None:
         rows = rows.filter(task_path=task.module_path)
@@ -63,16 +63,16 @@ def enqueued(task: Task | None = None) -> list[Enqueued]:
 
 
 def run_due(limit: int | None = None) -> list[TaskResult]:
-    """Run what is due, and what that enqueues, in a worker's order; gives the results in the order of their end.
+    """Run due tasks, and those that they enqueue, in a worker's order; returns the results in the order of their ends.
 
-    A task that fails is recorded as a worker would, and its retry is due later. Without `limit`, more than 1000 tasks
-    raise RuntimeError. Raises UnknownTask for a function that is registered nowhere.
+    A failure is recorded as by a worker, and its retry is due later. Without `limit`, more than 1000 tasks raise
+    RuntimeError. Raises UnknownTask for a function that is not registered.
     """
     return _run(_claim, limit)
 
 
 def run_all(limit: int | None = None) -> list[TaskResult]:
-    """Run everything as if time went by: what is due, then what is scheduled, retries until no attempt is left."""
+    """Run everything as if time passed: due tasks, then scheduled ones, with retries until no attempt is left."""
     return _run(_claim_next, limit)
 
 
@@ -106,7 +106,7 @@ def _execute(claim: Claim) -> TaskResult:
 
 
 def _in_this_transaction(work: runner.Work) -> str | None:
-    """What a handler wrote before it failed stays, as in a worker, unless the database has given up the transaction."""
+    """Keep a failed handler's writes, as in a worker, unless the transaction is broken."""
     savepoint = connection.savepoint()
     if savepoint is None:  # the test has no transaction
         return runner.plainly(work)

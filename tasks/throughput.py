@@ -1,4 +1,4 @@
-"""What ended in each minute, by queue: the sums that a flush adds to `tasks_throughput`."""
+"""The sums per minute and queue that a flush adds to `tasks_throughput`."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import Any
 from tasks import latency
 from tasks.database import Connection
 
-# Last in the flush and in the order of queues: workers whose ids share a shard must not wait for each other in turn.
+# Last in the flush, ordered by queue: workers that share a shard must not deadlock.
 ADD_UP = """
 INSERT INTO tasks_throughput AS sum
     (minute, queue_name, shard, completed, failed, run_ms, wait_ms, run_buckets, wait_buckets)
@@ -29,7 +29,7 @@ ON CONFLICT (minute, queue_name, shard) DO UPDATE SET
 
 @dataclass
 class Sums:
-    """What one flush adds to the rollup of one queue: the columns of `tasks_throughput`."""
+    """The amounts that one flush adds to one queue's rollup: the columns of `tasks_throughput`."""
 
     completed: int = 0
     failed: int = 0
@@ -39,7 +39,7 @@ class Sums:
     wait_buckets: Counter[int] = field(default_factory=Counter)
 
     def merge(self, other: "Sums") -> None:
-        """Add what another flush found."""
+        """Add another flush's sums."""
         self.completed += other.completed
         self.failed += other.failed
         self.run_ms += other.run_ms
@@ -60,7 +60,7 @@ SumsByQueue = dict[str, Sums]
 
 
 def add_up(connection: Connection, worker_id: str, sums_by_queue: SumsByQueue) -> None:
-    """Add them to the rollup of this minute, in the caller's transaction."""
+    """Add these sums to the rollup of this minute, in the caller's transaction."""
     sums = sums_by_queue.values()
     params = {
         "worker_id": worker_id,

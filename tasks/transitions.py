@@ -1,7 +1,7 @@
-"""How a worker ends what it claimed: complete, fail, release. Each is fenced by what names the claim.
+"""End claimed tasks: complete, fail, release. Each write names its claim, so that a late one is refused.
 
-Complete and fail go through `tasks.flush`, one task or many; what is given back is named by id, claimed_by and
-the time of the claim.
+Complete and fail go through `tasks.flush`, for one task or many. A release names id, claimed_by and the time of the
+claim.
 """
 
 import time
@@ -30,11 +30,11 @@ __all__ = [
 
 UNKNOWN_VERSION = 0  # matches no row, so that the version is read again
 
-# The attempt is given back: these rows were claimed ahead and never started. `claimed_by` and `started_at` name the
-# claim exactly. Not the attempt: given back and claimed again by the same worker, it has the same number, and a release
-# that was late (the supervisor's, after an outage) would take it away while it runs. Nor the version, since a harmless
-# edit meanwhile must not strand the row. A row whose function nobody here knows is parked for longer the older it is,
-# so that it is not claimed again in the same moment.
+# The attempt is given back, because these rows were claimed ahead and never started. `claimed_by` and `started_at`
+# identify the claim. The attempt does not: after a release and another claim by the same worker it has the same number,
+# and a late release (the supervisor's, after an outage) would take the task away while it runs. The version does not
+# either: a harmless edit meanwhile must not strand the row. A row with an unknown function is parked for longer the
+# older it is, so that it is not claimed again at once.
 RELEASE = """
 UPDATE tasks_task AS task SET
     status = CASE WHEN task.cancel_requested_at IS NULL THEN 'READY' ELSE 'CANCELLED' END,
@@ -50,7 +50,7 @@ WHERE task.id = unstarted.id AND task.started_at = unstarted.claimed_at AND task
 RETURNING task.id
 """
 
-# A claim can commit while its answer is lost: such rows stand under this worker's id, and it does not know of them.
+# A claim can commit while its answer is lost: the rows then have this worker's id, and the worker does not know them.
 RELEASE_UNKNOWN = """
 UPDATE tasks_task AS task SET
     status = CASE WHEN task.cancel_requested_at IS NULL THEN 'READY' ELSE 'CANCELLED' END,
@@ -60,7 +60,7 @@ WHERE task.status = 'PROCESSING' AND task.claimed_by = %(worker_id)s::text AND t
 RETURNING task.id
 """
 
-# Interrupted while it ran, by a stop or a cancel: the attempt keeps its number, and the allowance grows by it.
+# Interrupted while it ran, by a stop or a cancel: the attempt keeps its number, and one more is allowed.
 INTERRUPT = """
 WITH ended AS (
     UPDATE tasks_task AS task SET
@@ -78,13 +78,13 @@ SELECT id, attempt, %(worker_id)s::text, 'released', started_at FROM ended
 
 
 def complete(connection: Connection, worker_id: str, claim: Claim, return_value: str | None = None) -> None:
-    """Complete one claimed task now; raises LostClaim when it is no longer this worker's."""
+    """Complete one claimed task now. Raises LostClaim if this worker no longer holds it."""
     now = time.monotonic()
     _flush_one(connection, worker_id, Ending(claim.id, claim.version, claim.attempt, now, now, return_value))
 
 
 def fail(connection: Connection, worker_id: str, claim: Claim, failure: Failure) -> None:
-    """End one attempt as failed now; raises LostClaim when the task is no longer this worker's."""
+    """End one attempt as failed now. Raises LostClaim if this worker no longer holds the task."""
     now = time.monotonic()
     _flush_one(connection, worker_id, Ending(claim.id, claim.version, claim.attempt, now, now, failure=failure))
 
@@ -92,7 +92,7 @@ def fail(connection: Connection, worker_id: str, claim: Claim, failure: Failure)
 def end_running(
     connection: Connection, worker_id: str, task_id: int, attempt: int, seconds: float, failure: Failure
 ) -> None:
-    """Fail the attempt that a dead child was running since `seconds`; its version is read from the row."""
+    """Fail the attempt that a dead child had run for `seconds`; the version is read from the row."""
     now = time.monotonic()
     flush(connection, worker_id, [Ending(task_id, UNKNOWN_VERSION, attempt, now - seconds, now, failure=failure)])
 
@@ -100,10 +100,10 @@ def end_running(
 def release(
     connection: Connection, worker_id: str, claims: Iterable[tuple[int, datetime]], *, park: bool = False
 ) -> int:
-    """Give back claimed tasks that never started, each as its id and the `started_at` of its claim.
+    """Give back claimed tasks that never started; `claims` are pairs of an id and the `started_at` of its claim.
 
-    Gives the count of those that still were its own. `park`: nobody here knows their function, so they become due a
-    little later.
+    Returns the number of tasks that this worker still held. `park`: no worker here knows their function, so they become
+    due a little later.
     """
     pairs = list(claims)
     ids, claimed_at = [id for id, _ in pairs], [at for _, at in pairs]
@@ -112,13 +112,13 @@ def release(
 
 
 def release_unknown(connection: Connection, worker_id: str, held: Iterable[int]) -> list[int]:
-    """Give back what is claimed by this worker and not among `held`, the ids that it holds in memory."""
+    """Give back the tasks claimed by this worker that are not in `held`, the ids that it has in memory."""
     rows = fetch(connection, RELEASE_UNKNOWN, {"worker_id": worker_id, "held": list(held)})
     return [row["id"] for row in rows]
 
 
 def interrupt(connection: Connection, worker_id: str, task_id: int, attempt: int, *, cancel: bool = False) -> bool:
-    """End a running attempt whose process was stopped on purpose: back to READY, or CANCELLED when that was asked."""
+    """End a running attempt whose process was stopped on purpose: back to READY, or CANCELLED if requested."""
     params = {"worker_id": worker_id, "id": task_id, "attempt": attempt, "cancel": cancel}
     with connection.cursor() as cursor:
         cursor.execute(INTERRUPT, params)

@@ -1,4 +1,4 @@
-"""Why the tasks of one queue do not run: its READY and PROCESSING tasks, counted by their verdict."""
+"""Explain why the tasks of one queue do not run: its READY and PROCESSING tasks, counted by verdict."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -13,8 +13,8 @@ from tasks.verdicts import Facts, Finding, Verdict, decide, gather, verdict_of
 from tasks.verdicts.finding import STUCK
 from tasks.verdicts.words import command
 
-SAMPLE = 200  # rows of each kind that are judged one by one
-# What the verdicts on tasks that wait or run look at.
+SAMPLE = 200  # rows of each kind that get a verdict
+# The columns that verdicts on waiting and running tasks need.
 JUDGED_BY = (
     "status", "task_path", "queue_name", "run_after", "ordering_key", "claimed_by", "started_at", "cancel_requested_at",
     "attempt", "max_attempts",
@@ -24,7 +24,7 @@ COUNT_CAP = 10_000
 
 @dataclass(frozen=True)
 class Reason:
-    """One verdict: how many of the judged tasks have it, and the finding and the id of the first."""
+    """One verdict: the number of judged tasks that have it, and the first one's finding and id."""
 
     verdict: Verdict
     number: int
@@ -34,7 +34,7 @@ class Reason:
 
 @dataclass(frozen=True)
 class Why:
-    """One queue. Not `is_complete`: only the first of its tasks were judged, `judged` of them."""
+    """One queue. Not `is_complete`: only the first `judged` of its tasks have a verdict."""
 
     queue: QueueNumbers
     reasons: list[Reason]
@@ -58,7 +58,7 @@ def look(queue_name: str) -> Why:
 
 
 def kinds(queue_name: str) -> "list[QuerySet[Task]]":
-    """The rows that wait without a key, those with one, and those that are held; each in the order of an index."""
+    """Waiting rows without a key, unfinished rows with one, and running rows; each in the order of an index."""
     light = Task.objects.only(*JUDGED_BY)
     queue = light.filter(queue_name=queue_name)
     return [
@@ -69,13 +69,13 @@ def kinds(queue_name: str) -> "list[QuerySet[Task]]":
 
 
 def keyed(queue_name: str) -> "QuerySet[Task, int]":
-    """The ids of the unfinished tasks with a key, by key; from the index alone, however many other queues have."""
+    """The ids of the unfinished tasks with a key, by key; from the index alone, whatever other queues hold."""
     unfinished = Task.objects.filter(ordering_key__isnull=False, status__in=HOLDS_ITS_KEY, queue_name=queue_name)
     return unfinished.order_by("ordering_key", "id").values_list("pk", flat=True)
 
 
 def reasons(tasks: Sequence[Task], facts: Facts) -> list[Reason]:
-    """The verdicts with their numbers: those first that a person may have to do something about, then the frequent."""
+    """The verdicts with their numbers: first those that may need a person, then by frequency."""
     verdicts = {task.pk: verdict_of(task, facts) for task in tasks}
     numbers = Counter(verdicts.values())
     firsts: dict[Verdict, Task] = {}

@@ -1,7 +1,7 @@
-"""How many tasks a minute each worker ends, from the rollup that its flushes write anyway: no column of its own.
+"""Each worker's tasks per minute, from the rollup that its flushes write anyway.
 
-The rollup's shard is a hash of the worker's id, of 32,768 values: among 200 workers two share one in about every second
-installation. Then the number is that of both together, and says so.
+The rollup's shard is a hash of the worker's id, with 32,768 values: with 200 workers, two share one in about every
+second installation. Then the number is the sum of both and is marked so.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from django.db import connection as default_connection
 
 from tasks.database import Connection, fetch
 
-# The minute that runs counts by the part of it that is over.
+# The current minute counts only the part that has passed.
 RATES = """
 WITH recent AS MATERIALIZED (
     SELECT shard, sum(completed + failed) AS ended FROM tasks_throughput
@@ -27,14 +27,14 @@ FROM worker LEFT JOIN recent ON recent.shard = worker.shard
 
 @dataclass(frozen=True)
 class Rate:
-    """Tasks ended a minute, over the last five to six; `is_shared`: together with another of these workers."""
+    """Tasks ended per minute, over the last five to six minutes; `is_shared`: the sum of two workers or more."""
 
     per_minute: float
     is_shared: bool
 
 
 def rates(lived_seconds: dict[str, float], connection: Connection | None = None) -> dict[str, Rate]:
-    """The rate of each worker by id; a worker younger than the window is measured by its own life."""
+    """The rate of each worker by id; a worker younger than the window is measured over its own life."""
     rows = fetch(connection or default_connection, RATES, {"ids": list(lived_seconds)})
     return {
         row["id"]: Rate(60 * row["ended"] / max(1.0, min(row["seconds"], lived_seconds[row["id"]])), row["is_shared"])

@@ -1,8 +1,7 @@
-"""The rollup of finished attempts: minutes are added up into totals that only grow, so that minutes can be pruned.
+"""The rollup of finished attempts: adds minutes up into totals that only grow, so that minutes can be pruned.
 
-Pages read the minutes of `tasks_throughput`, and for a long chart half hours of them (slots.py). Metrics want counters:
-a scrape that summed every minute ever kept would be the slowest query of the day, and each pruning would look like a
-restart.
+Pages read the minutes of `tasks_throughput`, and for a long chart their half hours (slots.py). Metrics need counters:
+to sum every stored minute at each scrape would be slow, and each pruning would look like a restart.
 """
 
 from dataclasses import dataclass, field
@@ -12,16 +11,16 @@ from django.db import connection as default_connection
 from tasks.database import Connection, fetch, transaction
 from tasks.rollup import slots
 
-# A minute is closed when no flush can add to it any more: its statement is the last of a short transaction.
+# A minute is closed when no flush can add to it: the flush adds to it in the last statement of a short transaction.
 SETTLE_MINUTES = 5
-# Rows folded at a time, in some 100 ms: months of minutes from before there were totals must not hit a time limit.
+# Rows folded at a time, in some 100 ms: months of minutes without totals must not hit a time limit.
 MOST_ROWS = 5000
 
 ELECT = "SELECT pg_try_advisory_xact_lock(hashtext('rowlock:rollup'), hashtext(current_schema())) AS elected"
 
 FOLDED = "SELECT coalesce(max(folded_until), '-infinity')::text AS until FROM tasks_throughputtotal"
 
-# The last minute that is closed, or an earlier one when very many are.
+# The last closed minute, or an earlier one when there are very many.
 UPTO = """
 SELECT least(closed, later)::text AS upto, coalesce(later < closed, false) AS is_part
 FROM (SELECT statement_timestamp() - make_interval(mins => %(settle_minutes)s::int) AS closed,
@@ -29,8 +28,8 @@ FROM (SELECT statement_timestamp() - make_interval(mins => %(settle_minutes)s::i
      ORDER BY minute OFFSET %(rows)s::int LIMIT 1) AS later) AS bounds
 """
 
-# The bound stands there twice: read beforehand, so that the planner knows that few rows lie above it and takes the
-# index; and as it is in this statement's snapshot, so that nothing is counted twice.
+# The bound is there twice: read beforehand, so that the planner expects few rows and uses the index; and read in this
+# statement's snapshot, so that nothing is counted twice.
 FOLD = """
 WITH minutes AS MATERIALIZED (
     SELECT * FROM tasks_throughput
@@ -60,7 +59,7 @@ ON CONFLICT (queue_name) DO UPDATE SET
         FROM unnest(total.wait_buckets, excluded.wait_buckets) WITH ORDINALITY AS pair (old, new, place) ORDER BY place)
 """
 
-# One statement, so that what is folded meanwhile is counted once.
+# One statement, so that a minute that is folded meanwhile is counted once.
 TOTALS = """
 WITH part AS MATERIALIZED (
     SELECT queue_name, completed, failed, run_ms, wait_ms, run_buckets, wait_buckets FROM tasks_throughputtotal
@@ -86,7 +85,7 @@ ORDER BY plain.queue_name
 
 @dataclass(frozen=True)
 class Total:
-    """What ever finished in one queue. Buckets count completed attempts: see tasks/latency.py for their bounds."""
+    """All attempts that ever finished in one queue. Buckets count completed ones; tasks/latency.py has their bounds."""
 
     queue_name: str
     completed: int
@@ -98,8 +97,9 @@ class Total:
 
 
 def fold(connection: Connection | None = None) -> bool:
-    """Add closed minutes to the totals and the next closed half hour to the slots; nothing when another session is at
-    it. Whether there are more to add.
+    """Add closed minutes to the totals and the next closed half hour to the slots; True if there is more to add.
+
+    Does nothing while another session folds.
     """
     connection = connection or default_connection
     with transaction(connection):
@@ -113,13 +113,13 @@ def fold(connection: Connection | None = None) -> bool:
 
 
 def totals(connection: Connection | None = None) -> list[Total]:
-    """The totals of every queue up to this moment; they never go down. Two statements."""
+    """The current totals of every queue; they never decrease. Two statements."""
     connection = connection or default_connection
     rows = fetch(connection, TOTALS, {"folded_until": _folded_until(connection)})
     return [Total(**{**row, **{name: row[name] or [] for name in ("run_buckets", "wait_buckets")}}) for row in rows]
 
 
 def _folded_until(connection: Connection) -> str:
-    """As text: Python's dates do not reach the infinity that stands for never."""
+    """As text, because Python's dates have no infinity, which stands for never."""
     until: str = fetch(connection, FOLDED)[0]["until"]
     return until

@@ -1,11 +1,11 @@
-"""The tables of what minutes add up to."""
+"""The tables of the rollup."""
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 
 
 class ThroughputTotal(models.Model):
-    """What the minutes of `tasks_throughput` up to `folded_until` add up to, for ever."""
+    """The sum of a queue's minutes in `tasks_throughput` up to `folded_until`, kept for ever."""
 
     queue_name = models.TextField(primary_key=True)
     folded_until = models.DateTimeField()
@@ -24,9 +24,9 @@ class ThroughputTotal(models.Model):
 
 
 class ThroughputSlot(models.Model):
-    """What the minutes of half an hour from `at` on add up to, in one queue; kept as long as a chart looks back.
+    """The sum of one queue's minutes in the half hour from `at`; kept as long as a chart needs it.
 
-    Its columns are those of a minute, so that both are read as one.
+    It has a minute's columns, so that queries can read both together.
     """
 
     at = models.DateTimeField()

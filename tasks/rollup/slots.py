@@ -1,7 +1,7 @@
-"""Minutes of the rollup added up into half hours, so that a chart of a week reads hundreds of rows and not 200,000.
+"""Add minutes of the rollup up into half hours, so that a chart of a week reads hundreds of rows, not 200,000.
 
-A half hour is added up once, as a whole, when no flush can add to it any more. So its rows never change, and whoever
-reads both takes half hours up to the end of the last one and minutes from there on.
+A half hour is added up once, when no flush can add to it any more, so its rows never change. A reader takes half hours
+up to the end of the last one, and minutes after it.
 """
 
 from datetime import timedelta
@@ -9,10 +9,10 @@ from datetime import timedelta
 from tasks.database import Connection
 
 SLOT = timedelta(minutes=30)
-# No chart looks further back: older ones are neither made nor kept.
+# No chart goes further back, so older ones are neither made nor kept.
 KEPT = timedelta(days=8)
 
-# Of minutes or of half hours. Array elements one by one: unnesting 32 counts of each row took eight times as long.
+# For minutes or half hours. One array element at a time: to unnest 32 counts of each row took eight times as long.
 SUMS = """
     sum(completed)::bigint AS completed, sum(failed)::bigint AS failed,
     ARRAY[sum(run_buckets[1]), sum(run_buckets[2]), sum(run_buckets[3]), sum(run_buckets[4]), sum(run_buckets[5]),
@@ -25,7 +25,7 @@ SUMS = """
         sum(wait_buckets[13]), sum(wait_buckets[14]), sum(wait_buckets[15]), sum(wait_buckets[16])]::bigint[]
         AS wait_buckets"""
 
-# The next half hour in which anything ended, if it is closed; in one without a minute there is nothing to add up.
+# The next closed half hour with any minute.
 NEXT = """
 WITH forgotten AS (
     DELETE FROM tasks_throughputslot WHERE at < statement_timestamp() - %(kept)s::interval
@@ -48,7 +48,7 @@ ADD_UP_NEXT = NEXT + SUMS + OF_ITS_MINUTES
 
 
 def add_up_next(connection: Connection, settle_minutes: int) -> bool:
-    """Add up one half hour that is closed and was not yet; whether there was one. One session at a time may do it."""
+    """Add up the next closed half hour; False if there is none. Only one session at a time may call it."""
     params = {"slot": SLOT, "kept": KEPT, "settle_minutes": settle_minutes}
     with connection.cursor() as cursor:
         cursor.execute(ADD_UP_NEXT, params)

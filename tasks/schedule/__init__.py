@@ -1,1 +1,1 @@
-"""Commands that cron starts: one run at a time across machines, each kept, and those seen that fail to appear."""
+"""Commands that cron starts: one run at a time across machines, each recorded, and missing runs reported."""

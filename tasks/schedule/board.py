@@ -1,4 +1,4 @@
-"""What one page tells of each scheduled command and named lock: its runs, its rhythm, who holds it, who waits."""
+"""Data for the page of scheduled commands and named locks: runs, expectations, holders and waiters."""
 
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from tasks.schedule.expectations import Expectation
 RUNS_SHOWN = 5
 NAMES_SHOWN = 200
 
-# A loose scan: one step of the index for each name, however many runs it has.
+# A loose index scan: one step for each name, however many runs it has.
 RUNS = """
 WITH RECURSIVE command (name) AS (
     (SELECT name FROM tasks_commandrun ORDER BY name LIMIT 1)
@@ -36,7 +36,7 @@ FROM (SELECT name FROM command WHERE name IS NOT NULL LIMIT %(names)s::int) AS c
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a command; `seconds` is how long it took, or has been going on."""
+    """One run of a command; `seconds` is its duration so far."""
 
     id: int
     name: str
@@ -50,7 +50,7 @@ class Run:
 
 @dataclass
 class Line:
-    """Everything about one name. `holders` has one entry for each backend that knows the name."""
+    """All data for one name. `holders` has one entry for each backend that knows the name."""
 
     name: str
     expectation: Expectation | None = None
@@ -64,18 +64,18 @@ class Line:
 
     @property
     def holder(self) -> Holder | None:
-        """Who holds the lock, or seems to; of a holder that is gone the page still tells."""
+        """The lock's holder, also one that is gone."""
         return next((holder for holder in self.holders if holder.life is not Life.FREE), None)
 
     @property
     def rank(self) -> tuple[bool, bool, str]:
-        """Trouble first, then what is held."""
+        """Problems first, then held locks."""
         return (not self.is_overdue, self.holder is None, self.name)
 
 
 @dataclass(frozen=True)
 class Board:
-    """The lines, trouble first; `problem` says which part could not be told."""
+    """The lines, problems first; `problem` says which part could not be read."""
 
     lines: list[Line]
     problem: str
@@ -83,7 +83,7 @@ class Board:
 
 
 def look() -> Board:
-    """Every command that has run or is expected, and every lock that is held, waited for, or was held of late."""
+    """Every command that has run or is expected, and every lock that is held, waited for, or was recently held."""
     lines: defaultdict[str, Line] = _Lines()
     for row in fetch(connection, RUNS, {"names": NAMES_SHOWN, "runs": RUNS_SHOWN}):
         lines[row["name"]].runs.append(Run(**row))
@@ -107,7 +107,7 @@ def _add_expectations(lines: "defaultdict[str, Line]") -> str:
 
 
 class _Lines(defaultdict[str, Line]):
-    """A line appears with the first thing that names it."""
+    """Creates a line when its name first appears."""
 
     def __missing__(self, name: str) -> Line:
         self[name] = Line(name)

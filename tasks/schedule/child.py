@@ -1,4 +1,4 @@
-"""A command as a child in a process group of its own, below a guard that ends it when its lock may be lost."""
+"""A command as a child in its own process group, under a guard that ends it when its lock may be lost."""
 
 import os
 import selectors
@@ -16,15 +16,15 @@ from tasks.schedule import guard
 
 TICK_SECONDS = 1.0
 TICKS_PER_LEASE = 6
-GRACE_SECONDS = 2.0  # between TERM and KILL for a command whose lock is lost: somebody else may run already
-DRAIN_SECONDS = 0.5  # for what the command printed last; a daemon that it left behind may keep the pipes open
+GRACE_SECONDS = 2.0  # between TERM and KILL after the lock is lost: another run may have begun
+DRAIN_SECONDS = 0.5  # for the last output; a daemon left behind may keep the pipes open
 CHUNK = 65_536
 
-Sink = Callable[[str, bytes], None]  # the name of the stream, and what came on it
+Sink = Callable[[str, bytes], None]  # the stream's name, and a chunk of its output
 
 
 class Child:
-    """One command. `run` blocks; `signal` and `stop` may be called meanwhile from a handler or another thread."""
+    """One command. `run` blocks; meanwhile a handler or another thread may call `signal` and `stop`."""
 
     def __init__(self, argv: Sequence[str], sink: Sink) -> None:
         self.argv = list(argv)
@@ -33,15 +33,15 @@ class Child:
         self.is_signalled = False
         self._kill_at: float | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._pending: int | None = None  # a signal that came before the process was there
-        self._group = threading.RLock()  # nobody signals a group that is gone
+        self._pending: int | None = None  # a signal that came before the process started
+        self._group = threading.RLock()  # prevents signals to a group that is gone
 
     def run(self, environment: Mapping[str, str], held: Lock) -> int:
-        """Start the command and see it through; its exit status, negative for the signal that ended it."""
+        """Run the command to its end; returns its exit status, negative for the signal that ended it."""
         link, far_end = socket.socketpair()
         with far_end:
             process = self._start(far_end, environment, held)
-        with process, link:  # should anything fail here, the link is closed first, and the guard ends the group
+        with process, link:  # if anything fails here, the link closes first, and the guard ends the group
             self._follow(process, link, held)
             with self._group:
                 self._process = None
@@ -51,12 +51,12 @@ class Child:
         return returncode
 
     def signal(self, number: int) -> None:
-        """Pass a signal on to the whole group; from the second one on, end it at once."""
+        """Pass a signal on to the whole group; the second signal kills it."""
         self._send(signal.SIGKILL if self.is_signalled else number)
         self.is_signalled = True
 
     def stop(self) -> None:
-        """The lock is lost: end the command, at once if it does not end by itself."""
+        """The lock is lost: terminate the command, and kill it after GRACE_SECONDS."""
         self.is_stopped = True
         self._kill_at = time.monotonic() + GRACE_SECONDS
         self._send(signal.SIGTERM)
@@ -85,7 +85,7 @@ class Child:
                 os.killpg(self._process.pid, number)
 
     def _follow(self, process: "subprocess.Popen[bytes]", link: socket.socket, held: Lock) -> None:
-        """Pass on what it prints until it has ended; tell the guard our deadline, some times in each lease."""
+        """Pass on the output until the end; send our deadline to the guard several times in each lease."""
         tick = min(TICK_SECONDS, held.ttl / TICKS_PER_LEASE)
         with selectors.DefaultSelector() as selector:
             selector.register(link, selectors.EVENT_READ)
@@ -104,7 +104,7 @@ class Child:
     def _read(self, selector: selectors.BaseSelector, seconds: float) -> None:
         for key, _ in selector.select(seconds):
             chunk = b""
-            with suppress(ConnectionResetError):  # the guard has ended without reading our last word
+            with suppress(ConnectionResetError):  # the guard ended before it read our last message
                 chunk = os.read(key.fd, CHUNK)
             if not chunk:
                 selector.unregister(key.fileobj)
@@ -117,11 +117,11 @@ class Child:
 
 
 def _deadline(held: Lock) -> float:
-    """Until when the lock is certainly ours; the monotonic clock is one for all processes of a machine."""
+    """Until when the lock is certainly ours; all processes of a machine share the monotonic clock."""
     return time.monotonic() + held.seconds_left
 
 
 def _kill_rest(group: int) -> None:
-    """End what is left of the group: shells let their background jobs ignore an interrupt."""
+    """Kill the rest of the group: shells make their background jobs ignore an interrupt."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Which commands are expected how often, and which of them are overdue: cron that silently stopped is seen here."""
+"""Expected commands and their intervals, so that a cron that silently stopped is reported as overdue."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -9,7 +9,7 @@ from django.db import connection
 from tasks.database import fetch
 from tasks.locking.leases import observe
 
-# Starts of one cron line vary by the load of its machine.
+# The start times of a cron job vary with its machine's load.
 GRACE_SHARE = 10
 GRACE_LONGEST = timedelta(minutes=5)
 
@@ -31,7 +31,7 @@ ORDER BY expected.name
 
 @dataclass(frozen=True)
 class Expectation:
-    """One expected command. A run counts from its start, once it has succeeded, or while it runs and holds its lock."""
+    """One expected command. A run counts from its start, if it succeeded, or while it runs and holds its lock."""
 
     name: str
     every: timedelta
@@ -42,7 +42,7 @@ class Expectation:
 
     @property
     def next_at(self) -> datetime:
-        """When the next run should begin."""
+        """The time at which the next run should begin."""
         return max(at for at in (self.since, self.succeeded_at, self.running_since) if at) + self.every
 
     @property
@@ -55,12 +55,12 @@ class Expectation:
 
     @property
     def overdue_seconds(self) -> float:
-        """How long ago the run should have begun, negative while it is not due."""
+        """Seconds since the run should have begun, negative before that."""
         return (self.now - self.next_at).total_seconds()
 
 
 def expect(name: str, every: timedelta) -> None:
-    """From now on a run of this command is expected so often."""
+    """From now on expect a run of this command once in each interval."""
     with connection.cursor() as cursor:
         params: dict[str, Any] = {"name": name, "every": every}
         cursor.execute(EXPECT, params)
@@ -82,5 +82,5 @@ def expectations() -> list[Expectation]:
 
 
 def overdue() -> list[Expectation]:
-    """The commands that should have run and have not, by name."""
+    """Overdue commands, by name."""
     return [expectation for expectation in expectations() if expectation.is_overdue]

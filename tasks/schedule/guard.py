@@ -1,9 +1,9 @@
 """The parent of a command that must not outlive its lock. Run as a script: `guard.py LINK DEADLINE PROGRAM [ARG…]`.
 
-`run_locked` may be frozen or killed with -9, and can stop nothing then, while its lock passes on to somebody else. So
-the command is a child of this process, in one process group with it. DEADLINE, by this machine's monotonic clock, is
-until when the lock is certainly held; over the socket LINK `run_locked` tells later ones (doubles). When that time has
-come, or the socket ends, this process ends the group.
+If `run_locked` is frozen or killed with -9, it can stop nothing, while another holder takes its lock. So the command is
+a child of this process and shares its process group. DEADLINE, by this machine's monotonic clock, is the end of the
+time for which the lock is certainly held. `run_locked` sends later deadlines (doubles) over the socket LINK. At the
+deadline, or when the socket closes, this process ends the group.
 """
 
 import os
@@ -15,19 +15,19 @@ import sys
 import time
 from types import FrameType
 
-NOT_FOUND, NOT_EXECUTABLE = 127, 126  # as shells answer
-# The lock of a dead holder passes on 0.3 s after its death.
+NOT_FOUND, NOT_EXECUTABLE = 127, 126  # like shells
+# A dead holder's lock is free 0.3 s after its death.
 LAST_GRACE_SECONDS = 0.2
 DEADLINE = struct.Struct("d")
 NOTICED = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
 
 
 def ignore(number: int, frame: FrameType | None) -> None:
-    """A handler, not SIG_IGN: the command must not inherit that it is ignored."""
+    """A handler, not SIG_IGN, which the command would inherit."""
 
 
 def spawn(argv: list[str]) -> int:
-    """Start the command; its process id. Exits with 127 or 126 when it cannot be started."""
+    """Start the command; returns its process id. Exits with 127 or 126 when it cannot be started."""
     try:
         return os.posix_spawnp(argv[0], argv, os.environ, setsigdef=[signal.SIGPIPE, signal.SIGXFSZ])
     except OSError as error:
@@ -36,7 +36,7 @@ def spawn(argv: list[str]) -> int:
 
 
 def watch(link: int, deadline: float, child: int, wake: int) -> int:
-    """The wait status of the command, ended by itself; does not return when the lock may be lost before."""
+    """Return the wait status of the command; end the group if the lock may be lost first."""
     while True:
         left = deadline - time.monotonic()
         if left <= 0:
@@ -55,14 +55,14 @@ def watch(link: int, deadline: float, child: int, wake: int) -> int:
 
 
 def end_group() -> None:
-    """End the command, whatever it has started in its group, and this process."""
+    """End the command, everything that it started in its group, and this process."""
     os.killpg(0, signal.SIGTERM)
     time.sleep(LAST_GRACE_SECONDS)
     os.killpg(0, signal.SIGKILL)
 
 
 def end_like(status: int) -> None:
-    """Exit as the command did: with its status, or by its signal."""
+    """Exit like the command: with its status, or by its signal."""
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

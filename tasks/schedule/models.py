@@ -1,4 +1,4 @@
-"""The tables of commands that cron runs: each run, and the rhythm in which runs are expected."""
+"""The tables of commands that cron runs: each run, and the interval in which runs are expected."""
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
@@ -9,23 +9,23 @@ from tasks.clock import StatementTimestamp
 
 
 class CommandRun(models.Model):
-    """One run of a command under a named lock, or one that found the lock held."""
+    """One run of a command under a named lock, or one that was skipped because the lock was held."""
 
     class Outcome(models.TextChoices):
         RUNNING = "running", _("Running")
         SUCCEEDED = "succeeded", _("Succeeded")  # exit status 0
         FAILED = "failed", _("Failed")  # any other exit status
-        SKIPPED = "skipped", _("Skipped")  # somebody else held the lock
+        SKIPPED = "skipped", _("Skipped")  # another holder had the lock
         SIGNALLED = "signalled", _("Signalled")  # ended by a signal
-        LOST = "lost", _("Lock lost")  # stopped, because the lock was no longer its own
-        ABANDONED = "abandoned", _("Abandoned")  # its `run_locked` died; seen by the next one
+        LOST = "lost", _("Lock lost")  # stopped, because the lock was lost
+        ABANDONED = "abandoned", _("Abandoned")  # its `run_locked` died; the next one noticed
 
     name = models.TextField()
     argv = ArrayField(models.TextField())  # secrets redacted
     hostname = models.TextField(db_default="", blank=True)
     pid = models.IntegerField(null=True, blank=True)
     fence = models.BigIntegerField(null=True, blank=True)  # null when skipped
-    held_by = models.TextField(db_default="", blank=True)  # who held the lock, when skipped
+    held_by = models.TextField(db_default="", blank=True)  # the lock's holder, when skipped
     started_at = models.DateTimeField(db_default=StatementTimestamp())
     finished_at = models.DateTimeField(null=True, blank=True)
     exit_status = models.IntegerField(null=True, blank=True)
@@ -51,11 +51,11 @@ class CommandRun(models.Model):
 
 
 class ExpectedCommand(models.Model):
-    """A command that must run every so often: cron that silently stopped is the fault that nobody notices."""
+    """A command that must run once in each interval, so that a cron that silently stopped is noticed."""
 
     name = models.TextField(primary_key=True)
     every = models.DurationField()
-    since = models.DateTimeField(db_default=StatementTimestamp())  # when it was first expected
+    since = models.DateTimeField(db_default=StatementTimestamp())  # first expected
     succeeded_at = models.DateTimeField(null=True, blank=True)  # the start of the latest run that succeeded
 
     class Meta:

@@ -1,4 +1,4 @@
-"""What a command printed, as much of it as is worth keeping."""
+"""Bounded storage for a command's output."""
 
 from collections import deque
 
@@ -23,7 +23,6 @@ class HeadAndTail:
         self._tail_size = 0
 
     def add(self, chunk: bytes) -> None:
-        """Take what came next."""
         self.total += len(chunk)
         room = self.kept_bytes - len(self._head)
         self._head += chunk[:room]
@@ -35,7 +34,7 @@ class HeadAndTail:
             self._tail_size -= len(self._tail.popleft())
 
     def text(self) -> str:
-        """Head and tail as text, with the number of bytes between them; bytes that are no UTF-8 are replaced."""
+        """Head and tail as text, with the number of bytes between them; invalid UTF-8 is replaced."""
         tail = b"".join(self._tail)[-self.kept_bytes :]
         left_out = self.total - len(self._head) - len(tail)
         if not left_out:

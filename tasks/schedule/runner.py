@@ -1,4 +1,4 @@
-"""Running a command under a named lock: one at a time across machines, kept, and stopped when the lock is lost."""
+"""Run a command under a named lock: one at a time across machines, recorded, stopped when the lock is lost."""
 
 import os
 import signal
@@ -25,7 +25,7 @@ PASSED_ON = (signal.SIGTERM, signal.SIGINT)
 
 @dataclass(frozen=True)
 class Job:
-    """What to run: the words of a command line, under the lock `name`. Durations of the lock are in seconds."""
+    """A command line to run under the lock `name`. Durations of the lock are in seconds."""
 
     name: str
     words: Sequence[str]
@@ -37,7 +37,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Result:
-    """What came of it. `problem` is a sentence for people, empty after a success."""
+    """The outcome. `problem` is a sentence for people, empty after a success."""
 
     outcome: str
     exit_status: int
@@ -48,10 +48,10 @@ class Result:
 
 
 def run_locked(job: Job, sink: Sink) -> Result:
-    """Run the job if nobody else does; `sink` gets what it prints.
+    """Run the job unless its lock is held; `sink` gets its output.
 
-    Raises UnknownCommand, LockCycle and LockUnavailable, all before anything has run. SIGTERM and SIGINT are passed
-    on to the command while it runs; main thread only.
+    Raises UnknownCommand, LockCycle and LockUnavailable, all before anything has run. SIGTERM and SIGINT are passed on
+    to the command while it runs; main thread only.
     """
     execution = _Execution(job, sink)
     if job.expected_every is not None:
@@ -76,7 +76,7 @@ class _Execution:
         self.shown, self._secrets = words.examined(job.words, is_shell=job.is_shell)
 
     def under(self, held: Lock) -> Result:
-        """Run it under the lock that is held, and let go of the lock."""
+        """Run it under the held lock, and release the lock."""
         try:
             run_id = runs.start(self.job.name, self.shown, held.fence or 0)
             result = self._run(held)
@@ -89,7 +89,7 @@ class _Execution:
         return result
 
     def _run(self, held: Lock) -> Result:
-        connection.close()  # it would be idle for as long as the command runs
+        connection.close()  # it would be idle while the command runs
         with _passing_on_signals(self.child):
             returncode = self.child.run(_environment(held), held)
         exit_status = returncode if returncode >= 0 else SIGNAL_BASE - returncode
@@ -122,13 +122,13 @@ class _Execution:
 
 
 def _environment(held: Lock) -> dict[str, str]:
-    """What the command is told: its lock, the fence to give to what it writes to, and whose waits would be cycles."""
+    """The command's environment: its lock, the fence for its writes, and all held fences, to detect cycles."""
     fences = ",".join(str(fence) for fence in sorted(held_fences()))
     return {**os.environ, "ROWLOCK_LOCK_NAME": held.name, "ROWLOCK_LOCK_FENCE": str(held.fence), HELD_VARIABLE: fences}
 
 
 def _let_go(held: Lock) -> bool:
-    """Release the lock; False when it was lost before."""
+    """Release the lock; False if it was lost before."""
     try:
         held.release()
     except LockLost:

@@ -1,4 +1,4 @@
-"""The rows of `tasks_commandrun`: each run of a command, and each that found its lock held."""
+"""The rows of `tasks_commandrun`: each run of a command, and each that was skipped."""
 
 import logging
 import os
@@ -19,7 +19,7 @@ Outcome = CommandRun.Outcome
 PERSIST_SECONDS = 15.0
 RETRY_SECONDS = 0.5
 
-# Whoever begins a run holds the lock: earlier ones that seem to run have died without a word.
+# A run begins with the lock held, so earlier ones that still count as running have died.
 START = """
 WITH dead AS (
     UPDATE tasks_commandrun SET outcome = 'abandoned', finished_at = clock_timestamp()
@@ -36,7 +36,7 @@ VALUES (%(name)s::text, %(argv)s::text[], %(hostname)s::text, %(pid)s::int, %(he
     'skipped', %(exit_status)s::int)
 """
 
-# A loss that comes out at the very end corrects what was written before it.
+# A loss that is noticed at the very end corrects the earlier row.
 FINISH = """
 WITH run AS (
     UPDATE tasks_commandrun
@@ -50,19 +50,19 @@ FROM run WHERE expected.name = run.name AND run.outcome = 'succeeded'
 
 
 def start(name: str, argv: Sequence[str], fence: int) -> int:
-    """A run begins, under the lock that has this fence; the id of its row."""
+    """Record the start of a run under the lock with this fence; returns the id of its row."""
     run_id: int = fetch(connection, START, {**_here(name, argv), "fence": fence})[0]["id"]
     return run_id
 
 
 def skip(name: str, argv: Sequence[str], holder: Holder | None, exit_status: int) -> None:
-    """A run did not begin, because somebody else held the lock."""
+    """Record a run that did not begin, because the lock was held."""
     held_by = storable(holder.who) if holder else ""
     _execute(SKIP, {**_here(name, argv), "held_by": held_by, "exit_status": exit_status})
 
 
 def finish(run_id: int, outcome: str, exit_status: int, output: str) -> None:
-    """A run has ended. The database may be away for a moment just then; past that the outcome is only logged."""
+    """Record the end of a run. If the database is unavailable for PERSIST_SECONDS, the outcome is only logged."""
     params = {"id": run_id, "outcome": outcome, "exit_status": exit_status, "output": storable(output)}
     if not _persist(lambda: _execute(FINISH, params)):
         logger.error("run %s ended as %s with exit status %s, and that could not be kept", run_id, outcome, exit_status)

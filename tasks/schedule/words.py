@@ -1,4 +1,4 @@
-"""The command line of `run_locked`: what it starts, and what of it may be shown."""
+"""The command line of `run_locked`: the program to start, and its redacted form."""
 
 import shlex
 import sys
@@ -18,8 +18,8 @@ class UnknownCommand(RowlockError, LookupError):
 def program(words: Sequence[str], *, is_shell: bool) -> list[str]:
     """The program to start, with its arguments: a management command, or with `is_shell` any program.
 
-    A single word is then a line for the shell; several are a program and its arguments, which no shell sees. Raises
-    UnknownCommand.
+    With `is_shell` a single word is a line for the shell; several words are a program and its arguments, without a
+    shell. Raises UnknownCommand.
     """
     if is_shell:
         return ["/bin/sh", "-c", words[0]] if len(words) == 1 else list(words)
@@ -33,7 +33,7 @@ def program(words: Sequence[str], *, is_shell: bool) -> list[str]:
 
 
 def examined(words: Sequence[str], *, is_shell: bool) -> tuple[list[str], set[str]]:
-    """The command line as it may be shown, and the secrets that were found in it."""
+    """The redacted command line, and the secrets found in it."""
     finder = SecretFinder()
     if not (is_shell and len(words) == 1):
         return list(finder.words(words)), finder.secrets

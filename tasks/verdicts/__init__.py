@@ -1,4 +1,4 @@
-"""Why a task is where it is: one verdict out of a closed list, the same on pages, in commands and in metrics."""
+"""Verdicts: the reason for a task's state, from a closed list, the same on pages, in commands and in metrics."""
 
 from tasks.verdicts.decision import decide, judge, verdict_of
 from tasks.verdicts.facts import Facts, KeyState, WorkerSession, gather

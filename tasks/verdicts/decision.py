@@ -1,4 +1,4 @@
-"""The one function that decides a task's verdict, from its row and the gathered facts alone."""
+"""The decision about a task's verdict, from its row and the gathered facts alone."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -12,14 +12,14 @@ from tasks.verdicts.telling import tell
 
 
 def judge(tasks: Iterable[Task], connection: Connection | None = None) -> dict[int, Finding]:
-    """The verdict on each task of one page, by id; see `gather` for what that costs."""
+    """The verdict on each task of one page, by id; see `gather` for the cost."""
     tasks = list(tasks)
     facts = gather(tasks, connection)
     return {task.pk: decide(task, facts) for task in tasks}
 
 
 def decide(task: Task, facts: Facts) -> Finding:
-    """The verdict on one task, in words: of a READY one the first reason why it does not run, the others beside it."""
+    """The verdict on one task, in words; for a READY task the first reason not to run, the others in `also`."""
     if task.status != TaskStatus.READY:
         return tell(verdict_of(task, facts), task, facts)
     verdicts = list(hindrances(task, facts)) or [Verdict.READY]
@@ -37,12 +37,12 @@ def verdict_of(task: Task, facts: Facts) -> Verdict:
 
 
 def hindrances(task: Task, facts: Facts) -> Iterator[Verdict]:
-    """Every reason why a READY task does not run, that first which counts."""
+    """Every reason why a READY task does not run, most important first."""
     return (verdict for verdict, is_met in HINDRANCES.items() if is_met(task, facts))
 
 
 def verdict_of_held(task: Task, facts: Facts) -> Verdict:
-    """Of a PROCESSING task: what its worker is found to do."""
+    """The verdict on a PROCESSING task, by the state of its worker."""
     worker = facts.workers.get(task.claimed_by or "")
     if worker is None or worker.life in (Life.DEAD, Life.MISSING):
         return Verdict.WORKER_DEAD

@@ -1,4 +1,4 @@
-"""What a verdict is decided on, gathered for one page of tasks in a fixed number of statements."""
+"""The facts behind verdicts, gathered for one page of tasks in a fixed number of statements."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ COUNT_CAP = 1000
 
 NOW = "SELECT clock_timestamp() AS now"
 
-# Who holds each key, as the claim sees it: the row that runs, else the earliest unfinished one.
+# The holder of each key, as in the claim: the running row, else the earliest unfinished one.
 KEYS = """
 SELECT wanted.key, coalesce(running.id, first.id) AS holder_id, unfinished.number
 FROM unnest(%(keys)s::text[]) AS wanted (key)
@@ -34,7 +34,7 @@ CROSS JOIN LATERAL (
         LIMIT %(cap)s::int + 2) AS capped) AS unfinished
 """
 
-# The order of the claim, by its loose scan: from queue to queue, priority after priority, no further than the cap.
+# The order of the claim, by its loose index scan: queue by queue, priority by priority, up to the cap.
 POSITIONS = """
 WITH RECURSIVE pair AS (
     (SELECT queue.name, first.priority FROM unnest(%(queues)s::text[]) AS queue (name), LATERAL (
@@ -62,7 +62,7 @@ WITH RECURSIVE pair AS (
 SELECT id, position FROM numbered WHERE id = ANY(%(ids)s::bigint[])
 """
 
-# A worker has two sessions, its own and its handlers'; the one that does something is the one to show.
+# A worker has two sessions, its own and its handlers'; show the active one.
 SESSIONS = """
 SELECT DISTINCT ON (application_name) application_name, pid, wait_event_type, wait_event,
     CASE wait_event_type WHEN 'Lock' THEN pg_blocking_pids(pid) ELSE '{}' END AS blockers
@@ -85,7 +85,7 @@ WHERE target = ANY(%(targets)s::text[]) AND action LIKE 'cancel%%' ORDER BY targ
 
 @dataclass(frozen=True)
 class KeyState:
-    """Which task holds an ordering key, and how many wait behind it (no more than the cap plus one)."""
+    """The task that holds an ordering key, and the number of tasks behind it (at most the cap plus one)."""
 
     holder_id: int
     waiting: int
@@ -93,7 +93,7 @@ class KeyState:
 
 @dataclass(frozen=True)
 class WorkerSession:
-    """What a worker's database session does: its process id, what it waits for, and who is in its way."""
+    """The activity of a worker's database session: its process id, its wait event, and its blockers."""
 
     pid: int
     wait_event_type: str | None = None
@@ -105,8 +105,8 @@ class WorkerSession:
 class Facts:
     """Everything about one page of tasks, as of `now` by the database's clock.
 
-    `positions`: places in the order of the claim from 1, no further than COUNT_CAP; `errors`: the class of the last
-    exception of FAILED tasks; `cancellers`: who cancelled the CANCELLED ones.
+    `positions`: positions in the order of the claim from 1, up to COUNT_CAP; `errors`: the class of the last exception
+    of FAILED tasks; `cancellers`: the people who cancelled the CANCELLED ones.
     """
 
     now: datetime
@@ -121,7 +121,7 @@ class Facts:
 
     @cached_property
     def live_workers(self) -> list[WorkerState]:
-        """Judged once, not for each of some hundreds of tasks."""
+        """Computed once, not for each of some hundreds of tasks."""
         return [worker for worker in self.workers.values() if worker.is_alive]
 
     def servers(self, queue_name: str) -> list[WorkerState]:
@@ -134,13 +134,13 @@ class Facts:
 
 
 def gather(tasks: Iterable[Task], connection: Connection | None = None) -> Facts:
-    """The facts for some hundreds of tasks at most: eleven statements, however many tasks there are."""
+    """The facts for at most some hundreds of tasks: eleven statements, however many tasks there are."""
     connection = connection or default_connection
     tasks = list(tasks)
     ready = [task for task in tasks if task.status == TaskStatus.READY]
     processing = [task for task in tasks if task.status == TaskStatus.PROCESSING]
     unfinished = [task for task in tasks if task.status in HOLDS_ITS_KEY]
-    # The workers before the clock: no age of theirs can then be negative.
+    # Workers are read before the clock, so that no age of theirs is negative.
     workers = presence.states(connection=connection) if unfinished else {}
     now: datetime = fetch(connection, NOW)[0]["now"]
     return Facts(
@@ -193,5 +193,5 @@ def _cancellers(connection: Connection, tasks: list[Task]) -> dict[int, str]:
 def _fetch_some(
     connection: Connection, statement: str, params: dict[str, Any], wanted: Iterable[Any]
 ) -> list[dict[str, Any]]:
-    """The rows of a statement that has nothing to say when nothing is `wanted`."""
+    """The rows of the statement; none, without a query, if nothing is `wanted`."""
     return fetch(connection, statement, params) if wanted else []

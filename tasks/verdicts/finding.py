@@ -1,4 +1,4 @@
-"""The closed list of verdicts, and what one says of a task."""
+"""The closed list of verdicts, and the finding that explains one."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,17 +8,17 @@ from django.utils.translation import gettext_lazy as _
 
 
 class Verdict(models.TextChoices):
-    """Each comment says when. Of several reasons why a READY task does not run, the first here is its verdict."""
+    """Each comment says when. The first of a READY task's reasons not to run is its verdict, in this order."""
 
     WAITING = "waiting", _("Waiting until")  # run_after is ahead
     HELD_BY_KEY = "held_by_key", _("Held by key")  # an earlier task of its key is unfinished
-    PAUSED = "paused", _("Paused")  # its queue is
+    PAUSED = "paused", _("Paused")  # its queue is paused
     NO_WORKER = "no_worker", _("No worker for queue")  # no live worker serves its queue
     UNKNOWN_TASK = "unknown_task", _("No worker knows task")  # no live worker of its queue has the function
-    ROW_LOCKED = "row_locked", _("Row locked")  # a session holds the row, and SKIP LOCKED passes it by
+    ROW_LOCKED = "row_locked", _("Row locked")  # a session holds the row, and SKIP LOCKED skips it
     READY = "ready", _("Ready")  # none of these
     CANCELLING = "cancelling", _("Cancelling")  # its worker was asked to end it, and has not yet
-    RUNNING = "running", _("Running")  # its worker is alive and on it
+    RUNNING = "running", _("Running")  # its live worker runs it
     IN_BATCH = "in_batch", _("In batch")  # claimed, not started
     WORKER_SILENT = (
         "worker_silent",
@@ -30,7 +30,7 @@ class Verdict(models.TextChoices):
     CANCELLED = "cancelled", _("Cancelled")
 
 
-# What a person may have to do something about.
+# Verdicts that may need a person.
 STUCK = frozenset(
     {Verdict.NO_WORKER, Verdict.UNKNOWN_TASK, Verdict.ROW_LOCKED, Verdict.WORKER_SILENT, Verdict.WORKER_DEAD}
 )
@@ -38,9 +38,7 @@ STUCK = frozenset(
 
 @dataclass(frozen=True)
 class Link:
-    """Something that a verdict points to: a task by its id, a worker by its id, a queue or a key by its name, a session
-    of the database by its pid.
-    """
+    """A verdict's reference: to a task or worker by id, a queue or key by name, a database session by pid."""
 
     kind: Literal["task", "worker", "queue", "key", "session"]
     target: str
@@ -48,7 +46,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Finding:
-    """A verdict on one task: the sentence with its evidence, what it points to, and the command that would help.
+    """A verdict on one task: the sentence with its evidence, its references, and the command that would help.
 
     `also` holds the further reasons why a READY task does not run.
     """
@@ -61,5 +59,5 @@ class Finding:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether the task goes nowhere by itself."""
+        """True if the task may need a person."""
         return self.verdict in STUCK

@@ -1,4 +1,4 @@
-"""The statements behind the verdict on a task, for those who want to look for themselves."""
+"""The SQL statements behind a task's verdict, for people who want to check."""
 
 from tasks import presence
 from tasks.locking import rowlocks
@@ -7,7 +7,7 @@ from tasks.verdicts import facts
 
 
 def behind(task: Task) -> list[str]:
-    """The statements that this task's verdict was decided on, as they were sent; `%(…)s` stands for its values."""
+    """The statements that decided this task's verdict, as they were sent; `%(…)s` are their parameters."""
     found = [rowlocks.statement_of(Task)]
     if task.status == TaskStatus.READY:
         found += [facts.POSITIONS, presence.STATES]

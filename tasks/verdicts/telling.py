@@ -1,6 +1,6 @@
-"""What each verdict says of a task: the sentence with its evidence, what it points to, the command that would help.
+"""Put each verdict into words: the sentence with its evidence, its references, and the command that would help.
 
-Each of TELLERS is asked about a task that has its verdict, and about no other.
+Each of TELLERS is called only with a task that has its verdict.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,7 +19,7 @@ from tasks.verdicts.words import command, told_lock
 
 
 def tell(verdict: Verdict, task: Task, facts: Facts) -> Finding:
-    """What this verdict says of a task that has it."""
+    """The finding for this verdict on a task that has it."""
     return TELLERS[verdict](task, facts)
 
 
@@ -114,7 +114,7 @@ def worker_silent(task: Task, facts: Facts) -> Finding:
 
 
 def silent(worker: WorkerState) -> Finding:
-    """The same of a worker, whatever it holds."""
+    """The same for a worker, whatever it holds."""
     if worker.life is Life.RESTARTED:
         sentence = _("The database restarted and worker %(worker)s is not back yet; recovery waits %(left)s for it.")
         told = {"worker": worker.id, "left": spoken(max(worker.grace_seconds, lease_left(worker)))}
@@ -137,7 +137,7 @@ def worker_dead(task: Task, facts: Facts) -> Finding:
 
 
 def death(task: Task, worker: WorkerState | None, facts: Facts) -> str:
-    """How the worker is known to be dead, and since when."""
+    """The evidence that the worker is dead, and since when."""
     told = {"worker": task.claimed_by}
     if worker is None or not worker.registered:
         return _("Worker %(worker)s is registered nowhere.") % told
@@ -205,12 +205,12 @@ TELLERS: dict[Verdict, Callable[[Task, Facts], Finding]] = {
 
 
 def worker_of(task: Task, facts: Facts) -> WorkerState:
-    """The worker that holds the task, and is known."""
+    """The worker that holds the task; it must be known."""
     return facts.workers[task.claimed_by or ""]
 
 
 def behind(task: Task, facts: Facts) -> str:
-    """How many wait for this task's key, when it holds one."""
+    """The number of tasks that wait for this task's key, if it holds one."""
     key = facts.keys.get(task.ordering_key or "")
     if key is None or key.holder_id != task.pk or not key.waiting:
         return ""
@@ -221,7 +221,7 @@ def behind(task: Task, facts: Facts) -> str:
 
 
 def wait_of(worker: WorkerState, facts: Facts) -> str:
-    """What the worker's database session waits for, when that is worth saying."""
+    """The wait event of the worker's database session, if it has one."""
     session = facts.sessions.get(worker.id)
     if session is None or session.wait_event is None:
         return ""

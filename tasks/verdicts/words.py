@@ -1,4 +1,4 @@
-"""Words that verdicts and pages share: who holds a row, and the command that does what a button does."""
+"""Words that verdicts and pages share: a row's holder, and the command equal to a button."""
 
 import shlex
 
@@ -9,7 +9,7 @@ from tasks.locking.rowlocks import Hold, Locker, RowLock
 
 
 def told_lock(lock: RowLock) -> str:
-    """Who holds the row, in words."""
+    """The row's holder in words."""
     if lock.hold is Hold.UNCERTAIN:
         return _("A session holds the row, and which one is uncertain")
     if lock.hold is Hold.TOUCHED:
@@ -28,5 +28,5 @@ def told_locker(locker: Locker) -> str:
 
 
 def command(*words: str) -> str:
-    """The line that an operator types, quoted for a shell."""
+    """The command line for an operator, quoted for a shell."""
     return shlex.join(("python", "manage.py", *words))
