@@ -2,8 +2,8 @@
 
 `pessimistic` locks the accounts inside the operation, ordered by id, and ignores instances that were read earlier.
 `optimistic` reads, decides, and compares-and-swaps by version, up to `TRIES` times. Both write the ledger's entries in
-the same transaction. Both lock only the accounts' rows, so the joined user stays editable and foreign keys to an
-account can still be checked.
+the same transaction. Only the accounts' rows are locked: the joined user stays editable, and foreign keys to an account
+can be checked.
 """
 
 import random

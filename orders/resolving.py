@@ -1,7 +1,7 @@
 """Resolve e-mails of unknown fate, from the page or by command.
 
-Only the mail server's log can tell, by Message-ID, if the customer got the e-mail. A person looks there and decides:
-`resend` (it may arrive twice) or `sent` (if it never went out, it never arrives).
+Only the mail server's log can tell, by Message-ID, if the customer got the e-mail. A person checks it and decides:
+`resend` (it may arrive twice) or `sent` (it may never arrive).
 """
 
 from collections.abc import Iterable, Mapping

@@ -67,8 +67,7 @@ class _SecureConversation(_Conversation, smtplib.SMTP_SSL):
 class EmailBackend(smtp.EmailBackend):
     """Sends by SMTP. Raises Unreachable, NotSent or Unanswered; `last_reply` is the server's last reply.
 
-    If the server closed a used connection before this message (idle too long, too many messages), connect again once:
-    the message has not gone out then.
+    If the server closed a used connection before this message, connect again once. The message has not gone out then.
     """
 
     @property

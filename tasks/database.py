@@ -19,10 +19,10 @@ DJANGO_KEYS = ("cursor_factory", "context", "prepare_threshold", "server_side_bi
 NOTICE_DEATH = "-c client_connection_check_interval=500ms"
 # Do not wait long for another session's lock, or for a slow statement.
 PATIENCE = "-c lock_timeout=1s -c statement_timeout=30s"
-# A queue's statistics are out of date. With those of an empty table, 200,000 new tasks made each claim read all of them
-# (200 ms instead of 2), and 20,000 new ordering keys cost a second. So only index scans and nested loops are allowed.
-# Plans for particular values mislead too: where the statistics knew no claimed row, 500 completions were joined to each
-# row of the table (110 microseconds a task instead of 9). So plans are generic.
+# A queue's statistics are out of date. With those of an empty table, each claim read all of 200,000 new tasks (200 ms
+# instead of 2). 20,000 new ordering keys cost a second. So only index scans and nested loops are allowed. Plans for
+# particular values mislead too. Without a claimed row in the statistics, 500 completions were joined to the whole table
+# (110 microseconds a task instead of 9). So plans are generic.
 PLANS = (
     "-c jit=off -c plan_cache_mode=force_generic_plan "
     "-c enable_seqscan=off -c enable_bitmapscan=off -c enable_hashjoin=off -c enable_mergejoin=off"
@@ -142,9 +142,9 @@ def connect_directly(
 ) -> psycopg.Connection:
     """The worker's own connection, in autocommit, past a pooling proxy if DIRECT_DATABASE_URL is set.
 
-    It is separate from Django's connection, so that a handler's changes to its session (a failed transaction, SET,
-    LISTEN) cannot reach the claim, the flush or the worker's presence. It is closed if the server leaves a query
-    unanswered for `answer_seconds`. Raises psycopg.OperationalError.
+    It is separate from Django's connection: a handler's failed transaction, SET or LISTEN cannot affect claims, flushes
+    or the worker's presence. It is closed if the server leaves a query unanswered for `answer_seconds`. Raises
+    psycopg.OperationalError.
     """
     url = conf.get("DIRECT_DATABASE_URL")
     params = {} if url else _params_of_default_database()

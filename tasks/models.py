@@ -35,7 +35,7 @@ HIGHEST_VERSION = 2_000_000_000
 
 
 class Task(models.Model):
-    """One task. `version` is the fence: the database raises it on every update, whoever makes it."""
+    """One task. `version` is the fence: the database raises it on every update, also from outside Rowlock."""
 
     task_path = models.TextField()
     queue_name = models.TextField(db_default="default")

@@ -1,6 +1,6 @@
 """The overview's lines that need attention, and its figures. Each app registers its own in its module `attention`.
 
-Sources are registered, so that a removed app takes its lines with it, and an adopter's app can add its own:
+Sources are registered: a removed app takes its lines with it, and an adopter's app can add its own:
 
     @panels.attention
     def parcels(look: Look) -> Iterator[Line]:

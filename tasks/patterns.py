@@ -2,8 +2,7 @@
 
     register_pattern("notify_parcels", Parcel.objects.filter(arrived=True, notified=False), notify)
 
-`PatternAdmin` adds the button to the model's page, `PatternCommand` is the base of the command, and the lab reads this
-registry.
+`PatternAdmin` adds the button to the model's page, `PatternCommand` makes the command, and the lab reads this registry.
 """
 
 import re

@@ -1,7 +1,7 @@
 """A session of our own, or a clear refusal behind a transaction-pooling proxy, which shares sessions (fault F10).
 
 Presence, a sender's lock and LISTEN belong to a session. Behind such a proxy they would stay in a session that another
-client gets next: dead workers would look alive as long as the pool lasts, and nobody would be woken.
+client gets next. Dead workers would seem alive as long as the pool lasts, and nobody would be woken.
 """
 
 from contextlib import closing
@@ -34,9 +34,9 @@ def own_session(application_name: str, *, connect_timeout: int = 10) -> psycopg.
 def is_pooled(connection: psycopg.Connection) -> bool:
     """True if the statements of this connection (in autocommit) may reach different sessions.
 
-    A server reports its backend's process id at login, a proxy one of its own. A proxy that keeps a session for a
-    client until it leaves does no harm: a second client never gets it. Other proxies give the session that was used
-    last, or each in turn. So each of two clients asks for the process id after the other, and after itself.
+    A server reports its backend's process id at login, a proxy one of its own. A proxy that keeps one session for each
+    client does no harm: a second client never gets it. Other proxies give the session that was used last, or each in
+    turn. So each of two clients asks for the process id after the other, and after itself.
     """
     if connection.info.backend_pid == _pid(connection):
         return False

@@ -8,7 +8,7 @@ loses it within milliseconds, so `pg_locks` shows the living without a timeout. 
 - A restart of the database, or the crash of one backend, drops every lock at once while every worker lives. So the lock
   convicts only a worker that took it in this *epoch* and was missing in two checks. The others have one lease of grace
   from the first sight of the epoch. An epoch is the postmaster's start plus the reset time of the background writer's
-  statistics: only the second changes when a single backend crashes. A manual reset of these statistics begins a new
+  statistics. Only the second changes when a single backend crashes. A manual reset of these statistics begins a new
   epoch too, although no lock was lost; so each sweep confirms the workers whose locks it sees. No session outlives its
   epoch, so a lock that is held now was held in this epoch.
 
@@ -35,7 +35,7 @@ FROM pg_stat_bgwriter
 """
 
 # The first epoch ever seen gives no grace: no session can have been lost in a restart before it. A known epoch is not
-# even locked, so that a worker that comes back need not wait for the end of a sweep.
+# even locked: a worker that comes back must not wait for the end of a sweep.
 SEE_EPOCH = """
 INSERT INTO tasks_epoch (id, token, first_seen_at)
 SELECT 1, %(token)s::text, to_timestamp(0) WHERE NOT EXISTS (SELECT FROM tasks_epoch WHERE token = %(token)s::text)
@@ -237,8 +237,8 @@ def known_ids(connection: Connection) -> list[str]:
 def states(ids: Iterable[str] | None = None, connection: Connection | None = None) -> dict[str, WorkerState]:
     """The state of each worker in `ids` (None: of `known_ids`), at one moment.
 
-    The ids are read before the locks, in a separate statement: locks are not part of a snapshot, so a worker that
-    starts in between would be seen by its claim but not by its lock.
+    The ids are read before the locks, in a separate statement, because locks are not part of a snapshot. Otherwise a
+    worker that starts in between would be seen by its claim but not by its lock.
     """
     connection = connection or default_connection
     asked = known_ids(connection) if ids is None else list(ids)

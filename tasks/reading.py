@@ -16,7 +16,7 @@ LONGEST_NAME = 255
 LONGEST_PATH = 500
 LONGEST_ACTION, LONGEST_TARGET = 1000, 500  # of an audit row
 LONGEST_CONDITION = 1000  # of one condition of a filter
-# Line breaks, tabs and escapes (C0, DEL and C1): in a name they forge lines of a report and break URLs of pages.
+# Line breaks, tabs and escapes (C0, DEL and C1). In a name they forge lines of a report and break URLs.
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 # Python's own int() and Decimal() also accept 1_000, 1e1, infinity and the digits of other scripts.
 WHOLE = re.compile(r"-?[0-9]{1,19}")

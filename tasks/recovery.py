@@ -68,8 +68,8 @@ FROM convicted WHERE worker.id = convicted.id
 RETURNING worker.id
 """
 
-# Due at once after the first attempt, then ever later, so that a task that kills its workers does not spin (F14).
-# Locked rows and queues that ask a person are skipped before LIMIT counts, so they cannot starve the rest (F19).
+# Due at once after the first attempt, then ever later: a task that kills its workers must not spin (F14). Locked rows
+# and queues that ask a person are skipped before LIMIT counts, so they cannot starve the rest (F19).
 TAKE_BACK = """
 WITH lost AS MATERIALIZED (
     SELECT task.id, task.version, task.attempt, task.claimed_by, task.started_at,
@@ -199,7 +199,7 @@ def recover(
             include_ask=include_ask,
             task_ids=ids,
             refused=result.refused,
-            # A dry run rolled its first check back, so a suspect of both checks is dead without a mark in its row.
+            # A dry run rolled its first check back, so a suspect of both checks has no mark in its row.
             assume_dead=first.suspects if dry_run else [],
             dry_run=dry_run,
             record=record,

@@ -1,7 +1,7 @@
 """Find secrets in JSON values, texts and command lines, and redact them.
 
 A value is secret when its name contains one of the names in the setting REDACT. Names are compared without case,
-accents and separators (`apiKey` is `api_key` and `X-API-Key`), and letters of other alphabets by their looks.
+accents and separators (`apiKey` is `api_key` and `X-API-Key`), foreign letters by their shape.
 """
 
 import json
@@ -69,7 +69,7 @@ LONGEST_KEPT = 200  # characters of a name
 
 
 def forms(name: str) -> frozenset[str]:
-    """A name for comparison: only letters and digits, in its own alphabet and by their looks."""
+    """A name for comparison: only letters and digits, in its own alphabet and by their shapes."""
     return _forms(name) if len(name) <= LONGEST_KEPT else _forms.__wrapped__(name)
 
 

@@ -1,6 +1,6 @@
 """The numbers of the queue and its workers, for `queue_status`, the pages and the metrics.
 
-They stay fast with ten million finished rows: every count uses a partial index and is capped for each queue, and
+They stay fast with ten million finished rows. Every count uses a partial index and is capped for each queue;
 completions come from the per-minute rollup.
 """
 
@@ -21,8 +21,8 @@ COUNT_CAP = 1_000_000
 # worker is in it for a moment.
 GONE = (Life.DEAD, Life.MISSING, Life.SILENT)
 
-# A loose index scan over (queue, priority), like the claim's: the oldest due row of each pair is its first, so that the
-# age is exact for any number of rows.
+# A loose index scan over (queue, priority), like the claim's. The oldest due row of each pair is its first, so the age
+# is exact for any number of rows.
 EVERY_QUEUE = """
 WITH RECURSIVE queue (name) AS (
     (SELECT queue_name FROM tasks_task WHERE status = 'READY' AND ordering_key IS NULL ORDER BY queue_name LIMIT 1)
@@ -69,9 +69,9 @@ WHERE queue.name IS NOT NULL
 """
 UNKEYED_READY = EVERY_QUEUE + UNKEYED
 
-# A task that waits behind its key is not late, at any age: only the first of a key without a running task can be. The
-# rows come from one index in its order. That index has no status column: with it, the planner would search all rows of
-# a key for the running one.
+# A task that waits behind its key is not late, at any age. Only the first task of a key can be, if none of that key
+# runs. The rows come from one index in its order. That index has no status column, or the planner would search all rows
+# of a key for the running one.
 KEYED_READY = """
 WITH running AS MATERIALIZED (
     SELECT ordering_key, id FROM tasks_task WHERE ordering_key IS NOT NULL AND status = 'PROCESSING' LIMIT %(cap)s::int

@@ -31,10 +31,10 @@ __all__ = [
 UNKNOWN_VERSION = 0  # matches no row, so that the version is read again
 
 # The attempt is given back, because these rows were claimed ahead and never started. `claimed_by` and `started_at`
-# identify the claim. The attempt does not: after a release and another claim by the same worker it has the same number,
-# and a late release (the supervisor's, after an outage) would take the task away while it runs. The version does not
-# either: a harmless edit meanwhile must not strand the row. A row with an unknown function is parked for longer the
-# older it is, so that it is not claimed again at once.
+# identify the claim. The attempt does not: after a release and another claim by the same worker it has the same number.
+# A late release (the supervisor's, after an outage) would then take the task away while it runs. The version does not
+# either: a harmless edit meanwhile must not strand the row. A row with an unknown function is parked, longer the older
+# it is, so that it is not claimed again at once.
 RELEASE = """
 UPDATE tasks_task AS task SET
     status = CASE WHEN task.cancel_requested_at IS NULL THEN 'READY' ELSE 'CANCELLED' END,
@@ -50,7 +50,7 @@ WHERE task.id = unstarted.id AND task.started_at = unstarted.claimed_at AND task
 RETURNING task.id
 """
 
-# A claim can commit while its answer is lost: the rows then have this worker's id, and the worker does not know them.
+# A claim can commit while its answer is lost: the rows have this worker's id, but the worker does not know them.
 RELEASE_UNKNOWN = """
 UPDATE tasks_task AS task SET
     status = CASE WHEN task.cancel_requested_at IS NULL THEN 'READY' ELSE 'CANCELLED' END,

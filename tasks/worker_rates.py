@@ -1,7 +1,7 @@
 """Each worker's tasks per minute, from the rollup that its flushes write anyway.
 
-The rollup's shard is a hash of the worker's id, with 32,768 values: with 200 workers, two share one in about every
-second installation. Then the number is the sum of both and is marked so.
+The rollup's shard is a hash of the worker's id, with 32,768 values. With 200 workers, two share a shard in about every
+second installation; then the number is their sum and is marked so.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """Delete finished tasks, and the history of other outcomes. Never the audit.
 
 Each table is walked in windows of its primary key; each window is a short transaction that skips locked rows. An index
-on the time would slow down every completion, and a LIMIT without one scans the dead rows of all earlier windows. Ids
+on the time would slow down every completion. A LIMIT without one would scan the dead rows of all earlier windows. Ids
 grow with time, so the first window without anything old is the last.
 """
 
@@ -82,8 +82,8 @@ SELECT (SELECT max(id) FROM page) AS last_id, (SELECT count(*) FROM deleted) AS 
     (SELECT min(minute) FROM page) < statement_timestamp() - %(age)s::interval AS is_old
 """
 
-# A worker stays while a row names it, so that each claim, completion, attempt and late write can be traced (fault F2).
-# There are few workers, so all of them are one window.
+# A worker stays while a row names it, to trace each claim, completion, attempt and late write (fault F2). There are few
+# workers, so all of them are one window.
 PRUNE_WORKERS = """
 WITH doomed AS MATERIALIZED (
     SELECT worker.id FROM tasks_worker AS worker

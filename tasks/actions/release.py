@@ -1,4 +1,4 @@
-"""Release: tasks that a worker claimed but did not start, while it hangs on one task, go back to the queue."""
+"""Release a worker's unstarted tasks to the queue, while it hangs on another one."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -95,7 +95,7 @@ def release_unstarted(
 
     `versions`: the tasks that the operator saw, each with its version; None: all of them. If the worker runs a released
     task after all, its result is refused, but the effect may happen twice. Raises NoSuchWorker for an unknown or dead
-    worker, NotHanging for one that has been on its task for less than HANGS_AFTER_SECONDS.
+    worker, NotHanging for one that began its task less than HANGS_AFTER_SECONDS ago.
     """
     current_id = hanging_on(worker_id).id
     ids = list(versions) if versions is not None else unstarted(worker_id, current_id)

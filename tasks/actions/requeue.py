@@ -16,8 +16,7 @@ from tasks.models import Task, TaskStatus
 
 MOST_ATTEMPTS = 32_767  # the column is a smallint
 
-# A PROCESSING row's attempt is recorded: abandoned if its worker is dead, released if a person takes it from a live
-# one.
+# A PROCESSING row's attempt is recorded: abandoned if its worker is dead, otherwise released.
 REQUEUE = """
 WITH chosen AS (
     SELECT id, max_attempts, delay
@@ -42,8 +41,8 @@ RETURNING task.id, task.version
 class Spread:
     """Makes `of` tasks due one by one, evenly over `seconds`.
 
-    For an action in chunks, `first` is the number of earlier tasks and `elapsed_seconds` the time since the start, so
-    that all chunks keep one schedule.
+    In an action of several chunks, `first` counts the earlier tasks and `elapsed_seconds` the time since the start. So
+    all chunks keep one schedule.
     """
 
     seconds: float

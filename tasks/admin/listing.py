@@ -1,8 +1,8 @@
 """The list of tasks: its filter, and paging by id that stays fast with ten million rows.
 
 There is no COUNT and no OFFSET. A page is the newest rows below (or above) an id. A filter without an index is searched
-in windows of ids, which grow while they are quick to read, until the page is full or the time is over. Then the page
-says how far it searched, and the next page continues from there.
+in windows of ids, until the page is full or the time is over. The windows grow while they are quick to read. Then the
+page says how far it searched, and the next page continues from there.
 """
 
 import time
@@ -26,7 +26,7 @@ SEARCH_SECONDS = 2.0
 QUERY_CANCELED = "57014"
 
 # Ids grow with the time of creation, except for open transactions. So bisection finds the first id of a time, and a
-# search for old tasks can skip the millions of newer ones.
+# search for old tasks skips millions of newer ones.
 CREATED_ID = """
 WITH RECURSIVE halving (low, high) AS (
     SELECT %(lowest)s::bigint, %(highest)s::bigint + 1

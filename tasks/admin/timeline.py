@@ -44,8 +44,8 @@ def events(
 def moment_of(event: Event, task: Task) -> datetime:
     """The event's time for sorting.
 
-    The statement after the one that ends a task writes its attempt or intervention, in the same transaction: a few
-    milliseconds later by the clock, and yet its cause.
+    One statement ends a task, and the next one in the transaction writes the attempt or intervention. That is some
+    milliseconds later by the clock, and yet the cause.
     """
     if task.finished_at is not None and event.place == CAUSE:
         late = (event.at - task.finished_at).total_seconds()

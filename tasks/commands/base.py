@@ -1,6 +1,6 @@
 """The base class of our commands, with the promises that cron, scripts and people rely on.
 
-Exit status 0 done or nothing to do, 1 failed or some of it refused, 2 usage, 3 unhealthy, 130 and 143 on INT and TERM.
+Exit status: 0 done or nothing to do, 1 failed or partly refused, 2 usage, 3 unhealthy, 130 on INT, 143 on TERM.
 `--json` prints exactly one object on stdout; all other output goes to stderr. `--dry-run` does the work and rolls it
 back. `-v0` is silent unless something is wrong.
 """

@@ -65,7 +65,7 @@ def duration(written: str) -> timedelta:
 
 
 def name(written: str) -> str:
-    """The name of a queue, a worker or an ordering key: 1 to 255 characters, none of them a control character."""
+    """The name of a queue, a worker or an ordering key: 1 to 255 characters without control characters."""
     return _explained(reading.name, written)
 
 

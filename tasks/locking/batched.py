@@ -1,7 +1,7 @@
 """The batched form of double-checked locking, for comparison: one locked read for many rows.
 
-It needs the fewest statements. In return every row of a batch stays locked until the last one is done, and a row that
-fails rolls back its whole batch. Use it for quick work without effects outside the database.
+It needs the fewest statements. But every row of a batch stays locked until the last one is done, and one failure rolls
+back the batch. Use it for quick work without effects outside the database.
 """
 
 import logging
@@ -25,7 +25,7 @@ def locked_batches(
     of: tuple[str, ...] = ("self",),
     limit: int | None = None,
 ) -> Report:
-    """Call `body` with the rows that meet the criteria, locked, up to `size` at a time, one transaction for each call.
+    """Call `body` with locked rows that meet the criteria, up to `size` at a time, each time in a transaction.
 
     Rows that another session holds are skipped and not counted. An exception in `body` rolls back its batch; all its
     rows are reported as failed, and the next batch follows. At most `limit` rows are handled. Raises as

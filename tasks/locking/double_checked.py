@@ -1,8 +1,8 @@
 """Double-checked locking over rows: read without a lock, then lock one row and check it again.
 
-The pattern is Luke Plant's (patterns, system A), for several processes that read the same important table, which must
-be locked as little as possible. Everything runs outside any transaction. The outer query takes no lock. Each candidate
-gets a short transaction, in which the same criteria are checked again on the locked row.
+The pattern is Luke Plant's (patterns, system A). Several processes share an important table, which must be locked as
+little as possible. Everything runs outside any transaction. The outer query takes no lock. Each candidate gets a short
+transaction, in which the same criteria are checked again on the locked row.
 """
 
 import logging
@@ -88,8 +88,8 @@ class DoubleChecked(Generic[M]):
         `transaction.on_commit` run after that row's commit, outside any transaction. A row is handled once in a run.
 
         Args:
-            on_locked: for a row that another session holds: `skip` it, skip it with NOWAIT (`report`) so that
-                PostgreSQL tells it apart from a row that is already done, or `wait` for it.
+            on_locked: a row that another session holds is skipped (`skip`) or waited for (`wait`). `report` skips it
+                with NOWAIT, by which PostgreSQL tells it apart from a row that is already done.
             of: the tables whose rows are locked, as in `select_for_update`.
             limit: the most rows to handle.
             max_rounds: with 1, held rows are left to the next run; with more, rounds follow until the outer query finds

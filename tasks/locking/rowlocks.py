@@ -1,14 +1,14 @@
 """Find which session holds which row, without an extension and without touching the rows.
 
-A row lock leaves the locker's transaction id in the row's `xmax`, and `pg_locks` shows the session that holds
-`transactionid` ExclusiveLock on that id. So `xmax` joined to the granted locks gives the holders of the rows of one
-page; never ask for a whole table. Three cases are harder:
+A row lock leaves the locker's transaction id in the row's `xmax`. `pg_locks` shows the session with the `transactionid`
+ExclusiveLock on that id. So `xmax` joined to the granted locks gives the holders of the rows of one page; never ask for
+a whole table. Three cases are harder:
 
 - Several lockers of one row share a multixact id; its members carry their modes.
 - A released savepoint (a nested `atomic()`) gives its lock to the transaction around it, yet its own id leaves
   `pg_locks`. The holder is then found by elimination, or through a session that waits for the row, or named uncertain.
 - The mode of a single locker is not visible. A foreign key's KEY SHARE blocks no claim and no update. So a locker that
-  writes only a table that refers to this one, and not this one, is taken for KEY SHARE.
+  writes only a referring table, and not this one, counts as KEY SHARE.
 """
 
 from collections import defaultdict
@@ -35,8 +35,8 @@ MODES = {
     "upd": "UPDATE or DELETE",
 }
 
-# Transaction ids and multixact ids are counted apart, so an old id of one kind may be a running one of the other. A
-# session counts only if it also holds this table's lock, as every locker of a row does until its end.
+# Transaction ids and multixact ids are separate, so an old id of one kind may equal a running one of the other. So a
+# session counts only if it also holds this table's lock, like every locker of a row.
 LOCKERS = """
 WITH page AS MATERIALIZED (
     SELECT {key} AS id, tableoid, xmax AS x FROM {table} WHERE {key} = ANY(%(ids)s) AND xmax <> '0'::xid

@@ -1,7 +1,7 @@
 """The rollup of finished attempts: adds minutes up into totals that only grow, so that minutes can be pruned.
 
-Pages read the minutes of `tasks_throughput`, and for a long chart their half hours (slots.py). Metrics need counters:
-to sum every stored minute at each scrape would be slow, and each pruning would look like a restart.
+Pages read the minutes of `tasks_throughput`, and for a long chart their half hours (slots.py). Metrics need counters.
+To sum every stored minute at each scrape would be slow, and a pruning would look like a restart.
 """
 
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from django.db import connection as default_connection
 from tasks.database import Connection, fetch, transaction
 from tasks.rollup import slots
 
-# A minute is closed when no flush can add to it: the flush adds to it in the last statement of a short transaction.
+# A minute is closed when no flush can add to it. A flush does that in the last statement of a short transaction.
 SETTLE_MINUTES = 5
 # Rows folded at a time, in some 100 ms: months of minutes without totals must not hit a time limit.
 MOST_ROWS = 5000

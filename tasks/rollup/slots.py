@@ -1,7 +1,7 @@
-"""Add minutes of the rollup up into half hours, so that a chart of a week reads hundreds of rows, not 200,000.
+"""Add the rollup's minutes up into half hours: a chart of a week reads hundreds of rows, not 200,000.
 
-A half hour is added up once, when no flush can add to it any more, so its rows never change. A reader takes half hours
-up to the end of the last one, and minutes after it.
+A half hour is added up once, when no flush can add to it, so its rows never change. A reader takes half hours up to the
+end of the last one, and minutes after it.
 """
 
 from datetime import timedelta

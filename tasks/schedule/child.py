@@ -1,4 +1,4 @@
-"""A command as a child in its own process group, under a guard that ends it when its lock may be lost."""
+"""A command in its own process group, under a guard that ends it when its lock may be lost."""
 
 import os
 import selectors

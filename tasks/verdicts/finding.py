@@ -38,7 +38,7 @@ STUCK = frozenset(
 
 @dataclass(frozen=True)
 class Link:
-    """A verdict's reference: to a task or worker by id, a queue or key by name, a database session by pid."""
+    """A verdict's reference: a task or worker by id, a queue or key by name, a session by pid."""
 
     kind: Literal["task", "worker", "queue", "key", "session"]
     target: str

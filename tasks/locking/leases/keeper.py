@@ -18,8 +18,8 @@ RETRY_CAP_SECONDS = 1.0
 class Keeper:
     """Renews one lease until it is stopped or the lock is lost.
 
-    The lease counts from the moment its renewal was *asked for*, by this machine's monotonic clock, so we stop before
-    the server does. A process that was frozen past its lease sees `is_lost` before anything else runs.
+    The lease counts from when its renewal was *asked for*, by this machine's monotonic clock, so it ends here first. A
+    process that was frozen past its lease sees `is_lost` before anything else runs.
     """
 
     def __init__(self, contender: Contender, asked_at: float, on_lost: Callable[[], object] | None) -> None:

@@ -1,4 +1,4 @@
-"""Named locks in PostgreSQL: a lease row with a session that shows if its holder lives, and a session advisory lock.
+"""Named locks in PostgreSQL: by a lease row whose holder's session is visible, or by a session advisory lock.
 
 The rules are the SQL functions of migration 0007.
 """

@@ -24,9 +24,9 @@ TIMEOUT_SECONDS = 5.0
 WAITERS_KEY = "rowlock:waiters"
 LOCK_KEYS = "rowlock:{*}:lock"
 
-# Lock and fence in one step, so that a holder that froze in between cannot draw a newer fence than its successor. The
-# clock keeps fences growing if Redis lost its memory, the counter if the clock went back. A caller whose first answer
-# got lost finds its own token.
+# Lock and fence in one step: a holder that freezes in between cannot draw a newer fence than its successor. The clock
+# keeps fences growing if Redis lost its memory, the counter if the clock went back. A caller whose first answer got
+# lost finds its own token.
 ACQUIRE = """
 if redis.call('get', KEYS[1]) == ARGV[1] then
     return redis.call('get', KEYS[2])
