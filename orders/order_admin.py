@@ -186,7 +186,7 @@ def resolving_command(ids: list[str], decision: Decision) -> str:
 
 
 def seen_versions(request: HttpRequest) -> Mapping[int, int]:
-    """The versions of the ticked orders, by id; empty if the form was tampered with."""
+    """The versions of the ticked orders, by id; empty for a malformed form."""
     try:
         pairs = [text.split(":") for text in request.POST.getlist("seen")[:MOST_ORDERS]]
         return {parse_id(id): parse_id(version) for id, version in pairs}

@@ -35,7 +35,7 @@ FROM pg_stat_bgwriter
 """
 
 # The first epoch ever seen gives no grace: no session can have been lost in a restart before it. A known epoch is not
-# even locked: a worker that comes back must not wait for the end of a sweep.
+# even locked: a returning worker must not wait for the end of a sweep.
 SEE_EPOCH = """
 INSERT INTO tasks_epoch (id, token, first_seen_at)
 SELECT 1, %(token)s::text, to_timestamp(0) WHERE NOT EXISTS (SELECT FROM tasks_epoch WHERE token = %(token)s::text)

@@ -50,7 +50,7 @@ WHERE task.id = unstarted.id AND task.started_at = unstarted.claimed_at AND task
 RETURNING task.id
 """
 
-# A claim can commit while its answer is lost: the rows have this worker's id, but the worker does not know them.
+# A claim can commit while its answer is lost. Then rows have this worker's id, but the worker does not know them.
 RELEASE_UNKNOWN = """
 UPDATE tasks_task AS task SET
     status = CASE WHEN task.cancel_requested_at IS NULL THEN 'READY' ELSE 'CANCELLED' END,

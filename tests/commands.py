@@ -1,4 +1,4 @@
-"""Running the project's management commands: in this process for most tests, as a process of its own for the rest."""
+"""Run the project's management commands: most tests in this process, others in a separate one."""
 
 import contextlib
 import io
@@ -19,7 +19,7 @@ from tests.databases import named
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a command ended, and what it said where."""
+    """A command's exit status and output."""
 
     status: int
     stdout: str
@@ -27,17 +27,17 @@ class Outcome:
 
     @property
     def data(self) -> Any:
-        """The one JSON object on stdout; fails when there is anything else."""
+        """The JSON object on stdout; fails if there is anything else."""
         return json.loads(self.stdout)
 
 
 def run(name: str, *argv: object) -> Outcome:
-    """Run a command as `manage.py` does, but inside the test's own transaction and connection."""
+    """Run a command like `manage.py`, but in the test's own transaction and connection."""
     return run_command(load_command_class(get_commands()[name], name), *argv, name=name)
 
 
 def run_command(command: BaseCommand, *argv: object, name: str = "command") -> Outcome:
-    """The same with a command that no installed app has."""
+    """The same for a command that no installed app has."""
     out, err = io.StringIO(), io.StringIO()
     command._called_from_command_line = True
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -53,7 +53,7 @@ def run_command(command: BaseCommand, *argv: object, name: str = "command") -> O
 
 
 def database_url() -> str:
-    """The address of the test's own database, for other processes."""
+    """The URL of the test's own database, for other processes."""
     return named(os.environ["DATABASE_URL"], connection.settings_dict["NAME"])
 
 
@@ -66,7 +66,7 @@ def start(name: str, *argv: object, **popen: Any) -> subprocess.Popen[str]:
 
 
 def run_process(name: str, *argv: object, **popen: Any) -> Outcome:
-    """Run `manage.py NAME …` to its end; one that hangs is killed, and fails the test."""
+    """Run `manage.py NAME …` to its end; a hanging command is killed and fails the test."""
     with start(name, *argv, **popen) as process:
         try:
             out, err = process.communicate(timeout=60)

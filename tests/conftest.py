@@ -1,4 +1,4 @@
-"""What every test of this project starts from."""
+"""Fixtures for every test of this project."""
 
 import pytest
 from django.db import connection
@@ -8,7 +8,7 @@ from django.utils import translation
 from tests.emptying import Tables
 from tests.waiting import wait_until
 
-# Between tests that commit, Django empties every table; the audit refuses that, but for a database made for tests.
+# Between tests that commit, Django empties every table; the audit's trigger refuses that, so it is off in tests.
 LET_TESTS_EMPTY_THE_AUDIT = "ALTER TABLE tasks_intervention DISABLE TRIGGER rowlock_never_emptied"
 OTHERS = "datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()"
 OTHER_SESSIONS = f"SELECT count(*) FROM pg_stat_activity WHERE {OTHERS}"
@@ -23,13 +23,13 @@ def django_db_setup(django_db_setup, django_db_blocker):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TransactionTestCase, "_fixture_teardown", lambda _: tables.empty())
         yield
-    # The server takes a moment to notice that a process was killed, and a thread that has ended leaves its session to
-    # the garbage collector. Whoever is there would keep the database from being removed.
+    # The server notices a killed process only after a moment, and the garbage collector closes sessions of ended
+    # threads. Any session left would keep the database from being removed.
     with django_db_blocker.unblock():
         with connection.cursor() as cursor:
             cursor.execute(END_OTHER_SESSIONS)
         wait_until(nobody_else_is_there)
-        # Beside Playwright's event loop a thread has a second connection, and Django closes the one it began with.
+        # With Playwright's event loop a thread has a second connection, and Django closes the first one.
         connection.close()
 
 
@@ -41,5 +41,5 @@ def nobody_else_is_there() -> bool:
 
 @pytest.fixture(autouse=True)
 def _no_language_is_left() -> None:
-    """A request leaves the language of its browser to whatever its thread does next: here, another test."""
+    """A request leaves its browser's language active in its thread, here for the next test."""
     translation.deactivate()

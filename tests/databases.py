@@ -1,6 +1,6 @@
-"""Databases of one test's own, copied from a migrated one, so that the worker processes of two tests never meet.
+"""A separate database for each test, copied from a migrated one, so that workers of two tests never meet.
 
-They are spoken to without Django, whose only connection belongs to the session's database.
+These helpers avoid Django, whose only connection belongs to the session's database.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ FROM generate_series(1, %(count)s::int)
 
 
 class QueueDatabase:
-    """One migrated database and a connection in autocommit, which comes back after it was lost."""
+    """One migrated database and an autocommit connection, which reconnects after a loss."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -46,7 +46,7 @@ class QueueDatabase:
         return self._connection
 
     def close(self) -> None:
-        """Let go of the connection; the next question makes another."""
+        """Close the connection; the next query opens another."""
         if self._connection is not None:
             self._connection.close()
 
@@ -71,9 +71,9 @@ class QueueDatabase:
         max_attempts: int | None = None,
         run_after_seconds: float | None = None,
     ) -> list[int]:
-        """`count` tasks in one transaction, through the function for other languages; their ids.
+        """Enqueue `count` tasks in one transaction, through the SQL function for other languages; returns their ids.
 
-        `task`: a path stands for a function that nobody knows. `max_attempts`: by default the task's own.
+        `task`: a path stands for an unknown function. `max_attempts`: by default the task's own.
         """
         path, attempts = (task, None) if isinstance(task, str) else (task.module_path, task.attempts_allowed())
         params = {
@@ -89,16 +89,15 @@ class QueueDatabase:
         return [row.id for row in self.connection.execute(ENQUEUE, params).fetchall()]
 
     def task(self, task_id: int) -> Any:
-        """The row of one task."""
         [row] = self.rows("SELECT * FROM tasks_task WHERE id = %s", task_id)
         return row
 
     def statuses(self) -> Counter[str]:
-        """How many tasks stand in each status."""
+        """The number of tasks in each status."""
         return Counter(dict(self.rows("SELECT status, count(*) FROM tasks_task GROUP BY status")))
 
     def outcomes(self, task_id: int) -> list[str]:
-        """How the attempts of a task ended that did not simply succeed, in order."""
+        """Outcomes of a task's unsuccessful attempts, in order."""
         statement = "SELECT outcome FROM tasks_attempt WHERE task_id = %s ORDER BY number, id"
         return [row.outcome for row in self.rows(statement, task_id)]
 
@@ -112,7 +111,7 @@ class QueueDatabase:
         return self.task(task_id)
 
     def wait_until_finished(self, *, seconds: float = 60) -> Counter[str]:
-        """The statuses once no task is READY or PROCESSING any more."""
+        """The statuses once no task is READY or PROCESSING."""
 
         def everything_is_finished() -> bool:
             return not self.value("SELECT count(*) FROM tasks_task WHERE status IN ('READY', 'PROCESSING')")
@@ -122,7 +121,7 @@ class QueueDatabase:
 
 
 def named(url: str, name: str) -> str:
-    """The address of the database `name` on the same server."""
+    """The URL of the database `name` on the same server."""
     return urlunsplit(urlsplit(url)._replace(path=f"/{name}"))
 
 
@@ -131,7 +130,7 @@ def name_of(url: str) -> str:
 
 
 def create(url: str, *, template: str | None = None) -> None:
-    """Make the database `url` names, empty or as a copy of one that nobody is connected to."""
+    """Create the database that `url` names, empty or as a copy of one without connections."""
     name = psycopg.sql.Identifier(name_of(url))
     copied = psycopg.sql.SQL("TEMPLATE {}").format(psycopg.sql.Identifier(name_of(template or "/template1")))
     with psycopg.connect(named(url, "postgres"), autocommit=True) as connection:
@@ -139,7 +138,7 @@ def create(url: str, *, template: str | None = None) -> None:
 
 
 def drop(url: str) -> None:
-    """Remove the database `url` names, whoever is still connected to it."""
+    """Remove the database that `url` names, even with open connections."""
     with psycopg.connect(named(url, "postgres"), autocommit=True) as connection:
         name = psycopg.sql.Identifier(name_of(url))
         connection.execute(psycopg.sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(name))
@@ -147,7 +146,7 @@ def drop(url: str) -> None:
 
 @contextlib.contextmanager
 def copy_of(template: str) -> Iterator[QueueDatabase]:
-    """A database like `template` (an address), gone at the end."""
+    """A copy of the database with the URL `template`, removed at the end."""
     database = QueueDatabase(named(template, f"{name_of(template)}_{next(numbers)}"))
     drop(database.url)
     create(database.url, template=template)
@@ -159,7 +158,7 @@ def copy_of(template: str) -> Iterator[QueueDatabase]:
 
 
 def migrate(url: str) -> None:
-    """Make the database `url` names, and in it the tables of the project."""
+    """Create the database that `url` names, with the project's tables."""
     create(url)
     environment = {**os.environ, "DATABASE_URL": url, "DJANGO_SETTINGS_MODULE": "tests.settings"}
     subprocess.run([sys.executable, "manage.py", "migrate", "-v0"], cwd=ROOT, env=environment, check=True)

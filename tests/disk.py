@@ -1,4 +1,4 @@
-"""A small disk that can be filled and freed again: a tmpfs of its own."""
+"""A small disk that a test can fill and free: a tmpfs."""
 
 import contextlib
 import os
@@ -11,19 +11,19 @@ from pathlib import Path
 import psutil
 
 CHUNK = bytes(1 << 16)
-# Where nothing may be mounted, no file of the server may grow past this; its write-ahead log has files of 16 MB.
+# Without the right to mount, the server's files are limited to this size; its write-ahead log has files of 16 MB.
 LARGEST_FILE = 16 << 20
 
 
 @dataclass
 class SmallDisk:
-    """`folder` lies on it; where mounting is not permitted it is an ordinary one whose server is kept from growing."""
+    """`folder` is on this disk; without the right to mount, an ordinary folder whose server's files are limited."""
 
     folder: Path
     is_mounted: bool
 
     def fill(self, server: psutil.Process) -> None:
-        """Not one page more can be written."""
+        """Leave no room for one more page."""
         if not self.is_mounted:
             limit_files(server, LARGEST_FILE)
             return
@@ -43,7 +43,7 @@ class SmallDisk:
 
 
 def limit_files(server: psutil.Process, size: int) -> None:
-    """For a server and each of its processes: how large a file may become."""
+    """Limit the file size of a server and each of its processes."""
     for process in [server, *server.children()]:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.rlimit(psutil.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
@@ -51,7 +51,7 @@ def limit_files(server: psutil.Process, size: int) -> None:
 
 @contextlib.contextmanager
 def small_disk(folder: Path, megabytes: int) -> Iterator[SmallDisk]:
-    """A disk of this size at `folder`, which is made; gone at the end."""
+    """A disk of this size at `folder`, which is created; removed at the end."""
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m,mode=0711", "rowlock-test", str(folder)]
     is_mounted = os.geteuid() == 0 and subprocess.run(mount, capture_output=True).returncode == 0

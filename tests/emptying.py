@@ -1,7 +1,7 @@
-"""Emptying the tables after a test that commits.
+"""Empty the tables after a test that commits.
 
-Django's `flush` truncates every table and makes content types, permissions and groups anew: a quarter of a second, for
-a thousand tests. Few tables hold anything then, and what `migrate` has made is as it was.
+Django's `flush` truncates every table and recreates content types, permissions and groups. That is a quarter of a
+second for each of a thousand tests. Few tables have rows then, and the rows from `migrate` are unchanged.
 """
 
 from django.apps import apps
@@ -19,25 +19,25 @@ SELECT md5(concat(
     (SELECT string_agg(row::text, '' ORDER BY row.id) FROM django_content_type AS row)))
 """
 
-# A table that was truncated has no pages; one from which every row was deleted still has some.
+# A truncated table has no pages; a table whose rows were deleted still has some.
 WRITTEN = """
 SELECT relname FROM pg_class
 WHERE relnamespace = current_schema()::regnamespace AND relname = ANY(%s) AND pg_relation_size(oid) > 0
 """
 
-# For what a failed test may have left at work; whoever stays longer would keep it waiting for ever.
+# A failed test may have left a session that holds locks, which could block for ever.
 PATIENCE = "SET lock_timeout = '60s'"
 AS_BEFORE = "RESET lock_timeout"
 
 
 class Tables:
-    """The tables of the test database, as `migrate` has left them."""
+    """The tables of the test database, as `migrate` left them."""
 
     def __init__(self) -> None:
         self.state = self._read_state()
 
     def empty(self) -> None:
-        """Truncate what was written to; everything, as Django does, when a test changed what `migrate` had made."""
+        """Truncate the written tables; flush all, like Django, if a test changed the rows from `migrate`."""
         with connection.cursor() as cursor:
             cursor.execute(PATIENCE)
             self._empty()

@@ -1,13 +1,13 @@
-"""Pytest plugin (`-p tests.failures`): says what failed at once, in case somebody ends the run before its report."""
+"""Pytest plugin (`-p tests.failures`): prints each failure at once, because the run may be ended before its report."""
 
 import pytest
 from _pytest.terminal import TerminalReporter
 
-LINES = 25  # of a failure; the report at the end has all of it
+LINES = 25  # of a failure; the final report has all of it
 
 
 class AtOnce:
-    """Writes below the dots."""
+    """Writes failures below the dots."""
 
     def __init__(self, terminal: TerminalReporter) -> None:
         self.terminal = terminal
@@ -21,6 +21,6 @@ class AtOnce:
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """After the terminal was made; the processes that tests are spread over have none."""
+    """Runs after the terminal reporter is created; xdist's worker processes have none."""
     if terminal := config.pluginmanager.get_plugin("terminalreporter"):
         config.pluginmanager.register(AtOnce(terminal))

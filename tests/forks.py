@@ -1,7 +1,7 @@
-"""Processes that overlap, with the code imported once for all of them: forked from one that has it.
+"""Overlapping processes, forked from one that has already imported the code.
 
-As a script: `python -m tests.forks NUMBER COMMAND ARGUMENT…` runs a management command in so many processes; what each
-says goes into a file of the current folder, named by its number.
+As a script: `python -m tests.forks NUMBER COMMAND ARGUMENT…` runs a management command in that many processes. Each
+writes its output to a file in the current folder, named by its number.
 """
 
 import os
@@ -13,9 +13,9 @@ import django
 
 
 def forked(number: int, body: Callable[[int], None]) -> int:
-    """Run `body(0)`, `body(1)` … each in a process of its own, at once; how many of them failed.
+    """Run `body(0)`, `body(1)` … at once, each in its own process; returns the number of failures.
 
-    Call it before anything has connected to the database: a connection is not shared between processes.
+    Call it before anything has connected to the database, because processes cannot share a connection.
     """
     pids = [_started(body, place) for place in range(number)]
     return sum(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 0 for pid in pids)
@@ -33,11 +33,11 @@ def _started(body: Callable[[int], None], place: int) -> int:
     finally:
         if status:
             traceback.print_exc()
-        os._exit(status)  # whatever happens, it goes on with nothing that its mother was doing
+        os._exit(status)  # the fork must never return into its parent's code
 
 
 def main(number: int, command: list[str]) -> int:
-    """How many of the processes failed."""
+    """Run the command; returns the number of processes that failed."""
     from django.core.management import execute_from_command_line, get_commands, load_command_class
 
     load_command_class(get_commands()[command[0]], command[0])

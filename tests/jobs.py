@@ -1,4 +1,4 @@
-"""Commands to be run by `run_locked` in tests, and looking at what became of them."""
+"""Commands for `run_locked` in tests, and helpers that read their results."""
 
 import os
 from pathlib import Path
@@ -11,7 +11,7 @@ NAME = "job"
 
 
 class Gate:
-    """A command that says `started`, then `through` when the gate is opened, and ends."""
+    """A command that prints `started`, then `through` when the gate is opened, and ends."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -31,7 +31,7 @@ def shell(*argv: object, options: tuple[object, ...] = ()) -> Outcome:
 
 
 def the_run() -> CommandRun:
-    """The only run that was kept."""
+    """The only recorded run."""
     return CommandRun.objects.get()
 
 

@@ -1,7 +1,7 @@
-"""The ledger of effects: what handlers really did and when, written past the queue, so that the queue cannot lie.
+"""The ledger of effects: what handlers really did and when, recorded without the queue, to check the queue.
 
-Each handler writes through an autocommit connection of its process to a database that no test restarts. Times are that
-server's clock, which is also the clock of the other servers of this machine.
+Each handler writes through its process's autocommit connection to a database that no test restarts. Times come from
+that server's clock, which all servers of this machine share.
 """
 
 import os
@@ -26,7 +26,7 @@ END = "UPDATE effect SET ended = clock_timestamp() WHERE number = %s"
 
 @dataclass(frozen=True)
 class Effect:
-    """One run of a handler; `ended` is None when its process died in it."""
+    """One run of a handler; `ended` is None if its process died during it."""
 
     number: int
     task_id: int
@@ -37,7 +37,7 @@ class Effect:
 
 
 class Ledger:
-    """The ledger as tests read it."""
+    """The ledger for tests to read."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -49,7 +49,7 @@ class Ledger:
         self.connection.close()
 
     def effects(self, task_id: int | None = None) -> list[Effect]:
-        """Every run, or those of one task, in the order in which they began."""
+        """Every run, or those of one task, ordered by their start."""
         with self.connection.cursor(row_factory=class_row(Effect)) as cursor:
             cursor.execute(
                 "SELECT * FROM effect WHERE %(id)s::bigint IS NULL OR task_id = %(id)s ORDER BY number", {"id": task_id}
@@ -60,7 +60,7 @@ class Ledger:
         return self.connection.execute("SELECT count(*) FROM effect").fetchone()[0]
 
     def now(self) -> datetime:
-        """The clock that the effects are timed with."""
+        """The clock of the effects."""
         return self.connection.execute("SELECT clock_timestamp()").fetchone()[0]
 
 
@@ -69,7 +69,7 @@ _connections: dict[int, psycopg.Connection] = {}
 
 @contextmanager
 def effect(task_id: int, attempt: int) -> Iterator[None]:
-    """In a handler: note that it begins now, and at the end, however it ends, that it has ended."""
+    """In a handler: record the start now, and the end, however the block ends."""
     number = connection().execute(BEGIN, (task_id, attempt, os.getpid())).fetchone()[0]
     try:
         yield
@@ -78,7 +78,7 @@ def effect(task_id: int, attempt: int) -> Iterator[None]:
 
 
 def connection() -> psycopg.Connection:
-    """This process's own: a fork must not write through its parent's."""
+    """This process's own connection: a fork must not use its parent's."""
     if os.getpid() not in _connections:
         _connections[os.getpid()] = psycopg.connect(os.environ[URL_VARIABLE], autocommit=True)
     return _connections[os.getpid()]

@@ -1,7 +1,7 @@
-"""Processes that hold a named lock until they are told otherwise, to be frozen and killed by tests.
+"""Processes that hold a named lock until told to stop, for tests that freeze and kill them.
 
-Run as a script, this file is such a process: it takes the lock that its arguments describe, says so in lines of JSON,
-and answers the commands on its stdin: `state`, `release`.
+Run as a script, this file is such a process. It takes the lock from its arguments and reports in lines of JSON. On
+stdin it accepts the commands `state` and `release`.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @dataclass
 class Locker:
-    """One such process, as the test sees it."""
+    """One such process, for the test."""
 
     process: "subprocess.Popen[str]"
     lines: "queue.Queue[dict[str, Any]]"
@@ -41,13 +41,13 @@ class Locker:
         self.process.wait()
 
     def ask(self, command: str) -> dict[str, Any]:
-        """Give it a command; its answer."""
+        """Send a command; returns the answer."""
         self.process.stdin.write(f"{command}\n")
         self.process.stdin.flush()
         return self.hear()
 
     def hear(self, seconds: float = 20) -> dict[str, Any]:
-        """The next thing that it says; fails when it says no more."""
+        """The next message; fails if the process has ended."""
         said = self.lines.get(timeout=seconds)
         assert said, f"process {self.pid} has ended"
         return said

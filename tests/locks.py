@@ -1,4 +1,4 @@
-"""Fixtures of named locks: their backends, each a parameter of the tests that hold for all of them, and fresh names."""
+"""Fixtures for named locks: the backends, as parameters of tests that hold for all, and unused names."""
 
 import itertools
 
@@ -17,11 +17,11 @@ def backend(request: pytest.FixtureRequest, transactional_db: None) -> str:
 
 @pytest.fixture(params=["lease", "advisory"])
 def postgres_backend(request: pytest.FixtureRequest, transactional_db: None) -> str:
-    """Each of the two that are kept in PostgreSQL."""
+    """Each of the two backends in PostgreSQL."""
     return request.param
 
 
 @pytest.fixture
 def name() -> str:
-    """The name of a lock that nobody has used."""
+    """An unused name of a lock."""
     return f"lock {next(numbers)}"

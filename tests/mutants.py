@@ -1,6 +1,6 @@
-"""The guards that mutation proof takes out, one at a time: where each stands, what is left without it, who must notice.
+"""The guards that mutation proof removes one at a time: file, text before and after, tests that must fail.
 
-A text of the code stands here word for word, so a guard that moves fails tests/test_faults.py until it is found again.
+The text is quoted word for word, so that tests/test_faults.py fails when a guard moves.
 """
 
 from dataclasses import dataclass
@@ -40,12 +40,12 @@ class Mutant:
 
 
 def without(guard: str, path: str, text: str, *tests: str) -> Mutant:
-    """The guard is simply not there."""
+    """A mutant without the guard's text."""
     return Mutant(guard, path, text, "", tests)
 
 
 def fenced(kind: str, rest: str, check: str) -> Mutant:
-    """An ending that does not ask for the version, or for the owner."""
+    """A mutant whose ending does not check the version, or the owner."""
     old = FENCED + rest
     return Mutant(f"{kind}: {check}", FLUSH, old, old.replace(*CHECKS[check], 1), (FENCE,))
 
@@ -54,7 +54,7 @@ CHECKS = {
     "version": ("AND task.version = ending.version ", ""),
     "owner": ("AND task.claimed_by = %(worker_id)s::text", ""),
 }
-# Each module of pages whose rights are asked for by `require`.
+# Modules of pages that check rights with `require`.
 GUARDED_PAGES = (
     *(f"dashboard/views/{name}.py" for name in (
         "audit", "burst", "demo", "lab", "lock_history", "locks", "overview", "schedule", "stale", "workers")),

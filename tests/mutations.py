@@ -1,7 +1,7 @@
-"""Mutation proof: takes each guard out of a copy of the last commit, runs the tests that must notice, prints a table.
+"""Mutation proof: remove each guard from a copy of the last commit and run the tests that must fail.
 
-`python -m tests.mutations [WORD]…` tries the guards whose name holds one of the words; all of them take a quarter of an
-hour. The exit status is 1 when a guard can go without any test failing.
+`python -m tests.mutations [WORD]…` tries the guards whose name contains one of the words; all of them take a quarter of
+an hour. The exit status is 1 if a guard can go without a failing test.
 """
 
 import os
@@ -19,7 +19,7 @@ from tests.postgres import throw_away_server
 ROOT = Path(__file__).resolve().parent.parent
 REQUIRE = re.compile(r"^( +)(?:rights\.)?require\(request\.user, (.+)\)$", re.MULTILINE)
 FAILED = re.compile(r"^FAILED \S+?::(\S+)", re.MULTILINE)
-# Whoever changes the tables needs them made anew, and so does who comes after.
+# A mutant that changes the tables needs a new database, and so does the next one.
 OF_THE_DATABASE = ("/migrations/", "version_trigger")
 SECONDS = 300
 
@@ -39,7 +39,7 @@ def main(words: list[str]) -> int:
 
 
 def check_out(folder: Path) -> None:
-    """The last commit, so that nobody's unfinished work is judged."""
+    """Use the last commit, so that uncommitted work does not matter."""
     archive = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, check=True, capture_output=True).stdout
     with tarfile.open(fileobj=BytesIO(archive)) as tar:
         tar.extractall(folder, filter="data")
@@ -51,7 +51,7 @@ def chosen(words: list[str], copy: Path) -> list[Mutant]:
 
 
 def rights(path: str, copy: Path) -> list[Mutant]:
-    """One for each right that this module of pages asks for: nobody is asked for it there any more."""
+    """One mutant for each right that this module of pages requires, without that check."""
     text = (copy / path).read_text()
 
     def without(right: str) -> str:
@@ -62,7 +62,7 @@ def rights(path: str, copy: Path) -> list[Mutant]:
 
 
 def by_whom(mutant: Mutant, copy: Path) -> str:
-    """The first test that fails without the guard; an empty text when all pass."""
+    """The first test that fails without the guard; an empty text if all pass."""
     file = copy / mutant.path
     whole = file.read_text()
     assert whole.count(mutant.old) == 1, f"{mutant.guard}: not once in {mutant.path}"

@@ -1,4 +1,4 @@
-"""Rows of the time before names and reasons were checked: they are there, and nothing new of their kind gets in."""
+"""Rows from before names and reasons were checked: they exist, but no new ones are accepted."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ FROM pg_constraint WHERE conname ~ '_readable$' AND contype = 'c' ORDER BY conna
 
 @contextmanager
 def unchecked() -> Iterator[None]:
-    """Inside, tables take what they no longer take; afterwards they check again, but for what is there."""
+    """Within the block the tables accept such rows; afterwards they check again, except existing rows."""
     with connection.cursor() as cursor:
         cursor.execute(CHECKS)
         checks = cursor.fetchall()

@@ -1,4 +1,4 @@
-"""Ways in which the database goes away and comes back. Each returns when it serves again."""
+"""Outages of the database. Each function returns when the database serves again."""
 
 import signal
 import time
@@ -16,7 +16,7 @@ SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
 """
 
-# As statement_timeout does it, to whatever statement there is.
+# Like statement_timeout, for every running statement.
 CANCEL_ALL = """
 SELECT pg_cancel_backend(pid) FROM pg_stat_activity
 WHERE datname = current_database() AND pid <> pg_backend_pid() AND state = 'active'
@@ -24,25 +24,25 @@ WHERE datname = current_database() AND pid <> pg_backend_pid() AND state = 'acti
 
 
 def restart(server: PrivateServer, database: QueueDatabase) -> None:
-    """An immediate shutdown, as when its machine loses power, and a start."""
+    """Shut down immediately, as if the machine lost power, and start again."""
     postmaster.stop(psutil.Process(server.server.process.pid), ((signal.SIGQUIT, 20.0),))
     server.restart()
     database.close()
 
 
 def crash_one_backend(server: PrivateServer, database: QueueDatabase) -> None:
-    """One backend is killed; PostgreSQL then drops every session."""
+    """Kill one backend; PostgreSQL then drops every session."""
     server.crash_backend()
     database.close()
 
 
 def terminate_every_backend(server: PrivateServer, database: QueueDatabase) -> None:
-    """Every session is ended from inside; the server goes on, and with it the epoch."""
+    """End every session by SQL; the server continues, and so does the epoch."""
     database.rows(TERMINATE_ALL)
 
 
 def time_out_statements(server: PrivateServer, database: QueueDatabase, *, seconds: float = 1.5) -> None:
-    """For `seconds` a migration keeps everybody from the tasks, and statements are ended as by their time limit."""
+    """For `seconds` a migration locks the tasks, and statements are cancelled as by their time limit."""
     with psycopg.connect(database.url) as migration:
         migration.execute("LOCK TABLE tasks_task")
         deadline = time.monotonic() + seconds
@@ -52,7 +52,7 @@ def time_out_statements(server: PrivateServer, database: QueueDatabase, *, secon
 
 
 def read_only(server: PrivateServer, database: QueueDatabase, *, seconds: float) -> None:
-    """No writes for `seconds`, as on a server that a failover has left behind."""
+    """Refuse writes for `seconds`, like a server after a failover."""
     _set_read_only(database, "on")
     database.rows("SELECT pg_sleep(%s)", seconds)
     _set_read_only(database, "off")

@@ -1,4 +1,4 @@
-"""A real PgBouncer of the tests' own before a database server, in a folder that goes with it."""
+"""A real PgBouncer in front of a database server, in a temporary folder."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ from tests.databases import name_of
 from tests.waiting import wait_until
 
 PORT = 6432
-# Each transaction gets another session than the one before: what somebody leaves in one he does not find again.
+# Each transaction gets another session than the one before, so state left in a session is lost.
 CONFIGURATION = """
 [databases]
 * = {server}
@@ -37,9 +37,9 @@ ignore_startup_parameters = extra_float_digits{ignored}
 
 @contextlib.contextmanager
 def pgbouncer(url: str, *, mode: str = "transaction", ignores_options: bool = False) -> Iterator[str]:
-    """The address of the same database through a pooling proxy.
+    """The URL of the same database through a pooling proxy.
 
-    `ignores_options`: it drops what a client asks for at its start, instead of refusing the client.
+    `ignores_options`: it drops the client's startup options instead of refusing the client.
     """
     found = shutil.which("pgbouncer", path=os.pathsep.join([os.environ["PATH"], "/usr/sbin"]))
     assert found, "No pgbouncer: install the machine's package of that name."
@@ -61,7 +61,7 @@ def pgbouncer(url: str, *, mode: str = "transaction", ignores_options: bool = Fa
 
 
 def owner_of(host: str) -> int:
-    """Who may enter the folder of the server's socket, as the proxy must; over TCP anybody but root does."""
+    """The owner of the server's socket folder, which the proxy must enter; over TCP any user but root."""
     return os.stat(host).st_uid if host.startswith("/") else Account.named("nobody").uid
 
 

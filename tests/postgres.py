@@ -1,8 +1,8 @@
 """Pytest plugin (`-p tests.postgres`): a throw-away PostgreSQL for the session, private ones for tests that break them.
 
-With TEST_DATABASE_URL set the session uses that server instead. When pytest-xdist spreads the tests over processes,
-each of them has a server of its own, and the process that only hands out the tests has none. Either way DATABASE_URL is
-set before Django's settings are read, so that no test can reach the database that the shell's own DATABASE_URL names.
+With TEST_DATABASE_URL the session uses that server instead. With pytest-xdist each worker process has its own server,
+and the process that only distributes tests has none. DATABASE_URL is set before Django reads its settings, so that no
+test can reach the shell's own database.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from dashboard.embedded import runtime
 from dashboard.embedded.server import EmbeddedServer, running
 from tests.waiting import wait_until
 
-# A crash of the machine may lose it; kill -9 of a process loses nothing even so.
+# Only a crash of the machine can lose data; kill -9 of a process loses nothing.
 THROW_AWAY = {"fsync": "off", "full_page_writes": "off"}
 NOBODY_CONNECTS = "postgres:///no-such-database"
 FOREIGN_SETTINGS = ("DIRECT_DATABASE_URL", "REDIS_URL")
@@ -27,7 +27,7 @@ FOREIGN_SETTINGS = ("DIRECT_DATABASE_URL", "REDIS_URL")
 
 @contextlib.contextmanager
 def throw_away_server(**settings: str) -> Iterator[EmbeddedServer]:
-    """A running server whose data goes with it, with these settings; what a killed session leaves the next removes."""
+    """A running server with these settings and temporary data; the next session removes what a killed one left."""
     with runtime.folder() as folder:
         folder.chmod(0o711)
         with running(folder / "home", runs="a test session", settings={**THROW_AWAY, **settings}) as server:
@@ -36,7 +36,7 @@ def throw_away_server(**settings: str) -> Iterator[EmbeddedServer]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> Iterator[None]:
-    """Before pytest-django, whose hook of this name reads the settings: a wrapper comes before every plain hook."""
+    """Runs before pytest-django's hook of this name, which reads the settings: a wrapper runs before plain hooks."""
     for name in FOREIGN_SETTINGS:
         os.environ.pop(name, None)
     if early_config.known_args_namespace.numprocesses and "PYTEST_XDIST_WORKER" not in os.environ:
@@ -52,7 +52,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> Iterator[None]
 
 @dataclass
 class PrivateServer:
-    """A server that one test may stop, restart and crash; its address survives all of it."""
+    """A server that one test may stop, restart and crash; its URL stays the same."""
 
     server: EmbeddedServer
 
@@ -74,11 +74,11 @@ class PrivateServer:
         self.start()
 
     def crash_backend(self, pid: int | None = None) -> None:
-        """Kills one backend (default: a fresh one); PostgreSQL then restarts all. Returns once it serves again."""
+        """Kill one backend (default: a new one); PostgreSQL then restarts all. Returns once it serves again."""
         with contextlib.suppress(psycopg.OperationalError), self.connect() as victim:
             pid = pid or victim.info.backend_pid
             os.kill(pid, signal.SIGKILL)
-            # The main process learns of the death before it accepts anybody else.
+            # The main process notices the death before it accepts another client.
             wait_until(lambda: not psutil.pid_exists(pid))
         wait_until(self.serves)
 
@@ -92,6 +92,5 @@ class PrivateServer:
 
 @pytest.fixture
 def private_server() -> Iterator[PrivateServer]:
-    """A server of the test's own."""
     with throw_away_server() as server:
         yield PrivateServer(server)

@@ -1,4 +1,4 @@
-"""`manage.py run_worker` as operators start it: a process group of its own that tests signal, freeze and kill."""
+"""`manage.py run_worker` as operators start it: its own process group, which tests signal, freeze and kill."""
 
 import contextlib
 import json
@@ -25,7 +25,7 @@ HANDLERS_APP = "tests.tasks.worker_app"
 
 @dataclass
 class Worker:
-    """One supervisor and its children. `folder` keeps what they write to stdout and stderr."""
+    """One supervisor and its children. `folder` keeps their stdout and stderr."""
 
     process: "subprocess.Popen[bytes]"
     folder: Path
@@ -35,7 +35,7 @@ class Worker:
         return self.process.pid
 
     def children(self) -> list[int]:
-        """The process ids of its living children."""
+        """Process ids of its living children."""
         with contextlib.suppress(psutil.NoSuchProcess):
             return [child.pid for child in psutil.Process(self.pid).children() if is_living(child)]
         return []
@@ -55,7 +55,7 @@ class Worker:
             os.killpg(self.pid, number)
 
     def stop(self) -> int:
-        """Ask it to stop in order; its exit status."""
+        """Stop it gracefully; returns its exit status."""
         self.send(signal.SIGTERM)
         return self.wait()
 
@@ -73,7 +73,7 @@ class Worker:
         return (self.folder / "stdout").read_text()
 
     def report(self) -> dict[str, Any]:
-        """The one JSON object on its stdout."""
+        """The JSON object on its stdout."""
         return json.loads(self.output())
 
     def wait_until_it_says(self, text: str, *, seconds: float = 30) -> None:
@@ -84,7 +84,7 @@ class Worker:
 
 
 def start_worker(database_url: str, ledger_url: str, *arguments: str, **variables: object) -> Worker:
-    """Start `run_worker --json …` with the handlers of the tests; `variables` are set in its environment."""
+    """Start `run_worker --json …` with the tests' handlers; `variables` are set in its environment."""
     folder = Path(tempfile.mkdtemp(prefix="worker-"))
     environment = {
         **os.environ,
@@ -110,7 +110,7 @@ def start_worker(database_url: str, ledger_url: str, *arguments: str, **variable
 
 @contextlib.contextmanager
 def ended_at_last(workers: list[Worker], *, is_quiet: bool = False) -> Iterator[None]:
-    """Whatever happens, no process of these groups stays; what they wrote is printed for the report of a failure."""
+    """Kill all processes of these groups at the end; print their logs for the report of a failure."""
     try:
         yield
     finally:

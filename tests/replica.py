@@ -1,4 +1,4 @@
-"""A primary and its streaming replica, and the primary's death: what a failover of a cluster is made of."""
+"""A primary and its streaming replica, for tests of a failover."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ from dashboard.embedded.server import EmbeddedServer, running
 from tests.postgres import THROW_AWAY, throw_away_server
 from tests.waiting import wait_until
 
-# The commit is acknowledged once the replica has applied it.
+# A commit is acknowledged once the replica has applied it.
 SYNCHRONOUS = {"synchronous_standby_names": "*", "synchronous_commit": "remote_apply"}
 IN_STEP = "SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming' AND sync_state = 'sync'"
 PROMOTE = "SELECT pg_promote(wait => true, wait_seconds => 60)"
@@ -26,18 +26,18 @@ PROMOTE = "SELECT pg_promote(wait => true, wait_seconds => 60)"
 
 @dataclass
 class Cluster:
-    """Two servers of which one follows the other, until it is promoted."""
+    """Two servers; the second follows the first until it is promoted."""
 
     primary: EmbeddedServer
     replica: EmbeddedServer
 
     def url(self, name: str) -> str:
-        """An address of the database that leads to whichever of the two takes writes."""
+        """A URL of the database that leads to whichever server accepts writes."""
         folders = ",".join(quote(str(server.socket_folder), safe="") for server in (self.primary, self.replica))
         return f"postgres://{USER}@/{name}?host={folders}&target_session_attrs=read-write"
 
     def kill_primary(self) -> None:
-        """kill -9 of its main process and of every process of it, all at once."""
+        """Kill -9 all processes of the primary at once."""
         process = psutil.Process(self.primary.process.pid)
         for part in [process, *process.children(recursive=True)]:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -51,7 +51,7 @@ class Cluster:
 
 @contextlib.contextmanager
 def cluster() -> Iterator[Cluster]:
-    """Both servers, the replica in step: from here on no commit is acknowledged that it has not."""
+    """Both servers, the replica in step: every acknowledged commit is on the replica."""
     with throw_away_server() as primary, runtime.folder() as folder:
         home = folder / "home"
         copy_at_rest(primary, home)
@@ -66,7 +66,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 def copy_at_rest(server: EmbeddedServer, home: Path) -> None:
-    """The server's data as they are while it is stopped, as those of a replica that is to follow it."""
+    """Copy the data of the stopped server for a replica that will follow it."""
     home.parent.chmod(0o711)
     server.stop()
     shutil.copytree(server.data, home / "data", ignore=shutil.ignore_patterns("postmaster.pid"))

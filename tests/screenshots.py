@@ -1,6 +1,6 @@
-"""Makes the pictures of the README: `python -m tests.screenshots` starts a fresh demo and photographs it.
+"""Take the README's pictures: `python -m tests.screenshots` starts a fresh demo and photographs it.
 
-They show what a first `make run` shows, so nothing in them is staged beyond the demo itself.
+They show a first `make run`, with nothing staged except the demo itself.
 """
 
 import os
@@ -23,7 +23,7 @@ MINUTES_OF_WORK = 2
 
 
 class Shot(NamedTuple):
-    """One picture: its file, the page, the theme, the window's height, and what must be there first."""
+    """One picture: file, page, theme, the window's height, and an element to wait for."""
 
     name: str
     path: str
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def window(browser: Browser, url: str, shot: Shot) -> Page:
-    """A window of the shot's theme and size, logged in."""
+    """A logged-in window with the shot's theme and size."""
     size = {"width": 1280, "height": shot.height}
     context = browser.new_context(color_scheme=shot.theme, viewport=size, locale="en-GB", base_url=url)
     page = context.new_page()
@@ -66,7 +66,7 @@ def window(browser: Browser, url: str, shot: Shot) -> Page:
 
 
 def prepare(page: Page) -> None:
-    """Lets the demo work for a while and measure the lab, and kills two workers of it."""
+    """Let the demo work and measure the lab for a while, and kill two of its workers."""
     page.goto("/admin/ops/demo/")
     page.locator("#scene-lab td.number").get_by_text("3").wait_for(timeout=120_000)
     for number in (1, 2):

@@ -1,4 +1,4 @@
-"""Sessions of the test's own beside Django's, to hold locks in, and asking PostgreSQL who waits for whom."""
+"""Sessions beside Django's, to hold locks, and helpers that ask PostgreSQL who waits."""
 
 import contextlib
 from collections.abc import Iterator
@@ -14,9 +14,9 @@ OPTIONS = ("dbname", "host", "port", "user", "password")
 
 @contextlib.contextmanager
 def session(application_name: str = "rowlock:test", **params: object) -> Iterator[psycopg.Connection]:
-    """A session with a transaction open from its first statement; closed at the end, which rolls it back.
+    """A session whose first statement opens a transaction; rolled back and closed at the end.
 
-    It neither waits for long nor keeps others waiting, so that a failing test does not hang.
+    Its timeouts are short, so that a failing test does not hang.
     """
     known = {key: value for key, value in connection.get_connection_params().items() if key in OPTIONS}
     conn = psycopg.connect(**{**known, "application_name": application_name, "options": LIMITS, **params})
@@ -25,7 +25,7 @@ def session(application_name: str = "rowlock:test", **params: object) -> Iterato
 
 
 def wait_until_blocked(pid: int) -> None:
-    """Return once the session `pid` waits for a lock that another one holds."""
+    """Return once the session `pid` waits for another session's lock."""
 
     def is_blocked() -> bool:
         with connection.cursor() as cursor:

@@ -1,4 +1,4 @@
-"""The project's settings as the tests run them: the same database options, cheap passwords, plain static files."""
+"""The project's settings for tests: the same database options, cheap passwords, plain static files."""
 
 from dashboard.settings import *  # noqa: F403
 
@@ -8,7 +8,7 @@ STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.InMemoryStorage"},
     "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
 }
-WHITENOISE_AUTOREFRESH = WHITENOISE_USE_FINDERS = True  # nothing is collected for the tests
-# A page's short patience is not the tests': one of them may wait for a lock, or drop a database on a busy machine.
+WHITENOISE_AUTOREFRESH = WHITENOISE_USE_FINDERS = True  # tests collect no static files
+# Without the pages' short timeouts: a test may wait for a lock, or drop a database on a busy machine.
 DATABASES["default"]["OPTIONS"].pop("options", None)  # noqa: F405
-SHARED_LOOK_SECONDS = 0  # what one test has looked at is not what the next one sees
+SHARED_LOOK_SECONDS = 0  # tests must not see each other's cached results

@@ -1,6 +1,6 @@
-"""A machine whose clock is wrong: put on a process's path as `sitecustomize`, this shifts every clock of the day.
+"""A wrong clock: as `sitecustomize` on a process's path, this shifts its wall clocks by SKEW_SECONDS.
 
-SKEW_SECONDS says by how much. Intervals are left right, as they are on such a machine.
+Intervals stay right, as on a real machine with a wrong clock.
 """
 
 import datetime
@@ -12,7 +12,7 @@ right_time, right_time_ns, Right = time.time, time.time_ns, datetime.datetime
 
 
 class Skewed(Right):
-    """The class of all moments that this process makes."""
+    """The class of all datetimes in this process."""
 
     @classmethod
     def now(cls, tz=None):

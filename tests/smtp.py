@@ -1,7 +1,7 @@
-"""A real SMTP server on a port of its own, which refuses, delays, hangs or hangs up where a test asks it to.
+"""A real SMTP server that refuses, delays, hangs or hangs up as a test asks.
 
-What it says about a mail is recorded at the moment at which it takes the responsibility for it, before any reply: so
-`accepted` is what customers would find in their inboxes.
+It records a mail when it takes responsibility for it, before any reply. So `accepted` is what customers would find in
+their inboxes.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from aiosmtpd.smtp import SMTP, Envelope, Session
 from dashboard.mail import from_url
 
 FOREVER = 10_000
-logging.getLogger("mail.log").setLevel(logging.WARNING)  # aiosmtpd tells every line of every conversation
+logging.getLogger("mail.log").setLevel(logging.WARNING)  # aiosmtpd logs every line of every conversation
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,10 @@ class Accepted:
 
 @dataclass
 class Rule:
-    """What is done to the next `times` mails to one address, and at which point of the conversation.
+    """The treatment of the next `times` mails to one address, at one point of the conversation.
 
-    `reply` is given in place of the usual one, `seconds` later or when `until` is set; `drop` ends the connection in
-    place of any reply. After `accepted` the mail has been taken whatever is said.
+    `reply` replaces the usual one, `seconds` later or when `until` is set; `drop` closes the connection instead of a
+    reply. At the point `accepted` the mail has been taken, whatever the reply.
     """
 
     when: Literal["rcpt", "data", "accepted"]
@@ -59,7 +59,7 @@ class MailServer:
     def __init__(self) -> None:
         self.accepted: list[Accepted] = []
         self.connections = 0
-        self.seconds = 0.0  # every mail takes so long
+        self.seconds = 0.0  # delay of every mail
         self.rules: dict[str, Rule] = {}
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
@@ -67,15 +67,15 @@ class MailServer:
 
     @property
     def url(self) -> str:
-        """As EMAIL_URL has it."""
+        """The value for EMAIL_URL."""
         return f"smtp://127.0.0.1:{self.port}"
 
     def rule(self, address: str, when: Any, **what: Any) -> None:
-        """Treat mails to `address` (all that have no rule of their own: `*`) so from now on."""
+        """From now on treat mails to `address` this way; `*` means all without their own rule."""
         self.rules[address] = Rule(when, **what)
 
     def duplicates(self) -> int:
-        """How many mails were taken more than once, as their Message-IDs tell."""
+        """The number of mails that were taken again, by their Message-IDs."""
         return sum(times - 1 for times in Counter(mail.message_id for mail in self.accepted).values())
 
     def start(self) -> None:
@@ -88,7 +88,7 @@ class MailServer:
         return await self.loop.create_server(self._conversation, "127.0.0.1", self.port, reuse_address=True)
 
     def stop(self) -> None:
-        """Whoever connects from now on is refused; conversations end where they are."""
+        """Refuse new connections and cut current conversations off."""
         asyncio.run_coroutine_threadsafe(self._end(), self.loop).result(10)
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join()
@@ -139,7 +139,7 @@ class MailServer:
 
 @contextlib.contextmanager
 def mail_server() -> Iterator[MailServer]:
-    """A server that is gone at the end."""
+    """A server that stops at the end."""
     server = MailServer()
     try:
         yield server
@@ -148,14 +148,14 @@ def mail_server() -> Iterator[MailServer]:
 
 
 def use(settings: Any, server: MailServer, *, timeout: float) -> None:
-    """Let Django's settings lead to the server by the project's own backend."""
+    """Point Django's settings to the server, through the project's own backend."""
     for name, value in from_url(server.url, timeout=timeout).items():
         setattr(settings, name, value)
 
 
 @pytest.fixture
 def smtp(settings: Any) -> Iterator[MailServer]:
-    """A real server that is given up after a second without an answer."""
+    """A real server with a client timeout of one second."""
     with mail_server() as server:
         use(settings, server, timeout=1)
         yield server
@@ -163,6 +163,6 @@ def smtp(settings: Any) -> Iterator[MailServer]:
 
 @pytest.fixture
 def patient_smtp(smtp: MailServer, settings: Any) -> MailServer:
-    """One that is waited for, in tests that hold its answer back until they have looked."""
+    """The same with a long timeout, for tests that delay its answer."""
     use(settings, smtp, timeout=60)
     return smtp

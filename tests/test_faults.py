@@ -1,4 +1,4 @@
-"""docs/reliability.md says for each fault of the catalogue which tests inject it: they exist, and none is left out."""
+"""Check that docs/reliability.md names for each fault the tests that inject it, and that all of them exist."""
 
 import ast
 import re
@@ -17,7 +17,7 @@ NAME = re.compile(r"test_f(\d\d)_\w+")
 
 
 def rows() -> dict[str, list[str]]:
-    """The tests that the table names, by fault."""
+    """The tests in the table, by fault."""
     section = SECTION.search((ROOT / "docs" / "reliability.md").read_text())
     assert section
     return {fault: re.findall(r"`(\w+)`", tests) for fault, _, _, tests in ROW.findall(section[1])}

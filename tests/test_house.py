@@ -1,4 +1,4 @@
-"""The house's own rules: which app may import which."""
+"""Check the house's rules: which app may import which."""
 
 import ast
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ def modules(app: str) -> list[Path]:
 
 
 def imported(module: Path) -> Iterator[str]:
-    """The first part of every name that the module imports, at its head or inside a function."""
+    """The first part of every name that the module imports, at its top or inside a function."""
     for node in ast.walk(ast.parse(module.read_text())):
         if isinstance(node, ast.Import):
             yield from (name.name.partition(".")[0] for name in node.names)

@@ -1,4 +1,4 @@
-"""The tables and columns that scripts of others name: a rename here breaks programs that nobody here sees."""
+"""Check the tables and columns that others' scripts use: a rename here would break them."""
 
 import pytest
 from django.db import connection

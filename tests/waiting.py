@@ -1,4 +1,4 @@
-"""Waiting for something to become true, instead of sleeping for luck."""
+"""Wait for a condition instead of sleeping."""
 
 import time
 from collections.abc import Callable
@@ -8,12 +8,12 @@ Value = TypeVar("Value")
 
 
 def wait_until(condition: Callable[[], Value], *, seconds: float = 30, every: float = 0.02) -> Value:
-    """The first true value of `condition`; fails the test when it stays false.
+    """Return the first true value of `condition`; fail the test if it stays false.
 
     Args:
-        condition: called again and again; name it well, the failure quotes it.
-        seconds: how long to wait at most.
-        every: pause between two calls, seconds.
+        condition: called repeatedly; name it well, because the failure quotes it.
+        seconds: the longest wait.
+        every: pause between two calls, in seconds.
     """
     deadline = time.monotonic() + seconds
     while not (value := condition()):

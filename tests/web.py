@@ -1,4 +1,4 @@
-"""A real gunicorn, as it runs in production but for its port and the settings of the tests."""
+"""A real gunicorn as in production, except for its port and the tests' settings."""
 
 import contextlib
 import http.client
@@ -16,7 +16,7 @@ from tests.waiting import wait_until
 
 @contextlib.contextmanager
 def gunicorn(url: str, settings: str = "tests.settings") -> Iterator[tuple[psutil.Process, int]]:
-    """The web server on this database; its process and its port."""
+    """The web server on this database: its process and its port."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -1,4 +1,4 @@
-"""Pytest plugin (`-p tests.workers`): for each test a database of its own, the ledger, and workers on them."""
+"""Pytest plugin (`-p tests.workers`): a database for each test, the ledger, and workers on them."""
 
 import os
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from tests.processes import Worker
 
 
 class StartWorker(Protocol):
-    """Starts a worker on the test's database: its arguments, and variables of its environment."""
+    """Starts a worker on the test's database, with arguments and environment variables."""
 
     def __call__(self, *arguments: object, **variables: object) -> Worker: ...
 
@@ -30,7 +30,7 @@ def ledger_url(template_url: str) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def template_url() -> Iterator[str]:
-    """A migrated database that nobody is connected to, to copy from."""
+    """A migrated database without connections, to copy from."""
     process = os.environ.get("PYTEST_XDIST_WORKER", "")  # several may share a server
     url = databases.named(os.environ["DATABASE_URL"], f"rowlock_template{process}")
     databases.drop(url)
@@ -49,7 +49,7 @@ def ledger(ledger_url: str) -> Iterator[Ledger]:
 
 @pytest.fixture
 def database(template_url: str) -> Iterator[QueueDatabase]:
-    """An empty queue of the test's own."""
+    """An empty queue for one test."""
     with databases.copy_of(template_url) as database:
         yield database
 
@@ -77,6 +77,6 @@ def breakable_server() -> Iterator[PrivateServer]:
 
 @pytest.fixture
 def breakable_database(breakable_server: PrivateServer) -> Iterator[QueueDatabase]:
-    """An empty queue on the server that may break: a module overrides `database` with it."""
+    """An empty queue on the breakable server; a module overrides `database` with it."""
     with databases.copy_of(databases.named(breakable_server.url, "rowlock_template")) as database:
         yield database

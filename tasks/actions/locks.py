@@ -43,7 +43,7 @@ class Release:
 
 
 def look(name: str, fence: int) -> Holder | None:
-    """The lock's current or dead holder; among several backends the one with this fence.
+    """The lock's current or dead holder; among several backends preferably the one with this fence.
 
     Raises LockUnavailable when the backend that may keep the lock does not answer.
     """
