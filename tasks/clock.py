@@ -6,7 +6,7 @@ from django.db import models
 
 
 class StatementTimestamp(models.Func):
-    """PostgreSQL's clock at the start of this statement; `now()` stands still inside a transaction."""
+    """PostgreSQL's clock at the start of this statement; `now()` does not advance inside a transaction."""
 
     function = "statement_timestamp"
     output_field: ClassVar[models.Field] = models.DateTimeField()

@@ -79,7 +79,7 @@ class BoundedFilter(ListFilter):
 
     @classmethod
     def within(cls, chosen: ListFilter, upto: int, above: int = 0) -> Self:
-        """`chosen`, bounded."""
+        """Bound `chosen` to these ids."""
         conditions: dict[str, Any] = {field.name: getattr(chosen, field.name) for field in fields(ListFilter)}
         return cls(**conditions, above=above, upto=upto)
 

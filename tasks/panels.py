@@ -39,7 +39,7 @@ class Severity(IntEnum):
     """The urgency of a line, worst first. The first two are red: a person must act. A NOTICE disappears by itself."""
 
     STOPPED = 1  # work waits and no worker will take it
-    LOSING = 2  # work has failed, or waits for a person's decision
+    LOSING = 2  # work has failed or waits for a person
     SLOW = 3  # work continues, but too slowly
     NOTICE = 4
 

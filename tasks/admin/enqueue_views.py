@@ -1,4 +1,4 @@
-"""Enqueueing a registered task from a form."""
+"""Enqueue a registered task from a form."""
 
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect

@@ -101,7 +101,7 @@ FROM suspect LEFT JOIN pg_stat_activity AS session USING (pid)
 
 
 class Hold(StrEnum):
-    """How a row is held."""
+    """The kind of hold on a row."""
 
     HELD = "held"
     UNCERTAIN = "uncertain"  # held by an unknown session

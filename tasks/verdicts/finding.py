@@ -17,7 +17,7 @@ class Verdict(models.TextChoices):
     UNKNOWN_TASK = "unknown_task", _("No worker knows task")  # no live worker of its queue has the function
     ROW_LOCKED = "row_locked", _("Row locked")  # a session holds the row, and SKIP LOCKED skips it
     READY = "ready", _("Ready")  # none of these
-    CANCELLING = "cancelling", _("Cancelling")  # its worker was asked to end it, and has not yet
+    CANCELLING = "cancelling", _("Cancelling")  # its worker was asked to end it and has not done so yet
     RUNNING = "running", _("Running")  # its live worker runs it
     IN_BATCH = "in_batch", _("In batch")  # claimed, not started
     WORKER_SILENT = (

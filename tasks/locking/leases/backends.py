@@ -49,7 +49,7 @@ def refuse_unfit(backend: str) -> None:
 
 
 def problem_of(backend: str) -> str | None:
-    """Why this backend cannot keep a lock; None when it can."""
+    """The reason why this backend cannot keep a lock, or None."""
     if backend in IN_POSTGRES:
         return None
     if backend == REDIS:

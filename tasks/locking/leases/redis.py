@@ -90,7 +90,7 @@ class FencedLock(Lock):
         self._acquire = client.register_script(ACQUIRE)
 
     def do_acquire(self, token: Any) -> bool:
-        """Called by `acquire`."""
+        """Called by redis-py's `acquire`."""
         fence = self._acquire(keys=[self.name, self._fence_key], args=[token, self._ttl_ms])
         self.fence = None if fence is None else int(fence)
         return fence is not None
