@@ -1,8 +1,8 @@
 """Runs that are sending e-mails now.
 
 An order that is marked before its e-mail goes out names its sender. The sender holds an advisory lock, which PostgreSQL
-drops with the session, even after kill -9. So `pg_locks` tells if a sender is alive, and no timeout is needed. The
-lock's class comes from the schema, its key from the sender's random id.
+drops with the session, even after kill -9. So `pg_locks` shows the living senders, and no timeout is needed. The lock's
+class comes from the schema, its key from the sender's random id.
 """
 
 import os

@@ -40,7 +40,7 @@ class Unanswered(Exception):
 
 
 class _Conversation(smtplib.SMTP):
-    """Records the last reply, and if the server may have taken a message without an answer."""
+    """Records the last reply, and notes when the server may have taken a message without an answer."""
 
     last_reply = ""
     is_message_out = False

@@ -100,7 +100,7 @@ def register_pattern(
         of: the tables whose rows are locked.
         label, description: the button's label, and the effect of a run.
         permission: the right that the button needs; by default, to change the model.
-        command: the equal management command, shown beside the button.
+        command: the equivalent management command, shown beside the button.
         action: the button's `data-action`.
         choices: a person's decisions before a run; only with `run`.
         sample: creates that many rows that meet the criteria, so that the lab can measure the pattern.

@@ -1,7 +1,7 @@
 """A worker's presence: an advisory lock that PostgreSQL drops when its session ends, with a lease as backup.
 
 The lock is `(class of the schema, hash of the worker's id)` on the worker's own connection. A process killed with -9
-loses it within milliseconds, so `pg_locks` shows the living without a timeout. Two cases need more:
+loses it within milliseconds, so `pg_locks` shows the living workers without a timeout. Two cases need more:
 
 - A frozen process, or a host that vanished, keeps its lock for a while. The lease convicts it: a `heartbeat_at` older
   than the worker's own `lease_seconds`.

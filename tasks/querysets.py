@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class TaskQuerySet(models.QuerySet["Task"]):
-    """Tasks by their state; `tasks.presence` tells if the worker of a PROCESSING task is alive."""
+    """Tasks by their state; `tasks.presence` decides about the workers of PROCESSING tasks."""
 
     def ready(self) -> Self:
         return self.filter(status="READY")

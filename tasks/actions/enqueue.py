@@ -29,7 +29,7 @@ def enqueue(
     reason: str = "",
     dry_run: bool = False,
 ) -> list[int]:
-    """Enqueue `count` equal tasks, all or none; returns their ids. None keeps what the task declares.
+    """Enqueue `count` identical tasks, all or none; returns their ids. None keeps what the task declares.
 
     One intervention covers all of them. Raises UnknownTask, InternalTask, Unreadable for a queue of the demo, and the
     backend's errors about arguments and options.

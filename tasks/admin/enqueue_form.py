@@ -91,7 +91,7 @@ class EnqueueForm(forms.Form):
         return ids[0]
 
     def command(self) -> str:
-        """The command line equal to the valid form."""
+        """The command line equivalent to the valid form."""
         values: Mapping[str, Any] = self.cleaned_data
         pairs = [
             ("--args", json.dumps(values["args"], ensure_ascii=False) if values["args"] else None),

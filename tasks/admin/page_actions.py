@@ -72,7 +72,7 @@ class PageAction(ABC):
         return ""
 
     def command(self, ids: list[int], settings: Settings = NO_SETTINGS) -> str:
-        """The equal command line."""
+        """The equivalent command line."""
         return command_of(self.name, ListFilter(ids=tuple(ids)), settings)
 
     def perform(self, versions: Mapping[int, int], who: Who, settings: Settings, *, dry_run: bool = False) -> Outcome:

@@ -44,7 +44,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Button:
-    """An action on one task: the right that this person lacks, and the equal command."""
+    """An action on one task: the right that this person lacks, and the equivalent command."""
 
     action: PageAction
     missing_right: str

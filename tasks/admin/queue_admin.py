@@ -28,7 +28,7 @@ COUNT_CAP = 10_000
 
 @dataclass(frozen=True)
 class Switch:
-    """A button of one queue: its texts, its right, its effect, and the equal command."""
+    """A button of one queue: its texts, its right, its effect, and the equivalent command."""
 
     name: str
     label: str | Promise

@@ -1,4 +1,4 @@
-"""Command lines that equal a bulk action."""
+"""Command lines equivalent to bulk actions."""
 
 from tasks import durations
 from tasks.bulk.instruction import Settings

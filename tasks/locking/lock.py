@@ -49,10 +49,10 @@ def lock(
         on_lost: called from another thread, once, when the lock is lost while the body runs.
 
     Entering gives the Lock with its `fence`, a number that grows each time the lock is taken. Pass it along with each
-    write, so that the receiver can refuse a fence older than the last. `is_lost` tells at any moment if the lock is
-    lost. Raises LockHeld (with its `holder`), LockCycle when waiting would never end, LockUnavailable when the server
-    does not answer. Raises LockLost at the end if the lock was lost. The lock is not part of a transaction: inside
-    `atomic()` it is released before the commit.
+    write, so that the receiver can refuse a fence older than the last. `is_lost` is up to date at any moment. Raises
+    LockHeld (with its `holder`), LockCycle when waiting would never end, LockUnavailable when the server does not
+    answer. Raises LockLost at the end if the lock was lost. The lock is not part of a transaction: inside `atomic()` it
+    is released before the commit.
     """
     return Lock(name, ttl=_seconds(ttl), wait=0.0 if wait is None else _seconds(wait), backend=backend, on_lost=on_lost)
 

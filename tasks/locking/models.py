@@ -21,7 +21,7 @@ class Lock(models.Model):
     renewed_at = models.DateTimeField(null=True, blank=True)
     expires_at = models.DateTimeField(null=True, blank=True)
     released_at = models.DateTimeField(null=True, blank=True)
-    presence_epoch = models.TextField(null=True, blank=True)  # noqa: DJ001  null: nothing shows if the holder lives
+    presence_epoch = models.TextField(null=True, blank=True)  # noqa: DJ001  null: the holder has no visible session
 
     class Meta:
         default_permissions = ("view",)

@@ -1,4 +1,4 @@
-"""Words that verdicts and pages share: a row's holder, and the command equal to a button."""
+"""Words that verdicts and pages share: a row's holder, and a button's equivalent command."""
 
 import shlex
 

@@ -15,7 +15,7 @@ class Life(StrEnum):
     EXPIRED = "expired"  # at once: its lease has expired
     MISSING = "missing"  # after a second check 0.3 s later: its session is gone
     RESTARTED = "restarted"  # when its lease expires: the database restarted, so a missing session proves nothing
-    UNSEEN = "unseen"  # when its lease expires: only the lease tells if it lives
+    UNSEEN = "unseen"  # when its lease expires: only the lease shows that it lives
     ALIVE = "alive"  # when it releases the lock
 
 
@@ -54,7 +54,7 @@ class Holder:
 
     @property
     def may_be_freed(self) -> bool:
-        """True if a person may free the lock: its holder is gone, or nothing tells if it is alive."""
+        """True if a person may free the lock: its holder is gone or cannot be seen."""
         return self.is_gone or self.life is Life.UNSEEN
 
     @property

@@ -1,4 +1,4 @@
-"""`enqueue_task`: one task, or many equal ones, from the command line."""
+"""`enqueue_task`: one task, or many identical ones, from the command line."""
 
 from django.core.management.base import CommandError, CommandParser
 
