@@ -1,4 +1,4 @@
-"""Run an action on many tasks: chunk by chunk, each a short transaction that waits for nobody.
+"""Run an action on many tasks: chunk by chunk, each a short transaction that waits for no row lock.
 
 A chunk locks rows with SKIP LOCKED, checks each under its lock, and writes the rest in one statement. So an action on
 100,000 tasks never holds a row for long. It cannot deadlock with claims, flushes and sweeps (fault F6). It skips rows

@@ -100,8 +100,7 @@ class Example:
 
 @dataclass(frozen=True)
 class BulkPreview:
-    """The expected effect of a submission: matching tasks, unfit tasks, examples, refusals of the newest `rehearsed`
-    tasks."""
+    """The expected effect of a submission; `refusals` are those of the newest `rehearsed` tasks."""
 
     tally: Tally
     unfit: Tally

@@ -35,8 +35,7 @@ class Contender(ABC):
 
     @abstractmethod
     def start_waiting(self, holds: Collection[int]) -> None:
-        """Register as a waiter that holds these fences, and subscribe to releases. Raises LockCycle for a wait without
-        end."""
+        """Register as a waiter that holds these fences, and subscribe to releases. Raises LockCycle."""
 
     @abstractmethod
     def wait(self, seconds: float) -> None:
@@ -55,8 +54,7 @@ class Contender(ABC):
         """Release; False when the lock was no longer ours."""
 
     def pause(self, seconds: float, wake_fd: int) -> None:
-        """Wait, while the lock is held, until `wake_fd` is readable, `seconds` are over, or a renewal is needed at
-        once."""
+        """While the lock is held: wait until `wake_fd` is readable, `seconds` are over, or renewal is urgent."""
         select.select([wake_fd], [], [], max(0.0, seconds))
 
     @property
