@@ -164,7 +164,7 @@ def stuck(connection: Connection | None = None, *, cap: int = COUNT_CAP) -> int:
 
 
 def collect(connection: Connection | None = None, *, cap: int = COUNT_CAP) -> Numbers:
-    """The numbers of every queue that has a task, a setting or a dedicated worker, and of every worker."""
+    """The numbers of every queue with a task, a setting or a worker that names it, and of every worker."""
     connection = connection or default_connection
     queues: defaultdict[str, QueueNumbers] = _Queues()
     for statement in (UNKEYED_READY, KEYED_READY):
