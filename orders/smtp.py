@@ -136,7 +136,6 @@ def _one_line(text: str) -> str:
 
 
 def _response(error: Exception) -> tuple[int, bytes | str] | None:
-    """The server's reply, if the failure is a refusal."""
     if isinstance(error, smtplib.SMTPRecipientsRefused):
         return next(iter(error.recipients.values()))
     if isinstance(error, smtplib.SMTPResponseException):

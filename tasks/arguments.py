@@ -209,7 +209,6 @@ def _unsupported(value: Any) -> _Refused:
 
 
 def _shown(key: Any) -> str:
-    """A dictionary's key for an error message, escaped and short."""
     return ascii(key)[:40] if isinstance(key, (str, int)) else type(key).__name__
 
 

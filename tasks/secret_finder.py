@@ -210,7 +210,6 @@ class SecretFinder:
         return self._without_value(found) if self.is_secret(found["name"]) else found[0]
 
     def _without(self, text: str, places: Iterable[tuple[int, int]]) -> str:
-        """The text with each of these spans replaced."""
         parts, done = [], 0
         for start, end in places:
             parts += [text[done:start], self._hidden(text[start:end])]
@@ -235,7 +234,6 @@ class SecretFinder:
         return self.is_secret(name)
 
     def _value(self, found: re.Match[str], text: str) -> tuple[int, int] | None:
-        """The span of the name's value, without its quotes."""
         start = found.end()
         if quoted := QUOTED.match(text, start):
             return quoted.span(next(kind for kind in ("double", "single", "escaped") if quoted[kind] is not None))

@@ -197,8 +197,6 @@ def waiting(
 
 
 class _Queues(defaultdict[str, QueueNumbers]):
-    """Creates a queue when its name first appears."""
-
     def __missing__(self, name: str) -> QueueNumbers:
         self[name] = QueueNumbers(name)
         return self[name]

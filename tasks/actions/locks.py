@@ -88,7 +88,6 @@ def forget_command(name: str, who: Who, *, reason: str = "", dry_run: bool = Fal
 
 
 def _refusal(name: str, fence: int, holder: Holder | None, reason: str) -> str:
-    """The reason not to free this lock, or an empty text."""
     if holder is None:
         return f"Nobody holds the lock {name!r}: there is nothing to release."
     if holder.fence != fence:

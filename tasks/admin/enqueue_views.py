@@ -36,7 +36,6 @@ class EnqueueViews(TaskPages):
         return self._form(request, form, token, status=200 if form.is_valid() else 400)
 
     def _enqueue(self, request: HttpRequest, form: EnqueueForm, token: str) -> HttpResponse:
-        """Enqueue once for each token, and redirect to the task."""
         submitted = forms.once(token, lambda: str(form.enqueue(rights.who(request.user))))
         if submitted.is_new:
             messages.success(request, _("Enqueued as #%(id)s.") % {"id": submitted.target})

@@ -33,14 +33,12 @@ class DeclaredFilters(admin.ModelAdmin):
         return is_text and (lookup in self._exact_ids() or lookup in self._declared(request))
 
     def _exact_ids(self) -> set[str]:
-        """All names of the primary key and of every foreign key."""
         keys: list[Any] = [field for field in self.opts.concrete_fields if field.primary_key or field.remote_field]
         names = {"pk", *(name for key in keys for name in (key.name, key.attname))}
         names |= {f"{key.name}__{key.target_field.name}" for key in keys if key.remote_field}
         return names | {f"{name}__exact" for name in names}
 
     def _declared(self, request: Any) -> set[str]:
-        """The URL parameters of its filters."""
         dates = {f"{self.date_hierarchy}__{part}" for part in ("year", "month", "day") if self.date_hierarchy}
         return dates | {name for item in self.get_list_filter(request) for name in self._parameters(request, item)}
 

@@ -130,7 +130,6 @@ class TaskAdmin(BulkViews, WhyViews, EnqueueViews):
         return self.page(request, "confirm.html", str(submission.action.label), context, status=status)
 
     def _answer(self, request: HttpRequest, action: PageAction, outcome: Outcome) -> HttpResponse:
-        """Redirect to the button's page, with messages about what was done and what was not."""
         for level, text in told(action, outcome):
             messages.add_message(request, level, text)
         return HttpResponseRedirect(self.next_page(request))

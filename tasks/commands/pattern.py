@@ -83,7 +83,6 @@ def _run(pattern: Pattern, **options: Any) -> RunReport:
 
 
 def _holders(pattern: Pattern, report: RunReport) -> dict[Any, str]:
-    """Holders of the rows that were skipped, as seen a moment later."""
     left = report.locked[:SHOWN]
     locks = rowlocks.lockers(pattern.model, left)
     return {key: told_lock(locks[key]) if key in locks else "whoever held it has let go since" for key in left}

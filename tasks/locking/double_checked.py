@@ -110,8 +110,6 @@ class DoubleChecked(Generic[M]):
 
 @dataclass(frozen=True)
 class _Terms:
-    """The options of `each`."""
-
     on_locked: OnLocked
     of: tuple[str, ...]
     limit: int | None
@@ -120,8 +118,6 @@ class _Terms:
 
 
 class _Run(Generic[M]):
-    """The state of one call of `each`."""
-
     def __init__(
         self,
         queryset: "models.QuerySet[M]",

@@ -107,8 +107,6 @@ def _add_expectations(lines: "defaultdict[str, Line]") -> str:
 
 
 class _Lines(defaultdict[str, Line]):
-    """Creates a line when its name first appears."""
-
     def __missing__(self, name: str) -> Line:
         self[name] = Line(name)
         return self[name]

@@ -117,7 +117,7 @@ class Child:
 
 
 def _deadline(held: Lock) -> float:
-    """Until when the lock is certainly ours; all processes of a machine share the monotonic clock."""
+    """The time until which the lock is certainly ours, by the monotonic clock that all processes share."""
     return time.monotonic() + held.seconds_left
 
 

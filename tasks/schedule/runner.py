@@ -66,8 +66,6 @@ def run_locked(job: Job, sink: Sink) -> Result:
 
 
 class _Execution:
-    """One run of one job, from its row to its result."""
-
     def __init__(self, job: Job, sink: Sink) -> None:
         self.job = job
         self.child = Child(words.program(job.words, is_shell=job.is_shell), self._pass_on)
@@ -128,7 +126,6 @@ def _environment(held: Lock) -> dict[str, str]:
 
 
 def _let_go(held: Lock) -> bool:
-    """Release the lock; False if it was lost before."""
     try:
         held.release()
     except LockLost:
