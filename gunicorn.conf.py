@@ -13,7 +13,7 @@ import environ
 wsgi_app = "dashboard.wsgi:application"
 bind = f"127.0.0.1:{os.environ.get('PORT') or 8000}"
 worker_class = "dashboard.serving.ServingWorker"
-threads = 16  # each may hold a database connection; all but four of them may be looking (dashboard/seats.py)
+threads = 16  # each may hold a database connection; all but four of them may be looking (dashboard/live/seats.py)
 graceful_timeout = 10
 # Its default is one socket in the home folder, shared by every gunicorn of the user.
 control_socket_disable = True
@@ -38,7 +38,8 @@ def pre_fork(server: Any, worker: Any) -> None:
 
 def post_worker_init(worker: Any) -> None:
     """After the fork, which no thread survives: each process prefetches, and one of all keeps the history of locks."""
-    from dashboard import garbage, prefetch, seats
+    from dashboard import garbage
+    from dashboard.live import prefetch, seats
     from dashboard.locks.sampling import SamplingThread
 
     seats.limit(worker.cfg.threads)

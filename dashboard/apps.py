@@ -13,12 +13,12 @@ class DashboardConfig(AppConfig):
     def ready(self) -> None:
         from dashboard import checks as checks  # registers the checks
         from dashboard import login, names
-        from dashboard.attention import acknowledging
+        from dashboard.attention import inbox
         from dashboard.locks import history as lock_history
         from dashboard.permissions import create_groups
-        from tasks.actions.prune import register_history
+        from tasks.operations.prune import register_history
 
-        register_history(*lock_history.HISTORY, *acknowledging.HISTORY)
+        register_history(*lock_history.HISTORY, *inbox.HISTORY)
         names.name_tables()
         login.log_logins()
         post_migrate.connect(create_groups, dispatch_uid="dashboard.permissions")

@@ -13,11 +13,11 @@ from django.db.models import Q, QuerySet
 from django.utils.dateparse import parse_datetime
 from django.utils.functional import cached_property
 
-from tasks import durations, reading
 from tasks.admin.listing import Listing, Place, Search, find
-from tasks.database import fetch
-from tasks.filters import BIGGEST_ID, InvalidFilter, Params, given
 from tasks.models import Intervention
+from tasks.operations.filters import BIGGEST_ID, InvalidFilter, Params, given
+from tasks.support import durations, reading
+from tasks.support.database import fetch
 
 # Ids grow roughly with time (open transactions blur the order). So a binary search finds the first id of a time.
 SINCE_ID = """

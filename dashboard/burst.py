@@ -16,7 +16,7 @@ from django.conf import settings
 
 from dashboard.processes import bound
 from tasks import conf
-from tasks.verdicts.words import command
+from tasks.diagnosis.finding import command
 
 NAME = "rowlock-burst"
 GRACE_SECONDS = 25.0  # between SIGTERM and SIGKILL, for the current task: longer than a worker's own grace

@@ -7,7 +7,7 @@ from django.core.checks import CheckMessage, Tags, Warning, register
 from django.db import connection
 
 from dashboard import databases
-from tasks.database import fetch
+from tasks.support.database import fetch
 
 # Settings that the role gives to a session; a management command has no limits of its own.
 UNLIMITED = """

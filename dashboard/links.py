@@ -5,8 +5,8 @@ from urllib.parse import urlencode
 
 from django.urls import NoReverseMatch
 
-from tasks.addresses import address
-from tasks.filters import TaskFilter
+from tasks.operations.filters import TaskFilter
+from tasks.support.addresses import address
 
 
 def tasks(**conditions: Any) -> str:

@@ -1,18 +1,63 @@
-"""Client addresses, the page for locked-out people, and log lines for logins (django-axes counts guesses)."""
+"""Limits on password guesses, by name and address, and by address over all names (django-axes counts)."""
 
 import logging
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Any
 
+from axes.attempts import get_cool_off_threshold
+from axes.handlers.database import AxesDatabaseHandler
 from axes.helpers import get_cool_off, get_failure_limit
+from axes.models import AccessAttempt
 from django.conf import settings
 from django.contrib.auth.signals import user_logged_in, user_logged_out, user_login_failed
+from django.core.exceptions import PermissionDenied
+from django.db.models import Sum
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 
-from tasks.verdicts.words import command
+from tasks.diagnosis.finding import command
 
 logger = logging.getLogger(__name__)
+
+# Against trying one password with many names. High, because everyone in an office may share an address.
+FROM_ONE_ADDRESS = 50
+LONGEST_NAME = 150  # characters, as in the username column
+
+
+class LongNameBackend:
+    """Refuse names that no account can have before hashing a password; they count as guesses."""
+
+    def authenticate(self, request: HttpRequest | None, username: str | None = None, **credentials: Any) -> None:
+        if username and len(username) > LONGEST_NAME:
+            raise PermissionDenied
+
+
+def counted_name(request: HttpRequest, credentials: dict[str, Any] | None = None) -> str | None:
+    """The name under which a guess is counted, cut to the column's length."""
+    name = credentials.get("username") if credentials else request.POST.get("username")
+    return name and name[:LONGEST_NAME]
+
+
+class GuessHandler(AxesDatabaseHandler):
+    """Lock an address out of all names after FROM_ONE_ADDRESS guesses; AXES_FAILURE_LIMIT is for one name.
+
+    A login clears only the guesses of its own name, so that knowing one password does not reset the others.
+    """
+
+    def get_failures(self, request: HttpRequest, credentials: dict[str, Any] | None = None) -> int:
+        failures: int = super().get_failures(request, credentials)
+        if failures_of_address(request) >= FROM_ONE_ADDRESS:
+            return max(failures, get_failure_limit(request, credentials))
+        return failures
+
+
+def failures_of_address(request: HttpRequest) -> int:
+    """Guesses from this address that still count, over all names."""
+    address: str = request.axes_ip_address  # type: ignore[attr-defined]
+    recent = AccessAttempt.objects.filter(ip_address=address, attempt_time__gte=get_cool_off_threshold(request))
+    return recent.aggregate(number=Sum("failures_since_start"))["number"] or 0
+
+
 UNKNOWN = str(IPv4Address(0))  # a unix socket has no address
 PREFIX = 64  # bits: one IPv6 subscriber has all addresses of such a network
 
@@ -45,12 +90,12 @@ def locked_out(
     request: HttpRequest, response: HttpResponse | None = None, credentials: dict[str, Any] | None = None
 ) -> HttpResponse:
     """Answer 429 with the waiting time and, for a locked address, the command that unlocks it."""
-    from dashboard import guesses  # it has models, which are not loaded when this module is first imported
+    # gone  # it has models, which are not loaded when this module is first imported
 
     seconds = int(cool_off.total_seconds()) if (cool_off := get_cool_off(request)) else 0
-    is_address = guesses.failures_of_address(request) >= guesses.FROM_ONE_ADDRESS
+    is_address = failures_of_address(request) >= FROM_ONE_ADDRESS
     context = {
-        "limit": guesses.FROM_ONE_ADDRESS if is_address else get_failure_limit(request, credentials),
+        "limit": FROM_ONE_ADDRESS if is_address else get_failure_limit(request, credentials),
         "minutes": -(-seconds // 60),
         "command": command("axes_reset_ip", client_address(request)) if is_address else "",
     }

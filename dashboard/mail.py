@@ -32,7 +32,7 @@ def from_url(url: str, *, timeout: float) -> dict[str, Any]:
     """
     parts = environ.Env.email_url_config(url)
     # Our backend distinguishes a refused message from one that may or may not have been sent.
-    backend = parts["EMAIL_BACKEND"].replace("django.core.mail.backends.smtp.", "orders.smtp.")
+    backend = parts["EMAIL_BACKEND"].replace("django.core.mail.backends.smtp.", "orders.mailer.")
     options = {}
     if backend.endswith("smtp.EmailBackend"):
         options = {

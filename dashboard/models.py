@@ -7,7 +7,7 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from tasks.clock import StatementTimestamp
+from tasks.support.durations import StatementTimestamp
 
 
 class Backend(models.Model):

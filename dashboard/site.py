@@ -12,18 +12,18 @@ from django.urls import URLPattern, URLResolver, path
 from django.utils.functional import Promise, SimpleLazyObject
 from django.utils.translation import gettext_lazy as _
 
-from tasks.addresses import address
-from tasks.reading import Unreadable
+from tasks.support.addresses import address
+from tasks.support.reading import Unreadable
 
 if TYPE_CHECKING:
-    from dashboard.shared_part import Context, SharedPart
+    from dashboard.live.fragment import Context, SharedPart
 
 
 class Page(NamedTuple):
     """One link of the navigation.
 
     `permission`: needed to open it (empty: any login); `key`: opens it after `g`; `number`: the field of
-    `dashboard.overview.counts` shown beside it.
+    `dashboard.overview.page` shown beside it.
     """
 
     label: Promise
@@ -93,7 +93,7 @@ class RowlockAdminSite(AdminSite):
     @staticmethod
     def part(template: str, context: "Context", *, every: float) -> "SharedPart":
         """A self-refreshing fragment of a page of tasks, with a snapshot of its own."""
-        from dashboard.shared_part import SharedPart
+        from dashboard.live.fragment import SharedPart
 
         return SharedPart(template, context, every, is_apart=True)
 
@@ -105,7 +105,7 @@ class RowlockAdminSite(AdminSite):
         return {**super().each_context(request), "navigation": SimpleLazyObject(partial(self.navigation, request))}
 
     def navigation(self, request: HttpRequest) -> list[dict[str, Any]]:
-        from dashboard.overview import counts
+        from dashboard.overview import page as counts
 
         pages = [page for page in PAGES if not page.permission or request.user.has_perm(page.permission)]
         numbers = counts.of(request) if any(page.number for page in pages) else None

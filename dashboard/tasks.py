@@ -6,8 +6,8 @@ import time
 
 from dashboard import demo
 from dashboard.lab import records
-from tasks.bulk import carry
 from tasks.compat import FRAMEWORK, TaskContext, task
+from tasks.operations import bulk
 
 LARGEST_NUMBER = 100_000
 LONGEST_NAP_SECONDS = 3.0
@@ -37,7 +37,7 @@ logging.getLogger(FRAMEWORK).addFilter(is_news)
 @task(queue_name="rowlock-lab")
 def run_lab(batch: str) -> dict[str, int]:
     """The runs of one batch of the lab, one after the other; gives how many ended how."""
-    return carry.in_own_session(lambda _: records.carry_out(batch), 0)
+    return bulk.in_own_session(lambda _: records.carry_out(batch), 0)
 
 
 @task(queue_name=demo.REPORTS)

@@ -9,14 +9,14 @@ from django.db import connection
 from django.db.models import Q
 from django.utils.dateparse import parse_datetime
 
-from dashboard.stale.rows import held_by
-from tasks import presence
-from tasks.actions.release import HANGS_AFTER_SECONDS
-from tasks.database import fetch
-from tasks.filters import InvalidFilter, Params, given
+from dashboard.stale import held_by
+from tasks.diagnosis.stats import Rate, rates
 from tasks.models import Task, Worker
-from tasks.presence import Life, WorkerState
-from tasks.worker_rates import Rate, rates
+from tasks.operations.filters import InvalidFilter, Params, given
+from tasks.operations.release import HANGS_AFTER_SECONDS
+from tasks.queue import presence
+from tasks.queue.presence import Life, WorkerState
+from tasks.support.database import fetch
 
 MOST = 200
 ENDED_PAGE = 25

@@ -14,19 +14,19 @@ from django.utils.translation import gettext_lazy as _
 from django.views.decorators.http import require_POST
 
 from orders import accounts, ledger
-from orders.exceptions import InvalidAmount
+from orders.accounts import InvalidAmount
 from orders.models import Account
-from tasks import audit
 from tasks.admin import LockAwareAdmin
 from tasks.admin.read_only import CappedPaginator
 from tasks.admin.rights import missing, require, who
 from tasks.admin.settings_form import DecimalField, WholeNumberField, checked
-from tasks.bulk.forms import LONGEST_TOKEN, is_token, new_token, once
 from tasks.commands import types
+from tasks.diagnosis.finding import command
 from tasks.exceptions import RowlockError
 from tasks.locking import rowlocks
-from tasks.reading import LONGEST_REASON
-from tasks.verdicts.words import command
+from tasks.operations.bulk_runs import LONGEST_TOKEN, is_token, new_token, once
+from tasks.support import audit
+from tasks.support.reading import LONGEST_REASON
 
 RIGHT = "orders.move_money"
 ENTRIES = 50

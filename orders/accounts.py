@@ -1,10 +1,4 @@
-"""Deposits, withdrawals and transfers, by either strategy (patterns, system C).
-
-`pessimistic` locks the accounts inside the operation, ordered by id, and ignores instances that were read earlier.
-`optimistic` reads, decides, and compares-and-swaps by version, up to `TRIES` times. Both write the ledger's entries in
-the same transaction. Only the accounts' rows are locked: the joined user stays editable, and foreign keys to an account
-can be checked.
-"""
+"""Errors about money; an exception's docstring is its default message."""
 
 import random
 import time
@@ -17,19 +11,40 @@ from typing import Literal
 from django.db import DatabaseError, connection, transaction
 from django.db.models import QuerySet
 
-from orders.exceptions import (
-    BalanceTooLarge,
-    Contended,
-    InsufficientFunds,
-    InvalidAmount,
-    SameAccount,
-    UnknownAccount,
-)
 from orders.models import Account, Entry
-from tasks.exceptions import Busy, StaleVersion
+from tasks.exceptions import Busy, RowlockError, StaleVersion
 from tasks.locking import update_if_unchanged
-from tasks.locking.errors import is_lock_not_available, is_retryable
+from tasks.locking.double_checked import is_lock_not_available, is_retryable
 from tasks.locking.rowlocks import lockers
+
+
+class AccountError(RowlockError):
+    """The account operation was refused; nothing was changed."""
+
+
+class InvalidAmount(AccountError, ValueError):
+    """The amount must be a positive Decimal with at most two decimals."""
+
+
+class SameAccount(AccountError):
+    """An account cannot transfer to itself."""
+
+
+class UnknownAccount(AccountError):
+    """There is no such account."""
+
+
+class InsufficientFunds(AccountError):
+    """The balance does not cover the amount; nothing was changed."""
+
+
+class BalanceTooLarge(AccountError):
+    """The new balance would not fit into numeric(12,2); nothing was changed."""
+
+
+class Contended(Busy):
+    """Others changed the account at every try; nothing was changed. Try again, or use the pessimistic strategy."""
+
 
 Strategy = Literal["pessimistic", "optimistic"]
 Check = Callable[[list[Account]], object]

@@ -11,8 +11,8 @@ from django.utils.translation import ngettext
 
 from orders.models import Order
 from tasks import panels
+from tasks.diagnosis.finding import command
 from tasks.panels import Figure, Line, Look, Severity, Step
-from tasks.verdicts.words import command
 
 COUNT_CAP = 10_000
 SEE = "orders.view_order"

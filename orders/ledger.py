@@ -5,7 +5,7 @@ from decimal import Decimal
 
 from django.db import connection
 
-from tasks.database import fetch
+from tasks.support.database import fetch
 
 MISMATCHES = """
 SELECT account.id, account.balance, coalesce(sum(entry.amount), 0) AS entries

@@ -8,8 +8,8 @@ from django.db.models import ExpressionWrapper, F, Q
 from django.utils.translation import gettext_lazy as _
 
 from orders.querysets import PENDING, OrderQuerySet
-from tasks.clock import StatementTimestamp
 from tasks.locking import VersionedModel
+from tasks.support.durations import StatementTimestamp
 
 
 class Order(VersionedModel):
@@ -26,7 +26,7 @@ class Order(VersionedModel):
     shipped_at = models.DateTimeField(null=True, blank=True)
     shipped_email_sent = models.BooleanField(default=False, db_default=False)
     email_state = models.TextField(choices=EmailState, default=EmailState.NONE, db_default=EmailState.NONE)
-    email_owner = models.TextField(default="", db_default="", blank=True)  # see orders/senders.py
+    email_owner = models.TextField(default="", db_default="", blank=True)  # see orders/querysets.py
     email_since = models.DateTimeField(null=True, blank=True)
     email_attempts = models.SmallIntegerField(default=0, db_default=0)
     email_next_at = models.DateTimeField(null=True, blank=True)

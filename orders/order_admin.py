@@ -19,11 +19,11 @@ from orders.mailer import message_id
 from orders.models import Order
 from orders.querysets import OrderQuerySet
 from orders.resolving import CONSEQUENCES, Decision, Resolution, resolve
-from tasks import reading
 from tasks.admin import LockAwareAdmin, PatternAdmin
 from tasks.admin.rights import missing, require, who
-from tasks.filters import parse_id
-from tasks.verdicts.words import command
+from tasks.diagnosis.finding import command
+from tasks.operations.filters import parse_id
+from tasks.support import reading
 
 RIGHT = "orders.ship_order"
 MOST_ORDERS = 500

@@ -13,10 +13,10 @@ from django.db import connection
 from django.utils.translation import gettext_lazy as _
 
 from orders.models import Order
-from tasks import audit
-from tasks.actions import short_waits
-from tasks.audit import Change, Who
-from tasks.clock import StatementTimestamp
+from tasks.operations import short_waits
+from tasks.support import audit
+from tasks.support.audit import Change, Who
+from tasks.support.durations import StatementTimestamp
 
 CHUNK = 1000
 

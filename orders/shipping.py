@@ -18,12 +18,12 @@ from django.utils.translation import gettext_lazy as _
 
 from orders.mailer import Ending, Fate, Mailer
 from orders.models import Order
-from orders.senders import Sender
+from orders.querysets import Sender
 from orders.shipping_report import Noted, Result, ShippingReport
-from tasks import backoff
-from tasks.clock import StatementTimestamp
+from tasks.framework import backoff
 from tasks.locking import Report, double_checked
 from tasks.locking.double_checked import UNTIL_EMPTY, OnLocked, Progress
+from tasks.support.durations import StatementTimestamp
 
 logger = logging.getLogger(__name__)
 PERMANENT_FACTOR = 300

@@ -15,14 +15,11 @@ class TasksConfig(AppConfig):
     def ready(self) -> None:
         from django.utils.module_loading import autodiscover_modules
 
-        from tasks import (
-            checks,  # noqa: F401  registers the system checks
-            redaction,
-        )
-        from tasks.actions.prune import register_history
-        from tasks.bulk import history
+        from tasks.operations import bulk_runs
+        from tasks.operations.prune import register_history
+        from tasks.support import redaction
 
-        register_history(history.HISTORY)
+        register_history(bulk_runs.HISTORY)
         autodiscover_modules("tasks")
         # After the apps' own filters, which may need the exception that this one removes.
         for name in FRAMEWORK_LOGGERS:

@@ -5,11 +5,12 @@ from typing import Any
 
 from django.core.checks import CheckMessage
 
-from tasks import checks, declaration, results
-from tasks.arguments import encode_call
+from tasks import checks
 from tasks.compat import FRAMEWORK, BaseTaskBackend, Task, TaskResult, TaskResultDoesNotExist, task_enqueued
-from tasks.declaration import PostgresTask
-from tasks.enqueueing import Calls, Inserted, insert_many, insert_one
+from tasks.framework import declaration, results
+from tasks.framework.arguments import encode_call
+from tasks.framework.declaration import PostgresTask
+from tasks.framework.enqueue import Calls, Inserted, insert_many, insert_one
 from tasks.models import Task as TaskRow
 
 LARGEST_ID = 2**63 - 1

@@ -16,9 +16,10 @@ from django.db import connection
 from django.db.migrations.loader import MigrationLoader
 from psycopg.conninfo import conninfo_to_dict
 
-from tasks import conf, pooling
+from tasks import conf
 from tasks.exceptions import PooledSession
-from tasks.locking.leases import backends
+from tasks.locking.named import backends
+from tasks.support import database as pooling
 
 HOME = Path(__file__).resolve().parent.parent  # the parent folder of our apps
 OUR_APPS = ("dashboard", "orders", "tasks")

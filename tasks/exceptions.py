@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tasks.locking.leases.holder import Holder
+    from tasks.locking.named.holder import Holder
 
 
 class RowlockError(Exception):

@@ -3,8 +3,8 @@
 from typing import Any
 
 from tasks import patterns
-from tasks.bulk import carry
 from tasks.compat import task
+from tasks.operations import bulk
 
 # Its own queue, at the highest priority: the bulk action may be needed to end a flood of tasks.
 BULK_QUEUE, BULK_PRIORITY = "rowlock", 100
@@ -22,4 +22,4 @@ def run_registered_pattern(name: str, **options: Any) -> dict[str, Any]:
 @task(queue_name=BULK_QUEUE, priority=BULK_PRIORITY)
 def run_bulk_action(run_id: int) -> dict[str, int]:
     """Run a bulk action that a page requested; returns its numbers."""
-    return carry.in_own_session(carry.carry_out, run_id)
+    return bulk.in_own_session(bulk.carry_out, run_id)

@@ -19,11 +19,12 @@ from typing import Any, Self
 from django.db import connection, transaction
 from psycopg.pq import TransactionStatus
 
-from tasks import claims, registry, transitions
-from tasks.claimer import Claim, Claimer
 from tasks.compat import Task, TaskResult
+from tasks.framework import declaration
 from tasks.models import Task as TaskRow
-from tasks.worker import runner
+from tasks.queue import completion, strategies
+from tasks.queue.claim import Claim, Claimer
+from tasks.worker import run
 
 WORKER_ID = "tests"
 ENDLESS = 1000
@@ -86,7 +87,7 @@ def _run(claim: Callable[[], list[Claim]], limit: int | None) -> list[TaskResult
 
 
 def _claim() -> list[Claim]:
-    return claims.claim(connection, Claimer(WORKER_ID), 1)
+    return strategies.claim(connection, Claimer(WORKER_ID), 1)
 
 
 def _claim_next() -> list[Claim]:
@@ -99,17 +100,17 @@ def _claim_next() -> list[Claim]:
 
 
 def _execute(claim: Claim) -> TaskResult:
-    task = registry.get(claim.task_path)
-    ending = runner.run(claim, task, WORKER_ID, _in_this_transaction, owns_connections=False)
-    transitions.flush(connection, WORKER_ID, [ending])
+    task = declaration.get(claim.task_path)
+    ending = run.run(claim, task, WORKER_ID, _in_this_transaction, owns_connections=False)
+    completion.flush(connection, WORKER_ID, [ending])
     return task.get_backend().get_result(str(claim.id))
 
 
-def _in_this_transaction(work: runner.Work) -> str | None:
+def _in_this_transaction(work: run.Work) -> str | None:
     """Keep a failed handler's writes, as in a worker, unless the transaction is broken."""
     savepoint = connection.savepoint()
     if savepoint is None:  # the test has no transaction
-        return runner.plainly(work)
+        return run.plainly(work)
     try:
         return work()
     finally:

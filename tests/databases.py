@@ -18,7 +18,7 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 from psycopg.rows import namedtuple_row
 
-from tasks.declaration import PostgresTask
+from tasks.framework.declaration import PostgresTask
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -5,19 +5,23 @@ The text is quoted word for word, so that tests/test_faults.py fails when a guar
 
 from dataclasses import dataclass
 
-CLAIMS, FLUSH, RECOVERY = "tasks/claims.py", "tasks/flush.py", "tasks/recovery.py"
-PRESENCE, TRANSITIONS = "tasks/presence.py", "tasks/transitions.py"
-SHORTCUT, SHORTCUTS = "tasks/shortcut.py", "tests/tasks/test_shortcut.py"
-PLAIN, PLAIN_LINES = "tasks/plain_line.py", "tests/tasks/test_plain_line.py"
+CLAIMS, FLUSH, RECOVERY = "tasks/queue/strategies.py", "tasks/queue/completion.py", "tasks/queue/recovery.py"
+PRESENCE, TRANSITIONS = "tasks/queue/presence.py", "tasks/queue/release.py"
+SHORTCUT, SHORTCUTS = "tasks/queue/shortcut.py", "tests/tasks/test_shortcut.py"
+PLAIN, PLAIN_LINES = "tasks/queue/claim.py", "tests/tasks/test_plain_line.py"
 CLAIMED_ALONE = "tests/tasks/test_claims_alone.py"
 NARROW_LINES = "tests/tasks/test_narrow_line.py"
-KEEPER, PAGE, BURYING = "tasks/worker/keeper.py", "tasks/worker/page.py", "tests/tasks/worker/test_burying.py"
-CHILD, AHEAD = "tasks/worker/child.py", "tests/tasks/worker/test_ahead.py"
+KEEPER, PAGE, BURYING = (
+    "tasks/worker/maintenance.py",
+    "tasks/worker/shared_state.py",
+    "tests/tasks/worker/test_burying.py",
+)
+CHILD, AHEAD = "tasks/worker/process.py", "tests/tasks/worker/test_ahead.py"
 COMPANION, DUTY = "tasks/worker/companion.py", "tests/tasks/worker/test_duty.py"
 SUPERVISOR, LOOKOUTS = "tasks/worker/supervisor.py", "tests/tasks/worker/test_lookout.py"
 SILENCE = "tests/tasks/worker/test_silence.py"
 LOCK_SQL, OBJECTS = "tasks/migrations/0007_lock_functions.py", "tasks/migrations/0002_database_objects.py"
-DOUBLE_CHECKED, BACKENDS = "tasks/locking/double_checked.py", "dashboard/locks/backends.py"
+DOUBLE_CHECKED, BACKENDS = "tasks/locking/double_checked.py", "dashboard/locks/signals.py"
 FENCE = "tests/tasks/test_transitions_fence.py"
 FENCED = "AND task.version = ending.version AND task.claimed_by = %(worker_id)s::text\n    RETURNING task.id, "
 COMPLETED, FAILED = "task.queue_name,\n", "task.queue_name, task.attempt"
@@ -99,7 +103,7 @@ MUTANTS = [
     Mutant("narrow line: nothing else is due", CLAIMS, "count(*) = 1 FROM mark", "true", (NARROW_LINES,)),
     Mutant("narrow line: for a moment", CLAIMS, "of_narrow_line(taken[0], claimer.keys_rest_until)",
            "of_narrow_line(taken[0], float('inf'))", (NARROW_LINES,)),
-    without("narrow line: what is scheduled is not due", "tasks/line.py",
+    without("narrow line: what is scheduled is not due", "tasks/queue/claim.py",
             "    WHERE run_after <= statement_timestamp()\n", NARROW_LINES),
     without("shortcut past dead rows: paused queues", SHORTCUT,
             "    WHERE NOT EXISTS (SELECT FROM tasks_queue WHERE tasks_queue.name = place.queue_name "
@@ -140,9 +144,9 @@ MUTANTS = [
     Mutant("claimed ahead: no lost answer", CHILD, " | self.ahead.ids()", "", (AHEAD, "-k", "answer_was_lost")),
     Mutant("claimed ahead: given back by who leaves", CHILD,
            "                self.session.run(self.ahead.end)\n", "", (AHEAD, "-k", "leaves")),
-    Mutant("claimed ahead: the line is walked anew after it was given back", "tasks/worker/ahead.py",
+    Mutant("claimed ahead: the line is walked anew after it was given back", "tasks/worker/fetch.py",
            "        self.claimer.forget_places()", "        pass", (AHEAD, "-k", "task_lasts_it_is_given_back")),
-    Mutant("late writes of a convicted worker without a session", "tasks/worker/child.py",
+    Mutant("late writes of a convicted worker without a session", "tasks/worker/process.py",
            "                self.outbox.write_late()\n", "", ("tests/tasks/worker/test_freezing.py", "-k", "f01")),
     without("duty: left in the middle of long work", COMPANION, "        self.pass_on_after_long_work()\n", DUTY),
     Mutant("duty: kept by who has nothing to do", COMPANION,
@@ -153,20 +157,20 @@ MUTANTS = [
            "SET (vacuum_index_cleanup = on)", "SET (vacuum_index_cleanup = auto)", ("tests/tasks/test_vacuum.py",)),
     without("keys that rest: not where nothing else is due", CLAIMS,
             "        claimer.keys_rest_until = 0.0  # nothing else is due\n", "tests/tasks/test_claims_rest.py"),
-    without("handlers: a connection that one of them opens is looked at", "tasks/worker/connections.py",
+    without("handlers: a connection that one of them opens is looked at", "tasks/worker/run.py",
             '    connection_created.connect(_note, dispatch_uid="rowlock:worker")\n',
             "tests/tasks/worker/test_handlers.py", "-k", "returns_inside_a_transaction"),
-    Mutant("handlers: no transaction is left open", "tasks/worker/connections.py",
+    Mutant("handlers: no transaction is left open", "tasks/worker/run.py",
            "        elif is_in_transaction(connection):", "        elif False:",
            ("tests/tasks/worker/test_handlers.py", "-k", "returns_inside_a_transaction")),
     Mutant("an outage: nobody is judged at once", KEEPER, "            self._wait_for_the_others()\n", "", (BURYING,)),
-    Mutant("a silent server is given up", "tasks/database.py", "gen, interval, self.answer_seconds)",
+    Mutant("a silent server is given up", "tasks/support/database.py", "gen, interval, self.answer_seconds)",
            "gen, interval, 20.0)", (SILENCE,)),
-    Mutant("a transaction that stands still ends", "tasks/database.py",
+    Mutant("a transaction that stands still ends", "tasks/support/database.py",
            'f"-c idle_in_transaction_session_timeout={milliseconds:.0f}"', '""', (SILENCE,)),
     without("a worker refuses older tables", "tasks/management/commands/run_worker.py",
             "        refuse_older_tables()\n", "tests/tasks/worker/test_upgrade.py"),
-    Mutant("a claim that lost a race spares its transaction", "tasks/database.py",
+    Mutant("a claim that lost a race spares its transaction", "tasks/support/database.py",
            "return nullcontext() if is_alone else transaction(connection)", "return nullcontext()",
            ("tests/tasks/test_claims_keys.py",)),
     Mutant("optimistic claim: version", CLAIMS, "AND task.version = seen.version AND task.status", "AND task.status",
@@ -218,10 +222,10 @@ MUTANTS = [
     without("taking a lock: as it was seen", "tasks/migrations/0018_readable_names.py",
             " AND lock.fence = coalesce(seen.fence, 0)\n          AND lock.owner IS NOT DISTINCT FROM seen.owner "
             "AND lock.expires_at IS NOT DISTINCT FROM seen.expires_at", SQL_LOCKS),
-    Mutant("a flush: not of what is on its way", "tasks/worker/outbox.py",
+    Mutant("a flush: not of what is on its way", "tasks/worker/complete.py",
            "self._sent_at if self.writer.sent else endings[0].finished", "endings[0].finished",
            ("tests/tasks/worker/test_sending.py",)),
-    Mutant("a flush: what was sent is read first", "tasks/worker/outbox.py",
+    Mutant("a flush: what was sent is read first", "tasks/worker/complete.py",
            "        self.settle()\n        with self._guard:", "        with self._guard:",
            ("tests/tasks/worker/test_sending.py",)),
     Mutant("compare-and-swap: version", "tasks/locking/optimistic.py", "(pk=instance.pk, version=seen)",
@@ -235,23 +239,23 @@ MUTANTS = [
     Mutant("transfer: row lock", "orders/accounts.py",
            'Account.objects.select_for_update(of=("self",), no_key=True, nowait=nowait)', "Account.objects.all()",
            ("tests/orders/test_accounts.py",)),
-    Mutant("an action: the version that was seen", "tasks/actions/chunks.py", "return None if seen == task.version",
+    Mutant("an action: the version that was seen", "tasks/operations/chunks.py", "return None if seen == task.version",
            "return None if True", ("tests/tasks/test_actions_chunks.py",)),
-    Mutant("an action: SKIP LOCKED", "tasks/actions/chunks.py", "no_key=True, skip_locked=True", "no_key=True",
+    Mutant("an action: SKIP LOCKED", "tasks/operations/chunks.py", "no_key=True, skip_locked=True", "no_key=True",
            ("tests/tasks/test_actions_chunks.py",)),
-    Mutant("an action: in chunks", "tasks/actions/chunks.py", "CHUNK = 1000\n", "CHUNK = 10**9\n",
+    Mutant("an action: in chunks", "tasks/operations/chunks.py", "CHUNK = 1000\n", "CHUNK = 10**9\n",
            ("tests/races/test_operators.py", "-k", "everything")),
-    Mutant("an action: limit of waits", "tasks/actions/chunks.py", "lock_timeout = '2s'", "lock_timeout = '0'",
+    Mutant("an action: limit of waits", "tasks/operations/chunks.py", "lock_timeout = '2s'", "lock_timeout = '0'",
            ("tests/tasks/test_actions_chunks.py", "-k", "table_held_whole")),
-    Mutant("a requeue: live tasks", "tasks/actions/requeue.py",
+    Mutant("a requeue: live tasks", "tasks/operations/requeue.py",
            "task.status == TaskStatus.PROCESSING and not self.is_stale(task) and not self.force", "False",
            ("tests/tasks/test_commands_requeue.py",)),
-    Mutant("a cancel: live tasks", "tasks/actions/cancel.py",
+    Mutant("a cancel: live tasks", "tasks/operations/cancel.py",
            "return task.status == TaskStatus.PROCESSING and not self.is_stale(task)", "return False",
            ("tests/tasks/test_commands_cancel.py",)),
-    Mutant("an edit: held tasks", "tasks/actions/edit.py", "if task.status == TaskStatus.PROCESSING:", "if False:",
+    Mutant("an edit: held tasks", "tasks/operations/edit.py", "if task.status == TaskStatus.PROCESSING:", "if False:",
            ("tests/tasks/test_commands_edit.py",)),
-    Mutant("pruning: finished tasks only", "tasks/actions/prune.py",
+    Mutant("pruning: finished tasks only", "tasks/operations/prune.py",
            "task.status = ANY(%(statuses)s::text[]) AND task.finished_at",
            "coalesce(task.finished_at, task.created_at)",
            ("tests/tasks/test_commands_prune.py",)),
@@ -262,10 +266,10 @@ MUTANTS = [
     without("first page: its own patience", "tasks/panels.py",
             ", set_config('lock_timeout', '300ms', true), set_config('statement_timeout', '2s', true)",
             "tests/dashboard/test_attention.py", "tests/dashboard/test_overview.py"),
-    Mutant("pages: seats", "dashboard/seats.py", "max(1, threads - FREE_FOR_ACTIONS)", "threads",
+    Mutant("pages: seats", "dashboard/live/seats.py", "max(1, threads - FREE_FOR_ACTIONS)", "threads",
            ("tests/dashboard/test_seats.py",)),
-    Mutant("arguments: no NUL", "tasks/reading.py", 'if "\\0" in text:', "if False:", (INPUT,)),
-    Mutant("arguments: levels", "tasks/arguments.py", "if depth == MAX_DEPTH:", "if False:", (INPUT,)),
+    Mutant("arguments: no NUL", "tasks/support/reading.py", 'if "\\0" in text:', "if False:", (INPUT,)),
+    Mutant("arguments: levels", "tasks/framework/arguments.py", "if depth == MAX_DEPTH:", "if False:", (INPUT,)),
     Mutant("arguments in SQL: size", "tasks/migrations/0018_readable_names.py",
            "IF size > largest THEN", "IF false THEN", (INPUT,)),
     Mutant("a signal: the backend that was seen", BACKENDS, 'if not backend["is_same"]:', "if False:",
@@ -274,6 +278,6 @@ MUTANTS = [
            ("tests/tasks/test_audit_append_only.py",)),
     Mutant("audit: no entry is removed", OBJECTS, "BEFORE UPDATE OR DELETE ON", "BEFORE UPDATE ON",
            ("tests/tasks/test_audit_append_only.py",)),
-    Mutant("a session of one's own behind a proxy", "tasks/pooling.py", "    if is_pooled(connection):",
+    Mutant("a session of one's own behind a proxy", "tasks/support/database.py", "    if is_pooled(connection):",
            "    if False:", ("tests/tasks/worker/test_proxies.py", "-k", "nothing_that_rests")),
 ]  # fmt: skip

@@ -6,7 +6,7 @@ import time
 import psutil
 import psycopg
 
-from dashboard.embedded import postmaster
+from dashboard.embedded import server as postmaster
 from tests.databases import QueueDatabase
 from tests.postgres import PrivateServer
 from tests.waiting import wait_until

@@ -15,7 +15,7 @@ import psutil
 import psycopg
 import pytest
 
-from dashboard.embedded import runtime
+from dashboard.embedded import cluster
 from dashboard.embedded.server import EmbeddedServer, running
 from tests.waiting import wait_until
 
@@ -28,7 +28,7 @@ FOREIGN_SETTINGS = ("DIRECT_DATABASE_URL", "REDIS_URL")
 @contextlib.contextmanager
 def throw_away_server(**settings: str) -> Iterator[EmbeddedServer]:
     """A running server with these settings and temporary data; the next session removes what a killed one left."""
-    with runtime.folder() as folder:
+    with cluster.folder() as folder:
         folder.chmod(0o711)
         with running(folder / "home", runs="a test session", settings={**THROW_AWAY, **settings}) as server:
             yield server

@@ -12,7 +12,7 @@ from urllib.parse import quote
 import psutil
 import psycopg
 
-from dashboard.embedded import runtime
+from dashboard.embedded import cluster as runtime
 from dashboard.embedded.ownership import USER
 from dashboard.embedded.server import EmbeddedServer, running
 from tests.postgres import THROW_AWAY, throw_away_server

@@ -1,26 +1,152 @@
-"""The "Needs attention" list, worst first; acknowledged lines are listed apart until they expire or grow."""
+"""Acknowledge a line of "Needs attention": fold it away for a time, or until it grows."""
 
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import cache
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from django.db import DatabaseError, OperationalError
+from django.db import DatabaseError, OperationalError, connection
+from django.utils.functional import Promise
 from django.utils.module_loading import autodiscover_modules
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from dashboard import links
-from dashboard.attention import acknowledging
 from dashboard.models import Acknowledgement
 from tasks import panels
+from tasks.diagnosis.finding import command
+from tasks.exceptions import RowlockError
+from tasks.operations.chunks import short_waits
+from tasks.operations.prune import History
 from tasks.panels import Figure, Line, Look, Severity, Step
-from tasks.verdicts.words import command
+from tasks.support import audit, durations
+from tasks.support.audit import Change, Who
+from tasks.support.redaction import redact
+
+logger = logging.getLogger(__name__)
+
+MOST = 1000
+LONGEST = timedelta(days=30)
+
+STANDING = """
+SELECT * FROM dashboard_acknowledgement WHERE until IS NULL OR until > statement_timestamp()
+ORDER BY at DESC LIMIT %(most)s::int
+"""
+
+# A repeat by the same person within a minute is a double click: it changes nothing and is not audited twice.
+ACKNOWLEDGE = """
+INSERT INTO dashboard_acknowledgement AS known (line, text, actor, reason, until, size)
+VALUES (%(line)s::text, %(text)s::text, %(actor)s::text, %(reason)s::text,
+    statement_timestamp() + %(lasts)s::interval, %(size)s::bigint)
+ON CONFLICT (line) DO UPDATE SET text = excluded.text, actor = excluded.actor, reason = excluded.reason,
+    at = statement_timestamp(), until = excluded.until, size = excluded.size
+WHERE (known.actor, known.reason, known.size) IS DISTINCT FROM (excluded.actor, excluded.reason, excluded.size)
+   OR NOT coalesce(excluded.until - known.until BETWEEN interval '0' AND interval '1 minute',
+       known.until IS NULL AND excluded.until IS NULL)
+"""
+
+WITHDRAW = "DELETE FROM dashboard_acknowledgement WHERE line = %(line)s::text"
+
+
+# A line that is acknowledged "until it grows" has no end that SQL could check. It keeps one row per name at most.
+PRUNE = """
+WITH doomed AS MATERIALIZED (
+    SELECT line FROM dashboard_acknowledgement WHERE until < statement_timestamp() - %(age)s::interval
+    ORDER BY line LIMIT %(window)s::int FOR UPDATE SKIP LOCKED
+), deleted AS (
+    DELETE FROM dashboard_acknowledgement USING doomed WHERE dashboard_acknowledgement.line = doomed.line
+    RETURNING dashboard_acknowledgement.line
+)
+SELECT 0 AS last_id, count(*) AS deleted, count(*) = %(window)s::int AS is_old FROM deleted
+"""
+
+HISTORY = (History("acknowledgements", "dashboard_acknowledgement", PRUNE),)
+
+
+class Choice(NamedTuple):
+    """One way to acknowledge: for a time, or until the line grows (`lasts` is None)."""
+
+    key: str
+    label: Promise
+    lasts: timedelta | None = None
+
+    @property
+    def is_until_it_grows(self) -> bool:
+        return self.lasts is None
+
+
+LASTS = {
+    choice.key: choice
+    for choice in (
+        Choice("grows", gettext_lazy("until it grows")),
+        Choice("1h", gettext_lazy("for 1 hour"), timedelta(hours=1)),
+        Choice("8h", gettext_lazy("for 8 hours"), timedelta(hours=8)),
+        Choice("3d", gettext_lazy("for 3 days"), timedelta(days=3)),
+    )
+}
+
+
+class Endless(RowlockError, ValueError):
+    """An acknowledgement without a valid end."""
+
+
+def acknowledgements() -> dict[str, Acknowledgement]:
+    """Acknowledgements that have not expired, by the name of their line."""
+    return {found.line: found for found in Acknowledgement.objects.raw(STANDING, {"most": MOST})}
+
+
+def holds(acknowledgement: Acknowledgement, line: Line) -> bool:
+    """True if a standing acknowledgement still covers this line.
+
+    One that lasts until the line grows covers only trouble that began before it.
+    """
+    if acknowledgement.size is None:
+        return True
+    return line.size <= acknowledgement.size and (line.since is None or line.since <= acknowledgement.at)
+
+
+def acknowledge(
+    line: Line, who: Who, *, reason: str, lasts: timedelta | None, size: int | None, dry_run: bool = False
+) -> bool:
+    """Fold the line away for `lasts`, or until it covers more than `size` things.
+
+    Returns True if this changed anything. Raises Endless if both are None, or if `lasts` exceeds 30 days.
+    """
+    if (lasts is None and size is None) or (lasts is not None and not timedelta() < lasts <= LONGEST):
+        raise Endless("Acknowledge a line until it grows, or for a time of at most 30 days.")
+    reason = redact(reason)
+    params = {"line": line.name, "text": line.text, "actor": who.actor, "reason": reason, "lasts": lasts, "size": size}
+    action = f"acknowledge {told(lasts, size)}"
+    return _change(ACKNOWLEDGE, params, line.name, who, action, reason, dry_run)
+
+
+def withdraw(name: str, who: Who, *, reason: str = "", dry_run: bool = False) -> bool:
+    """Unfold the line again. Returns True if it was acknowledged."""
+    return _change(WITHDRAW, {"line": name}, name, who, "withdraw", reason, dry_run)
+
+
+def told(lasts: timedelta | None, size: int | None) -> str:
+    """The duration as the audit writes it: `for=8h`, `until_more_than=14`."""
+    parts = [f"for={durations.describe(lasts)}"] if lasts is not None else []
+    return " ".join(parts + ([f"until_more_than={size}"] if size is not None else []))
+
+
+def _change(
+    statement: str, params: dict[str, Any], name: str, who: Who, action: str, reason: str, dry_run: bool
+) -> bool:
+    with short_waits(rollback=dry_run), connection.cursor() as cursor:
+        cursor.execute(statement, params)
+        is_changed = bool(cursor.rowcount)
+        if is_changed:
+            audit.record(connection, who, action, [Change(f"attention:{name}")], reason)
+    return is_changed
+
 
 SHOWN = 50
 TOO_SLOW = {"55P03", "57014"}  # lock timeout, statement timeout
 
-logger = logging.getLogger(__name__)
 T = TypeVar("T")
 May = Callable[[str], bool]  # `user.has_perm`: maps a permission's name to True or False
 
@@ -55,11 +181,11 @@ def gather(look: Look, may: May) -> Inbox:
     load()
     lines, is_whole = said(panels.ATTENTION, look)
     lines = [line for line in lines if may(line.permission)]
-    standing = look.once(acknowledging.standing)
+    standing = look.once(acknowledgements)
     known, unknown = [], [] if is_whole else [untold()]
     for line in sorted(lines, key=urgency):
         acknowledgement = standing.get(line.name)
-        if acknowledgement is not None and acknowledging.holds(acknowledgement, line):
+        if acknowledgement is not None and holds(acknowledgement, line):
             known.append(Known(line, acknowledgement))
         else:
             unknown.append(line)

@@ -7,12 +7,13 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from dashboard import links
-from tasks import panels, stats
-from tasks.ages import spoken
+from tasks import panels
+from tasks.diagnosis import stats
+from tasks.diagnosis.finding import command
+from tasks.diagnosis.stats import GONE, Numbers, QueueNumbers
 from tasks.panels import Figure, Line, Look, Severity, Step
-from tasks.presence import Life, WorkerState
-from tasks.stats import GONE, Numbers, QueueNumbers
-from tasks.verdicts.words import command
+from tasks.queue.presence import Life, WorkerState
+from tasks.support.durations import spoken
 
 LATE_SECONDS = 300  # a due task that waits longer is late
 # A live worker recovers the tasks of dead ones within about a second. Past this time a person should check.

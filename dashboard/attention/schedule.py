@@ -7,14 +7,13 @@ from django.utils.translation import ngettext
 
 from dashboard import links
 from tasks import panels
-from tasks.locking.leases.holder import Holder, Life
+from tasks.diagnosis.finding import command
+from tasks.locking.named.holder import Holder, Life
 from tasks.models import CommandRun
 from tasks.panels import Line as AttentionLine
 from tasks.panels import Look, Severity, Step
-from tasks.schedule import board
-from tasks.schedule.board import Line, Run
-from tasks.schedule.expectations import Expectation
-from tasks.verdicts.words import command
+from tasks.schedule import expectations
+from tasks.schedule.expectations import Expectation, Line, Run
 
 BAD = (CommandRun.Outcome.FAILED, CommandRun.Outcome.LOST, CommandRun.Outcome.ABANDONED, CommandRun.Outcome.SIGNALLED)
 SEE = "tasks.view_commandrun"
@@ -23,7 +22,7 @@ SEE = "tasks.view_commandrun"
 @panels.attention
 def commands(look: Look) -> Iterator[AttentionLine]:
     """Overdue commands, and commands whose latest run ended badly. Skipped runs do not count."""
-    for line in look.once(board.look).lines:
+    for line in look.once(expectations.look).lines:
         last = next((run for run in line.runs if run.outcome != CommandRun.Outcome.SKIPPED), None)
         if line.expectation is not None and line.expectation.is_overdue:
             yield overdue_line(line.expectation)
@@ -77,7 +76,7 @@ def failed_line(last: Run, line: Line) -> AttentionLine:
 @panels.attention
 def locks(look: Look) -> Iterator[AttentionLine]:
     """Named locks whose holder ended without releasing them."""
-    for line in look.once(board.look).lines:
+    for line in look.once(expectations.look).lines:
         for holder in line.holders:
             if holder.is_gone:
                 yield lock_line(holder, waiting=len(line.waiters))
@@ -104,7 +103,7 @@ def lock_line(holder: Holder, *, waiting: int) -> AttentionLine:
 @panels.attention
 def untold(look: Look) -> Iterator[AttentionLine]:
     """A backend of locks that does not answer."""
-    problem = look.once(board.look).problem
+    problem = look.once(expectations.look).problem
     if problem:
         step = Step(_("See the locks"), links.page("admin:ops_schedule"))
         yield AttentionLine(key="locks-untold", text=problem, severity=Severity.SLOW, step=step, permission=SEE)

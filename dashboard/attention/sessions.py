@@ -10,9 +10,9 @@ from dashboard import links
 from dashboard.locks import activity
 from dashboard.locks.activity import Node, Session
 from tasks import panels
-from tasks.ages import spoken
+from tasks.diagnosis.finding import command
 from tasks.panels import Figure, Line, Look, Severity, Step
-from tasks.verdicts.words import command
+from tasks.support.durations import spoken
 
 BLOCKED_SECONDS = 5  # shorter waits are normal in a busy database
 IDLE_SECONDS = 60  # a transaction that nobody works in

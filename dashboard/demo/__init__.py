@@ -6,7 +6,7 @@ Its queues have names that begin with `demo-`, its orders go to `@example.test`,
 
 import os
 
-from tasks.reading import DEMO_QUEUES as PREFIX
+from tasks.support.reading import DEMO_QUEUES as PREFIX
 
 DOMAIN = "@example.test"
 REPORTS, MAIL, BILLING, PAYOUTS, PARCELS = (

@@ -18,20 +18,19 @@ from psycopg import sql
 
 from dashboard import demo
 from dashboard.demo import control
-from dashboard.demo.chain import Chain
-from dashboard.demo.data import list_ids
+from dashboard.demo.scenes import Chain, list_ids
 from dashboard.demo.victims import Victim
 from dashboard.lab import records, runner
+from dashboard.lab.form import BY_NAME
 from dashboard.lab.plan import Plan
-from dashboard.lab.presets import BY_NAME
 from dashboard.models import DemoRow, LabRun
 from dashboard.tasks import count_primes, nap, pack_parcel, pay_out
-from tasks import audit, reading
-from tasks.audit import Change, Who
-from tasks.bulk.forms import new_token
 from tasks.compat import Task
-from tasks.database import connect_directly, fetch
-from tasks.declaration import PostgresTask
+from tasks.framework.declaration import PostgresTask
+from tasks.operations.bulk_runs import new_token
+from tasks.support import audit, reading
+from tasks.support.audit import Change, Who
+from tasks.support.database import connect_directly, fetch
 
 logger = logging.getLogger(__name__)
 TICK_SECONDS = 0.1

@@ -6,10 +6,11 @@ from typing import Any
 
 from django.db import connection
 
-from tasks import audit, presence
-from tasks.actions.chunks import short_waits
-from tasks.audit import Change, Who
-from tasks.database import fetch
+from tasks.operations.chunks import short_waits
+from tasks.queue import presence
+from tasks.support import audit
+from tasks.support.audit import Change, Who
+from tasks.support.database import fetch
 
 CHUNK = 5000
 MOST_COUNTED = 10_000

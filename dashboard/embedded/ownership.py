@@ -1,4 +1,4 @@
-"""Ownership of a server's home: one process at a time, by `flock`, which the kernel drops when it ends."""
+"""Errors of the embedded server; each message can stand alone as the only line that a person reads."""
 
 import fcntl
 import json
@@ -11,7 +11,14 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
-from dashboard.embedded.exceptions import HomeInUse, ServerError
+
+class ServerError(Exception):
+    """The embedded PostgreSQL is unavailable."""
+
+
+class HomeInUse(ServerError):
+    """Another process runs a server in this home."""
+
 
 USER = DATABASE = "rowlock"
 RECORD = "owner.json"

@@ -1,10 +1,11 @@
-"""The embedded PostgreSQL server as a child process."""
+"""A server's main process seen from outside: readiness, leftovers of a killed owner, and stopping."""
 
+import contextlib
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,10 +13,74 @@ from typing import IO
 
 import psutil
 
-from dashboard.embedded import binaries, cluster, postmaster, runtime
-from dashboard.embedded.exceptions import ServerError
-from dashboard.embedded.ownership import Owner, database_url, held
+from dashboard.embedded import cluster
+from dashboard.embedded import cluster as binaries
+from dashboard.embedded import cluster as runtime
+from dashboard.embedded.ownership import Owner, ServerError, database_url, held
 from dashboard.processes import Account, bound
+
+POLL_SECONDS = 0.02
+# Fast shutdown, then immediate shutdown (the next start replays the log), then SIGKILL.
+STOP = ((signal.SIGINT, 20.0), (signal.SIGQUIT, 10.0), (signal.SIGKILL, 10.0))
+
+
+def is_ready(data: Path, pid: int) -> bool:
+    """True if the server with this pid accepts connections; line 8 of its pid file says so."""
+    try:
+        lines = (data / "postmaster.pid").read_text().splitlines()
+    except FileNotFoundError:
+        return False
+    return len(lines) >= 8 and lines[0] == str(pid) and lines[7].strip() == "ready"
+
+
+def stop(process: psutil.Process, steps: Sequence[tuple[signal.Signals, float]] = STOP) -> None:
+    """Stop a server and wait until it is gone.
+
+    Args:
+        process: its main process.
+        steps: the signals to send, and the seconds to wait after each.
+    """
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for number, patience_seconds in steps:
+            process.send_signal(number)
+            if ends_within(process, patience_seconds):
+                return
+
+
+def ends_within(process: psutil.Process, seconds: float) -> bool:
+    """Wait for a process that need not be our child; a zombie counts as ended."""
+    deadline = time.monotonic() + seconds
+    with contextlib.suppress(psutil.NoSuchProcess):
+        while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(POLL_SECONDS)
+    return True
+
+
+def clear_leftover(data: Path) -> None:
+    """Prepare a data folder whose owner was killed: stop its server, or remove a stale pid file.
+
+    If another process has the pid in a stale file, PostgreSQL would refuse to start.
+    """
+    pid_file = data / "postmaster.pid"
+    try:
+        process = psutil.Process(int(pid_file.read_text().splitlines()[0]))
+    except (FileNotFoundError, ValueError, IndexError, psutil.NoSuchProcess):
+        return  # PostgreSQL itself notices that nobody is there
+    if works_in(process, data):
+        stop(process)
+    else:
+        pid_file.unlink(missing_ok=True)
+
+
+def works_in(process: psutil.Process, data: Path) -> bool:
+    """True if this process is the server of `data`: PostgreSQL's working directory is its data folder."""
+    try:
+        return process.name() == "postgres" and Path(process.cwd()).samefile(data)
+    except (psutil.Error, FileNotFoundError):
+        return False
+
 
 START_PATIENCE_SECONDS = 120  # after a kill the server first replays the write-ahead log
 SETTINGS = {
@@ -52,7 +117,7 @@ def prepared(home: Path, *, runs: str, settings: Mapping[str, str] | None = None
             settings={**SETTINGS, **(settings or {})},
         )
         if data.exists():
-            postmaster.clear_leftover(data)
+            clear_leftover(data)
         else:
             cluster.create(data, server.installation, account)
         record(Owner(os.getpid(), str(server.socket_folder), runs))
@@ -121,7 +186,7 @@ class EmbeddedServer:
         if self.process is None or self.process.poll() is not None:
             status = self.process and self.process.returncode
             raise ServerError(f"PostgreSQL ended while it started (status {status}); its log says why.")
-        return postmaster.is_ready(self.data, self.process.pid)
+        return is_ready(self.data, self.process.pid)
 
     def wait_until_ready(self) -> None:
         """Wait until it accepts connections. Raises ServerError if it ends or takes over START_PATIENCE_SECONDS."""
@@ -129,11 +194,11 @@ class EmbeddedServer:
         while not self.is_ready():
             if time.monotonic() > deadline:
                 raise ServerError(f"PostgreSQL did not accept connections within {START_PATIENCE_SECONDS} s.")
-            time.sleep(postmaster.POLL_SECONDS)
+            time.sleep(POLL_SECONDS)
 
     def stop(self) -> None:
         """Stop it and wait until it is gone; does nothing if it does not run."""
         if self.process and self.process.poll() is None:
-            postmaster.stop(psutil.Process(self.process.pid))
+            stop(psutil.Process(self.process.pid))
             self.process.wait()
         self.process = None

@@ -1,7 +1,4 @@
-"""Conclusions from the numbers of several runs: one rule for each sentence, with a named threshold.
-
-They cover only what was measured, and rank nothing that differs by less than the noise.
-"""
+"""Runs side by side as a table for a terminal."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +10,46 @@ from dashboard.lab.measure import Result
 from dashboard.lab.patterns import PATTERNS
 from dashboard.lab.plan import Plan
 from dashboard.numbers import decimal
+from tasks.commands.output import table as aligned
+
+HEADINGS = (
+    "PATTERN",
+    "ITEMS/S",
+    "DUPLICATES",
+    "LOST UPDATES",
+    "LOST WORK",
+    "LOST RACES",
+    "INVERSIONS",
+    "WAIT P50",
+    "WAIT P95",
+    "QUERIES/ITEM",
+    "",
+)
+
+
+def table(results: Sequence[Result], varied: Sequence[str] = ()) -> str:
+    """The runs as a table for a terminal; `varied`: the varied number of each, as in "workers=4"."""
+    labels = [
+        f"{result.pattern} {what}".strip() for result, what in zip(results, varied or [""] * len(results), strict=True)
+    ]
+    return aligned(HEADINGS, [_row(label, result) for label, result in zip(labels, results, strict=True)])
+
+
+def _row(label: str, result: Result) -> list[str]:
+    return [
+        label,
+        f"{result.items_per_second:,.0f}",
+        str(result.duplicates),
+        str(result.lost_updates),
+        str(result.lost_work),
+        str(result.lost_races),
+        str(result.order_inversions),
+        f"{result.wait_ms_p50:.1f} ms",
+        f"{result.wait_ms_p95:.1f} ms",
+        f"{result.queries_per_item:.1f}",
+        "" if result.is_clean else "UNSAFE" if not result.stopped else result.stopped,
+    ]
+
 
 CLOSE = 1.25  # two runs on one machine differ by this factor for no reason
 MOSTLY_WAITING = 0.5  # of the workers' time: then waiting explains a slow pattern

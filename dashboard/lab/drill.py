@@ -12,8 +12,8 @@ from django.utils.translation import gettext_lazy
 
 from dashboard.demo.victims import Victim
 from dashboard.lab.schema import LabRefused
-from tasks.database import connect_directly, fetch
-from tasks.declaration import PostgresTask
+from tasks.framework.declaration import PostgresTask
+from tasks.support.database import connect_directly, fetch
 
 NAME = "kill_drill"
 QUEUE_PREFIX = "rowlock-drill-"

@@ -1,9 +1,10 @@
-"""The lab's form: patterns, the numbers of the plan, and one number to vary."""
+"""Loads worth one click, and what each of them shows."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from django import forms
+from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -11,6 +12,88 @@ from dashboard.lab.patterns import PATTERNS
 from dashboard.lab.plan import LIMITS, Plan
 from dashboard.lab.records import MOST_RUNS
 from tasks.admin.settings_form import WholeNumberField
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A named load: the patterns to compare, and the numbers of the plan."""
+
+    name: str
+    label: Promise
+    text: Promise
+    patterns: tuple[str, ...]
+    numbers: dict[str, Any]
+    vary: str = ""
+    values: str = ""
+
+    def initial(self) -> dict[str, Any]:
+        return {"patterns": list(self.patterns), **self.numbers, "vary": self.vary, "values": self.values}
+
+
+PRESETS = (
+    Preset(
+        "double-click",
+        gettext_lazy("The Monday morning double click"),
+        gettext_lazy("Two processes begin the same mailing at the same moment."),
+        ("unsafe", "double_checked", "skip_locked_claim"),
+        {"workers": 2, "items": 60, "work_ms": 10},
+    ),
+    Preset(
+        "kill",
+        gettext_lazy("kill -9 in the middle"),
+        gettext_lazy("Three workers are killed while they work: what is repeated, what is lost, what hangs for ever?"),
+        ("double_checked", "skip_locked_claim", "cache_lock_naive", "account_pessimistic"),
+        {"workers": 4, "items": 80, "work_ms": 20, "kill": 3},
+    ),
+    Preset(
+        "cron",
+        gettext_lazy("Cron overlaps"),
+        gettext_lazy("Eight runs of one command, each begun before the last had ended."),
+        ("unsafe", "double_checked", "double_checked_batched", "advisory_lock", "cache_lock"),
+        {"workers": 8, "items": 120, "work_ms": 2},
+    ),
+    Preset(
+        "hot-account",
+        gettext_lazy("One hot account"),
+        gettext_lazy("Everybody changes one balance, with a little work between reading and writing."),
+        ("account_unsafe", "account_pessimistic", "account_optimistic"),
+        {"workers": 8, "items": 120, "work_ms": 5},
+    ),
+    Preset(
+        "outsiders",
+        gettext_lazy("Others hold the rows"),
+        gettext_lazy("Two more processes lock and change the same rows while the work goes on."),
+        ("unsafe", "double_checked", "double_checked_nowait", "optimistic_complete", "skip_locked_claim"),
+        {"workers": 4, "items": 80, "work_ms": 5, "outside_lockers": 2},
+    ),
+    Preset(
+        "crossing",
+        gettext_lazy("Where the lines cross"),
+        gettext_lazy("A lock held during the work against a claim by version, as the work takes longer."),
+        ("skip_locked_held", "optimistic_claim"),
+        {"workers": 4, "items": 120},
+        "work_ms",
+        "0, 1, 2, 5, 10, 20",
+    ),
+    Preset(
+        "crowd",
+        gettext_lazy("One more worker"),
+        gettext_lazy("The same two with more and more workers: who gains, and who only gets in the way?"),
+        ("skip_locked_held", "optimistic_claim"),
+        {"items": 120, "work_ms": 2},
+        "workers",
+        "1, 2, 4, 8",
+    ),
+    Preset(
+        "all",
+        gettext_lazy("All patterns, same load"),
+        gettext_lazy("Every pattern, one after the other; takes about a minute."),
+        (),
+        {"workers": 4, "items": 100, "work_ms": 2},
+    ),
+)
+BY_NAME = {preset.name: preset for preset in PRESETS}
+
 
 LABELS = {
     "workers": gettext_lazy("Workers"),

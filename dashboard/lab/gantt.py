@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from django.utils.translation import gettext as _
 
-from dashboard.lab.spans import Span
+from dashboard.lab.measure import Span
 from dashboard.numbers import decimal, milliseconds
 
 WIDE, LANE, BAR = 10_000, 400, 260

@@ -12,20 +12,19 @@ from django.db import DatabaseError, connection
 from django.db.models import QuerySet
 from django.utils.functional import cached_property
 
-from dashboard.lab import spans, waits
+from dashboard.lab import measure as spans
+from dashboard.lab import waits
+from dashboard.lab.measure import Span
 from dashboard.lab.patterns import PATTERNS
-from dashboard.lab.spans import Span
-from dashboard.locks import activity, held_rows
-from dashboard.locks.activity import Activity, Session
-from dashboard.locks.behind import ROWS_SHOWN, Behind, rows_by_pid
-from dashboard.locks.held_rows import HeldRow
-from dashboard.locks.limits import limited
+from dashboard.locks import activity, attribution
+from dashboard.locks.activity import Activity, Session, limited
+from dashboard.locks.attribution import ROWS_SHOWN, Behind, HeldRow, rows_by_pid
 from dashboard.locks.sessions import RowRef
 from dashboard.locks.tree import Line, build_tree, lines
 from dashboard.models import LabRun
 from orders.models import Account, Order
-from tasks.database import fetch
 from tasks.models import Task
+from tasks.support.database import fetch
 
 MOST_ROWS = 200  # rows whose holders are checked
 NOW_SEEN = "SELECT current_setting('search_path') AS path"
@@ -177,6 +176,6 @@ def _look(run: LabRun) -> LiveRun:
     [counters] = fetch(connection, COUNTERS)
     workers = {row["pid"]: row["worker"] for row in fetch(connection, waits.WORKERS)}
     rows = NEXT[subject]()[:MOST_ROWS] if subject in NEXT else Task.objects.none()
-    held = held_rows.held(rows.model, [row.pk for row in rows.only("pk")])
+    held = attribution.held(rows.model, [row.pk for row in rows.only("pk")])
     drawn = spans.latest(connection, has_attempts=subject == "accounts")
     return LiveRun(run.schema, Counters(**counters), activity.look(), tuple(held), workers, tuple(drawn))

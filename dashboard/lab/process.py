@@ -12,14 +12,15 @@ from typing import Any
 
 import psycopg
 
-LEDGER = "dashboard.lab.mail.LedgerBackend"
+LEDGER = "dashboard.lab.bench.LedgerBackend"
 MOST_SAID = 300  # characters
 CALM = "-c synchronous_commit=off"  # for the ledger, which should measure and not slow down
 
 
 def load() -> None:
     """Import what all processes need, before the fork."""
-    from dashboard.lab import bench, ledger, mail, outside, patterns, plan  # noqa: F401
+    from dashboard.lab import bench, ledger, patterns, plan  # noqa: F401
+    from dashboard.lab.patterns import registered  # noqa: F401
 
 
 def main() -> int:
@@ -39,7 +40,7 @@ def begin(job: dict[str, Any], ledger_connection: psycopg.Connection) -> None:
     """Make the bench, wait for the start, and do the job."""
     from django.db import connection
 
-    from dashboard.lab import mail
+    from dashboard.lab import bench as mail
     from dashboard.lab.bench import Bench
     from dashboard.lab.ledger import Ledger
     from dashboard.lab.patterns import PATTERNS
@@ -58,7 +59,7 @@ def begin(job: dict[str, Any], ledger_connection: psycopg.Connection) -> None:
         bench.ledger.note("start")
         bench.ledger.note("session", connection.connection.info.backend_pid)
         if job["role"] == "outside":
-            from dashboard.lab.outside import touch_until_told
+            from dashboard.lab.patterns.registered import touch_until_told
 
             touch_until_told(bench, pattern.rows)
         elif job["role"] == "sample":

@@ -8,19 +8,19 @@ from typing import Any
 from django.db import connection
 from django.db.models import QuerySet
 
-from dashboard.lab import drill, nursery, runner
-from dashboard.lab.nursery import Nursery
+from dashboard.lab import drill, runner, spawning
 from dashboard.lab.plan import Plan
 from dashboard.lab.schema import LabRefused
+from dashboard.lab.spawning import Nursery
 from dashboard.models import LabRun
-from tasks import audit
-from tasks.actions.chunks import short_waits
-from tasks.audit import Change, Who
-from tasks.bulk import forms
-from tasks.clock import StatementTimestamp
-from tasks.database import fetch
-from tasks.declaration import PostgresTask
+from tasks.framework.declaration import PostgresTask
 from tasks.models import Task
+from tasks.operations import bulk_runs
+from tasks.operations.chunks import short_waits
+from tasks.support import audit
+from tasks.support.audit import Change, Who
+from tasks.support.database import fetch
+from tasks.support.durations import StatementTimestamp
 
 logger = logging.getLogger(__name__)
 State = LabRun.State
@@ -46,7 +46,7 @@ def ask(plans: Sequence[Plan], token: str, who: Who) -> str:
         audit.record(connection, who, "run lab", [Change(f"lab run:{run.pk}") for run in runs])
         return token
 
-    return forms.once(token, create).target
+    return bulk_runs.once(token, create).target
 
 
 def carry_out(batch: str) -> dict[str, int]:
@@ -56,7 +56,7 @@ def carry_out(batch: str) -> dict[str, int]:
         state=State.FAILED,
         error="Its worker died in the middle. What it left in the database is gone.",
     )
-    with nursery.opened() as crew:
+    with spawning.opened() as crew:
         for run in LabRun.objects.filter(batch=batch, state=State.WAITING).order_by("pk"):
             _carry_out(run, crew)
     states = LabRun.objects.filter(batch=batch).values_list("state", flat=True)

@@ -1,4 +1,4 @@
-"""Carry out one run, from its schema to its numbers: a common start, real kills, and sampled locks."""
+"""Limits of a run on the server: timeouts for each session, and a check for free connections."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -10,16 +10,68 @@ import psycopg
 from django.conf import settings
 from django.db import connections
 
-from dashboard.lab import ledger, limits, naive_lock, nursery, schema, spans
-from dashboard.lab.measure import Result, measure
-from dashboard.lab.nursery import START_SECONDS, Hand, Nursery
-from dashboard.lab.patterns import PATTERNS, registered
+from dashboard.lab import ledger, schema
+from dashboard.lab import measure as spans
+from dashboard.lab import spawning as nursery
+from dashboard.lab.measure import Result, Span, measure
+from dashboard.lab.patterns import PATTERNS, orders, registered
 from dashboard.lab.patterns.pattern import Pattern
 from dashboard.lab.plan import Plan
 from dashboard.lab.schema import LabRefused
-from dashboard.lab.spans import Span
+from dashboard.lab.spawning import START_SECONDS, Hand, Nursery
 from dashboard.lab.waits import Wait, WaitSampler
-from tasks.database import connect_directly
+from tasks.support.database import connect_directly
+
+GRACE_SECONDS = 5  # the runner ends a run in time; if it cannot, the server ends what is left
+SESSIONS_EACH = 3  # for each process: the pattern's, the ledger's, and that of a named lock
+KEPT_FREE = 5  # for other clients
+
+# None of them changes a pattern: a wait this long would last beyond the end of the run.
+ENDS = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
+ENDS_17 = "transaction_timeout"
+IDLE = "idle_session_timeout"
+
+# All databases share max_connections; a limit of this database or of this role may be lower.
+FREE = """
+SELECT least(
+    current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
+        - coalesce(current_setting('reserved_connections', true)::int, 0)
+        - (SELECT coalesce(sum(numbackends), 0)::int FROM pg_stat_database),
+    (SELECT CASE WHEN datconnlimit >= 0 THEN datconnlimit - pg_stat_get_db_numbackends(oid) END
+     FROM pg_database WHERE datname = current_database()),
+    (SELECT CASE WHEN rolconnlimit >= 0 THEN rolconnlimit - (
+        SELECT count(*)::int FROM pg_stat_activity WHERE usesysid = role.oid) END
+     FROM pg_roles AS role WHERE rolname = current_user)
+)
+"""
+
+
+def session_options(plan: Plan, server_version: int, *, start_seconds: int) -> str:
+    """The timeouts of a run's sessions, as PostgreSQL's `options`, in case the runner cannot end them.
+
+    `start_seconds`: how long a process may wait for the others before the run begins.
+    """
+    names = ENDS if server_version < 170_000 else (*ENDS, ENDS_17)
+    seconds = plan.seconds + GRACE_SECONDS
+    told = [f"-c {name}={seconds}s" for name in names]
+    return " ".join([*told, f"-c {IDLE}={seconds + start_seconds}s"])
+
+
+def sessions_of(plan: Plan) -> int:
+    """The maximum number of sessions that a run's processes open."""
+    return SESSIONS_EACH * (plan.workers + plan.outside_lockers)
+
+
+def refuse_when_crowded(control: psycopg.Connection, plan: Plan) -> None:
+    """Raise LabRefused if the run would take the last connections of the server, database or role."""
+    [(free,)] = control.execute(FREE).fetchall()
+    needed = sessions_of(plan)
+    if needed + KEPT_FREE > free:
+        raise LabRefused(
+            f"This run needs {needed} connections, and of the {max(0, free)} that are free {KEPT_FREE} are kept for "
+            "others: ask for fewer workers and outside lockers, or wait until sessions have ended."
+        )
+
 
 DATABASE = ("NAME", "USER", "PASSWORD", "HOST", "PORT")
 LOOK_SECONDS = 0.05
@@ -96,7 +148,7 @@ def run_whole(
             )
         try:
             schema.sweep(control)
-            limits.refuse_when_crowded(control, plan)
+            refuse_when_crowded(control, plan)
             with nullcontext(crew) if crew else nursery.opened() as opened:
                 return _both_parts(plan, pattern, Place(control, opened, begun), progress)
         finally:
@@ -148,7 +200,7 @@ class Run:
         """Fill, start, watch, measure."""
         pattern = self.pattern
         self.control.execute(SEEN_ALONE, {"schema": self.schema})
-        for statement in (ledger.CREATE, naive_lock.CREATE, pattern.guard_off):
+        for statement in (ledger.CREATE, orders.CREATE, pattern.guard_off):
             if statement:
                 self.control.execute(statement)
         self._fill()
@@ -218,7 +270,7 @@ class Run:
             "schema": self.schema,
             "number": number,
             "role": role,
-            "limits": limits.session_options(self.plan, self.control.info.server_version, start_seconds=START_SECONDS),
+            "limits": session_options(self.plan, self.control.info.server_version, start_seconds=START_SECONDS),
             "plan": self.plan.as_dict(),
         }
         self.started.append(self.nursery.start(job))

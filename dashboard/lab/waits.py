@@ -8,8 +8,8 @@ from typing import Any, Self
 import psycopg
 from django.utils.translation import gettext as _
 
-from dashboard.locks.waited_rows import rows_waited_for
-from tasks.database import fetch
+from dashboard.locks.activity import rows_waited_for
+from tasks.support.database import fetch
 
 MOST, SHOWN = 100, 8  # the longest waits are stored with a run
 

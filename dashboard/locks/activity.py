@@ -1,30 +1,73 @@
-"""Connected sessions, who waits for whom, and the locks between them.
+"""Timeouts for queries of the server's statistics, so that a page never causes an outage (fault F21)."""
 
-To stay cheap on a busy server, it starts from the sessions, not from `pg_locks` (fault F21). It asks only waiting
-sessions for their blockers, and reads only locks of sessions that wait or block. `pg_locks` is not a snapshot: a
-session may have moved on meanwhile, and the tree leaves out what no longer fits. Leases of named locks are in no such
-view; their waiters come from `tasks_lockwaiter`.
-"""
-
-from collections.abc import Collection, Iterable
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from django.apps import apps
 from django.db import connection as default_connection
+from django.db import models
+from psycopg import sql
 
 from dashboard.locks import named_locks
-from dashboard.locks.identity import identify
+from dashboard.locks.identity import identify, split
 from dashboard.locks.named_locks import Edge
 from dashboard.locks.query_text import redact_query
-from dashboard.locks.request_names import split
 from dashboard.locks.sessions import HIDDEN, RowRef, outsider
 from dashboard.locks.sessions import Lock as Lock
 from dashboard.locks.sessions import Session as Session
 from dashboard.locks.tree import Node as Node
 from dashboard.locks.tree import build_tree as build_tree
 from dashboard.locks.tree import circles
-from dashboard.locks.waited_rows import rows_waited_for
-from tasks.database import Connection, fetch
+from tasks.support.database import Connection, fetch, transaction
+
+STATEMENT_MS, LOCK_MS = 2000, 500
+PERSON_STATEMENT_MS = 10_000  # for a command, because one person waits for it
+
+LIMIT = """
+SELECT set_config('statement_timeout', %(statement)s::text, true), set_config('lock_timeout', %(lock)s::text, true)
+"""
+
+
+@contextmanager
+def limited(connection: Connection, statement_ms: int = STATEMENT_MS) -> Iterator[None]:
+    """A short transaction with a statement timeout, and a lock timeout of half a second.
+
+    Web sessions have timeouts already, except behind a pooling proxy that refuses the option, and in commands. Inside
+    the transaction `pg_stat_activity` stays the same, so all statements see the same sessions.
+    """
+    with transaction(connection):
+        fetch(connection, LIMIT, {"statement": f"{statement_ms}ms", "lock": f"{LOCK_MS}ms"})
+        yield
+
+
+KEYS = "SELECT ctid::text AS place, {key} AS id FROM {table} WHERE ctid = ANY(%(places)s::text[]::tid[])"
+
+
+def rows_waited_for(connection: Connection, locks: Iterable[dict[str, Any]]) -> dict[int, RowRef]:
+    """The row for each session with a tuple lock, granted or not, on a model's table; one statement per table."""
+    places: dict[type[models.Model], dict[int, str]] = defaultdict(dict)
+    known = {model._meta.db_table: model for model in apps.get_models()}
+    for lock in locks:
+        if lock["locktype"] == "tuple" and lock["relation"] in known:
+            places[known[lock["relation"]]][lock["pid"]] = f"({lock['page']},{lock['tuple']})"
+    return {
+        pid: RowRef(model, ids[place])
+        for model, by_pid in places.items()
+        for ids in [_keys(connection, model, by_pid.values())]
+        for pid, place in by_pid.items()
+        if place in ids
+    }
+
+
+def _keys(connection: Connection, model: type[models.Model], places: Iterable[str]) -> dict[str, Any]:
+    key = model._meta.pk
+    names = {"table": sql.Identifier(model._meta.db_table), "key": sql.Identifier(key.column or key.attname)}
+    statement = sql.SQL(KEYS).format(**names).as_string()
+    return {row["place"]: row["id"] for row in fetch(connection, statement, {"places": sorted(set(places))})}
+
 
 SESSION_CAP = 500
 LOCK_CAP = 2000

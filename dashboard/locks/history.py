@@ -6,12 +6,12 @@ from datetime import datetime, timedelta
 
 from django.db import connection
 
-from dashboard.locks.limits import limited
+from dashboard.locks.activity import limited
 from dashboard.locks.sessions import OUTSIDER, Lock, Session
 from dashboard.locks.tree import Line, build_tree, lines
 from dashboard.models import LockWait
-from tasks.actions.prune import History
-from tasks.database import fetch
+from tasks.operations.prune import History
+from tasks.support.database import fetch
 
 PAGE = 50
 TREE_CAP = 500

@@ -1,7 +1,13 @@
 """Identify a backend by its `application_name`: worker, command, web request, lab run, or another program."""
 
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
+
+from django.db import connection
+from django.http import HttpRequest, HttpResponse
 
 PREFIX = "rowlock"
 KINDS = {"worker", "supervisor", "web", "cmd", "lab", "demo", "up", "lock"}
@@ -60,3 +66,43 @@ def _named_lock(name: str) -> Identity:
     lock, _, process = name.rpartition("@")
     party = identify(f"{PREFIX}:{process}")
     return Identity("lock", lock, party) if lock and party.kind != "other" else Identity("lock", name)
+
+
+LONGEST_PATH = 120
+COMMENT = re.compile(r"/\* (POST /[\w/.-]*) \*/ ", re.ASCII)
+UNSAFE = re.compile(r"[^\w/.-]", re.ASCII)
+
+
+class RequestNameMiddleware:
+    """Puts the request's name before every statement of a POST."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        if request.method != "POST":
+            return self.get_response(request)
+        with connection.execute_wrapper(naming(request.path)):
+            return self.get_response(request)
+
+
+def naming(path: str) -> Callable[..., Any]:
+    """An execute wrapper for Django's connection that puts the comment before the statement."""
+    comment = f"/* POST {UNSAFE.sub('_', path)[:LONGEST_PATH]} */ "
+
+    def execute_named(execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: Any) -> Any:
+        return execute(comment + sql if isinstance(sql, str) else sql, params, many, context)
+
+    return execute_named
+
+
+def split(query: str) -> tuple[str, str]:
+    """Split a query into request and statement; without a comment the request is an empty text.
+
+    >>> split("/* POST /admin/orders/order/7/change/ */ SELECT 1")
+    ('POST /admin/orders/order/7/change/', 'SELECT 1')
+    >>> split("SELECT 1")
+    ('', 'SELECT 1')
+    """
+    match = COMMENT.match(query)
+    return (match[1], query[match.end() :]) if match else ("", query)

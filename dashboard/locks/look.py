@@ -1,7 +1,7 @@
 """One snapshot of the locks: the tree, the held rows, the work behind each session, and missing grants.
 
 It needs no connection pool of its own. However many tabs ask, each process queries once a second,
-in at most one session, with timeouts (dashboard/shared_look.py).
+in at most one session, with timeouts (dashboard/live/snapshot.py).
 """
 
 from collections.abc import Mapping
@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from django.db import connection
 from django.utils.functional import cached_property
 
-from dashboard.locks import activity, held_rows
+from dashboard.locks import activity, attribution
 from dashboard.locks.activity import Activity
-from dashboard.locks.behind import Behind, behind, running_lab_runs, running_tasks
-from dashboard.locks.held_rows import HeldRow
+from dashboard.locks.attribution import Behind, HeldRow, behind, running_lab_runs, running_tasks
 from dashboard.locks.tree import Line, lines
-from tasks.database import fetch
 from tasks.panels import Look
+from tasks.support.database import fetch
 
 GRANTS = """
 SELECT current_user AS role, pg_has_role('pg_read_all_stats', 'USAGE') AS sees_all,
@@ -64,7 +63,7 @@ class LockLook:
 
 def of(shared: Look) -> LockLook:
     """The locks of a shared snapshot; runs only the queries that the snapshot has not run."""
-    seen, held = shared.once(activity.look), shared.once(held_rows.look)
+    seen, held = shared.once(activity.look), shared.once(attribution.look)
     is_lab_at_work = any("lab" in session.identity.kinds for session in seen.sessions)
     lab_runs = shared.once(running_lab_runs) if is_lab_at_work else {}
     return LockLook(seen, tuple(held), behind(seen, held, shared.once(running_tasks), lab_runs), shared.once(grants))

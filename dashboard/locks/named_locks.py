@@ -1,6 +1,6 @@
 """Waits for named locks as edges between sessions, because `pg_locks` does not show them.
 
-Each holder and waiter has a session with an advisory lock (tasks/locking/leases/session.py). That lock leads from its
+Each holder and waiter has a session with an advisory lock (tasks/locking/named/session.py). That lock leads from its
 row to its backend. A holder without one is an outsider: a program that calls the SQL functions, one behind a pooling
 proxy, or one from before a restart. Locks in Redis are not included.
 
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from zlib import crc32
 
 from dashboard.locks.sessions import NAMED, SAME_WORKER, Lock, Session, outsider
-from tasks.ages import spoken
-from tasks.database import Connection, fetch
-from tasks.locking.leases import postgres
-from tasks.locking.leases.holder import Holder, Waiter
+from tasks.locking.named import postgres
+from tasks.locking.named.holder import Holder, Waiter
+from tasks.support.database import Connection, fetch
+from tasks.support.durations import spoken
 
 CAP = 200
 

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterator
 
-from tasks.redaction import REDACTED
-from tasks.secret_finder import mentions_secret
+from tasks.support.redaction import REDACTED
+from tasks.support.secret_finder import mentions_secret
 
 # PostgreSQL's own lexer (src/backend/parser/scan.l), as far as it decides where literals begin and end. A token that
 # the server has cut off reaches to the end of the text. Each alternative is possessive.

@@ -13,8 +13,8 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from dashboard import shared_look
-from dashboard.metrics import queues, sessions, work
+from dashboard.live import snapshot
+from dashboard.metrics import figures
 from tasks.exceptions import RowlockError
 from tasks.panels import Look
 
@@ -23,17 +23,17 @@ logger = logging.getLogger(__name__)
 GAVE_UP = ("57014", "55P03", "40P01")
 Section = Callable[[Look], Iterable[Metric]]
 SECTIONS: dict[str, Section] = {
-    "queues": queues.depths,
-    "workers": queues.workers,
-    "finished": queues.finished,
-    "attempts": work.latest_attempts,
-    "refused_writes": work.refused_writes,
-    "commands": work.commands,
-    "named_locks": work.named_locks,
-    "orders": work.orders,
-    "sessions": sessions.sessions,
-    "lock_waits": sessions.lock_waits,
-    "deadlocks": sessions.deadlocks,
+    "queues": figures.depths,
+    "workers": figures.workers,
+    "finished": figures.finished,
+    "attempts": figures.latest_attempts,
+    "refused_writes": figures.refused_writes,
+    "commands": figures.commands,
+    "named_locks": figures.named_locks,
+    "orders": figures.orders,
+    "sessions": figures.sessions,
+    "lock_waits": figures.lock_waits,
+    "deadlocks": figures.deadlocks,
 }
 
 
@@ -44,7 +44,7 @@ class DatabaseCollector(Collector):
         errors = GaugeMetricFamily(
             "rowlock_scrape_errors", "1 for each section that the database did not answer.", labels=["section"]
         )
-        look = shared_look.current()
+        look = snapshot.current()
         for name, section in SECTIONS.items():
             try:
                 found = list(section(look))

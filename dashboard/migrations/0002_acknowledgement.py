@@ -2,7 +2,7 @@
 
 from django.db import migrations, models
 
-import tasks.clock
+import tasks.support.durations
 
 
 class Migration(migrations.Migration):
@@ -18,7 +18,7 @@ class Migration(migrations.Migration):
                 ("text", models.TextField(blank=True, db_default="")),
                 ("actor", models.TextField()),
                 ("reason", models.TextField()),
-                ("at", models.DateTimeField(db_default=tasks.clock.StatementTimestamp())),
+                ("at", models.DateTimeField(db_default=tasks.support.durations.StatementTimestamp())),
                 ("until", models.DateTimeField(blank=True, null=True)),
                 ("size", models.BigIntegerField(blank=True, null=True)),
             ],

@@ -5,7 +5,7 @@ import django.contrib.postgres.indexes
 from django.db import migrations, models
 
 import dashboard.models
-import tasks.clock
+import tasks.support.durations
 
 
 class Migration(migrations.Migration):
@@ -18,7 +18,7 @@ class Migration(migrations.Migration):
             name="Deadlocks",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("at", models.DateTimeField(db_default=tasks.clock.StatementTimestamp(), db_index=True)),
+                ("at", models.DateTimeField(db_default=tasks.support.durations.StatementTimestamp(), db_index=True)),
                 ("number", models.BigIntegerField()),
                 ("total", models.BigIntegerField()),
             ],
@@ -32,7 +32,7 @@ class Migration(migrations.Migration):
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
                 ("pair", models.TextField(unique=True)),
                 ("waiting_since", models.DateTimeField()),
-                ("last_seen", models.DateTimeField(db_default=tasks.clock.StatementTimestamp())),
+                ("last_seen", models.DateTimeField(db_default=tasks.support.durations.StatementTimestamp())),
                 ("locktype", models.TextField()),
                 ("mode", models.TextField(blank=True, db_default="")),
                 ("target", models.TextField(blank=True, db_default="")),

@@ -2,7 +2,7 @@
 
 from django.db import migrations, models
 
-import tasks.clock
+import tasks.support.durations
 
 
 class Migration(migrations.Migration):
@@ -39,7 +39,7 @@ class Migration(migrations.Migration):
                 ("result", models.JSONField(blank=True, null=True)),
                 ("spans", models.JSONField(blank=True, null=True)),
                 ("statements", models.JSONField(blank=True, null=True)),
-                ("created_at", models.DateTimeField(db_default=tasks.clock.StatementTimestamp())),
+                ("created_at", models.DateTimeField(db_default=tasks.support.durations.StatementTimestamp())),
                 ("started_at", models.DateTimeField(blank=True, null=True)),
                 ("finished_at", models.DateTimeField(blank=True, null=True)),
                 ("stop_requested_at", models.DateTimeField(blank=True, null=True)),

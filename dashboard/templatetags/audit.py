@@ -4,7 +4,7 @@ from django import template
 from django.utils.http import urlencode
 
 from dashboard.links import page
-from tasks.addresses import address
+from tasks.support.addresses import address
 
 register = template.Library()
 

@@ -18,7 +18,7 @@ from django.utils.html import conditional_escape
 from django.utils.safestring import SafeString
 from django.utils.translation import get_language
 
-from tasks.addresses import address
+from tasks.support.addresses import address
 
 MOST_BLOCKS = 2000  # for each `keep` in a template; a block takes some kilobytes
 

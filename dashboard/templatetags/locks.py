@@ -6,12 +6,12 @@ from django import template
 from django.template.defaultfilters import truncatechars
 from django.utils.translation import gettext as _
 
-from dashboard.locks import words as lock_words
-from dashboard.locks.behind import Behind, page_of
+from dashboard.locks import tree as lock_words
+from dashboard.locks.attribution import Behind, page_of
 from dashboard.locks.identity import identify
 from dashboard.locks.look import LockLook
 from dashboard.locks.sessions import Session
-from tasks.verdicts.words import command
+from tasks.diagnosis.finding import command
 
 QUERY_SHOWN = 160
 

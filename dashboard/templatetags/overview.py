@@ -7,7 +7,7 @@ from django import template
 
 from dashboard.attention.queues import COUNT_CAP
 from dashboard.overview import charts
-from dashboard.overview.throughput import Slot
+from dashboard.overview.charts import Slot
 
 register = template.Library()
 

@@ -9,12 +9,12 @@ from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 
-from tasks import reading
-from tasks.addresses import address
-from tasks.ages import spoken
+from tasks.diagnosis import Link, finding
 from tasks.locking.rowlocks import RowLock
 from tasks.models import Attempt
-from tasks.verdicts import Link, words
+from tasks.support import reading
+from tasks.support.addresses import address
+from tasks.support.durations import spoken
 
 register = template.Library()
 MESSAGE = 300  # characters of an exception's message
@@ -66,7 +66,7 @@ def told_failure(attempt: Attempt) -> str:
 @register.filter
 def told_lock(lock: RowLock) -> str:
     """The holder of a row lock, in words."""
-    return words.told_lock(lock)
+    return finding.told_lock(lock)
 
 
 @register.filter

@@ -10,9 +10,9 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from dashboard.numbers import decimal
-from tasks import durations
-from tasks.locking.leases.holder import Life
+from tasks.locking.named.holder import Life
 from tasks.models import CommandRun
+from tasks.support import durations
 
 register = template.Library()
 

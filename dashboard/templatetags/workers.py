@@ -6,9 +6,9 @@ from django import template
 from django.utils.translation import gettext_lazy as _
 
 from dashboard.numbers import decimal
-from tasks.ages import spoken
-from tasks.presence import Life
-from tasks.worker_rates import Rate
+from tasks.diagnosis.stats import Rate
+from tasks.queue.presence import Life
+from tasks.support.durations import spoken
 
 register = template.Library()
 

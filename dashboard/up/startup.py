@@ -17,7 +17,8 @@ from typing import Any
 import psutil
 
 from dashboard import embedded
-from dashboard.embedded import ownership, postmaster
+from dashboard.embedded import ownership
+from dashboard.embedded import server as postmaster
 from dashboard.embedded.server import EmbeddedServer, prepared
 from dashboard.up.supervisor import Program, Supervisor, describe
 

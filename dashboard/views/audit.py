@@ -13,10 +13,10 @@ from django.views.decorators.http import require_safe
 
 from dashboard import audit_trail
 from dashboard.audit_trail import AuditFilter
-from dashboard.shared_part import SharedPart
+from dashboard.live.fragment import SharedPart
 from tasks.admin.listing import Listing, Place
 from tasks.admin.rights import require
-from tasks.filters import InvalidFilter
+from tasks.operations.filters import InvalidFilter
 
 SEE = "tasks.view_intervention"
 EVERY_SECONDS = 5

@@ -16,15 +16,15 @@ from django.views.decorators.http import require_http_methods
 
 from dashboard import burst
 from dashboard.burst import Burst
-from tasks import audit
 from tasks.admin.listing import known_queues
 from tasks.admin.rights import missing, require, who
 from tasks.admin.settings_form import WholeNumberField, checked
-from tasks.audit import Change
-from tasks.bulk.forms import is_token, new_token, once
-from tasks.claims import DEFAULT_STRATEGY, STRATEGIES
 from tasks.commands import types
 from tasks.models import CommandRun
+from tasks.operations.bulk_runs import is_token, new_token, once
+from tasks.queue.strategies import DEFAULT_STRATEGY, STRATEGIES
+from tasks.support import audit
+from tasks.support.audit import Change
 
 SEE, RUN = "tasks.view_task", "tasks.run_burst"
 SHOWN_RUNS = 10

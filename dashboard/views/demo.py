@@ -10,11 +10,12 @@ from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from dashboard.demo import control, removal, staged
+from dashboard.demo import control, removal
+from dashboard.demo import control as staged
 from dashboard.demo.control import Request
-from tasks import reading
 from tasks.admin.rights import missing, require, who
-from tasks.verdicts.words import command
+from tasks.diagnosis.finding import command
+from tasks.support import reading
 
 SEE, DIRECT = "tasks.view_task", "dashboard.direct_demo"
 COMMANDS = {

@@ -14,20 +14,20 @@ from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
 
-from dashboard import shared_look
-from dashboard.lab import drill, export, gantt, live, records, runner, waits
-from dashboard.lab.board import Board, board, command_of
-from dashboard.lab.form import LabForm
+from dashboard.lab import drill, gantt, live, records, runner, waits
+from dashboard.lab import page as export
+from dashboard.lab.form import BY_NAME, PRESETS, LabForm
+from dashboard.lab.measure import Span
+from dashboard.lab.page import Board, board, command_of
 from dashboard.lab.patterns import PATTERNS
 from dashboard.lab.plan import Plan
-from dashboard.lab.presets import BY_NAME, PRESETS
-from dashboard.lab.spans import Span
+from dashboard.live import snapshot
 from dashboard.models import LabRun
-from tasks import reading
 from tasks.admin.rights import missing, require, who
-from tasks.bulk.forms import is_token, new_token
-from tasks.filters import BIGGEST_ID
-from tasks.verdicts.words import command
+from tasks.diagnosis.finding import command
+from tasks.operations.bulk_runs import is_token, new_token
+from tasks.operations.filters import BIGGEST_ID
+from tasks.support import reading
 
 SEE, RUN = "dashboard.view_labrun", "dashboard.run_pattern"
 SHOWN_RUNS = 30
@@ -182,7 +182,7 @@ def run(request: HttpRequest, run_id: int) -> HttpResponse:
 def live_of(request: HttpRequest, found: LabRun) -> live.LivePage | None:
     """Current state of this run; None while it waits, or if the database is too slow."""
     try:
-        seen = shared_look.of(request).once(live.look)
+        seen = snapshot.of(request).once(live.look)
     except DatabaseError:
         return None
     return live.LivePage(seen) if seen and seen.schema == found.schema else None

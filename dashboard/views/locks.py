@@ -1,31 +1,120 @@
-"""The live lock tree, and signals to its sessions."""
+"""The page of past lock waits."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
+from urllib.parse import urlencode
 
 from django.contrib import admin, messages
 from django.db import DatabaseError
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import URLPattern, path
+from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_POST, require_safe
 
-from dashboard import shared_look
-from dashboard.locks import activity, backends, consequences
+from dashboard.live import snapshot
+from dashboard.live.fragment import SharedPart
+from dashboard.locks import activity, signals
+from dashboard.locks import history as lock_history
 from dashboard.locks import look as lock_look
-from dashboard.locks.behind import RUNNING
-from dashboard.shared_part import SharedPart
-from dashboard.views import lock_history
-from tasks import reading
+from dashboard.locks.attribution import RUNNING
 from tasks.admin.rights import missing, require, who
+from tasks.diagnosis.finding import command
 from tasks.locking import rowlocks
-from tasks.locking.errors import is_lock_not_available
-from tasks.locking.leases import postgres
-from tasks.verdicts.words import command
+from tasks.locking.double_checked import is_lock_not_available
+from tasks.locking.named import postgres
+from tasks.operations.filters import BIGGEST_ID
+from tasks.support import reading
+
+SEE_HISTORY = "dashboard.view_lockwait"
+AROUND = {  # minutes before and after the moment
+    1: gettext_lazy("1 minute"),
+    5: gettext_lazy("5 minutes"),
+    15: gettext_lazy("15 minutes"),
+    60: gettext_lazy("1 hour"),
+    720: gettext_lazy("12 hours"),
+}
+USUAL = 15
+OLDEST, NEWEST = datetime(2000, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Moment:
+    """The requested time, minutes around it, and the id below which the list continues."""
+
+    at: datetime
+    around: int
+    before: int | None = None
+    problem: str = ""
+
+    @classmethod
+    def of(cls, request: HttpRequest) -> "Moment":
+        """Read the query, with UTC as default zone; an unreadable time becomes now, with `problem` set."""
+        written, around, before = (request.GET.get(key, "").strip() for key in ("at", "around", "before"))
+        minutes = number(around)
+        chosen = minutes if minutes in AROUND else USUAL
+        at = parsed(written) if written else timezone.now()
+        if at is None:
+            problem = _("“%(text)s” is no time like 2026-11-21 03:10; this is now.") % {"text": written[:50]}
+            return cls(timezone.now(), chosen, problem=problem)
+        return cls(at, chosen, number(before))
+
+    @property
+    def query_of_older(self) -> str:
+        return urlencode({"at": self.at.isoformat(), "around": self.around})
+
+    @property
+    def command(self) -> str:
+        at = f"{self.at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+        return command("show_lock_history", "--at", at, "--around", f"{self.around}m")
+
+    @property
+    def written(self) -> str:
+        """In the format of the form's field, in UTC."""
+        return f"{self.at.astimezone(UTC):%Y-%m-%dT%H:%M}"
+
+
+def number(text: str) -> int | None:
+    """Parse an id or a number of minutes; None for anything else."""
+    found = reading.digits(text)
+    return found if found is not None and found <= BIGGEST_ID else None
+
+
+def parsed(text: str) -> datetime | None:
+    """Parse a time as people and the form write it; None for anything else."""
+    try:
+        at = parse_datetime(text)
+    except ValueError:
+        return None
+    if at is None:
+        return None
+    at = at if at.tzinfo else at.replace(tzinfo=UTC)
+    return at if OLDEST < at < NEWEST else None
+
+
+def history_paths(view: Callable[..., Any]) -> list[URLPattern]:
+    return [path("ops/locks/history/", view(history), name="ops_lock_history")]
+
+
+@require_safe
+def history(request: HttpRequest) -> HttpResponse:
+    require(request.user, SEE_HISTORY)
+    moment = Moment.of(request)
+    past = lock_history.look_back(moment.at, timedelta(minutes=moment.around), before=moment.before)
+    context = {
+        "title": _("Who blocked whom"),
+        "moment": moment,
+        "choices": AROUND.items(),
+        "past": past,
+        "statements": [lock_history.WAITS.strip(), lock_history.DEADLOCKS.strip()],
+    }
+    return render(request, "dashboard/lock_history.html", {**admin.site.each_context(request), **context})
+
 
 SEE, SIGNAL = "dashboard.view_backend", "dashboard.signal_backend"
 INSUFFICIENT_PRIVILEGE = "42501"
@@ -56,7 +145,7 @@ class Signal:
         post = request.POST
         pid, started, action = reading.digits(post.get("pid", "")), post.get("started", ""), post.get("action", "")
         at = parse_datetime(started)
-        if pid is None or pid > LARGEST_PID or at is None or action not in backends.ACTIONS:
+        if pid is None or pid > LARGEST_PID or at is None or action not in signals.ACTIONS:
             return None
         reason = reading.reason(post.get("reason", ""))
         return cls(pid, at, action, reason, "confirmed" in post)
@@ -71,7 +160,7 @@ class Signal:
 def paths(view: Callable[..., Any]) -> list[URLPattern]:
     return [
         path("ops/locks/", view(locks), name="ops_locks"),
-        *lock_history.paths(view),
+        *history_paths(view),
         path("ops/locks/signal/", view(signal), name="ops_signal"),
     ]
 
@@ -87,7 +176,7 @@ def locks(request: HttpRequest) -> HttpResponse:
 
 
 def live_context(request: HttpRequest) -> dict[str, Any]:
-    look = lock_look.of(shared_look.of(request))
+    look = lock_look.of(snapshot.of(request))
     return {
         "look": look,
         "rows": look.held[:MOST_ROWS],
@@ -119,7 +208,7 @@ def needs_reason(asked: Signal) -> bool:
 
 
 def preview(request: HttpRequest, asked: Signal, fault: str) -> HttpResponse:
-    expected = consequences.foresee(asked.pid, asked.started)
+    expected = signals.foresee(asked.pid, asked.started)
     is_terminate = asked.action == "terminate"
     context = {
         "title": _("End this session?") if is_terminate else _("Cancel this query?"),
@@ -127,8 +216,8 @@ def preview(request: HttpRequest, asked: Signal, fault: str) -> HttpResponse:
         "expected": expected,
         "session": expected.session,
         "work": expected.work,
-        "undoing": consequences.told_undoing(expected.session, asked.action) if expected.session else "",
-        "task_fate": consequences.told_task(expected.work.task) if expected.work.task else "",
+        "undoing": signals.told_undoing(expected.session, asked.action) if expected.session else "",
+        "task_fate": signals.told_task(expected.work.task) if expected.work.task else "",
         "fault": fault,
     }
     status = 409 if expected.problem else 200
@@ -137,17 +226,17 @@ def preview(request: HttpRequest, asked: Signal, fault: str) -> HttpResponse:
 
 def carry_out(request: HttpRequest, asked: Signal) -> HttpResponse:
     try:
-        signalled = backends.signal(asked.pid, asked.started, asked.action, who(request.user), reason=asked.reason)
-    except backends.AlreadySignalled as problem:
+        signalled = signals.signal(asked.pid, asked.started, asked.action, who(request.user), reason=asked.reason)
+    except signals.AlreadySignalled as problem:
         messages.info(request, str(problem))
-    except backends.NotSignalled as problem:
+    except signals.NotSignalled as problem:
         messages.error(request, str(problem))
     except DatabaseError as error:
         messages.error(request, told_refusal(error, asked.pid))
     else:
         told = _("Backend %(pid)d was signalled.") if signalled else _("Backend %(pid)d ended by itself meanwhile.")
         messages.success(request, told % {"pid": asked.pid})
-    shared_look.forget()
+    snapshot.forget()
     return redirect("admin:ops_locks")
 
 
@@ -157,4 +246,4 @@ def told_refusal(error: DatabaseError, pid: int) -> str:
         return _("Somebody else is signalling backend %(pid)d at this moment; look again.") % {"pid": pid}
     if getattr(error.__cause__, "sqlstate", None) != INSUFFICIENT_PRIVILEGE:
         raise error
-    return backends.missing_grant(pid)
+    return signals.missing_grant(pid)

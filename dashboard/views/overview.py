@@ -12,18 +12,19 @@ from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
 
-from dashboard import shared_look
-from dashboard.attention import acknowledging, inbox
-from dashboard.attention.acknowledging import LASTS
-from dashboard.overview import charts, throughput
-from dashboard.overview import first_page as page
-from dashboard.overview.throughput import Span
-from dashboard.shared_part import SharedPart
-from tasks import reading
+from dashboard.attention import inbox
+from dashboard.attention import inbox as acknowledging
+from dashboard.attention.inbox import LASTS
+from dashboard.live import snapshot
+from dashboard.live.fragment import SharedPart
+from dashboard.overview import charts, page
+from dashboard.overview import charts as throughput
+from dashboard.overview.charts import Span
 from tasks.admin.rights import missing, require, who
-from tasks.filters import BIGGEST_ID
+from tasks.diagnosis.finding import command
+from tasks.operations.filters import BIGGEST_ID
 from tasks.panels import Line, Look
-from tasks.verdicts.words import command
+from tasks.support import reading
 
 ACKNOWLEDGE = "dashboard.acknowledge"
 SEE_CHARTS = "tasks.view_throughput"
@@ -71,7 +72,7 @@ def overview(request: HttpRequest) -> HttpResponse:
 def panel_context(request: HttpRequest) -> dict[str, Any]:
     """The live fragment's data, as this person may see it."""
     return {
-        "page": page.gather(shared_look.of(request), request.user),
+        "page": page.gather(snapshot.of(request), request.user),
         "cannot_acknowledge": missing(request.user, ACKNOWLEDGE),
         "cannot_see": missing(request.user, page.SEE_TASKS),
     }
@@ -89,7 +90,7 @@ def chart_panel(request: HttpRequest) -> HttpResponse:
 
 
 def live_charts(request: HttpRequest) -> dict[str, Any]:
-    return chart_context(request, shared_look.of(request))
+    return chart_context(request, snapshot.of(request))
 
 
 def span_of(request: HttpRequest) -> Span:
@@ -99,7 +100,7 @@ def span_of(request: HttpRequest) -> Span:
 
 def look_of(span: Span) -> Look:
     """A snapshot that is fresh enough for this span."""
-    return shared_look.current(f"throughput {span.key}", span.seconds)
+    return snapshot.current(f"throughput {span.key}", span.seconds)
 
 
 def chart_context(request: HttpRequest, look: Look) -> dict[str, Any]:
@@ -113,7 +114,7 @@ def chart_context(request: HttpRequest, look: Look) -> dict[str, Any]:
         "span": span,
         "spans": throughput.SPANS.values(),
         "slots": slots,
-        "throughput": charts.throughput(slots, span),
+        "throughput": charts.throughput_chart(slots, span),
         "latency": charts.latencies(slots, span),
     }
 
@@ -121,7 +122,7 @@ def chart_context(request: HttpRequest, look: Look) -> dict[str, Any]:
 @require_safe
 def acknowledge_form(request: HttpRequest) -> HttpResponse:
     """The line, and the form that acknowledges it."""
-    line = inbox.gather(shared_look.of(request), request.user.has_perm).find(request.GET.get("line", ""))
+    line = inbox.gather(snapshot.of(request), request.user.has_perm).find(request.GET.get("line", ""))
     return answer(request, line, status=200 if line else 404)
 
 
@@ -132,7 +133,7 @@ def acknowledge(request: HttpRequest) -> HttpResponse:
     asked = Asked.from_post(request)
     if asked is None:
         return answer(request, None, status=400)
-    line = inbox.gather(shared_look.of(request), request.user.has_perm).find(asked.name)
+    line = inbox.gather(snapshot.of(request), request.user.has_perm).find(asked.name)
     if line is None:
         messages.info(request, _("That line is over: there is nothing to acknowledge."))
         return redirect("admin:index")
@@ -141,7 +142,7 @@ def acknowledge(request: HttpRequest) -> HttpResponse:
     choice = LASTS[asked.lasts]
     size = asked.size if choice.is_until_it_grows else None
     acknowledging.acknowledge(line, who(request.user), reason=asked.reason, lasts=choice.lasts, size=size)
-    shared_look.forget()
+    snapshot.forget()
     messages.success(request, _("Acknowledged: it stands folded below the list."))
     return redirect("admin:index")
 
@@ -154,7 +155,7 @@ def withdraw(request: HttpRequest) -> HttpResponse:
     if reading.name_problem(name, LONGEST_NAME):
         return answer(request, None, status=400)
     acknowledging.withdraw(name, who(request.user))
-    shared_look.forget()
+    snapshot.forget()
     messages.success(request, _("The line stands in the list again while its trouble lasts."))
     return redirect("admin:index")
 
@@ -163,7 +164,7 @@ def answer(request: HttpRequest, line: Line | None, *, fault: str = "", status: 
     context = {
         "title": _("Acknowledge"),
         "line": line,
-        "now": shared_look.of(request).now,
+        "now": snapshot.of(request).now,
         "fault": fault,
         "choices": LASTS.values(),
         "cannot_acknowledge": missing(request.user, ACKNOWLEDGE),

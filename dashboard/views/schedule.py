@@ -11,13 +11,13 @@ from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
 
-from dashboard.shared_part import SharedPart
-from tasks import reading
-from tasks.actions import locks
+from dashboard.live.fragment import SharedPart
 from tasks.admin.rights import missing, require, who
+from tasks.diagnosis.finding import command
 from tasks.models import CommandRun
-from tasks.schedule import board
-from tasks.verdicts.words import command
+from tasks.operations import locks
+from tasks.schedule import expectations
+from tasks.support import reading
 
 SEE, RELEASE, FORGET = "tasks.view_commandrun", "tasks.release_lock", "tasks.forget_command"
 LARGEST_FENCE = 2**63 - 1
@@ -65,7 +65,7 @@ def schedule(request: HttpRequest) -> HttpResponse:
 
 def live_context(request: HttpRequest) -> dict[str, Any]:
     return {
-        "board": board.look(),
+        "board": expectations.look(),
         "cannot_release": missing(request.user, RELEASE),
         "cannot_forget": missing(request.user, FORGET),
     }

@@ -14,16 +14,16 @@ from django.utils.translation import get_language, ngettext
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
 
-from dashboard import shared_look
-from dashboard.shared_part import SharedPart
-from dashboard.stale import rows
-from dashboard.stale import take_back as taking
-from tasks import reading
+from dashboard import stale as rows
+from dashboard import stale as taking
+from dashboard.live import snapshot
+from dashboard.live.fragment import SharedPart
 from tasks.admin.page_actions import PAGE_ACTIONS
 from tasks.admin.pages import button_of
 from tasks.admin.rights import missing, require, who
-from tasks.filters import InvalidFilter
-from tasks.verdicts.words import command
+from tasks.diagnosis.finding import command
+from tasks.operations.filters import InvalidFilter
+from tasks.support import reading
 
 SEE, TAKE = "tasks.view_task", "tasks.recover_task"
 MOST_WORKERS = 200
@@ -86,7 +86,7 @@ def context_of(request: HttpRequest, seen: rows.Stale) -> dict[str, Any]:
 
 def first_context(request: HttpRequest) -> dict[str, Any]:
     """Data of the first page: an opened page queries for itself, refreshes share one snapshot."""
-    return context_of(request, shared_look.of(request).once(first_page(get_language() or "")))
+    return context_of(request, snapshot.of(request).once(first_page(get_language() or "")))
 
 
 LIVE = SharedPart("dashboard/_stale.html", first_context, every=2)
@@ -112,13 +112,13 @@ def take_back(request: HttpRequest) -> HttpResponse:
     asked = Asked.from_post(request)
     if asked is None:
         return page(request, "dashboard/take_back.html", {"title": _("Take back")}, status=400)
-    found = taking.look(asked.worker_ids)
+    found = taking.look_at_holdings(asked.worker_ids)
     if not asked.is_confirmed and found.number:
         words = ["--reason", asked.reason or "…"]
         context = {"title": _("Take these tasks back?"), "asked": asked, "found": found, "start": command("run_worker")}
         return page(request, "dashboard/take_back.html", {**context, "command": command("recover_tasks", *words)})
     outcome = taking.take_back(asked.worker_ids, who(request.user), reason=asked.reason)
-    shared_look.forget()
+    snapshot.forget()
     for level, text in told(outcome):
         messages.add_message(request, level, text)
     return redirect("admin:ops_stale")

@@ -14,17 +14,19 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 from django.views.decorators.http import require_POST, require_safe
 
-from dashboard import shared_look
 from dashboard import workers as rows
-from dashboard.shared_part import SharedPart
-from tasks import actions, presence, reading
-from tasks.actions import release as releasing
+from dashboard.live import snapshot
+from dashboard.live.fragment import SharedPart
+from tasks import operations
 from tasks.admin.rights import missing, require, who
+from tasks.diagnosis.finding import command
 from tasks.exceptions import RowlockError
-from tasks.filters import BIGGEST_ID, InvalidFilter
-from tasks.locking.errors import is_lock_not_available
+from tasks.locking.double_checked import is_lock_not_available
 from tasks.models import Task
-from tasks.verdicts.words import command
+from tasks.operations import release as releasing
+from tasks.operations.filters import BIGGEST_ID, InvalidFilter
+from tasks.queue import presence
+from tasks.support import reading
 
 SEE, STOP, RELEASE = "tasks.view_worker", "tasks.stop_worker", "tasks.requeue_task"
 BIGGEST_VERSION = 2**31 - 1
@@ -93,7 +95,7 @@ def workers(request: HttpRequest) -> HttpResponse:
 def live_context(request: HttpRequest) -> dict[str, Any]:
     """Live data: an opened page queries for itself, refreshes share one snapshot."""
     return {
-        "board": shared_look.of(request).once(rows.look) if request.headers.get("HX-Request") else rows.look(),
+        "board": snapshot.of(request).once(rows.look) if request.headers.get("HX-Request") else rows.look(),
         "cannot_stop": missing(request.user, STOP),
         "cannot_release": missing(request.user, RELEASE),
         "start": command("run_worker"),
@@ -123,7 +125,7 @@ def stop(request: HttpRequest) -> HttpResponse:
         context = {"title": _("Ask this worker to stop?"), "action": "stop", "url": "admin:ops_stop_worker"}
         return preview(request, asked, {**context, "command": asked.command("stop_worker")})
     try:
-        is_new = actions.stop_worker(asked.worker_id, who(request.user), reason=asked.reason)
+        is_new = operations.stop_worker(asked.worker_id, who(request.user), reason=asked.reason)
     except (RowlockError, DatabaseError) as error:
         return refused(request, error)
     told = (
@@ -153,7 +155,7 @@ def release(request: HttpRequest) -> HttpResponse:
     try:
         if not asked.is_confirmed:
             return preview_release(request, asked)
-        result = actions.release_unstarted(
+        result = operations.release_unstarted(
             asked.worker_id, who(request.user), reason=asked.reason, versions=asked.versions
         )
     except (RowlockError, DatabaseError) as error:
@@ -178,7 +180,7 @@ def preview_release(request: HttpRequest, asked: Asked) -> HttpResponse:
     return preview(request, asked, context)
 
 
-def told(result: actions.Result) -> list[tuple[int, str]]:
+def told(result: operations.Result) -> list[tuple[int, str]]:
     """Messages for the operator: pairs of level and sentence."""
     answers = []
     if result.done:

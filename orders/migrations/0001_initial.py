@@ -6,7 +6,7 @@ import django.db.models.deletion
 from django.conf import settings
 from django.db import migrations, models
 
-import tasks.clock
+import tasks.support.durations
 
 
 class Migration(migrations.Migration):
@@ -48,7 +48,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("transfer_id", models.UUIDField(blank=True, null=True)),
-                ("at", models.DateTimeField(db_default=tasks.clock.StatementTimestamp())),
+                ("at", models.DateTimeField(db_default=tasks.support.durations.StatementTimestamp())),
                 (
                     "account",
                     models.ForeignKey(
@@ -63,7 +63,7 @@ class Migration(migrations.Migration):
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
                 ("version", models.IntegerField(db_default=1, default=1, editable=False)),
                 ("customer_email", models.EmailField(max_length=254)),
-                ("placed_at", models.DateTimeField(db_default=tasks.clock.StatementTimestamp())),
+                ("placed_at", models.DateTimeField(db_default=tasks.support.durations.StatementTimestamp())),
                 ("shipped_at", models.DateTimeField(blank=True, null=True)),
                 ("shipped_email_sent", models.BooleanField(db_default=False, default=False)),
                 (

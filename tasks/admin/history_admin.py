@@ -9,11 +9,11 @@ from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 
-from tasks import presence
-from tasks.addresses import address
 from tasks.admin.read_only import ReadOnlyAdmin
-from tasks.ages import spoken
 from tasks.models import Attempt, Intervention, RefusedWrite, Worker
+from tasks.queue import presence
+from tasks.support.addresses import address
+from tasks.support.durations import spoken
 
 
 class WorkerList(ChangeList):

@@ -15,11 +15,11 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from tasks.admin.read_only import DeclaredFilters
+from tasks.diagnosis.finding import told_lock
 from tasks.exceptions import StaleVersion
 from tasks.locking import rowlocks, update_if_unchanged
-from tasks.locking.errors import is_lock_not_available
+from tasks.locking.double_checked import is_lock_not_available
 from tasks.locking.rowlocks import Hold, RowLock
-from tasks.verdicts.words import told_lock
 
 VERDICTS = {
     Hold.HELD: _("Row locked"),

@@ -9,16 +9,16 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from tasks import actions
-from tasks.actions.quarantine import QUEUE as QUARANTINE
-from tasks.audit import Who
-from tasks.bulk.instruction import INSTRUCTIONS, Settings
-from tasks.bulk.words import command_of
-from tasks.list_filter import ListFilter
+from tasks import operations
+from tasks.admin.listing import ListFilter
+from tasks.diagnosis import Finding, Verdict
+from tasks.diagnosis.finding import told_lock
 from tasks.locking import rowlocks
 from tasks.models import Task, TaskStatus
-from tasks.verdicts import Finding, Verdict
-from tasks.verdicts.words import told_lock
+from tasks.operations.bulk import INSTRUCTIONS, Settings
+from tasks.operations.bulk_runs import command_of
+from tasks.operations.quarantine import QUEUE as QUARANTINE
+from tasks.support.audit import Who
 
 NO_SETTINGS = Settings()
 LIVE = (Verdict.RUNNING, Verdict.IN_BATCH, Verdict.WORKER_SILENT, Verdict.CANCELLING)
@@ -40,7 +40,7 @@ class Outcome:
 class PageAction(ABC):
     """One button: its `data-action`, texts, right, reason, fields and effect.
 
-    `name` is also the name of the instruction (tasks/bulk/instruction.py) that it carries out.
+    `name` is also the name of the instruction (tasks/operations/bulk.py) that it carries out.
     """
 
     name: str
@@ -209,10 +209,10 @@ PAGE_ACTIONS: dict[str, PageAction] = {
 }
 
 
-def outcome_of(result: actions.Result) -> Outcome:
-    """Convert a result of `tasks.actions` for a page."""
+def outcome_of(result: operations.Result) -> Outcome:
+    """Convert a result of `tasks.operations` for a page."""
     refused = {task_id: str(refusal.sentence) for task_id, refusal in result.refused.items()}
-    changed = [task_id for task_id, refusal in result.refused.items() if refusal.code is actions.Code.CHANGED]
+    changed = [task_id for task_id, refusal in result.refused.items() if refusal.code is operations.Code.CHANGED]
     return Outcome(result.done, result.asked, refused, changed)
 
 

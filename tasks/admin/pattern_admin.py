@@ -12,14 +12,15 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_POST, require_safe
 
-from tasks import pattern_runs, patterns
+from tasks import patterns
+from tasks import patterns as pattern_runs
 from tasks.admin.rights import missing, require, who
 from tasks.admin.settings_form import WholeNumberField
+from tasks.diagnosis import decide, gather
+from tasks.diagnosis.finding import command
 from tasks.models import Task
 from tasks.patterns import Pattern
-from tasks.redaction import redact
-from tasks.verdicts import decide, gather
-from tasks.verdicts.words import command
+from tasks.support.redaction import redact
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,9 @@ class PatternAdmin(admin.ModelAdmin):
         template = "admin/tasks/pattern/_progress.html" if is_part else "admin/tasks/pattern/progress.html"
         return TemplateResponse(request, template, self._watch_context(request, pattern, progress))
 
-    def _watch_context(self, request: HttpRequest, pattern: Pattern, progress: pattern_runs.Progress) -> dict[str, Any]:
+    def _watch_context(
+        self, request: HttpRequest, pattern: Pattern, progress: pattern_runs.RunProgress
+    ) -> dict[str, Any]:
         facts = gather([progress.task])
         report = redact(progress.task.return_value) or {}
         return {

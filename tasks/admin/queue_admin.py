@@ -13,13 +13,15 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_POST
 
-from tasks import actions, reading, stats
+from tasks import operations
 from tasks.admin import rights
 from tasks.admin.submission import reason_of
-from tasks.audit import Who
+from tasks.diagnosis import stats
+from tasks.diagnosis.finding import command
+from tasks.diagnosis.stats import QueueNumbers
 from tasks.models import Queue
-from tasks.stats import QueueNumbers
-from tasks.verdicts.words import command
+from tasks.support import reading
+from tasks.support.audit import Who
 
 VIEW = "tasks.view_queue"
 LIST = "admin:tasks_queue_changelist"
@@ -42,7 +44,7 @@ class Switch:
 
 def recovering(recovery: Queue.Recovery) -> Callable[[str, Who, str], bool]:
     """A function that sets a queue to this kind of recovery."""
-    return lambda name, who, reason: actions.configure_queue(name, who, recovery=recovery, reason=reason)
+    return lambda name, who, reason: operations.configure_queue(name, who, recovery=recovery, reason=reason)
 
 
 SWITCHES = {
@@ -52,14 +54,14 @@ SWITCHES = {
             "pause",
             gettext_lazy("Pause"),
             "tasks.pause_queue",
-            lambda name, who, reason: actions.pause(name, who, reason=reason),
+            lambda name, who, reason: operations.pause(name, who, reason=reason),
             ("pause_queue",),
         ),
         Switch(
             "resume",
             gettext_lazy("Resume"),
             "tasks.pause_queue",
-            lambda name, who, reason: actions.resume(name, who, reason=reason),
+            lambda name, who, reason: operations.resume(name, who, reason=reason),
             ("resume_queue",),
         ),
         Switch(

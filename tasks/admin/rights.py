@@ -6,7 +6,7 @@ from django.contrib.auth.models import Group, Permission
 from django.core.exceptions import PermissionDenied
 from django.utils.translation import gettext as _
 
-from tasks.audit import Who
+from tasks.support.audit import Who
 
 
 def missing(user: Any, right: str) -> str:

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple, Self
 
 from django.utils.translation import gettext_lazy as _
 
-from tasks.filters import InvalidFilter, parse_id
 from tasks.models import Task
+from tasks.operations.filters import InvalidFilter, parse_id
 
 LABELS = {
     "version": _("version"),

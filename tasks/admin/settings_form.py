@@ -11,9 +11,9 @@ from typing import Any
 from django import forms
 from django.utils.translation import gettext_lazy as _
 
-from tasks import reading
-from tasks.bulk.instruction import Settings
 from tasks.commands import types
+from tasks.operations.bulk import Settings
+from tasks.support import reading
 
 LONGEST_SPREAD_MINUTES = 7 * 24 * 60
 

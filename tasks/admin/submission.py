@@ -7,18 +7,18 @@ from typing import Self
 from django.http import QueryDict
 from django.utils.translation import gettext as _
 
-from tasks import audit, reading
 from tasks.admin.page_actions import LIVE, PageAction
 from tasks.admin.seen import Difference, Seen
 from tasks.admin.settings_form import SettingsForm, form_of, settings_of
-from tasks.ages import spoken
-from tasks.bulk.instruction import Settings
-from tasks.filters import InvalidFilter
+from tasks.diagnosis import Facts, Finding, decide, gather
+from tasks.diagnosis.decision import is_unserved
+from tasks.diagnosis.sentences import no_worker
 from tasks.models import Intervention, Task, TaskStatus
-from tasks.presence import WorkerState
-from tasks.verdicts import Facts, Finding, decide, gather
-from tasks.verdicts.decision import is_unserved
-from tasks.verdicts.telling import no_worker
+from tasks.operations.bulk import Settings
+from tasks.operations.filters import InvalidFilter
+from tasks.queue.presence import WorkerState
+from tasks.support import audit, reading
+from tasks.support.durations import spoken
 
 MOST_TASKS = 200
 

@@ -12,16 +12,15 @@ from django.utils.translation import ngettext
 from django.views.decorators.http import require_POST
 
 from tasks.admin import pages, rights
-from tasks.admin.bulk_views import BulkViews, under_way
-from tasks.admin.enqueue_views import EnqueueViews
+from tasks.admin.bulk import BulkViews, under_way
+from tasks.admin.enqueue import EnqueueViews
 from tasks.admin.listing import ListFilter, Place, known_queues
 from tasks.admin.page_actions import PAGE_ACTIONS, Outcome, PageAction
 from tasks.admin.submission import Preview, Submission, preview, was_done_by
-from tasks.admin.task_pages import VIEW
-from tasks.admin.why_views import WhyViews
-from tasks.audit import Who
-from tasks.filters import InvalidFilter
+from tasks.admin.task_pages import VIEW, WhyViews
 from tasks.models import Task
+from tasks.operations.filters import InvalidFilter
+from tasks.support.audit import Who
 
 EVERY_SECONDS = 3  # the list refreshes itself
 MOST_TOLD = 10  # refusals shown one by one; the rest as a number
@@ -29,7 +28,7 @@ MOST_TOLD = 10  # refusals shown one by one; the rest as a number
 
 @admin.register(Task)
 class TaskAdmin(BulkViews, WhyViews, EnqueueViews):
-    """See and repair tasks. Programs create them and `tasks.actions` changes them, so there is no form."""
+    """See and repair tasks. Programs create them and `tasks.operations` changes them, so there is no form."""
 
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view

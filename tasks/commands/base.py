@@ -1,32 +1,73 @@
-"""The base class of our commands, with the promises that cron, scripts and people rely on.
-
-Exit status: 0 done or nothing to do, 1 failed or partly refused, 2 usage, 3 unhealthy, 130 on INT, 143 on TERM.
-`--json` prints exactly one object on stdout; all other output goes to stderr. `--dry-run` does the work and rolls it
-back. `-v0` is silent unless something is wrong.
-"""
+"""TERM and INT for commands: the first signal lets the current item finish, the second ends the command at once."""
 
 import json
 import os
 import pwd
+import signal
 import socket
+import threading
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from types import FrameType, TracebackType
+from typing import Any, Self
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError, InterfaceError
 
-from tasks.actions import Progress
-from tasks.audit import Who
 from tasks.commands import types
 from tasks.commands.output import ProgressLine, printable, write_line
-from tasks.commands.signals import Interrupted, Signals
-from tasks.database import read_committed
 from tasks.exceptions import RowlockError
-from tasks.reading import one_line
+from tasks.operations import Progress
+from tasks.support.audit import Who
+from tasks.support.database import read_committed
+from tasks.support.reading import one_line
+
+HANDLED = (signal.SIGTERM, signal.SIGINT)
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal ends the command. As a KeyboardInterrupt it also makes psycopg cancel the running statement."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+
+class Signals:
+    """While entered, TERM and INT raise Interrupted; inside `finishing_item` the first one is only recorded."""
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self._shielded = False
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            self._previous = {number: signal.signal(number, self._receive) for number in HANDLED}
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    @contextmanager
+    def finishing_item(self) -> Iterator[None]:
+        """The body checks `received` between its items and stops by itself."""
+        self._shielded = True
+        try:
+            yield
+        finally:
+            self._shielded = False
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        is_first = self.received is None
+        self.received = number
+        if not (is_first and self._shielded):
+            raise Interrupted(number)
+
 
 FAILED, USAGE, UNHEALTHY = 1, 2, 3
 SHOWN_PROBLEMS = 20

@@ -8,7 +8,7 @@ from typing import Any
 
 from django.core.management.base import OutputWrapper
 
-from tasks.reading import one_line
+from tasks.support.reading import one_line
 
 EVERY_SECONDS = 2.0
 

@@ -12,11 +12,11 @@ from django.db import NotSupportedError
 from tasks import patterns
 from tasks.commands import types
 from tasks.commands.base import OperatorCommand, Options, Report
+from tasks.diagnosis.finding import told_lock
 from tasks.locking import rowlocks
 from tasks.locking.double_checked import OnLocked
 from tasks.locking.report import SHOWN, plain
 from tasks.patterns import Pattern, RunReport
-from tasks.verdicts.words import told_lock
 
 
 class PatternCommand(OperatorCommand):

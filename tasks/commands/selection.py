@@ -4,13 +4,13 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from tasks.actions import Result
+from tasks.admin.listing import ListFilter
 from tasks.commands import types
 from tasks.commands.base import Options, Report, UsageError
 from tasks.commands.output import counted, said
-from tasks.filters import TaskFilter
-from tasks.list_filter import ListFilter
 from tasks.models import TaskStatus
+from tasks.operations import Result
+from tasks.operations.filters import TaskFilter
 
 
 def add_filters(parser: CommandParser) -> None:

@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 from django.utils import timezone
 
-from tasks import durations, filters, reading
+from tasks.operations import filters
+from tasks.support import durations, reading
 
 Value = TypeVar("Value")
 FIRST_YEAR, LAST_YEAR = 2000, 9000  # beyond them PostgreSQL stores times that Python cannot read back

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from django.db import models, transaction
 
-from tasks.locking import preconditions
+from tasks.locking import report as preconditions
 from tasks.locking.report import Outcome, Report, counting_queries
 
 logger = logging.getLogger(__name__)

@@ -1,9 +1,4 @@
-"""Double-checked locking over rows: read without a lock, then lock one row and check it again.
-
-The pattern is Luke Plant's (patterns, system A). Several processes share an important table, which must be locked as
-little as possible. Everything runs outside any transaction. The outer query takes no lock. Each candidate gets a short
-transaction, in which the same criteria are checked again on the locked row.
-"""
+"""PostgreSQL's errors about conflicts with other sessions, by SQLSTATE."""
 
 import logging
 import random
@@ -16,11 +11,31 @@ from typing import Any, Generic, Literal, TypeVar
 
 from django.db import NotSupportedError, connections, models, transaction
 
-from tasks.locking import preconditions
-from tasks.locking.errors import is_lock_not_available
+from tasks.locking import report
 from tasks.locking.report import Outcome, Report, counting_queries
 
 logger = logging.getLogger(__name__)
+
+LOCK_NOT_AVAILABLE = "55P03"
+SERIALIZATION_FAILURE = "40001"
+DEADLOCK_DETECTED = "40P01"
+
+
+def sqlstate(error: BaseException) -> str | None:
+    """The SQLSTATE of a database error, Django's or psycopg's; None for anything else."""
+    return getattr(error, "sqlstate", None) or getattr(error.__cause__, "sqlstate", None)
+
+
+def is_lock_not_available(error: BaseException) -> bool:
+    """True if another session holds the row and the wait was refused or timed out."""
+    return sqlstate(error) == LOCK_NOT_AVAILABLE
+
+
+def is_retryable(error: BaseException) -> bool:
+    """True if the whole transaction can be repeated."""
+    return sqlstate(error) in (SERIALIZATION_FAILURE, DEADLOCK_DETECTED)
+
+
 M = TypeVar("M", bound=models.Model)
 OnLocked = Literal["skip", "report", "wait"]
 Progress = Callable[[Report], bool | None]
@@ -54,7 +69,7 @@ def double_checked(queryset: "models.QuerySet[M]") -> "DoubleChecked[M]":
     subqueries a third check follows once the row is locked; tables named only in raw SQL are not recognised. Raises
     NotSupportedError where PostgreSQL could not lock its rows.
     """
-    preconditions.refuse_unlockable(queryset)
+    report.refuse_unlockable(queryset)
     return DoubleChecked(queryset)
 
 
@@ -100,8 +115,8 @@ class DoubleChecked(Generic[M]):
         Raises RuntimeError inside `atomic()`, and NotSupportedError at an isolation level above READ COMMITTED. An
         error of the inner query ends the run, because it would fail for every row.
         """
-        preconditions.refuse_open_transaction(self.queryset.db)
-        preconditions.refuse_text(of)
+        report.refuse_open_transaction(self.queryset.db)
+        report.refuse_text(of)
         run = _Run(self.queryset, body, _Terms(on_locked, of, limit, max_rounds, wait_seconds), progress)
         with counting_queries(self.queryset.db, run.report):
             run.go()
@@ -133,7 +148,7 @@ class _Run(Generic[M]):
         self.report = Report()
         self.is_stopped = False
         self.passed: set[Any] = set()  # lost in this round
-        self.needs_third_look = preconditions.reads_other_tables(queryset.query)
+        self.needs_third_look = report.reads_other_tables(queryset.query)
         self.is_isolation_checked = False
 
     @property
@@ -224,7 +239,7 @@ class _Run(Generic[M]):
     def _lock(self, key: Any) -> M | None:
         """The row under its lock if it still meets the criteria; None when it does not, or when it was skipped."""
         if not self.is_isolation_checked:
-            preconditions.refuse_isolation(self.using)
+            report.refuse_isolation(self.using)
             self.is_isolation_checked = True
         if self.terms.on_locked == "wait":
             with connections[self.using].cursor() as cursor:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from django.db import models
 
-from tasks.locking import preconditions
+from tasks.locking import report as preconditions
 from tasks.locking.report import Outcome, Report, counting_queries
 
 M = TypeVar("M", bound=models.Model)

@@ -22,7 +22,7 @@ from django.db import connection as default_connection
 from django.db import models
 from psycopg import sql
 
-from tasks.database import Connection, fetch
+from tasks.support.database import Connection, fetch
 
 KEY_SHARE = "keysh"
 MODES = {

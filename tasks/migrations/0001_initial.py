@@ -4,7 +4,7 @@ import django.contrib.postgres.fields
 import django.db.models.deletion
 from django.db import migrations, models
 
-import tasks.clock
+import tasks.support.durations
 
 
 class Migration(migrations.Migration):
@@ -17,7 +17,7 @@ class Migration(migrations.Migration):
             name="Intervention",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("at", models.DateTimeField(db_default=tasks.clock.StatementTimestamp())),
+                ("at", models.DateTimeField(db_default=tasks.support.durations.StatementTimestamp())),
                 ("actor", models.TextField()),
                 ("source", models.TextField()),
                 ("action", models.TextField()),
@@ -36,7 +36,7 @@ class Migration(migrations.Migration):
                 ("expected_version", models.IntegerField()),
                 ("actual_version", models.IntegerField(blank=True, null=True)),
                 ("intent", models.TextField()),
-                ("at", models.DateTimeField(db_default=tasks.clock.StatementTimestamp())),
+                ("at", models.DateTimeField(db_default=tasks.support.durations.StatementTimestamp())),
             ],
         ),
         migrations.CreateModel(
@@ -95,8 +95,8 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("version", models.IntegerField(db_default=1)),
-                ("created_at", models.DateTimeField(db_default=tasks.clock.StatementTimestamp())),
-                ("run_after", models.DateTimeField(db_default=tasks.clock.StatementTimestamp())),
+                ("created_at", models.DateTimeField(db_default=tasks.support.durations.StatementTimestamp())),
+                ("run_after", models.DateTimeField(db_default=tasks.support.durations.StatementTimestamp())),
                 ("started_at", models.DateTimeField(blank=True, null=True)),
                 ("finished_at", models.DateTimeField(blank=True, null=True)),
                 ("attempt", models.SmallIntegerField(db_default=0)),
@@ -215,7 +215,7 @@ class Migration(migrations.Migration):
                 ("exception_class", models.TextField(blank=True, db_default="")),
                 ("traceback", models.TextField(blank=True, db_default="")),
                 ("started_at", models.DateTimeField(blank=True, null=True)),
-                ("finished_at", models.DateTimeField(db_default=tasks.clock.StatementTimestamp())),
+                ("finished_at", models.DateTimeField(db_default=tasks.support.durations.StatementTimestamp())),
                 (
                     "task",
                     models.ForeignKey(
@@ -264,8 +264,8 @@ class Migration(migrations.Migration):
                         base_field=models.TextField(), blank=True, db_default=[], size=None
                     ),
                 ),
-                ("started_at", models.DateTimeField(db_default=tasks.clock.StatementTimestamp())),
-                ("heartbeat_at", models.DateTimeField(db_default=tasks.clock.StatementTimestamp())),
+                ("started_at", models.DateTimeField(db_default=tasks.support.durations.StatementTimestamp())),
+                ("heartbeat_at", models.DateTimeField(db_default=tasks.support.durations.StatementTimestamp())),
                 ("lease_seconds", models.FloatField(blank=True, null=True)),
                 ("presence_epoch", models.TextField(blank=True, null=True)),
                 ("missing_since", models.DateTimeField(blank=True, null=True)),

@@ -6,7 +6,7 @@ from tasks.locking import VersionTrigger
 
 # A notification at commit makes all committers queue behind each other, so it is sent only when a worker may be idle.
 # One idle worker is on duty: it holds this advisory lock exclusively. Enqueuers take it shared and let go at commit;
-# not getting it means that somebody waits for the notification. See tasks/wakeup.py.
+# not getting it means that somebody waits for the notification. See tasks/queue/wakeup.py.
 ANNOUNCE = """
 CREATE FUNCTION rowlock_announce_tasks() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN

@@ -13,7 +13,7 @@ ALTER TABLE tasks_task ADD CONSTRAINT tasks_task_run_after_readable
 """
 ANY_TIME = "ALTER TABLE tasks_task DROP CONSTRAINT tasks_task_run_after_readable;"
 
-# The advisory lock is the one that tasks/enqueueing.py takes.
+# The advisory lock is the one that tasks/framework/enqueue.py takes.
 ENQUEUE = """
 CREATE FUNCTION rowlock_enqueue(
     task_path text,

@@ -3,7 +3,7 @@
 import django.contrib.postgres.fields
 from django.db import migrations, models
 
-import tasks.clock
+import tasks.support.durations
 
 
 class Migration(migrations.Migration):
@@ -17,7 +17,7 @@ class Migration(migrations.Migration):
             fields=[
                 ("name", models.TextField(primary_key=True, serialize=False)),
                 ("every", models.DurationField()),
-                ("since", models.DateTimeField(db_default=tasks.clock.StatementTimestamp())),
+                ("since", models.DateTimeField(db_default=tasks.support.durations.StatementTimestamp())),
                 ("succeeded_at", models.DateTimeField(blank=True, null=True)),
             ],
             options={
@@ -39,7 +39,7 @@ class Migration(migrations.Migration):
                         base_field=models.BigIntegerField(), blank=True, db_default=[], size=None
                     ),
                 ),
-                ("since", models.DateTimeField(db_default=tasks.clock.StatementTimestamp())),
+                ("since", models.DateTimeField(db_default=tasks.support.durations.StatementTimestamp())),
             ],
             options={
                 "default_permissions": ("view",),
@@ -55,7 +55,7 @@ class Migration(migrations.Migration):
                 ("pid", models.IntegerField(blank=True, null=True)),
                 ("fence", models.BigIntegerField(blank=True, null=True)),
                 ("held_by", models.TextField(blank=True, db_default="")),
-                ("started_at", models.DateTimeField(db_default=tasks.clock.StatementTimestamp())),
+                ("started_at", models.DateTimeField(db_default=tasks.support.durations.StatementTimestamp())),
                 ("finished_at", models.DateTimeField(blank=True, null=True)),
                 ("exit_status", models.IntegerField(blank=True, null=True)),
                 (

@@ -29,7 +29,7 @@ DROP FUNCTION rowlock_lock_key(text);
 DROP FUNCTION rowlock_lock_class();
 """
 
-# The epoch is that of tasks/presence.py: presence that was taken in another one proves nothing by its absence. Waiters
+# The epoch is that of tasks/queue/presence.py: presence that was taken in another one proves nothing by its absence. Waiters
 # hold a presence lock shared for a moment, so only the exclusive one counts. `objid` is unsigned.
 LIFE = """
 CREATE FUNCTION rowlock_epoch() RETURNS text LANGUAGE sql VOLATILE AS $$

@@ -2,7 +2,7 @@
 
 from django.db import migrations, models
 
-import tasks.clock
+import tasks.support.durations
 
 
 class Migration(migrations.Migration):
@@ -21,7 +21,7 @@ class Migration(migrations.Migration):
                 ("upto", models.BigIntegerField()),
                 ("actor", models.TextField()),
                 ("task_id", models.BigIntegerField(blank=True, db_index=True, null=True)),
-                ("created_at", models.DateTimeField(db_default=tasks.clock.StatementTimestamp())),
+                ("created_at", models.DateTimeField(db_default=tasks.support.durations.StatementTimestamp())),
                 ("started_at", models.DateTimeField(blank=True, null=True)),
                 ("finished_at", models.DateTimeField(blank=True, null=True)),
                 ("stop_requested_at", models.DateTimeField(blank=True, null=True)),
@@ -47,7 +47,7 @@ class Migration(migrations.Migration):
             fields=[
                 ("token", models.TextField(primary_key=True, serialize=False)),
                 ("target", models.TextField(blank=True, db_default="")),
-                ("at", models.DateTimeField(db_default=tasks.clock.StatementTimestamp(), db_index=True)),
+                ("at", models.DateTimeField(db_default=tasks.support.durations.StatementTimestamp(), db_index=True)),
             ],
             options={
                 "default_permissions": ("view",),

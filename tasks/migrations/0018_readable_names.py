@@ -1,4 +1,4 @@
-"""The limits of tasks/reading.py for whoever writes SQL: lengths, and no control characters in what reports show.
+"""The limits of tasks/support/reading.py for whoever writes SQL: lengths, and no control characters in what reports show.
 
 The constraints are NOT VALID: adding them reads no row, and what is there already stays until it is next written. The
 next migration mends the rows that workers will write. The audit is never rewritten, so its old lines stay as they are.

@@ -2,7 +2,7 @@
 
 from django.db import migrations, models
 
-import tasks.clock
+import tasks.support.durations
 
 
 class Migration(migrations.Migration):
@@ -19,7 +19,7 @@ class Migration(migrations.Migration):
                 ("worker_id", models.TextField(blank=True, db_default="")),
                 ("error", models.TextField()),
                 ("tries", models.IntegerField(db_default=1)),
-                ("since", models.DateTimeField(db_default=tasks.clock.StatementTimestamp())),
+                ("since", models.DateTimeField(db_default=tasks.support.durations.StatementTimestamp())),
                 ("retry_at", models.DateTimeField()),
             ],
             options={

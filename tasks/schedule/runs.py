@@ -1,20 +1,65 @@
-"""The rows of `tasks_commandrun`: each run of a command, and each that was skipped."""
+"""The command line of `run_locked`: the program to start, and its redacted form."""
 
 import logging
 import os
+import shlex
 import socket
+import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
+from django.core.management import get_commands
 from django.db import DatabaseError, InterfaceError, connection
 
-from tasks.database import fetch
-from tasks.locking.leases.holder import Holder
+from tasks.exceptions import RowlockError
+from tasks.locking.named.holder import Holder
 from tasks.models import CommandRun
-from tasks.redaction import storable
+from tasks.support.database import fetch
+from tasks.support.redaction import storable
+from tasks.support.secret_finder import SecretFinder
 
 logger = logging.getLogger(__name__)
+
+
+class UnknownCommand(RowlockError, LookupError):
+    """No management command has this name."""
+
+
+def program(words: Sequence[str], *, is_shell: bool) -> list[str]:
+    """The program to start, with its arguments: a management command, or with `is_shell` any program.
+
+    With `is_shell` a single word is a line for the shell; several words are a program and its arguments, without a
+    shell. Raises UnknownCommand.
+    """
+    if is_shell:
+        return ["/bin/sh", "-c", words[0]] if len(words) == 1 else list(words)
+    if words[0] not in get_commands():
+        raise UnknownCommand(
+            f"There is no management command {words[0]!r}: `manage.py help` lists them. For any program add --shell."
+        )
+    started_as = Path(sys.argv[0])
+    manage = [str(started_as.resolve())] if started_as.name == "manage.py" else ["-m", "django"]
+    return [sys.executable, *manage, *words]
+
+
+def examined(words: Sequence[str], *, is_shell: bool) -> tuple[list[str], set[str]]:
+    """The redacted command line, and the secrets found in it."""
+    finder = SecretFinder()
+    if not (is_shell and len(words) == 1):
+        return list(finder.words(words)), finder.secrets
+    parts = list(finder.words(_split(words[0])))
+    return [shlex.join(parts) if finder.secrets else words[0]], finder.secrets
+
+
+def _split(line: str) -> list[str]:
+    try:
+        return shlex.split(line)
+    except ValueError:
+        return line.split()
+
+
 Outcome = CommandRun.Outcome
 PERSIST_SECONDS = 15.0
 RETRY_SECONDS = 0.5

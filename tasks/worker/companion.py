@@ -1,7 +1,9 @@
 """The second thread of a worker process: while a task takes long, it flushes, and keeps the session and the lease."""
 
+import contextlib
 import logging
 import os
+import random
 import select
 import signal
 import threading
@@ -10,14 +12,16 @@ from collections.abc import Callable
 
 import psycopg
 
-from tasks import conf, presence
+from tasks import conf
 from tasks.exceptions import Convicted
-from tasks.worker.lookout import Lookout
-from tasks.worker.outbox import FLUSH_SECONDS, Outbox
-from tasks.worker.page import LOOKOUT, Page
+from tasks.queue import presence
+from tasks.worker.complete import FLUSH_SECONDS, Outbox
+from tasks.worker.leader import Lookout
 from tasks.worker.session import Session
+from tasks.worker.shared_state import BUSY, LOOKOUT, Page
 
 logger = logging.getLogger(__name__)
+
 LOOK_SECONDS = 1.0
 # A lookout that is at work for longer passes it on. Not at once: most tasks are over by then.
 LOOKOUT_SECONDS = 0.01
@@ -138,3 +142,67 @@ class Companion:
         if self.page.is_overdue():
             logger.warning("worker %s ends itself: its task is past its timeout", self.worker_id)
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+POLL_SECONDS = 1.0  # of the lookout
+SLEEP_SECONDS = 5.0  # of the others, should the lookout be of no use
+SOON_SECONDS = 0.03
+
+
+class Idleness:
+    """The pauses of one worker. `wakes` is readable once a signal came."""
+
+    def __init__(self, page: Page, session: Session, lookout: Lookout, companion: Companion, *, wakes: int) -> None:
+        self.page = page
+        self.session = session
+        self.lookout = lookout
+        self.companion = companion
+        self.wakes = wakes
+        self.was_woken = False  # by another worker, and has not looked for a task since
+
+    def spend(self, is_stopping: Callable[[], bool]) -> None:
+        """Nothing was due. Be the lookout, or sleep until it is our turn; poll behind both. Raises psycopg.Error."""
+        self.was_woken = False
+        self.companion.rest()  # first: from now on what we are is not passed on behind our back
+        spread = random.uniform(0.8, 1.2)  # noqa: S311  of the workers' polls
+        is_lookout = self.lookout.take(self.page)
+        seconds = self._look_out(spread * POLL_SECONDS) if is_lookout else spread * SLEEP_SECONDS
+        if seconds and not is_stopping():
+            self.page.words[BUSY] = 0
+            if not is_lookout:
+                self._sleep(seconds)
+            elif self.session.wait(seconds, self.wakes):
+                drain(self.wakes)
+
+    def end(self, *, got_several: bool) -> None:
+        """There is a task. There may be more: who was woken found one, or got several and as many as it wanted."""
+        if self.was_woken or (self.page.words[LOOKOUT] and got_several):
+            self.companion.pass_on()
+            self.lookout.call()
+        self.was_woken = False
+
+    def _look_out(self, seconds: float) -> float:
+        """Hear notifications and be on duty. For how long to wait for one, of `seconds`; 0: look once more first."""
+        if not self.session.is_hearing:
+            self.session.hear()
+            self.session.take_duty()
+            return 0.0
+        if self.session.is_on_duty:
+            return seconds
+        duty = self.session.take_duty()
+        return {"mine": 0.0, "others": seconds}.get(duty, SOON_SECONDS)
+
+    def _sleep(self, seconds: float) -> None:
+        """Until the lookout has passed it on, a signal has come, or the session has ended."""
+        if self.session.is_hearing:  # the supervisor has made somebody else the lookout
+            self.session.hear_no_more()
+        self.was_woken = self.lookout.sleep(self.page, seconds, [*self.session.descriptors(), self.wakes])
+        self.session.drain()
+        drain(self.wakes)
+
+
+def drain(descriptor: int) -> None:
+    """Read all that is in a pipe."""
+    with contextlib.suppress(BlockingIOError):
+        while os.read(descriptor, 1024):
+            pass

@@ -10,9 +10,9 @@ from typing import TypeVar
 import psycopg
 from psycopg import sql
 
-from tasks import presence
-from tasks.database import connect_directly, fetch
 from tasks.exceptions import Convicted
+from tasks.queue import presence
+from tasks.support.database import connect_directly, fetch
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")

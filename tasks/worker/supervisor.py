@@ -1,8 +1,4 @@
-"""The supervisor: starts child processes, renews their leases, ends what hangs, and buries the dead.
-
-It never runs a handler, so no handler can keep it from renewing the leases or from enforcing a timeout. A task that
-kills its process, leaks or hangs costs one child.
-"""
+"""What a service manager is told, in systemd's protocol: that we are ready, that we live, that we stop."""
 
 import contextlib
 import gc
@@ -10,6 +6,7 @@ import logging
 import os
 import select
 import signal
+import socket
 import sys
 import time
 from dataclasses import dataclass, field
@@ -18,15 +15,44 @@ import psycopg
 from django.db import connections
 
 from tasks import conf
-from tasks.database import name_sessions_of_handlers
-from tasks.worker.child import DONE, ID_TAKEN, RETIRED, Child
-from tasks.worker.keeper import Keeper
-from tasks.worker.lookout import Lookout
+from tasks.support.database import name_sessions_of_handlers
+from tasks.worker.leader import Lookout
+from tasks.worker.maintenance import Keeper
 from tasks.worker.options import Allowance, Options
-from tasks.worker.page import BUSY, CLAIMED, COMPLETED, CONVICTED, FAILED, REFUSED, UNWRITTEN, Page
-from tasks.worker.service import ServiceManager
+from tasks.worker.process import DONE, ID_TAKEN, RETIRED, Child
+from tasks.worker.shared_state import BUSY, CLAIMED, COMPLETED, CONVICTED, FAILED, REFUSED, UNWRITTEN, Page
 
 logger = logging.getLogger(__name__)
+
+
+class ServiceManager:
+    """Speaks where NOTIFY_SOCKET says so; nobody listens otherwise, and nothing is said.
+
+    With WATCHDOG_USEC it wants to hear of us that often, and starts us anew when we are silent: a supervisor that hangs
+    renews no lease, so its workers would be taken for dead and work for nothing.
+    """
+
+    def __init__(self) -> None:
+        # What handlers start must not speak for us.
+        address = os.environ.pop("NOTIFY_SOCKET", "")
+        self.address = f"\0{address[1:]}" if address.startswith("@") else address
+        self.every_seconds = int(os.environ.pop("WATCHDOG_USEC", "0")) / 1e6 / 3
+        self.due = 0.0
+
+    def tell(self, state: str) -> None:
+        """One state, such as READY=1. A manager that does not hear it will see for itself."""
+        if self.address:
+            with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+                manager.setblocking(False)
+                manager.sendto(state.encode(), self.address)
+
+    def tick(self) -> None:
+        """That we live, as often as is wanted."""
+        if self.every_seconds and time.monotonic() >= self.due:
+            self.due = time.monotonic() + self.every_seconds
+            self.tell("WATCHDOG=1")
+
+
 TICK_SECONDS = 0.1
 IDLE_TICK_SECONDS = 1.0
 SLOW_SECONDS = 0.25

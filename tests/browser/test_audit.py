@@ -3,8 +3,8 @@
 import pytest
 from django.db import connection
 
-from tasks import audit
-from tasks.audit import Change, Who
+from tasks.support import audit
+from tasks.support.audit import Change, Who
 from tests.browser.looks import assert_looks_right
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]

@@ -3,11 +3,11 @@
 import pytest
 from playwright.sync_api import expect
 
-from tasks import actions
-from tasks.audit import Who
-from tasks.bulk import carry
-from tasks.bulk.models import BulkRun
+from tasks import operations
 from tasks.models import Task
+from tasks.models.run import BulkRun
+from tasks.operations import bulk
+from tasks.support.audit import Who
 from tests.tasks import handlers, rows
 
 pytestmark = pytest.mark.browser
@@ -28,7 +28,7 @@ def test_everything_that_matches_is_moved_and_watched(visit):
     page.wait_for_selector("#bulk-run")
     run = BulkRun.objects.get()
     assert page.url.endswith(f"/runs/{run.pk}/")
-    carry.carry_out(run.pk)
+    bulk.carry_out(run.pk)
     expect(page.locator("#bulk-run")).to_contain_text("60 of 60 looked at")
     expect(page.locator("[data-live]")).to_have_count(0)
     assert Task.objects.filter(queue_name="slow").count() == 60
@@ -49,7 +49,7 @@ def test_the_list_follows_and_keeps_what_was_ticked(visit):
     first, second = rows.failed(), rows.failed()
     page = visit("Operators").open(LIST)
     page.get_by_label(f"Tick #{first.pk}").check()
-    actions.requeue([second.pk], ANNA)
+    operations.requeue([second.pk], ANNA)
     page.mouse.move(5, 5)
     expect(page.locator(f"#task-{second.pk} .status")).to_have_text("READY")
     assert page.get_by_label(f"Tick #{first.pk}").is_checked()
@@ -60,7 +60,7 @@ def test_a_tasks_page_follows_its_life(visit):
     page = visit("Operators").open(f"{LIST}{task.pk}/")
     assert page.locator(".judged .status").inner_text() == "READY"
     page.mouse.move(5, 5)
-    actions.cancel([task.pk], ANNA)
+    operations.cancel([task.pk], ANNA)
     expect(page.locator(".judged .status")).to_have_text("CANCELLED", timeout=10_000)
     assert "cancel" in page.locator(".timeline").inner_text()
 

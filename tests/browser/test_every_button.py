@@ -13,11 +13,11 @@ from django.contrib.auth.models import User
 from django.utils import timezone
 from playwright.sync_api import Page, expect
 
-from dashboard.demo import control, data
+from dashboard.demo import control, scenes
 from dashboard.models import LabRun
 from orders.models import Account
-from tasks.bulk.models import BulkRun
 from tasks.models import Attempt, ExpectedCommand, Lock, Queue, Task, Worker
+from tasks.models.run import BulkRun
 from tests.browser import buttons
 from tests.browser.looks import OF_COLOURS, assert_accessible, assert_fits
 from tests.dashboard.scenes import LOCK_ACCOUNT, Scene
@@ -240,7 +240,7 @@ def demo(tour: Tour) -> None:
     """Asked of a session that is its director as far as anybody can see, and that ends before all is removed."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("ROWLOCK_DEMO", "1")
-        data.load_once()
+        scenes.load_once()
         with session("rowlock:demo:director", autocommit=True) as conn:
             wait_until(lambda: conn.execute(control.TAKE).fetchone()[0])
             for button in ("aside [data-action=demo-kill]", ".demo-kill button", "[data-action=demo-chain]"):

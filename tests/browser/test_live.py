@@ -7,7 +7,7 @@ import threading
 import pytest
 from playwright.sync_api import Page, Route
 
-from dashboard import seats
+from dashboard.live import seats
 from tasks.models import Attempt, Task
 from tests.tasks import rows
 from tests.waiting import wait_until

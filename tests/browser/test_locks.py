@@ -11,7 +11,7 @@ from django.contrib.auth.models import User
 from django.db import connection
 
 from dashboard.locks import activity
-from dashboard.locks.sampler import Sampler
+from dashboard.locks.sampling import Sampler
 from dashboard.models import LockWait
 from orders.models import Account
 from tasks.models import Intervention

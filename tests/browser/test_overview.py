@@ -6,8 +6,8 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from tasks.latency import BUCKETS
 from tasks.models import Attempt, Task, Throughput
+from tasks.queue.throughput import BUCKETS
 from tests.browser.looks import assert_accessible
 from tests.tasks import rows
 from tests.waiting import wait_until

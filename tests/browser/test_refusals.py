@@ -7,7 +7,7 @@ from django.conf import settings
 from django.test import Client
 from playwright.sync_api import Page
 
-from dashboard import seats
+from dashboard.live import seats
 from dashboard.views import audit
 from tests.browser.looks import assert_accessible, assert_fits, assert_nothing_inline
 from tests.people import PASSWORD, person

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from tasks.locking.leases import observe
+from tasks.locking.named import backends
 from tasks.models import ExpectedCommand, Intervention
 from tests.commands import database_url
 from tests.jobs import shell
@@ -36,7 +36,7 @@ def test_an_overdue_report_its_dead_holder_and_the_release(visit, size):
     page.locator("button[data-action=release-lock]").click()
     page.get_by_text(f"The lock {NAME} is free.").wait_for()
     assert Intervention.objects.get().action == f"release fence={fence}"
-    assert observe.holder(NAME) is None
+    assert backends.holder(NAME) is None
 
 
 def test_the_page_follows_what_happens(visit):
@@ -46,6 +46,6 @@ def test_the_page_follows_what_happens(visit):
         with locker(database_url(), NAME, ttl=600, wait=60) as waiter:
             page.get_by_text(f"pid {waiter.pid}").wait_for()
             holder.ask("release")
-            wait_until(lambda: (found := observe.holder(NAME)) and found.pid == waiter.pid)
+            wait_until(lambda: (found := backends.holder(NAME)) and found.pid == waiter.pid)
             page.locator("#schedule-rows .life-alive").wait_for()
         assert page.locator("#schedule-rows button").count() == 0, "a viewer sees no buttons"

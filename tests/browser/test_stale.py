@@ -7,8 +7,8 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from tasks import presence
 from tasks.models import Epoch, Intervention, Queue, Task, Worker
+from tasks.queue import presence
 from tests.browser.looks import assert_accessible, assert_looks_right
 from tests.tasks import rows
 

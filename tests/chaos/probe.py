@@ -7,7 +7,7 @@ from datetime import datetime
 
 import psutil
 
-from tasks import rollup
+from tasks.queue import throughput
 from tests.databases import QueueDatabase
 from tests.processes import Worker
 
@@ -47,7 +47,8 @@ class Table:
 
 @dataclass(frozen=True)
 class Sample:
-    """One moment. `seconds` since the start; `done` ended attempts, `waits` of them by bucket (tasks/latency.py), both
+    """One moment. `seconds` since the start; `done` ended attempts, `waits` of them by bucket (queue/throughput.py),
+    both
     since the start; `memory` in bytes: resident of each process, private of the database's sessions together.
     """
 
@@ -77,7 +78,7 @@ class Probe:
 
     def sample(self, seconds: float, phase: str, enqueued: int) -> Sample:
         [waiting] = self.database.rows(WAITING)
-        totals = rollup.totals(self.database.connection)
+        totals = throughput.totals(self.database.connection)
         locks = self.left_over()
         sessions = self.database.rows(SESSIONS)
         named = self.processes()

@@ -12,7 +12,7 @@ from typing import Any
 
 import django
 
-from tasks import latency
+from tasks.queue import throughput
 from tests.chaos.probe import MEBIBYTE, Sample
 
 SECTION = re.compile(r"(?<=<!-- soak: begin -->\n).*?(?=<!-- soak: end -->)", re.DOTALL)
@@ -63,7 +63,7 @@ def of_phase(name: str, samples: Sequence[Sample]) -> Figures:
     mine = [sample for sample in samples if sample.phase == name]
     first, last = mine[0], mine[-1]
     longest = 1000 * max(sample.oldest_seconds for sample in mine)  # the buckets tell no more of waits of minutes
-    waits = [late - early for early, late in zip(first.waits or [0] * latency.BUCKETS, last.waits, strict=True)]
+    waits = [late - early for early, late in zip(first.waits or [0] * throughput.BUCKETS, last.waits, strict=True)]
     table = last.tables[TASK_TABLE]
     return {
         "seconds": round(last.seconds - first.seconds, 1),
@@ -82,8 +82,8 @@ def of_phase(name: str, samples: Sequence[Sample]) -> Figures:
 
 
 def pickup_ms(waits: list[int], share: float, longest: float) -> float:
-    found = 1000 * (latency.percentile(waits, share) or 0)
-    return round(min(found, longest) if found > 1000 * latency.BOUNDS_SECONDS[-3] else found, 1)
+    found = 1000 * (throughput.percentile(waits, share) or 0)
+    return round(min(found, longest) if found > 1000 * throughput.BOUNDS_SECONDS[-3] else found, 1)
 
 
 def per_second(number: int, last: Sample, first: Sample) -> float:

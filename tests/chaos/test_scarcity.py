@@ -8,7 +8,7 @@ import psutil
 import psycopg
 import pytest
 
-from dashboard.embedded import runtime
+from dashboard.embedded import cluster
 from dashboard.embedded.server import running
 from tests import databases
 from tests.databases import QueueDatabase
@@ -32,7 +32,7 @@ WHERE application_name LIKE 'rowlock:worker%%' OR application_name LIKE 'rowlock
 
 @pytest.fixture(scope="module")
 def disk() -> Iterator[SmallDisk]:
-    with runtime.folder() as folder:
+    with cluster.folder() as folder:
         folder.chmod(0o711)
         with small_disk(folder / "disk", MEGABYTES) as disk:
             yield disk

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import psycopg
 
-from dashboard.embedded.postmaster import ends_within
+from dashboard.embedded.server import ends_within
 from dashboard.processes import Account, bound
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -18,7 +18,7 @@ import psutil
 import psycopg
 
 from dashboard import embedded
-from dashboard.embedded.postmaster import ends_within
+from dashboard.embedded.server import ends_within
 from tests.dashboard.servers import ROOT, killed_at_the_end
 from tests.waiting import wait_until
 

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from django.contrib.auth.models import User
 
-from dashboard.embedded import runtime
+from dashboard.embedded import cluster
 from dashboard.embedded.server import running
 from dashboard.locks import activity
 from dashboard.locks.activity import Node, Session, build_tree
@@ -179,7 +179,7 @@ def test_a_prepared_transaction_is_a_root_with_its_name(private_server_with_prep
 def private_server_with_prepared() -> Iterator[psycopg.Connection]:
     """A session of a server that allows prepared transactions."""
     with (
-        runtime.folder() as folder,
+        cluster.folder() as folder,
         running(folder / "home", runs="a test", settings={**THROW_AWAY, "max_prepared_transactions": "2"}) as server,
         psycopg.connect(server.url, autocommit=True) as conn,
     ):

@@ -6,9 +6,9 @@ import re
 import pytest
 from django.test import Client
 
-from tasks.bulk import carry
-from tasks.bulk.models import BulkRun
 from tasks.models import Intervention, Task
+from tasks.models.run import BulkRun
+from tasks.operations import bulk
 from tests.people import client_of, person
 from tests.sessions import session
 from tests.tasks import handlers, rows
@@ -84,7 +84,7 @@ def test_confirmed_it_becomes_a_run_that_a_worker_carries_out(operator):
     assert "No worker for queue" in page.text
     assert "python manage.py run_worker --queue rowlock" in page.text
     assert (run.filter, run.actor, run.options["spread_minutes"]) == ("status=FAILED&queue=mail", "anna", 10)
-    carry.carry_out(run.pk)
+    bulk.carry_out(run.pk)
     assert Task.objects.get(pk=task.pk).status == "READY"
     assert "1 of 1 looked at" in words(operator.get(f"{LIST}runs/{run.pk}/"))
     entry = Intervention.objects.get(target="table:tasks_task")
@@ -97,7 +97,7 @@ def test_rows_that_came_after_the_preview_are_left_alone(operator):
     page = press(operator, "requeue", "status=FAILED")
     late = rows.failed()
     operator.post(f"{ALL}requeue/", hidden(page))
-    carry.carry_out(BulkRun.objects.get().pk)
+    bulk.carry_out(BulkRun.objects.get().pk)
     assert Task.objects.get(pk=late.pk).status == "FAILED"
 
 
@@ -119,7 +119,7 @@ def test_moving_asks_what_to_change_and_checks_it_as_the_command_does(operator):
     assert "is not a time from 2000 to 9000" in words(bad)
     assert not BulkRun.objects.exists()
     operator.post(f"{ALL}edit/", {**fields, "queue_name": "slow", "priority": "-5"})
-    carry.carry_out(BulkRun.objects.get().pk)
+    bulk.carry_out(BulkRun.objects.get().pk)
     assert Task.objects.filter(queue_name="slow", priority=-5).count() == 1
 
 
@@ -142,7 +142,7 @@ def test_force_needs_a_reason(operator):
 def test_quarantine_says_how_to_undo_it(operator):
     rows.failed(task_path="app.bad")
     page = confirm(operator, "quarantine", "task=app.bad")
-    carry.carry_out(BulkRun.objects.get().pk)
+    bulk.carry_out(BulkRun.objects.get().pk)
     page = operator.get(f"{LIST}runs/{BulkRun.objects.get().pk}/")
     assert "python manage.py quarantine_tasks --undo --queue quarantine" in page.text
     assert Task.objects.get(task_path="app.bad").queue_name == "quarantine"
@@ -218,7 +218,7 @@ def test_the_part_that_refreshes_itself_ends_with_the_run(operator):
     run = BulkRun.objects.get()
     part = operator.get(f"{LIST}runs/{run.pk}/", headers={"HX-Request": "true"})
     assert "<html" not in part.text
-    carry.carry_out(run.pk)
+    bulk.carry_out(run.pk)
     over = operator.get(f"{LIST}runs/{run.pk}/", headers={"HX-Request": "true"})
     assert over.headers["HX-Refresh"] == "true"
 

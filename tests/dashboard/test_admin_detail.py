@@ -8,9 +8,10 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from tasks import actions, audit
-from tasks.audit import Who
+from tasks import operations
 from tasks.models import Attempt, Intervention, RefusedWrite, Task, Worker
+from tasks.support import audit
+from tasks.support.audit import Who
 from tasks.testing import run_all
 from tests.people import client_of
 from tests.sessions import session
@@ -147,7 +148,7 @@ def test_who_may_not_act_reads_which_right_is_missing_and_who_has_it(viewer):
 
 def test_the_audit_of_the_task_is_shown(viewer):
     task = rows.ready()
-    actions.cancel([task.pk], Who("anna", "command"), reason="by mistake")
+    operations.cancel([task.pk], Who("anna", "command"), reason="by mistake")
     text = page_of(viewer, task)
     assert "anna (command)" in text
     assert "v1 → v2" in text
@@ -191,7 +192,7 @@ def test_a_failed_attempt_comes_before_the_failure_that_it_led_to(viewer):
 
 def test_what_a_person_did_comes_before_what_came_of_it(viewer):
     task = rows.ready()
-    actions.cancel([task.pk], Who("anna", "command"))
+    operations.cancel([task.pk], Who("anna", "command"))
     assert [label for label, _ in timeline_of(viewer, task)] == ["Enqueued", "cancel", "Cancelled"]
 
 
@@ -216,7 +217,7 @@ def test_the_session_that_holds_the_row_is_linked(viewer):
 def test_a_task_that_is_being_cancelled_says_so_until_its_child_has_ended(viewer):
     with rows.living_worker("w7f") as worker_id:
         task = rows.processing(worker_id)
-        actions.cancel([task.pk], Who("anna", "page"))
+        operations.cancel([task.pk], Who("anna", "page"))
         text = page_of(viewer, task)
         assert "Cancelling" in text
         assert "was asked to end it" in text
@@ -245,7 +246,7 @@ def test_the_number_of_statements_does_not_grow_with_the_history(viewer):
     for number in range(9):
         Attempt.objects.create(task=task, number=number, worker_id="w7f", outcome="failed")
         RefusedWrite.objects.create(task_id=task.pk, worker_id="w7f", expected_version=number, intent="complete")
-        actions.cancel([task.pk], Who("anna", "page"), dry_run=True)
+        operations.cancel([task.pk], Who("anna", "page"), dry_run=True)
         Intervention.objects.create(actor="anna", source="page", action="requeue", target=audit.task(task.pk))
     assert statements() == few
     assert few <= 32

@@ -7,9 +7,8 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from tasks import why
+from tasks.diagnosis import Verdict, why
 from tasks.models import Queue
-from tasks.verdicts import Verdict
 from tests.people import client_of
 from tests.sessions import session
 from tests.tasks import rows

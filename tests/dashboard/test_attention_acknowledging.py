@@ -7,11 +7,12 @@ import pytest
 from django.db import IntegrityError
 from django.utils import timezone
 
-from dashboard.attention import acknowledging, inbox
+from dashboard.attention import inbox
+from dashboard.attention import inbox as acknowledging
 from dashboard.models import Acknowledgement
-from tasks.audit import Who
 from tasks.models import Attempt, Intervention, Task
 from tasks.panels import Line, Look, Severity
+from tasks.support.audit import Who
 from tests.commands import run
 from tests.people import client_of, person
 from tests.tasks import rows

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dashboard.attention import inbox, queues, sessions
-from dashboard.attention.acknowledging import LASTS, LONGEST
+from dashboard.attention.inbox import LASTS, LONGEST
 from tasks import panels
 from tasks.panels import Look, Severity
 

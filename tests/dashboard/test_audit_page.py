@@ -9,10 +9,11 @@ from django.utils import timezone
 from dashboard import audit_trail
 from dashboard.audit_trail import AuditFilter
 from dashboard.templatetags.audit import target_href
-from tasks import actions, audit
+from tasks import operations
 from tasks.admin.listing import Place
-from tasks.audit import Change, Who
 from tasks.models import Intervention
+from tasks.support import audit
+from tasks.support.audit import Change, Who
 from tests.people import client_of
 from tests.tasks import rows
 
@@ -51,7 +52,7 @@ def test_an_entry_says_who_what_why_from_where_and_the_versions(viewer):
 
 def test_what_people_do_on_pages_appears_here(viewer):
     task = rows.failed()
-    actions.requeue([task.pk], Who("anna", "page"), reason="again")
+    operations.requeue([task.pk], Who("anna", "page"), reason="again")
     assert f"task:{task.pk}" in viewer.get(AUDIT).text
 
 

@@ -13,8 +13,8 @@ from django.conf import settings as project
 from dashboard import burst
 from dashboard.burst import Burst
 from dashboard.tasks import count_primes, nap
-from tasks.bulk.forms import new_token
 from tasks.models import CommandRun, Intervention, Task, Worker
+from tasks.operations.bulk_runs import new_token
 from tests.commands import database_url
 from tests.people import client_of
 from tests.waiting import wait_until

@@ -8,12 +8,13 @@ from itertools import pairwise
 import pytest
 from django.utils import timezone
 
-from dashboard.overview import charts, throughput
-from dashboard.overview.throughput import SPANS
-from tasks import latency, rollup
-from tasks.latency import BUCKETS
+from dashboard.overview import charts
+from dashboard.overview import charts as throughput
+from dashboard.overview.charts import SPANS
 from tasks.models import Throughput, ThroughputSlot
-from tasks.rollup.slots import KEPT, SLOT
+from tasks.queue import throughput as latency
+from tasks.queue import throughput as rollup
+from tasks.queue.throughput import BUCKETS, KEPT, SLOT
 from tests.people import client_of
 
 pytestmark = pytest.mark.django_db

@@ -11,15 +11,15 @@ from django.db import connection
 from django.test import Client
 from django.utils import timezone
 
-from dashboard.locks.sampler import Sampler
+from dashboard.locks.sampling import Sampler
 from dashboard.models import LockWait
 from orders.models import Account
-from tasks.audit import Who
-from tasks.bulk import carry, runs
-from tasks.bulk.instruction import Settings
-from tasks.list_filter import ListFilter
+from tasks.admin.listing import ListFilter
 from tasks.locking import lock
 from tasks.models import Attempt, Intervention, RefusedWrite
+from tasks.operations import bulk, bulk_runs
+from tasks.operations.bulk import Settings
+from tasks.support.audit import Who
 from tests import processes
 from tests.commands import run
 from tests.dashboard.addresses import walk
@@ -403,9 +403,9 @@ def test_a_line_of_a_page_is_refused_to_a_worker_but_for_the_bulk_run_in_hand(si
 def test_a_worker_carries_out_a_bulk_run_in_the_name_of_whoever_asked(site, settings, web):
     rows.failed(queue_name="bulk")
     chosen = ListFilter.from_query("queue=bulk&status=FAILED")
-    asked = runs.ask("requeue", chosen, 2**62, Settings(), Who("anna", "page"), "a token of this test")
+    asked = bulk_runs.ask("requeue", chosen, 2**62, Settings(), Who("anna", "page"), "a token of this test")
     with site.acting(WORKER):
-        assert carry.carry_out(asked.run_id)["done"] == 1
+        assert bulk.carry_out(asked.run_id)["done"] == 1
     entry = Intervention.objects.filter(action="requeue").latest("pk")
     assert (entry.actor, entry.source, entry.role) == ("anna", "page", WORKER)
 

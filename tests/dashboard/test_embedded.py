@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from dashboard.embedded import home, running_url
-from dashboard.embedded.exceptions import ServerError
+from dashboard.embedded.ownership import ServerError
 from dashboard.embedded.server import running
 from dashboard.processes import Account
 from tests.dashboard.servers import (

@@ -11,7 +11,8 @@ import psycopg
 import pytest
 
 from dashboard import processes
-from dashboard.embedded import cluster, home, ownership, postmaster, running_url, runtime
+from dashboard.embedded import cluster, home, ownership, running_url, server
+from dashboard.embedded import cluster as runtime
 from dashboard.processes import bound
 from tests.dashboard.servers import killed_at_the_end, launched, supervised
 from tests.waiting import wait_until
@@ -28,7 +29,7 @@ def test_the_server_ends_with_its_killed_supervisor_and_the_next_start_recovers(
         killed.query("CREATE TABLE kept AS SELECT 42 AS answer")
         backends = killed.server.children(recursive=True)
         assert killed.kill() == -signal.SIGKILL
-        assert all(postmaster.ends_within(backend, 10) for backend in backends)
+        assert all(server.ends_within(backend, 10) for backend in backends)
         assert killed.socket_folder.exists()
         # A dead owner's record is no answer.
         assert ownership.recorded(home(base)).pid == killed.process.pid
@@ -90,7 +91,7 @@ def test_a_server_deaf_to_its_shutdown_is_stopped_with_more_force():
     )  # a shell starts what runs in its background deaf to both
     with killed_at_the_end([sys.executable, "-c", deaf], stdout=subprocess.PIPE) as process:
         process.stdout.readline()
-        postmaster.stop(psutil.Process(process.pid), steps=[(signal.SIGINT, 0.1), (signal.SIGQUIT, 10)])
+        server.stop(psutil.Process(process.pid), steps=[(signal.SIGINT, 0.1), (signal.SIGQUIT, 10)])
         assert process.wait(20) == -signal.SIGQUIT
 
 

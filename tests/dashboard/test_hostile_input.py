@@ -15,12 +15,12 @@ import pytest
 from django.db import DatabaseError, connection, transaction
 
 from tasks import testing
-from tasks.bulk import forms
-from tasks.claimer import Claimer
-from tasks.claims import claim
 from tasks.compat import InvalidTask
 from tasks.exceptions import InvalidArguments
 from tasks.models import Attempt, Queue, Task
+from tasks.operations import bulk_runs
+from tasks.queue.claim import Claimer
+from tasks.queue.strategies import claim
 from tests.commands import run
 from tests.people import client_of
 from tests.tasks import handlers
@@ -91,7 +91,13 @@ def by_command(path: str, args: str, queue: str = "default", key: str | None = N
 
 def by_form(path: str, args: str, queue: str = "default", key: str | None = None) -> str:
     client = client_of("Operators")
-    fields = {"task": path, "args": args, "queue_name": queue, "ordering_key": key or "", "token": forms.new_token()}
+    fields = {
+        "task": path,
+        "args": args,
+        "queue_name": queue,
+        "ordering_key": key or "",
+        "token": bulk_runs.new_token(),
+    }
     body = urlencode(fields, errors="surrogatepass")
     page = client.post(FORM, body, content_type="application/x-www-form-urlencoded")
     assert page.status_code in (302, 400)

@@ -10,8 +10,8 @@ from django.urls import NoReverseMatch, set_script_prefix
 from django.utils import translation
 
 from dashboard.templatetags.kept import KeptAddress, KeptBlock, KeptSentence, KeptTranslation
-from tasks import addresses
 from tasks.admin.seen import Seen
+from tasks.support import addresses
 
 OURS = engines["django"].engine
 DJANGO = Engine(libraries={"i18n": "django.templatetags.i18n"})

@@ -4,8 +4,7 @@ import pytest
 from django.db import connection
 
 from dashboard.locks import sampling
-from dashboard.locks.sampler import Sampler
-from dashboard.locks.sampling import SamplingThread
+from dashboard.locks.sampling import Sampler, SamplingThread
 from dashboard.models import Deadlocks, LockWait
 from orders.models import Order
 from tasks.models import Worker

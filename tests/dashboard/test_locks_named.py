@@ -11,11 +11,11 @@ from django.db import connection
 
 from dashboard.locks import activity, identity
 from dashboard.locks.activity import Activity
-from dashboard.locks.sampler import Sampler
+from dashboard.locks.sampling import Sampler
 from dashboard.locks.tree import lines
 from dashboard.models import LabRun, LockWait
 from orders.models import Order
-from tasks.locking.leases import session as lock_sessions
+from tasks.locking.named import session as lock_sessions
 from tasks.models import LockWaiter, Worker
 from tests.commands import database_url, run
 from tests.dashboard.scenes import LOCK_ORDER, Scene

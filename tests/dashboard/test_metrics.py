@@ -12,10 +12,10 @@ from django.utils import timezone
 from prometheus_client.parser import text_string_to_metric_families
 from psycopg.errors import QueryCanceled
 
-from dashboard.metrics.labels import LONGEST, MOST, label
+from dashboard.metrics.figures import LONGEST, MOST, label
 from orders.models import Order
-from tasks import rollup
 from tasks.models import Attempt, ExpectedCommand, Lock, Queue, RefusedWrite, Task, Throughput
+from tasks.queue import throughput
 from tests import old_rows
 from tests.sessions import session, wait_until_blocked
 from tests.tasks import rows
@@ -225,7 +225,7 @@ def goes_away() -> None:
 
 def test_an_answer_that_another_thread_waited_for_in_vain_is_left_out_here_too(monkeypatch):
     """This thread has no connection then: that must not look as if the database were away."""
-    monkeypatch.setattr(rollup, "totals", gives_up)
+    monkeypatch.setattr(throughput, "totals", gives_up)
     connection.close()
     found = scrape()
     assert found["rowlock_scrape_errors", "finished"] == 1
@@ -233,5 +233,5 @@ def test_an_answer_that_another_thread_waited_for_in_vain_is_left_out_here_too(m
 
 
 def test_without_a_database_the_scrape_fails_as_a_whole(monkeypatch):
-    monkeypatch.setattr(rollup, "totals", goes_away)
+    monkeypatch.setattr(throughput, "totals", goes_away)
     assert Client().get("/metrics", headers={"Authorization": f"Bearer {TOKEN}"}).status_code == 503

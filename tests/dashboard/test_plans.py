@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 import psycopg
 import pytest
 
-from dashboard import audit_trail
+from dashboard import audit_trail, stale
 from dashboard.attention import failures
-from dashboard.overview import throughput
-from dashboard.stale import rows as stale
-from tasks import presence, stats, worker_rates
+from dashboard.overview import charts
 from tasks.admin import listing
-from tasks.rollup.slots import SLOT
-from tasks.verdicts import facts
+from tasks.diagnosis import facts, stats
+from tasks.diagnosis import stats as worker_rates
+from tasks.queue import presence
+from tasks.queue.throughput import SLOT
 from tests import databases
 from tests.tasks.plans import Plan, explain
 
@@ -142,16 +142,16 @@ def heap_fetches(plan: Plan) -> int:
     return sum(node.node.get("Heap Fetches", 0) for node in plan)
 
 
-@pytest.mark.parametrize("key", throughput.SPANS)
+@pytest.mark.parametrize("key", charts.SPANS)
 def test_charts_read_half_hours_and_the_minutes_after_the_last_of_them(page, key):
-    span = throughput.SPANS[key]
+    span = charts.SPANS[key]
     with page.transaction(force_rollback=True):
         page.execute(HALF_HOURS)
-        last = page.execute(throughput.LAST, {"step": span.step, "slot": SLOT}).fetchone()
+        last = page.execute(charts.LAST, {"step": span.step, "slot": SLOT}).fetchone()
         since = last[0] - span.step * (span.slots - 1)
         minutes_since = max(since, last[1]) if key != "1h" else since
         params = {"step": span.step, "since": since, "minutes_since": minutes_since}
-        plan = explain(page, throughput.SERIES, params)
+        plan = explain(page, charts.SERIES, params)
     assert plan.scans("tasks_throughput") <= INDEXED
     assert plan.rows_read("tasks_throughput") <= 2 * 60
     assert plan.rows_read("tasks_throughputslot") <= 8 * 48, "no more than there are"

@@ -15,9 +15,9 @@ from django.http import HttpRequest
 from django.template import loader
 from django.test import Client
 
-from dashboard import prefetch, shared_look, shared_part
-from dashboard.prefetch import LONGEST_SECONDS, Make, Prefetched, PrefetchThread
-from dashboard.shared_look import Latest
+from dashboard.live import fragment, prefetch, snapshot
+from dashboard.live.prefetch import LONGEST_SECONDS, Make, Prefetched, PrefetchThread
+from dashboard.live.snapshot import Latest
 from tasks.admin import pages
 from tasks.panels import Look
 from tests import databases
@@ -48,7 +48,7 @@ SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND applicat
 def thread(transactional_db: None, settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[PrefetchThread]:
     """What each process of the web server runs."""
     settings.SHARED_LOOK_SECONDS = LIMIT
-    shared_look.forget()
+    snapshot.forget()
     prefetch.start()
     thread = prefetch._thread
     assert thread
@@ -57,7 +57,7 @@ def thread(transactional_db: None, settings, monkeypatch: pytest.MonkeyPatch) ->
     thread.stop()
     thread.join(20)
     assert not thread.is_alive()
-    shared_look.forget()
+    snapshot.forget()
 
 
 @pytest.fixture
@@ -69,13 +69,13 @@ def renderers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(threading.current_thread().name)
         return loader.render_to_string(template, *arguments)
 
-    monkeypatch.setattr(shared_part, "render_to_string", render)
+    monkeypatch.setattr(fragment, "render_to_string", render)
     return names
 
 
 def of_everything(make: Make = print, every: float = 2.0) -> Prefetched:
     """A part of the look that all share."""
-    return Prefetched(shared_look.EVERYTHING, every, make, HttpRequest())
+    return Prefetched(snapshot.EVERYTHING, every, make, HttpRequest())
 
 
 def ask(client: Client, address: str) -> str:
@@ -174,8 +174,8 @@ def test_a_page_that_is_opened_finds_its_part_made_when_it_asks_for_it(thread, r
 
 
 def is_made() -> bool:
-    with shared_look._guard:
-        return any(look._made for look in shared_look._looks.values())
+    with snapshot._guard:
+        return any(look._made for look in snapshot._looks.values())
 
 
 def test_a_list_that_does_not_refresh_itself_is_not_made_again(thread, monkeypatch) -> None:
@@ -184,7 +184,7 @@ def test_a_list_that_does_not_refresh_itself_is_not_made_again(thread, monkeypat
     assert thread.parts == {}
 
 
-@pytest.mark.parametrize(("name", "is_left_to_its_tabs"), [("a search", True), (shared_look.EVERYTHING, False)])
+@pytest.mark.parametrize(("name", "is_left_to_its_tabs"), [("a search", True), (snapshot.EVERYTHING, False)])
 def test_the_others_do_not_wait_for_a_slow_search(thread, name, is_left_to_its_tabs) -> None:
     looks: list[Look] = []
 
@@ -258,7 +258,7 @@ def test_charts_are_of_a_look_that_lasts_as_long_as_they_are_good_enough(thread)
     ask(client_of("Operators"), CHARTS)
     [part] = thread.parts.values()
     assert (part.every, part.seconds) == (10, 300)
-    assert part.look is shared_look.latest(part.name, part.seconds).look
+    assert part.look is snapshot.latest(part.name, part.seconds).look
     assert 'data-live="10" data-live-apart' in client_of("Viewers", username="boris").get("/admin/").content.decode()
 
 
@@ -275,8 +275,8 @@ def test_what_is_about_to_be_made_is_not_made_by_the_tab(thread, renderers, sett
     settings.SHARED_LOOK_SECONDS = 60  # nothing becomes old here, however slow the machine is
     with thread.changed:  # nor is anything made by the thread
         before = ask(client, WORKERS)
-        with shared_look._guard:
-            shared_look._looks[shared_look.EVERYTHING] = Look(before=shared_look._looks[shared_look.EVERYTHING])
+        with snapshot._guard:
+            snapshot._looks[snapshot.EVERYTHING] = Look(before=snapshot._looks[snapshot.EVERYTHING])
         assert ask(client, WORKERS) == before
         assert renderers == ["MainThread"]
     settings.SHARED_LOOK_SECONDS = LIMIT
@@ -287,8 +287,8 @@ def test_what_is_too_old_does_not_stand_in(thread) -> None:
     client = client_of("Operators")
     ask(client, WORKERS)
     rows.processing(rows.dead_worker("w-that-died"))
-    with shared_look._guard:
-        former = shared_look._looks[shared_look.EVERYTHING]
+    with snapshot._guard:
+        former = snapshot._looks[snapshot.EVERYTHING]
         former.began -= 2.1 * LIMIT
-        shared_look._looks[shared_look.EVERYTHING] = Look(before=former)
+        snapshot._looks[snapshot.EVERYTHING] = Look(before=former)
     assert "w-that-died" in ask(client, WORKERS)

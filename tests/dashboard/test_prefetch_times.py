@@ -5,16 +5,16 @@ import time
 import pytest
 from django.http import HttpRequest
 
-from dashboard import shared_look
-from dashboard.prefetch import LATE_SECONDS, LEAD_SECONDS, Prefetched, PrefetchThread
-from dashboard.shared_look import Latest
+from dashboard.live import snapshot
+from dashboard.live.prefetch import LATE_SECONDS, LEAD_SECONDS, Prefetched, PrefetchThread
+from dashboard.live.snapshot import Latest
 from tasks.panels import Look
 
 LIMIT = 1.0
 
 
 def part_asked(*times: float, look: Look | None = None) -> Prefetched:
-    part = Prefetched(shared_look.EVERYTHING, 2.0, print, HttpRequest())
+    part = Prefetched(snapshot.EVERYTHING, 2.0, print, HttpRequest())
     for at in times:
         part.note(at, part.request, look)
     return part
@@ -26,7 +26,7 @@ def a_second(settings) -> None:
 
 
 def latest(began: float) -> Latest:
-    return Latest(Look(began=began), began + LIMIT, began + LIMIT * shared_look.GRACE)
+    return Latest(Look(began=began), began + LIMIT, began + LIMIT * snapshot.GRACE)
 
 
 @pytest.mark.usefixtures("a_second")
@@ -54,7 +54,7 @@ def test_a_look_is_renewed_when_it_is_too_old_and_not_before() -> None:
 @pytest.mark.usefixtures("a_second")
 def test_a_part_of_a_longer_look_is_made_once_for_each() -> None:
     began = 100.0
-    seen = Latest(Look(began=began), began + 60, began + 60 * shared_look.GRACE)
+    seen = Latest(Look(began=began), began + 60, began + 60 * snapshot.GRACE)
     part = part_asked(began + 1, look=seen.look)
     assert part.due(began + 1, seen) is None
     part = part_asked(began + 88.5, look=seen.look)
@@ -68,7 +68,7 @@ def test_it_is_fresh_still_when_the_tab_comes(settings) -> None:
 
 def test_of_parts_that_are_due_that_one_is_made_first_whose_tab_comes_first(settings) -> None:
     settings.SHARED_LOOK_SECONDS = LIMIT
-    shared_look.forget()
+    snapshot.forget()
     idle, now = PrefetchThread(), time.monotonic()  # never started
     for key, at in (("later", now - 1.7), ("sooner", now - 1.9)):
         idle.parts[key] = part_asked(at)

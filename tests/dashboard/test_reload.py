@@ -15,8 +15,8 @@ import psutil
 import pytest
 from django.db import connection
 
-from tasks.bulk.forms import new_token
 from tasks.models import Intervention, Task
+from tasks.operations.bulk_runs import new_token
 from tests import databases, processes
 from tests.people import client_of
 from tests.tasks.worker_app import tasks as handlers

@@ -8,8 +8,8 @@ from django.db import connection, connections
 from django.db.backends.utils import CursorWrapper
 
 from dashboard.locks import activity
-from dashboard.locks.request_names import naming, split
-from dashboard.locks.sampler import Sampler
+from dashboard.locks.identity import naming, split
+from dashboard.locks.sampling import Sampler
 from dashboard.models import LockWait
 from orders.models import Account
 from tests.dashboard.scenes import LOCK_ACCOUNT, Scene

@@ -15,7 +15,7 @@ from django.db import connection
 from django.test import Client
 from django.utils import translation
 
-from dashboard import seats
+from dashboard.live import seats
 from tasks.models import Queue
 from tests import databases
 from tests.people import client_of

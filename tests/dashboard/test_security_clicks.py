@@ -14,8 +14,8 @@ from django.test import Client
 from orders import accounts
 from orders.models import Account
 from tasks.admin.seen import Seen
-from tasks.bulk.forms import new_token
 from tasks.models import Intervention, Task
+from tasks.operations.bulk_runs import new_token
 from tests.people import client_of
 from tests.tasks import handlers, rows
 

@@ -9,16 +9,16 @@ import pytest
 from django.db import connection
 from django.test import Client
 
-from dashboard.attention import acknowledging
+from dashboard.attention import inbox
 from dashboard.models import Acknowledgement
-from tasks import audit
-from tasks.audit import Change, Who
-from tasks.bulk import runs
-from tasks.bulk.instruction import Settings
-from tasks.bulk.models import BulkRun
-from tasks.list_filter import ListFilter
+from tasks.admin.listing import ListFilter
 from tasks.models import Intervention
+from tasks.models.run import BulkRun
+from tasks.operations import bulk_runs
+from tasks.operations.bulk import Settings
 from tasks.panels import Line, Severity
+from tasks.support import audit
+from tasks.support.audit import Change, Who
 from tests.people import client_of, person
 from tests.sessions import session
 from tests.tasks import rows
@@ -94,7 +94,7 @@ def test_a_page_that_fails_over_a_row_does_not_log_the_row(log, monkeypatch):
         with connection.cursor() as cursor:
             cursor.execute("INSERT INTO tasks_task (task_path, kwargs, priority) VALUES ('a', %s::jsonb, 500)", [row])
 
-    monkeypatch.setattr("tasks.admin.enqueue_views.known_tasks", insert)
+    monkeypatch.setattr("tasks.admin.enqueue.known_tasks", insert)
     client = Client(raise_request_exception=False)
     client.force_login(person("Operators"))
     assert client.get("/admin/tasks/task/enqueue/").status_code == 500
@@ -107,8 +107,8 @@ def test_a_page_that_fails_over_a_row_does_not_log_the_row(log, monkeypatch):
 def test_a_secret_in_a_reason_is_kept_nowhere():
     audit.record(connection, Who("anna", "page"), "cancel", [Change("task:1")], f"ran curl --user me:{SECRET}")
     line = Line("line", "a text", next(iter(Severity)))
-    acknowledging.acknowledge(line, Who("anna", "page"), reason=f"token={SECRET}", lasts=None, size=1)
-    runs.ask("cancel", ListFilter(), 1, Settings(reason=f"pwd={SECRET}"), Who("anna", "page"), "a token")
+    inbox.acknowledge(line, Who("anna", "page"), reason=f"token={SECRET}", lasts=None, size=1)
+    bulk_runs.ask("cancel", ListFilter(), 1, Settings(reason=f"pwd={SECRET}"), Who("anna", "page"), "a token")
     kept = [
         *Intervention.objects.order_by("id").values_list("reason", flat=True),
         Acknowledgement.objects.get().reason,

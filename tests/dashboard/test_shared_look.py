@@ -7,7 +7,7 @@ import pytest
 from django.db import OperationalError, connection
 from django.test import override_settings
 
-from dashboard import shared_look
+from dashboard.live import snapshot
 from tasks.panels import Look
 from tests.waiting import wait_until
 
@@ -30,9 +30,9 @@ class Question:
 
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
-    shared_look.forget()
+    snapshot.forget()
     yield
-    shared_look.forget()
+    snapshot.forget()
 
 
 def test_a_look_asks_each_question_once():
@@ -43,44 +43,44 @@ def test_a_look_asks_each_question_once():
 
 def test_everybody_within_the_second_gets_the_same_look():
     with override_settings(SHARED_LOOK_SECONDS=60):
-        assert shared_look.current() is shared_look.current()
-        before = shared_look.current()
-        shared_look.forget()
-        assert shared_look.current() is not before
+        assert snapshot.current() is snapshot.current()
+        before = snapshot.current()
+        snapshot.forget()
+        assert snapshot.current() is not before
 
 
 def test_after_its_time_a_look_is_made_anew():
     with override_settings(SHARED_LOOK_SECONDS=0):
-        assert shared_look.current() is not shared_look.current()
-        assert shared_look.current("charts", 300) is not shared_look.current("charts", 300)
+        assert snapshot.current() is not snapshot.current()
+        assert snapshot.current("charts", 300) is not snapshot.current("charts", 300)
 
 
 def test_a_look_lasts_as_long_as_its_name_is_asked_for():
     with override_settings(SHARED_LOOK_SECONDS=1e-6):
-        charts = shared_look.current("charts", 300)
-        assert shared_look.current("charts", 300) is charts
-        latest = shared_look.latest("charts", 300)
+        charts = snapshot.current("charts", 300)
+        assert snapshot.current("charts", 300) is charts
+        latest = snapshot.latest("charts", 300)
         assert (latest.look, latest.ends, latest.serves_until) == (charts, charts.began + 300, charts.began + 450)
 
 
 def test_of_many_looks_those_are_kept_that_were_made_last(monkeypatch):
-    monkeypatch.setattr(shared_look, "MOST_LOOKS", 2)
+    monkeypatch.setattr(snapshot, "MOST_LOOKS", 2)
     with override_settings(SHARED_LOOK_SECONDS=60):
-        first, second = shared_look.current("a"), shared_look.current("b")
-        shared_look.current("c")
-        assert shared_look.current("b") is second
-        assert shared_look.current("a") is not first
+        first, second = snapshot.current("a"), snapshot.current("b")
+        snapshot.current("c")
+        assert snapshot.current("b") is second
+        assert snapshot.current("a") is not first
 
 
 def test_a_look_that_took_long_is_kept_longer_unless_it_is_the_first():
     with override_settings(SHARED_LOOK_SECONDS=0.001):
-        first = shared_look.current()
+        first = snapshot.current()
         first.busy_seconds = 60
-        dear = wait_until(lambda: (look := shared_look.current()) is not first and look)
+        dear = wait_until(lambda: (look := snapshot.current()) is not first and look)
         dear.busy_seconds = 60
-        assert shared_look.current() is dear
+        assert snapshot.current() is dear
         dear.busy_seconds = 0
-        wait_until(lambda: shared_look.current() is not dear)
+        wait_until(lambda: snapshot.current() is not dear)
 
 
 def test_a_database_error_is_told_to_everybody_and_asked_for_once():

@@ -9,7 +9,7 @@ import pytest
 from django.template import loader
 from django.test import override_settings
 
-from dashboard import shared_look, shared_part
+from dashboard.live import fragment, snapshot
 from tasks.panels import STANDS_IN_SECONDS, Look
 from tests.people import client_of
 from tests.tasks import rows
@@ -22,10 +22,10 @@ TOKEN = b"csrfmiddlewaretoken"
 
 @pytest.fixture(autouse=True)
 def one_look() -> Iterator[None]:
-    shared_look.forget()
+    snapshot.forget()
     with override_settings(SHARED_LOOK_SECONDS=60):
         yield
-    shared_look.forget()
+    snapshot.forget()
 
 
 def part(address: str, *groups: str, username: str = "anna", **headers: str) -> bytes:
@@ -41,7 +41,7 @@ def rendered(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(template)
         return loader.render_to_string(template, *arguments)
 
-    monkeypatch.setattr(shared_part, "render_to_string", render)
+    monkeypatch.setattr(fragment, "render_to_string", render)
     return names
 
 
@@ -74,7 +74,7 @@ def test_each_tab_gets_its_own_token_against_forged_requests(rendered: list[str]
         client.handler.enforce_csrf_checks = True
         answer = client.get("/admin/ops/stale/", headers=PART)
         assert TOKEN in answer.content
-        assert shared_part.TOKEN_STANDS_HERE.encode() not in answer.content
+        assert fragment.TOKEN_STANDS_HERE.encode() not in answer.content
         token = answer.content.partition(TOKEN + b'" value="')[2].partition(b'"')[0].decode()
         assert client.post("/admin/ops/stale/take-back/", {"csrfmiddlewaretoken": token}).status_code == 400
         assert client.post("/admin/ops/stale/take-back/", {"csrfmiddlewaretoken": "forged"}).status_code == 403
@@ -84,7 +84,7 @@ def test_each_tab_gets_its_own_token_against_forged_requests(rendered: list[str]
 
 def test_after_a_change_by_a_person_the_part_is_made_anew(rendered: list[str]) -> None:
     part("/admin/ops/workers/", "Viewers")
-    shared_look.forget()
+    snapshot.forget()
     part("/admin/ops/workers/", "Viewers")
     assert len(rendered) == 2
 
@@ -124,7 +124,7 @@ def test_it_does_not_stand_in_for_long() -> None:
 
 def test_a_look_keeps_no_more_than_the_one_before_it(settings) -> None:
     settings.SHARED_LOOK_SECONDS = 1e-9
-    looks = [shared_look.current() for _ in range(3)]
+    looks = [snapshot.current() for _ in range(3)]
     assert [look.before for look in looks] == [None, None, looks[1]]
 
 

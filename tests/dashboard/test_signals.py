@@ -7,13 +7,13 @@ import pytest
 from django.contrib.auth.models import User
 from django.db import connection
 
-from dashboard.locks import backends, consequences
 from dashboard.locks import look as lock_look
-from dashboard.locks.backends import AlreadySignalled, NotSignalled
+from dashboard.locks import signals
 from dashboard.locks.sessions import RowRef
+from dashboard.locks.signals import AlreadySignalled, NotSignalled
 from orders.models import Account, Order
-from tasks.audit import Who
 from tasks.models import Intervention, Worker
+from tasks.support.audit import Who
 from tests.commands import run
 from tests.dashboard.roles import acting_as, opened_as, role
 from tests.dashboard.scenes import LOCK_ACCOUNT, LOCK_ORDER, Scene, staged
@@ -42,7 +42,7 @@ class TestForesight:
     def test_who_goes_on_at_once_and_who_only_behind_others(self) -> None:
         with staged() as (scene, account):
             pid = scene.pid("psql")
-            expected = consequences.foresee(pid, started(pid))
+            expected = signals.foresee(pid, started(pid))
             assert [session.pid for session in expected.at_once] == [scene.pid("rowlock:worker:7f")]
             behind = {"rowlock:cmd:transfer", "rowlock:cmd:recover_tasks", "report", "rowlock:web"}
             assert {session.pid for session in expected.later} == {scene.pid(name) for name in behind}
@@ -55,11 +55,11 @@ class TestForesight:
             scene.holding("writer", LOCK_ORDER, [order.pk])
             scene.opened("idle", autocommit=True).execute("SELECT 1")
             seen = lock_look.fresh().seen
-            told = {name: consequences.told_undoing(seen.by_pid[pid], "terminate") for name, pid in scene.pids.items()}
+            told = {name: signals.told_undoing(seen.by_pid[pid], "terminate") for name, pid in scene.pids.items()}
             assert "only read" in told["reader"]
             assert "everything it wrote or locked" in told["writer"]
             assert "no transaction" in told["idle"]
-            cancelled = consequences.told_undoing(seen.by_pid[scene.pid("writer")], "cancel")
+            cancelled = signals.told_undoing(seen.by_pid[scene.pid("writer")], "cancel")
             assert "stays open, with its locks" in cancelled
 
     @pytest.mark.parametrize(("attempt", "fate"), [(1, "may happen twice"), (5, "ends as FAILED")])
@@ -91,9 +91,9 @@ class TestOneThing:
         with Scene() as scene:
             pid = scene.opened("psql").info.backend_pid
             began = started(pid)
-            assert backends.signal(pid, began, "cancel", ANNA)
+            assert signals.signal(pid, began, "cancel", ANNA)
             with pytest.raises(AlreadySignalled, match="a moment ago by anna"):
-                backends.signal(pid, began, "cancel", ANNA)
+                signals.signal(pid, began, "cancel", ANNA)
             assert Intervention.objects.count() == 1
 
     def test_the_page_answers_the_second_click_without_an_error(self) -> None:
@@ -111,11 +111,11 @@ class TestOneThing:
         with Scene() as scene:
             pid = scene.opened("psql").info.backend_pid
             began = started(pid)
-            assert backends.signal(pid, began, "cancel", ANNA)
-            assert backends.signal(pid, began, "terminate", ANNA)
+            assert signals.signal(pid, began, "cancel", ANNA)
+            assert signals.signal(pid, began, "terminate", ANNA)
             wait_until(lambda: is_gone(pid))
             with pytest.raises(NotSignalled, match="has ended"):
-                backends.signal(pid, began, "terminate", ANNA)
+                signals.signal(pid, began, "terminate", ANNA)
         assert Intervention.objects.count() == 2
 
     def test_one_that_is_being_signalled_by_somebody_else_is_busy(self) -> None:
@@ -139,21 +139,21 @@ class TestRights:
             conn = scene.opened("psql")
             pid, began = conn.info.backend_pid, started(conn.info.backend_pid)
             with acting_as(plain), pytest.raises(NotSignalled, match="superuser"):
-                backends.signal(pid, began, "terminate", ANNA)
+                signals.signal(pid, began, "terminate", ANNA)
             assert conn.execute("SELECT 1").fetchone() == (1,)
 
     def test_another_roles_session_takes_the_grant_which_is_named(self) -> None:
         with role() as plain, role("pg_read_all_stats") as mine, Scene() as scene:
             pid = opened_as(scene, plain, "psql").info.backend_pid
             with acting_as(mine), pytest.raises(NotSignalled, match=f"GRANT pg_signal_backend TO {mine}"):
-                backends.signal(pid, started(pid), "terminate", ANNA)
+                signals.signal(pid, started(pid), "terminate", ANNA)
             scene.close()
 
     def test_with_the_grant_it_is_signalled(self) -> None:
         with role() as plain, role("pg_read_all_stats", "pg_signal_backend") as mine, Scene() as scene:
             pid = opened_as(scene, plain, "psql").info.backend_pid
             with acting_as(mine):
-                assert backends.signal(pid, started(pid), "terminate", ANNA)
+                assert signals.signal(pid, started(pid), "terminate", ANNA)
             wait_until(lambda: is_gone(pid))
             scene.close()
 
@@ -162,14 +162,14 @@ class TestRights:
             pid = scene.opened("psql").info.backend_pid
             began = started(pid)
             with acting_as(mine), pytest.raises(NotSignalled, match="GRANT pg_read_all_stats"):
-                backends.signal(pid, began, "terminate", ANNA)
+                signals.signal(pid, began, "terminate", ANNA)
 
     def test_the_servers_own_processes_are_not_signalled(self) -> None:
         with connection.cursor() as cursor:
             cursor.execute("SELECT pid, backend_start FROM pg_stat_activity WHERE backend_type = 'autovacuum launcher'")
             pid, began = cursor.fetchone()
         with pytest.raises(NotSignalled, match="autovacuum launcher"):
-            backends.signal(pid, began, "terminate", ANNA)
+            signals.signal(pid, began, "terminate", ANNA)
 
     def test_a_session_of_another_database_is_not_signalled(self) -> None:
         params = {**connection.get_connection_params(), "dbname": "postgres"}
@@ -177,7 +177,7 @@ class TestRights:
         with psycopg.connect(**known) as other:
             pid = other.info.backend_pid
             with pytest.raises(NotSignalled, match="another database"):
-                backends.signal(pid, started(pid), "terminate", ANNA)
+                signals.signal(pid, started(pid), "terminate", ANNA)
 
 
 class TestWhatIsHidden:

@@ -7,9 +7,9 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from dashboard import shared_look
-from tasks import presence
+from dashboard.live import snapshot
 from tasks.models import Epoch, Intervention, Queue, Task, Worker
+from tasks.queue import presence
 from tests.people import client_of
 from tests.sessions import session
 from tests.tasks import rows
@@ -195,7 +195,7 @@ def test_a_row_is_taken_back_by_the_action_of_the_list_and_leads_back_here(opera
 
 
 def test_many_are_paged_by_worker_and_id(operator, monkeypatch):
-    monkeypatch.setattr("dashboard.stale.rows.look.__kwdefaults__", {"limit": 2})
+    monkeypatch.setattr("dashboard.stale.look.__kwdefaults__", {"limit": 2})
     held = [rows.processing(rows.dead_worker("w-1")).pk, *(rows.processing("w-1").pk for _ in range(2))]
     held += [rows.processing(rows.dead_worker("w-2")).pk]
     first = operator.get(STALE)
@@ -230,7 +230,7 @@ def test_hostile_names_are_shown_as_text(operator):
 
 def test_those_who_have_it_open_share_one_look(operator, settings, django_assert_max_num_queries):
     settings.SHARED_LOOK_SECONDS = 60
-    shared_look.forget()
+    snapshot.forget()
     first, second = rows.processing(rows.dead_worker()), client_of("Viewers", username="otto")
     htmx = {"HX-Request": "true"}
     assert f"stale-{first.pk}" in operator.get(STALE, headers=htmx).text
@@ -239,4 +239,4 @@ def test_those_who_have_it_open_share_one_look(operator, settings, django_assert
     assert not [query for query in asked.captured_queries if "FROM tasks_task" in query["sql"]]
     later = rows.processing("w-dead")
     assert f"stale-{later.pk}" in second.get(STALE).text, "a page that is opened looks for itself"
-    shared_look.forget()
+    snapshot.forget()

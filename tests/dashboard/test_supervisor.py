@@ -9,10 +9,9 @@ import sys
 import psutil
 import pytest
 
-from dashboard.embedded.postmaster import ends_within
+from dashboard.embedded.server import ends_within
 from dashboard.up import supervisor as supervising
-from dashboard.up.console import Console
-from dashboard.up.supervisor import Program, Supervisor
+from dashboard.up.supervisor import Console, Program, Supervisor
 
 DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); signal.pause()"
 POLITE = """

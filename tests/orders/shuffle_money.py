@@ -15,7 +15,7 @@ from tests.forks import forked
 def main(seed: int, transfers: int, ids: list[int]) -> int:
     """Random transfers among `ids` by both strategies; how many the balance did not cover, or lost all their tries."""
     from orders import accounts
-    from orders.exceptions import Contended, InsufficientFunds
+    from orders.accounts import Contended, InsufficientFunds
 
     chance = random.Random(seed)
     refused = 0

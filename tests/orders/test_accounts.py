@@ -15,14 +15,7 @@ from django.contrib.auth.models import User
 from django.db import IntegrityError, connection, connections, transaction
 
 from orders import accounts, ledger
-from orders.exceptions import (
-    AccountError,
-    BalanceTooLarge,
-    InsufficientFunds,
-    InvalidAmount,
-    SameAccount,
-    UnknownAccount,
-)
+from orders.accounts import AccountError, BalanceTooLarge, InsufficientFunds, InvalidAmount, SameAccount, UnknownAccount
 from orders.models import Account, Entry
 from tasks.exceptions import Busy
 from tests.commands import database_url

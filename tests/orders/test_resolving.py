@@ -5,8 +5,8 @@ import pytest
 from orders.models import Order
 from orders.resolving import Decision, resolve
 from orders.shipping import Mode, ship
-from tasks.audit import Who
 from tasks.models import Intervention
+from tasks.support.audit import Who
 from tests.commands import run
 from tests.orders import orders
 from tests.sessions import session

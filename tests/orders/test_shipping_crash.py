@@ -7,7 +7,7 @@ import pytest
 from django.db import connection
 
 from orders.models import Order
-from orders.senders import Sender
+from orders.querysets import Sender
 from orders.shipping import Mode, ship
 from tests import commands
 from tests.orders import orders

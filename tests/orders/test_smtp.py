@@ -6,7 +6,7 @@ import pytest
 from django.core.mail import EmailMessage
 
 from dashboard.mail import from_url
-from orders.smtp import NotSent, Unanswered, Unreachable
+from orders.mailer import NotSent, Unanswered, Unreachable
 from tasks.compat import mail_backend
 from tests.smtp import MailServer
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import psycopg
 
-from tasks.database import connect_directly
+from tasks.support.database import connect_directly
 
 T = TypeVar("T")
 

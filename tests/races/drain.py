@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import psycopg
 
-from tasks import claims, transitions
-from tasks.claimer import Claim, Claimer
-from tasks.transitions import Ending
+from tasks.queue import completion, strategies
+from tasks.queue.claim import Claim, Claimer
+from tasks.queue.completion import Ending
 
 
 class Run(NamedTuple):
@@ -77,10 +77,10 @@ def drain(
     while True:
         is_last = until is None or until.is_set()
         with connection.transaction() if commit_seconds else nullcontext():
-            batch = claims.claim(connection, claimer, limit, strategy)
+            batch = strategies.claim(connection, claimer, limit, strategy)
             time.sleep(commit_seconds)
         endings = ledger.run(batch)
         if endings:
-            completed += transitions.flush(connection, worker_id, endings).completed
+            completed += completion.flush(connection, worker_id, endings).completed
         elif is_last:
             return completed

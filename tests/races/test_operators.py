@@ -11,14 +11,13 @@ import psycopg
 import pytest
 from django.db import connection, connections
 
-from tasks import actions
-from tasks.actions import Result
-from tasks.audit import Who
-from tasks.bulk import runs
-from tasks.bulk.instruction import Settings
-from tasks.bulk.models import BulkRun
-from tasks.list_filter import ListFilter
+from tasks import operations
+from tasks.admin.listing import ListFilter
 from tasks.models import Intervention, Task
+from tasks.models.run import BulkRun
+from tasks.operations import Result, bulk_runs
+from tasks.operations.bulk import Settings
+from tasks.support.audit import Who
 from tests import processes
 from tests.commands import database_url
 from tests.processes import Worker
@@ -62,10 +61,10 @@ def test_of_a_requeue_and_a_cancel_at_the_same_moment_one_is_done() -> None:
         seen = {task.pk: task.version}
 
         def requeue(seen: dict[int, int] = seen) -> Result:
-            return in_own_session(lambda: actions.requeue(list(seen), ANNA, versions=seen))
+            return in_own_session(lambda: operations.requeue(list(seen), ANNA, versions=seen))
 
         def cancel(seen: dict[int, int] = seen) -> Result:
-            return in_own_session(lambda: actions.cancel(list(seen), BOB, versions=seen))
+            return in_own_session(lambda: operations.cancel(list(seen), BOB, versions=seen))
 
         requeued, cancelled = at_once(requeue, cancel)
         assert len(requeued.done) + len(cancelled.done) == 1
@@ -115,7 +114,7 @@ def measured(action: str, number: int, worker: Worker) -> dict[str, object]:
     locker = threading.Thread(target=lock_again_and_again, args=(ids, over, waits))
     locker.start()
     try:
-        asked = runs.ask(action, ListFilter(queue_names=("old",)), max(ids), settings, ANNA, "a" * 32)
+        asked = bulk_runs.ask(action, ListFilter(queue_names=("old",)), max(ids), settings, ANNA, "a" * 32)
         wait_until(lambda: goes_on(asked.run_id), seconds=300, every=0.05)
     finally:
         over.set()

@@ -15,13 +15,15 @@ from typing import TypeVar
 import pytest
 from django.db import connection, connections
 
-from tasks import actions, claims, presence, recovery, transitions
-from tasks.audit import Who
-from tasks.claimer import Claim, Claimer
-from tasks.database import connect_directly
-from tasks.filters import TaskFilter
+from tasks import operations
 from tasks.models import Attempt, RefusedWrite, Task, Worker
-from tasks.transitions import Ending, Failure
+from tasks.operations.filters import TaskFilter
+from tasks.queue import completion, presence, recovery
+from tasks.queue import strategies as claims
+from tasks.queue.claim import Claim, Claimer
+from tasks.queue.completion import Ending, Failure
+from tasks.support.audit import Who
+from tasks.support.database import connect_directly
 from tests.races.crew import again_and_again, at_once, until, worker_sessions
 from tests.tasks import rows
 from tests.tasks.claiming import STRATEGIES
@@ -85,7 +87,7 @@ def complete(conn, worker_id: str, batch: list[Claim], *, failing: float = 0.0) 
         Ending(made.id, made.version, made.attempt, now, now, failure=failure if random.random() < failing else None)
         for made in shuffled(batch)
     ]
-    transitions.flush(conn, worker_id, endings)
+    completion.flush(conn, worker_id, endings)
 
 
 def shuffled(things: Iterable[T]) -> list[T]:
@@ -138,9 +140,9 @@ class Bustle:
         presence.beat(conn, shuffled(presence.known_ids(conn)))
 
     def operate(self) -> None:
-        actions.requeue(TaskFilter(statuses=("FAILED",)), ANNA)
-        actions.edit(TaskFilter(statuses=("READY",)), ANNA, priority=random.randrange(3))
-        actions.prune_tasks(timedelta(0), ANNA)
+        operations.requeue(TaskFilter(statuses=("FAILED",)), ANNA)
+        operations.edit(TaskFilter(statuses=("READY",)), ANNA, priority=random.randrange(3))
+        operations.prune_tasks(timedelta(0), ANNA)
 
     def edit_by_hand(self, conn) -> None:
         conn.execute(EDIT, [random.randrange(7)])

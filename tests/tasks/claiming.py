@@ -5,12 +5,12 @@ from functools import partial
 
 from django.db import connection as default_connection
 
-from tasks import claims
-from tasks.claimer import Claim, Claimer
-from tasks.database import Connection
 from tasks.models import Task
+from tasks.queue import strategies
+from tasks.queue.claim import Claim, Claimer
+from tasks.support.database import Connection
 
-STRATEGIES = sorted(claims.STRATEGIES)
+STRATEGIES = sorted(strategies.STRATEGIES)
 
 
 def claim(
@@ -22,7 +22,7 @@ def claim(
     connection: Connection = default_connection,
 ) -> list[Claim]:
     """One claim by a worker that has not claimed before."""
-    return claims.claim(connection, Claimer(worker_id, queues), limit, strategy)
+    return strategies.claim(connection, Claimer(worker_id, queues), limit, strategy)
 
 
 def claim_all(
@@ -35,7 +35,7 @@ def claim_all(
 ) -> list[int]:
     """Claim until nothing more comes; the ids in the order of the claims."""
     claimer = Claimer(worker_id, queues)
-    batches = iter(partial(claims.claim, connection, claimer, limit, strategy), [])
+    batches = iter(partial(strategies.claim, connection, claimer, limit, strategy), [])
     return [claim.id for batch in batches for claim in batch]
 
 

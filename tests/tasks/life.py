@@ -15,13 +15,15 @@ from django.utils import timezone
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tasks import actions, presence, recovery, transitions
-from tasks.audit import Who
-from tasks.claimer import Claimer
-from tasks.claims import claim
-from tasks.database import fetch
+from tasks import operations
 from tasks.models import Queue, Worker
-from tasks.transitions import Ending, Failure
+from tasks.queue import completion, presence, recovery
+from tasks.queue import release as releases
+from tasks.queue.claim import Claimer
+from tasks.queue.completion import Ending, Failure
+from tasks.queue.strategies import claim
+from tasks.support.audit import Who
+from tasks.support.database import fetch
 from tests.tasks.life_model import FINISHED, PROCESSING, Held, Model, Row
 from tests.tasks.life_tables import ENQUEUE, FROM_OUTSIDE, POSTPONE, SAME_CHANCE, UNLOCK, look
 from tests.tasks.rows import NOTHING
@@ -178,14 +180,14 @@ class Life(RuleBasedStateMachine):
                 self.memory[held.worker].remove(held)
             told = failure if kind == "fail" else None
             endings.append(Ending(held.id, held.version, held.attempt, 0.0, 0.0, failure=told))
-        transitions.flush(connection, writer, endings)
+        completion.flush(connection, writer, endings)
 
     def release(self, late: Held | None = None) -> None:
         """What was given back may be given back again, late: by then it may run."""
         held = late or self.some_held()
         writer = self.some_writer(held)
         is_own = self.is_own(held) and writer == held.worker
-        assert transitions.release(connection, writer, [(held.id, held.claimed_at)]) == is_own
+        assert releases.release(connection, writer, [(held.id, held.claimed_at)]) == is_own
         if not late:
             self.memory[held.worker].remove(held)
         if is_own:
@@ -203,13 +205,13 @@ class Life(RuleBasedStateMachine):
         self.memory[worker] = [held for held in self.memory[worker] if held.id != lost.id]
         known = {held.id for held in self.memory[worker]}
         unknown = [row for row in self.model.tasks.values() if row.claimed_by == worker and row.id not in known]
-        assert sorted(transitions.release_unknown(connection, worker, known)) == sorted(row.id for row in unknown)
+        assert sorted(releases.release_unknown(connection, worker, known)) == sorted(row.id for row in unknown)
         self.model.give_back(unknown)
 
     def interrupt(self) -> None:
         held = self.some_held()
         writer, is_cancelled = self.some_writer(held), self.draw([True, False], "is cancelled")
-        transitions.interrupt(connection, writer, held.id, held.attempt, cancel=is_cancelled)
+        releases.interrupt(connection, writer, held.id, held.attempt, cancel=is_cancelled)
         self.model.interrupt(held, writer, cancel=is_cancelled)
         self.memory[held.worker].remove(held)
 
@@ -225,7 +227,7 @@ class Life(RuleBasedStateMachine):
     def recover(self) -> None:
         by = self.draw(["sweep", "supervisor", "person"], "by")
         if by == "person":
-            actions.recover(ANNA)
+            operations.recover(ANNA)
         elif by == "supervisor":
             recovery.take_back(connection, sorted(self.model.dead))
         else:
@@ -251,7 +253,7 @@ class Life(RuleBasedStateMachine):
         if row.queue in self.model.paused:
             self.decide_about_a_queue(row.queue)
         assert self.model.requeue(row, row.version, force=True) is None
-        assert actions.requeue([row.id], ANNA, force=True, reason="stuck").done == [row.id]
+        assert operations.requeue([row.id], ANNA, force=True, reason="stuck").done == [row.id]
         self.look()
         self.claim(worker if worker in self.ids.values() and self.draw([True, True, False], "the same") else None)
         if late and self.draw([True, True, False], "late"):
@@ -261,13 +263,13 @@ class Life(RuleBasedStateMachine):
     def cancel(self) -> None:
         row, seen = self.some_task()
         refused = self.model.cancel(row, seen)
-        self.check(row, refused, actions.cancel([row.id], ANNA, versions={row.id: seen}))
+        self.check(row, refused, operations.cancel([row.id], ANNA, versions={row.id: seen}))
 
     def requeue(self) -> None:
         row, seen = self.some_task()
         force = self.draw([True, False], "force")
         refused = self.model.requeue(row, seen, force=force)
-        self.check(row, refused, actions.requeue([row.id], ANNA, versions={row.id: seen}, force=force, reason="r"))
+        self.check(row, refused, operations.requeue([row.id], ANNA, versions={row.id: seen}, force=force, reason="r"))
 
     def edit(self) -> None:
         """Into another queue, of another priority, and due or not."""
@@ -276,10 +278,10 @@ class Life(RuleBasedStateMachine):
         is_due = self.draw([True, False], "is due")
         refused = self.model.edit(row, seen, queue=queue, priority=priority, is_due=is_due)
         changes = {"queue_name": queue, "priority": priority, "run_after": timezone.now() + (-HOUR if is_due else HOUR)}
-        self.check(row, refused, actions.edit([row.id], ANNA, versions={row.id: seen}, **changes))
+        self.check(row, refused, operations.edit([row.id], ANNA, versions={row.id: seen}, **changes))
 
     @staticmethod
-    def check(row: Row, refused: str | None, result: actions.Result) -> None:
+    def check(row: Row, refused: str | None, result: operations.Result) -> None:
         codes = {task_id: str(refusal.code) for task_id, refusal in result.refused.items()}
         assert codes == ({row.id: refused} if refused else {})
         assert result.done + result.asked == ([] if refused else [row.id])
@@ -288,12 +290,12 @@ class Life(RuleBasedStateMachine):
         queue = name or self.draw(QUEUES, "queue")
         is_paused = not name and queue not in self.model.paused and self.draw([True, True, False], "is paused")
         is_asking = self.draw([True, False], "is asking")
-        (actions.pause if is_paused else actions.resume)(queue, ANNA)
-        actions.configure_queue(queue, ANNA, recovery=Queue.Recovery("ask" if is_asking else "automatic"))
+        (operations.pause if is_paused else operations.resume)(queue, ANNA)
+        operations.configure_queue(queue, ANNA, recovery=Queue.Recovery("ask" if is_asking else "automatic"))
         self.model.decide(queue, is_paused=is_paused, is_asking=is_asking)
 
     def prune(self) -> None:
-        assert actions.prune_tasks(timedelta(0), ANNA) == self.model.prune()
+        assert operations.prune_tasks(timedelta(0), ANNA) == self.model.prune()
 
     @invariant()
     def look(self) -> None:

@@ -2,7 +2,7 @@
 
 import json
 
-from tasks.database import Connection, fetch
+from tasks.support.database import Connection, fetch
 from tests.tasks.life_model import PROCESSING, Model
 
 ENQUEUE = """

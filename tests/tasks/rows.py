@@ -7,9 +7,9 @@ from typing import Any
 from django.db import connection
 from django.utils import timezone
 
-from tasks import presence
-from tasks.database import Connection
 from tasks.models import Task, Worker
+from tasks.queue import presence
+from tasks.support.database import Connection
 from tests.sessions import session
 from tests.waiting import wait_until
 

@@ -3,11 +3,11 @@
 import pytest
 from django.db import connection
 
-from tasks import actions
-from tasks.actions import chunks
-from tasks.audit import Who
-from tasks.filters import TaskFilter
+from tasks import operations
 from tasks.models import Intervention, Task
+from tasks.operations import chunks
+from tasks.operations.filters import TaskFilter
+from tasks.support.audit import Who
 from tests.commands import run
 from tests.sessions import session
 from tests.tasks import rows
@@ -23,7 +23,7 @@ def codes(result):
 class TestVersions:
     """The version that the operator saw decides, whatever has become of the row."""
 
-    @pytest.mark.parametrize("act", [actions.requeue, actions.cancel])
+    @pytest.mark.parametrize("act", [operations.requeue, operations.cancel])
     def test_f18_a_row_that_moved_on_is_refused_with_what_it_is_now(self, act):
         task = rows.failed(version=6)
         result = act([task.pk], ANNA, versions={task.pk: 5})
@@ -35,21 +35,21 @@ class TestVersions:
 
     def test_an_edit_too(self):
         task = rows.ready(version=2)
-        assert codes(actions.edit([task.pk], ANNA, priority=1, versions={task.pk: 1})) == {task.pk: "changed"}
+        assert codes(operations.edit([task.pk], ANNA, priority=1, versions={task.pk: 1})) == {task.pk: "changed"}
 
     def test_the_version_seen_is_acted_on(self):
         task = rows.failed(version=6)
-        assert actions.requeue([task.pk], ANNA, versions={task.pk: 6}).done == [task.pk]
+        assert operations.requeue([task.pk], ANNA, versions={task.pk: 6}).done == [task.pk]
 
     def test_a_second_click_changes_nothing(self):
         task = rows.failed(version=6)
-        results = [actions.requeue([task.pk], ANNA, versions={task.pk: 6}) for _ in range(2)]
+        results = [operations.requeue([task.pk], ANNA, versions={task.pk: 6}) for _ in range(2)]
         assert [codes(result) for result in results] == [{}, {task.pk: "changed"}]
         assert Intervention.objects.count() == 1
 
     def test_tasks_whose_version_was_not_seen_are_not_checked(self):
         seen, unseen = rows.failed(version=6), rows.failed(version=6)
-        result = actions.requeue([seen.pk, unseen.pk], ANNA, versions={seen.pk: 5})
+        result = operations.requeue([seen.pk, unseen.pk], ANNA, versions={seen.pk: 5})
         assert (result.done, codes(result)) == ([unseen.pk], {seen.pk: "changed"})
 
 
@@ -82,7 +82,7 @@ class TestLockedRows:
         task = rows.failed()
         with session() as other:
             other.execute("SELECT FROM tasks_task FOR KEY SHARE")
-            assert actions.requeue([task.pk], ANNA).done == [task.pk]
+            assert operations.requeue([task.pk], ANNA).done == [task.pk]
 
     def test_a_table_held_whole_is_not_waited_for_for_long(self):
         task = rows.failed()
@@ -112,11 +112,11 @@ class TestWhatWasSelectedAndMovedOn:
         return task
 
     def test_by_conditions_it_is_passed_over(self, moved):
-        result = actions.requeue(TaskFilter(statuses=("FAILED",), queue_names=("a",)), ANNA)
+        result = operations.requeue(TaskFilter(statuses=("FAILED",), queue_names=("a",)), ANNA)
         assert (result.done, result.refused, Task.objects.get().status) == ([], {}, "FAILED")
 
     def test_by_id_it_is_refused(self, moved):
-        result = actions.requeue(TaskFilter(ids=(moved.pk,), queue_names=("a",)), ANNA)
+        result = operations.requeue(TaskFilter(ids=(moved.pk,), queue_names=("a",)), ANNA)
         assert codes(result) == {moved.pk: "unmatched"}
 
 
@@ -128,7 +128,7 @@ class TestChunks:
     def test_all_that_match_are_reached(self):
         ids = rows.many(35, status="FAILED", attempt=1, finished_at="2026-01-01T00:00:00Z")
         seen = []
-        result = actions.requeue(
+        result = operations.requeue(
             TaskFilter(statuses=("FAILED",)), ANNA, progress=lambda *numbers: seen.append(numbers) or True
         )
         assert (sorted(result.done), Task.objects.ready().count()) == (ids, 35)
@@ -137,7 +137,7 @@ class TestChunks:
 
     def test_the_caller_can_stop_between_two_chunks(self):
         ids = rows.many(35, status="FAILED", attempt=1, finished_at="2026-01-01T00:00:00Z")
-        result = actions.requeue(ids, ANNA, progress=lambda done, total: done < 20)
+        result = operations.requeue(ids, ANNA, progress=lambda done, total: done < 20)
         assert (len(result.done), result.unreached) == (20, 15)
         assert Task.objects.failed().count() == 15
 
@@ -152,7 +152,7 @@ class TestChunks:
                 seen.append(other.execute(HELD, [connection.connection.info.backend_pid]).fetchone()[0])
             return True
 
-        actions.requeue(ids, ANNA, progress=look)
+        operations.requeue(ids, ANNA, progress=look)
         assert seen == [10, 0, 20, 0, 30, 0, 35, 0]
 
 

@@ -14,8 +14,8 @@ from django.utils.translation import gettext_lazy
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tasks import arguments
 from tasks.exceptions import InvalidArguments
+from tasks.framework import arguments
 from tasks.models import Task
 from tests.tasks import handlers
 
@@ -114,7 +114,7 @@ def test_what_json_can_hold_becomes_plain(given, plain):
         (
             [Task.objects.all()],
             {},
-            r"args\[0\]: Unsupported type: <class 'tasks.querysets.TaskQuerySet'>, pass a list of primary keys",
+            r"args\[0\]: Unsupported type: <class 'tasks.models.querysets.TaskQuerySet'>, pass a list of primary keys",
         ),
         ([math.nan], {}, r"args\[0\]: nan is not a number in JSON: pass None or text"),
         ([[-math.inf]], {}, r"args\[0\]\[0\]: -inf is not a number in JSON"),

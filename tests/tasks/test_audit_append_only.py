@@ -3,9 +3,9 @@
 import pytest
 from django.db import ProgrammingError, connection, transaction
 
-from tasks import audit
-from tasks.audit import Change, Who
 from tasks.models import Intervention
+from tasks.support import audit
+from tasks.support.audit import Change, Who
 
 pytestmark = pytest.mark.django_db
 # The tests' own database lets the table be emptied between tests; see tests/conftest.py.

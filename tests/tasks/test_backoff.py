@@ -4,7 +4,7 @@ import doctest
 
 import pytest
 
-from tasks import backoff
+from tasks.framework import backoff
 
 
 def test_its_examples():

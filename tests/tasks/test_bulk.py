@@ -5,12 +5,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from django.db import connection, connections, transaction
 
-from tasks.actions import chunks
-from tasks.bulk import carry, forms, runs
-from tasks.bulk.models import BulkRun, SubmittedForm
-from tasks.bulk.tally import highest_id
-from tasks.list_filter import ListFilter
+from tasks.admin.listing import ListFilter
 from tasks.models import Intervention, Task
+from tasks.models.run import BulkRun, SubmittedForm
+from tasks.operations import bulk, bulk_runs, chunks
+from tasks.operations.bulk import highest_id
 from tasks.testing import run_due
 from tests.commands import run, run_process
 from tests.sessions import session
@@ -23,14 +22,14 @@ pytestmark = pytest.mark.django_db
 
 def carried_out(*arguments, **options) -> BulkRun:
     run = ask(*arguments, **options)
-    carry.carry_out(run.pk)
+    bulk.carry_out(run.pk)
     run.refresh_from_db()
     return run
 
 
 @pytest.fixture
 def small_chunks(monkeypatch):
-    monkeypatch.setattr(carry, "CHUNK", 10)
+    monkeypatch.setattr(bulk, "CHUNK", 10)
 
 
 def test_everything_that_matches_is_reached_and_nothing_else(small_chunks):
@@ -92,19 +91,19 @@ def test_a_run_goes_on_where_its_dead_worker_left_off(small_chunks, monkeypatch)
     """The rows still match when they are done: only the cursor tells."""
     ids = rows.many(25, queue_name="mail")
     run = ask("edit", ListFilter(queue_names=("mail",)), priority=5)
-    note = carry.note
+    note = bulk.note
 
     def die(run, slice_ids, result):
         note(run, slice_ids, result)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(carry, "note", die)
+    monkeypatch.setattr(bulk, "note", die)
     with pytest.raises(KeyboardInterrupt):
-        carry.carry_out(run.pk)
+        bulk.carry_out(run.pk)
     run.refresh_from_db()
     assert (run.looked, run.cursor, run.finished_at) == (10, ids[9], None)
-    monkeypatch.setattr(carry, "note", note)
-    carry.carry_out(run.pk)
+    monkeypatch.setattr(bulk, "note", note)
+    bulk.carry_out(run.pk)
     run.refresh_from_db()
     assert (run.total, run.looked, run.done) == (25, 25, 25)
     assert Task.objects.filter(pk__in=ids, priority=5, version=2).count() == 25
@@ -115,8 +114,8 @@ def test_a_stopped_run_ends_after_the_chunk_in_hand(small_chunks, monkeypatch):
         rows.failed()
     run = ask()
     Task.objects.filter(pk=run.task_id).update(status="PROCESSING", claimed_by="w1", attempt=1)
-    runs.stop(run, ANNA, reason="wrong filter")
-    carry.carry_out(run.pk)
+    bulk_runs.stop(run, ANNA, reason="wrong filter")
+    bulk.carry_out(run.pk)
     run.refresh_from_db()
     assert (run.looked, run.total) == (10, 25)
     assert run.finished_at is not None
@@ -126,11 +125,11 @@ def test_a_stopped_run_ends_after_the_chunk_in_hand(small_chunks, monkeypatch):
 def test_a_run_that_has_not_begun_is_stopped_at_once():
     rows.failed()
     run = ask()
-    assert runs.stop(run, ANNA)
+    assert bulk_runs.stop(run, ANNA)
     run.refresh_from_db()
     assert run.finished_at is not None
     assert Task.objects.get(pk=run.task_id).status == "CANCELLED"
-    assert not runs.stop(run, ANNA)
+    assert not bulk_runs.stop(run, ANNA)
 
 
 def test_requeued_tasks_are_spread_evenly_over_the_chunks(small_chunks):
@@ -192,7 +191,7 @@ def test_inside_a_transaction_it_takes_a_session_of_its_own():
     task = rows.failed()
     run = ask()
     with transaction.atomic():
-        carry.in_own_session(carry.carry_out, run.pk)
+        bulk.in_own_session(bulk.carry_out, run.pk)
         transaction.set_rollback(True)
     assert Task.objects.get(pk=task.pk).status == "READY"
 
@@ -201,7 +200,7 @@ def test_inside_a_transaction_it_takes_a_session_of_its_own():
 def test_each_chunk_is_committed_by_itself(small_chunks, monkeypatch):
     for _ in range(15):
         rows.failed()
-    run, seen, note = ask(), [], carry.note
+    run, seen, note = ask(), [], bulk.note
 
     def look(*arguments):
         with session(autocommit=True) as other:
@@ -210,8 +209,8 @@ def test_each_chunk_is_committed_by_itself(small_chunks, monkeypatch):
             )
         return note(*arguments)
 
-    monkeypatch.setattr(carry, "note", look)
-    carry.carry_out(run.pk)
+    monkeypatch.setattr(bulk, "note", look)
+    bulk.carry_out(run.pk)
     assert seen == [10, 15]
 
 
@@ -220,7 +219,7 @@ class TestOnce:
 
     def test_a_second_click_finds_the_run_of_the_first(self):
         rows.failed()
-        token = forms.new_token()
+        token = bulk_runs.new_token()
         assert ask(token=token).pk == ask(token=token).pk
         assert BulkRun.objects.count() == 1
         assert Task.objects.filter(queue_name="rowlock").count() == 1
@@ -229,9 +228,9 @@ class TestOnce:
     def test_two_clicks_at_the_same_moment_do_one_thing(self):
         done = []
 
-        def click() -> forms.Submitted:
+        def click() -> bulk_runs.Submitted:
             try:
-                return forms.once("t" * 20, lambda: done.append(1) or "made")
+                return bulk_runs.once("t" * 20, lambda: done.append(1) or "made")
             finally:
                 connections.close_all()
 
@@ -250,13 +249,13 @@ class TestOnce:
             raise ValueError
 
         with pytest.raises(ValueError):
-            forms.once("t" * 20, fail)
-        assert forms.once("t" * 20, lambda: "made") == ("made", True)
+            bulk_runs.once("t" * 20, fail)
+        assert bulk_runs.once("t" * 20, lambda: "made") == ("made", True)
 
     def test_tokens_are_forgotten_after_a_day(self):
-        forms.once("a" * 20, lambda: "")
+        bulk_runs.once("a" * 20, lambda: "")
         SubmittedForm.objects.update(at="2026-01-01T00:00Z")
-        forms.once("b" * 20, lambda: "")
+        bulk_runs.once("b" * 20, lambda: "")
         assert [form.token for form in SubmittedForm.objects.all()] == ["b" * 20]
 
 
@@ -267,7 +266,7 @@ def waiting() -> int:
 
 
 def test_the_actions_own_chunk_is_that_of_the_run():
-    assert carry.CHUNK == chunks.CHUNK
+    assert bulk.CHUNK == chunks.CHUNK
 
 
 def test_runs_that_are_long_over_are_pruned():

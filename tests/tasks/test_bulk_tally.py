@@ -4,9 +4,9 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from tasks.bulk import tally as tallies
-from tasks.bulk.tally import highest_id, tally
-from tasks.list_filter import ListFilter
+from tasks.admin.listing import ListFilter
+from tasks.operations import bulk as tallies
+from tasks.operations.bulk import highest_id, tally
 from tests.tasks import handlers, rows
 from tests.tasks.bulk import FAILED
 

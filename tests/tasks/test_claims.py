@@ -8,9 +8,9 @@ import pytest
 from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
 
-from tasks import claims, transitions
-from tasks.claimer import Claimer
 from tasks.models import Queue, Task
+from tasks.queue import optimistic, release, strategies
+from tasks.queue.claim import Claimer
 from tests.tasks import rows
 from tests.tasks.claiming import STRATEGIES, claim, claim_all, ids
 
@@ -134,7 +134,7 @@ class TestWhatIsWritten:
     def test_what_is_released_has_its_attempt_back(self, claim_some):
         task = rows.ready(attempt=2)
         [claim] = claim_some()
-        assert transitions.release(connection, "w1", [(claim.id, claim.claimed_at())]) == 1
+        assert release.release(connection, "w1", [(claim.id, claim.claimed_at())]) == 1
         task.refresh_from_db()
         assert (task.status, task.attempt, task.claimed_by, task.started_at) == ("READY", 2, None, None)
         assert ids(claim_some()) == [task.pk]
@@ -199,11 +199,11 @@ def test_a_row_that_is_refused_fails_one_claim_and_no_more(strategy, joined):
     taken = []
     for _ in range(4):
         with suppress(IntegrityError), transaction.atomic() if joined else nullcontext():
-            taken += ids(claims.claim(connection, claimer, 10, strategy))
+            taken += ids(strategies.claim(connection, claimer, 10, strategy))
     assert sorted(taken) == [before.pk, after.pk]
     claimer.careful_until = 0.0
     with pytest.raises(IntegrityError, match="unclaimable"), transaction.atomic():
-        claims.claim(connection, claimer, 10, strategy)
+        strategies.claim(connection, claimer, 10, strategy)
 
 
 def test_an_error_that_is_no_race_for_a_key_is_raised(claim_some):
@@ -216,16 +216,16 @@ def test_an_error_that_is_no_race_for_a_key_is_raised(claim_some):
 
 def test_f07_a_candidate_that_was_edited_since_it_was_read_is_a_lost_race(monkeypatch):
     """The optimistic claim holds no lock between its look and its swap: the version alone tells of the edit."""
-    task, walk = rows.ready(), claims._walk
+    task, walk = rows.ready(), optimistic.walk
 
     def look_and_be_late(*args):
         candidates = walk(*args)
         Task.objects.update(run_after=AHEAD)
         return candidates
 
-    monkeypatch.setattr(claims, "_walk", look_and_be_late)
+    monkeypatch.setattr(optimistic, "walk", look_and_be_late)
     claimer = Claimer("w1")
-    assert claims.claim(connection, claimer, 1, "optimistic") == []
+    assert strategies.claim(connection, claimer, 1, "optimistic") == []
     assert claimer.lost_races == 1
     task.refresh_from_db()
     assert (task.status, task.attempt) == ("READY", 0)

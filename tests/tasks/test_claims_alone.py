@@ -3,9 +3,9 @@
 import pytest
 from django.db import connection
 
-from tasks import claims
-from tasks.claimer import Claimer
-from tasks.shortcut import Place, Shortcut
+from tasks.queue import strategies
+from tasks.queue.claim import Claimer
+from tasks.queue.shortcut import CLAIM_BEHIND, Place, Shortcut, behind_params
 from tests.tasks import rows
 from tests.tasks.claiming import ids
 
@@ -19,7 +19,7 @@ LATER = float("inf")
 def take(request):
     """Claims of one worker after another."""
     claimer = Claimer("w1", durable=[DURABLE])
-    return lambda limit=10: ids(claims.claim(connection, claimer, limit, request.param))
+    return lambda limit=10: ids(strategies.claim(connection, claimer, limit, request.param))
 
 
 @pytest.fixture(params=[{"max_attempts": 1}, {"attempt": 4, "max_attempts": 5}, {"task_path": DURABLE}], ids=str)
@@ -57,11 +57,11 @@ def test_what_is_not_taken_is_left_as_it_was(take, alone):
 
 
 def following(is_ahead):
-    """What a claim takes that goes on behind the last task."""
+    """The ids that a claim behind the last task takes."""
     claimer = Claimer("w1", durable=[DURABLE])
-    shortcut = Shortcut((Place("default", 0, "-infinity", 0),), LATER)
+    front = Shortcut((Place("default", 0, "-infinity", 0),), LATER)
     with connection.cursor() as cursor:
-        cursor.execute(claims.CLAIM_FOLLOWING, claimer.following_params(shortcut, 10, is_ahead=is_ahead))
+        cursor.execute(CLAIM_BEHIND, behind_params(claimer, front, 10, may_be_alone=not is_ahead))
         return [row[1] for row in cursor.fetchall()]
 
 

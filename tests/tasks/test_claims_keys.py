@@ -8,10 +8,10 @@ import pytest
 from django.db import IntegrityError, connection
 from django.utils import timezone
 
-from tasks import claims, transitions
-from tasks.claimer import KEYS_PER_STRIDE, Claimer
 from tasks.models import ONE_PER_KEY, Queue, Task
-from tasks.transitions import Failure
+from tasks.queue import completion, strategies
+from tasks.queue.claim import KEYS_PER_STRIDE, STRIDES, Claimer
+from tasks.queue.completion import Failure
 from tests.races.crew import worker_sessions
 from tests.sessions import session, wait_until_blocked
 from tests.tasks import rows
@@ -34,7 +34,7 @@ def claim_some(strategy):
 
 def complete(claims_made):
     for made in claims_made:
-        transitions.complete(connection, "w1", made)
+        completion.complete(connection, "w1", made)
 
 
 def spread(count, **columns):
@@ -86,14 +86,14 @@ class TestWhatHoldsAKey:
     def test_a_task_that_waits_for_its_retry_does(self, claim_some):
         first = rows.ready(ordering_key="k")
         rows.ready(ordering_key="k")
-        transitions.fail(connection, "w1", *claim_some(), Failure("builtins.ValueError", "", retry_seconds=60))
+        completion.fail(connection, "w1", *claim_some(), Failure("builtins.ValueError", "", retry_seconds=60))
         assert Task.objects.get(pk=first.pk).status == "READY"
         assert claim_some() == []
 
     def test_its_last_failure_lets_go_of_it(self, claim_some):
         rows.ready(ordering_key="k", max_attempts=1)
         second = rows.ready(ordering_key="k")
-        transitions.fail(connection, "w1", *claim_some(), Failure("builtins.ValueError", "", retry_seconds=60))
+        completion.fail(connection, "w1", *claim_some(), Failure("builtins.ValueError", "", retry_seconds=60))
         assert ids(claim_some()) == [second.pk]
 
     def test_f20_a_task_of_the_future_holds_up_its_own_key_only(self, strategy):
@@ -109,7 +109,7 @@ class TestManyKeys:
     def test_every_key_is_served(self, strategy):
         expected = spread(50)
         claimer = Claimer("w1", keys=20)
-        batches = iter(partial(claims.claim, connection, claimer, 7, strategy), [])
+        batches = iter(partial(strategies.claim, connection, claimer, 7, strategy), [])
         assert sorted(made.id for batch in batches for made in batch) == expected
 
     def test_a_due_key_behind_hundreds_that_wait_is_found_in_one_claim(self, claim_some):
@@ -121,18 +121,18 @@ class TestManyKeys:
         due = rows.ready(ordering_key="a")
         spread(KEYS_PER_STRIDE * 2, run_after=AHEAD)
         claimer = Claimer("w1", cursor="k00100")
-        assert ids(claims.claim(connection, claimer, 10, strategy)) == [due.pk]
+        assert ids(strategies.claim(connection, claimer, 10, strategy)) == [due.pk]
 
     def test_a_claim_that_finds_nothing_ends_and_says_how_far_it_looked(self, strategy):
-        spread(10 * claims.STRIDES + 1, run_after=AHEAD)
+        spread(10 * STRIDES + 1, run_after=AHEAD)
         due = rows.ready(ordering_key="z", run_after=AHEAD)
         claimer = Claimer("w1", keys=10)
-        assert claims.claim(connection, claimer, 10, strategy) == []
+        assert strategies.claim(connection, claimer, 10, strategy) == []
         assert not claimer.has_been_round
-        assert claims.claim(connection, claimer, 10, strategy) == []
+        assert strategies.claim(connection, claimer, 10, strategy) == []
         assert claimer.has_been_round
         Task.objects.filter(pk=due.pk).update(run_after=AGO)
-        taken = [claims.claim(connection, claimer, 10, strategy) for _ in range(2)]
+        taken = [strategies.claim(connection, claimer, 10, strategy) for _ in range(2)]
         assert [ids(some) for some in taken] == [[], [due.pk]]
 
     def test_a_table_without_keys_is_looked_at_once(self, claim_some, django_assert_max_num_queries):
@@ -165,7 +165,7 @@ class TestLateCommits:
         late.commit()
         others = ids([rows.ready(ordering_key="other"), rows.ready()])
         claimer = Claimer("w2")
-        taken = [made for _ in others for made in claims.claim(connection, claimer, 1, strategy)]
+        taken = [made for _ in others for made in strategies.claim(connection, claimer, 1, strategy)]
         assert (ids(taken), claimer.lost_races) == (others, 0)
 
     @pytest.mark.parametrize("strategy", ["skip_locked", "optimistic"])
@@ -178,7 +178,7 @@ class TestLateCommits:
             assert ids(claim(connection=other)) == [second.pk]
             late.commit()
             free = rows.ready(priority=1)
-            taken = pool.submit(claims.claim, mine, claimer, 10, strategy)
+            taken = pool.submit(strategies.claim, mine, claimer, 10, strategy)
             wait_until_blocked(mine.info.backend_pid)
             other.commit()
             assert ids(taken.result()) == [free.pk]
@@ -191,7 +191,7 @@ class TestLateCommits:
         def write_and_claim(connection):
             with connection.transaction():
                 connection.execute("INSERT INTO tasks_queue (name) VALUES ('written')")
-                return claims.claim(connection, Claimer("w2"), 10)
+                return strategies.claim(connection, Claimer("w2"), 10)
 
         with session() as other, worker_sessions(1) as [mine], ThreadPoolExecutor() as pool:
             other.execute("SELECT")

@@ -6,8 +6,8 @@ from functools import partial
 
 import pytest
 
-from tasks.database import connect_directly
 from tasks.models import Task
+from tasks.support.database import connect_directly
 from tests.sessions import session, wait_until_blocked
 from tests.tasks import rows
 from tests.tasks.claiming import STRATEGIES, claim, ids

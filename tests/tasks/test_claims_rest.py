@@ -9,9 +9,9 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from tasks import claims
-from tasks.claimer import Claimer
 from tasks.models import Task
+from tasks.queue import strategies
+from tasks.queue.claim import Claimer
 from tests.tasks import rows
 from tests.tasks.claiming import STRATEGIES, ids
 
@@ -30,7 +30,7 @@ def held():
 def claimer(held, strategy):
     """Has just claimed one and seen that no key was due; these rest until somebody says otherwise."""
     claimer = Claimer("w1")
-    assert len(claims.claim(connection, claimer, 1, strategy)) == 1
+    assert len(strategies.claim(connection, claimer, 1, strategy)) == 1
     assert 0 < claimer.keys_rest_until < time.monotonic() + 1
     claimer.keys_rest_until = math.inf
     return claimer
@@ -38,7 +38,7 @@ def claimer(held, strategy):
 
 @pytest.fixture
 def claim_one(claimer, strategy):
-    return partial(claims.claim, connection, claimer, 1, strategy)
+    return partial(strategies.claim, connection, claimer, 1, strategy)
 
 
 def become_due(task):
@@ -75,5 +75,5 @@ def test_keys_of_which_one_was_due_do_not_rest(strategy):
     rows.ready(ordering_key="k")
     rows.many(2, status="READY", priority=9)
     claimer = Claimer("w1")
-    claims.claim(connection, claimer, 1, strategy)
+    strategies.claim(connection, claimer, 1, strategy)
     assert not claimer.keys_rest_until

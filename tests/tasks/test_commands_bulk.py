@@ -2,8 +2,8 @@
 
 import pytest
 
-from tasks.bulk.models import BulkRun
 from tasks.models import Intervention, Task
+from tasks.models.run import BulkRun
 from tests.commands import run
 from tests.sessions import session
 from tests.tasks import rows

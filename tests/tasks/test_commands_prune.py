@@ -5,8 +5,8 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from tasks.actions import prune
 from tasks.models import Attempt, CommandRun, Intervention, Lock, RefusedWrite, Task, Throughput, Worker
+from tasks.operations import prune
 from tests.commands import run
 from tests.sessions import session
 from tests.tasks import rows

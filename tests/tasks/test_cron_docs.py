@@ -10,8 +10,8 @@ import pytest
 from django.conf import settings
 from django.core.management import get_commands, load_command_class
 
-from tasks import durations
-from tasks.schedule import words
+from tasks.schedule import runs
+from tasks.support import durations
 from tests.commands import run
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -84,7 +84,7 @@ def check_run_locked(argv, every):
     name, *arguments = options["words"]
     if not options["shell"]:
         assert options_of(name, arguments)
-    assert words.program(options["words"], is_shell=options["shell"])
+    assert runs.program(options["words"], is_shell=options["shell"])
     assert run("run_locked", "--dry-run", *argv).status == 0
 
 

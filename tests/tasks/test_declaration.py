@@ -2,10 +2,10 @@
 
 import pytest
 
-from tasks import registry
 from tasks.compat import InvalidTask, task
-from tasks.declaration import PostgresTask
 from tasks.exceptions import UnknownTask
+from tasks.framework import declaration
+from tasks.framework.declaration import PostgresTask
 from tests.tasks import handlers
 
 
@@ -73,18 +73,18 @@ def test_a_copy_for_one_call_keeps_the_options_and_leaves_the_declaration():
 
 def test_a_declared_task_is_found_by_its_path_and_a_copy_does_not_take_its_place():
     handlers.nothing.using(priority=9)
-    assert registry.get("tests.tasks.handlers.nothing") is handlers.nothing
-    assert "tests.tasks.handlers.nothing" in registry.paths()
+    assert declaration.get("tests.tasks.handlers.nothing") is handlers.nothing
+    assert "tests.tasks.handlers.nothing" in declaration.paths()
 
 
 def test_a_path_is_never_imported():
-    assert registry.find("os.system") is None
+    assert declaration.find("os.system") is None
     with pytest.raises(UnknownTask, match=r"No task is registered as 'os\.system'\. Declare it with @task"):
-        registry.get("os.system")
+        declaration.get("os.system")
 
 
 def test_a_reloaded_module_replaces_its_tasks(monkeypatch):
-    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
+    monkeypatch.setattr(declaration, "_registered", dict(declaration._registered))
 
     def redefine() -> object:
         scope: dict = {"__name__": "reloaded.tasks"}
@@ -93,4 +93,4 @@ def test_a_reloaded_module_replaces_its_tasks(monkeypatch):
 
     first, second = redefine(), redefine()
     assert first is not second
-    assert registry.get("reloaded.tasks.work") is second
+    assert declaration.get("reloaded.tasks.work") is second

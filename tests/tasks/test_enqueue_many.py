@@ -6,9 +6,9 @@ import pytest
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from tasks import enqueueing
 from tasks.compat import task_enqueued
 from tasks.exceptions import InvalidArguments
+from tasks.framework import enqueue
 from tasks.models import Task
 from tests.tasks import handlers
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def chunks_of_ten(monkeypatch):
-    monkeypatch.setattr(enqueueing, "CHUNK_ROWS", 10)
+    monkeypatch.setattr(enqueue, "CHUNK_ROWS", 10)
 
 
 def inserts(queries: CaptureQueriesContext) -> int:
@@ -55,7 +55,7 @@ def test_a_chunk_is_one_statement(chunks_of_ten, calls, statements):
 
 
 def test_large_arguments_make_smaller_chunks(monkeypatch):
-    monkeypatch.setattr(enqueueing, "CHUNK_CHARACTERS", 1000)
+    monkeypatch.setattr(enqueue, "CHUNK_CHARACTERS", 1000)
     with CaptureQueriesContext(connection) as queries:
         handlers.echo.enqueue_many(itertools.repeat((("x" * 400,), {}), 6))
     assert inserts(queries) == 2

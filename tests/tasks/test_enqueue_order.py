@@ -6,7 +6,7 @@ import psycopg
 import pytest
 from django.db import OperationalError, connection, transaction
 
-from tasks import enqueueing
+from tasks.framework import enqueue
 from tasks.models import Task
 from tests.sessions import session, wait_until_blocked
 from tests.tasks import handlers
@@ -76,7 +76,7 @@ def test_outside_a_transaction_the_lock_is_held_until_the_row_is_there():
         wait_until(lambda: other.execute(WAITING).fetchone() == (1,))
         other.execute(SOON)
         with pytest.raises(psycopg.errors.LockNotAvailable):
-            other.execute(enqueueing.LOCK_KEYS, {"keys": ["anna"]})
+            other.execute(enqueue.LOCK_KEYS, {"keys": ["anna"]})
         blocker.rollback()
         enqueueing_thread.result(timeout=10)
     assert Task.objects.get().ordering_key == "anna"
@@ -105,8 +105,8 @@ def test_f06_locks_are_taken_in_one_order_by_everybody():
     """Whoever waits for the first key holds none of the later ones: no two enqueuers can deadlock."""
     low, *others = sorted((f"key {number}" for number in range(30)), key=place)
     with ThreadPoolExecutor() as pool, session() as holder, session() as waiter:
-        holder.execute(enqueueing.LOCK_KEYS, {"keys": [low]})
-        blocked = pool.submit(waiter.execute, enqueueing.LOCK_KEYS, {"keys": [*others, low]})
+        holder.execute(enqueue.LOCK_KEYS, {"keys": [low]})
+        blocked = pool.submit(waiter.execute, enqueue.LOCK_KEYS, {"keys": [*others, low]})
         wait_until_blocked(waiter.info.backend_pid)
         assert not any(would_wait(key) for key in others)
         holder.rollback()

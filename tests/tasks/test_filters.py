@@ -6,8 +6,8 @@ from datetime import timedelta
 import pytest
 from django.http import QueryDict
 
-from tasks import durations
-from tasks.filters import Count, InvalidFilter, TaskFilter
+from tasks.operations.filters import Count, InvalidFilter, TaskFilter
+from tasks.support import durations
 from tests.tasks import rows
 
 

@@ -4,8 +4,8 @@ import doctest
 
 import pytest
 
-from tasks import latency
-from tasks.latency import BOUNDS_SECONDS, BUCKETS, percentile
+from tasks.queue import throughput
+from tasks.queue.throughput import BOUNDS_SECONDS, BUCKETS, percentile
 
 
 def only(bucket: int, count: int = 1) -> list[int]:
@@ -13,7 +13,7 @@ def only(bucket: int, count: int = 1) -> list[int]:
 
 
 def test_the_examples_hold():
-    assert doctest.testmod(latency).failed == 0
+    assert doctest.testmod(throughput).failed == 0
 
 
 @pytest.mark.parametrize("bucket", range(len(BOUNDS_SECONDS)))

@@ -3,7 +3,7 @@
 import pytest
 from django.db import connection
 
-from tasks import naive
+from dashboard.lab.patterns import queue
 from tasks.models import Task
 from tests.tasks import rows
 
@@ -12,35 +12,35 @@ pytestmark = pytest.mark.django_db
 
 def test_untouched_it_completes_in_order() -> None:
     late, urgent = rows.ready(), rows.ready(priority=1)
-    read = naive.read_next(connection, "default")
+    read = queue.read_next(connection, "default")
     assert read == (urgent.pk, urgent.version)
-    assert naive.complete_if_unchanged(connection, *read, return_value="7")
+    assert queue.complete_if_unchanged(connection, *read, return_value="7")
     urgent.refresh_from_db()
     assert (urgent.status, urgent.return_value) == ("COMPLETED", 7)
-    assert naive.read_next(connection, "default") == (late.pk, late.version)
+    assert queue.read_next(connection, "default") == (late.pk, late.version)
 
 
 def test_two_that_read_the_same_row_both_work_and_one_result_is_lost() -> None:
     rows.ready()
-    first, second = naive.read_next(connection, "default"), naive.read_next(connection, "default")
+    first, second = queue.read_next(connection, "default"), queue.read_next(connection, "default")
     assert first == second
     assert first
     assert second
-    assert naive.complete_if_unchanged(connection, *first, return_value="1")
-    assert not naive.complete_if_unchanged(connection, *second, return_value="2")
+    assert queue.complete_if_unchanged(connection, *first, return_value="1")
+    assert not queue.complete_if_unchanged(connection, *second, return_value="2")
     assert Task.objects.get().return_value == 1
 
 
 def test_a_harmless_write_from_outside_loses_the_result() -> None:
     """Raw SQL that knows nothing of versions; the trigger raises it."""
     task = rows.ready()
-    read = naive.read_next(connection, "default")
+    read = queue.read_next(connection, "default")
     assert read
     with connection.cursor() as cursor:
         cursor.execute("UPDATE tasks_task SET priority = 5 WHERE id = %s", [task.pk])
-    assert not naive.complete_if_unchanged(connection, *read)
+    assert not queue.complete_if_unchanged(connection, *read)
     assert Task.objects.get().status == "READY"
 
 
 def test_an_empty_queue_gives_nothing() -> None:
-    assert naive.read_next(connection, "default") is None
+    assert queue.read_next(connection, "default") is None

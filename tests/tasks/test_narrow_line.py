@@ -7,10 +7,10 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from tasks import claimer as claimers
-from tasks import claims
-from tasks.claimer import Claimer
 from tasks.models import Queue, Task
+from tasks.queue import claim as claimers
+from tasks.queue import strategies
+from tasks.queue.claim import Claimer
 from tests.tasks import rows
 from tests.tasks.claiming import ids
 
@@ -44,31 +44,31 @@ def claimer(request):
     request.param()
     rows.many(9)
     claimer = Claimer("w1")
-    [first] = claims.claim(connection, claimer, 1)
+    [first] = strategies.claim(connection, claimer, 1)
     claimer.first = first.id
     return claimer
 
 
 def test_it_is_walked_now_and_then(claimer):
     assert claimer.shortcut.until == claimer.keys_rest_until <= time.monotonic() + 60
-    following = claims.claim(connection, claimer, 1)
+    following = strategies.claim(connection, claimer, 1)
     assert claimer.shortcut.places[0].id == following[0].id, "it goes along"
-    following += claims.claim(connection, claimer, 2) + claims.claim(connection, claimer, 10)
+    following += strategies.claim(connection, claimer, 2) + strategies.claim(connection, claimer, 10)
     assert ids(following) == list(range(claimer.first + 1, claimer.first + 9))
-    assert claims.claim(connection, claimer, 1) == []
+    assert strategies.claim(connection, claimer, 1) == []
 
 
 def test_what_comes_in_between_waits_for_that_moment_and_no_longer(claimer):
     urgent = rows.ready(priority=9)
-    assert claims.claim(connection, claimer, 1)[0].id == claimer.first + 1
+    assert strategies.claim(connection, claimer, 1)[0].id == claimer.first + 1
     claimer.shortcut = None
-    assert ids(claims.claim(connection, claimer, 1)) == [urgent.pk]
+    assert ids(strategies.claim(connection, claimer, 1)) == [urgent.pk]
 
 
 def test_where_nothing_is_left_in_it_the_others_are_looked_at_at_once(claimer):
-    assert len(claims.claim(connection, claimer, 8)) == 8
+    assert len(strategies.claim(connection, claimer, 8)) == 8
     urgent = rows.ready(priority=9)
-    assert ids(claims.claim(connection, claimer, 1)) == [urgent.pk]
+    assert ids(strategies.claim(connection, claimer, 1)) == [urgent.pk]
 
 
 OTHERS = [{"priority": -1}, {"queue_name": "other"}, {"ordering_key": "k", "priority": -1}]
@@ -79,7 +79,7 @@ def test_a_line_that_is_not_narrow_is_walked_each_time(other):
     rows.many(3)
     rows.ready(**other)
     claimer = Claimer("w1")
-    assert claims.claim(connection, claimer, 1)
+    assert strategies.claim(connection, claimer, 1)
     assert claimer.shortcut is None
 
 
@@ -87,7 +87,7 @@ def test_nor_does_a_key_s_head_that_is_due_alone_leave_a_way():
     rows.ready(ordering_key="k")
     scheduled()
     claimer = Claimer("w1")
-    assert claims.claim(connection, claimer, 1)
+    assert strategies.claim(connection, claimer, 1)
     assert not claimer.shortcut.is_open
 
 
@@ -96,7 +96,7 @@ def test_keys_that_were_not_all_looked_at_may_be_due():
         rows.ready(ordering_key=key, run_after=LATER)
     rows.many(3)
     claimer = Claimer("w1", keys=2)
-    assert claims.claim(connection, claimer, 1)
+    assert strategies.claim(connection, claimer, 1)
     assert claimer.shortcut is None or not claimer.shortcut.is_open
     Task.objects.filter(ordering_key="c").update(run_after=timezone.now(), priority=9)
-    assert claims.claim(connection, claimer, 1)[0].ordering_key == "c"
+    assert strategies.claim(connection, claimer, 1)[0].ordering_key == "c"

@@ -5,9 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from django.db import connection, connections
 
-from tasks import pattern_runs, patterns
-from tasks.audit import Who
+from tasks import patterns
+from tasks import patterns as pattern_runs
 from tasks.models import Intervention, Task
+from tasks.support.audit import Who
 from tests.sessions import session
 from tests.waiting import wait_until
 

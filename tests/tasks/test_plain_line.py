@@ -11,10 +11,10 @@ from django.utils import timezone
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tasks import claims, plain_line, shortcut
-from tasks.claimer import Claimer
-from tasks.database import WORKER_SESSION
 from tasks.models import Queue
+from tasks.queue import shortcut, strategies
+from tasks.queue.claim import Claimer
+from tasks.support.database import WORKER_SESSION
 from tests import databases
 from tests.tasks import rows
 from tests.tasks.claiming import ids
@@ -41,7 +41,7 @@ DUE = {"queue_name": "a", "priority": 0, "ordering_key": None, "status": "READY"
 
 
 def is_plain(columns):
-    """What `tasks.plain_line` promises, in Python."""
+    """What `tasks.queue.claim` promises, in Python."""
     unfinished = [row for row in columns if row["status"] in ("READY", "PROCESSING")]
     ready = [row for row in unfinished if row["status"] == "READY"]
     pairs = {(row["queue_name"], row["priority"]) for row in ready}
@@ -50,7 +50,7 @@ def is_plain(columns):
 
 @pytest.fixture
 def no_rest(monkeypatch):
-    monkeypatch.setattr(plain_line, "REST_SECONDS", math.inf)
+    monkeypatch.setattr(shortcut, "MIXED_SECONDS", math.inf)
 
 
 @pytest.mark.django_db
@@ -84,7 +84,7 @@ def test_it_takes_what_the_walk_takes(columns, queues, has_pause, limit):
         asking, walking = Claimer("w1", queues), Claimer("w1", queues, line_is_mixed_until=math.inf)
         taken = taken_and_given_back(asking, limit)
         walked = taken_and_given_back(walking, limit)
-        assert asking.expects_plain_line == is_plain(columns)
+        assert (asking.line_is_mixed_until == 0.0) == is_plain(columns)
         if is_plain(columns):
             assert taken == walked
             assert asking.has_been_round == (not taken) == walking.has_been_round
@@ -93,7 +93,7 @@ def test_it_takes_what_the_walk_takes(columns, queues, has_pause, limit):
 
 def taken_and_given_back(claimer, limit):
     with transaction.atomic():
-        taken = claims.claim(connection, claimer, limit)
+        taken = strategies.claim(connection, claimer, limit)
         transaction.set_rollback(True)
     return [(claim.id, claim.version, claim.attempt, claim.queue_name, claim.priority) for claim in taken]
 
@@ -108,26 +108,26 @@ class TestStatements:
     def test_a_plain_line_takes_one(self, django_assert_num_queries):
         rows.many(3)
         with django_assert_num_queries(1):
-            assert len(claims.claim(connection, Claimer("w1"), 2)) == 2
+            assert len(strategies.claim(connection, Claimer("w1"), 2)) == 2
 
     def test_so_does_an_empty_one(self, django_assert_num_queries):
         claimer = Claimer("w1", cursor="k")
         with django_assert_num_queries(1):
-            assert claims.claim(connection, claimer, 2) == []
+            assert strategies.claim(connection, claimer, 2) == []
         assert claimer.has_been_round, "there are no keys to walk on through"
 
     def test_of_any_other_it_is_not_asked_again_for_a_while(self, django_assert_num_queries):
         expected = rows.many(2, priority=1) + rows.many(2)
         claimer = Claimer("w1")
         began = time.monotonic()
-        first = claims.claim(connection, claimer, 1)
-        rests_from = claimer.line_is_mixed_until - plain_line.REST_SECONDS
+        first = strategies.claim(connection, claimer, 1)
+        rests_from = claimer.line_is_mixed_until - shortcut.MIXED_SECONDS
         assert began <= rests_from <= time.monotonic()
         claimer.line_is_mixed_until = math.inf
         with django_assert_num_queries(3):  # a savepoint, the walk, and its release
-            second = claims.claim(connection, claimer, 1)
+            second = strategies.claim(connection, claimer, 1)
         claimer.line_is_mixed_until = 0.0
-        assert ids(first + second + claims.claim(connection, claimer, 10)) == expected
+        assert ids(first + second + strategies.claim(connection, claimer, 10)) == expected
 
 
 FILL = """
@@ -152,7 +152,7 @@ def filled(template_url):
 @pytest.mark.parametrize("limit", [1, 500])
 def test_it_reads_what_it_takes(filled, limit, mode):
     with psycopg.connect(filled.url, autocommit=True, options=WORKER_SESSION) as session:
-        found = explain(session, claims.CLAIM_PLAIN, Claimer("w1").params(limit), mode=mode)
+        found = explain(session, shortcut.CLAIM_PLAIN, Claimer("w1").params(limit), mode=mode)
     assert found.scans() <= {"Index Scan", "Index Only Scan"}
     assert found.rows_changed() == limit
     assert found.rows_read() <= 2 * limit + 5
@@ -163,7 +163,7 @@ def test_of_another_line_it_reads_next_to_nothing(filled, pair):
     [column], [value] = pair.keys(), pair.values()
     with psycopg.connect(filled.url, options=WORKER_SESSION) as session:
         session.execute(f"INSERT INTO tasks_task (task_path, {column}) VALUES ('a', %s)", [value])
-        found = explain(session, claims.CLAIM_PLAIN, Claimer("w1").params(500), mode=None)
+        found = explain(session, shortcut.CLAIM_PLAIN, Claimer("w1").params(500), mode=None)
         session.rollback()
     assert found.rows_changed() == 0
     assert found.rows_read() <= 5

@@ -5,9 +5,9 @@ statistics of this moment and of another, with plans made for these values and f
 import psycopg
 import pytest
 
-from tasks import claims, flush, latency, presence, recovery, transitions
-from tasks.claimer import KEYS_PER_STRIDE, Claimer
-from tasks.database import WORKER_SESSION
+from tasks.queue import claim, completion, optimistic, presence, recovery, release, strategies, throughput
+from tasks.queue.claim import KEYS_PER_STRIDE, Claimer
+from tasks.support.database import WORKER_SESSION
 from tests import databases
 from tests.tasks.plans import explain
 
@@ -98,7 +98,7 @@ def held(planner):
         "return_values": ["null"] * number,
         "started_ago": [100_000] * number,
         "finished_ago": [0] * number,
-        "bounds": list(latency.BOUNDS_SECONDS),
+        "bounds": list(throughput.BOUNDS_SECONDS),
         "retry_seconds": [1.0] * number,
         "outcomes": ["failed"] * number,
         "exception_classes": ["E"] * number,
@@ -114,7 +114,7 @@ SERVED = [None, ["q0"], ["q3", "q1"], ["paused0", "q1"]]
 @pytest.mark.parametrize("queues", SERVED, ids=str)
 @pytest.mark.parametrize("limit", [1, BATCH])
 def test_a_claim_reads_what_it_takes_and_the_heads_of_keys(plan, queues, limit):
-    found = plan(claims.CLAIM_LOCKED, Claimer("w1", queues).params(limit))
+    found = plan(claim.CLAIM, Claimer("w1", queues).params(limit))
     assert found.scans() <= INDEXED
     assert found.rows_changed() == limit
     # Each row taken is met twice, each head twice, and each pair of queue and priority once.
@@ -124,7 +124,7 @@ def test_a_claim_reads_what_it_takes_and_the_heads_of_keys(plan, queues, limit):
 
 @pytest.mark.parametrize("queues", SERVED, ids=str)
 def test_so_does_a_look_for_candidates(plan, queues):
-    found = plan(claims.READ_CANDIDATES, Claimer("w1", queues).params(BATCH))
+    found = plan(optimistic.READ_CANDIDATES, Claimer("w1", queues).params(BATCH))
     assert found.scans() <= INDEXED
     assert found.rows_read() <= 2 * BATCH + 2 * KEYS_PER_STRIDE + 200
 
@@ -132,18 +132,18 @@ def test_so_does_a_look_for_candidates(plan, queues):
 @pytest.mark.parametrize("queue", ["later", "paused", "nobody uses it"])
 def test_where_nothing_is_due_next_to_nothing_is_read(plan, queue):
     queues = [f"{queue}{number}" for number in range(5)]
-    found = plan(claims.CLAIM_LOCKED, {**Claimer("w1", queues).params(BATCH), "keys": 0})
+    found = plan(claim.CLAIM, {**Claimer("w1", queues).params(BATCH), "keys": 0})
     assert found.rows_changed() == 0
     assert found.rows_read() <= 100
 
 
 ENDINGS = {
-    "complete": flush.COMPLETE,
-    "fail": flush.FAIL,
-    "still ours": flush.STILL_OURS,
-    "locked": flush.LOCKED,
-    "release": transitions.RELEASE,
-    "release unknown": transitions.RELEASE_UNKNOWN,
+    "complete": completion.COMPLETE,
+    "fail": completion.FAIL,
+    "still ours": completion.STILL_OURS,
+    "locked": completion.LOCKED,
+    "release": release.RELEASE,
+    "release unknown": release.RELEASE_UNKNOWN,
 }
 
 
@@ -155,7 +155,7 @@ def test_what_ends_tasks_reads_these_tasks(plan, held, name):
 
 
 def test_a_swap_reads_its_row(plan):
-    found = plan(claims.SWAP, {**Claimer("w1").params(1), "ids": [2], "versions": [1]})
+    found = plan(optimistic.SWAP, {**Claimer("w1").params(1), "ids": [2], "versions": [1]})
     assert (found.scans() <= INDEXED, found.rows_changed()) == (True, 1)
     assert found.rows_read() <= 2
 
@@ -183,8 +183,8 @@ def test_completions_of_a_short_queue_are_not_joined_to_each_of_its_rows(templat
         database.rows("INSERT INTO tasks_task (task_path) SELECT 'a' FROM generate_series(1, 20000)")
         database.rows("ANALYZE tasks_task")
         with psycopg.connect(database.url, autocommit=True, options=WORKER_SESSION) as conn:
-            claimed = claims.claim(conn, Claimer("w1"), BATCH)
-            endings = [flush.Ending(claim.id, claim.version, claim.attempt, 0.0, 0.0) for claim in claimed]
-            found = explain(conn, flush.COMPLETE, flush.completion_params("w1", endings), mode=None)
+            claimed = strategies.claim(conn, Claimer("w1"), BATCH)
+            endings = [completion.Ending(claim.id, claim.version, claim.attempt, 0.0, 0.0) for claim in claimed]
+            found = explain(conn, completion.COMPLETE, completion.completion_params("w1", endings), mode=None)
         assert found.rows_changed() == BATCH
         assert found.rows_met() <= 10 * BATCH

@@ -8,9 +8,9 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from tasks import presence
 from tasks.models import Epoch, Worker
-from tasks.presence import Life, WorkerState
+from tasks.queue import presence
+from tasks.queue.presence import Life, WorkerState
 from tests.sessions import session
 from tests.tasks import rows
 from tests.waiting import wait_until

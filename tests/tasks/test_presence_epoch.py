@@ -5,8 +5,8 @@ import contextlib
 import psycopg
 import pytest
 
-from tasks import presence, recovery
-from tasks.presence import Life
+from tasks.queue import presence, recovery
+from tasks.queue.presence import Life
 from tests import databases, outages
 from tests.waiting import wait_until
 

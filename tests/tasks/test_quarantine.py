@@ -2,9 +2,9 @@
 
 import pytest
 
-from tasks import actions
-from tasks.audit import Who
+from tasks import operations
 from tasks.models import Intervention, Queue, Task
+from tasks.support.audit import Who
 from tests.commands import run
 from tests.tasks import rows
 from tests.tasks.claiming import claim
@@ -32,7 +32,7 @@ def test_ready_and_failed_tasks_wait_in_a_paused_queue():
 
 def test_nothing_is_claimed_from_it():
     rows.failed()
-    actions.quarantine(list(Task.objects.values_list("id", flat=True)), ANNA)
+    operations.quarantine(list(Task.objects.values_list("id", flat=True)), ANNA)
     assert claim() == []
 
 
@@ -49,7 +49,7 @@ def test_the_latest_quarantine_says_where_to():
     task = rows.ready(queue_name="mail")
     quarantine(task.pk)
     quarantine(task.pk, "--undo")
-    actions.edit([task.pk], ANNA, queue_name="slow")
+    operations.edit([task.pk], ANNA, queue_name="slow")
     quarantine(task.pk)
     quarantine(task.pk, "--undo")
     assert Task.objects.get().queue_name == "slow"

@@ -8,14 +8,15 @@ import pytest
 from django.db import DatabaseError, IntegrityError, connection, transaction
 from django.utils import timezone
 
-from tasks import actions, audit, reading
-from tasks.audit import Change, Who
+from tasks import operations
 from tasks.commands import types
 from tasks.compat import InvalidTask
 from tasks.exceptions import InvalidArguments
 from tasks.locking import lock
 from tasks.models import Intervention, Queue, Task
-from tasks.reading import LONGEST_ACTION, LONGEST_NAME, LONGEST_PATH, LONGEST_REASON, LONGEST_TARGET, Unreadable
+from tasks.support import audit, reading
+from tasks.support.audit import Change, Who
+from tasks.support.reading import LONGEST_ACTION, LONGEST_NAME, LONGEST_PATH, LONGEST_REASON, LONGEST_TARGET, Unreadable
 from tests import old_rows
 from tests.commands import run
 from tests.tasks import rows
@@ -83,9 +84,9 @@ class TestNames:
         with pytest.raises(ValueError, match="control character"):
             lock(name, ttl=1)
         with pytest.raises(Unreadable, match="control character"):
-            actions.pause(name, ANNA)
+            operations.pause(name, ANNA)
         with pytest.raises(Unreadable, match="control character"):
-            actions.edit([1], ANNA, queue_name=name)
+            operations.edit([1], ANNA, queue_name=name)
         for argv in (("pause_queue", name), ("run_worker", "--queue", name), ("run_locked", name, "--", "check")):
             outcome = run(*argv)
             assert (outcome.status, "control character" in outcome.stderr) == (2, True)
@@ -121,7 +122,7 @@ class TestReasons:
     )
     def test_what_cannot_be_kept_is_refused_in_words(self, reason, words):
         with pytest.raises(Unreadable, match=words):
-            actions.pause("mail", ANNA, reason=reason)
+            operations.pause("mail", ANNA, reason=reason)
         outcome = run("pause_queue", "mail", "--reason", reason)
         assert outcome.status == 2
         assert words in outcome.stderr or "not valid UTF-8" in outcome.stderr
@@ -129,7 +130,7 @@ class TestReasons:
         assert not Queue.objects.exists()
 
     def test_the_longest_is_kept_without_the_blanks_around_it(self):
-        actions.pause("mail", ANNA, reason=f"  {'x' * LONGEST_REASON} ")
+        operations.pause("mail", ANNA, reason=f"  {'x' * LONGEST_REASON} ")
         assert Intervention.objects.get().reason == "x" * LONGEST_REASON
 
     def test_what_programs_put_together_is_cut_and_never_refused(self):
@@ -186,9 +187,9 @@ class TestTheDemosQueues:
     def test_nobody_puts_a_task_there_by_hand(self, queue):
         task = rows.ready()
         with pytest.raises(Unreadable, match="queue of the demo"):
-            actions.edit([task.pk], ANNA, queue_name=queue)
+            operations.edit([task.pk], ANNA, queue_name=queue)
         with pytest.raises(Unreadable, match="queue of the demo"):
-            actions.enqueue(nothing.module_path, ANNA, queue_name=queue)
+            operations.enqueue(nothing.module_path, ANNA, queue_name=queue)
         for argv in (
             ("edit_tasks", task.pk, "--set-queue", queue),
             ("enqueue_task", nothing.module_path, "--queue", queue),
@@ -205,7 +206,7 @@ class TestTheDemosQueues:
 
     def test_other_names_are_nobodys(self):
         task = rows.ready()
-        assert actions.edit([task.pk], ANNA, queue_name="my-demo-x").done == [task.pk]
+        assert operations.edit([task.pk], ANNA, queue_name="my-demo-x").done == [task.pk]
 
 
 class TestRowsOfEarlierVersions:

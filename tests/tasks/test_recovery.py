@@ -6,9 +6,9 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from tasks import presence, recovery
 from tasks.models import Epoch, Worker
-from tasks.set_aside import Writes
+from tasks.queue import presence, recovery
+from tasks.queue.set_aside import Writes
 from tests.sessions import session
 from tests.tasks import rows
 from tests.waiting import wait_until

@@ -6,8 +6,8 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from tasks import presence, recovery
 from tasks.models import Task, Worker
+from tasks.queue import presence, recovery
 from tests.races.crew import worker_sessions
 from tests.sessions import session
 from tests.tasks import rows

@@ -9,8 +9,8 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from tasks import recovery, set_aside
 from tasks.models import Attempt, RecoveryFailure, Task, Worker
+from tasks.queue import recovery, set_aside
 from tests import commands
 from tests.races.crew import worker_sessions
 from tests.sessions import session

@@ -6,9 +6,10 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from tasks import claims, recovery, transitions
-from tasks.claimer import Claimer
+from tasks.exceptions import LostClaim
 from tasks.models import Attempt, Queue, Task, Worker
+from tasks.queue import completion, recovery, strategies
+from tasks.queue.claim import Claimer
 from tests.tasks import rows
 from tests.tasks.claiming import claim, ids
 
@@ -164,6 +165,6 @@ def test_a_late_worker_cannot_complete_what_was_recovered():
     rows.ready()
     [claimed] = claim(worker_id=rows.just_died_worker("w1"))
     recovery.recover()
-    with pytest.raises(transitions.LostClaim):
-        transitions.complete(connection, "w1", claimed)
-    assert ids(claims.claim(connection, Claimer("w2"), 1)) == [claimed.id]
+    with pytest.raises(LostClaim):
+        completion.complete(connection, "w1", claimed)
+    assert ids(strategies.claim(connection, Claimer("w2"), 1)) == [claimed.id]

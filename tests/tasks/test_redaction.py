@@ -5,8 +5,8 @@ from django.db import connection
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tasks import redaction
-from tasks.redaction import REDACTED
+from tasks.support import redaction
+from tasks.support.redaction import REDACTED
 from tests.tasks import handlers
 
 

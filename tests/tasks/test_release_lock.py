@@ -4,7 +4,7 @@ import pytest
 from django.db import connection
 
 from tasks.locking import lock
-from tasks.locking.leases import observe
+from tasks.locking.named import backends
 from tasks.models import Intervention, Lock
 from tests.commands import database_url, run
 from tests.lockers import locker
@@ -30,7 +30,7 @@ def dead(postgres_backend, name):
     with locker(database_url(), name, ttl=600, backend=postgres_backend) as holder:
         fence = holder.hear()["fence"]
         holder.kill()
-    wait_until(lambda: observe.holder(name).life == "missing")
+    wait_until(lambda: backends.holder(name).life == "missing")
     return fence
 
 
@@ -45,7 +45,7 @@ def test_the_lock_of_a_dead_holder_is_freed_and_audited(name, dead):
 def test_a_waiter_is_woken_by_it(name, monkeypatch):
     fence = acquire(name)
     with locker(database_url(), name, ttl=30, wait=60) as waiting:
-        wait_until(lambda: observe.waiters())
+        wait_until(lambda: backends.waiters())
         assert release(name, fence, "--reason", "gone").data["released"]
         assert waiting.hear(4)["event"] == "held"
 
@@ -81,7 +81,7 @@ def test_one_that_nothing_tells_of_needs_a_reason(name):
 
 def test_one_whose_lease_is_over_needs_none(name):
     fence = acquire(name, "0.1 s")
-    wait_until(lambda: observe.holder(name) is None)
+    wait_until(lambda: backends.holder(name) is None)
     assert release(name, fence).data["released"]
 
 

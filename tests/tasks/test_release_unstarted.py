@@ -6,10 +6,11 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from tasks import actions, transitions
-from tasks.audit import Who
+from tasks import operations
 from tasks.exceptions import LostClaim
 from tasks.models import Intervention, RefusedWrite, Task, Worker
+from tasks.queue import completion
+from tasks.support.audit import Who
 from tests.commands import run
 from tests.sessions import session
 from tests.tasks import rows
@@ -39,7 +40,7 @@ def states() -> list[tuple[str, int, int]]:
 
 
 def test_the_unstarted_go_back_with_their_attempt_and_the_running_one_stays(hanging):
-    assert actions.release_unstarted("w1", ANNA, reason="it hangs").done == ids(hanging)[1:]
+    assert operations.release_unstarted("w1", ANNA, reason="it hangs").done == ids(hanging)[1:]
     assert states() == [("PROCESSING", 1, 2), ("READY", 0, 3), ("READY", 0, 3)]
     told = Intervention.objects.order_by("pk").values_list(
         "action", "target", "version_before", "version_after", "reason"
@@ -48,31 +49,31 @@ def test_the_unstarted_go_back_with_their_attempt_and_the_running_one_stays(hang
 
 
 def test_another_worker_runs_them(hanging):
-    actions.release_unstarted("w1", ANNA)
+    operations.release_unstarted("w1", ANNA)
     assert ids(claim(worker_id="w2")) == ids(hanging)[1:]
 
 
 def test_the_worker_that_returns_is_refused(hanging):
-    actions.release_unstarted("w1", ANNA)
+    operations.release_unstarted("w1", ANNA)
     with pytest.raises(LostClaim):
-        transitions.complete(connection, "w1", hanging[1])
+        completion.complete(connection, "w1", hanging[1])
     assert RefusedWrite.objects.get().task_id == hanging[1].id
-    transitions.complete(connection, "w1", hanging[0])
+    completion.complete(connection, "w1", hanging[0])
     assert [state[0] for state in states()] == ["COMPLETED", "READY", "READY"]
 
 
 def test_the_worker_that_returns_is_refused_when_another_has_it_under_way(hanging):
-    actions.release_unstarted("w1", ANNA)
+    operations.release_unstarted("w1", ANNA)
     [again, _] = claim(worker_id="w2")
     with pytest.raises(LostClaim):
-        transitions.complete(connection, "w1", hanging[1])
-    transitions.complete(connection, "w2", again)
+        completion.complete(connection, "w1", hanging[1])
+    completion.complete(connection, "w2", again)
     assert Task.objects.get(pk=again.id).finished_by == "w2"
 
 
 def test_a_row_that_is_not_as_it_was_seen_stays(hanging):
     Task.objects.filter(pk=hanging[1].id).update(priority=3)
-    result = actions.release_unstarted("w1", ANNA, versions={one.id: one.version for one in hanging})
+    result = operations.release_unstarted("w1", ANNA, versions={one.id: one.version for one in hanging})
     assert result.done == [hanging[2].id]
     assert {id: refusal.code for id, refusal in result.refused.items()} == {
         hanging[0].id: "live",
@@ -82,42 +83,42 @@ def test_a_row_that_is_not_as_it_was_seen_stays(hanging):
 
 def test_a_task_of_another_worker_is_never_taken(hanging):
     other = rows.processing(rows.dead_worker("w9"))
-    result = actions.release_unstarted("w1", ANNA, versions={other.pk: other.version})
+    result = operations.release_unstarted("w1", ANNA, versions={other.pk: other.version})
     assert (result.done, result.refused[other.pk].code) == ([], "changed")
 
 
 def test_a_locked_row_is_passed_by(hanging):
     with session("psql") as other:
         other.execute(f"SELECT FROM tasks_task WHERE id = {hanging[1].id} FOR UPDATE")
-        result = actions.release_unstarted("w1", ANNA)
+        result = operations.release_unstarted("w1", ANNA)
     assert (result.done, result.refused[hanging[1].id].code) == ([hanging[2].id], "locked")
 
 
 def test_one_that_was_to_be_cancelled_is_cancelled(hanging):
     Task.objects.filter(pk=hanging[1].id).update(cancel_requested_at=timezone.now())
-    actions.release_unstarted("w1", ANNA)
+    operations.release_unstarted("w1", ANNA)
     assert states()[1][0] == "CANCELLED"
 
 
 def test_nothing_is_taken_from_a_worker_that_is_on_its_way(hanging):
     say_it_is_on(hanging[0].id, timedelta(seconds=2))
-    with pytest.raises(actions.NotHanging):
-        actions.release_unstarted("w1", ANNA)
+    with pytest.raises(operations.NotHanging):
+        operations.release_unstarted("w1", ANNA)
     Worker.objects.update(current_task_id=None, current_since=None)
-    with pytest.raises(actions.NotHanging):
-        actions.release_unstarted("w1", ANNA)
+    with pytest.raises(operations.NotHanging):
+        operations.release_unstarted("w1", ANNA)
 
 
 def test_what_it_said_to_be_on_and_has_ended_is_no_hanging(hanging):
-    transitions.complete(connection, "w1", hanging[0])
-    with pytest.raises(actions.NotHanging):
-        actions.release_unstarted("w1", ANNA)
+    completion.complete(connection, "w1", hanging[0])
+    with pytest.raises(operations.NotHanging):
+        operations.release_unstarted("w1", ANNA)
 
 
 def test_what_it_said_to_be_on_and_another_has_by_now_is_no_hanging(hanging):
     Task.objects.filter(pk=hanging[0].id).update(claimed_by="w2")
-    with pytest.raises(actions.NotHanging):
-        actions.release_unstarted("w1", ANNA)
+    with pytest.raises(operations.NotHanging):
+        operations.release_unstarted("w1", ANNA)
 
 
 def silent_for(seconds: int, claimed: int = 60) -> None:
@@ -129,21 +130,21 @@ def silent_for(seconds: int, claimed: int = 60) -> None:
 
 def test_of_a_worker_whose_supervisor_is_silent_the_first_of_the_batch_stays(hanging):
     silent_for(16)
-    assert actions.release_unstarted("w1", ANNA).done == ids(hanging)[1:]
+    assert operations.release_unstarted("w1", ANNA).done == ids(hanging)[1:]
 
 
 @pytest.mark.parametrize(("seconds", "claimed"), [(14, 60), (16, 4)])
 def test_one_that_was_heard_or_has_just_claimed_is_no_hanging(hanging, seconds, claimed):
     silent_for(seconds, claimed)
-    with pytest.raises(actions.NotHanging):
-        actions.release_unstarted("w1", ANNA)
+    with pytest.raises(operations.NotHanging):
+        operations.release_unstarted("w1", ANNA)
 
 
 @pytest.mark.parametrize("worker_id", ["w-dead", "nobody"])
 def test_a_dead_worker_is_left_to_recovery(worker_id):
     rows.processing(rows.dead_worker())
-    with pytest.raises(actions.NoSuchWorker):
-        actions.release_unstarted(worker_id, ANNA)
+    with pytest.raises(operations.NoSuchWorker):
+        operations.release_unstarted(worker_id, ANNA)
 
 
 def test_a_dry_run_and_then_the_command(hanging):

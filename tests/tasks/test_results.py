@@ -7,9 +7,10 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from tasks import results, testing
+from tasks import testing
 from tasks.compat import TaskResultDoesNotExist, TaskResultStatus, task_backends
 from tasks.exceptions import Abandoned, TimedOut, UnknownTask
+from tasks.framework import results
 from tasks.models import Attempt, Queue, Task
 from tests.tasks import handlers, rows
 

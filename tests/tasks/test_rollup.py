@@ -6,11 +6,11 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from tasks import rollup
-from tasks.actions.prune import prune_history
-from tasks.audit import Who
 from tasks.models import Throughput, ThroughputSlot, ThroughputTotal
-from tasks.rollup.slots import SLOT
+from tasks.operations.prune import prune_history
+from tasks.queue import throughput
+from tasks.queue.throughput import SLOT
+from tasks.support.audit import Who
 from tests.sessions import session
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -36,7 +36,7 @@ def minute(ago_minutes: int, queue: str = "default", **columns) -> Throughput:
 
 
 def counted(queue: str = "default") -> tuple:
-    [total] = [total for total in rollup.totals() if total.queue_name == queue]
+    [total] = [total for total in throughput.totals() if total.queue_name == queue]
     return total.completed, total.failed, total.run_seconds, total.wait_seconds, total.run_buckets, total.wait_buckets
 
 
@@ -46,7 +46,7 @@ def test_folding_changes_no_total():
     minute(60, "mail", run_buckets=[1, 1])
     expected = (10, 5, 15.0, 2.5, [10, 0], [0, 10])
     assert counted() == expected
-    rollup.fold()
+    throughput.fold()
     assert counted() == expected
     assert counted("mail")[4] == [1, 1]
     assert ThroughputTotal.objects.get(pk="default").completed == 6
@@ -54,19 +54,19 @@ def test_folding_changes_no_total():
 
 def test_a_minute_is_folded_once():
     minute(60)
-    rollup.fold()
-    rollup.fold()
+    throughput.fold()
+    throughput.fold()
     minute(10)
-    rollup.fold()
+    throughput.fold()
     assert counted() == (4, 2, 6.0, 1.0, [4, 0], [0, 4])
 
 
 def test_minutes_from_before_there_were_buckets_count_too():
     minute(60, run_buckets=[], wait_buckets=[])
     assert counted()[4] == []
-    rollup.fold()
+    throughput.fold()
     minute(10)
-    rollup.fold()
+    throughput.fold()
     assert counted() == (4, 2, 6.0, 1.0, [2, 0], [0, 2])
 
 
@@ -90,11 +90,11 @@ def test_a_dry_run_of_pruning_folds_nothing_and_counts_rightly():
 
 
 def test_very_many_minutes_are_folded_a_part_at_a_time(monkeypatch):
-    monkeypatch.setattr(rollup, "MOST_ROWS", 3)
+    monkeypatch.setattr(throughput, "MOST_ROWS", 3)
     for ago in range(60, 50, -1):
         minute(ago)
     parts = []
-    while rollup.fold():
+    while throughput.fold():
         parts.append(ThroughputTotal.objects.get().completed)
         assert counted()[0] == 20
     assert parts == [8, 16]
@@ -105,7 +105,7 @@ def test_a_half_hour_is_added_up_when_it_is_closed_and_as_a_whole():
     for ago in (200, 100, 99, 1):
         minute(ago)
         minute(ago, "mail", run_buckets=[1, 1])
-    while rollup.fold():
+    while throughput.fold():
         pass
     closed = Throughput.objects.filter(minute__lt=ThroughputSlot.objects.latest("at").at + SLOT)
     assert closed.count() == 6
@@ -120,7 +120,7 @@ def test_half_hours_that_no_chart_shows_are_neither_made_nor_kept():
     a_day = 24 * 60
     minute(9 * a_day), minute(7 * a_day)
     ThroughputSlot.objects.create(at=timezone.now() - timedelta(days=9), queue_name="default")
-    while rollup.fold():
+    while throughput.fold():
         pass
     [kept] = ThroughputSlot.objects.all()
     assert abs(timezone.now() - timedelta(days=7) - kept.at) < 2 * SLOT
@@ -129,12 +129,12 @@ def test_half_hours_that_no_chart_shows_are_neither_made_nor_kept():
 def test_two_who_fold_at_once_add_once():
     minute(60)
     with session() as other:
-        assert other.execute(rollup.ELECT).fetchone() == (True,)
-        rollup.fold()
+        assert other.execute(throughput.ELECT).fetchone() == (True,)
+        throughput.fold()
         assert not ThroughputTotal.objects.exists()
         assert not ThroughputSlot.objects.exists()
         other.rollback()
-    rollup.fold()
+    throughput.fold()
     assert counted()[0] == 2
 
 
@@ -142,10 +142,10 @@ def test_a_scrape_reads_only_what_is_not_folded():
     """With a month of minutes: the index on them, and of it the end alone."""
     with connection.cursor() as cursor:
         cursor.execute(A_MONTH)
-        while rollup.fold():
+        while throughput.fold():
             pass
         minute(1)
         cursor.execute("ANALYZE tasks_throughput")
-        cursor.execute("EXPLAIN " + rollup.TOTALS, {"folded_until": rollup._folded_until(connection)})
+        cursor.execute("EXPLAIN " + throughput.TOTALS, {"folded_until": throughput._folded_until(connection)})
         plan = "\n".join(line for (line,) in cursor.fetchall())
     assert "Index Scan using tasks_throughput_row on tasks_throughput" in plan

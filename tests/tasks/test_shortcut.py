@@ -7,10 +7,10 @@ from dataclasses import replace
 import psycopg
 import pytest
 
-from tasks import claims, shortcut
-from tasks.claimer import Claimer
-from tasks.database import WORKER_SESSION
-from tasks.shortcut import Place, Shortcut
+from tasks.queue import claim, shortcut, strategies
+from tasks.queue.claim import Claimer
+from tasks.queue.shortcut import Place, Shortcut, behind_params
+from tasks.support.database import WORKER_SESSION
 from tests import databases
 from tests.tasks.plans import explain
 
@@ -44,7 +44,7 @@ def claimer(session):
     """Has taken one of ten tasks, and remembers where it ended."""
     session.execute(READY, [0, 10])
     claimer = Claimer("w1")
-    [first] = claims.claim(session, claimer, 1)
+    [first] = strategies.claim(session, claimer, 1)
     claimer.shortcut = Shortcut((place(first),), math.inf)
     return claimer
 
@@ -71,7 +71,7 @@ def claim_slowly(connection, monkeypatch, *seconds):
     claimer = Claimer("w1")
     for each in seconds:
         monkeypatch.setattr(shortcut, "SLOW_SECONDS", -1 if each else 60)
-        claims.claim(connection, claimer, 1)
+        strategies.claim(connection, claimer, 1)
     return claimer
 
 
@@ -95,16 +95,16 @@ def test_a_claim_of_many_tasks_is_reason_enough(session, monkeypatch):
     monkeypatch.setattr(shortcut, "SLOW_SECONDS", 60)
     session.execute(READY, [0, 2 * shortcut.MANY])
     claimer = Claimer("w1")
-    claims.claim(session, claimer, shortcut.MANY - 1)
+    strategies.claim(session, claimer, shortcut.MANY - 1)
     assert claimer.shortcut is None
-    taken = claims.claim(session, claimer, shortcut.MANY)
+    taken = strategies.claim(session, claimer, shortcut.MANY)
     assert ends(claimer) == [taken[-1].id]
 
 
 def test_a_claim_of_many_tasks_on_a_small_index_is_not(database):
     database.rows(READY, 0, shortcut.MANY)
     claimer = Claimer("w1")
-    assert len(claims.claim(database.connection, claimer, shortcut.MANY)) == shortcut.MANY
+    assert len(strategies.claim(database.connection, claimer, shortcut.MANY)) == shortcut.MANY
     assert claimer.shortcut is None
 
 
@@ -114,16 +114,16 @@ def test_slow_claims_on_a_small_index_are_the_machine_s_fault(database, monkeypa
 
 
 def test_it_takes_the_same_tasks_in_the_same_order(session, claimer):
-    following = ids(claims.claim(session, claimer, 4))
+    following = ids(strategies.claim(session, claimer, 4))
     assert ends(claimer) == [following[-1]], "it goes along"
-    following += ids(claims.claim(session, claimer, 10))
+    following += ids(strategies.claim(session, claimer, 10))
     assert following == list(range(following[0], following[0] + 9))
 
 
 def test_it_reads_what_it_takes_and_not_what_is_dead(session, claimer):
-    by_the_line = explain(session, claims.CLAIM_LOCKED, claimer.params(3))
+    by_the_line = explain(session, claim.CLAIM, claimer.params(3))
     by_the_shortcut = explain(
-        session, claims.CLAIM_FOLLOWING, claimer.following_params(claimer.shortcut, 3, is_ahead=False)
+        session, shortcut.CLAIM_BEHIND, behind_params(claimer, claimer.shortcut, 3, may_be_alone=True)
     )
     assert 5 * pages(by_the_shortcut) < pages(by_the_line)
 
@@ -132,29 +132,29 @@ def test_what_another_holds_is_passed_over(bloated, session, claimer):
     [first] = ends(claimer)
     with psycopg.connect(bloated.url) as other:
         other.execute("SELECT FROM tasks_task WHERE id = %s FOR UPDATE", [first + 1])
-        [taken] = claims.claim(session, claimer, 1)
+        [taken] = strategies.claim(session, claimer, 1)
         assert taken.id == first + 2
 
 
 def test_a_task_that_comes_in_between_waits_until_the_line_is_walked_again(session, claimer):
     session.execute(READY, [9, 1])
-    [taken] = claims.claim(session, claimer, 1)
+    [taken] = strategies.claim(session, claimer, 1)
     assert taken.priority == 0
     claimer.shortcut = replace(claimer.shortcut, until=time.monotonic())
-    [taken] = claims.claim(session, claimer, 1)
+    [taken] = strategies.claim(session, claimer, 1)
     assert taken.priority == 9
 
 
 def test_when_nothing_is_behind_it_the_line_is_walked_at_once(session, claimer):
-    assert len(claims.claim(session, claimer, 100)) == 9
+    assert len(strategies.claim(session, claimer, 100)) == 9
     session.execute(READY, [9, 1])
-    [taken] = claims.claim(session, claimer, 1)
+    [taken] = strategies.claim(session, claimer, 1)
     assert taken.priority == 9
 
 
 def test_a_queue_that_is_paused_meanwhile_is_heeded(session, claimer):
     session.execute("INSERT INTO tasks_queue (name, paused) VALUES ('default', true)")
-    assert claims.claim(session, claimer, 1) == []
+    assert strategies.claim(session, claimer, 1) == []
 
 
 def exhausted(session, monkeypatch):
@@ -162,8 +162,8 @@ def exhausted(session, monkeypatch):
     session.execute(READY, [0, 1])
     monkeypatch.setattr(shortcut, "SLOW_SECONDS", -1)
     claimer = Claimer("w1")
-    [last] = ids(claims.claim(session, claimer, 1))
-    assert claims.claim(session, claimer, 1) == []
+    [last] = ids(strategies.claim(session, claimer, 1))
+    assert strategies.claim(session, claimer, 1) == []
     assert ends(claimer) == [last]
     return claimer
 
@@ -173,7 +173,7 @@ def test_after_a_slow_walk_that_found_nothing_one_claim_goes_on_behind_it(sessio
     claimer = exhausted(session, monkeypatch)
     assert claimer.shortcut.until == math.inf
     session.execute(READY, [0, 2])
-    assert len(claims.claim(session, claimer, 1)) == 1
+    assert len(strategies.claim(session, claimer, 1)) == 1
     assert claimer.shortcut is None, "the next one walks the line from its beginning"
 
 
@@ -182,9 +182,9 @@ def test_what_others_have_taken_since_then_is_passed_over(bloated, session, monk
     bloated.rows(READY, 0, 20_000)
     bloated.rows(DONE)
     session.execute(READY, [0, 1])
-    behind = claimer.following_params(claimer.shortcut, 1, is_ahead=False)
-    plan = explain(session, claims.CLAIM_FOLLOWING, behind | {"age": 0.0})
-    without = explain(session, claims.CLAIM_FOLLOWING, behind | {"age": None})
+    behind = behind_params(claimer, claimer.shortcut, 1, may_be_alone=True)
+    plan = explain(session, shortcut.CLAIM_BEHIND, behind | {"age": 0.0})
+    without = explain(session, shortcut.CLAIM_BEHIND, behind | {"age": None})
     assert 5 * pages(plan) < pages(without)
 
 
@@ -195,8 +195,8 @@ def test_each_queue_and_priority_has_a_place_of_its_own(session, monkeypatch):
         session.execute(
             "INSERT INTO tasks_task (task_path, queue_name, priority) VALUES ('a', %s, %s)", [queue, priority]
         )
-        assert len(claims.claim(session, claimer, 1)) == 1
-        assert claims.claim(session, claimer, 1) == []
+        assert len(strategies.claim(session, claimer, 1)) == 1
+        assert strategies.claim(session, claimer, 1) == []
     found = [(place.queue_name, place.priority) for place in claimer.shortcut.places]
     assert found == [("mail", 5), ("default", 5), ("default", 0)], "in the order of the line"
 
@@ -205,5 +205,5 @@ def test_only_the_latest_places_are_remembered(session, monkeypatch):
     claimer = Claimer("w1")
     for priority in range(shortcut.MOST_PLACES + 3):
         session.execute(READY, [priority, 1])
-        claims.claim(session, claimer, 1)
+        strategies.claim(session, claimer, 1)
     assert [place.priority for place in claimer.places] == list(range(3, shortcut.MOST_PLACES + 3))

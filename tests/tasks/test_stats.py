@@ -1,4 +1,4 @@
-"""The numbers of `tasks.stats` and `queue_status`: right, capped, and fast beside many finished rows."""
+"""The numbers of `tasks.diagnosis.stats` and `queue_status`: right, capped, and fast beside many finished rows."""
 
 import time
 from datetime import timedelta
@@ -7,8 +7,9 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from tasks import presence, stats
+from tasks.diagnosis import stats
 from tasks.models import Queue, Task, Throughput, Worker
+from tasks.queue import presence
 from tests import old_rows
 from tests.commands import run
 from tests.tasks import rows

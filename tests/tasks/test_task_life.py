@@ -8,7 +8,7 @@ from django.db import connection
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tasks import presence
+from tasks.queue import presence
 from tests.sessions import session
 from tests.tasks.life import Life
 from tests.tasks.life_tables import HISTORY

@@ -8,9 +8,10 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from tasks import transitions
 from tasks.models import Attempt, RefusedWrite, Task
-from tasks.transitions import Ending, Failure
+from tasks.queue import completion
+from tasks.queue import release as releases
+from tasks.queue.completion import Ending, Failure
 from tests.tasks import rows
 from tests.tasks.claiming import claim, ids
 
@@ -25,7 +26,7 @@ def ending(claimed, *, ran=0.0, ago=0.0, **what) -> Ending:
 
 
 def flush(*endings):
-    return transitions.flush(connection, "w1", endings)
+    return completion.flush(connection, "w1", endings)
 
 
 def seconds_between(early, late) -> float:
@@ -36,7 +37,7 @@ class TestComplete:
     def test_the_row_is_over_and_nobodys(self):
         rows.ready()
         [claimed] = claim()
-        transitions.complete(connection, "w1", claimed, '{"a": [1, null]}')
+        completion.complete(connection, "w1", claimed, '{"a": [1, null]}')
         task = Task.objects.get()
         assert (task.status, task.version, task.attempt, task.claimed_by) == ("COMPLETED", 3, 1, None)
         assert (task.finished_by, task.return_value) == ("w1", {"a": [1, None]})
@@ -61,7 +62,7 @@ class TestComplete:
         rows.ready()
         [claimed] = claim()
         Task.objects.update(cancel_requested_at=timezone.now())
-        transitions.complete(connection, "w1", claimed)
+        completion.complete(connection, "w1", claimed)
         task = Task.objects.get()
         assert (task.status, task.cancel_requested_at) == ("COMPLETED", None)
 
@@ -70,7 +71,7 @@ class TestFail:
     def test_with_attempts_left_it_is_ready_again_after_its_backoff(self):
         rows.ready(max_attempts=2)
         [claimed] = claim()
-        transitions.fail(connection, "w1", claimed, BROKEN)
+        completion.fail(connection, "w1", claimed, BROKEN)
         task = Task.objects.get()
         assert (task.status, task.version, task.attempt, task.claimed_by) == ("READY", 3, 1, None)
         assert task.finished_at is None
@@ -79,7 +80,7 @@ class TestFail:
     def test_without_it_has_failed(self):
         task = rows.ready(max_attempts=1)
         [claimed] = claim()
-        transitions.fail(connection, "w1", claimed, BROKEN)
+        completion.fail(connection, "w1", claimed, BROKEN)
         run_after = task.run_after
         task.refresh_from_db()
         assert (task.status, task.attempt, task.claimed_by, task.run_after) == ("FAILED", 1, None, run_after)
@@ -89,7 +90,7 @@ class TestFail:
         task = rows.ready(max_attempts=5)
         [claimed] = claim()
         Task.objects.update(cancel_requested_at=timezone.now())
-        transitions.fail(connection, "w1", claimed, BROKEN)
+        completion.fail(connection, "w1", claimed, BROKEN)
         run_after = task.run_after
         task.refresh_from_db()
         assert (task.status, task.claimed_by, task.run_after) == ("CANCELLED", None, run_after)
@@ -122,7 +123,7 @@ class TestFail:
         rows.ready()
         [claimed] = claim()
         Task.objects.update(priority=3)
-        transitions.end_running(connection, "w1", claimed.id, claimed.attempt, 12.0, BROKEN)
+        completion.end_running(connection, "w1", claimed.id, claimed.attempt, 12.0, BROKEN)
         task = Task.objects.get()
         assert (task.status, Attempt.objects.get().outcome) == ("READY", "failed")
         assert seconds_between(task.started_at, timezone.now()) == pytest.approx(12, abs=5)
@@ -132,7 +133,7 @@ class TestFail:
         rows.ready()
         [claimed] = claim()
         Task.objects.update(claimed_by="w2")
-        transitions.end_running(connection, "w1", claimed.id, claimed.attempt, 12.0, BROKEN)
+        completion.end_running(connection, "w1", claimed.id, claimed.attempt, 12.0, BROKEN)
         assert (Task.objects.get().claimed_by, RefusedWrite.objects.count()) == ("w2", 1)
 
 
@@ -146,7 +147,7 @@ class TestRelease:
         return claimed
 
     def release(self, claimed, **options):
-        return transitions.release(connection, "w1", [(claimed.id, claimed.claimed_at())], **options)
+        return releases.release(connection, "w1", [(claimed.id, claimed.claimed_at())], **options)
 
     def test_the_attempt_is_given_back(self, claimed):
         assert self.release(claimed) == 1
@@ -184,7 +185,7 @@ class TestRelease:
 
     def test_nothing_to_release_asks_nobody(self, django_assert_num_queries):
         with django_assert_num_queries(0):
-            assert transitions.release(connection, "w1", []) == 0
+            assert releases.release(connection, "w1", []) == 0
 
 
 class TestReleaseUnknown:
@@ -193,7 +194,7 @@ class TestReleaseUnknown:
     def test_what_the_worker_does_not_hold_is_given_back(self):
         rows.many(3)
         held, *lost = claim()
-        assert sorted(transitions.release_unknown(connection, "w1", [held.id])) == ids(lost)
+        assert sorted(releases.release_unknown(connection, "w1", [held.id])) == ids(lost)
         assert {task.attempt for task in Task.objects.ready()} == {0}
         assert ids(Task.objects.processing()) == [held.id]
         assert ids(claim()) == ids(lost)
@@ -201,13 +202,13 @@ class TestReleaseUnknown:
     def test_what_others_hold_is_not(self):
         rows.ready()
         claim(worker_id="w2")
-        assert transitions.release_unknown(connection, "w1", []) == []
+        assert releases.release_unknown(connection, "w1", []) == []
 
     def test_a_cancel_that_was_asked_for_is_done(self):
         rows.ready()
         claim()
         Task.objects.update(cancel_requested_at=timezone.now())
-        transitions.release_unknown(connection, "w1", [])
+        releases.release_unknown(connection, "w1", [])
         assert Task.objects.get().status == "CANCELLED"
 
 
@@ -221,7 +222,7 @@ class TestInterrupt:
         return claimed
 
     def interrupt(self, claimed, worker_id="w1"):
-        return transitions.interrupt(connection, worker_id, claimed.id, claimed.attempt)
+        return releases.interrupt(connection, worker_id, claimed.id, claimed.attempt)
 
     def test_it_costs_no_attempt_even_if_that_was_the_last(self, claimed):
         assert self.interrupt(claimed)

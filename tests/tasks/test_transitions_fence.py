@@ -7,11 +7,12 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from tasks import actions, recovery, transitions
-from tasks.audit import Who
+from tasks import operations
 from tasks.exceptions import LostClaim
 from tasks.models import Attempt, RefusedWrite, Task, Throughput
-from tasks.transitions import Ending, Failure
+from tasks.queue import completion, recovery
+from tasks.queue.completion import Ending, Failure
+from tasks.support.audit import Who
 from tests.races.crew import again_and_again, at_once, worker_sessions
 from tests.tasks import rows
 from tests.tasks.claiming import claim, ids
@@ -21,11 +22,11 @@ ANNA = Who("anna", "page")
 
 
 def complete(claimed, worker_id="w1"):
-    transitions.complete(connection, worker_id, claimed, "42")
+    completion.complete(connection, worker_id, claimed, "42")
 
 
 def fail(claimed, worker_id="w1"):
-    transitions.fail(connection, worker_id, claimed, Failure("builtins.ValueError", "", 0.0))
+    completion.fail(connection, worker_id, claimed, Failure("builtins.ValueError", "", 0.0))
 
 
 @pytest.fixture(params=[complete, fail])
@@ -56,11 +57,11 @@ def recover_and_claim_under_the_same_id(task):
 
 
 def requeue(task):
-    assert actions.requeue([task.pk], ANNA, force=True, reason="stuck").done == [task.pk]
+    assert operations.requeue([task.pk], ANNA, force=True, reason="stuck").done == [task.pk]
 
 
 def cancel(task):
-    assert actions.cancel([task.pk], ANNA).done == [task.pk]
+    assert operations.cancel([task.pk], ANNA).done == [task.pk]
 
 
 def hand_over(task):
@@ -112,7 +113,7 @@ class TestTakenMeanwhile:
         claims = claim()
         Task.objects.filter(pk=claims[2].id).update(claimed_by="w2")
         now = time.monotonic()
-        result = transitions.flush(
+        result = completion.flush(
             connection, "w1", [Ending(made.id, made.version, made.attempt, now, now) for made in claims]
         )
         assert (result.completed, result.rebased, result.refused) == (4, 0, [claims[2].id])
@@ -145,7 +146,7 @@ class TestEditedMeanwhile:
         claims = claim()
         Task.objects.filter(pk=claims[1].id).update(priority=9)
         now = time.monotonic()
-        result = transitions.flush(
+        result = completion.flush(
             connection, "w1", [Ending(made.id, made.version, made.attempt, now, now) for made in claims]
         )
         assert (result.completed, result.rebased, result.refused) == (3, 1, [])
@@ -168,7 +169,7 @@ def test_edits_that_never_cease_refuse_nothing():
 
         def complete_all():
             for made in claims:
-                transitions.complete(worker, "w1", made)
+                completion.complete(worker, "w1", made)
 
         at_once(complete_all, again_and_again(edit, 1.5))
     assert (Task.objects.completed().count(), RefusedWrite.objects.count()) == (300, 0)

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 
-from tasks import transitions
 from tasks.models import Attempt, RefusedWrite, Task
-from tasks.transitions import Ending, Failure
+from tasks.queue import completion
+from tasks.queue.completion import Ending, Failure
 from tests.races.crew import worker_sessions
 from tests.sessions import session, wait_until_blocked
 from tests.tasks import rows
@@ -51,27 +51,27 @@ class TestAroundALockedRow:
     @pytest.mark.parametrize("place", range(4))
     def test_the_others_are_written_and_it_later(self, endings, worker_session, place):
         with held(endings[place].id) as other:
-            result = transitions.flush(worker_session, "w1", endings, skip_locked=True)
+            result = completion.flush(worker_session, "w1", endings, skip_locked=True)
             assert result.locked == [endings[place]]
             assert (result.completed + result.failed, result.refused) == (3, [])
             assert ids(Task.objects.processing()) == [endings[place].id]
             other.rollback()
-            result = transitions.flush(worker_session, "w1", result.locked, skip_locked=True)
+            result = completion.flush(worker_session, "w1", result.locked, skip_locked=True)
         assert (result.completed + result.failed, result.locked) == (1, [])
         assert (Task.objects.completed().count(), Attempt.objects.count()) == (2, 2)
 
     def test_who_does_not_skip_gives_up_and_has_written_nothing(self, endings, worker_session):
         with held(endings[1].id), pytest.raises(psycopg.errors.LockNotAvailable):
-            transitions.flush(worker_session, "w1", endings)
+            completion.flush(worker_session, "w1", endings)
         assert Task.objects.processing().count() == 4
 
     def test_a_row_that_is_being_deleted_is_waited_for_and_then_refused(self, endings, worker_session):
         with session() as other:
             other.execute("DELETE FROM tasks_task WHERE id = %s", [endings[0].id])
-            result = transitions.flush(worker_session, "w1", endings, skip_locked=True)
+            result = completion.flush(worker_session, "w1", endings, skip_locked=True)
             assert result.locked == endings[:1]
             other.commit()
-            result = transitions.flush(worker_session, "w1", result.locked, skip_locked=True)
+            result = completion.flush(worker_session, "w1", result.locked, skip_locked=True)
         assert (result.locked, result.refused) == ([], [endings[0].id])
         assert RefusedWrite.objects.get().actual_version is None
 
@@ -80,7 +80,7 @@ class TestAroundALockedRow:
         [claimed] = claim()
         with session() as other, ThreadPoolExecutor() as pool:
             other.execute("UPDATE tasks_task SET priority = 9")
-            flushed = pool.submit(transitions.flush, worker_session, "w1", [ending(claimed)])
+            flushed = pool.submit(completion.flush, worker_session, "w1", [ending(claimed)])
             wait_until_blocked(worker_session.info.backend_pid)
             other.commit()
             assert (flushed.result().completed, flushed.result().rebased) == (1, 1)
@@ -93,7 +93,7 @@ def test_a_late_write_is_refused_at_once_though_the_new_holder_keeps_the_row_loc
     [claimed] = claim()
     Task.objects.update(claimed_by="w2")
     with held(claimed.id):
-        result = transitions.flush(worker_session, "w1", [ending(claimed)], skip_locked=skip_locked)
+        result = completion.flush(worker_session, "w1", [ending(claimed)], skip_locked=skip_locked)
     assert (result.refused, result.locked) == ([claimed.id], [])
 
 
@@ -114,9 +114,9 @@ def test_f06_flushes_that_meet_on_two_queues_do_not_deadlock(worker_session):
         [wrong] = claim(worker_id=worker_id)
         ended[worker_id] = [ending(fine), broken(wrong)]
     with held(ended[one][1].id) as other, worker_sessions(2) as sessions, ThreadPoolExecutor() as pool:
-        first = pool.submit(transitions.flush, sessions[0], one, ended[one])
+        first = pool.submit(completion.flush, sessions[0], one, ended[one])
         wait_until_blocked(sessions[0].info.backend_pid)
-        second = pool.submit(transitions.flush, sessions[1], two, ended[two])
+        second = pool.submit(completion.flush, sessions[1], two, ended[two])
         assert second.result().failed == 1
         other.rollback()
         assert first.result().failed == 1

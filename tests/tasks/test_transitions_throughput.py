@@ -8,10 +8,10 @@ from django.db import connection
 from django.db.models import Sum
 from django.utils import timezone
 
-from tasks import transitions
-from tasks.latency import BOUNDS_SECONDS, BUCKETS
 from tasks.models import Task, Throughput
-from tasks.transitions import Ending, Failure
+from tasks.queue import completion
+from tasks.queue.completion import Ending, Failure
+from tasks.queue.throughput import BOUNDS_SECONDS, BUCKETS
 from tests.tasks import rows
 from tests.tasks.claiming import claim
 
@@ -22,7 +22,7 @@ BROKEN = Failure("builtins.ValueError", "", 0.0)
 def flush(claims, *, ran=0.0, failure=None, worker_id="w1"):
     now = time.monotonic()
     endings = [Ending(made.id, made.version, made.attempt, now - ran, now, failure=failure) for made in claims]
-    return transitions.flush(connection, worker_id, endings)
+    return completion.flush(connection, worker_id, endings)
 
 
 def sums(queue_name: str) -> dict[str, int]:

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from tasks import verdicts
+from tasks import diagnosis
+from tasks.diagnosis import Facts, KeyState, Link, Verdict, WorkerSession
+from tasks.diagnosis.sentences import TELLERS
 from tasks.locking.rowlocks import Hold, Locker, RowLock
 from tasks.models import Queue, Task
-from tasks.presence import WorkerState
-from tasks.verdicts import Facts, KeyState, Link, Verdict, WorkerSession
-from tasks.verdicts.telling import TELLERS
+from tasks.queue.presence import WorkerState
 
 NOW = datetime(2026, 11, 20, 3, 12, tzinfo=UTC)
 PATH = "app.tasks.pay"
@@ -56,26 +56,26 @@ def facts(*workers: WorkerState, **known: Any) -> Facts:
 
 
 def verdict(subject: Task, known: Facts) -> Verdict:
-    return verdicts.decide(subject, known).verdict
+    return diagnosis.decide(subject, known).verdict
 
 
 def test_a_due_task_of_a_served_queue_is_ready_at_its_place():
-    found = verdicts.decide(task(), facts(positions={4711: 42}))
+    found = diagnosis.decide(task(), facts(positions={4711: 42}))
     assert (found.verdict, found.sentence) == (Verdict.READY, "Due; number 42 in its queue.")
 
 
 def test_a_task_behind_very_many_is_not_counted():
-    assert verdicts.decide(task(), facts()).sentence == "Due; more than 1000 tasks go before it."
+    assert diagnosis.decide(task(), facts()).sentence == "Due; more than 1000 tasks go before it."
 
 
 def test_a_task_whose_time_has_not_come_waits():
-    found = verdicts.decide(task(run_after=NOW + timedelta(minutes=5), attempt=2), facts())
+    found = diagnosis.decide(task(run_after=NOW + timedelta(minutes=5), attempt=2), facts())
     assert found.verdict is Verdict.WAITING
     assert found.sentence == "Attempt 3 of 5 waits until 2026-11-20 03:17:00 UTC, in 5 minutes."
 
 
 def test_a_task_waits_for_the_holder_of_its_key():
-    found = verdicts.decide(task(ordering_key="anna"), facts(keys={"anna": KeyState(88, 3)}))
+    found = diagnosis.decide(task(ordering_key="anna"), facts(keys={"anna": KeyState(88, 3)}))
     assert (found.verdict, found.links) == (Verdict.HELD_BY_KEY, (Link("task", "88"), Link("key", "anna")))
     assert "#88" in found.sentence
 
@@ -90,21 +90,21 @@ def test_a_task_waits_for_the_holder_of_its_key():
     ],
 )
 def test_the_holder_of_a_key_tells_how_many_wait_behind_it(waiting, text):
-    found = verdicts.decide(task(ordering_key="anna"), facts(keys={"anna": KeyState(4711, waiting)}))
+    found = diagnosis.decide(task(ordering_key="anna"), facts(keys={"anna": KeyState(4711, waiting)}))
     assert found.verdict is Verdict.READY
     assert found.sentence.endswith(text)
 
 
 def test_a_holder_that_waits_for_its_retry_tells_it_too():
     waiting = task(ordering_key="anna", run_after=NOW + timedelta(minutes=5))
-    found = verdicts.decide(waiting, facts(keys={"anna": KeyState(4711, 2)}))
+    found = diagnosis.decide(waiting, facts(keys={"anna": KeyState(4711, 2)}))
     assert found.verdict is Verdict.WAITING
     assert found.sentence.endswith("2 tasks wait behind it.")
 
 
 def test_a_paused_queue_says_by_whom_and_since_when():
     queue = Queue(name="payouts", paused=True, paused_by="anna", paused_at=NOW - timedelta(hours=3))
-    found = verdicts.decide(task(), facts(queues={"payouts": queue}))
+    found = diagnosis.decide(task(), facts(queues={"payouts": queue}))
     assert (found.verdict, found.command) == (Verdict.PAUSED, "python manage.py resume_queue payouts")
     assert found.sentence == "The queue payouts was paused by anna, 3 hours ago."
 
@@ -115,7 +115,7 @@ def test_a_paused_queue_says_by_whom_and_since_when():
     ids=["of another queue", "dead", "silent"],
 )
 def test_a_queue_that_no_live_worker_serves_says_how_to_start_one(other):
-    found = verdicts.decide(task(queue_name="pay outs"), facts(other))
+    found = diagnosis.decide(task(queue_name="pay outs"), facts(other))
     assert (found.verdict, found.command) == (
         Verdict.NO_WORKER,
         "python manage.py run_worker --queue 'pay outs'",
@@ -124,7 +124,7 @@ def test_a_queue_that_no_live_worker_serves_says_how_to_start_one(other):
 
 def test_a_function_that_no_worker_of_the_queue_has_is_unknown():
     mine, other = worker(task_paths=["app.tasks.other"]), worker(id="w2", queues=["mail"])
-    found = verdicts.decide(task(), facts(mine, other))
+    found = diagnosis.decide(task(), facts(mine, other))
     assert found.verdict is Verdict.UNKNOWN_TASK
     assert PATH in found.sentence
 
@@ -134,13 +134,13 @@ def test_one_worker_that_knows_the_function_is_enough():
 
 
 def test_a_locked_row_names_its_holder():
-    found = verdicts.decide(task(), facts(locks={4711: LOCK}))
+    found = diagnosis.decide(task(), facts(locks={4711: LOCK}))
     assert found.verdict is Verdict.ROW_LOCKED
     assert "Held by pid 812 (psql), in a transaction open for 4 minutes" in found.sentence
 
 
 def test_a_row_whose_holder_is_uncertain_is_locked():
-    found = verdicts.decide(task(), facts(locks={4711: RowLock(Hold.UNCERTAIN)}))
+    found = diagnosis.decide(task(), facts(locks={4711: RowLock(Hold.UNCERTAIN)}))
     assert found.verdict is Verdict.ROW_LOCKED
     assert "which one is uncertain" in found.sentence
 
@@ -152,7 +152,7 @@ def test_a_row_that_is_only_touched_is_ready():
 
 def test_further_reasons_stand_beside_the_first():
     queue = Queue(name="payouts", paused=True)
-    found = verdicts.decide(task(), facts(worker(queues=["mail"]), queues={"payouts": queue}, locks={4711: LOCK}))
+    found = diagnosis.decide(task(), facts(worker(queues=["mail"]), queues={"payouts": queue}, locks={4711: LOCK}))
     assert [found.verdict, *(other.verdict for other in found.also)] == [
         Verdict.PAUSED,
         Verdict.NO_WORKER,
@@ -163,7 +163,7 @@ def test_further_reasons_stand_beside_the_first():
 def test_a_task_its_worker_is_on_runs():
     since = worker(current_task_id=4711, current_since=NOW - timedelta(seconds=7))
     waits = WorkerSession(902, "Lock", "transactionid", (812,))
-    found = verdicts.decide(processing(), facts(since, sessions={"w7f": waits}))
+    found = diagnosis.decide(processing(), facts(since, sessions={"w7f": waits}))
     assert (found.verdict, found.links) == (Verdict.RUNNING, (Link("worker", "w7f"), Link("session", "902")))
     assert found.sentence == (
         "Worker w7f has been on it for 7 seconds. Its session, pid 902, waits for Lock:transactionid, "
@@ -172,7 +172,7 @@ def test_a_task_its_worker_is_on_runs():
 
 
 def test_a_task_behind_another_of_its_batch_names_it():
-    found = verdicts.decide(processing(), facts(worker(current_task_id=4700)))
+    found = diagnosis.decide(processing(), facts(worker(current_task_id=4700)))
     assert (found.verdict, found.links[-1]) == (Verdict.IN_BATCH, Link("task", "4700"))
 
 
@@ -182,20 +182,20 @@ def test_a_claim_whose_worker_has_published_nothing_is_in_a_batch():
 
 def test_a_running_task_that_was_asked_to_end_is_cancelling():
     asked = processing(cancel_requested_at=NOW - timedelta(seconds=4))
-    found = verdicts.decide(asked, facts(worker(current_task_id=4711)))
+    found = diagnosis.decide(asked, facts(worker(current_task_id=4711)))
     assert found.verdict is Verdict.CANCELLING
     assert "4 seconds ago" in found.sentence
 
 
 def test_a_worker_without_heartbeat_is_silent_while_recovery_may_not_act():
     silent = worker(heartbeat_age_seconds=40.0, epoch_age_seconds=10.0)
-    found = verdicts.decide(processing(), facts(silent))
+    found = diagnosis.decide(processing(), facts(silent))
     assert found.verdict is Verdict.WORKER_SILENT
     assert "not been heard for 40 seconds; recovery waits 20 seconds" in found.sentence
 
 
 def test_a_worker_that_a_restart_of_the_database_disconnected_is_not_called_dead():
-    found = verdicts.decide(processing(), facts(worker(held=False, presence_epoch="0/0", epoch_age_seconds=4.0)))
+    found = diagnosis.decide(processing(), facts(worker(held=False, presence_epoch="0/0", epoch_age_seconds=4.0)))
     assert found.verdict is Verdict.WORKER_SILENT
     assert "The database restarted" in found.sentence
 
@@ -211,7 +211,7 @@ def test_a_worker_that_a_restart_of_the_database_disconnected_is_not_called_dead
     ],
 )
 def test_a_dead_worker_says_how_that_is_known(state, evidence):
-    found = verdicts.decide(processing(), facts(state))
+    found = diagnosis.decide(processing(), facts(state))
     assert found.verdict is Verdict.WORKER_DEAD
     assert evidence in found.sentence
     assert "No live worker is there to take it back" in found.sentence
@@ -227,21 +227,21 @@ def test_death_comes_before_a_request_to_cancel():
 
 
 def test_a_living_worker_takes_back_what_a_dead_one_held():
-    found = verdicts.decide(processing(), facts(worker(registered=False), worker(id="w2")))
+    found = diagnosis.decide(processing(), facts(worker(registered=False), worker(id="w2")))
     assert "next sweep" in found.sentence
 
 
 def test_a_queue_that_asks_says_that_a_person_decides():
     queue = Queue(name="payouts", recovery="ask")
-    found = verdicts.decide(processing(), facts(worker(registered=False), worker(id="w2"), queues={"payouts": queue}))
+    found = diagnosis.decide(processing(), facts(worker(registered=False), worker(id="w2"), queues={"payouts": queue}))
     assert "asks a person" in found.sentence
 
 
 def test_finished_tasks_tell_how_they_ended():
     times = {"started_at": NOW - timedelta(seconds=9), "finished_at": NOW}
-    done = verdicts.decide(task(status="COMPLETED", finished_by="w7f", **times), facts())
-    failed = verdicts.decide(task(status="FAILED", attempt=5), facts(errors={4711: "builtins.ValueError"}))
-    cancelled = verdicts.decide(task(status="CANCELLED"), facts(cancellers={4711: "anna"}))
+    done = diagnosis.decide(task(status="COMPLETED", finished_by="w7f", **times), facts())
+    failed = diagnosis.decide(task(status="FAILED", attempt=5), facts(errors={4711: "builtins.ValueError"}))
+    cancelled = diagnosis.decide(task(status="CANCELLED"), facts(cancellers={4711: "anna"}))
     assert (done.verdict, done.sentence) == (Verdict.COMPLETED, "Completed by worker w7f. It ran for 9 seconds.")
     assert (failed.verdict, failed.sentence) == (Verdict.FAILED, "Failed after 5 attempts: builtins.ValueError")
     assert (cancelled.verdict, cancelled.sentence) == (Verdict.CANCELLED, "Cancelled by anna.")

@@ -6,9 +6,9 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from tasks import transitions
+from tasks.diagnosis.stats import rates
 from tasks.models import Throughput
-from tasks.worker_rates import rates
+from tasks.queue import completion
 from tests.tasks import rows
 from tests.tasks.claiming import claim
 
@@ -23,7 +23,7 @@ GROUP BY hashtext('w' || number) & 32767 HAVING count(*) = 2 LIMIT 1
 def work(worker_id: str, number: int) -> None:
     rows.many(number)
     for claimed in claim(number, worker_id=worker_id):
-        transitions.complete(connection, worker_id, claimed)
+        completion.complete(connection, worker_id, claimed)
 
 
 def test_each_worker_has_its_own_rate():

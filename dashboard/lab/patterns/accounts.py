@@ -9,7 +9,7 @@ from django.utils.translation import gettext_lazy as _
 from dashboard.lab.bench import Bench
 from dashboard.lab.patterns.pattern import Pattern
 from orders import accounts
-from orders.exceptions import Contended
+from orders.accounts import Contended
 from orders.models import Account, Entry
 from tasks.exceptions import Busy
 

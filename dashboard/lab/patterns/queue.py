@@ -1,4 +1,9 @@
-"""Patterns over a table of tasks shared by many workers (patterns, system D)."""
+"""Optimistic completion without a claim: kept for the lab, to show what it loses. No worker uses it.
+
+Read a READY row with its version, do the work, then complete the row if its version is still that one. Nobody is kept
+from reading the same row meanwhile, so the work is done twice and one result is lost; and any write to the row in
+between loses the result too. Source: the naive variant of the article on a table of tasks (reference D).
+"""
 
 import time
 from collections.abc import Callable
@@ -9,11 +14,37 @@ from django.utils.translation import gettext_lazy as _
 
 from dashboard.lab.bench import Bench
 from dashboard.lab.patterns.pattern import Pattern
-from tasks import claims, naive, presence, recovery
-from tasks.claimer import Claim, Claimer
-from tasks.database import fetch
-from tasks.flush import Ending, flush
 from tasks.models import Task
+from tasks.queue import presence, recovery, strategies
+from tasks.queue.claim import Claim, Claimer
+from tasks.queue.completion import Ending, flush
+from tasks.support.database import Connection, fetch
+
+READ = """
+SELECT id, version FROM tasks_task
+WHERE status = 'READY' AND ordering_key IS NULL AND queue_name = %(queue)s::text AND run_after <= statement_timestamp()
+ORDER BY priority DESC, run_after, id LIMIT 1
+"""
+
+COMPLETE = """
+UPDATE tasks_task SET status = 'COMPLETED', version = version + 1, attempt = attempt + 1,
+    return_value = %(return_value)s::jsonb, finished_at = statement_timestamp()
+WHERE id = %(id)s::bigint AND version = %(version)s::int
+RETURNING id
+"""
+
+
+def read_next(connection: Connection, queue: str) -> tuple[int, int] | None:
+    """The next due task of the queue as (id, version), held by nobody; None when there is none."""
+    rows = fetch(connection, READ, {"queue": queue})
+    return (rows[0]["id"], rows[0]["version"]) if rows else None
+
+
+def complete_if_unchanged(connection: Connection, task_id: int, version: int, return_value: str | None = None) -> bool:
+    """Complete the task if nobody has touched it since it was read; False when the work was done for nothing."""
+    params = {"id": task_id, "version": version, "return_value": return_value}
+    return bool(fetch(connection, COMPLETE, params))
+
 
 QUEUE = "lab"
 BATCH = 50
@@ -65,7 +96,7 @@ def _claim_and_flush(bench: Bench, strategy: str) -> None:
     claimer = Claimer(_register(strategy), [QUEUE])
     swept = time.monotonic()
     while _is_unfinished():
-        claimed = claims.claim(connection, claimer, BATCH, strategy)
+        claimed = strategies.claim(connection, claimer, BATCH, strategy)
         bench.ledger.lost_races = claimer.lost_races
         if claimed:
             _flush_at_most_50_ms(claimer.worker_id, claimed, bench.work)
@@ -113,10 +144,10 @@ def _hold_one(bench: Bench) -> bool:
 
 
 def optimistic_complete(bench: Bench) -> None:
-    while (found := naive.read_next(connection, QUEUE)) is not None:
+    while (found := read_next(connection, QUEUE)) is not None:
         task_id, version = found
         bench.work(task_id)
-        if not naive.complete_if_unchanged(connection, task_id, version):
+        if not complete_if_unchanged(connection, task_id, version):
             bench.ledger.note("lost", task_id)
 
 
@@ -150,7 +181,7 @@ PATTERNS = (
     Pattern(
         name="skip_locked_claim",
         run=skip_locked_claim,
-        code=(_claim_and_flush, claims.claim_locked, flush),
+        code=(_claim_and_flush, strategies.claim_locked, flush),
         repeats=BATCH,
         subject="tasks",
         is_safe=True,
@@ -161,7 +192,7 @@ PATTERNS = (
     Pattern(
         name="optimistic_claim",
         run=optimistic_claim,
-        code=(_claim_and_flush, claims.claim_optimistic, flush),
+        code=(_claim_and_flush, strategies.claim_optimistic, flush),
         repeats=BATCH,
         subject="tasks",
         is_safe=True,
@@ -172,7 +203,7 @@ PATTERNS = (
     Pattern(
         name="optimistic_complete",
         run=optimistic_complete,
-        code=(naive.read_next, naive.complete_if_unchanged),
+        code=(read_next, complete_if_unchanged),
         subject="tasks",
         is_safe=False,
         promise=_("No task is completed twice."),

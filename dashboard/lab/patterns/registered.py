@@ -1,5 +1,7 @@
 """Patterns that apps have registered for their own models: the same run as their button and command."""
 
+import random
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -7,14 +9,14 @@ from hashlib import blake2b
 from typing import Any
 
 import psycopg
-from django.db import connection, models
+from django.db import connection, models, transaction
 from django.utils.translation import gettext_lazy as _
 
 from dashboard.lab.bench import Bench
-from dashboard.lab.patterns.pattern import Pattern
-from dashboard.lab.subjects import Subject
+from dashboard.lab.patterns.pattern import Pattern, Subject
 from tasks import patterns as registry
 from tasks.locking import Report, around_each_row
+from tasks.support.database import fetch
 
 # The work of an outside locker: it locks a row and changes nothing.
 TOUCH = """
@@ -97,3 +99,19 @@ def item_of(key: Any) -> int:
     if isinstance(key, int):
         return key
     return int.from_bytes(blake2b(str(key).encode(), digest_size=7).digest(), "big")
+
+
+HOLD_SECONDS = 0.01
+PAUSE_SECONDS = 0.02
+IS_OVER = "SELECT EXISTS (SELECT FROM lab_ledger WHERE kind = 'over') AS over"
+
+
+def touch_until_told(bench: Bench, rows: Subject) -> None:
+    """Lock one row after the other, change it, and hold it a moment, until the run is over."""
+    chance = random.Random(f"{bench.plan.seed}/{bench.number}")  # noqa: S311  # nosec B311  pauses, no secret
+    while not fetch(connection, IS_OVER)[0]["over"]:
+        with transaction.atomic():
+            [row] = fetch(connection, rows.touch)
+            time.sleep(HOLD_SECONDS * chance.random())
+        bench.ledger.note("touch", item_of(row["id"]))
+        time.sleep(PAUSE_SECONDS * chance.random())

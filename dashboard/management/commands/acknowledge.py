@@ -2,7 +2,8 @@
 
 from django.core.management.base import CommandError, CommandParser
 
-from dashboard.attention import acknowledging, inbox
+from dashboard.attention import inbox
+from dashboard.attention import inbox as acknowledging
 from tasks.commands import OperatorCommand, Options, Report, UsageError, types
 from tasks.commands.base import operator
 from tasks.panels import Look

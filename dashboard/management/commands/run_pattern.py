@@ -8,12 +8,13 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from dashboard.lab import comparison, conclusions, nursery, runner, sweep
+from dashboard.lab import conclusions, runner, spawning, sweep
+from dashboard.lab import conclusions as comparison
 from dashboard.lab.conclusions import Case
 from dashboard.lab.measure import Result
-from dashboard.lab.nursery import Nursery
 from dashboard.lab.patterns import PATTERNS
 from dashboard.lab.plan import LIMITS, Plan
+from dashboard.lab.spawning import Nursery
 from tasks.commands import OperatorCommand, Options, Report, types
 from tasks.commands.base import UsageError
 from tasks.commands.output import ProgressLine
@@ -74,7 +75,7 @@ class Command(OperatorCommand):
         if options["sweep"]:
             name, values = options["sweep"]
             plans = [replace(plan, **{name: value}) for plan in plans for value in values]
-        with self.signals.finishing_item(), nursery.opened() as crew:
+        with self.signals.finishing_item(), spawning.opened() as crew:
             results = [self._one(plan, options, crew) for plan in plans if not self.signals.received]
         if len(plans) == 1:
             return Report(data=results[0].as_dict() | runs_on(names), text=told_of(results))

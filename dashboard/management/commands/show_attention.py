@@ -4,11 +4,11 @@ from typing import Any
 
 from dashboard.attention import inbox
 from dashboard.attention.inbox import Inbox, Known
-from tasks.ages import spoken
 from tasks.commands import OperatorCommand, Options, Report
 from tasks.commands.base import UNHEALTHY
 from tasks.panels import Line, Look
-from tasks.reading import one_line
+from tasks.support.durations import spoken
+from tasks.support.reading import one_line
 
 
 class Command(OperatorCommand):

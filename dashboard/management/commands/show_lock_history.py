@@ -8,13 +8,12 @@ from django.core.management.base import CommandParser
 from dashboard.locks import history as lock_history
 from dashboard.locks.history import Past
 from dashboard.locks.identity import identify
-from dashboard.locks.tree import Line
-from dashboard.locks.words import told_wait
+from dashboard.locks.tree import Line, told_wait
 from dashboard.models import LockWait
-from tasks import reading
-from tasks.ages import spoken
 from tasks.commands import OperatorCommand, Options, Report, types
 from tasks.commands.output import counted, table
+from tasks.support import reading
+from tasks.support.durations import spoken
 
 HEADINGS = ("ID", "BEGAN (UTC)", "LASTED", "WHO WAITED", "FOR WHOM", "FOR WHAT")
 AROUND = timedelta(minutes=15)

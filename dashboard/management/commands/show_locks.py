@@ -5,18 +5,15 @@ from typing import Any
 from django.core.management.base import CommandParser
 from django.db import connection
 
-from dashboard.locks import activity, held_rows
-from dashboard.locks.activity import Activity
-from dashboard.locks.behind import Behind, behind, running_tasks
-from dashboard.locks.held_rows import HeldRow
-from dashboard.locks.limits import PERSON_STATEMENT_MS, limited
+from dashboard.locks import activity, attribution
+from dashboard.locks.activity import PERSON_STATEMENT_MS, Activity, limited
+from dashboard.locks.attribution import Behind, HeldRow, behind, running_tasks
 from dashboard.locks.sessions import Lock, Session
-from dashboard.locks.tree import Line, lines
-from dashboard.locks.words import told_wait
-from tasks import reading
-from tasks.ages import spoken
+from dashboard.locks.tree import Line, lines, told_wait
 from tasks.commands import OperatorCommand, Options, Report, UsageError, types
 from tasks.commands.output import table
+from tasks.support import reading
+from tasks.support.durations import spoken
 
 HEADINGS = ("PID", "WHO", "STATE", "TRANSACTION", "BLOCKED BY", "QUERY")
 QUERY_WIDTH = 60
@@ -41,7 +38,7 @@ class Command(OperatorCommand):
             raise UsageError("Give --table and --ids together: which rows of which table.")
         with limited(connection, PERSON_STATEMENT_MS):
             seen = activity.look(with_held=True)
-            rows = held_rows.look(options["table"], options["ids"])
+            rows = attribution.look(options["table"], options["ids"])
         sessions = shown(seen, only_blocked=options["blocked"])
         return Report(data=as_data(seen, sessions, rows), text=as_text(seen, sessions, rows, is_tree=options["tree"]))
 

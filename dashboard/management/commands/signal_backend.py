@@ -3,7 +3,7 @@
 from django.core.management.base import CommandParser
 from django.db import ProgrammingError
 
-from dashboard.locks import backends
+from dashboard.locks import signals
 from tasks.commands import OperatorCommand, Options, Report, types
 from tasks.commands.base import operator
 
@@ -23,7 +23,7 @@ class Command(OperatorCommand):
     def run(self, options: Options) -> Report:
         pid, action = options["pid"], options["action"]
         try:
-            signalled = backends.signal(
+            signalled = signals.signal(
                 pid,
                 options["started"],
                 action,
@@ -31,14 +31,14 @@ class Command(OperatorCommand):
                 reason=options["reason"],
                 dry_run=options["dry_run"],
             )
-        except backends.AlreadySignalled as problem:
+        except signals.AlreadySignalled as problem:
             return Report(data={"signalled": False}, text=str(problem))
-        except backends.NotSignalled as problem:
+        except signals.NotSignalled as problem:
             return Report(data={"signalled": False}, text="", failure=str(problem))
         except ProgrammingError as error:
             if getattr(error.__cause__, "sqlstate", None) != "42501":
                 raise
-            return Report(data={"signalled": False}, text="", failure=backends.missing_grant(pid))
+            return Report(data={"signalled": False}, text="", failure=signals.missing_grant(pid))
         would = "would be " if options["dry_run"] else ""
         text = (
             f"Backend {pid} {would}signalled: {action}." if signalled else f"Backend {pid} ended by itself meanwhile."

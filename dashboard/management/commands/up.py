@@ -9,10 +9,9 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from dashboard.embedded.exceptions import ServerError
-from dashboard.up.console import Console
+from dashboard.embedded.ownership import ServerError
 from dashboard.up.startup import CannotStart, Plan, run
-from dashboard.up.supervisor import Supervisor
+from dashboard.up.supervisor import Console, Supervisor
 from tasks import conf
 from tasks.commands import types
 

@@ -7,11 +7,11 @@ from django.core.management.base import CommandParser
 from django.db import connection, transaction
 
 from orders import accounts
-from orders.exceptions import InvalidAmount
-from tasks import audit, reading
+from orders.accounts import InvalidAmount
 from tasks.commands import OperatorCommand, Options, Report, types
 from tasks.commands.base import operator
-from tasks.reading import Unreadable
+from tasks.support import audit, reading
+from tasks.support.reading import Unreadable
 
 
 def amount(written: str) -> Decimal:

@@ -2,7 +2,7 @@
 
 from django.core.management.base import CommandParser
 
-from tasks import actions
+from tasks import operations
 from tasks.commands import OperatorCommand, Options, Report, operator, types
 from tasks.commands.output import counted
 from tasks.commands.selection import add_filters, read_filter, report_of
@@ -29,9 +29,9 @@ class Command(OperatorCommand):
         who, reason = operator(), options["reason"]
         chosen = read_filter(options, default_status="READY")
         with self.chunks(options) as progress:
-            result = actions.cancel(chosen, who, reason=reason, dry_run=options["dry_run"], progress=progress)
+            result = operations.cancel(chosen, who, reason=reason, dry_run=options["dry_run"], progress=progress)
             if not options["dry_run"]:
-                actions.await_cancelled(result, who, seconds=options["wait"], reason=reason, progress=progress)
+                operations.await_cancelled(result, who, seconds=options["wait"], reason=reason, progress=progress)
         report = report_of(result, "cancelled", options, cancelling=result.asked)
         if result.asked:
             report.text += f" {counted(len(result.asked))} asked to end and still running."

@@ -2,7 +2,7 @@
 
 from django.core.management.base import CommandParser
 
-from tasks import actions
+from tasks import operations
 from tasks.commands import OperatorCommand, Options, Report, operator, types
 from tasks.models import Queue
 
@@ -19,7 +19,7 @@ class Command(OperatorCommand):
 
     def run(self, options: Options) -> Report:
         name, recovery = options["name"], Queue.Recovery(options["recovery"])
-        changed = actions.configure_queue(
+        changed = operations.configure_queue(
             name, operator(), recovery=recovery, reason=options["reason"], dry_run=options["dry_run"]
         )
         text = f"Recovery of queue {name} is {recovery}" + ("." if changed else " as before; nothing changed.")

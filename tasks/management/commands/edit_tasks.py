@@ -2,7 +2,7 @@
 
 from django.core.management.base import CommandParser
 
-from tasks import actions
+from tasks import operations
 from tasks.commands import OperatorCommand, Options, Report, UsageError, operator, types
 from tasks.commands.selection import add_filters, read_filter, report_of
 
@@ -30,7 +30,7 @@ class Command(OperatorCommand):
             raise UsageError("What to change? Add --set-queue, --set-priority or --set-run-after.")
         chosen = read_filter(options, default_status="READY")
         with self.chunks(options) as progress:
-            result = actions.edit(
+            result = operations.edit(
                 chosen,
                 operator(),
                 queue_name=options["set_queue"],

@@ -2,7 +2,7 @@
 
 from django.core.management.base import CommandError, CommandParser
 
-from tasks import actions
+from tasks import operations
 from tasks.commands import OperatorCommand, Options, Report, operator, types
 from tasks.commands.output import counted, said
 from tasks.compat import InvalidTask
@@ -29,7 +29,7 @@ class Command(OperatorCommand):
 
     def run(self, options: Options) -> Report:
         try:
-            ids = actions.enqueue(
+            ids = operations.enqueue(
                 options["path"],
                 operator(),
                 args=options["task_args"],

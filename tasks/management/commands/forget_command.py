@@ -2,9 +2,9 @@
 
 from django.core.management.base import CommandParser
 
-from tasks.actions.locks import forget_command
 from tasks.commands import OperatorCommand, Options, Report, types
 from tasks.commands.base import operator
+from tasks.operations.locks import forget_command
 
 
 class Command(OperatorCommand):

@@ -2,7 +2,7 @@
 
 from django.core.management.base import CommandParser
 
-from tasks import actions
+from tasks import operations
 from tasks.commands import OperatorCommand, Options, Report, operator, types
 from tasks.commands.output import counted, said
 
@@ -19,7 +19,7 @@ class Command(OperatorCommand):
 
     def run(self, options: Options) -> Report:
         with self.chunks(options) as progress:
-            tables = actions.prune_history(
+            tables = operations.prune_history(
                 options["older_than"],
                 operator(),
                 reason=options["reason"],

@@ -2,7 +2,7 @@
 
 from django.core.management.base import CommandParser
 
-from tasks import actions
+from tasks import operations
 from tasks.commands import OperatorCommand, Options, Report, operator, types
 from tasks.commands.output import counted, said
 from tasks.models import FINISHED
@@ -26,7 +26,7 @@ class Command(OperatorCommand):
 
     def run(self, options: Options) -> Report:
         with self.chunks(options) as progress:
-            deleted = actions.prune_tasks(
+            deleted = operations.prune_tasks(
                 options["older_than"],
                 operator(),
                 statuses=options["status"] or FINISHED,

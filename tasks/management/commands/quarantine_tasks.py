@@ -2,7 +2,7 @@
 
 from django.core.management.base import CommandParser
 
-from tasks import actions
+from tasks import operations
 from tasks.commands import OperatorCommand, Options, Report, operator
 from tasks.commands.selection import add_filters, read_filter, report_of
 
@@ -19,7 +19,7 @@ class Command(OperatorCommand):
         parser.add_argument("--undo", action="store_true", help="Move them back to the queue that each came from.")
 
     def run(self, options: Options) -> Report:
-        act = actions.put_back if options["undo"] else actions.quarantine
+        act = operations.put_back if options["undo"] else operations.quarantine
         chosen = read_filter(options, default_status="READY", more_statuses=() if options["undo"] else ("FAILED",))
         with self.chunks(options) as progress:
             result = act(chosen, operator(), reason=options["reason"], dry_run=options["dry_run"], progress=progress)

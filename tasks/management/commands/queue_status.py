@@ -4,16 +4,16 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from tasks import stats
-from tasks.actions import short_waits
-from tasks.ages import spoken
 from tasks.commands import OperatorCommand, Options, Report, types
 from tasks.commands.base import UNHEALTHY
 from tasks.commands.output import table
-from tasks.presence import WorkerState
+from tasks.diagnosis import stats
+from tasks.diagnosis.stats import Numbers, QueueNumbers
+from tasks.operations import short_waits
+from tasks.queue.presence import WorkerState
 from tasks.schedule import expectations
 from tasks.schedule.expectations import Expectation
-from tasks.stats import Numbers, QueueNumbers
+from tasks.support.durations import spoken
 
 QUEUE_HEADINGS = ("QUEUE", "READY", "OLDEST", "SCHEDULED", "PROCESSING", "STALE", "FAILED", "COMPLETED/H", "STATE")
 WORKER_HEADINGS = ("WORKER", "HOST", "PID", "LIFE", "HEARTBEAT", "TASK")

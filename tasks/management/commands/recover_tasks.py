@@ -4,10 +4,10 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from tasks import actions
+from tasks import operations
 from tasks.commands import OperatorCommand, Options, Report, operator, types
 from tasks.commands.output import counted, said
-from tasks.presence import WorkerState
+from tasks.queue.presence import WorkerState
 
 
 class Command(OperatorCommand):
@@ -21,7 +21,7 @@ class Command(OperatorCommand):
         parser.add_argument("--limit", type=types.count, help="Take back at most so many tasks.")
 
     def run(self, options: Options) -> Report:
-        sweep = actions.recover(
+        sweep = operations.recover(
             operator(), limit=options["limit"], reason=options["reason"], dry_run=options["dry_run"]
         )
         data = {

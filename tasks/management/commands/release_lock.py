@@ -2,10 +2,10 @@
 
 from django.core.management.base import CommandParser
 
-from tasks.actions.locks import release_lock
 from tasks.commands import OperatorCommand, Options, Report, types
 from tasks.commands.base import operator
-from tasks.locking.leases.holder import holder_data
+from tasks.locking.named.holder import holder_data
+from tasks.operations.locks import release_lock
 
 
 class Command(OperatorCommand):

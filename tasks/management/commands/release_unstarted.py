@@ -2,7 +2,7 @@
 
 from django.core.management.base import CommandParser
 
-from tasks import actions
+from tasks import operations
 from tasks.commands import OperatorCommand, Options, Report, operator, types
 from tasks.commands.selection import report_of
 
@@ -17,7 +17,7 @@ class Command(OperatorCommand):
         parser.add_argument("id", type=types.name, metavar="ID", help="The worker's id.")
 
     def run(self, options: Options) -> Report:
-        result = actions.release_unstarted(
+        result = operations.release_unstarted(
             options["id"], operator(), reason=options["reason"], dry_run=options["dry_run"]
         )
         return report_of(result, "released", options, worker=options["id"])

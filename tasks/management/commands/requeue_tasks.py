@@ -2,11 +2,11 @@
 
 from django.core.management.base import CommandParser
 
-from tasks import actions
-from tasks.actions.requeue import AT_ONCE, Spread
+from tasks import operations
 from tasks.commands import OperatorCommand, Options, Report, UsageError, operator, types
 from tasks.commands.selection import add_filters, read_filter, report_of
-from tasks.filters import TaskFilter
+from tasks.operations.filters import TaskFilter
+from tasks.operations.requeue import AT_ONCE, Spread
 
 
 class Command(OperatorCommand):
@@ -35,7 +35,7 @@ class Command(OperatorCommand):
         if options["force"] and not options["reason"].strip():
             raise UsageError("--force takes tasks from live workers, so say why: add --reason TEXT.")
         with self.chunks(options) as progress:
-            result = actions.requeue(
+            result = operations.requeue(
                 chosen,
                 operator(),
                 reason=options["reason"],

@@ -2,7 +2,7 @@
 
 from django.core.management.base import CommandParser
 
-from tasks import actions
+from tasks import operations
 from tasks.commands import OperatorCommand, Options, Report, operator, types
 
 
@@ -14,6 +14,6 @@ class Command(OperatorCommand):
 
     def run(self, options: Options) -> Report:
         name = options["name"]
-        changed = actions.resume(name, operator(), reason=options["reason"], dry_run=options["dry_run"])
+        changed = operations.resume(name, operator(), reason=options["reason"], dry_run=options["dry_run"])
         text = f"Queue {name} is resumed." if changed else f"Queue {name} was not paused; nothing changed."
         return Report(data={"queue": name, "paused": False, "changed": changed}, text=text)

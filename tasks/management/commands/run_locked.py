@@ -5,11 +5,10 @@ from django.core.management.base import CommandError, CommandParser, OutputWrapp
 
 from tasks.commands import OperatorCommand, Options, Report, UsageError, types
 from tasks.commands.output import abandon, write_line
-from tasks.locking.leases import observe
-from tasks.locking.leases.holder import held_sentence, holder_data
-from tasks.schedule import words
-from tasks.schedule.child import Sink
-from tasks.schedule.runner import HELD_ELSEWHERE, Job, Result, run_locked
+from tasks.locking.named import backends
+from tasks.locking.named.holder import held_sentence, holder_data
+from tasks.schedule import runs
+from tasks.schedule.runner import HELD_ELSEWHERE, Job, Result, Sink, run_locked
 from tasks.schedule.runs import Outcome
 
 
@@ -42,7 +41,7 @@ class Command(OperatorCommand):
         job = self.job(options)
         try:
             result = self.look(job) if options["dry_run"] else run_locked(job, self.sink(options))
-        except words.UnknownCommand as error:
+        except runs.UnknownCommand as error:
             raise UsageError(str(error)) from error
         except ImproperlyConfigured as error:
             raise CommandError(str(error)) from error
@@ -83,8 +82,8 @@ class Command(OperatorCommand):
 
     def look(self, job: Job) -> Result:
         """The expected result of `run_locked` now."""
-        words.program(job.words, is_shell=job.is_shell)
-        holder = observe.holder(job.name)
+        runs.program(job.words, is_shell=job.is_shell)
+        holder = backends.holder(job.name)
         if holder is None or holder.is_gone:
             return Result("dry_run", 0)
         return Result(Outcome.SKIPPED, HELD_ELSEWHERE, holder=holder, problem=held_sentence(job.name, holder))

@@ -11,14 +11,16 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import OperationalError, ProgrammingError, connections
 from django.db.migrations.recorder import MigrationRecorder
 
-from tasks import migrations, pooling, recovery
-from tasks.claims import DEFAULT_STRATEGY, STRATEGIES
+from tasks import migrations
 from tasks.commands import types
 from tasks.commands.output import write_line
-from tasks.database import read_committed
 from tasks.exceptions import PooledSession, TooFewConnections
 from tasks.models import Task
-from tasks.worker import budget
+from tasks.queue import recovery
+from tasks.queue.strategies import DEFAULT_STRATEGY, STRATEGIES
+from tasks.support import database
+from tasks.support.database import read_committed
+from tasks.worker import options as budget
 from tasks.worker.options import Options
 from tasks.worker.supervisor import Supervisor
 
@@ -69,7 +71,7 @@ def check_sessions(options: Options) -> None:
     """Fail if workers cannot get their own session or any connection; warn if some may be missing."""
     with contextlib.suppress(psycopg.OperationalError):  # the supervisor waits for an unreachable database
         try:
-            with closing(pooling.own_session("rowlock:check")) as connection:
+            with closing(database.own_session("rowlock:check")) as connection:
                 budget.check(connection, options)
         except (PooledSession, TooFewConnections) as error:
             raise CommandError(str(error)) from error

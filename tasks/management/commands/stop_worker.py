@@ -2,7 +2,7 @@
 
 from django.core.management.base import CommandParser
 
-from tasks import actions
+from tasks import operations
 from tasks.commands import OperatorCommand, Options, Report, operator, types
 
 
@@ -17,7 +17,7 @@ class Command(OperatorCommand):
 
     def run(self, options: Options) -> Report:
         worker_id = options["id"]
-        requested = actions.stop_worker(worker_id, operator(), reason=options["reason"], dry_run=options["dry_run"])
+        requested = operations.stop_worker(worker_id, operator(), reason=options["reason"], dry_run=options["dry_run"])
         text = (
             f"Worker {worker_id} is asked to finish and stop."
             if requested

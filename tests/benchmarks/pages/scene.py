@@ -15,7 +15,7 @@ from pathlib import Path
 import psycopg
 
 from dashboard.embedded.server import EmbeddedServer, running
-from tasks import rollup
+from tasks.queue import throughput
 from tests import databases
 from tests.postgres import THROW_AWAY, throw_away_server
 from tests.waiting import wait_until
@@ -115,7 +115,7 @@ def filled(sizes: Sizes, home: Path | None) -> Iterator[str]:
         with psycopg.connect(url, autocommit=True) as connection:
             for statement in THROUGHPUT:
                 connection.execute(statement)
-            while rollup.fold(connection):  # as the workers do once a minute
+            while throughput.fold(connection):  # as the workers do once a minute
                 pass
         yield url
 

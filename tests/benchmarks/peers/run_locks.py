@@ -14,8 +14,8 @@ django.setup()
 import psycopg  # noqa: E402
 import redis  # noqa: E402
 
-from tasks.database import name_sessions_of_handlers  # noqa: E402
 from tasks.locking import lock  # noqa: E402
+from tasks.support.database import name_sessions_of_handlers  # noqa: E402
 from tests.benchmarks.peers import wire  # noqa: E402
 
 TTL_SECONDS, WAIT_SECONDS = 30, 30

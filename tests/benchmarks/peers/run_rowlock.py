@@ -9,9 +9,9 @@ django.setup()
 
 from django.db import connection, transaction  # noqa: E402
 
-from tasks.claimer import Claimer  # noqa: E402
-from tasks.claims import claim as claims_of  # noqa: E402
-from tasks.database import connect_directly  # noqa: E402
+from tasks.queue.claim import Claimer  # noqa: E402
+from tasks.queue.strategies import claim as claims_of  # noqa: E402
+from tasks.support.database import connect_directly  # noqa: E402
 from tests.benchmarks.handlers.tasks import noop, pause  # noqa: E402
 from tests.benchmarks.peers import wire  # noqa: E402
 

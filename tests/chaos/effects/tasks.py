@@ -5,7 +5,7 @@ import time
 from decimal import Decimal
 
 from orders import accounts
-from orders.exceptions import AccountError, Contended
+from orders.accounts import AccountError, Contended
 from orders.shipping import Mode, ship
 from tasks.compat import TaskContext, task
 from tasks.locking import lock

@@ -9,8 +9,8 @@ from dashboard.lab.drill import Event
 from dashboard.lab.plan import Plan
 from dashboard.management.commands.kill_drill import told_of
 from dashboard.models import LabRun
-from tasks.audit import Who
 from tasks.models import Task, Worker
+from tasks.support.audit import Who
 from tasks.testing import run_due
 from tests.commands import database_url, run
 from tests.people import client_of

@@ -1,7 +1,7 @@
 """The picture of a run: a lane for each worker, its waits, kills and what was done again."""
 
 from dashboard.lab import gantt
-from dashboard.lab.spans import Span
+from dashboard.lab.measure import Span
 
 
 def span(worker: int, began: float, ended: float, *, wait: float = 0.0, kind: str = "effect", again: bool = False):

@@ -4,7 +4,7 @@ import psycopg
 import pytest
 from django.db import connection
 
-from dashboard.lab import limits
+from dashboard.lab import runner
 from dashboard.lab.plan import LIMITS, Plan
 from dashboard.lab.schema import LabRefused
 from tests.commands import database_url
@@ -15,28 +15,28 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def test_each_session_ends_soon_after_the_run_should_have():
     plan = Plan("unsafe", seconds=30)
     with psycopg.connect(database_url(), autocommit=True) as control:
-        options = limits.session_options(plan, control.info.server_version, start_seconds=60)
+        options = runner.session_options(plan, control.info.server_version, start_seconds=60)
         with psycopg.connect(database_url(), options=options) as session:
-            names = [*limits.ENDS, *([limits.ENDS_17] if control.info.server_version >= 170_000 else [])]
+            names = [*runner.ENDS, *([runner.ENDS_17] if control.info.server_version >= 170_000 else [])]
             told = {name: session.execute(f"SHOW {name}").fetchone()[0] for name in names}
             assert set(told.values()) == {"35s"}, told
-            assert session.execute(f"SHOW {limits.IDLE}").fetchone() == ("95s",)
+            assert session.execute(f"SHOW {runner.IDLE}").fetchone() == ("95s",)
 
 
 def test_a_limit_that_an_older_server_does_not_know_is_not_asked_for():
     plan = Plan("unsafe")
-    assert "transaction_timeout" not in limits.session_options(plan, 160_010, start_seconds=60).replace("idle_in_", "")
-    assert "-c transaction_timeout=65s" in limits.session_options(plan, 170_000, start_seconds=60)
+    assert "transaction_timeout" not in runner.session_options(plan, 160_010, start_seconds=60).replace("idle_in_", "")
+    assert "-c transaction_timeout=65s" in runner.session_options(plan, 170_000, start_seconds=60)
 
 
 def test_connections_of_the_server_are_left_for_others(monkeypatch):
     largest = Plan("unsafe", workers=LIMITS["workers"][1], outside_lockers=LIMITS["outside_lockers"][1])
-    assert limits.sessions_of(largest) == 72
+    assert runner.sessions_of(largest) == 72
     with psycopg.connect(database_url(), autocommit=True) as control:
-        limits.refuse_when_crowded(control, Plan("unsafe", workers=1))
-        monkeypatch.setattr(limits, "KEPT_FREE", 10_000)
+        runner.refuse_when_crowded(control, Plan("unsafe", workers=1))
+        monkeypatch.setattr(runner, "KEPT_FREE", 10_000)
         with pytest.raises(LabRefused, match="ask for fewer workers"):
-            limits.refuse_when_crowded(control, Plan("unsafe", workers=1))
+            runner.refuse_when_crowded(control, Plan("unsafe", workers=1))
 
 
 def test_a_limit_of_the_database_counts():
@@ -45,6 +45,6 @@ def test_a_limit_of_the_database_counts():
         control.execute(f"ALTER DATABASE {name} CONNECTION LIMIT 10")
         try:
             with pytest.raises(LabRefused, match="needs 12 connections"):
-                limits.refuse_when_crowded(control, Plan("unsafe", workers=4))
+                runner.refuse_when_crowded(control, Plan("unsafe", workers=4))
         finally:
             control.execute(f"ALTER DATABASE {name} CONNECTION LIMIT -1")

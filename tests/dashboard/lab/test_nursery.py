@@ -4,7 +4,7 @@ import psutil
 import pytest
 from django.db import connection
 
-from dashboard.lab import nursery
+from dashboard.lab import spawning
 from dashboard.lab.plan import Plan
 from dashboard.lab.runner import DATABASE
 from tests.waiting import wait_until
@@ -14,11 +14,11 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture(scope="module")
 def crew():
-    with nursery.opened() as opened:
+    with spawning.opened() as opened:
         yield opened
 
 
-def at_the_line(crew: nursery.Nursery) -> nursery.Hand:
+def at_the_line(crew: spawning.Nursery) -> spawning.Hand:
     """A process that is connected and waits for its start."""
     database = {key: connection.settings_dict[key] for key in DATABASE}
     job = {"database": database, "schema": "lab_none", "number": 0, "role": "worker", "limits": ""}

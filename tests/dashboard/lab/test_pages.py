@@ -7,12 +7,13 @@ from xml.etree import ElementTree
 
 import pytest
 
-from dashboard.lab import board, records
+from dashboard.lab import page as board
+from dashboard.lab import records
+from dashboard.lab.form import BY_NAME
 from dashboard.lab.plan import Plan
-from dashboard.lab.presets import BY_NAME
 from dashboard.models import LabRun
-from tasks.audit import Who
 from tasks.models import Intervention, Task
+from tasks.support.audit import Who
 from tasks.testing import run_due
 from tests import commands
 from tests.people import client_of

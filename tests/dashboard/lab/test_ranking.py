@@ -2,7 +2,7 @@
 
 import pytest
 
-from dashboard.lab import nursery, runner
+from dashboard.lab import runner, spawning
 from dashboard.lab.plan import Plan
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -11,7 +11,7 @@ RANKED = ("skip_locked_claim", "skip_locked_held", "advisory_lock")
 
 def test_claims_in_batches_before_one_by_one_before_a_named_lock_for_each_item():
     """By statements for each item."""
-    with nursery.opened() as crew:
+    with spawning.opened() as crew:
         runs = {name: runner.run(Plan(name, workers=2, items=40, work_ms=0), crew=crew) for name in RANKED}
     assert all(run.is_clean for run in runs.values()), runs
     batched, one_by_one, named = (runs[name] for name in RANKED)

@@ -9,7 +9,8 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
-from dashboard.lab import limits, nursery, runner
+from dashboard.lab import runner, spawning
+from dashboard.lab import runner as limits
 from dashboard.lab.measure import Result
 from dashboard.lab.patterns import BUILT_IN
 from dashboard.lab.plan import Plan
@@ -29,14 +30,14 @@ LOADS = {
 }
 
 
-CREW: list[nursery.Nursery] = []
+CREW: list[spawning.Nursery] = []
 RESULTS: dict[str, Result] = {}
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _crew():
     """One for all runs: each start is a fork. A busy machine may stand still for seconds: no run ends for that."""
-    with nursery.opened() as crew, pytest.MonkeyPatch.context() as patch:
+    with spawning.opened() as crew, pytest.MonkeyPatch.context() as patch:
         patch.setattr(runner, "STALL_SECONDS", 60.0)
         CREW[:] = [crew]
         yield

@@ -8,7 +8,7 @@ import pytest
 from django.conf import settings
 from django.db import connection
 
-from dashboard.embedded import binaries
+from dashboard.embedded import cluster
 from tests.commands import database_url
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -27,7 +27,7 @@ def test_the_demonstration_takes_what_both_jobs_take(capsys):
 
 
 def test_the_script_in_another_language():
-    programs = next(binaries.package().glob("pginstall*")) / "bin"
+    programs = next(cluster.package().glob("pginstall*")) / "bin"
     environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "DATABASE_URL": database_url()}
     script = ["sh", "-euc", block("sh")]
     fences = []

@@ -9,7 +9,7 @@ from django.db import connection
 
 from tasks.exceptions import LockHeld, LockLost
 from tasks.locking import lock
-from tasks.locking.leases import observe
+from tasks.locking.named import backends
 from tests.commands import database_url
 from tests.lockers import locker
 from tests.waiting import wait_until
@@ -93,7 +93,7 @@ def test_the_error_of_the_body_is_not_hidden_by_the_loss(backend, name, steal):
 def test_the_release_of_a_lost_lock_leaves_the_lock_of_the_next_one(backend, name, steal):
     with pytest.raises(LockLost), lock(name, ttl=30, backend=backend):
         steal(name)
-    assert observe.holder(name, backend).owner == "thief"
+    assert backends.holder(name, backend).owner == "thief"
 
 
 def test_a_frozen_holder_is_fenced_when_it_returns(backend, name, report):
@@ -126,11 +126,11 @@ class TestAKilledHolder:
                 assert held.fence > fence
 
     def test_who_waits_for_it_is_woken_by_its_death(self, postgres_backend, name, monkeypatch):
-        monkeypatch.setattr("tasks.locking.leases.postgres.LOOK_AGAIN_SECONDS", 60.0)
+        monkeypatch.setattr("tasks.locking.named.postgres.LOOK_AGAIN_SECONDS", 60.0)
         with locker(database_url(), name, ttl=300, backend=postgres_backend) as other:
             other.hear()
             with locker(database_url(), name, ttl=30, wait=50, backend=postgres_backend) as waiting:
-                wait_until(lambda: observe.waiters(postgres_backend))
+                wait_until(lambda: backends.waiters(postgres_backend))
                 other.kill()
                 assert waiting.hear(10)["event"] == "held"
 
@@ -139,7 +139,7 @@ class TestAKilledHolder:
         with locker(database_url(), name, ttl=300, backend=postgres_backend) as other:
             other.hear()
             other.kill()
-        wait_until(lambda: observe.holder(name, postgres_backend).life == "missing")
+        wait_until(lambda: backends.holder(name, postgres_backend).life == "missing")
         with lock(name, ttl=30, backend=postgres_backend):
             pass
 

@@ -7,7 +7,7 @@ from django.db import connection
 
 from tasks.exceptions import LockLost
 from tasks.locking import lock
-from tasks.locking.leases.session import spare
+from tasks.locking.named.session import spare
 from tests.sessions import session
 from tests.waiting import wait_until
 

@@ -10,7 +10,7 @@ from django.db import connection
 
 from tasks.exceptions import LockCycle, LockHeld
 from tasks.locking import lock
-from tasks.locking.leases import observe
+from tasks.locking.named import backends
 from tests.commands import database_url
 from tests.lockers import locker
 from tests.waiting import wait_until
@@ -23,7 +23,7 @@ def threads():
 
 
 def waiters(name, backend):
-    return [waiter for waiter in observe.waiters(backend) if waiter.name == name]
+    return [waiter for waiter in backends.waiters(backend) if waiter.name == name]
 
 
 def wait_until_waited_for(name, backend):
@@ -49,10 +49,10 @@ class TestTheDemonstration:
         self, backend, name, threads, seconds, monkeypatch
     ):
         # Whoever only looked again would lose as much between the two.
-        monkeypatch.setattr("tasks.locking.leases.postgres.LOOK_AGAIN_SECONDS", 60.0)
-        monkeypatch.setattr("tasks.locking.leases.redis.LOOK_AGAIN_SECONDS", 60.0)
+        monkeypatch.setattr("tasks.locking.named.postgres.LOOK_AGAIN_SECONDS", 60.0)
+        monkeypatch.setattr("tasks.locking.named.redis.LOOK_AGAIN_SECONDS", 60.0)
         first = threads.submit(hold_for, seconds[0], name, backend=backend)
-        wait_until(lambda: observe.holder(name, backend))
+        wait_until(lambda: backends.holder(name, backend))
         second = threads.submit(hold_for, seconds[1], name, backend=backend, wait=50)
         (first_taken, first_let_go), (second_taken, second_let_go) = first.result(), second.result()
         assert first_let_go <= second_taken
@@ -62,8 +62,8 @@ class TestTheDemonstration:
 
 def test_who_waits_is_woken_by_the_release(backend, name, threads, monkeypatch):
     """With the look behind the wake-up put off, only the wake-up can be what ends the wait."""
-    monkeypatch.setattr("tasks.locking.leases.postgres.LOOK_AGAIN_SECONDS", 60.0)
-    monkeypatch.setattr("tasks.locking.leases.redis.LOOK_AGAIN_SECONDS", 60.0)
+    monkeypatch.setattr("tasks.locking.named.postgres.LOOK_AGAIN_SECONDS", 60.0)
+    monkeypatch.setattr("tasks.locking.named.redis.LOOK_AGAIN_SECONDS", 60.0)
     with lock(name, ttl=60, backend=backend):
         waiting = threads.submit(hold_for, 0, name, backend=backend, wait=50)
         wait_until_waited_for(name, backend)

@@ -8,15 +8,15 @@ from dataclasses import replace
 import psycopg
 import pytest
 
-from tasks import presence
-from tasks.flush import Ending
-from tasks.shortcut import MANY, Place, Shortcut
-from tasks.worker import registration
-from tasks.worker.child import CHECK_SECONDS, MUCH_WORK, Child
-from tasks.worker.keeper import Keeper
-from tasks.worker.lookout import Lookout
+from tasks.queue import presence
+from tasks.queue.completion import Ending
+from tasks.queue.shortcut import MANY, Place, Shortcut
+from tasks.worker import options
+from tasks.worker.leader import Lookout
+from tasks.worker.maintenance import Keeper
 from tasks.worker.options import Allowance, Options
-from tasks.worker.page import COMPLETED, Page
+from tasks.worker.process import CHECK_SECONDS, MUCH_WORK, Child
+from tasks.worker.shared_state import COMPLETED, Page
 from tasks.worker.supervisor import Process
 from tests.tasks.worker_app import tasks as handlers
 from tests.waiting import wait_until
@@ -41,7 +41,7 @@ def child(settings, database):
     lifeline, busy = os.pipe()
     child = Child("w1", Options(), Page(), Allowance(None), Lookout(), lifeline=lifeline, busy=busy)
     child.page.beat()
-    assert child.session.open(lambda connection: registration.register(connection, "w1", Options()))
+    assert child.session.open(lambda connection: options.register(connection, "w1", Options()))
     child.full_claims = MUCH_WORK
     child.size.value = child.size.ramp = child.size.maximum = MANY
     database.enqueue(handlers.quick, count=4 * MANY)

@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from tasks.exceptions import TooFewConnections
-from tasks.worker import budget
+from tasks.worker import options
 from tasks.worker.options import Options
 from tests.databases import name_of
 from tests.tasks.worker_app import tasks as handlers
@@ -47,15 +47,15 @@ def session(url):
 
 
 def said(caplog) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.name == budget.__name__]
+    return [record.getMessage() for record in caplog.records if record.name == options.__name__]
 
 
 @pytest.mark.usefixtures("limited_role")
 def test_the_limit_of_its_role(url, caplog):
     with session(url) as own, session(url):
-        budget.check(own, Options(concurrency=1))
+        options.check(own, Options(concurrency=1))
         assert said(caplog) == [], "four of five: its own session is free by then"
-        budget.check(own, Options(concurrency=2))
+        options.check(own, Options(concurrency=2))
     [line] = said(caplog)
     assert "up to 7 connections, and 4 are free" in line
     assert f"the limit of role {ROLE} allows 5, of which 1 are in use" in line
@@ -65,7 +65,7 @@ def test_the_limit_of_its_role(url, caplog):
 def test_the_limit_of_its_database(url, database, caplog):
     database.value("SELECT 1")  # whose session counts too
     with session(url) as own:
-        budget.check(own, Options(concurrency=2))
+        options.check(own, Options(concurrency=2))
     [line] = said(caplog)
     assert f"the limit of database {name_of(database.url)} allows 5, of which 1 are in use" in line
 
@@ -74,9 +74,9 @@ def test_the_limit_of_the_server(url, database, caplog):
     allowed = database.value("SELECT current_setting('max_connections')::int")
     reserved = database.value("SELECT current_setting('superuser_reserved_connections')::int")
     with session(url) as own:
-        budget.check(own, Options(concurrency=1))
+        options.check(own, Options(concurrency=1))
         assert said(caplog) == []
-        budget.check(own, Options(concurrency=allowed))
+        options.check(own, Options(concurrency=allowed))
     [line] = said(caplog)
     assert f"max_connections allows {allowed - reserved}" in line
 
@@ -91,7 +91,7 @@ def limited_superuser(database):
 @pytest.mark.usefixtures("limited_superuser", "limited_database")
 def test_superusers_have_no_limit_but_the_servers(database, caplog):
     assert database.value("SELECT rolsuper FROM pg_roles WHERE rolname = session_user")
-    budget.check(database.connection, Options(concurrency=2))
+    options.check(database.connection, Options(concurrency=2))
     assert said(caplog) == []
 
 
@@ -102,13 +102,13 @@ def test_superusers_have_no_limit_but_the_servers(database, caplog):
 def test_what_a_process_opens(settings, strategy, is_proxied, sessions):
     settings.ROWLOCK = {"DIRECT_DATABASE_URL": "postgres:///direct" if is_proxied else ""}
     for processes in (1, 4):
-        assert budget.most_sessions(Options(strategy=strategy, concurrency=processes)) == 1 + sessions * processes
+        assert options.most_sessions(Options(strategy=strategy, concurrency=processes)) == 1 + sessions * processes
 
 
 def test_who_can_never_run_is_refused(url, database, role):
     database.rows(f"ALTER ROLE {role} CONNECTION LIMIT 1")
     with session(url) as own, pytest.raises(TooFewConnections, match="needs 2 connections at least"):
-        budget.check(own, Options())
+        options.check(own, Options())
 
 
 def test_a_worker_says_so_and_works(url, database, limited_role, start_worker):

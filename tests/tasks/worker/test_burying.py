@@ -8,10 +8,11 @@ from array import array
 import psycopg
 import pytest
 
-from tasks import claims, presence, transitions
-from tasks.claimer import Claimer
-from tasks.worker.keeper import STALL_SECONDS, Keeper
-from tasks.worker.page import EARLIER_LIMIT, Page
+from tasks.queue import presence, strategies
+from tasks.queue import release as releases
+from tasks.queue.claim import Claimer
+from tasks.worker.maintenance import STALL_SECONDS, Keeper
+from tasks.worker.shared_state import EARLIER_LIMIT, Page
 from tasks.worker.supervisor import Process
 from tests.tasks.worker_app import tasks as handlers
 from tests.waiting import wait_until
@@ -29,7 +30,7 @@ def keeper(settings, database):
 
 def claim(database, count=10):
     """What worker `w1` claims now."""
-    return claims.claim(database.connection, Claimer("w1"), count)
+    return strategies.claim(database.connection, Claimer("w1"), count)
 
 
 def child_running(batch, **attributes):
@@ -66,7 +67,7 @@ def test_a_late_release_does_not_take_what_was_claimed_again(database, keeper):
     [first, second] = database.enqueue(handlers.work, count=2)
     batch = claim(database)
     keeper.release("w1", child_running(batch).page.take_unstarted())
-    transitions.release(database.connection, "w1", [(batch[1].id, batch[1].started_at)])
+    releases.release(database.connection, "w1", [(batch[1].id, batch[1].started_at)])
     assert [again.id for again in claim(database)] == [second]
     keeper.tick([])
     assert {row.status for row in (database.task(first), database.task(second))} == {"PROCESSING"}

@@ -1,6 +1,6 @@
 """Requests of operators: cancel a task that a worker holds, stop one worker."""
 
-from tasks import wakeup
+from tasks.queue import wakeup
 from tests.tasks.worker_app import tasks as handlers
 from tests.waiting import wait_until
 

@@ -7,13 +7,13 @@ from contextlib import closing
 import psycopg
 import pytest
 
-from tasks.worker import registration
+from tasks.worker import options
 from tasks.worker.companion import LOOKOUT_SECONDS, Companion
-from tasks.worker.lookout import Lookout
+from tasks.worker.complete import Outbox
+from tasks.worker.leader import Lookout
 from tasks.worker.options import Options
-from tasks.worker.outbox import Outbox
-from tasks.worker.page import Page
 from tasks.worker.session import Session
+from tasks.worker.shared_state import Page
 from tests.tasks.worker_app import tasks as handlers
 from tests.waiting import wait_until
 
@@ -29,7 +29,7 @@ def companion(settings, database):
     """That of a worker which is on duty; its thread is not started."""
     settings.ROWLOCK = {"DIRECT_DATABASE_URL": database.url}
     session, page = Session("w1"), Page()
-    assert session.open(lambda connection: registration.register(connection, "w1", Options()))
+    assert session.open(lambda connection: options.register(connection, "w1", Options()))
     session.hear()
     assert session.take_duty() == "mine"
     lookout = Lookout()

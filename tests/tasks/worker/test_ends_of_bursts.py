@@ -6,12 +6,12 @@ import re
 import psycopg
 import pytest
 
-from tasks.flush import Ending
-from tasks.worker.child import MUCH_WORK, Child
-from tasks.worker.lookout import Lookout
+from tasks.queue.completion import Ending
+from tasks.worker.complete import SEND_FROM
+from tasks.worker.leader import Lookout
 from tasks.worker.options import Allowance, Options
-from tasks.worker.outbox import SEND_FROM
-from tasks.worker.page import Page
+from tasks.worker.process import MUCH_WORK, Child
+from tasks.worker.shared_state import Page
 from tests.tasks.worker_app import tasks as handlers
 
 

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from tasks import recovery
+from tasks.queue import recovery
 from tests.tasks.worker_app import tasks as handlers
 from tests.waiting import wait_until
 

@@ -8,8 +8,8 @@ from contextlib import closing
 
 import pytest
 
-from tasks.claims import STRATEGIES
-from tasks.database import connect_directly, fetch
+from tasks.queue.strategies import STRATEGIES
+from tasks.support.database import connect_directly, fetch
 from tests.databases import ROOT, name_of
 from tests.pgbouncer import pgbouncer
 from tests.tasks.worker_app import tasks as handlers

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks.worker.lookout import Lookout
-from tasks.worker.page import LOOKOUT, Page
+from tasks.worker.leader import Lookout
+from tasks.worker.shared_state import LOOKOUT, Page
 from tests.tasks.worker_app import tasks as handlers
 from tests.waiting import wait_until
 

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from tasks import presence, recovery
+from tasks.queue import presence, recovery
 from tests import outages
 from tests.chaos.gated import tasks as gated
 from tests.processes import HANDLERS_APP

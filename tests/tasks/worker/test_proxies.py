@@ -6,8 +6,10 @@ from contextlib import closing
 import psycopg
 import pytest
 
-from tasks import checks, pooling, presence
+from tasks import checks
 from tasks.exceptions import PooledSession
+from tasks.queue import presence
+from tasks.support import database as pooling
 from tests.pgbouncer import pgbouncer
 from tests.tasks.worker_app import tasks as handlers
 from tests.waiting import wait_until

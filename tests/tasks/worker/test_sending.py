@@ -8,18 +8,18 @@ from dataclasses import replace
 import psycopg
 import pytest
 
-from tasks import claims
-from tasks.claimer import Claimer
-from tasks.database import WORKER_SESSION
-from tasks.flush import Ending
-from tasks.worker.outbox import ALONE_SECONDS, SEND_FROM, Outbox
-from tasks.worker.page import COMPLETED, Page
+from tasks.queue import strategies
+from tasks.queue.claim import Claimer
+from tasks.queue.completion import Ending
+from tasks.support.database import WORKER_SESSION
+from tasks.worker.complete import ALONE_SECONDS, SEND_FROM, Outbox
+from tasks.worker.shared_state import COMPLETED, Page
 from tests.outages import terminate_every_backend
 from tests.tasks.worker_app import tasks as handlers
 from tests.waiting import wait_until
 
 ROWS = 2 * SEND_FROM
-LARGEST_BATCH = claims.STRATEGIES["skip_locked"].max_batch
+LARGEST_BATCH = strategies.STRATEGIES["skip_locked"].max_batch
 SESSIONS = """
 SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'rowlock:worker:%%'
 """
@@ -50,7 +50,7 @@ def endings(database, session):
     """Claimed tasks that have ended well."""
     database.enqueue(handlers.quick, count=ROWS)
     now = time.monotonic()
-    claimed = claims.claim(session, Claimer("w1"), ROWS)
+    claimed = strategies.claim(session, Claimer("w1"), ROWS)
     return [Ending(claim.id, claim.version, claim.attempt, now, now) for claim in claimed]
 
 
@@ -142,7 +142,7 @@ def test_what_is_under_way_is_sent_once(database, outbox, endings):
 
 def test_what_is_on_its_way_is_not_due_again(outbox, endings, monkeypatch):
     """However long ago its task ended: a flush would wait for an answer that comes by itself."""
-    monkeypatch.setattr("tasks.worker.outbox.FLUSH_SECONDS", 60.0)
+    monkeypatch.setattr("tasks.worker.complete.FLUSH_SECONDS", 60.0)
     long_ago = time.monotonic() - 61.0
     fill(outbox, [replace(ending, finished=long_ago) for ending in endings])
     assert outbox.is_due()

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 from django.db import connection
 
-from tasks.database import (
+from tasks.support.database import (
     PromptConnection,
     connect_directly,
     fetch,

@@ -13,19 +13,19 @@ import time
 from django.db import connection, transaction
 from django.utils import timezone
 
-from tasks import wakeup
-from tasks.clock import StatementTimestamp
 from tasks.compat import TaskContext, TaskResult, task, task_finished
 from tasks.models import Queue, Task
-from tasks.worker import batch, idleness
+from tasks.queue import wakeup
+from tasks.support.durations import StatementTimestamp
+from tasks.worker import companion, fetch
 from tests import ledger
 from tests.ledger import effect
 from tests.waiting import wait_until
 
 if "TEST_POLL_SECONDS" in os.environ:  # so long that only a notification can be what wakes an idle worker
-    idleness.POLL_SECONDS = float(os.environ["TEST_POLL_SECONDS"])
+    companion.POLL_SECONDS = float(os.environ["TEST_POLL_SECONDS"])
 if "TEST_BATCH_SECONDS" in os.environ:  # so long that batches grow whatever the machine takes for a task
-    batch.TARGET_SECONDS = float(os.environ["TEST_BATCH_SECONDS"])
+    fetch.TARGET_SECONDS = float(os.environ["TEST_BATCH_SECONDS"])
 
 # Calls through it keep the GIL, as an extension module may that computes for long.
 holding_the_gil = ctypes.PyDLL(None)

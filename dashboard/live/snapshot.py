@@ -1,0 +1,100 @@
+"""Share one snapshot of the system among all requests within a second.
+
+Each web process has its own, and there are few. A snapshot holds facts, never translated text.
+"""
+
+import math
+import threading
+import time
+from collections.abc import Hashable
+from typing import NamedTuple
+
+from django.conf import settings
+from django.http import HttpRequest
+
+from tasks.panels import STANDS_IN_SECONDS, Look
+
+BUSY_SHARE = 10
+# A request accepts a snapshot that is a little too old: dashboard/live/prefetch.py renews it soon.
+GRACE = 1.5
+EVERYTHING = "everything"  # the snapshot that pages, navigation and most fragments share; others serve one query each
+MOST_LOOKS = 50
+
+_guard = threading.Lock()
+_looks: dict[Hashable, Look] = {}  # newest last
+
+
+def of(request: HttpRequest) -> Look:
+    """The snapshot of this request: its page, navigation and fragments show the same moment."""
+    if not hasattr(request, "rowlock_look"):
+        give(request, current(grace=GRACE))
+    look: Look = request.rowlock_look  # type: ignore[attr-defined]
+    return look
+
+
+def give(request: HttpRequest, look: Look) -> None:
+    """Make this request use that snapshot."""
+    request.rowlock_look = look  # type: ignore[attr-defined]
+
+
+def forget() -> None:
+    """Drop all snapshots after a person's change, so that the response shows the change."""
+    with _guard:
+        _looks.clear()
+
+
+class Latest(NamedTuple):
+    """The current snapshot, if any: when to renew it, and until when requests may get it."""
+
+    look: Look | None
+    ends: float  # both by `time.monotonic()`
+    serves_until: float
+
+
+def latest(name: Hashable = EVERYTHING, seconds: float | None = None) -> Latest:
+    """The current snapshot of this name; `seconds` as in `current`."""
+    limit = limit_of(seconds)
+    with _guard:
+        look = _looks.get(name)
+    if look is None:
+        return Latest(None, -math.inf, -math.inf)
+    return Latest(look, ends(look, limit), ends(look, limit * GRACE))
+
+
+def since() -> float:
+    """The `time.monotonic()` before which a snapshot is too old to stand in for the next one."""
+    return time.monotonic() - 2 * float(settings.SHARED_LOOK_SECONDS)
+
+
+def current(name: Hashable = EVERYTHING, seconds: float | None = None, *, grace: float = 1.0) -> Look:
+    """The snapshot of this name, at most `seconds` old (None: SHARED_LOOK_SECONDS, where 0 turns sharing off).
+
+    A slow one is kept longer: a process spends at most a tenth of its time on queries, however slow the database is.
+    `grace`: factor by which it may be older.
+    """
+    limit = limit_of(seconds)
+    with _guard:
+        look = _looks.get(name)
+        if look is None or time.monotonic() >= ends(look, limit * grace):
+            former, look = _looks.pop(name, None), Look(is_first=look is None)
+            _looks[name] = look
+            if len(_looks) > MOST_LOOKS:
+                del _looks[next(iter(_looks))]
+            if former:
+                former.before = None  # or the chain would keep every snapshot alive
+                if look.began - ends(former, limit) < STANDS_IN_SECONDS:
+                    look.before = former
+        return look
+
+
+def limit_of(seconds: float | None) -> float:
+    """The maximum age of a snapshot, 0 if sharing is off."""
+    shared: float = settings.SHARED_LOOK_SECONDS
+    return shared if seconds is None else seconds * bool(shared)
+
+
+def ends(look: Look, limit: float) -> float:
+    """When a snapshot is too old, by `time.monotonic()`."""
+    # The duration of the first one says nothing about the next.
+    rest = look.busy_seconds * BUSY_SHARE if limit and not look.is_first else 0.0
+    return look.began + max(limit, rest)

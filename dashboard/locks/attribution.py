@@ -1,0 +1,204 @@
+"""Currently locked rows among those that operators watch, and the backends that hold them."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from django.apps import apps
+from django.db import connection as default_connection
+from django.db import models
+
+from dashboard import links
+from dashboard.locks.activity import Activity
+from dashboard.locks.identity import Identity
+from dashboard.locks.sessions import RowRef
+from dashboard.models import LabRun
+from orders.models import Account, Order
+from tasks.diagnosis import Link
+from tasks.exceptions import RowlockError
+from tasks.locking import rowlocks
+from tasks.locking.rowlocks import RowLock
+from tasks.models import Task
+from tasks.support.database import Connection, fetch
+
+NEXT_READY = NEWEST = 200
+PROCESSING_CAP = 500
+
+
+class UnknownTable(RowlockError):
+    """No model has this table."""
+
+
+@dataclass(frozen=True)
+class HeldRow:
+    """One row and the lock on it; `pid` is None if the holder is uncertain."""
+
+    table: str
+    id: int
+    pid: int | None
+    lock: RowLock
+
+    @property
+    def url(self) -> str:
+        """Link to the row's admin page, or an empty text if there is none."""
+        return RowRef(model_of(self.table), self.id).url
+
+
+def look(table: str | None = None, ids: Iterable[int] = ()) -> list[HeldRow]:
+    """Locked rows among PROCESSING tasks, the next READY ones, the newest orders and accounts, and `ids` of `table`.
+
+    It checks some hundreds of rows of each, never a whole table. Raises UnknownTable.
+    """
+    watched: dict[type[models.Model], list[int]] = {
+        Task: _watched_tasks(),
+        Order: _newest(Order),
+        Account: _newest(Account),
+    }
+    if table is not None:
+        watched.setdefault(model_of(table), []).extend(ids)
+    return [row for model, keys in watched.items() for row in held(model, keys)]
+
+
+def held(model: type[models.Model], ids: Iterable[int]) -> list[HeldRow]:
+    """The locked rows among `ids` of `model`, one entry per holder."""
+    found = rowlocks.lockers(model, ids)
+    return [
+        HeldRow(model._meta.db_table, key, pid, lock)
+        for key, lock in sorted(found.items())
+        for pid in ([locker.pid for locker in lock.lockers] or [None])
+    ]
+
+
+def model_of(table: str) -> type[models.Model]:
+    """The model of this table: SQL names come from models only, never from user input."""
+    known = {model._meta.db_table: model for model in apps.get_models()}
+    try:
+        return known[table]
+    except KeyError:
+        raise UnknownTable(f"No model has the table {table!r}. Known are: {', '.join(sorted(known))}.") from None
+
+
+def _watched_tasks() -> list[int]:
+    # Each query follows the order of an index, so that it reads the index and not the table.
+    ready = Task.objects.ready()
+    unkeyed = ready.filter(ordering_key__isnull=True).order_by("queue_name", "-priority", "run_after", "id")
+    keyed = ready.filter(ordering_key__isnull=False).order_by("ordering_key", "id")
+    processing = Task.objects.processing()[:PROCESSING_CAP]
+    watched = (processing, unkeyed[:NEXT_READY], keyed[:NEXT_READY])
+    return [key for tasks in watched for key in tasks.values_list("pk", flat=True)]
+
+
+def _newest(model: type[models.Model]) -> list[int]:
+    return list(model._default_manager.order_by("-pk").values_list("pk", flat=True)[:NEWEST])
+
+
+ROWS_SHOWN = 5
+LAB_RUNS = 20
+
+RUNNING = """
+SELECT worker.id AS worker_id, task.id, task.task_path, task.status, task.attempt, task.max_attempts,
+    extract(epoch FROM clock_timestamp() - worker.current_since)::float8 AS seconds
+FROM tasks_worker AS worker JOIN tasks_task AS task ON task.id = worker.current_task_id
+WHERE worker.stopped_at IS NULL
+"""
+
+
+@dataclass(frozen=True)
+class RunningTask:
+    """A worker's current task; `seconds` since it began."""
+
+    worker_id: str
+    id: int
+    task_path: str
+    status: str
+    attempt: int
+    max_attempts: int
+    seconds: float | None
+
+    @property
+    def link(self) -> Link:
+        return Link("task", str(self.id))
+
+    @property
+    def has_attempts_left(self) -> bool:
+        return self.attempt < self.max_attempts
+
+
+@dataclass(frozen=True)
+class Behind:
+    """The task, held rows and lab run of one session; `more` counts the rows not in `rows`."""
+
+    task: RunningTask | None = None
+    rows: tuple[RowRef, ...] = ()
+    more: int = 0
+    lab_run: int | None = None
+
+    @property
+    def lab_page(self) -> str:
+        return links.page("admin:ops_lab_run", self.lab_run) if self.lab_run else ""
+
+
+def behind(
+    seen: Activity,
+    held: Iterable[HeldRow],
+    tasks: Mapping[str, RunningTask],
+    lab_runs: Mapping[str, int] = MappingProxyType({}),
+) -> dict[int, Behind]:
+    """The work behind each session, for the sessions that have some.
+
+    `tasks`: from `running_tasks`, by worker; `lab_runs`: ids of runs, by the name of their sessions.
+    """
+    rows = rows_by_pid(seen, held)
+    found = {}
+    for session in seen.sessions:
+        who = session.identity.party or session.identity
+        of_session = rows.get(session.pid, [])
+        shown = tuple(of_session[:ROWS_SHOWN])
+        work = Behind(
+            task=tasks.get(who.name) if who.kind == "worker" else None,
+            rows=shown,
+            more=len(of_session) - len(shown),
+            lab_run=lab_runs.get(who.name) if who.kind == "lab" else None,
+        )
+        if work != Behind():
+            found[session.pid] = work
+    return found
+
+
+def running_lab_runs() -> dict[str, int]:
+    """Running lab runs by their schema, which is also the name of their sessions."""
+    return dict(LabRun.objects.exclude(schema="").order_by("-pk").values_list("schema", "pk")[:LAB_RUNS])
+
+
+def running_tasks(connection: Connection | None = None) -> dict[str, RunningTask]:
+    """The current task of each live worker, by worker id."""
+    rows = fetch(connection or default_connection, RUNNING)
+    return {row["worker_id"]: RunningTask(**row) for row in rows}
+
+
+def rows_by_pid(seen: Activity, held: Iterable[HeldRow]) -> dict[int, list[RowRef]]:
+    """The rows that each session holds: first those that others wait for, then those that operators watch."""
+    rows: dict[int, list[RowRef]] = defaultdict(list)
+    for lock in seen.locks:
+        if lock.row and not lock.granted and lock.locktype == "transactionid":
+            for pid in seen.by_pid[lock.pid].blocked_by if lock.pid in seen.by_pid else ():
+                rows[pid].append(lock.row)
+    for row in held:
+        if row.pid is not None and row.lock.is_exclusive:
+            rows[row.pid].append(RowRef(model_of(row.table), row.id))
+    return {pid: list(dict.fromkeys(refs)) for pid, refs in rows.items()}
+
+
+def page_of(identity: Identity) -> str:
+    """Link to the page about the session's owner: its worker, the lab or the commands; else an empty text."""
+    match identity.kind:
+        case "worker":
+            return links.page("admin:ops_workers") + f"#worker-{identity.name}"
+        case "supervisor":
+            return links.page("admin:ops_workers")
+        case "cmd" | "lock":
+            return links.page("admin:ops_schedule")
+        case "lab":
+            return links.page("admin:ops_lab")
+    return ""

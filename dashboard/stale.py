@@ -1,0 +1,287 @@
+"""PROCESSING tasks whose worker is dead or does not answer, by worker, with the evidence."""
+
+from collections import Counter
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from hashlib import sha256
+from itertools import groupby
+from typing import Self
+
+from django.db import connection
+from django.db.models import Q
+from django.utils.translation import gettext as _
+
+from tasks import operations
+from tasks.admin.page_actions import PAGE_ACTIONS, PageAction
+from tasks.admin.seen import Seen
+from tasks.diagnosis import Facts, Finding, Verdict, WorkerSession, decide, gather
+from tasks.diagnosis.sentences import death, recovery_of, silent
+from tasks.models import Queue, Task
+from tasks.models.querysets import TaskQuerySet
+from tasks.operations.filters import Params, given, parse_id
+from tasks.queue import presence
+from tasks.queue.presence import Life, WorkerState
+from tasks.support.audit import Who
+from tasks.support.database import fetch
+
+PAGE = 50
+COUNT_CAP = 10_000
+GONE = (Life.DEAD, Life.MISSING, Life.SILENT, Life.RESTARTED)
+
+# Uses the index on claimed_by of PROCESSING rows, and stops at the cap.
+COUNTS = """
+SELECT holder.id AS worker_id, held.number
+FROM unnest(%(ids)s::text[]) AS holder (id) CROSS JOIN LATERAL (
+    SELECT count(*) AS number FROM (
+        SELECT FROM tasks_task WHERE status = 'PROCESSING' AND claimed_by = holder.id LIMIT %(cap)s::int) AS capped
+) AS held
+WHERE held.number > 0
+"""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Start of the page: after this task of this worker; an empty `worker_id` means the first page."""
+
+    worker_id: str = ""
+    task_id: int = 0
+
+    @classmethod
+    def from_params(cls, params: Params) -> Self:
+        """Read `worker` and `after`; raises InvalidFilter."""
+        worker, after = given(params, "worker"), given(params, "after")
+        return cls(worker[0], parse_id(after[0])) if worker and after else cls()
+
+
+@dataclass(frozen=True)
+class Row:
+    """One stale task: its verdict, whether its effects may repeat, and the action that a person may take."""
+
+    task: Task
+    finding: Finding
+    seen: Seen
+    repeats: str
+    began: str
+    recovery: str
+    asks: bool
+    action: PageAction
+
+    @property
+    def shown(self) -> Hashable:
+        """A cache key of everything that the page shows before its age."""
+        return self.seen, self.task.task_path, self.finding.verdict, self.recovery, self.asks
+
+
+@dataclass(frozen=True)
+class Group:
+    """Tasks that one gone worker still holds: `number` in all, `rows` on this page."""
+
+    worker: WorkerState
+    number: int
+    evidence: str
+    session: WorkerSession | None
+    rows: list[Row]
+
+    @property
+    def key(self) -> str:
+        """The worker's id as an HTML id."""
+        return sha256(self.worker.id.encode()).hexdigest()[:12]
+
+    @property
+    def is_capped(self) -> bool:
+        return self.number >= COUNT_CAP
+
+    @property
+    def is_dead(self) -> bool:
+        """True if its tasks may be recovered; for a missing worker recovery checks again."""
+        return self.worker.life in (Life.DEAD, Life.MISSING)
+
+
+@dataclass(frozen=True)
+class Restart:
+    """A recent restart of the database ended every worker's session at once; recovery waits `until`."""
+
+    seconds_ago: float
+    until: datetime
+    waiting: int
+
+
+@dataclass(frozen=True)
+class Stale:
+    """One page of the stale tasks. `numbers`: tasks by worker, counted up to COUNT_CAP."""
+
+    now: datetime
+    groups: list[Group]
+    numbers: dict[str, int]
+    dead: list[str]
+    next_place: Place | None = None
+    restart: Restart | None = None
+    has_live_worker: bool = True
+
+    @property
+    def total(self) -> int:
+        return sum(self.numbers.values())
+
+    @property
+    def takeable(self) -> int:
+        """The number of tasks that dead workers hold."""
+        return sum(self.numbers[worker_id] for worker_id in self.dead)
+
+
+def look(place: Place, *, limit: int = PAGE) -> Stale:
+    """The stale tasks after `place`; about fifteen statements, however many tasks there are."""
+    states = presence.states()
+    gone = {state.id: state for state in states.values() if state.life in GONE}
+    numbers = held_by(gone)
+    found = list(page_of(numbers, place)[: limit + 1])
+    facts = gather(found[:limit])
+    return Stale(
+        now=facts.now,
+        groups=groups_of(found[:limit], gone, numbers, facts),
+        numbers=numbers,
+        dead=[worker_id for worker_id in numbers if gone[worker_id].life in (Life.DEAD, Life.MISSING)],
+        next_place=Place(found[limit - 1].claimed_by or "", found[limit - 1].pk) if len(found) > limit else None,
+        restart=restart_of(states.values(), facts.now),
+        has_live_worker=any(state.is_alive for state in states.values()),
+    )
+
+
+def held_by(worker_ids: Iterable[str]) -> dict[str, int]:
+    """PROCESSING tasks of each worker, counted up to COUNT_CAP; workers without tasks are left out."""
+    rows = fetch(connection, COUNTS, {"ids": sorted(worker_ids), "cap": COUNT_CAP})
+    return {row["worker_id"]: row["number"] for row in rows}
+
+
+def page_of(worker_ids: Iterable[str], place: Place) -> TaskQuerySet:
+    """The tasks of these workers after `place`, worker by worker."""
+    tasks = Task.objects.processing().filter(claimed_by__in=list(worker_ids)).order_by("claimed_by", "pk")
+    beyond = Q(claimed_by__gt=place.worker_id) | Q(claimed_by=place.worker_id, pk__gt=place.task_id)
+    return tasks.filter(beyond) if place.worker_id else tasks
+
+
+def groups_of(tasks: list[Task], gone: dict[str, WorkerState], numbers: dict[str, int], facts: Facts) -> list[Group]:
+    """Group the tasks by worker, in their given order."""
+    groups = []
+    for worker_id, held in groupby(tasks, key=lambda task: task.claimed_by or ""):
+        ours, worker = list(held), facts.workers.get(worker_id, gone[worker_id])
+        rows = [row_of(task, worker, facts) for task in ours]
+        evidence = evidence_of(ours[0], worker, facts)
+        groups.append(Group(worker, numbers[worker_id], evidence, facts.sessions.get(worker_id), rows))
+    return groups
+
+
+def evidence_of(task: Task, worker: WorkerState, facts: Facts) -> str:
+    """The evidence that the worker is gone, in one sentence."""
+    return silent(worker).sentence if worker.life in (Life.SILENT, Life.RESTARTED) else death(task, worker, facts)
+
+
+def row_of(task: Task, worker: WorkerState, facts: Facts) -> Row:
+    finding = decide(task, facts)
+    queue = facts.queues.get(task.queue_name)
+    is_dead = finding.verdict is Verdict.WORKER_DEAD
+    action = PAGE_ACTIONS["recover" if is_dead else "requeue"]
+    return Row(
+        task=task,
+        finding=finding,
+        seen=Seen.of(task),
+        repeats=action.repeats(task, finding),
+        began=told_beginning(task, worker),
+        recovery=recovery_of(task, facts) if is_dead else finding.sentence,
+        asks=queue is not None and queue.recovery == Queue.Recovery.ASK,
+        action=action,
+    )
+
+
+def told_beginning(task: Task, worker: WorkerState) -> str:
+    """Say if its worker had begun it. A worker publishes its current task only after a quarter of a second."""
+    if worker.current_task_id == task.pk:
+        return _("Its worker was on it.")
+    if worker.current_task_id is not None:
+        return _("Its worker was on #%(id)d, and had not begun this one.") % {"id": worker.current_task_id}
+    return _("Its worker did not say whether it had begun.")
+
+
+def restart_of(states: Iterable[WorkerState], now: datetime) -> Restart | None:
+    """The restart whose grace period still runs, or None."""
+    states = list(states)
+    left = max((state.grace_seconds for state in states), default=0.0)
+    if left <= 0:
+        return None
+    away = [state for state in states if state.life in (Life.RESTARTED, Life.SILENT)]
+    return Restart(min(state.epoch_age_seconds for state in states), now + timedelta(seconds=left), len(away))
+
+
+MOST = 100_000  # tasks per call: each takes eight bytes of memory and one intervention
+
+HOLDINGS = """
+SELECT claimed_by AS worker_id, queue_name, count(*) AS number,
+    count(*) FILTER (WHERE attempt >= max_attempts) AS spent,
+    coalesce(max((SELECT recovery FROM tasks_queue WHERE name = queue_name)), 'automatic') AS recovery
+FROM (SELECT claimed_by, queue_name, attempt, max_attempts FROM tasks_task
+      WHERE status = 'PROCESSING' AND claimed_by = ANY(%(ids)s::text[]) LIMIT %(most)s::int) AS held
+GROUP BY claimed_by, queue_name ORDER BY claimed_by, queue_name
+"""
+
+HELD = """
+SELECT id FROM tasks_task
+WHERE status = 'PROCESSING' AND claimed_by = ANY(%(ids)s::text[]) LIMIT %(most)s::int
+"""
+
+
+@dataclass(frozen=True)
+class Holding:
+    """One worker's tasks of one queue; `spent`: tasks without attempts left, which become FAILED."""
+
+    worker: WorkerState
+    queue_name: str
+    number: int
+    spent: int
+    recovery: str
+
+    @property
+    def asks(self) -> bool:
+        return self.recovery == Queue.Recovery.ASK
+
+
+@dataclass(frozen=True)
+class Holdings:
+    holdings: list[Holding]
+    has_live_worker: bool
+
+    @property
+    def number(self) -> int:
+        return sum(holding.number for holding in self.holdings)
+
+    @property
+    def spent(self) -> int:
+        return sum(holding.spent for holding in self.holdings)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Recovered tasks by their new status, and the number of tasks left."""
+
+    by_status: dict[str, int]
+    left: int
+
+    @property
+    def taken(self) -> int:
+        return sum(self.by_status.values())
+
+
+def look_at_holdings(worker_ids: Iterable[str]) -> Holdings:
+    ids = list(worker_ids)
+    rows = fetch(connection, HOLDINGS, {"ids": ids, "most": MOST})
+    states = presence.states(set(presence.known_ids(connection)) | set(ids))
+    holdings = [Holding(states[row.pop("worker_id")], **row) for row in rows]
+    return Holdings(holdings, any(state.is_alive for state in states.values()))
+
+
+def take_back(worker_ids: Iterable[str], who: Who, *, reason: str = "") -> Outcome:
+    """Recover the tasks of those workers that are dead. Each task gets an intervention."""
+    ids = [row["id"] for row in fetch(connection, HELD, {"ids": list(worker_ids), "most": MOST})]
+    if not ids:
+        return Outcome({}, 0)
+    sweep = operations.recover(who, task_ids=ids, reason=reason)
+    return Outcome(dict(Counter(row["status"] for row in sweep.rows)), len(ids) - len(sweep.rows))

@@ -1,1 +1,0 @@
-"""PROCESSING tasks whose worker does not answer, and recovering them."""

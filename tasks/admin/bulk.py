@@ -1,0 +1,288 @@
+"""A submitted form about everything that matches a filter: its subject, its size, and a few examples."""
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Self
+
+from django.db.models import QuerySet
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+from django.utils.translation import gettext as _
+from django.views.decorators.http import require_POST, require_safe
+
+from tasks.admin import rights
+from tasks.admin.listing import BoundedFilter, ListFilter, Place, find, known_queues
+from tasks.admin.page_actions import PAGE_ACTIONS, PageAction
+from tasks.admin.settings_form import SettingsForm, form_of, settings_of
+from tasks.admin.submission import reason_of
+from tasks.admin.task_pages import LIST, VIEW, TaskPages
+from tasks.diagnosis import Finding, decide, gather
+from tasks.diagnosis.finding import command
+from tasks.models import Task, TaskStatus
+from tasks.models.run import BulkRun
+from tasks.operations import Result, bulk_runs
+from tasks.operations import bulk_runs as runs
+from tasks.operations.bulk import INSTRUCTIONS, Settings, Tally, add_refusals, highest_id, tally
+from tasks.operations.bulk_runs import command_of
+from tasks.operations.filters import InvalidFilter, parse_id
+from tasks.support.audit import Who
+
+LONGEST_FILTER = 20_000
+EXAMPLES = 5
+REHEARSED = 200
+EXAMPLE_SECONDS = 0.5
+UNFIT_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class BulkSubmission:
+    """A person's request. `upto`: the highest id at the time of the preview; `token` lets it run only once."""
+
+    action: PageAction
+    chosen: ListFilter
+    upto: int
+    token: str
+    settings: Settings
+    form: SettingsForm
+    is_confirmed: bool = False
+
+    @classmethod
+    def from_post(cls, action: PageAction, post: QueryDict) -> Self:
+        """Read the form of the list or of a preview. Raises InvalidFilter."""
+        if len(post.get("filter", "")) > LONGEST_FILTER:
+            raise InvalidFilter(_("The filter is too long to be kept: narrow it by fewer conditions."))
+        chosen = ListFilter.from_query(post.get("filter", ""))
+        if chosen.is_empty:
+            raise InvalidFilter(_("Narrow the list first: no action reaches every task there is."))
+        if not bulk_runs.is_token(post.get("token", "") or bulk_runs.new_token()):
+            raise InvalidFilter(_("The form was changed on its way: go back, load the page anew and try again."))
+        form = form_of(action.fields, post)
+        form.is_valid()
+        submission = cls(
+            action=action,
+            chosen=chosen,
+            upto=parse_id(post.get("upto", "")) if post.get("upto") else highest_id(),
+            token=post.get("token") or bulk_runs.new_token(),
+            settings=settings_of(form, reason_of(post), force="force" in post),
+            form=form,
+            is_confirmed="confirmed" in post and bool(post.get("token")) and bool(post.get("upto")),
+        )
+        if not submission.statuses:
+            raise InvalidFilter(_("No task in the states that the filter names can be changed like that."))
+        return submission
+
+    @property
+    def statuses(self) -> list[TaskStatus]:
+        """The states that the action can change and that the filter includes."""
+        wanted = INSTRUCTIONS[self.action.name].statuses
+        return [status for status in wanted if not self.chosen.statuses or status in self.chosen.statuses]
+
+    @property
+    def subject(self) -> ListFilter:
+        """The filter narrowed to these states."""
+        return self.chosen.with_statuses(*map(str, self.statuses))
+
+    @property
+    def command(self) -> str:
+        return command_of(self.action.name, self.subject, self.settings)
+
+    def fault(self) -> str:
+        """The reason why it cannot be carried out as it stands, or an empty text."""
+        if self.form.errors:
+            return _("Correct what is marked below.")
+        return self.action.fault(self.settings)
+
+
+@dataclass(frozen=True)
+class Example:
+    """One of the tasks, with its finding and the action's refusal (empty: none)."""
+
+    task: Task
+    finding: Finding
+    repeats: str
+    refusal: str
+
+
+@dataclass(frozen=True)
+class BulkPreview:
+    """The expected effect of a submission; `refusals` are those of the newest `rehearsed` tasks."""
+
+    tally: Tally
+    unfit: Tally
+    examples: list[Example]
+    rehearsed: int
+    refusals: list[tuple[str, Any]]
+
+
+def preview(submission: BulkSubmission, who: Who) -> BulkPreview:
+    """Count, and rehearse on the newest tasks; takes about 2.5 seconds at most."""
+    bounded = BoundedFilter.within(submission.subject, submission.upto)
+    tasks = find(bounded, Place(), limit=REHEARSED, seconds=EXAMPLE_SECONDS).tasks
+    result = rehearse(submission, tasks, who)
+    refusals: dict[str, Any] = {}
+    add_refusals(refusals, result)
+    return BulkPreview(
+        tally=tally(submission.subject, submission.upto),
+        unfit=unfit(submission),
+        examples=examples(submission, tasks[:EXAMPLES], result),
+        rehearsed=len(tasks),
+        refusals=sorted(refusals.items()),
+    )
+
+
+def unfit(submission: BulkSubmission) -> Tally:
+    """Count the matching tasks in a state that the action cannot change, for at most UNFIT_SECONDS."""
+    wanted = submission.chosen.statuses or TaskStatus.values
+    statuses = [str(status) for status in wanted if status not in submission.statuses]
+    if not statuses:
+        return Tally()
+    return tally(submission.chosen.with_statuses(*statuses), submission.upto, seconds=UNFIT_SECONDS)
+
+
+def rehearse(submission: BulkSubmission, tasks: list[Task], who: Who) -> Result:
+    """Perform the action on these tasks and roll it back."""
+    settings = replace(submission.settings, reason=submission.settings.reason or _("rehearsal"))
+    perform = INSTRUCTIONS[submission.action.name].perform
+    return perform([task.pk for task in tasks], who, settings, dry_run=True) if tasks else Result()
+
+
+def examples(submission: BulkSubmission, tasks: list[Task], result: Result) -> list[Example]:
+    """Each task with its finding and the action's refusal."""
+    facts = gather(tasks)
+    found = []
+    for task in tasks:
+        finding, refusal = decide(task, facts), result.refused.get(task.pk)
+        repeats = submission.action.repeats(task, finding)
+        found.append(Example(task, finding, repeats, str(refusal.sentence) if refusal else ""))
+    return found
+
+
+SHOWN_RUNS = 50
+
+
+class BulkViews(TaskPages):
+    """The part of `TaskAdmin` for many tasks at once."""
+
+    def bulk_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view
+        return [
+            path("all/<slug:name>/", view(require_POST(self.all_view)), name="tasks_task_all"),
+            path("runs/", view(require_safe(self.runs_view)), name="tasks_task_runs"),
+            path("runs/<int:run_id>/", view(require_safe(self.run_view)), name="tasks_task_run"),
+            path("runs/<int:run_id>/stop/", view(require_POST(self.stop_view)), name="tasks_task_run_stop"),
+        ]
+
+    def all_view(self, request: HttpRequest, name: str) -> HttpResponse:
+        """Show the preview; once it is confirmed, start the run."""
+        action = PAGE_ACTIONS.get(name)
+        if action is None:
+            raise Http404(_("There is no such action."))
+        rights.require(request.user, VIEW)
+        rights.require(request.user, action.right)
+        try:
+            submission = BulkSubmission.from_post(action, request.POST)
+        except InvalidFilter as error:
+            return self.rejected(request, str(error))
+        if not submission.is_confirmed or submission.fault():
+            return self._preview_all(request, submission)
+        who = rights.who(request.user)
+        asked = runs.ask(name, submission.subject, submission.upto, submission.settings, who, submission.token)
+        return HttpResponseRedirect(reverse("admin:tasks_task_run", args=[asked.run_id]))
+
+    def _preview_all(self, request: HttpRequest, submission: BulkSubmission) -> HttpResponse:
+        fault = submission.fault() if submission.is_confirmed else ""
+        context = {
+            "submission": submission,
+            "action": submission.action,
+            "preview": preview(submission, rights.who(request.user)),
+            "fault": fault,
+            "next": self.next_page(request),
+            "query": submission.chosen.as_query(),
+            "queues": known_queues() if submission.action.fields else [],
+        }
+        title = str(submission.action.label)
+        return self.page(request, "bulk_confirm.html", title, context, status=400 if fault else 200)
+
+    def runs_view(self, request: HttpRequest) -> HttpResponse:
+        rights.require(request.user, VIEW)
+        return self.page(request, "bulk_runs.html", _("Bulk runs"), {"runs": lines(BulkRun.objects.all())})
+
+    def run_view(self, request: HttpRequest, run_id: int) -> HttpResponse:
+        """The progress of a run; htmx gets the part that refreshes itself, and a full reload at the end."""
+        rights.require(request.user, VIEW)
+        run = BulkRun.objects.filter(pk=run_id).first()
+        if run is None:
+            raise Http404(_("There is no such run: it was pruned, or the address is wrong."))
+        context = run_context(run, request.user)
+        is_part = "HX-Request" in request.headers
+        if is_part and context["is_over"]:
+            return HttpResponse(headers={"HX-Refresh": "true"})
+        if is_part:
+            return TemplateResponse(request, "admin/tasks/task/_bulk_run.html", context)
+        return self.page(request, "bulk_run.html", _("Bulk run %(id)d") % {"id": run.pk}, context)
+
+    def stop_view(self, request: HttpRequest, run_id: int) -> HttpResponse:
+        """End a run after the current chunk."""
+        rights.require(request.user, VIEW)
+        run = BulkRun.objects.filter(pk=run_id).first()
+        if run is None:
+            raise Http404(_("There is no such run: it was pruned, or the address is wrong."))
+        rights.require(request.user, PAGE_ACTIONS[run.action].right)
+        runs.stop(run, rights.who(request.user), reason=reason_of(request.POST))
+        return HttpResponseRedirect(reverse("admin:tasks_task_run", args=[run.pk]))
+
+
+class Line(NamedTuple):
+    """One run in a list: its action, and its state in words."""
+
+    run: BulkRun
+    action: PageAction
+    state: str
+    is_over: bool
+
+
+def lines(runs: "QuerySet[BulkRun]") -> list[Line]:
+    """The latest of these runs, read in two statements."""
+    found = list(runs.order_by("-pk")[:SHOWN_RUNS])
+    tasks = Task.objects.in_bulk([run.task_id for run in found if run.task_id])
+    return [line_of(run, tasks.get(run.task_id or 0)) for run in found]
+
+
+def line_of(run: BulkRun, task: Task | None) -> Line:
+    action = PAGE_ACTIONS[run.action]
+    if run.finished_at is not None:
+        return Line(run, action, _("Stopped") if run.stop_requested_at else _("Done"), is_over=True)
+    if task is None or task.finished_at is not None:
+        return Line(run, action, _("Given up: its task has ended"), is_over=True)
+    if task.status == TaskStatus.PROCESSING:
+        return Line(run, action, _("Under way"), is_over=False)
+    return Line(run, action, _("Waits for a worker"), is_over=False)
+
+
+def under_way() -> list[Line]:
+    """Runs that have not ended yet."""
+    return [line for line in lines(BulkRun.objects.filter(finished_at__isnull=True)) if not line.is_over]
+
+
+def run_context(run: BulkRun, user: Any) -> dict[str, Any]:
+    """One run: its numbers, the verdict on its task, and its settings."""
+    task = Task.objects.filter(pk=run.task_id or 0).first()
+    facts = gather([task] if task else [])
+    action, settings = PAGE_ACTIONS[run.action], Settings.from_json(run.options)
+    chosen = ListFilter.from_query(run.filter)
+    return {
+        "run": run,
+        "action": action,
+        "task": task,
+        "finding": decide(task, facts) if task else None,
+        "now": facts.now,
+        "is_over": run.finished_at is not None or task is None or task.finished_at is not None,
+        "refusals": sorted(run.refusals.items()),
+        "settings": settings,
+        "chosen": chosen,
+        "command": command_of(run.action, chosen, settings),
+        "stop_command": command("stop_bulk_run", str(run.pk)),
+        "undo_command": command("quarantine_tasks", "--undo", "--queue", "quarantine"),
+        "missing_right": rights.missing(user, action.right),
+        "list_url": f"{reverse(LIST)}?{run.filter}",
+    }

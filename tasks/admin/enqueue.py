@@ -1,0 +1,184 @@
+"""The form that enqueues a registered task, with the same checks and error messages as `enqueue_task`."""
+
+import inspect
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from django import forms
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import URLPattern, path, reverse
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+from django.views.decorators.http import require_http_methods
+
+from tasks import operations
+from tasks.admin import rights
+from tasks.admin.listing import known_queues
+from tasks.admin.settings_form import checked
+from tasks.admin.task_pages import VIEW, TaskPages
+from tasks.commands import types
+from tasks.compat import InvalidTask
+from tasks.diagnosis.finding import command
+from tasks.exceptions import RowlockError
+from tasks.framework import declaration
+from tasks.framework.declaration import PostgresTask
+from tasks.operations import bulk_runs
+from tasks.support import reading
+from tasks.support.audit import Who
+
+
+class Known(NamedTuple):
+    """A task that can be chosen: its path, its signature, and the first line of its docstring."""
+
+    path: str
+    signature: str
+    summary: str
+    queue_name: str
+
+
+class EnqueueForm(forms.Form):
+    """One task by its path, its arguments as JSON, and values that differ from its declaration."""
+
+    task = forms.CharField(
+        label=gettext_lazy("Task"), widget=forms.TextInput(attrs={"list": "paths", "autocomplete": "off"})
+    )
+    args = forms.CharField(
+        label=gettext_lazy("Positional arguments, a JSON array"),
+        required=False,
+        widget=forms.Textarea(attrs={"rows": 2, "placeholder": '[1, "two"]'}),
+    )
+    kwargs = forms.CharField(
+        label=gettext_lazy("Keyword arguments, a JSON object"),
+        required=False,
+        widget=forms.Textarea(attrs={"rows": 2, "placeholder": '{"name": 1}'}),
+    )
+    queue_name = forms.CharField(
+        label=gettext_lazy("Queue; empty: as declared"),
+        required=False,
+        widget=forms.TextInput(attrs={"list": "queues"}),
+    )
+    priority = forms.CharField(label=gettext_lazy("Priority, -100 to 100; empty: as declared"), required=False)
+    run_after = forms.CharField(
+        label=gettext_lazy("Not before, like 2030-01-31T03:00:00+02:00; empty: now"), required=False
+    )
+    ordering_key = forms.CharField(label=gettext_lazy("Ordering key; empty: as declared"), required=False)
+    reason = forms.CharField(
+        label=gettext_lazy("Reason, kept in the audit; may be empty"), required=False, max_length=reading.LONGEST_REASON
+    )
+
+    def clean_task(self) -> str:
+        path: str = self.cleaned_data["task"]
+        if is_hidden(path):
+            raise forms.ValidationError(gettext_lazy("This task belongs to a page of its own, and is asked for there."))
+        return path
+
+    def clean_args(self) -> list[Any]:
+        return checked(types.json_array, self.cleaned_data["args"]) or []
+
+    def clean_kwargs(self) -> dict[str, Any]:
+        return checked(types.json_object, self.cleaned_data["kwargs"]) or {}
+
+    def clean_queue_name(self) -> str | None:
+        return checked(types.destination, self.cleaned_data["queue_name"])
+
+    def clean_priority(self) -> int | None:
+        return checked(types.priority, self.cleaned_data["priority"])
+
+    def clean_run_after(self) -> datetime | None:
+        return checked(types.moment, self.cleaned_data["run_after"])
+
+    def clean_ordering_key(self) -> str | None:
+        return checked(types.name, self.cleaned_data["ordering_key"])
+
+    def clean_reason(self) -> str:
+        return checked(types.reason, self.cleaned_data["reason"]) or ""
+
+    def enqueue(self, who: Who, *, dry_run: bool = False) -> int | None:
+        """Enqueue the task of a valid form; returns its id. If the queue refuses it: None, and an error in the form."""
+        values = self.cleaned_data
+        names = ("args", "kwargs", "queue_name", "priority", "run_after", "ordering_key", "reason")
+        try:
+            ids = operations.enqueue(values["task"], who, **{name: values[name] for name in names}, dry_run=dry_run)
+        except (RowlockError, InvalidTask) as error:
+            self.add_error(None, str(error))
+            return None
+        return ids[0]
+
+    def command(self) -> str:
+        """The command line equivalent to the valid form."""
+        values: Mapping[str, Any] = self.cleaned_data
+        pairs = [
+            ("--args", json.dumps(values["args"], ensure_ascii=False) if values["args"] else None),
+            ("--kwargs", json.dumps(values["kwargs"], ensure_ascii=False) if values["kwargs"] else None),
+            ("--queue", values["queue_name"]),
+            ("--priority", values["priority"]),
+            ("--run-after", values["run_after"].isoformat() if values["run_after"] else None),
+            ("--ordering-key", values["ordering_key"]),
+            ("--reason", values["reason"] or None),
+        ]
+        words = [word for name, value in pairs if value is not None for word in (name, str(value))]
+        return command("enqueue_task", values["task"], *words)
+
+
+def known_tasks() -> list[Known]:
+    """Tasks that can be chosen, by path."""
+    return [known(declaration.get(path)) for path in declaration.paths() if not is_hidden(path)]
+
+
+def is_hidden(path: str) -> bool:
+    """True for a task that people must not enqueue: an internal one, or one in a queue of the demo."""
+    task = declaration.find(path)
+    return declaration.is_internal(path) or (task is not None and task.queue_name.startswith(reading.DEMO_QUEUES))
+
+
+def known(task: PostgresTask) -> Known:
+    parameters = list(inspect.signature(task.func).parameters.values())[1 if task.takes_context else 0 :]
+    lines = (inspect.getdoc(task.func) or "").splitlines()
+    signature = str(inspect.Signature(parameters))
+    return Known(task.module_path, signature, lines[0] if lines else "", task.queue_name)
+
+
+ENQUEUE = "tasks.enqueue_task"
+
+
+class EnqueueViews(TaskPages):
+    """The part of `TaskAdmin` that enqueues tasks."""
+
+    def enqueue_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(require_http_methods(["GET", "HEAD", "POST"])(self.enqueue_view))
+        return [path("enqueue/", view, name="tasks_task_enqueue")]
+
+    def enqueue_view(self, request: HttpRequest) -> HttpResponse:
+        """Show the form; enqueue a posted one, or with `check` only show its command and its errors."""
+        rights.require(request.user, VIEW)
+        if request.method != "POST":
+            return self._form(
+                request, EnqueueForm(initial={"task": request.GET.get("task", "")}), bulk_runs.new_token()
+            )
+        rights.require(request.user, ENQUEUE)
+        form, token = EnqueueForm(request.POST), request.POST.get("token", "")
+        if not bulk_runs.is_token(token):
+            return self.rejected(request, _("The form was changed on its way: go back, load the page anew, try again."))
+        if form.is_valid() and form.enqueue(rights.who(request.user), dry_run=True) and "check" not in request.POST:
+            return self._enqueue(request, form, token)
+        return self._form(request, form, token, status=200 if form.is_valid() else 400)
+
+    def _enqueue(self, request: HttpRequest, form: EnqueueForm, token: str) -> HttpResponse:
+        submitted = bulk_runs.once(token, lambda: str(form.enqueue(rights.who(request.user))))
+        if submitted.is_new:
+            messages.success(request, _("Enqueued as #%(id)s.") % {"id": submitted.target})
+        return HttpResponseRedirect(reverse("admin:tasks_task_change", args=[submitted.target]))
+
+    def _form(self, request: HttpRequest, form: EnqueueForm, token: str, status: int = 200) -> HttpResponse:
+        context = {
+            "form": form,
+            "token": token,
+            "missing_right": rights.missing(request.user, ENQUEUE),
+            "known": known_tasks(),
+            "queues": known_queues(),
+            "command": form.command() if form.is_bound and form.is_valid() else "",
+        }
+        return self.page(request, "enqueue.html", _("Enqueue a task"), context, status=status)

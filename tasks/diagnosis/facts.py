@@ -1,0 +1,198 @@
+"""The facts behind verdicts, gathered for one page of tasks in a fixed number of statements."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from django.db import connection as default_connection
+from django.utils.functional import cached_property
+
+from tasks.locking import rowlocks
+from tasks.locking.rowlocks import RowLock
+from tasks.models import HOLDS_ITS_KEY, Queue, Task, TaskStatus
+from tasks.queue import presence
+from tasks.queue.presence import WorkerState
+from tasks.support import audit
+from tasks.support.database import Connection, fetch
+
+COUNT_CAP = 1000
+
+NOW = "SELECT clock_timestamp() AS now"
+
+# The holder of each key, as in the claim: the running row, else the earliest unfinished one.
+KEYS = """
+SELECT wanted.key, coalesce(running.id, first.id) AS holder_id, unfinished.number
+FROM unnest(%(keys)s::text[]) AS wanted (key)
+CROSS JOIN LATERAL (
+    SELECT id FROM tasks_task WHERE ordering_key = wanted.key AND status IN ('READY', 'PROCESSING')
+    ORDER BY id LIMIT 1) AS first
+LEFT JOIN LATERAL (
+    SELECT id FROM tasks_task WHERE ordering_key = wanted.key AND status = 'PROCESSING' LIMIT 1) AS running ON true
+CROSS JOIN LATERAL (
+    SELECT count(*) AS number FROM (
+        SELECT FROM tasks_task WHERE ordering_key = wanted.key AND status IN ('READY', 'PROCESSING')
+        LIMIT %(cap)s::int + 2) AS capped) AS unfinished
+"""
+
+# The order of the claim, by its loose index scan: queue by queue, priority by priority, up to the cap.
+POSITIONS = """
+WITH RECURSIVE pair AS (
+    (SELECT queue.name, first.priority FROM unnest(%(queues)s::text[]) AS queue (name), LATERAL (
+        SELECT task.priority FROM tasks_task AS task
+        WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.queue_name = queue.name
+        ORDER BY task.priority DESC LIMIT 1) AS first)
+    UNION ALL
+    SELECT pair.name, next.priority FROM pair, LATERAL (
+        SELECT task.priority FROM tasks_task AS task
+        WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.queue_name = pair.name
+          AND task.priority < pair.priority
+        ORDER BY task.priority DESC LIMIT 1) AS next
+), numbered AS (
+    SELECT due.id, row_number() OVER (
+        PARTITION BY due.name ORDER BY due.priority DESC, due.run_after, due.id) AS position
+    FROM unnest(%(queues)s::text[]) AS queue (name), LATERAL (
+        SELECT pair.name, pair.priority, task.run_after, task.id
+        FROM (SELECT * FROM pair WHERE pair.name = queue.name ORDER BY pair.priority DESC) AS pair, LATERAL (
+            SELECT task.run_after, task.id FROM tasks_task AS task
+            WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.queue_name = pair.name
+              AND task.priority = pair.priority AND task.run_after <= statement_timestamp()
+            ORDER BY task.run_after, task.id LIMIT %(cap)s::int) AS task
+        ORDER BY pair.priority DESC, task.run_after, task.id LIMIT %(cap)s::int) AS due
+)
+SELECT id, position FROM numbered WHERE id = ANY(%(ids)s::bigint[])
+"""
+
+# A worker has two sessions, its own and its handlers'; show the active one.
+SESSIONS = """
+SELECT DISTINCT ON (application_name) application_name, pid, wait_event_type, wait_event,
+    CASE wait_event_type WHEN 'Lock' THEN pg_blocking_pids(pid) ELSE '{}' END AS blockers
+FROM pg_stat_activity
+WHERE application_name = ANY(%(names)s::text[]) AND datname = current_database()
+ORDER BY application_name, state = 'active' DESC, xact_start NULLS LAST, pid
+"""
+SESSION_NAME = "rowlock:worker:"
+
+ERRORS = """
+SELECT DISTINCT ON (task_id) task_id, exception_class FROM tasks_attempt
+WHERE task_id = ANY(%(ids)s::bigint[]) ORDER BY task_id, id DESC
+"""
+
+CANCELLERS = """
+SELECT DISTINCT ON (target) target, actor FROM tasks_intervention
+WHERE target = ANY(%(targets)s::text[]) AND action LIKE 'cancel%%' ORDER BY target, id DESC
+"""
+
+
+@dataclass(frozen=True)
+class KeyState:
+    """The task that holds an ordering key, and the number of tasks behind it (at most the cap plus one)."""
+
+    holder_id: int
+    waiting: int
+
+
+@dataclass(frozen=True)
+class WorkerSession:
+    """The activity of a worker's database session: its process id, its wait event, and its blockers."""
+
+    pid: int
+    wait_event_type: str | None = None
+    wait_event: str | None = None
+    blockers: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Everything about one page of tasks, as of `now` by the database's clock.
+
+    `positions`: positions in the order of the claim from 1, up to COUNT_CAP; `errors`: the class of the last exception
+    of FAILED tasks; `cancellers`: the people who cancelled the CANCELLED ones.
+    """
+
+    now: datetime
+    workers: Mapping[str, WorkerState] = field(default_factory=dict)
+    queues: Mapping[str, Queue] = field(default_factory=dict)
+    keys: Mapping[str, KeyState] = field(default_factory=dict)
+    locks: Mapping[int, RowLock] = field(default_factory=dict)
+    positions: Mapping[int, int] = field(default_factory=dict)
+    sessions: Mapping[str, WorkerSession] = field(default_factory=dict)
+    errors: Mapping[int, str] = field(default_factory=dict)
+    cancellers: Mapping[int, str] = field(default_factory=dict)
+
+    @cached_property
+    def live_workers(self) -> list[WorkerState]:
+        """Computed once, not for each of some hundreds of tasks."""
+        return [worker for worker in self.workers.values() if worker.is_alive]
+
+    def servers(self, queue_name: str) -> list[WorkerState]:
+        """The live workers that claim from this queue."""
+        return [worker for worker in self.live_workers if not worker.queues or queue_name in worker.queues]
+
+    @property
+    def has_live_worker(self) -> bool:
+        return bool(self.live_workers)
+
+
+def gather(tasks: Iterable[Task], connection: Connection | None = None) -> Facts:
+    """The facts for at most some hundreds of tasks: eleven statements, however many tasks there are."""
+    connection = connection or default_connection
+    tasks = list(tasks)
+    ready = [task for task in tasks if task.status == TaskStatus.READY]
+    processing = [task for task in tasks if task.status == TaskStatus.PROCESSING]
+    unfinished = [task for task in tasks if task.status in HOLDS_ITS_KEY]
+    # Workers are read before the clock, so that no age of theirs is negative.
+    workers = presence.states(connection=connection) if unfinished else {}
+    now: datetime = fetch(connection, NOW)[0]["now"]
+    return Facts(
+        now=now,
+        workers=workers,
+        queues=Queue.objects.in_bulk({task.queue_name for task in unfinished}),
+        keys=_keys(connection, unfinished),
+        locks=rowlocks.lockers(Task, [task.pk for task in tasks], connection),
+        positions=_positions(connection, ready, now),
+        sessions=_sessions(connection, processing),
+        errors=_errors(connection, tasks),
+        cancellers=_cancellers(connection, tasks),
+    )
+
+
+def _keys(connection: Connection, tasks: list[Task]) -> dict[str, KeyState]:
+    keys = list({task.ordering_key for task in tasks if task.ordering_key is not None})
+    rows = _fetch_some(connection, KEYS, {"keys": keys, "cap": COUNT_CAP}, keys)
+    return {row["key"]: KeyState(row["holder_id"], row["number"] - 1) for row in rows}
+
+
+def _positions(connection: Connection, ready: list[Task], now: datetime) -> dict[int, int]:
+    due = [task for task in ready if task.ordering_key is None and task.run_after <= now]
+    queues = list({task.queue_name for task in due})
+    params = {"queues": queues, "ids": [task.pk for task in due], "cap": COUNT_CAP}
+    return {row["id"]: row["position"] for row in _fetch_some(connection, POSITIONS, params, due)}
+
+
+def _sessions(connection: Connection, processing: list[Task]) -> dict[str, WorkerSession]:
+    names = list({f"{SESSION_NAME}{task.claimed_by}" for task in processing})
+    return {
+        row["application_name"].removeprefix(SESSION_NAME): WorkerSession(
+            row["pid"], row["wait_event_type"], row["wait_event"], tuple(row["blockers"])
+        )
+        for row in _fetch_some(connection, SESSIONS, {"names": names}, names)
+    }
+
+
+def _errors(connection: Connection, tasks: list[Task]) -> dict[int, str]:
+    ids = [task.pk for task in tasks if task.status == TaskStatus.FAILED]
+    return {row["task_id"]: row["exception_class"] for row in _fetch_some(connection, ERRORS, {"ids": ids}, ids)}
+
+
+def _cancellers(connection: Connection, tasks: list[Task]) -> dict[int, str]:
+    targets = {audit.task(task.pk): task.pk for task in tasks if task.status == TaskStatus.CANCELLED}
+    rows = _fetch_some(connection, CANCELLERS, {"targets": list(targets)}, targets)
+    return {targets[row["target"]]: row["actor"] for row in rows}
+
+
+def _fetch_some(
+    connection: Connection, statement: str, params: dict[str, Any], wanted: Iterable[Any]
+) -> list[dict[str, Any]]:
+    """The rows of the statement; none, without a query, if nothing is `wanted`."""
+    return fetch(connection, statement, params) if wanted else []

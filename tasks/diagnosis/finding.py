@@ -1,0 +1,92 @@
+"""Words that verdicts and pages share: a row's holder, and a button's equivalent command."""
+
+import shlex
+from dataclasses import dataclass
+from typing import Literal
+
+from django.db import models
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from tasks.locking.rowlocks import Hold, Locker, RowLock
+from tasks.support.durations import spoken
+
+
+def told_lock(lock: RowLock) -> str:
+    """The row's holder in words."""
+    if lock.hold is Hold.UNCERTAIN:
+        return _("A session holds the row, and which one is uncertain")
+    if lock.hold is Hold.TOUCHED:
+        return _("Touched (key share) by %(lockers)s") % {"lockers": ", ".join(map(told_locker, lock.lockers))}
+    return _("Held by %(lockers)s") % {"lockers": ", ".join(map(told_locker, lock.lockers))}
+
+
+def told_locker(locker: Locker) -> str:
+    if locker.pid is None:
+        return _("a prepared transaction")
+    told = {"pid": locker.pid, "name": locker.application_name or _("unnamed")}
+    who = _("pid %(pid)d (%(name)s)") % told
+    if locker.transaction_seconds is None:
+        return who
+    return _("%(who)s, in a transaction open for %(age)s") % {"who": who, "age": spoken(locker.transaction_seconds)}
+
+
+def command(*words: str) -> str:
+    """The command line for an operator, quoted for a shell."""
+    return shlex.join(("python", "manage.py", *words))
+
+
+class Verdict(models.TextChoices):
+    """Each comment says when. The first of a READY task's reasons not to run is its verdict, in this order."""
+
+    WAITING = "waiting", gettext_lazy("Waiting until")  # run_after is ahead
+    HELD_BY_KEY = "held_by_key", gettext_lazy("Held by key")  # an earlier task of its key is unfinished
+    PAUSED = "paused", gettext_lazy("Paused")  # its queue is paused
+    NO_WORKER = "no_worker", gettext_lazy("No worker for queue")  # no live worker serves its queue
+    UNKNOWN_TASK = "unknown_task", gettext_lazy("No worker knows task")  # no live worker of its queue has the function
+    ROW_LOCKED = "row_locked", gettext_lazy("Row locked")  # a session holds the row, and SKIP LOCKED skips it
+    READY = "ready", gettext_lazy("Ready")  # none of these
+    CANCELLING = "cancelling", gettext_lazy("Cancelling")  # its worker was asked to end it and has not done so yet
+    RUNNING = "running", gettext_lazy("Running")  # its live worker runs it
+    IN_BATCH = "in_batch", gettext_lazy("In batch")  # claimed, not started
+    WORKER_SILENT = (
+        "worker_silent",
+        gettext_lazy("Worker silent"),
+    )  # no heartbeat for a lease, presence not lost
+    WORKER_DEAD = "worker_dead", gettext_lazy("Worker dead")  # presence gone, or convicted
+    COMPLETED = "completed", gettext_lazy("Completed")
+    FAILED = "failed", gettext_lazy("Failed")
+    CANCELLED = "cancelled", gettext_lazy("Cancelled")
+
+
+# Verdicts that may need a person.
+STUCK = frozenset(
+    {Verdict.NO_WORKER, Verdict.UNKNOWN_TASK, Verdict.ROW_LOCKED, Verdict.WORKER_SILENT, Verdict.WORKER_DEAD}
+)
+
+
+@dataclass(frozen=True)
+class Link:
+    """A verdict's reference: a task or worker by id, a queue or key by name, a session by pid."""
+
+    kind: Literal["task", "worker", "queue", "key", "session"]
+    target: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A verdict on one task: the sentence with its evidence, its references, and the command that would help.
+
+    `also` holds the further reasons why a READY task does not run.
+    """
+
+    verdict: Verdict
+    sentence: str
+    links: tuple[Link, ...] = ()
+    command: str = ""
+    also: tuple["Finding", ...] = ()
+
+    @property
+    def is_stuck(self) -> bool:
+        """True if the task may need a person."""
+        return self.verdict in STUCK

@@ -1,0 +1,261 @@
+"""The numbers of the queue and its workers, for `queue_status`, the pages and the metrics.
+
+They stay fast with ten million finished rows. Every count uses a partial index and is capped for each queue;
+completions come from the per-minute rollup.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from django.db import connection as default_connection
+
+from tasks.queue import presence
+from tasks.queue.presence import Life, WorkerState
+from tasks.support.database import Connection, fetch
+
+COUNT_CAP = 1_000_000
+# Workers in these states do not work on their tasks. RESTARTED is not among them: after a restart of the database every
+# worker is in it for a moment.
+GONE = (Life.DEAD, Life.MISSING, Life.SILENT)
+
+# A loose index scan over (queue, priority), like the claim's. The oldest due row of each pair is its first, so the age
+# is exact for any number of rows.
+EVERY_QUEUE = """
+WITH RECURSIVE queue (name) AS (
+    (SELECT queue_name FROM tasks_task WHERE status = 'READY' AND ordering_key IS NULL ORDER BY queue_name LIMIT 1)
+    UNION ALL
+    SELECT (SELECT task.queue_name FROM tasks_task AS task
+            WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.queue_name > queue.name
+            ORDER BY task.queue_name LIMIT 1)
+    FROM queue WHERE queue.name IS NOT NULL
+"""
+ONE_QUEUE = """
+WITH RECURSIVE queue (name) AS (
+    SELECT %(queue)s::text
+"""
+
+UNKEYED = """), pair AS (
+    (SELECT queue.name, first.priority FROM queue, LATERAL (
+        SELECT task.priority FROM tasks_task AS task
+        WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.queue_name = queue.name
+        ORDER BY task.priority DESC LIMIT 1) AS first)
+    UNION ALL
+    SELECT pair.name, next.priority FROM pair, LATERAL (
+        SELECT task.priority FROM tasks_task AS task
+        WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.queue_name = pair.name
+          AND task.priority < pair.priority
+        ORDER BY task.priority DESC LIMIT 1) AS next
+), oldest AS (
+    SELECT pair.name, min(first.run_after) AS due_since FROM pair, LATERAL (
+        SELECT task.run_after FROM tasks_task AS task
+        WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.queue_name = pair.name
+          AND task.priority = pair.priority AND task.run_after <= statement_timestamp()
+        ORDER BY task.run_after LIMIT 1) AS first
+    GROUP BY pair.name
+)
+SELECT queue.name AS queue_name, counted.ready, counted.scheduled,
+    extract(epoch FROM statement_timestamp() - oldest.due_since)::float8 AS oldest_ready_seconds
+FROM queue LEFT JOIN oldest ON oldest.name = queue.name, LATERAL (
+    SELECT count(*) FILTER (WHERE run_after <= statement_timestamp()) AS ready,
+        count(*) FILTER (WHERE run_after > statement_timestamp()) AS scheduled
+    FROM (SELECT task.run_after FROM tasks_task AS task
+          WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.queue_name = queue.name
+          LIMIT %(cap)s::int) AS capped
+) AS counted
+WHERE queue.name IS NOT NULL
+"""
+UNKEYED_READY = EVERY_QUEUE + UNKEYED
+
+# A task that waits behind its key is not late, at any age. Only the first task of a key can be, if none of that key
+# runs. The rows come from one index in its order. That index has no status column, or the planner would search all rows
+# of a key for the running one.
+KEYED_READY = """
+WITH running AS MATERIALIZED (
+    SELECT ordering_key, id FROM tasks_task WHERE ordering_key IS NOT NULL AND status = 'PROCESSING' LIMIT %(cap)s::int
+), capped AS (
+    SELECT ordering_key, id, queue_name, run_after FROM tasks_task
+    WHERE ordering_key IS NOT NULL AND status IN ('READY', 'PROCESSING') ORDER BY ordering_key, id LIMIT %(cap)s::int
+), judged AS (
+    SELECT capped.queue_name, capped.run_after, capped.id IS DISTINCT FROM running.id AS is_ready,
+        capped.run_after <= statement_timestamp() AS is_due,
+        capped.id = min(capped.id) OVER one_key AND running.id IS NULL AS is_next
+    FROM capped LEFT JOIN running ON running.ordering_key = capped.ordering_key
+    WINDOW one_key AS (PARTITION BY capped.ordering_key)
+)
+SELECT queue_name, count(*) FILTER (WHERE is_due) AS ready, count(*) FILTER (WHERE NOT is_due) AS scheduled,
+    extract(epoch FROM statement_timestamp() - min(run_after) FILTER (WHERE is_due AND is_next))::float8
+        AS oldest_ready_seconds
+FROM judged WHERE is_ready GROUP BY queue_name
+"""
+
+PROCESSING = """
+SELECT queue_name, claimed_by, count(*) AS number
+FROM (SELECT queue_name, claimed_by FROM tasks_task WHERE status = 'PROCESSING' LIMIT %(cap)s::int) AS capped
+GROUP BY queue_name, claimed_by
+"""
+
+FAILED = """
+SELECT queue_name, count(*) AS failed
+FROM (SELECT queue_name FROM tasks_task WHERE status = 'FAILED' LIMIT %(cap)s::int) AS capped
+GROUP BY queue_name
+"""
+
+COMPLETED = """
+SELECT queue_name, sum(completed)::bigint AS completed_last_hour FROM tasks_throughput
+WHERE minute > statement_timestamp() - interval '1 hour' GROUP BY queue_name
+"""
+
+CONFIGURED = "SELECT name, paused, recovery FROM tasks_queue"
+
+
+@dataclass
+class QueueNumbers:
+    """One queue at one moment; ages in seconds.
+
+    `stale`: PROCESSING tasks whose worker does not answer; `stale_since`: when the first of those workers was last
+    seen. Counts stop at the cap of their statement. `oldest_ready_seconds` is None if nothing is due, or all due tasks
+    wait behind their ordering keys.
+    """
+
+    name: str
+    ready: int = 0
+    scheduled: int = 0
+    processing: int = 0
+    stale: int = 0
+    failed: int = 0
+    completed_last_hour: int = 0
+    oldest_ready_seconds: float | None = None
+    paused: bool = False
+    recovery: str = "automatic"
+    stale_since: datetime | None = None
+
+    @property
+    def asks_a_person(self) -> bool:
+        """True if its stale tasks wait for a person."""
+        return self.recovery == "ask"
+
+
+@dataclass
+class Numbers:
+    """The queues by name, and every worker that lives or holds tasks."""
+
+    queues: list[QueueNumbers] = field(default_factory=list)
+    workers: list[WorkerState] = field(default_factory=list)
+
+    def servers(self, queue_name: str) -> list[WorkerState]:
+        """The live workers that serve this queue; a worker without queues serves all."""
+        return [
+            worker for worker in self.workers if worker.is_alive and (not worker.queues or queue_name in worker.queues)
+        ]
+
+
+def stuck(connection: Connection | None = None, *, cap: int = COUNT_CAP) -> int:
+    """The number of PROCESSING tasks whose worker does not answer, counted up to the cap."""
+    connection = connection or default_connection
+    queues: defaultdict[str, QueueNumbers] = _Queues()
+    processing = fetch(connection, PROCESSING, {"cap": cap})
+    if not processing:
+        return 0
+    _add_processing(queues, processing, presence.states(connection=connection))
+    return sum(queue.stale for queue in queues.values())
+
+
+def collect(connection: Connection | None = None, *, cap: int = COUNT_CAP) -> Numbers:
+    """The numbers of every queue with a task, a setting or a worker that names it, and of every worker."""
+    connection = connection or default_connection
+    queues: defaultdict[str, QueueNumbers] = _Queues()
+    for statement in (UNKEYED_READY, KEYED_READY):
+        _add_ready(queues, fetch(connection, statement, {"cap": cap}))
+    processing = fetch(connection, PROCESSING, {"cap": cap})
+    # Workers are read after their tasks, so that a worker that starts in between does not seem missing.
+    workers = presence.states(connection=connection)
+    _add_processing(queues, processing, workers)
+    for row in fetch(connection, FAILED, {"cap": cap}):
+        queues[row["queue_name"]].failed = row["failed"]
+    for row in fetch(connection, COMPLETED):
+        queues[row["queue_name"]].completed_last_hour = row["completed_last_hour"]
+    for row in fetch(connection, CONFIGURED):
+        queues[row["name"]].paused, queues[row["name"]].recovery = row["paused"], row["recovery"]
+    for name in {name for worker in workers.values() if worker.is_alive for name in worker.queues or ()}:
+        queues[name]  # also show an idle queue that a worker serves
+    return Numbers([queues[name] for name in sorted(queues)], sorted(workers.values(), key=lambda worker: worker.id))
+
+
+def waiting(
+    queue_name: str, workers: Mapping[str, WorkerState], connection: Connection | None = None, *, cap: int = COUNT_CAP
+) -> QueueNumbers:
+    """The numbers of one queue's waiting and running tasks, given these workers; three statements."""
+    connection = connection or default_connection
+    queues: defaultdict[str, QueueNumbers] = _Queues()
+    for statement in (ONE_QUEUE + UNKEYED, KEYED_READY):
+        _add_ready(queues, fetch(connection, statement, {"cap": cap, "queue": queue_name}))
+    _add_processing(queues, fetch(connection, PROCESSING, {"cap": cap}), workers)
+    return queues[queue_name]
+
+
+class _Queues(defaultdict[str, QueueNumbers]):
+    def __missing__(self, name: str) -> QueueNumbers:
+        self[name] = QueueNumbers(name)
+        return self[name]
+
+
+def _add_ready(queues: defaultdict[str, QueueNumbers], rows: list[dict[str, Any]]) -> None:
+    for row in rows:
+        queue = queues[row["queue_name"]]
+        queue.ready += row["ready"]
+        queue.scheduled += row["scheduled"]
+        ages = [age for age in (queue.oldest_ready_seconds, row["oldest_ready_seconds"]) if age is not None]
+        queue.oldest_ready_seconds = max(ages, default=None)
+
+
+def _add_processing(
+    queues: defaultdict[str, QueueNumbers], rows: list[dict[str, Any]], workers: Mapping[str, WorkerState]
+) -> None:
+    for row in rows:
+        queue = queues[row["queue_name"]]
+        queue.processing += row["number"]
+        worker = workers.get(row["claimed_by"])
+        if worker is not None and worker.life in GONE:
+            queue.stale += row["number"]
+            since = [at for at in (queue.stale_since, last_seen(worker)) if at is not None]
+            queue.stale_since = min(since, default=None)
+
+
+def last_seen(worker: WorkerState) -> datetime | None:
+    """The last known time at which a worker that is gone was alive."""
+    return worker.stopped_at or worker.missing_since or worker.heartbeat_at
+
+
+# The current minute counts only the part that has passed.
+RATES = """
+WITH recent AS MATERIALIZED (
+    SELECT shard, sum(completed + failed) AS ended FROM tasks_throughput
+    WHERE minute >= date_trunc('minute', statement_timestamp()) - interval '5 minutes' GROUP BY shard
+), worker AS (
+    SELECT id, hashtext(id) & 32767 AS shard FROM unnest(%(ids)s::text[]) AS asked (id)
+)
+SELECT worker.id, coalesce(recent.ended, 0)::float8 AS ended,
+    extract(epoch FROM statement_timestamp() - date_trunc('minute', statement_timestamp()))::float8 + 300 AS seconds,
+    count(*) OVER (PARTITION BY worker.shard) > 1 AS is_shared
+FROM worker LEFT JOIN recent ON recent.shard = worker.shard
+"""
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Tasks ended per minute, over the last five to six minutes; `is_shared`: the sum of two workers or more."""
+
+    per_minute: float
+    is_shared: bool
+
+
+def rates(lived_seconds: dict[str, float], connection: Connection | None = None) -> dict[str, Rate]:
+    """The rate of each worker by id; a worker younger than the window is measured over its own life."""
+    rows = fetch(connection or default_connection, RATES, {"ids": list(lived_seconds)})
+    return {
+        row["id"]: Rate(60 * row["ended"] / max(1.0, min(row["seconds"], lived_seconds[row["id"]])), row["is_shared"])
+        for row in rows
+    }

@@ -1,0 +1,83 @@
+"""Explain why the tasks of one queue do not run: its READY and PROCESSING tasks, counted by verdict."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from django.db.models import QuerySet
+
+from tasks.diagnosis import Facts, Finding, Verdict, decide, gather, stats, verdict_of
+from tasks.diagnosis.finding import STUCK, command
+from tasks.diagnosis.stats import QueueNumbers
+from tasks.models import HOLDS_ITS_KEY, Task
+
+SAMPLE = 200  # rows of each kind that get a verdict
+# The columns that verdicts on waiting and running tasks need.
+JUDGED_BY = (
+    "status", "task_path", "queue_name", "run_after", "ordering_key", "claimed_by", "started_at", "cancel_requested_at",
+    "attempt", "max_attempts",
+)  # fmt: skip
+COUNT_CAP = 10_000
+
+
+@dataclass(frozen=True)
+class Reason:
+    """One verdict: the number of judged tasks that have it, and the first one's finding and id."""
+
+    verdict: Verdict
+    number: int
+    first: Finding
+    task_id: int
+
+
+@dataclass(frozen=True)
+class Why:
+    """One queue. Not `is_complete`: only the first `judged` of its tasks have a verdict."""
+
+    queue: QueueNumbers
+    reasons: list[Reason]
+    judged: int
+    is_complete: bool
+    command: str
+
+
+def look(queue_name: str) -> Why:
+    """Judge the first tasks of the queue in the order of the claim, and those that workers hold."""
+    samples = [list(kind[:SAMPLE]) for kind in kinds(queue_name)]
+    tasks = list({task.pk: task for sample in samples for task in sample}.values())
+    facts = gather(tasks)
+    return Why(
+        queue=stats.waiting(queue_name, facts.workers, cap=COUNT_CAP),
+        reasons=reasons(tasks, facts),
+        judged=len(tasks),
+        is_complete=all(len(sample) < SAMPLE for sample in samples),
+        command=command("run_worker", "--queue", queue_name),
+    )
+
+
+def kinds(queue_name: str) -> "list[QuerySet[Task]]":
+    """Waiting rows without a key, unfinished rows with one, and running rows; each in the order of an index."""
+    light = Task.objects.only(*JUDGED_BY)
+    queue = light.filter(queue_name=queue_name)
+    return [
+        queue.ready().filter(ordering_key__isnull=True).order_by("-priority", "run_after", "id"),
+        light.filter(pk__in=keyed(queue_name)[:SAMPLE]).order_by("ordering_key", "id"),
+        queue.processing().order_by("claimed_by"),
+    ]
+
+
+def keyed(queue_name: str) -> "QuerySet[Task, int]":
+    """The ids of the unfinished tasks with a key, by key; from the index alone, whatever other queues hold."""
+    unfinished = Task.objects.filter(ordering_key__isnull=False, status__in=HOLDS_ITS_KEY, queue_name=queue_name)
+    return unfinished.order_by("ordering_key", "id").values_list("pk", flat=True)
+
+
+def reasons(tasks: Sequence[Task], facts: Facts) -> list[Reason]:
+    """The verdicts with their numbers: first those that may need a person, then by frequency."""
+    verdicts = {task.pk: verdict_of(task, facts) for task in tasks}
+    numbers = Counter(verdicts.values())
+    firsts: dict[Verdict, Task] = {}
+    for task in tasks:
+        firsts.setdefault(verdicts[task.pk], task)
+    found = [Reason(verdict, numbers[verdict], decide(task, facts), task.pk) for verdict, task in firsts.items()]
+    return sorted(found, key=lambda reason: (reason.verdict not in STUCK, -reason.number))

@@ -1,0 +1,188 @@
+"""The registry of task functions that may run: those declared with `@task`, never an arbitrary dotted path."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from datetime import datetime
+from functools import cache
+from inspect import iscoroutinefunction
+from typing import TYPE_CHECKING, Any, Self, cast
+
+from tasks import conf
+from tasks.compat import InvalidTask, Task
+from tasks.exceptions import InvalidArguments, UnknownTask
+from tasks.framework.arguments import Call, check_key
+from tasks.support.reading import name_problem
+
+if TYPE_CHECKING:
+    from tasks.backend import PostgresBackend
+    from tasks.framework.enqueue import Calls
+
+_registered: dict[str, "PostgresTask"] = {}
+# These run requests from pages, which check a right for each. The database refuses them to roles that may only enqueue:
+# tasks/migrations/0022_refuse_internal.py and dashboard/migrations/0007_internal_lab.py.
+INTERNAL_PATHS, INTERNAL_QUEUES = "tasks.tasks.", "rowlock"
+
+
+def register(task: "PostgresTask") -> None:
+    """Store the declaration under its path; a copy from `using()` does not replace it, a reloaded module does."""
+    known = _registered.get(task.module_path)
+    if known is None or known.func is not task.func:
+        _registered[task.module_path] = task
+
+
+def find(path: str) -> "PostgresTask | None":
+    """The task declared under `path`, or None."""
+    return _registered.get(path)
+
+
+def get(path: str) -> "PostgresTask":
+    """The task declared under `path`. Raises UnknownTask with advice."""
+    task = _registered.get(path)
+    if task is None:
+        raise UnknownTask(
+            f"No task is registered as {path!r}. Declare it with @task in the `tasks` module of an installed app "
+            "(ROWLOCK_APPS adds apps), or correct the path."
+        )
+    return task
+
+
+def durable_paths() -> list[str]:
+    """Paths of durable tasks, sorted; each durable task is claimed alone."""
+    return sorted(path for path, task in _registered.items() if task.durable)
+
+
+def is_internal(path: str) -> bool:
+    """True for a task that no person or other program may enqueue."""
+    task = _registered.get(path)
+    return path.startswith(INTERNAL_PATHS) or (task is not None and task.queue_name.startswith(INTERNAL_QUEUES))
+
+
+def paths() -> list[str]:
+    """Every registered path, sorted."""
+    return sorted(_registered)
+
+
+MAX_ATTEMPTS = range(1, 1001)  # a requeue adds new attempts to a smallint
+PRIORITIES = range(-100, 101)
+YEARS = range(2, 9999)  # valid datetimes in every time zone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PostgresTask(Task):
+    """A task function with its options.
+
+    `max_attempts`: attempts, counted at claim; None takes the setting. `backoff`: a callable of the attempt's number
+    that returns the seconds before the next attempt; None takes exponential backoff with jitter. `timeout`: seconds
+    after which the worker process that runs it is ended. `ordering_key`: text, or a callable of the arguments; tasks of
+    one key run one at a time and in order. `ordered_by_commit`: that order is the order of commits; enqueuers of one
+    key wait for each other. `durable`: its completion is committed on its own, so that a crash repeats only this one
+    task.
+    """
+
+    max_attempts: int | None = None
+    backoff: Callable[[int], float] | None = None
+    timeout: float | None = None
+    ordering_key: str | Callable[..., str | None] | None = None
+    ordered_by_commit: bool = False
+    durable: bool = False
+
+    def __post_init__(self) -> None:
+        # Not super(): with slots, its cell names the class that @dataclass replaced (CPython 3.13 and older).
+        Task.__post_init__(self)
+        register(self)
+
+    @classmethod
+    def of(cls, task: Task) -> "PostgresTask":
+        """The task itself, or a copy if it was declared while another backend was configured."""
+        if isinstance(task, cls):
+            return task
+        return cls(**{field.name: getattr(task, field.name) for field in fields(task)})
+
+    def using(
+        self,
+        *,
+        priority: int | None = None,
+        queue_name: str | None = None,
+        run_after: datetime | None = None,
+        backend: str | None = None,
+        ordering_key: str | None = None,
+    ) -> Self:
+        """A copy with other values for one call; None keeps the declared value."""
+        changes: dict[str, Any] = {
+            "priority": priority,
+            "queue_name": queue_name,
+            "run_after": run_after,
+            "backend": backend,
+            "ordering_key": ordering_key,
+        }
+        return replace(self, **{name: value for name, value in changes.items() if value is not None})
+
+    def enqueue_many(self, calls: "Calls") -> list[int]:
+        """Enqueue one task for each `(args, kwargs)`, all or none; returns their ids. See `PostgresBackend`."""
+        return cast("PostgresBackend", self.get_backend()).enqueue_many(self, calls)
+
+    def key_of(self, call: Call) -> str | None:
+        """The ordering key of one call, or None. Raises InvalidArguments if the arguments do not give one."""
+        if not callable(self.ordering_key):
+            return self.ordering_key
+        try:
+            key = self.ordering_key(*call.args, **call.kwargs)
+        except (TypeError, LookupError, AttributeError) as error:
+            raise InvalidArguments(
+                f"The ordering key of {self.module_path} cannot be had from these arguments ({error}): "
+                "call the task with what its `ordering_key` takes."
+            ) from error
+        return check_key(key)
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """Like the framework's, which inspects the function at each call: a third of a microsecond."""
+        return Task.call(self, *args, **kwargs) if _is_async(self.func) else self.func(*args, **kwargs)
+
+    def attempts_allowed(self) -> int:
+        """The task's own number of attempts, else the setting."""
+        return conf.get("MAX_ATTEMPTS") if self.max_attempts is None else self.max_attempts
+
+
+_is_async = cache(iscoroutinefunction)
+
+
+def validate(task: Task) -> None:
+    """Check at declaration and again at enqueue that the task can be stored and run.
+
+    Raises InvalidTask that names the option, its value and the allowed values.
+    """
+    _require(task, "priority", task.priority in PRIORITIES, "a whole number between -100 and 100")
+    problem = name_problem(task.queue_name)
+    _require(task, "queue_name", problem is None, f"a queue's name; this {problem}")
+    run_after = task.run_after
+    is_time = run_after is None or (isinstance(run_after, datetime) and run_after.year in YEARS)
+    _require(task, "run_after", is_time, "a datetime, or None for now")
+    if isinstance(task, PostgresTask):
+        _validate_options(task)
+
+
+def _validate_options(task: PostgresTask) -> None:
+    key = task.ordering_key
+    attempts = task.max_attempts
+    backoff = task.backoff
+    _require(task, "max_attempts", attempts is None or _is_whole(attempts, MAX_ATTEMPTS), "a whole number, 1 to 1000")
+    _require(task, "timeout", task.timeout is None or _is_positive(task.timeout), "a number of seconds above 0")
+    _require(task, "backoff", backoff is None or callable(backoff), "a callable of the attempt's number")
+    problem = None if key is None or callable(key) else name_problem(key)
+    _require(task, "ordering_key", problem is None, f"text or a callable of the arguments; this {problem}")
+    for flag in ("ordered_by_commit", "durable"):
+        _require(task, flag, isinstance(getattr(task, flag), bool), "True or False")
+
+
+def _require(task: Task, option: str, is_met: bool, demand: str) -> None:
+    if not is_met:
+        raise InvalidTask(f"{option} must be {demand}. ({task.module_path} has {getattr(task, option)!r}.)")
+
+
+def _is_whole(value: Any, allowed: range) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value in allowed
+
+
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf

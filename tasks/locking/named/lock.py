@@ -1,0 +1,225 @@
+"""A named lock between machines, kept in PostgreSQL or in Redis with the same meaning.
+
+Explicit locks are the lowest level of coordination: prefer a task of the queue. Use a lock where runs must not overlap
+(cron).
+"""
+
+import inspect
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ContextDecorator, suppress
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from tasks.exceptions import LockHeld, LockLost, LockUnavailable
+from tasks.locking.named import backends
+from tasks.locking.named.holder import held_sentence
+from tasks.locking.named.renewal import Contender, Keeper
+from tasks.support.reading import name_problem
+
+logger = logging.getLogger(__name__)
+F = TypeVar("F", bound=Callable[..., Any])
+
+HELD_VARIABLE = "ROWLOCK_HELD_FENCES"  # of the commands that started this process, separated by commas
+RELEASED_MEANWHILE_TRIES = 3
+RETRY_SECONDS = 0.5
+_thread = threading.local()
+
+
+def lock(
+    name: str,
+    *,
+    ttl: float | timedelta,
+    wait: float | timedelta | None = None,
+    backend: str | None = None,
+    on_lost: Callable[[], object] | None = None,
+) -> "Lock":
+    """The lock `name`, for `with` or as a decorator that takes it around every call.
+
+    Args:
+        ttl: the lease in seconds. It is renewed while the body runs, so it only matters when the holder froze or its
+            host vanished. A body that holds the GIL for long needs a longer one.
+        wait: how long to wait for the lock, in seconds; None tries once.
+        backend: `lease` (a row in PostgreSQL), `advisory`, `redis` or `cache:<alias>`; None: the setting LOCK_BACKEND.
+        on_lost: called from another thread, once, when the lock is lost while the body runs.
+
+    Entering gives the Lock with its `fence`, a number that grows each time the lock is taken. Pass it along with each
+    write, so that the receiver can refuse a fence older than the last. `is_lost` is up to date at any moment. Raises
+    LockHeld (with its `holder`), LockCycle when waiting would never end, LockUnavailable when the server does not
+    answer. Raises LockLost at the end if the lock was lost. The lock is not part of a transaction: inside `atomic()` it
+    is released before the commit.
+    """
+    return Lock(name, ttl=_seconds(ttl), wait=0.0 if wait is None else _seconds(wait), backend=backend, on_lost=on_lost)
+
+
+class Lock(ContextDecorator):
+    """One named lock; it may be taken again after its release, but not twice at once."""
+
+    def __init__(
+        self, name: str, *, ttl: float, wait: float, backend: str | None, on_lost: Callable[[], object] | None
+    ) -> None:
+        if not 0 < ttl <= 365 * 86400:
+            raise ValueError(f"The ttl of a lock is above 0 s and at most a year, not {ttl} s.")
+        if not wait >= 0:
+            raise ValueError(f"The wait for a lock is a number of seconds from 0, not {wait}: None tries once.")
+        if problem := name_problem(name):
+            raise ValueError(f"The name of a lock {problem}.")
+        self.name = name
+        self.ttl = ttl
+        self.wait = wait
+        self.backend = backend
+        self.on_lost = on_lost
+        self.fence: int | None = None
+        self.owner = ""
+        self._contender: Contender | None = None
+        self._keeper: Keeper | None = None
+        self._siblings: list[int] = []
+
+    @property
+    def is_lost(self) -> bool:
+        """True if the lock was taken and then lost."""
+        return self._keeper is not None and self._keeper.is_lost
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds for which the lock is certainly ours if no further renewal succeeds."""
+        return self._keeper.seconds_left if self._keeper else 0.0
+
+    def check(self) -> None:
+        """Raise LockLost if the lock is lost; for a body that works in steps."""
+        if self.is_lost:
+            raise LockLost(self._lost_sentence())
+
+    def acquire(self) -> Self:
+        """Take the lock. Raises LockHeld, LockCycle or LockUnavailable."""
+        if self._contender is not None:
+            raise RuntimeError(f"This Lock object holds {self.name!r} already: make another one with lock().")
+        contender = backends.make(self.backend, self.name, self.ttl)
+        try:
+            asked_at = self._obtain(contender)
+        except BaseException:
+            contender.close()
+            raise
+        self._contender, self.fence, self.owner = contender, contender.fence, contender.owner
+        self._keeper = Keeper(contender, asked_at, self.on_lost)
+        self._siblings = _fences_of_thread()
+        self._siblings.append(contender.fence or 0)
+        return self
+
+    def release(self) -> None:
+        """Release the lock. Raises LockLost if it was lost before."""
+        contender, keeper = self._contender, self._keeper
+        if contender is None or keeper is None:
+            raise RuntimeError(f"The lock {self.name!r} is not held: it cannot be released.")
+        if contender.pid != os.getpid():
+            return  # in a fork of the holder: the lock is the parent's
+        try:
+            keeper.stop()
+            self.check()
+            self._let_go(contender)
+        finally:
+            contender.close()
+            self._contender = self._keeper = None
+            self._siblings.remove(contender.fence or 0)
+
+    def __enter__(self) -> Self:
+        return self.acquire()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        try:
+            self.release()
+        except LockLost as lost:
+            if error is None:
+                raise
+            error.add_note(str(lost))
+
+    def __call__(self, function: F) -> F:
+        if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+            raise TypeError(
+                f"lock() cannot decorate {function.__qualname__}: a call of it only makes a coroutine or a generator, "
+                "and the lock would be let go before the body runs. Use `with lock(…)` inside."
+            )
+        return super().__call__(function)
+
+    def _recreate_cm(self) -> "Lock":
+        """Each call of a decorated function takes the lock through its own object."""
+        return Lock(self.name, ttl=self.ttl, wait=self.wait, backend=self.backend, on_lost=self.on_lost)
+
+    def _obtain(self, contender: Contender) -> float:
+        """Take the lock; returns the monotonic time at which the successful try began."""
+        if not self.wait:
+            return self._try(contender)
+        try:
+            return self._compete(contender, time.monotonic() + self.wait)
+        finally:
+            with suppress(LockUnavailable):
+                contender.stop_waiting()
+
+    def _try(self, contender: Contender) -> float:
+        holder = None
+        for _ in range(RELEASED_MEANWHILE_TRIES):
+            asked_at = time.monotonic()
+            if contender.try_acquire() is not None:
+                return asked_at
+            if holder := contender.holder():
+                break
+        raise LockHeld(held_sentence(self.name, holder), holder)
+
+    def _compete(self, contender: Contender, deadline: float) -> float:
+        """Try, wait for a change, and try again until `deadline`, also while the server is unavailable."""
+        is_waiting = False
+        while True:
+            asked_at = time.monotonic()
+            try:
+                if contender.try_acquire() is not None:
+                    return asked_at
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    holder = contender.holder()
+                    raise LockHeld(held_sentence(self.name, holder), holder)
+                if is_waiting:
+                    contender.wait(left)
+                else:  # then try again at once: a release may have come before we subscribed
+                    contender.start_waiting(held_fences())
+                    is_waiting = True
+            except LockUnavailable:
+                if time.monotonic() + RETRY_SECONDS >= deadline:
+                    raise
+                time.sleep(RETRY_SECONDS)
+
+    def _let_go(self, contender: Contender) -> None:
+        left = self.seconds_left
+        try:
+            is_released = contender.release()
+        except LockUnavailable as error:
+            logger.warning("lock %r was not released, and is free in %.1f s at the latest: %s", self.name, left, error)
+            return
+        if not is_released:
+            raise LockLost(self._lost_sentence())
+
+    def _lost_sentence(self) -> str:
+        return (
+            f"The lock {self.name!r} (fence {self.fence}) was lost while it was held: somebody else may have taken it. "
+            "Let what the body writes to check the fence, or undo what was done since."
+        )
+
+
+def held_fences() -> frozenset[int]:
+    """Fences of the locks held by this thread and by the commands that started this process."""
+    inherited = os.environ.get(HELD_VARIABLE, "").split(",")
+    return frozenset([*_fences_of_thread(), *(int(fence) for fence in inherited if fence.isdigit())])
+
+
+def _fences_of_thread() -> list[int]:
+    if not hasattr(_thread, "fences"):
+        _thread.fences = []
+    fences: list[int] = _thread.fences
+    return fences
+
+
+def _seconds(duration: float | timedelta) -> float:
+    return duration.total_seconds() if isinstance(duration, timedelta) else float(duration)

@@ -1,0 +1,195 @@
+"""The interface of a named-lock backend: one party, from asking for a lock to releasing it."""
+
+import logging
+import os
+import secrets
+import select
+import socket
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from tasks.exceptions import LockUnavailable
+from tasks.locking.named.holder import Holder, Waiter
+
+logger = logging.getLogger(__name__)
+
+
+class Contender(ABC):
+    """One party to one lock, which takes it at most once. Every method but `close` may raise LockUnavailable."""
+
+    def __init__(self, name: str, ttl: float) -> None:
+        self.name = name
+        self.ttl = ttl
+        self.hostname = socket.gethostname()
+        self.pid = os.getpid()
+        self.owner = self.new_owner()
+        self.fence: int | None = None
+
+    def new_owner(self) -> str:
+        """A unique name for this party, with its host and process id."""
+        return f"{self.hostname}:{self.pid}:{secrets.token_hex(4)}"
+
+    @abstractmethod
+    def try_acquire(self) -> int | None:
+        """Take the lock if it is free; returns its fence, or None."""
+
+    @abstractmethod
+    def holder(self) -> Holder | None:
+        """The current holder; None when the lock is free."""
+
+    @abstractmethod
+    def start_waiting(self, holds: Collection[int]) -> None:
+        """Register as a waiter that holds these fences, and subscribe to releases. Raises LockCycle."""
+
+    @abstractmethod
+    def wait(self, seconds: float) -> None:
+        """Return when it is worth trying again, after at most `seconds`."""
+
+    @abstractmethod
+    def stop_waiting(self) -> None:
+        """End the wait, with or without the lock."""
+
+    @abstractmethod
+    def renew(self) -> bool:
+        """Extend the lease; False when the lock is no longer ours."""
+
+    @abstractmethod
+    def release(self) -> bool:
+        """Release; False when the lock was no longer ours."""
+
+    def pause(self, seconds: float, wake_fd: int) -> None:
+        """While the lock is held: wait until `wake_fd` is readable, `seconds` are over, or renewal is urgent."""
+        select.select([wake_fd], [], [], max(0.0, seconds))
+
+    @property
+    def wants_renewal(self) -> bool:
+        """True when something happened that needs a renewal at once."""
+        return False
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close every connection. Raises nothing."""
+
+
+def find_cycle(
+    wanted: str, holds: Collection[int], fences: Mapping[str, int], waiters: Iterable[Waiter]
+) -> list[str] | None:
+    """The names from the lock `wanted` to one that the asker holds itself; None without a cycle.
+
+    Args:
+        wanted: the lock that the asker is about to wait for.
+        holds: the fences of the locks that the asker holds.
+        fences: the fence of every held lock, by name.
+        waiters: all current waiters; each is known by the fences that it holds.
+
+    >>> find_cycle("b", {1}, {"a": 1, "b": 2}, [Waiter("a", "other", holds=frozenset({2}))])
+    ['b', 'a']
+    >>> find_cycle("a", {1}, {"a": 1}, [])
+    ['a']
+    """
+    waiting = list(waiters)
+    paths, seen = [[wanted]], {wanted}
+    while paths:
+        path = paths.pop()
+        fence = fences.get(path[-1])
+        if fence in holds:
+            return path
+        next_names = {waiter.name for waiter in waiting if fence in waiter.holds} - seen
+        seen |= next_names
+        paths += [[*path, name] for name in sorted(next_names)]
+    return None
+
+
+def cycle_sentence(cycle: list[str]) -> str:
+    """The reason for refusing the wait; it names every lock of the cycle."""
+    wanted, *between = cycle
+    if not between:
+        return (
+            f"The lock {wanted!r} is held by this very thread or by the command that started it: waiting for it would "
+            "never end. Take it once, around both places."
+        )
+    chain = " → ".join([wanted, *between, wanted])
+    return (
+        f"Waiting for the lock {wanted!r} would never end: {chain} form a cycle, in which the holder of each waits for "
+        f"the next, and {between[-1]!r} is held here. Let go of it first, or take the locks in one order everywhere."
+    )
+
+
+RENEWALS_PER_LEASE = 3
+RETRY_FIRST_SECONDS = 0.05
+RETRY_CAP_SECONDS = 1.0
+
+
+class Keeper:
+    """Renews one lease until it is stopped or the lock is lost.
+
+    The lease counts from when its renewal was *asked for*, by this machine's monotonic clock, so it ends here first. A
+    process that was frozen past its lease sees `is_lost` before anything else runs.
+    """
+
+    def __init__(self, contender: Contender, asked_at: float, on_lost: Callable[[], object] | None) -> None:
+        self.contender = contender
+        self.on_lost = on_lost
+        self._deadline = asked_at + contender.ttl
+        self._renew_at = asked_at + contender.ttl / RENEWALS_PER_LEASE
+        self._retry_seconds = RETRY_FIRST_SECONDS
+        self._is_lost = False
+        self._is_stopped = False
+        self._wake_reader, self._wake_writer = os.pipe()
+        self._thread = threading.Thread(target=self._run, name=f"lock {contender.name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_lost(self) -> bool:
+        return self._is_lost or self.seconds_left <= 0
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds for which the lock is certainly ours if no further renewal succeeds."""
+        return 0.0 if self._is_lost else max(0.0, self._deadline - time.monotonic())
+
+    def stop(self) -> None:
+        """End the thread; the lock is neither renewed nor released."""
+        self._is_stopped = True
+        os.write(self._wake_writer, b"x")
+        self._thread.join()
+        os.close(self._wake_reader)
+        os.close(self._wake_writer)
+
+    def _run(self) -> None:
+        while not self._is_stopped and not self._is_lost:
+            self.contender.pause(self._renew_at - time.monotonic(), self._wake_reader)
+            if not self._is_stopped and (self.contender.wants_renewal or time.monotonic() >= self._renew_at):
+                self._renew()
+
+    def _renew(self) -> None:
+        asked_at = time.monotonic()
+        try:
+            renewed = self.seconds_left > 0 and self.contender.renew()
+        except LockUnavailable as error:
+            self._retry(error)
+            return
+        # An answer that came too late is a loss too: the body may already have seen `is_lost`.
+        if not renewed or self.seconds_left <= 0:
+            self._lose()
+            return
+        self._deadline = asked_at + self.contender.ttl
+        self._renew_at = asked_at + self.contender.ttl / RENEWALS_PER_LEASE
+        self._retry_seconds = RETRY_FIRST_SECONDS
+
+    def _retry(self, error: LockUnavailable) -> None:
+        """Try again soon; the lease stays valid until it expires."""
+        logger.warning("lock %r was not renewed, %.1f s are left: %s", self.contender.name, self.seconds_left, error)
+        self._renew_at = time.monotonic() + min(self._retry_seconds, self.seconds_left)
+        self._retry_seconds = min(2 * self._retry_seconds, RETRY_CAP_SECONDS)
+
+    def _lose(self) -> None:
+        self._is_lost = True
+        logger.error("lock %r was lost: somebody else may hold it now", self.contender.name)
+        if self.on_lost is not None:
+            try:
+                self.on_lost()
+            except Exception:
+                logger.exception("lock %r: its on_lost failed", self.contender.name)

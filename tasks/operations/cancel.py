@@ -1,0 +1,140 @@
+"""Cancel: idle tasks at once; for a running task its worker is asked to end it."""
+
+import time
+from collections.abc import Mapping
+
+from django.db import connection, transaction
+
+from tasks.locking import rowlocks
+from tasks.models import Task, TaskStatus
+from tasks.operations.chunks import Code, Progress, Refusal, Result, Selection, TaskAction, go_on, perform
+from tasks.operations.filters import TaskFilter, among
+from tasks.queue import wakeup
+from tasks.support import audit
+from tasks.support.audit import Change, Who
+from tasks.support.database import fetch
+
+POLL_SECONDS = 0.1
+ENDED_OTHERWISE = {TaskStatus.COMPLETED: Code.COMPLETED, TaskStatus.FAILED: Code.FAILED}
+
+CANCEL = """
+WITH attempt AS (
+    INSERT INTO tasks_attempt (task_id, number, worker_id, outcome, exception_class, started_at)
+    SELECT id, attempt, claimed_by, 'abandoned', 'tasks.exceptions.Abandoned', started_at
+    FROM tasks_task WHERE id = ANY(%(ids)s::bigint[]) AND status = 'PROCESSING'
+)
+UPDATE tasks_task
+SET status = 'CANCELLED', version = version + 1, claimed_by = NULL, finished_at = statement_timestamp()
+WHERE id = ANY(%(ids)s::bigint[])
+RETURNING id, version
+"""
+
+# A second request must not move the time of the first, which the page shows.
+ASK = """
+UPDATE tasks_task SET cancel_requested_at = statement_timestamp(), version = version + 1
+WHERE id = ANY(%(ids)s::bigint[]) AND cancel_requested_at IS NULL
+RETURNING id, version
+"""
+
+
+class Cancel(TaskAction):
+    name = "cancel"
+
+    def refusal(self, task: Task) -> Refusal | None:
+        if task.status == TaskStatus.COMPLETED:
+            return Refusal.of_row(task, Code.COMPLETED)
+        if task.status == TaskStatus.CANCELLED:
+            return Refusal.of_row(task, Code.ALREADY)
+        return None
+
+    def write(self, tasks: list[Task], result: Result) -> None:
+        idle = [task for task in tasks if not self.is_live(task)]
+        running = [task for task in tasks if self.is_live(task)]
+        if idle:
+            self._change(CANCEL, self.name, idle)
+            wakeup.announce(connection)  # a cancelled task releases its ordering key
+        if running:
+            self._change(ASK, f"{self.name} requested", running)
+            wakeup.summon(connection)
+        result.done += [task.id for task in idle]
+        result.asked += [task.id for task in running]
+
+    def is_live(self, task: Task) -> bool:
+        """True if a worker that is not dead holds the task."""
+        return task.status == TaskStatus.PROCESSING and not self.is_stale(task)
+
+    def _change(self, statement: str, action: str, tasks: list[Task]) -> None:
+        rows = fetch(connection, statement, {"ids": [task.id for task in tasks]})
+        after = {row["id"]: row["version"] for row in rows}
+        changes = [Change(audit.task(task.id), task.version, after[task.id]) for task in tasks if task.id in after]
+        audit.record(connection, self.who, action, changes, self.reason)
+
+
+def cancel(
+    selection: Selection,
+    who: Who,
+    *,
+    reason: str = "",
+    versions: Mapping[int, int] | None = None,
+    dry_run: bool = False,
+    progress: Progress = go_on,
+) -> Result:
+    """Cancel unfinished and FAILED tasks: at once, unless a live worker holds them.
+
+    Tasks that are held end up in `asked`: their worker ends them within moments, see `await_cancelled`.
+    """
+    action = Cancel(who, reason)
+    chosen = TaskFilter.of(selection)
+    action.look_for_dead(chosen.queryset(), dry_run=dry_run)
+    result = perform(action, chosen, versions=versions, dry_run=dry_run, progress=progress)
+    if not dry_run:
+        _ask_workers_that_lock(result, who, reason, versions)
+    return result
+
+
+def _ask_workers_that_lock(result: Result, who: Who, reason: str, versions: Mapping[int, int] | None) -> None:
+    """Ask the workers whose own transaction locks the row that they run (the pessimistic strategy), without the row."""
+    locked = [id for id, refusal in result.refused.items() if refusal.code is Code.LOCKED]
+    tasks = {task.id: task for task in Task.objects.processing().filter(among(locked))} if locked else {}
+    own = [
+        tasks[id]
+        for id, lock in rowlocks.lockers(Task, tasks).items()
+        if any(locker.application_name == f"rowlock:worker:{tasks[id].claimed_by}" for locker in lock.lockers)
+        and (versions is None or versions[id] == tasks[id].version)
+    ]
+    if not own:
+        return
+    with transaction.atomic():
+        changes = [Change(audit.task(task.id), task.version, task.version) for task in own]
+        audit.record(connection, who, f"{Cancel.name} requested", changes, reason)
+        wakeup.ask_to_end(connection, [task.id for task in own])
+    for task in own:
+        del result.refused[task.id]
+        result.asked.append(task.id)
+
+
+def await_cancelled(result: Result, who: Who, *, seconds: float, reason: str = "", progress: Progress = go_on) -> None:
+    """Move the tasks in `result.asked` into `done` or `refused`, waiting for at most `seconds`.
+
+    If a worker dies meanwhile, or gives its task back, the task is cancelled here.
+    """
+    deadline = time.monotonic() + seconds
+    while _settle(result) and time.monotonic() < deadline and progress(len(result.done), len(result.asked)):
+        time.sleep(POLL_SECONDS)
+    if result.asked:
+        again = cancel(result.asked, who, reason=reason)
+        result.done += again.done
+        result.refused |= again.refused
+        result.asked = again.asked
+
+
+def _settle(result: Result) -> bool:
+    """Sort the asked tasks that have ended; True while a live worker still runs one of them."""
+    rows = {task.id: task for task in Task.objects.filter(among(result.asked))}
+    for task in rows.values():
+        if task.status == TaskStatus.CANCELLED:
+            result.done.append(task.id)
+        elif task.status in ENDED_OTHERWISE:
+            result.refused[task.id] = Refusal.of_row(task, ENDED_OTHERWISE[TaskStatus(task.status)])
+    result.asked = [id for id, task in rows.items() if task.status in (TaskStatus.READY, TaskStatus.PROCESSING)]
+    return any(rows[id].status == TaskStatus.PROCESSING for id in result.asked)

@@ -1,0 +1,66 @@
+"""Enqueue a task by its path: registered tasks only, never an arbitrary dotted path."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from difflib import get_close_matches
+from itertools import repeat
+from typing import Any
+
+from django.db import connection
+
+from tasks.exceptions import InternalTask, UnknownTask
+from tasks.framework import declaration
+from tasks.framework.declaration import PostgresTask
+from tasks.support import audit, reading
+from tasks.support.audit import Change, Who
+from tasks.support.database import transaction
+
+
+def enqueue(
+    path: str,
+    who: Who,
+    *,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    queue_name: str | None = None,
+    priority: int | None = None,
+    run_after: datetime | None = None,
+    ordering_key: str | None = None,
+    count: int = 1,
+    reason: str = "",
+    dry_run: bool = False,
+) -> list[int]:
+    """Enqueue `count` identical tasks, all or none; returns their ids. None keeps what the task declares.
+
+    One intervention covers all of them. Raises UnknownTask, InternalTask, Unreadable for a queue of the demo, and the
+    backend's errors about arguments and options.
+    """
+    if declaration.is_internal(path):
+        raise InternalTask(f"{path}: {InternalTask.__doc__}")
+    task = registered(path).using(
+        queue_name=queue_name, priority=priority, run_after=run_after, ordering_key=ordering_key
+    )
+    reading.destination(task.queue_name)
+    with transaction(connection, rollback=dry_run):
+        ids = task.enqueue_many(repeat((list(args), dict(kwargs or {})), count))
+        action = "enqueue" if count == 1 else f"enqueue count={count} last_id={ids[-1]}"
+        audit.record(connection, who, action, [Change(audit.task(ids[0]))], reason)
+    return ids
+
+
+def registered(path: str) -> PostgresTask:
+    """The task declared under `path`. Raises UnknownTask that names similar paths."""
+    task = declaration.find(path)
+    if task is not None:
+        return task
+    similar = get_close_matches(path, declaration.paths(), n=3, cutoff=0.5)
+    hint = f"Did you mean {' or '.join(similar)}?" if similar else known_paths()
+    raise UnknownTask(f"No task is registered as {path!r}. {hint}")
+
+
+def known_paths() -> str:
+    """A sentence with the registered paths, or how to register one."""
+    paths = declaration.paths()
+    if not paths:
+        return "No task is registered at all: declare one with @task in the `tasks` module of an installed app."
+    return f"Registered are: {', '.join(paths[:10])}{', …' if len(paths) > 10 else ''}."

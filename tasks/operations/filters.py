@@ -1,0 +1,191 @@
+"""The filter for actions and lists of tasks: parsing, query and count, for pages and commands."""
+
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, NamedTuple, Protocol, Self
+
+from django.db import transaction
+from django.db.models import F, Lookup, OuterRef, Q, Subquery, TextField, Value
+from django.db.models.functions import Concat
+
+from tasks.exceptions import RowlockError
+from tasks.models import Attempt, Task, TaskStatus
+from tasks.models.querysets import TaskQuerySet
+from tasks.support import durations, reading
+from tasks.support.durations import StatementTimestamp
+
+COUNT_CAP = 100_000
+BIGGEST_ID = 2**63 - 1
+
+
+class InvalidFilter(RowlockError, ValueError):
+    """A condition of the filter cannot be read."""
+
+
+class Params(Protocol):
+    """The part of Django's QueryDict from which a filter is read."""
+
+    def getlist(self, key: str) -> list[str]: ...
+
+
+class Count(NamedTuple):
+    """The number of matching tasks; `capped` if there are more than `number`."""
+
+    number: int
+    capped: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskFilter:
+    """Tasks that match every given condition; within one condition, any of its values.
+
+    `error` is searched, ignoring case, in the exception and traceback of the latest recorded attempt. `older_than`
+    counts from the creation of the task.
+    """
+
+    ids: tuple[int, ...] = ()
+    statuses: tuple[str, ...] = ()
+    queue_names: tuple[str, ...] = ()
+    task_paths: tuple[str, ...] = ()
+    error: str = ""
+    older_than: timedelta | None = None
+
+    @classmethod
+    def of(cls, selection: "Iterable[int] | TaskFilter") -> "TaskFilter":
+        """The filter itself, or a filter for these ids (each once, in the order given)."""
+        if isinstance(selection, TaskFilter):
+            return selection
+        return cls(ids=tuple(dict.fromkeys(selection)))
+
+    @classmethod
+    def from_params(cls, params: Params) -> Self:
+        """Read `id`, `status`, `queue`, `task`, `error` and `older_than` from a URL's query; the first four may repeat.
+
+        Raises InvalidFilter that names the wrong value.
+        """
+        return cls(
+            ids=tuple(dict.fromkeys(parse_id(text) for text in given(params, "id"))),
+            statuses=tuple(parse_status(text) for text in given(params, "status")),
+            queue_names=given(params, "queue"),
+            task_paths=given(params, "task"),
+            error=next(iter(given(params, "error")), ""),
+            older_than=next((parse_age(text) for text in given(params, "older_than")), None),
+        )
+
+    def as_params(self) -> list[tuple[str, str]]:
+        """The pairs of a URL's query that `from_params` reads back."""
+        pairs = [("id", str(id)) for id in self.ids]
+        pairs += [("status", status) for status in self.statuses]
+        pairs += [("queue", name) for name in self.queue_names]
+        pairs += [("task", path) for path in self.task_paths]
+        if self.error:
+            pairs.append(("error", self.error))
+        if self.older_than is not None:
+            pairs.append(("older_than", durations.describe(self.older_than)))
+        return pairs
+
+    @property
+    def is_empty(self) -> bool:
+        """True without any condition, so that every task would match."""
+        return self == type(self)()
+
+    def with_statuses(self, *statuses: str) -> Self:
+        """The same filter with only these statuses."""
+        return replace(self, statuses=statuses)
+
+    def queryset(self) -> TaskQuerySet:
+        """The matching tasks, unordered. Never `filter(**request)`: no value may become a field's name."""
+        tasks = Task.objects.all()
+        if self.ids:
+            tasks = tasks.filter(among(self.ids))
+        return self.criteria(tasks)
+
+    def criteria(self, tasks: TaskQuerySet) -> TaskQuerySet:
+        """`tasks` narrowed by every condition but the ids; these must still hold when a row is locked."""
+        if self.statuses:
+            tasks = tasks.filter(status__in=self.statuses)
+        if self.queue_names:
+            tasks = tasks.filter(queue_name__in=self.queue_names)
+        if self.task_paths:
+            tasks = tasks.filter(task_path__in=self.task_paths)
+        if self.error:
+            tasks = tasks.alias(error=latest_error()).filter(error__icontains=self.error)
+        if self.older_than is not None:
+            tasks = tasks.filter(created_at__lt=StatementTimestamp() - self.older_than)
+        return tasks
+
+    def selected_ids(self) -> "array[int]":
+        """The ids to act on, eight bytes each: the given ones, else those that match now, in order.
+
+        One statement without LIMIT: with it, the planner may walk ten million finished rows in search of a few. One
+        transaction, so that its cursor works behind a pooling proxy.
+        """
+        if self.ids:
+            return array("q", self.ids)
+        with transaction.atomic():
+            ids = self.queryset().order_by("id").values_list("id", flat=True)
+            return array("q", ids.iterator(chunk_size=10_000))
+
+    def count(self, cap: int = COUNT_CAP) -> Count:
+        """The number of matches, counted up to `cap`."""
+        number = self.queryset().order_by()[: cap + 1].count()
+        return Count(min(number, cap), number > cap)
+
+
+class Among(Lookup):
+    """`lhs = ANY(array)`: `id__in` makes a parameter of each id, and a statement allows at most 65,535."""
+
+    lookup_name = "among"
+    prepare_rhs = False
+
+    def as_sql(self, compiler: Any, connection: Any) -> tuple[str, tuple[Any, ...]]:
+        lhs, params = self.process_lhs(compiler, connection)
+        return f"{lhs} = ANY(%s::bigint[])", (*params, self.rhs)
+
+
+def among(ids: Iterable[int]) -> Q:
+    """Tasks with one of these ids."""
+    return Q(Among(F("id"), list(ids)))
+
+
+def latest_error() -> Subquery:
+    """The exception and traceback of a task's latest recorded attempt, as one text."""
+    latest = Attempt.objects.filter(task=OuterRef("pk")).order_by("-id")
+    return Subquery(latest.values(text=Concat("exception_class", Value("\n", TextField()), "traceback"))[:1])
+
+
+def given(params: Params, key: str) -> tuple[str, ...]:
+    """The non-blank values of `key`. Raises InvalidFilter for text that PostgreSQL cannot store."""
+    values = tuple(value for value in params.getlist(key) if value.strip())
+    for value in values:
+        if problem := reading.storage_problem(value):
+            raise InvalidFilter(f"The filter `{key}` {problem}.")
+        if len(value) > reading.LONGEST_CONDITION:
+            raise InvalidFilter(f"The filter `{key}` has more than {reading.LONGEST_CONDITION} characters: shorten it.")
+    return values
+
+
+def parse_id(text: str) -> int:
+    """A task's id. Raises InvalidFilter unless it is a whole number in the column's range."""
+    number = reading.digits(text.strip())
+    if number is None or not 1 <= number <= BIGGEST_ID:
+        raise InvalidFilter(f"{reading.shown(text)} is not the id of a task: ids are whole numbers from 1, like 4711.")
+    return number
+
+
+def parse_status(text: str) -> str:
+    """A status, in any case. Raises InvalidFilter with the known ones."""
+    status = text.strip().upper()
+    if status not in TaskStatus.values:
+        raise InvalidFilter(f"{text!r} is not a status: choose one of {', '.join(TaskStatus.values)}.")
+    return status
+
+
+def parse_age(text: str) -> timedelta:
+    """A duration such as 7d. Raises InvalidFilter with examples."""
+    try:
+        return durations.parse(text)
+    except ValueError as error:
+        raise InvalidFilter(str(error)) from error

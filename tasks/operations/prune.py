@@ -1,0 +1,215 @@
+"""Delete finished tasks, and the history of other outcomes. Never the audit.
+
+Each table is walked in windows of its primary key; each window is a short transaction that skips locked rows. An index
+on the time would slow down every completion. A LIMIT without one would scan the dead rows of all earlier windows. Ids
+grow with time, so the first window without anything old is the last.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import NamedTuple
+
+from django.db import connection
+
+from tasks.models import FINISHED
+from tasks.operations.chunks import Progress, go_on, short_waits
+from tasks.queue import throughput
+from tasks.support import audit, durations
+from tasks.support.audit import Change, Who
+from tasks.support.database import fetch
+
+WINDOW = 5000
+
+PRUNE_TASKS = """
+WITH page AS MATERIALIZED (
+    SELECT id, created_at, finished_at FROM tasks_task
+    WHERE id > %(after)s::bigint ORDER BY id LIMIT %(window)s::int
+), doomed AS MATERIALIZED (
+    SELECT task.id FROM tasks_task AS task JOIN page ON page.id = task.id
+    WHERE task.status = ANY(%(statuses)s::text[]) AND task.finished_at < statement_timestamp() - %(age)s::interval
+    FOR UPDATE OF task SKIP LOCKED
+), deleted AS (
+    DELETE FROM tasks_task USING doomed WHERE tasks_task.id = doomed.id RETURNING tasks_task.id
+)
+SELECT (SELECT max(id) FROM page) AS last_id, (SELECT count(*) FROM deleted) AS deleted,
+    (SELECT min(least(created_at, finished_at)) FROM page) < statement_timestamp() - %(age)s::interval AS is_old
+"""
+
+# Attempts of an unfinished task stay.
+PRUNE_ATTEMPTS = """
+WITH page AS MATERIALIZED (
+    SELECT id, task_id, finished_at FROM tasks_attempt
+    WHERE id > %(after)s::bigint ORDER BY id LIMIT %(window)s::int
+), doomed AS MATERIALIZED (
+    SELECT attempt.id FROM page JOIN tasks_attempt AS attempt ON attempt.id = page.id
+    JOIN tasks_task AS task ON task.id = page.task_id
+    WHERE page.finished_at < statement_timestamp() - %(age)s::interval
+      AND task.status IN ('COMPLETED', 'FAILED', 'CANCELLED')
+    FOR UPDATE OF attempt SKIP LOCKED
+), deleted AS (
+    DELETE FROM tasks_attempt USING doomed WHERE tasks_attempt.id = doomed.id RETURNING tasks_attempt.id
+)
+SELECT (SELECT max(id) FROM page) AS last_id, (SELECT count(*) FROM deleted) AS deleted,
+    (SELECT min(finished_at) FROM page) < statement_timestamp() - %(age)s::interval AS is_old
+"""
+
+PRUNE_REFUSED_WRITES = """
+WITH page AS MATERIALIZED (
+    SELECT id, at FROM tasks_refusedwrite WHERE id > %(after)s::bigint ORDER BY id LIMIT %(window)s::int
+), doomed AS MATERIALIZED (
+    SELECT refused.id FROM page JOIN tasks_refusedwrite AS refused ON refused.id = page.id
+    WHERE page.at < statement_timestamp() - %(age)s::interval FOR UPDATE OF refused SKIP LOCKED
+), deleted AS (
+    DELETE FROM tasks_refusedwrite USING doomed WHERE tasks_refusedwrite.id = doomed.id RETURNING tasks_refusedwrite.id
+)
+SELECT (SELECT max(id) FROM page) AS last_id, (SELECT count(*) FROM deleted) AS deleted,
+    (SELECT min(at) FROM page) < statement_timestamp() - %(age)s::interval AS is_old
+"""
+
+# Only minutes that the totals already include: see tasks/rollup.
+PRUNE_THROUGHPUT = """
+WITH page AS MATERIALIZED (
+    SELECT id, minute FROM tasks_throughput WHERE id > %(after)s::bigint ORDER BY id LIMIT %(window)s::int
+), doomed AS MATERIALIZED (
+    SELECT sum.id FROM page JOIN tasks_throughput AS sum ON sum.id = page.id
+    WHERE page.minute < statement_timestamp() - %(age)s::interval
+      AND (%(is_dry_run)s::boolean OR page.minute <= (SELECT max(folded_until) FROM tasks_throughputtotal))
+    FOR UPDATE OF sum SKIP LOCKED
+), deleted AS (
+    DELETE FROM tasks_throughput USING doomed WHERE tasks_throughput.id = doomed.id RETURNING tasks_throughput.id
+)
+SELECT (SELECT max(id) FROM page) AS last_id, (SELECT count(*) FROM deleted) AS deleted,
+    (SELECT min(minute) FROM page) < statement_timestamp() - %(age)s::interval AS is_old
+"""
+
+# A worker stays while a row names it, to trace each claim, completion, attempt and late write (fault F2). There are few
+# workers, so all of them are one window.
+PRUNE_WORKERS = """
+WITH doomed AS MATERIALIZED (
+    SELECT worker.id FROM tasks_worker AS worker
+    WHERE worker.stopped_at < statement_timestamp() - %(age)s::interval
+      AND NOT EXISTS (SELECT FROM tasks_task AS task WHERE task.status = 'PROCESSING' AND task.claimed_by = worker.id)
+      AND worker.id <> ALL (ARRAY(SELECT DISTINCT finished_by FROM tasks_task WHERE finished_by IS NOT NULL))
+      AND worker.id <> ALL (ARRAY(SELECT DISTINCT worker_id FROM tasks_attempt))
+      AND worker.id <> ALL (ARRAY(SELECT DISTINCT worker_id FROM tasks_refusedwrite))
+    FOR UPDATE OF worker SKIP LOCKED
+), deleted AS (
+    DELETE FROM tasks_worker USING doomed WHERE tasks_worker.id = doomed.id RETURNING tasks_worker.id
+)
+SELECT count(*) AS deleted, false AS is_old, 0 AS last_id FROM deleted
+"""
+
+
+PRUNE_COMMAND_RUNS = """
+WITH page AS MATERIALIZED (
+    SELECT id, started_at FROM tasks_commandrun WHERE id > %(after)s::bigint ORDER BY id LIMIT %(window)s::int
+), doomed AS MATERIALIZED (
+    SELECT run.id FROM page JOIN tasks_commandrun AS run ON run.id = page.id
+    WHERE run.finished_at < statement_timestamp() - %(age)s::interval FOR UPDATE OF run SKIP LOCKED
+), deleted AS (
+    DELETE FROM tasks_commandrun USING doomed WHERE tasks_commandrun.id = doomed.id RETURNING tasks_commandrun.id
+)
+SELECT (SELECT max(id) FROM page) AS last_id, (SELECT count(*) FROM deleted) AS deleted,
+    (SELECT min(started_at) FROM page) < statement_timestamp() - %(age)s::interval AS is_old
+"""
+
+# Fences come from a sequence: they grow even for a name whose row is gone. Names have no order in time, so all of them
+# are one window.
+PRUNE_LOCKS = """
+WITH doomed AS MATERIALIZED (
+    SELECT name FROM tasks_lock
+    WHERE coalesce(expires_at, released_at) < statement_timestamp() - %(age)s::interval
+    FOR UPDATE SKIP LOCKED
+), deleted AS (
+    DELETE FROM tasks_lock USING doomed WHERE tasks_lock.name = doomed.name RETURNING tasks_lock.name
+)
+SELECT count(*) AS deleted, false AS is_old, 0 AS last_id FROM deleted
+"""
+
+
+class History(NamedTuple):
+    """One table of history: its name in the report, its database name, and its prune statement."""
+
+    name: str
+    table: str
+    statement: str
+
+
+# Workers come last: the rows that named them may have just been deleted.
+HISTORY = [
+    History("attempts", "tasks_attempt", PRUNE_ATTEMPTS),
+    History("refused_writes", "tasks_refusedwrite", PRUNE_REFUSED_WRITES),
+    History("throughput", "tasks_throughput", PRUNE_THROUGHPUT),
+    History("command_runs", "tasks_commandrun", PRUNE_COMMAND_RUNS),
+    History("locks", "tasks_lock", PRUNE_LOCKS),
+    History("workers", "tasks_worker", PRUNE_WORKERS),
+]
+
+
+def register_history(*histories: History) -> None:
+    """Let `prune_history` delete from tables of another app too; called once, from its AppConfig.ready().
+
+    A statement gets `age`, `after` (the id where the last window ended) and `window` (rows). It returns `last_id`,
+    `deleted`, and `is_old`: true if the next window may hold something old.
+    """
+    HISTORY[:0] = [history for history in histories if history not in HISTORY]
+
+
+def prune_tasks(
+    older_than: timedelta,
+    who: Who,
+    *,
+    statuses: Sequence[str] = FINISHED,
+    reason: str = "",
+    dry_run: bool = False,
+    progress: Progress = go_on,
+) -> int:
+    """Delete tasks that finished longer ago than `older_than`, with their attempts; returns their number.
+
+    Only finished statuses are allowed (ValueError). Locked rows are left for the next time.
+    """
+    if unfinished := set(statuses) - set(FINISHED):
+        raise ValueError(f"Tasks that are {', '.join(sorted(unfinished))} are not finished and are never pruned.")
+    names = [str(status) for status in statuses]
+    action = f"prune older_than={durations.describe(older_than)} status={','.join(names)}"
+    record = partial(audit.record, connection, who, action, [Change(audit.table("tasks_task"))], reason)
+    return _walk(PRUNE_TASKS, {"age": older_than, "statuses": names}, record, dry_run=dry_run, progress=progress)
+
+
+def prune_history(
+    older_than: timedelta, who: Who, *, reason: str = "", dry_run: bool = False, progress: Progress = go_on
+) -> dict[str, int]:
+    """Delete history older than `older_than`; returns the number of rows of each table, by the names in `HISTORY`.
+
+    Attempts go when their task is finished, stopped workers when no row names them.
+    """
+    action = f"prune older_than={durations.describe(older_than)}"
+    while not dry_run and throughput.fold(connection):
+        pass
+    deleted = {}
+    for name, table, statement in HISTORY:
+        record = partial(audit.record, connection, who, action, [Change(audit.table(table))], reason)
+        deleted[name] = _walk(statement, {"age": older_than}, record, dry_run=dry_run, progress=progress)
+    return deleted
+
+
+def _walk(
+    statement: str,
+    params: Mapping[str, object],
+    record: Callable[[], None],
+    *,
+    dry_run: bool,
+    progress: Progress,
+) -> int:
+    """Delete window after window; `record` writes the intervention together with the first deleted rows."""
+    total, after, goes_on = 0, 0, True
+    while goes_on:
+        with short_waits(rollback=dry_run):
+            [window] = fetch(connection, statement, {"window": WINDOW, "is_dry_run": dry_run, **params, "after": after})
+            if window["deleted"] and not total:
+                record()
+        total += window["deleted"]
+        after = window["last_id"]
+        goes_on = progress(total, None) and bool(window["is_old"])
+    return total

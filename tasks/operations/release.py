@@ -1,0 +1,129 @@
+"""Release a worker's unstarted tasks to the queue, while it hangs on another one."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from django.db import connection
+from django.utils.translation import gettext as _
+
+from tasks.exceptions import RowlockError
+from tasks.models import Task, TaskStatus
+from tasks.operations.chunks import Code, Refusal, Result, TaskAction, perform
+from tasks.operations.workers import NoSuchWorker
+from tasks.queue import presence, wakeup
+from tasks.queue.presence import WorkerState
+from tasks.support import audit
+from tasks.support.audit import Change, Who
+from tasks.support.database import fetch
+
+# A supervisor releases the rest of a batch when a task runs longer than a quarter of a second. This is for a worker
+# whose supervisor does not: frozen or cut off from the database. The supervisor also reports its worker's current task.
+# Without a report we assume the first task of the oldest claim, because a batch runs in order.
+HANGS_AFTER_SECONDS = 5
+MOST = 5000
+
+CURRENT = """
+SELECT worker.current_task_id AS id,
+    extract(epoch FROM clock_timestamp() - worker.current_since)::float8 AS seconds
+FROM tasks_worker AS worker JOIN tasks_task AS task ON task.id = worker.current_task_id
+WHERE worker.id = %(id)s::text AND task.status = 'PROCESSING' AND task.claimed_by = worker.id
+"""
+
+FIRST = """
+SELECT id, extract(epoch FROM clock_timestamp() - started_at)::float8 AS seconds FROM tasks_task
+WHERE status = 'PROCESSING' AND claimed_by = %(id)s::text
+ORDER BY started_at, priority DESC, run_after, id LIMIT 1
+"""
+
+# The attempt is given back, as when the worker itself releases; the new version refuses the worker's late writes.
+RELEASE = """
+UPDATE tasks_task AS task SET
+    status = CASE WHEN task.cancel_requested_at IS NULL THEN 'READY' ELSE 'CANCELLED' END,
+    version = task.version + 1, claimed_by = NULL, attempt = task.attempt - 1, started_at = NULL,
+    finished_at = CASE WHEN task.cancel_requested_at IS NULL THEN NULL ELSE statement_timestamp() END
+WHERE task.id = ANY(%(ids)s::bigint[])
+RETURNING task.id, task.version
+"""
+
+
+class Current(NamedTuple):
+    """The task on which a worker hangs; `is_told`: its supervisor reported it, otherwise we assume it."""
+
+    id: int
+    is_told: bool
+
+
+class NotHanging(RowlockError):
+    """The worker is on its way through its tasks; nothing is taken from it."""
+
+
+class Release(TaskAction):
+    name = "release"
+
+    def __init__(self, who: Who, reason: str, worker_id: str, current_id: int) -> None:
+        super().__init__(who, reason)
+        self.worker_id = worker_id
+        self.current_id = current_id
+
+    def refusal(self, task: Task) -> Refusal | None:
+        told = {"id": self.worker_id}
+        if task.status != TaskStatus.PROCESSING or task.claimed_by != self.worker_id:
+            return Refusal(Code.CHANGED, _("worker %(id)s holds it no more") % told, task.status, task.version)
+        if task.pk == self.current_id:
+            return Refusal(Code.LIVE, _("worker %(id)s is on it") % told, task.status, task.version)
+        return None
+
+    def write(self, tasks: list[Task], result: Result) -> None:
+        versions = {
+            row["id"]: row["version"] for row in fetch(connection, RELEASE, {"ids": [task.pk for task in tasks]})
+        }
+        changes = [Change(audit.task(task.pk), task.version, versions[task.pk]) for task in tasks]
+        audit.record(connection, self.who, f"{self.name} unstarted", changes, self.reason)
+        wakeup.announce(connection)
+        result.done += versions
+
+
+def release_unstarted(
+    worker_id: str,
+    who: Who,
+    *,
+    reason: str = "",
+    versions: Mapping[int, int] | None = None,
+    dry_run: bool = False,
+) -> Result:
+    """Release a live worker's tasks except the one on which it hangs; no attempt is spent.
+
+    `versions`: the tasks that the operator saw, each with its version; None: all of them. If the worker runs a released
+    task after all, its result is refused, but the effect may happen twice. Raises NoSuchWorker for an unknown or dead
+    worker, NotHanging for one that began its task less than HANGS_AFTER_SECONDS ago.
+    """
+    current_id = hanging_on(worker_id).id
+    ids = list(versions) if versions is not None else unstarted(worker_id, current_id)
+    return perform(Release(who, reason, worker_id, current_id), ids, versions=versions, dry_run=dry_run)
+
+
+def hanging_on(worker_id: str) -> Current:
+    """The task on which a live worker hangs. Raises as `release_unstarted`."""
+    state = presence.states([worker_id])[worker_id]
+    _refuse_dead(state)
+    told = fetch(connection, CURRENT, {"id": worker_id})
+    found = told or (fetch(connection, FIRST, {"id": worker_id}) if state.is_late else [])
+    if not found or found[0]["seconds"] < HANGS_AFTER_SECONDS:
+        raise NotHanging(
+            f"Worker {worker_id} has not been on one task for {HANGS_AFTER_SECONDS} s: it is on its way through its "
+            "batch, or holds none. Nothing was released."
+        )
+    return Current(found[0]["id"], is_told=bool(told))
+
+
+def _refuse_dead(state: WorkerState) -> None:
+    if not state.registered:
+        raise NoSuchWorker(f"No worker has the id {state.id!r}; `queue_status` lists the ids of those that live.")
+    if state.is_dead or state.stopped_at is not None:
+        raise NoSuchWorker(f"Worker {state.id} is dead; `recover_tasks` takes back all that it held.")
+
+
+def unstarted(worker_id: str, current_id: int) -> list[int]:
+    """Ids of the worker's tasks except the current one."""
+    held = Task.objects.processing().filter(claimed_by=worker_id).exclude(pk=current_id).order_by("pk")
+    return list(held.values_list("pk", flat=True)[:MOST])

@@ -1,0 +1,271 @@
+"""Claim READY tasks: one statement locks them, spends their attempt and makes them PROCESSING.
+
+The attempt is spent at the claim, so a task that kills its worker ends FAILED and not in a loop. The order is priority,
+run_after, id within a queue. At most one task of an ordering key runs at a time: a unique index guarantees that.
+
+This claim starts at the front of the line. `shortcut.py` tries two faster ones first, `optimistic.py` locks nothing
+while it chooses, and `strategies.py` picks one of them for a worker.
+"""
+
+import json
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from tasks.support.database import Connection, statement
+
+if TYPE_CHECKING:
+    from tasks.queue.shortcut import Place, Shortcut
+
+KEYS_PER_STRIDE = 300
+# Looking at a hundred keys of which none is due takes as long as the rest of a claim of one task.
+KEYS_REST_SECONDS = 0.02
+STRIDES = 10  # about 2 ms each when thousands of keys wait for their time
+
+# pair: the queues and priorities that have READY tasks without a key, one index step each.
+# head: the earliest unfinished task of each key, from a cursor that wraps, some hundred keys a stride. A key is held
+#   by its PROCESSING task and by one that waits for its retry. The holder need not be the earliest: an enqueuer may
+#   commit a lower id late.
+# stretch: the line of a queue and priority, cut where the head of a key stands in it: the tasks without a key before
+#   the head, then the head. Neither kind can starve the other. Queues that are not named come in random order.
+# locked: rows are locked one by one as the outer LIMIT asks for them, so no row is locked and then left. The inner
+#   LIMIT is a subquery because the planner would sort a whole queue that its estimate calls short. Without
+#   MATERIALIZED the subquery may run twice and claim too many (fault F3).
+# candidate: the batch ends before the first task on its last attempt, or durable one. Such a task is claimed alone:
+#   claimed ahead, it would be FAILED unbegun if the worker and its supervisor died.
+# walk: where the next stride over the keys begins: behind this one, at the first key (''), or nowhere (none is due).
+# The last line returns one row at least, so that the cursor comes back when nothing was taken. is_narrow: everything
+#   due was in one queue and priority, or was the head of one key.
+CLAIM = """
+WITH RECURSIVE every_queue (name) AS (
+    (SELECT queue_name FROM tasks_task AS task
+     WHERE task.status = 'READY' AND task.ordering_key IS NULL AND %(queues)s::text[] IS NULL
+     ORDER BY task.queue_name LIMIT 1)
+    UNION ALL
+    SELECT (SELECT task.queue_name FROM tasks_task AS task
+            WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.queue_name > every_queue.name
+            ORDER BY task.queue_name LIMIT 1)
+    FROM every_queue WHERE every_queue.name IS NOT NULL
+), queue (name) AS (
+    SELECT served.name
+    FROM (SELECT unnest(%(queues)s::text[]) UNION SELECT name FROM every_queue WHERE name IS NOT NULL) AS served (name)
+    WHERE NOT EXISTS (SELECT FROM tasks_queue WHERE tasks_queue.name = served.name AND tasks_queue.paused)
+), pair AS (
+    (SELECT queue.name AS queue_name, first.priority, first.run_after FROM queue, LATERAL (
+        SELECT task.priority, task.run_after FROM tasks_task AS task
+        WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.queue_name = queue.name
+        ORDER BY task.priority DESC, task.run_after LIMIT 1) AS first)
+    UNION ALL
+    SELECT pair.queue_name, next.priority, next.run_after FROM pair, LATERAL (
+        SELECT task.priority, task.run_after FROM tasks_task AS task
+        WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.queue_name = pair.queue_name
+          AND task.priority < pair.priority
+        ORDER BY task.priority DESC, task.run_after LIMIT 1) AS next
+), head AS (
+    (SELECT task.ordering_key, task.id, task.status, task.queue_name, task.priority, task.run_after, 1 AS number
+     FROM tasks_task AS task
+     WHERE task.ordering_key IS NOT NULL AND task.status IN ('READY', 'PROCESSING')
+       AND task.ordering_key > %(cursor)s::text AND %(keys)s::int > 0
+     ORDER BY task.ordering_key, task.id LIMIT 1)
+    UNION ALL
+    SELECT next.*, head.number + 1 FROM head, LATERAL (
+        SELECT task.ordering_key, task.id, task.status, task.queue_name, task.priority, task.run_after
+        FROM tasks_task AS task
+        WHERE task.ordering_key IS NOT NULL AND task.status IN ('READY', 'PROCESSING')
+          AND task.ordering_key > head.ordering_key
+        ORDER BY task.ordering_key, task.id LIMIT 1) AS next
+    WHERE head.number < %(keys)s::int
+), keyed AS (
+    SELECT head.id, head.queue_name, head.priority, head.run_after FROM head
+    WHERE head.status = 'READY' AND head.run_after <= statement_timestamp()
+      AND NOT EXISTS (SELECT FROM tasks_task AS holder
+                      WHERE holder.ordering_key = head.ordering_key AND holder.status = 'PROCESSING')
+      AND (%(queues)s::text[] IS NULL OR head.queue_name = ANY(%(queues)s::text[]))
+      AND NOT EXISTS (SELECT FROM tasks_queue WHERE tasks_queue.name = head.queue_name AND tasks_queue.paused)
+), mark AS (
+    SELECT queue_name, priority, run_after, id, id AS head_id FROM keyed
+    UNION ALL
+    SELECT queue_name, priority, statement_timestamp(), 9223372036854775807, NULL FROM pair
+    WHERE run_after <= statement_timestamp()
+), turn AS MATERIALIZED (
+    SELECT line.queue_name, coalesce(array_position(%(queues)s::text[], line.queue_name), random()) AS number
+    FROM (SELECT DISTINCT queue_name FROM mark) AS line
+), stretch AS MATERIALIZED (
+    SELECT mark.queue_name, mark.priority, mark.head_id, mark.run_after AS until, mark.id AS until_id,
+        lag(mark.run_after, 1, '-infinity') OVER line AS since, lag(mark.id, 1, 0::bigint) OVER line AS since_id
+    FROM mark JOIN turn ON turn.queue_name = mark.queue_name
+    WINDOW line AS (PARTITION BY mark.queue_name, mark.priority ORDER BY mark.run_after, mark.id)
+    ORDER BY mark.priority DESC, turn.number, mark.run_after, mark.id
+), locked AS MATERIALIZED (
+    SELECT due.* FROM stretch CROSS JOIN LATERAL (
+        SELECT * FROM (
+            SELECT task.id, task.task_path, task.attempt, task.max_attempts FROM tasks_task AS task
+            WHERE task.status = 'READY' AND task.ordering_key IS NULL
+              AND task.queue_name = stretch.queue_name AND task.priority = stretch.priority
+              AND (task.run_after, task.id) > (stretch.since, stretch.since_id)
+              AND (task.run_after, task.id) < (stretch.until, stretch.until_id)
+            ORDER BY task.run_after, task.id LIMIT (SELECT %(limit)s::int) FOR NO KEY UPDATE SKIP LOCKED) AS unkeyed
+        UNION ALL
+        SELECT * FROM (
+            SELECT task.id, task.task_path, task.attempt, task.max_attempts FROM tasks_task AS task
+            WHERE task.id = stretch.head_id AND task.status = 'READY' AND task.run_after <= statement_timestamp()
+            FOR NO KEY UPDATE SKIP LOCKED) AS head_row
+    ) AS due LIMIT %(limit)s::int
+), candidate AS MATERIALIZED (
+    SELECT id, place FROM (
+        SELECT id, row_number() OVER () AS place, count(*) FILTER (
+            WHERE attempt + 1 >= max_attempts OR task_path = ANY(%(durable)s::text[])
+        ) OVER (ROWS UNBOUNDED PRECEDING) AS alone
+        FROM locked
+    ) AS due
+    WHERE alone = 0 OR (place = 1 AND %(may_be_alone)s::boolean)
+), taken AS (
+    UPDATE tasks_task AS task SET
+        status = 'PROCESSING', version = task.version + 1, attempt = task.attempt + 1,
+        claimed_by = %(worker_id)s::text, started_at = statement_timestamp(), cancel_requested_at = NULL
+    FROM candidate WHERE task.id = candidate.id
+    RETURNING candidate.place, task.id, task.task_path, task.queue_name, task.priority, task.args::text,
+        task.kwargs::text, task.version, task.attempt, task.max_attempts, task.ordering_key,
+        task.created_at::text, task.run_after::text, task.started_at::text
+), walk AS (
+    SELECT CASE WHEN count(*) = %(keys)s::int THEN max(ordering_key) WHEN EXISTS (SELECT FROM keyed) THEN '' END
+        AS next_cursor
+    FROM head
+)
+SELECT taken.*, (SELECT count(*) = 1 FROM mark) AS is_narrow, walk.next_cursor
+FROM walk LEFT JOIN taken ON true ORDER BY taken.place
+"""
+
+CLAIM_COLUMNS = slice(1, 14)  # of a row of a claim's answer: the fields of Claim
+
+
+@dataclass(slots=True)
+class Claim:
+    """A claimed task. JSON and times stay text as PostgreSQL writes them, since few handlers read them."""
+
+    id: int
+    task_path: str
+    queue_name: str
+    priority: int
+    args: str
+    kwargs: str
+    version: int
+    attempt: int
+    max_attempts: int
+    ordering_key: str | None
+    created_at: str
+    run_after: str
+    started_at: str
+
+    def enqueued_at(self) -> datetime:
+        """`created_at` in UTC."""
+        return datetime.fromisoformat(self.created_at).astimezone(UTC)
+
+    def claimed_at(self) -> datetime:
+        """`started_at` as the claim wrote it."""
+        return datetime.fromisoformat(self.started_at)
+
+    def arguments(self) -> tuple[list[Any], dict[str, Any]]:
+        """The decoded positional and keyword arguments."""
+        args = [] if self.args == "[]" else json.loads(self.args)
+        return args, {} if self.kwargs == "{}" else json.loads(self.kwargs)
+
+
+@dataclass
+class Claimer:
+    """A claiming worker: its queues (None: all) and its place in the walk over ordering keys.
+
+    Args:
+        durable: paths of durable tasks, which are claimed alone.
+        cursor: the ordering key where the next stride begins.
+        keys: keys a stride looks at; 0 claims no keyed tasks.
+        keys_rest_until, line_is_mixed_until, careful_until: moments of `time.monotonic()`.
+        places: the last tasks claimed, one for each queue and priority.
+    """
+
+    worker_id: str
+    queues: list[str] | None = None
+    durable: list[str] = field(default_factory=list)
+    cursor: str = ""
+    keys: int = KEYS_PER_STRIDE
+    keys_rest_until: float = 0.0
+    line_is_mixed_until: float = 0.0
+    careful_until: float = 0.0
+    lost_races: int = 0
+    is_from_start: bool = False  # nothing was found since the walk began at the first key
+    is_slow: bool = False  # the last claim from the front of the line was slow
+    shortcut: "Shortcut | None" = None
+    places: "tuple[Place, ...]" = ()
+
+    @property
+    def has_been_round(self) -> bool:
+        """True if the last claim was empty because nothing is due, not because it walked past some keys only."""
+        return self.is_from_start and not self.cursor
+
+    @property
+    def is_careful(self) -> bool:
+        """True for some seconds after a row was refused: rows are then claimed one by one."""
+        return time.monotonic() < self.careful_until
+
+    def holds_alone(self, claim: Claim) -> bool:
+        """True if this task must be the only one claimed: it is on its last attempt, or durable."""
+        return claim.attempt >= claim.max_attempts or claim.task_path in self.durable
+
+    def forget_places(self) -> None:
+        """Claim from the front of the line again: tasks that were given back stand there."""
+        self.places, self.shortcut = (), None
+
+    def params(self, limit: int) -> dict[str, Any]:
+        """The parameters of a claim from the front of the line."""
+        return {
+            "worker_id": self.worker_id,
+            "queues": self.queues,
+            "cursor": self.cursor,
+            "keys": 0 if time.monotonic() < self.keys_rest_until else self.keys,
+            "limit": limit,
+            "durable": self.durable,
+            "may_be_alone": True,
+        }
+
+    def note_walk(self, keys: int, next_cursor: str | None) -> None:
+        """Move the cursor after a claim that looked at up to `keys` keys. None: no key was due."""
+        if keys != self.keys:
+            return  # they rest
+        began_at_first = not self.cursor
+        self.is_from_start = self.is_from_start or began_at_first
+        self.cursor = next_cursor or ""
+        if began_at_first and next_cursor is None:
+            self.keys_rest_until = time.monotonic() + KEYS_REST_SECONDS
+
+
+def claim_in_order(connection: Connection, claimer: Claimer, limit: int) -> tuple[list[Claim], bool]:
+    """Claim up to `limit` tasks from the front of the line, passing over rows that others hold.
+
+    Also True if everything that was due stood in one queue and priority, or was the head of one key.
+    """
+    rows = walk(connection, CLAIM, claimer, limit)
+    taken = claims_of(rows)
+    return taken, bool(taken) and rows[0][-2]
+
+
+def walk(connection: Connection, sql: str, claimer: Claimer, limit: int) -> list[tuple[Any, ...]]:
+    """Run a claim stride by stride over the ordering keys until it finds a task or has seen every key."""
+    for _ in range(STRIDES):
+        params = claimer.params(limit)
+        with statement(connection), connection.cursor() as cursor:
+            cursor.execute(sql, params)
+            rows: list[tuple[Any, ...]] = cursor.fetchall()
+        claimer.note_walk(params["keys"], rows[0][-1])
+        if rows[0][0] is not None:
+            claimer.is_from_start = False
+            return rows
+        claimer.keys_rest_until = 0.0  # nothing else is due
+        if claimer.has_been_round:
+            break
+    return []
+
+
+def claims_of(rows: list[tuple[Any, ...]]) -> list[Claim]:
+    """The claims in the answer of a claiming statement."""
+    return [Claim(*row[CLAIM_COLUMNS]) for row in rows]

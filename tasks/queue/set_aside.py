@@ -1,0 +1,167 @@
+"""Find the one row or worker whose update the database refuses in a sweep, and set it aside.
+
+An adopter's constraint or trigger can make one UPDATE fail. In one statement with a thousand others it would fail every
+sweep of every worker. A row that is set aside is shown under *Needs attention* and retried ever more rarely.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import django.db
+import psycopg
+
+from tasks.support import audit
+from tasks.support.database import Connection, fetch, transaction
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+R = TypeVar("R")
+# The two kinds of connection have different errors.
+ERRORS = (psycopg.Error, django.db.Error)
+FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 5, 600
+LONGEST_SEARCH_SECONDS = 2.0  # a refusal may take a lock timeout; the next sweep continues
+LONGEST_ERROR = 500
+
+# A deferred constraint would fail only at the commit, where the refused row is unknown.
+AT_ONCE = "SET CONSTRAINTS ALL IMMEDIATE"
+
+STANDING = "SELECT task_id, worker_id, retry_at <= clock_timestamp() AS is_due FROM tasks_recoveryfailure"
+NOTE = """
+INSERT INTO tasks_recoveryfailure AS known (target, task_id, worker_id, error, retry_at)
+SELECT refused.target, refused.task_id,
+    coalesce(refused.worker_id, (SELECT claimed_by FROM tasks_task WHERE id = refused.task_id), ''),
+    refused.error, clock_timestamp() + make_interval(secs => %(first)s::float8)
+FROM unnest(%(targets)s::text[], %(task_ids)s::bigint[], %(worker_ids)s::text[], %(errors)s::text[])
+    AS refused (target, task_id, worker_id, error)
+ON CONFLICT (target) DO UPDATE SET worker_id = excluded.worker_id, error = excluded.error, tries = known.tries + 1,
+    retry_at = clock_timestamp() + make_interval(
+        secs => least(%(longest)s::float8, %(first)s::float8 * power(2, least(known.tries, 20))))
+RETURNING target, error, tries
+"""
+FORGET = """
+DELETE FROM tasks_recoveryfailure WHERE retry_at <= clock_timestamp() AND target <> ALL(%(but)s::text[])
+"""
+
+
+@dataclass
+class Writes:
+    """The writes of one sweep, each for all rows at once; with `is_careful` a refused write is halved and repeated.
+
+    `tasks` and `workers` hold the refused ones, with the error.
+    """
+
+    connection: Connection
+    is_careful: bool = False
+    tasks: dict[int, Exception] = field(default_factory=dict)
+    workers: dict[str, Exception] = field(default_factory=dict)
+    until: float = field(default_factory=lambda: time.monotonic() + LONGEST_SEARCH_SECONDS)
+
+    def for_workers(self, items: Sequence[T], write: Callable[[Sequence[T]], list[R]]) -> list[R]:
+        """Call `write` for these workers, given as ids or states."""
+
+        def refuse(item: T, error: Exception) -> None:
+            self.workers[str(getattr(item, "id", item))] = error
+
+        return self._write(items, write, refuse)
+
+    def for_tasks(self, ids: Sequence[int], write: Callable[[Sequence[int]], list[R]]) -> list[R]:
+        """Call `write` for these tasks."""
+        return self._write(ids, write, self.tasks.__setitem__)
+
+    def _write(
+        self, items: Sequence[T], write: Callable[[Sequence[T]], list[R]], refuse: Callable[[T, Exception], None]
+    ) -> list[R]:
+        if not items or not self.is_careful:
+            return write(items) if items else []
+        try:
+            with transaction(self.connection):
+                return write(items)
+        except ERRORS as error:
+            if len(items) == 1:
+                refuse(items[0], error)
+                return []
+        if time.monotonic() > self.until:
+            return []
+        half = len(items) // 2
+        return self._write(items[:half], write, refuse) + self._write(items[half:], write, refuse)
+
+
+def attempt(connection: Connection, work: Callable[[Writes], R]) -> R:
+    """Call `work`, which opens its own transaction; if the database refuses a write, call it again, carefully."""
+    try:
+        return work(Writes(connection))
+    except ERRORS:
+        if is_lost(connection):
+            raise
+    return work(Writes(connection, is_careful=True))
+
+
+def be_careful(connection: Connection) -> None:
+    """Check constraints at once; call it at the beginning of a careful transaction."""
+    with connection.cursor() as cursor:
+        cursor.execute(AT_ONCE)
+
+
+@dataclass(frozen=True)
+class Aside:
+    """Targets to skip for now; `has_due`: others are due for a retry."""
+
+    tasks: frozenset[int] = frozenset()
+    workers: frozenset[str] = frozenset()
+    has_due: bool = False
+
+
+def standing(connection: Connection) -> Aside:
+    """Targets that earlier sweeps set aside."""
+    rows = fetch(connection, STANDING)
+    resting = [row for row in rows if not row["is_due"]]
+    return Aside(
+        frozenset(row["task_id"] for row in resting if row["task_id"] is not None),
+        frozenset(row["worker_id"] for row in resting if row["task_id"] is None),
+        len(resting) < len(rows),
+    )
+
+
+def note(connection: Connection, writes: Writes) -> None:
+    """Set refused targets aside until their next retry; log new ones."""
+    if not writes.tasks and not writes.workers:
+        return
+    params: dict[str, Any] = {
+        "targets": [*map(audit.task, writes.tasks), *map(audit.worker, writes.workers)],
+        "task_ids": [*writes.tasks, *([None] * len(writes.workers))],
+        "worker_ids": [*([None] * len(writes.tasks)), *writes.workers],
+        "errors": [said(error) for error in (*writes.tasks.values(), *writes.workers.values())],
+        "first": FIRST_RETRY_SECONDS,
+        "longest": LONGEST_RETRY_SECONDS,
+    }
+    for row in fetch(connection, NOTE, params):
+        if row["tries"] == 1:
+            logger.error("recovery of %s was refused, and is set aside: %s", row["target"], row["error"])
+
+
+def forget(connection: Connection, writes: Writes) -> None:
+    """Drop targets whose retry succeeded."""
+    refused = [*map(audit.task, writes.tasks), *map(audit.worker, writes.workers)]
+    with connection.cursor() as cursor:
+        cursor.execute(FORGET, {"but": refused})
+
+
+def is_lost(connection: Connection) -> bool:
+    """True if the session ended with the error, so that it cannot retry."""
+    inner = connection if isinstance(connection, psycopg.Connection) else connection.connection  # type: ignore[attr-defined]
+    return inner is None or bool(inner.closed)
+
+
+def said(error: Exception) -> str:
+    """The error in one line, without details, which may show a row's contents."""
+    found = cause(error)
+    diagnosis = found.diag.message_primary if isinstance(found, psycopg.Error) else None
+    return " ".join((diagnosis or str(found)).split())[:LONGEST_ERROR]
+
+
+def cause(error: Exception) -> BaseException:
+    """The driver's error inside Django's."""
+    return error.__cause__ if isinstance(error, django.db.Error) and error.__cause__ else error

@@ -1,0 +1,287 @@
+"""Two claims that skip the walk over queues and keys, and the default strategy, which tries them first.
+
+- A *plain* line has one queue, one priority and no ordering keys. Its first rows are the claim.
+- *Behind* the last claimed task: finished rows stay in the index until VACUUM, and they gather at the front of the
+  line. Beside a transaction that was open for an hour, 30,000 claims made the next one take 2.8 ms instead of 0.2.
+  So after two slow claims in a row the next ones continue behind the last tasks, for a while. The front is walked
+  again soon enough for a task that came in before it. After a slow walk that found nothing, one claim may continue
+  behind it however late it comes. A claim of many tasks is reason enough by itself.
+
+Where everything due stood in one queue and priority, the walk itself is saved while the keys rest: beside 100,000
+scheduled tasks a claim of one took 0.19 ms instead of 0.31.
+"""
+
+import math
+import random
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import psycopg
+
+from tasks.queue.claim import Claim, Claimer, claim_in_order, claims_of
+from tasks.support.database import Connection, fetch, send_query, statement
+
+MIXED_SECONDS = 1.0  # how long a line that is not plain is not asked again
+SLOW_SECONDS = 0.000_5
+SECONDS_PER_TASK = 0.000_05  # the cost of a row itself, with room
+SHORTCUT_CLAIMS = 10  # a shortcut lasts as long as this many slow claims take,
+MOST_SECONDS = 5.0  # and no longer
+MANY = 200  # in one claim: only tasks that end within a moment are claimed so many at a time
+LARGE_BYTES = 200_000  # about 4,000 index rows, dead or not
+MOST_PLACES = 8
+COMMIT_SECONDS = 1.0  # longer than a commit takes that was under way during an empty walk
+
+# plain: one row if the line is plain; its columns are null if the line is empty too.
+# locked, candidate: as in claim.CLAIM. The last line returns one row at least, for is_plain.
+CLAIM_PLAIN = """
+WITH plain AS MATERIALIZED (
+    SELECT first.queue_name, first.priority
+    FROM (SELECT) AS one
+    LEFT JOIN (
+        SELECT queue_name, priority FROM tasks_task WHERE status = 'READY' AND ordering_key IS NULL
+        ORDER BY queue_name, priority DESC, run_after, id LIMIT 1) AS first ON true
+    LEFT JOIN LATERAL (
+        SELECT queue_name, priority FROM tasks_task
+        WHERE status = 'READY' AND ordering_key IS NULL AND first.queue_name IS NOT NULL
+        ORDER BY queue_name DESC, priority, run_after DESC, id DESC LIMIT 1) AS last ON true
+    WHERE first.queue_name IS NOT DISTINCT FROM last.queue_name AND first.priority IS NOT DISTINCT FROM last.priority
+      AND NOT EXISTS (
+          SELECT FROM tasks_task WHERE ordering_key IS NOT NULL AND status IN ('READY', 'PROCESSING'))
+), locked AS MATERIALIZED (
+    SELECT due.* FROM plain CROSS JOIN LATERAL (
+        SELECT task.id, task.task_path, task.attempt, task.max_attempts FROM tasks_task AS task
+        WHERE task.status = 'READY' AND task.ordering_key IS NULL
+          AND task.queue_name = plain.queue_name AND task.priority = plain.priority
+          AND task.run_after <= statement_timestamp()
+        ORDER BY task.run_after, task.id LIMIT (SELECT %(limit)s::int) FOR NO KEY UPDATE SKIP LOCKED) AS due
+    WHERE (%(queues)s::text[] IS NULL OR plain.queue_name = ANY(%(queues)s::text[]))
+      AND NOT EXISTS (SELECT FROM tasks_queue WHERE tasks_queue.name = plain.queue_name AND tasks_queue.paused)
+), candidate AS MATERIALIZED (
+    SELECT id, place FROM (
+        SELECT id, row_number() OVER () AS place, count(*) FILTER (
+            WHERE attempt + 1 >= max_attempts OR task_path = ANY(%(durable)s::text[])
+        ) OVER (ROWS UNBOUNDED PRECEDING) AS alone
+        FROM locked
+    ) AS due
+    WHERE alone = 0 OR (place = 1 AND %(may_be_alone)s::boolean)
+), taken AS (
+    UPDATE tasks_task AS task SET
+        status = 'PROCESSING', version = task.version + 1, attempt = task.attempt + 1,
+        claimed_by = %(worker_id)s::text, started_at = statement_timestamp(), cancel_requested_at = NULL
+    FROM candidate WHERE task.id = candidate.id
+    RETURNING candidate.place, task.id, task.task_path, task.queue_name, task.priority, task.args::text,
+        task.kwargs::text, task.version, task.attempt, task.max_attempts, task.ordering_key,
+        task.created_at::text, task.run_after::text, task.started_at::text
+)
+SELECT taken.*, EXISTS (SELECT FROM plain) AS is_plain FROM (SELECT) AS one LEFT JOIN taken ON true ORDER BY place
+"""
+
+# age: seconds since a walk found nothing due, so that tasks which others have taken since then are passed over too.
+CLAIM_BEHIND = """
+WITH behind AS MATERIALIZED (
+    SELECT place.queue_name, place.priority, place.id, place.number,
+        greatest(place.run_after, statement_timestamp() - make_interval(secs => %(age)s::float8)) AS run_after
+    FROM unnest(%(queue_names)s::text[], %(priorities)s::smallint[], %(run_afters)s::timestamptz[], %(ids)s::bigint[])
+        WITH ORDINALITY AS place (queue_name, priority, run_after, id, number)
+    WHERE NOT EXISTS (SELECT FROM tasks_queue WHERE tasks_queue.name = place.queue_name AND tasks_queue.paused)
+    ORDER BY place.number
+), locked AS MATERIALIZED (
+    SELECT due.* FROM behind CROSS JOIN LATERAL (
+        SELECT task.id, task.task_path, task.attempt, task.max_attempts FROM tasks_task AS task
+        WHERE task.status = 'READY' AND task.ordering_key IS NULL
+          AND task.queue_name = behind.queue_name AND task.priority = behind.priority
+          AND (task.run_after, task.id) > (behind.run_after, behind.id)
+          AND task.run_after <= statement_timestamp()
+        ORDER BY task.run_after, task.id LIMIT (SELECT %(limit)s::int) FOR NO KEY UPDATE SKIP LOCKED) AS due
+    LIMIT %(limit)s::int
+), candidate AS MATERIALIZED (
+    SELECT id, place FROM (
+        SELECT id, row_number() OVER () AS place, count(*) FILTER (
+            WHERE attempt + 1 >= max_attempts OR task_path = ANY(%(durable)s::text[])
+        ) OVER (ROWS UNBOUNDED PRECEDING) AS alone
+        FROM locked
+    ) AS due
+    WHERE alone = 0 OR (place = 1 AND %(may_be_alone)s::boolean)
+), taken AS (
+    UPDATE tasks_task AS task SET
+        status = 'PROCESSING', version = task.version + 1, attempt = task.attempt + 1,
+        claimed_by = %(worker_id)s::text, started_at = statement_timestamp(), cancel_requested_at = NULL
+    FROM candidate WHERE task.id = candidate.id
+    RETURNING candidate.place, task.id, task.task_path, task.queue_name, task.priority, task.args::text,
+        task.kwargs::text, task.version, task.attempt, task.max_attempts, task.ordering_key,
+        task.created_at::text, task.run_after::text, task.started_at::text
+)
+SELECT * FROM taken ORDER BY place
+"""
+
+SIZE = "SELECT coalesce(pg_relation_size(to_regclass('tasks_task_claim')), 0) AS size"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The last task without a key that was claimed of a queue and priority. `run_after` is PostgreSQL's text."""
+
+    queue_name: str
+    priority: int
+    run_after: str
+    id: int
+
+    @property
+    def line(self) -> tuple[str, int]:
+        return self.queue_name, self.priority
+
+
+@dataclass(frozen=True, slots=True)
+class Shortcut:
+    """Where the next claims begin, in this order, until a moment of `time.monotonic()`.
+
+    `empty_at`: when a walk found nothing due. Then one claim may use the shortcut, however late.
+    """
+
+    places: tuple[Place, ...]
+    until: float
+    empty_at: float | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return time.monotonic() < self.until
+
+    def params(self) -> dict[str, Any]:
+        """The parameters of CLAIM_BEHIND that say where it begins."""
+        return {
+            "queue_names": [place.queue_name for place in self.places],
+            "priorities": [place.priority for place in self.places],
+            "run_afters": [place.run_after for place in self.places],
+            "ids": [place.id for place in self.places],
+            "age": None if self.empty_at is None else time.monotonic() - self.empty_at + COMMIT_SECONDS,
+        }
+
+    def behind(self, place: Place) -> "Shortcut | None":
+        """The same shortcut behind `place`; None if one claim was all that it was for."""
+        if self.empty_at is not None:
+            return None
+        return replace(self, places=tuple(place if place.line == other.line else other for other in self.places))
+
+
+def claim_locked(connection: Connection, claimer: Claimer, limit: int) -> list[Claim]:
+    """Lock up to `limit` rows, passing over rows that others hold, and take them in one statement."""
+    taken = _claim_behind(connection, claimer, limit)
+    if taken:
+        return taken
+    began = time.monotonic()
+    plain = _claim_plain(connection, claimer, limit)
+    if plain is None:
+        taken, is_narrow = claim_in_order(connection, claimer, limit)
+        if is_narrow:
+            claimer.shortcut = of_narrow_line(taken[0], claimer.keys_rest_until)
+    else:
+        taken = plain
+    _note_claim(connection, claimer, taken, time.monotonic() - began)
+    return taken
+
+
+def claim_one(connection: Connection, claimer: Claimer, limit: int) -> list[Claim]:
+    """Claim one task, whatever `limit` says: the pessimistic worker holds its row through the work."""
+    return claim_locked(connection, claimer, 1)
+
+
+def send(connection: psycopg.Connection, claimer: Claimer, limit: int) -> Callable[[], list[Claim]] | None:
+    """Send a claim behind the last task and return a function that reads its answer; None without a shortcut.
+
+    The worker has other tasks in hand meanwhile, so nothing is taken that must be claimed alone. Until the answer is
+    read, connection and claimer take nothing else. Reading raises psycopg.Error.
+    """
+    shortcut = _taken_from(claimer)
+    if shortcut is None:
+        return None
+    read = send_query(connection, CLAIM_BEHIND, behind_params(claimer, shortcut, limit, may_be_alone=False))
+    return lambda: _note_behind(claimer, shortcut, read())
+
+
+def of_narrow_line(first: Claim, until: float) -> Shortcut:
+    """The front of the queue and priority of `first`, as long as the keys rest: nothing else is due."""
+    return Shortcut((Place(first.queue_name, first.priority, "-infinity", 0),), until)
+
+
+def last_place(taken: Sequence[Claim]) -> Place | None:
+    """Where a claim ended; None if it took no task without a key."""
+    last = next((claim for claim in reversed(taken) if claim.ordering_key is None), None)
+    return Place(last.queue_name, last.priority, last.run_after, last.id) if last else None
+
+
+def remember(places: Iterable[Place], last: Place) -> tuple[Place, ...]:
+    """The latest places of up to MOST_PLACES queues and priorities, `last` among them."""
+    return (*(place for place in places if place.line != last.line), last)[-MOST_PLACES:]
+
+
+def _claim_plain(connection: Connection, claimer: Claimer, limit: int) -> list[Claim] | None:
+    """Claim if the line is plain; None if it is not. A plain line has no keys, so nothing can fail on one."""
+    if time.monotonic() < claimer.line_is_mixed_until:
+        return None
+    with connection.cursor() as cursor:
+        cursor.execute(CLAIM_PLAIN, claimer.params(limit))
+        rows: list[tuple[Any, ...]] = cursor.fetchall()
+    is_plain, is_found = rows[0][-1], rows[0][0] is not None
+    if not is_plain:
+        claimer.line_is_mixed_until = time.monotonic() + MIXED_SECONDS
+        return None
+    claimer.cursor, claimer.is_from_start = "", not is_found
+    return claims_of(rows) if is_found else []
+
+
+def _claim_behind(connection: Connection, claimer: Claimer, limit: int) -> list[Claim]:
+    shortcut = _taken_from(claimer)
+    if shortcut is None:
+        return []
+    with statement(connection), connection.cursor() as cursor:
+        cursor.execute(CLAIM_BEHIND, behind_params(claimer, shortcut, limit, may_be_alone=True))
+        return _note_behind(claimer, shortcut, cursor.fetchall())
+
+
+def _taken_from(claimer: Claimer) -> Shortcut | None:
+    """Take the open shortcut out of the claimer: it is put back when it was good for something."""
+    shortcut, claimer.shortcut = claimer.shortcut, None
+    return shortcut if shortcut is not None and shortcut.is_open else None
+
+
+def behind_params(claimer: Claimer, shortcut: Shortcut, limit: int, *, may_be_alone: bool) -> dict[str, Any]:
+    common = {"worker_id": claimer.worker_id, "limit": limit, "durable": claimer.durable}
+    return {**common, "may_be_alone": may_be_alone, **shortcut.params()}
+
+
+def _note_behind(claimer: Claimer, shortcut: Shortcut, rows: list[tuple[Any, ...]]) -> list[Claim]:
+    taken = claims_of(rows)
+    place = _note_place(claimer, taken)
+    if place:
+        claimer.is_from_start = False
+        claimer.shortcut = shortcut.behind(place)
+    return taken
+
+
+def _note_place(claimer: Claimer, taken: list[Claim]) -> Place | None:
+    place = last_place(taken)
+    if place:
+        claimer.places = remember(claimer.places, place)
+    return place
+
+
+def _note_claim(connection: Connection, claimer: Claimer, taken: list[Claim], seconds: float) -> None:
+    """Open a shortcut after two slow claims from the front of the line, or after a claim of many tasks."""
+    _note_place(claimer, taken)
+    was_slow, claimer.is_slow = claimer.is_slow, seconds > SLOW_SECONDS + SECONDS_PER_TASK * len(taken)
+    if (was_slow and claimer.is_slow) or len(taken) >= MANY:
+        claimer.shortcut = _shortcut_after(connection, claimer, seconds, is_empty=not taken)
+
+
+def _shortcut_after(connection: Connection, claimer: Claimer, seconds: float, *, is_empty: bool) -> Shortcut | None:
+    """A shortcut behind the places of the last claims; None if the index is small: then the machine was busy."""
+    turns = {name: number for number, name in enumerate(claimer.queues or ())}
+    in_order = sorted(claimer.places, key=lambda at: (-at.priority, turns.get(at.queue_name, random.random())))  # noqa: S311
+    if not in_order or fetch(connection, SIZE)[0]["size"] < LARGE_BYTES:
+        return None
+    now = time.monotonic()
+    if is_empty:
+        return Shortcut(tuple(in_order), math.inf, empty_at=now)
+    return Shortcut(tuple(in_order), now + min(SHORTCUT_CLAIMS * seconds, MOST_SECONDS))

@@ -1,0 +1,57 @@
+"""LISTEN and NOTIFY: workers are woken at once, and also poll in case a notification is lost (fault F9).
+
+Channels belong to a database, not to a schema. So their names contain the schema, and the lab's workers get only their
+own.
+"""
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+from tasks.support.database import Connection
+
+ANNOUNCE = "SELECT pg_notify('rowlock_' || current_schema(), '')"
+SUMMON = "SELECT pg_notify('rowlock_control_' || current_schema(), %(payload)s::text)"
+END = "end:"
+IDS_PER_SUMMONS = 300  # a payload holds 8,000 bytes
+
+
+def announce(connection: Connection) -> None:
+    """Wake idle workers after an UPDATE that made rows READY. The table's trigger announces inserts."""
+    with connection.cursor() as cursor:
+        cursor.execute(ANNOUNCE)
+
+
+def summon(connection: Connection) -> None:
+    """Make every supervisor check at once for requests to cancel a task or stop a worker."""
+    _summon(connection, "")
+
+
+def ask_to_end(connection: Connection, task_ids: Iterable[int]) -> None:
+    """Ask the workers that run these tasks to end them.
+
+    This is for rows locked by their own worker (the pessimistic strategy), where no request can be written.
+    """
+    for ids in batched(task_ids, IDS_PER_SUMMONS):
+        _summon(connection, END + ",".join(map(str, ids)))
+
+
+def to_end(payload: str) -> set[int]:
+    """The tasks that a payload asks to end; any session may notify, so invalid ids are skipped.
+
+    >>> sorted(to_end("end:12,7,x")), to_end("")
+    ([7, 12], set())
+    """
+    if not payload.startswith(END):
+        return set()
+    return {int(part) for part in payload.removeprefix(END).split(",") if part.isascii() and part.isdecimal()}
+
+
+def batched(ids: Iterable[int], size: int) -> Iterator[list[int]]:
+    rest = iter(ids)
+    while chunk := list(islice(rest, size)):
+        yield chunk
+
+
+def _summon(connection: Connection, payload: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(SUMMON, {"payload": payload})

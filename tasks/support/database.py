@@ -1,0 +1,298 @@
+"""A session of our own, or a clear refusal behind a transaction-pooling proxy, which shares sessions (fault F10).
+
+Presence, a sender's lock and LISTEN belong to a session. Behind such a proxy they would stay in a session that another
+client gets next. Dead workers would seem alive as long as the pool lasts, and nobody would be woken.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from typing import Any, Protocol, TypeVar
+
+import psycopg
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.signals import connection_created
+from django.db.transaction import atomic, set_rollback
+from psycopg.pq import PipelineStatus, TransactionStatus
+
+from tasks import conf
+from tasks.exceptions import PooledSession
+
+T = TypeVar("T")
+
+PID = "SELECT pg_backend_pid() AS pid"
+LOOKS = 2
+# PgBouncer's error for the limits that each of these sessions sets.
+REFUSED_OPTIONS = "unsupported startup parameter"
+
+
+def own_session(application_name: str, *, connect_timeout: int = 10) -> psycopg.Connection:
+    """A direct connection with its own session. Raises PooledSession, psycopg.OperationalError."""
+    try:
+        connection = connect_directly(application_name, connect_timeout=connect_timeout)
+    except psycopg.OperationalError as error:
+        if REFUSED_OPTIONS in str(error):
+            raise PooledSession from error
+        raise
+    if is_pooled(connection):
+        connection.close()
+        raise PooledSession
+    return connection
+
+
+def is_pooled(connection: psycopg.Connection) -> bool:
+    """True if the statements of this connection (in autocommit) may reach different sessions.
+
+    A server reports its backend's process id at login, a proxy one of its own. A proxy that keeps one session for each
+    client does no harm: a second client never gets it. Other proxies give the session that was used last, or each in
+    turn. So each of two clients asks for the process id after the other, and after itself.
+    """
+    if connection.info.backend_pid == _pid(connection):
+        return False
+    with closing(connect_directly("rowlock:check")) as other:
+        clients = [connection, other, other, connection] * LOOKS
+        seen = {(client is other, _pid(client)) for client in clients}
+    return len(seen) > 2 or len({pid for _, pid in seen}) < 2
+
+
+def _pid(connection: psycopg.Connection) -> int:
+    pid: int = fetch(connection, PID)[0]["pid"]
+    return pid
+
+
+# Keys of OPTIONS that belong to Django, not to psycopg.
+DJANGO_KEYS = ("cursor_factory", "context", "prepare_threshold", "server_side_binding", "pool", "assume_role")
+# The server notices within half a second that a worker died inside a query.
+NOTICE_DEATH = "-c client_connection_check_interval=500ms"
+# Do not wait long for another session's lock, or for a slow statement.
+PATIENCE = "-c lock_timeout=1s -c statement_timeout=30s"
+# A queue's statistics are out of date. With those of an empty table, each claim read all of 200,000 new tasks (200 ms
+# instead of 2). 20,000 new ordering keys cost a second. So only index scans and nested loops are allowed. Plans for
+# particular values mislead too. Without a claimed row in the statistics, 500 completions were joined to the whole table
+# (110 microseconds a task instead of 9). So plans are generic.
+PLANS = (
+    "-c jit=off -c plan_cache_mode=force_generic_plan "
+    "-c enable_seqscan=off -c enable_bitmapscan=off -c enable_hashjoin=off -c enable_mergejoin=off"
+)
+# Claims and completions check a row again if it changed while they waited. At REPEATABLE READ, which a server or a role
+# may have as default, they would fail instead.
+READ_COMMITTED = r"-c default_transaction_isolation=read\ committed"
+WORKER_SESSION = f"{NOTICE_DEATH} {PATIENCE} {READ_COMMITTED} {PLANS}"
+KEEPALIVES = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3}
+# Shorter, a session would end in an outage that a supervisor need not have noticed (STALL_SECONDS of the supervisor).
+SHORTEST_SILENCE_MS, LONGEST_SILENCE_MS = 2_000, 10_000
+
+# The server ends a worker's statement after 30 s; a server that is silent for longer will not answer.
+ANSWER_SECONDS = 40.0
+LONGEST_IDLE_SECONDS = 30.0
+
+
+class Connection(Protocol):
+    """Django's connection wrapper or psycopg's own connection: the part of both that the SQL of this app needs."""
+
+    def cursor(self) -> Any: ...
+
+
+class PromptConnection(psycopg.Connection):
+    """A connection that is closed if the server does not answer within `answer_seconds`.
+
+    Neither keepalives nor tcp_user_timeout detect a proxy that accepts every byte and forwards none.
+    """
+
+    answer_seconds = ANSWER_SECONDS
+
+    def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
+        """Like psycopg's `wait`, but with a timeout: closes the connection and raises psycopg.OperationalError."""
+        if timeout is not None:
+            return super().wait(gen, interval, timeout)
+        try:
+            return super().wait(gen, interval, self.answer_seconds)
+        except psycopg.errors._WaitTimeout as error:
+            # If left open, it would wait as long again for the end of the transaction.
+            self.pgconn.finish()
+            raise psycopg.OperationalError(f"the server was silent for {self.answer_seconds:g} s") from error
+
+
+def fetch(connection: Connection, sql: str, params: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+    """The rows of one statement, each as a dictionary by column name."""
+    with connection.cursor() as cursor:
+        cursor.execute(sql, params)
+        return rows_of(cursor)
+
+
+def rows_of(cursor: Any) -> list[dict[str, Any]]:
+    """The rows of an executed statement, each as a dictionary by column name."""
+    names = [column[0] for column in cursor.description]
+    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+
+@contextmanager
+def transaction(connection: Connection, *, rollback: bool = False) -> Iterator[None]:
+    """A transaction on either kind of connection; with `rollback` it is rolled back (a dry run)."""
+    if isinstance(connection, psycopg.Connection):
+        with connection.transaction(force_rollback=rollback):
+            yield
+        return
+    alias = connection.alias  # type: ignore[attr-defined]
+    with atomic(using=alias):
+        yield
+        if rollback:
+            set_rollback(True, using=alias)
+
+
+def statement(connection: Connection) -> AbstractContextManager[None]:
+    """A savepoint for one statement that may fail inside a transaction.
+
+    Outside of one the statement is its own transaction, so nothing is sent for this.
+    """
+    if isinstance(connection, psycopg.Connection):
+        is_alone = connection.autocommit and connection.pgconn.transaction_status == TransactionStatus.IDLE
+    else:
+        is_alone = connection.get_autocommit() and not connection.in_atomic_block  # type: ignore[attr-defined]
+    return nullcontext() if is_alone else transaction(connection)
+
+
+def notice_vanishing(*, reads_at_once: bool) -> str:
+    """Options by which the server ends a session that is silent for about a lease.
+
+    A host that lost its power or network closes nothing. By default the server would keep its row locks for two hours,
+    and nobody could recover its tasks. A client that does not read also counts as vanished. Pass `reads_at_once=False`
+    for handlers, which may pause between the rows of a stream.
+    """
+    lease: float = conf.get("LEASE_SECONDS")
+    idle, interval = (max(1, int(part)) for part in (lease * 2 / 3, lease / 6))
+    keepalives = f"-c tcp_keepalives_idle={idle} -c tcp_keepalives_interval={interval} -c tcp_keepalives_count=2"
+    return f"{keepalives} -c tcp_user_timeout={idle + 2 * interval}s" if reads_at_once else keepalives
+
+
+def notice_a_dead_path(params: Mapping[str, Any]) -> dict[str, Any]:
+    """`params` plus libpq options by which a worker gives up a dead path within a third of its lease, 2 s at least.
+
+    That leaves time to reconnect. With a NOTIFY pending, keepalives alone held a lock for over 75 s.
+    """
+    silence = min(LONGEST_SILENCE_MS, max(SHORTEST_SILENCE_MS, int(1000 * conf.get("LEASE_SECONDS") / 3)))
+    return {**KEEPALIVES, **params, "tcp_user_timeout": min(silence, int(params.get("tcp_user_timeout") or silence))}
+
+
+def end_what_stands_still() -> str:
+    """The option that releases the rows of a process that froze in the middle of a claim or a sweep.
+
+    Without it other workers skipped these rows for 30 s, although the lease had expired. No transaction here waits for
+    a handler, so none lasts as long as a lease.
+    """
+    milliseconds = 1000 * min(conf.get("LEASE_SECONDS"), LONGEST_IDLE_SECONDS)
+    return f"-c idle_in_transaction_session_timeout={milliseconds:.0f}"
+
+
+def connect_directly(
+    application_name: str, *, connect_timeout: int = 10, answer_seconds: float = ANSWER_SECONDS
+) -> psycopg.Connection:
+    """The worker's own connection, in autocommit, past a pooling proxy if DIRECT_DATABASE_URL is set.
+
+    It is separate from Django's connection: a handler's failed transaction, SET or LISTEN cannot affect claims, flushes
+    or the worker's presence. It is closed if the server leaves a query unanswered for `answer_seconds`. Raises
+    psycopg.OperationalError.
+    """
+    url = conf.get("DIRECT_DATABASE_URL")
+    params = {} if url else _params_of_default_database()
+    ending = (notice_vanishing(reads_at_once=True), end_what_stands_still())
+    options = " ".join(filter(None, (params.pop("options", ""), WORKER_SESSION, *ending)))
+    connection = PromptConnection.connect(
+        url,
+        autocommit=True,
+        **{
+            **notice_a_dead_path(params),
+            "connect_timeout": connect_timeout,
+            "options": options,
+            "application_name": application_name,
+        },
+    )
+    connection.answer_seconds = answer_seconds
+    return connection
+
+
+def name_sessions_of_handlers(application_name: str) -> None:
+    """Name Django's own connection in `pg_stat_activity`; call it in a worker process before its first query.
+
+    If the process is killed in the middle of a query, its row locks end within half a second; if its host vanishes,
+    with its lease. A pooling proxy would not accept these options; there each BEGIN sets the isolation level.
+    """
+    settings = connections["default"].settings_dict
+    options = {**notice_a_dead_path(settings["OPTIONS"]), "application_name": application_name}
+    if not conf.get("DIRECT_DATABASE_URL"):
+        ours = (NOTICE_DEATH, READ_COMMITTED, notice_vanishing(reads_at_once=False))
+        options["options"] = " ".join(filter(None, (options.get("options"), *ours)))
+    settings["OPTIONS"] = options
+    connection_created.connect(_begin_read_committed, dispatch_uid=READ_COMMITTED)
+
+
+@contextmanager
+def read_committed() -> Iterator[None]:
+    """Within the block, a newly opened default connection begins its transactions at READ COMMITTED."""
+    connection_created.connect(_begin_read_committed, dispatch_uid=READ_COMMITTED)
+    try:
+        yield
+    finally:
+        connection_created.disconnect(dispatch_uid=READ_COMMITTED)
+
+
+def _begin_read_committed(connection: BaseDatabaseWrapper, **_: object) -> None:
+    """Costs no query: the driver adds the level to each BEGIN. A level from the settings is kept."""
+    if connection.alias == "default" and "isolation_level" not in connection.settings_dict["OPTIONS"]:
+        connection.connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+
+
+def _params_of_default_database() -> dict[str, Any]:
+    params = connections["default"].get_connection_params()
+    return {key: value for key, value in params.items() if key not in DJANGO_KEYS}
+
+
+def send_query(
+    connection: psycopg.Connection, sql: str, params: Mapping[str, Any]
+) -> Callable[[], list[tuple[Any, ...]]]:
+    """Send one statement in a transaction of its own and go on; call what it gives back to read its rows.
+
+    They come in PostgreSQL's binary format, which is read in half the time. Until then the connection takes nothing
+    else. An error, psycopg.Error, is raised by the reading alone.
+    """
+    answer = pipelined(connection, lambda: connection.execute(sql, params, binary=True))
+    return lambda: answer().fetchall()
+
+
+def pipelined(connection: psycopg.Connection, execute: Callable[[], T]) -> Callable[[], T]:
+    """Send what `execute` does, in a transaction that the server commits without being asked again."""
+    pipeline = connection.pipeline()
+    result: list[T] = []
+    failure: psycopg.Error | None = None
+    try:
+        pipeline.__enter__()
+        connection.execute("BEGIN")
+        result.append(execute())
+        connection.execute("COMMIT")
+    except psycopg.Error as error:  # of one statement, met while the next one was sent
+        failure = error
+
+    def read() -> T:
+        error = _leave(connection, pipeline)
+        if failure or error:
+            raise failure or error  # type: ignore[misc]  # one of them is there
+        return result[0]
+
+    return read
+
+
+def _leave(connection: psycopg.Connection, pipeline: AbstractContextManager[object]) -> psycopg.Error | None:
+    """Wait for what was sent, and end a transaction that failed; gives the error that was met, if any.
+
+    A session that was lost in the middle of an answer cannot even leave the pipeline: it is closed.
+    """
+    met = None
+    try:
+        pipeline.__exit__(None, None, None)
+    except psycopg.Error as error:
+        met = error.__context__ if isinstance(error.__context__, psycopg.Error) else error
+    if connection.pgconn.pipeline_status != PipelineStatus.OFF:
+        connection.close()
+    elif not connection.closed and connection.info.transaction_status != TransactionStatus.IDLE:
+        connection.rollback()
+    return met

@@ -1,0 +1,236 @@
+"""Django's connections, which handlers use: between two tasks none may be broken or inside a transaction."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from django.db import close_old_connections, connection, connections, reset_queries, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.signals import connection_created
+from django.utils import timezone
+
+from tasks.compat import BaseTaskBackend, TaskContext, TaskResult, TaskResultStatus, task_finished, task_started
+from tasks.exceptions import LostClaim
+from tasks.framework import arguments, backoff, results
+from tasks.framework.declaration import PostgresTask
+from tasks.queue import completion
+from tasks.queue.claim import Claim
+from tasks.queue.completion import Ending, Failure
+from tasks.support import redaction
+
+logger = logging.getLogger(__name__)
+
+_opened: list[BaseDatabaseWrapper] | None = None
+
+
+def watch() -> None:
+    """Note what the main thread opens from now on: asking Django for it took two microseconds a task."""
+    global _opened
+    _opened = list(connections.all(initialized_only=True))
+    connection_created.connect(_note, dispatch_uid="rowlock:worker")
+
+
+def _note(connection: BaseDatabaseWrapper, **_: object) -> None:
+    if _opened is not None and connection not in _opened and threading.current_thread() is threading.main_thread():
+        _opened.append(connection)
+
+
+def opened() -> Sequence[BaseDatabaseWrapper]:
+    """This thread's connections; those that were never used may be missing."""
+    return connections.all(initialized_only=True) if _opened is None else tuple(_opened)
+
+
+def begin_anew() -> None:
+    """What a request does for a view: handlers find no connection that is too old or broken, and no query log grows."""
+    if any(connection.connection is not None for connection in opened()):
+        close_old_connections()
+        reset_queries()
+
+
+def leave_no_transaction_open() -> None:
+    """A handler that returns inside a transaction has not saved its work: say so, as a failure of the task."""
+    for used in opened():
+        if is_closed(used):
+            forget(used)
+        elif is_in_transaction(used):
+            forget(used)
+            raise RuntimeError(
+                f"The handler returned with a transaction open on database {used.alias!r}, so its writes are "
+                "lost. Commit it, or use transaction.atomic()."
+            )
+
+
+def close_broken() -> None:
+    """After a failure no transaction and no lost session of the handler may reach the next task.
+
+    Asks for no new session: the database may be away.
+    """
+    for used in opened():
+        if used.in_atomic_block or is_closed(used) or is_in_transaction(used):
+            forget(used)
+        else:
+            used.close_if_unusable_or_obsolete()
+
+
+def is_closed(connection: BaseDatabaseWrapper) -> bool:
+    return bool(getattr(connection.connection, "closed", False))
+
+
+def is_in_transaction(connection: BaseDatabaseWrapper) -> bool:
+    return connection.connection is not None and not connection.get_autocommit()
+
+
+def forget(connection: BaseDatabaseWrapper) -> None:
+    """Close the session, and with it forget its wrapper: closed inside an atomic block it would never open again."""
+    connection.close()
+    if connections[connection.alias] is connection:
+        del connections[connection.alias]
+    if _opened is not None and connection in _opened:
+        _opened.remove(connection)
+
+
+Work = Callable[[], str | None]
+
+
+def run(
+    claim: Claim,
+    task: PostgresTask,
+    worker_id: str,
+    call: Callable[[Work], str | None],
+    *,
+    owns_connections: bool = True,
+    is_heard: bool = True,
+) -> Ending:
+    """Run the handler of one claim to its end; an exception of the handler is its outcome, never the caller's.
+
+    `call` calls the work that it is given, which runs the handler and gives its return value as JSON text: `plainly`,
+    or in a transaction that holds the task's row. Without `owns_connections` none is closed after a failure: they are
+    in the middle of the caller's own transaction (`tasks.testing`). Without `is_heard` only a failure is told to the
+    framework's signals (see `tasks.worker.process`).
+    """
+    started = time.monotonic()
+    try:
+        args, kwargs = claim.arguments()
+    except (ValueError, RecursionError) as error:  # written by a program that asked nobody what Python can read
+        unreadable = describe(error, claim, task, [], {})
+        return Ending(claim.id, claim.version, claim.attempt, started, time.monotonic(), failure=unreadable)
+    run = _Run(claim, task, worker_id, args, kwargs)
+    return_value, failure = None, None
+    try:
+        if is_heard:
+            task_started.send(run.sender, task_result=run.result)
+        return_value = call(run.work)
+    except BaseException as error:  # noqa: BLE001  SystemExit and KeyboardInterrupt of a handler are its failure too
+        failure = describe(error, claim, task, args, kwargs)
+        # Inside the except block: the framework's logger reads the exception from sys.exc_info(), secrets and all.
+        with redaction.told_in_logs(failure.traceback):
+            run.finish(TaskResultStatus.FAILED)
+        if owns_connections:
+            close_broken()
+    else:
+        if is_heard:
+            run.finish(TaskResultStatus.SUCCESSFUL)
+    return Ending(claim.id, claim.version, claim.attempt, started, time.monotonic(), return_value, failure)
+
+
+class _Run:
+    """The handler's call, and the framework's result of it, which is made when somebody looks at it."""
+
+    __slots__ = ("_result", "args", "claim", "kwargs", "task", "worker_id")
+
+    def __init__(
+        self, claim: Claim, task: PostgresTask, worker_id: str, args: list[Any], kwargs: dict[str, Any]
+    ) -> None:
+        self.claim = claim
+        self.task = task
+        self.worker_id = worker_id
+        self.args = args
+        self.kwargs = kwargs
+        self._result: TaskResult | None = None
+
+    @property
+    def result(self) -> TaskResult:
+        if self._result is None:
+            self._result = results.running_result(
+                self.task,
+                id=self.claim.id,
+                args=self.args,
+                kwargs=self.kwargs,
+                attempt=self.claim.attempt,
+                worker_id=self.worker_id,
+                enqueued_at=self.claim.enqueued_at(),
+                started_at=timezone.now(),
+            )
+        return self._result
+
+    @property
+    def sender(self) -> type[BaseTaskBackend]:
+        return type(self.task.get_backend())
+
+    def work(self) -> str | None:
+        """Call the handler; its return value as JSON text."""
+        context: tuple[TaskContext, ...] = (TaskContext(task_result=self.result),) if self.task.takes_context else ()
+        value = self.task.call(*context, *self.args, **self.kwargs)
+        if self._result is not None:
+            object.__setattr__(self._result, "_return_value", value)
+        return None if value is None else arguments.encode_return_value(value)
+
+    def finish(self, status: TaskResultStatus) -> None:
+        """Say how it ended. A receiver that fails is logged and changes nothing."""
+        object.__setattr__(self.result, "status", status)
+        object.__setattr__(self.result, "finished_at", timezone.now())
+        task_finished.send_robust(self.sender, task_result=self.result)
+
+
+def plainly(work: Work) -> str | None:
+    """Run the handler in no transaction but its own."""
+    return_value = work()
+    leave_no_transaction_open()
+    return return_value
+
+
+def describe(
+    error: BaseException, claim: Claim, task: PostgresTask, args: list[Any], kwargs: dict[str, Any]
+) -> Failure:
+    """What is kept of a failed attempt, and when the next one is due."""
+    exception_class, traceback = redaction.describe_exception(error, task, args, kwargs)
+    return Failure(exception_class, traceback, retry_seconds(task, claim.attempt))
+
+
+def retry_seconds(task: PostgresTask, attempt: int) -> float:
+    """The task's own backoff, or exponential with jitter; a backoff that itself fails does not lose the failure."""
+    if task.backoff is None:
+        return backoff.exponential(attempt)
+    try:
+        return max(0.0, float(task.backoff(attempt)))
+    except Exception:
+        logger.exception("the backoff of %s failed for attempt %s; using the default", task.module_path, attempt)
+        return backoff.exponential(attempt)
+
+
+HOLD_ROW = """
+SELECT 1 FROM tasks_task
+WHERE id = %(id)s::bigint AND claimed_by = %(worker_id)s::text AND attempt = %(attempt)s::int
+FOR NO KEY UPDATE
+"""
+
+
+def run_holding(claim: Claim, worker_id: str, work: Work) -> str | None:
+    """Call `work` while the row is held, on Django's own connection, so that the handler's writes share its fate.
+
+    Raises what `work` raises, or LostClaim; nothing is written then.
+    """
+    params: dict[str, int | str] = {"id": claim.id, "worker_id": worker_id, "attempt": claim.attempt}
+    started = time.monotonic()
+    with transaction.atomic(durable=True):
+        with connection.cursor() as cursor:
+            cursor.execute(HOLD_ROW, params)
+            if cursor.fetchone() is None:
+                raise LostClaim(f"Task {claim.id} was taken from worker {worker_id} before it began.")
+        return_value = work()
+        ending = Ending(claim.id, claim.version, claim.attempt, started, time.monotonic(), return_value)
+        if completion.flush(connection, worker_id, [ending]).refused:
+            raise LostClaim(f"Task {claim.id} was taken from worker {worker_id} while it ran.")
+    return return_value
