@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.mutants import GUARDED_PAGES, MUTANTS
-from tests.mutations import REQUIRE
+from tests.mutations import REQUIRE, source_of
 
 ROOT = Path(__file__).resolve().parent.parent
 FAULTS = [f"F{number}" for number in range(1, 22)]
@@ -45,10 +45,10 @@ def test_the_table_names_every_such_test_and_no_other():
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.guard)
 def test_each_guard_that_mutation_proof_takes_out_is_where_it_says(mutant):
-    assert (ROOT / mutant.path).read_text().count(mutant.old) == 1
+    assert source_of(mutant.where, ROOT).text.count(mutant.old) == 1
     assert all((ROOT / test).exists() for test in mutant.tests if test.startswith("tests/"))
 
 
-@pytest.mark.parametrize("path", GUARDED_PAGES)
-def test_each_module_of_pages_asks_for_rights_where_mutation_proof_looks(path):
-    assert REQUIRE.search((ROOT / path).read_text())
+@pytest.mark.parametrize("module", GUARDED_PAGES)
+def test_each_module_of_pages_asks_for_rights_where_mutation_proof_looks(module):
+    assert REQUIRE.search(source_of(module, ROOT).text)
