@@ -34,7 +34,7 @@ def from_url(url: str, *, timeout: float) -> dict[str, Any]:
     # Our backend distinguishes a refused message from one that may or may not have been sent.
     backend = parts["EMAIL_BACKEND"].replace("django.core.mail.backends.smtp.", "orders.mailer.")
     options = {}
-    if backend.endswith("smtp.EmailBackend"):
+    if parts["EMAIL_BACKEND"].endswith("smtp.EmailBackend"):
         options = {
             "host": parts["EMAIL_HOST"] or "localhost",
             "port": parts["EMAIL_PORT"] or 25,
