@@ -110,10 +110,10 @@ class TestWhoIsConvicted:
         assert sweep().requeued == [task.pk]
 
     def test_a_heartbeat_since_the_look_acquits(self):
-        with rows.living_worker("w1"):
-            pass
+        rows.just_died_worker("w1")
         Worker.objects.update(missing_since=LONG_AGO)
         seen = presence.states(connection=connection)
+        assert seen["w1"].is_dead
         presence.beat(connection, ["w1"])
         assert recovery._judge(Writes(connection), list(seen.values())).dead == []
         assert lives() == {"w1": True}
