@@ -14,12 +14,23 @@ from django.utils.translation import gettext_lazy
 
 from dashboard.numbers import decimal
 from tasks.queue import throughput
-from tasks.queue.throughput import SLOT, SUMS
+from tasks.queue.throughput import SLOT
 from tasks.support.database import fetch
 
-# Half-hour slots as far as they have been summed, single minutes after that.
-PLACES = "SELECT date_bin(%(step)s::interval, at, 'epoch') AS at,"
-PARTS = """
+# Half-hour slots as far as they have been summed, single minutes after that. One array element at a time: to unnest
+# 32 counts of each row took eight times as long.
+SERIES = """
+SELECT date_bin(%(step)s::interval, at, 'epoch') AS at,
+    sum(completed)::bigint AS completed, sum(failed)::bigint AS failed,
+    ARRAY[sum(run_buckets[1]), sum(run_buckets[2]), sum(run_buckets[3]), sum(run_buckets[4]), sum(run_buckets[5]),
+        sum(run_buckets[6]), sum(run_buckets[7]), sum(run_buckets[8]), sum(run_buckets[9]), sum(run_buckets[10]),
+        sum(run_buckets[11]), sum(run_buckets[12]), sum(run_buckets[13]), sum(run_buckets[14]),
+        sum(run_buckets[15]), sum(run_buckets[16])]::bigint[] AS run_buckets,
+    ARRAY[sum(wait_buckets[1]), sum(wait_buckets[2]), sum(wait_buckets[3]), sum(wait_buckets[4]),
+        sum(wait_buckets[5]), sum(wait_buckets[6]), sum(wait_buckets[7]), sum(wait_buckets[8]),
+        sum(wait_buckets[9]), sum(wait_buckets[10]), sum(wait_buckets[11]), sum(wait_buckets[12]),
+        sum(wait_buckets[13]), sum(wait_buckets[14]), sum(wait_buckets[15]), sum(wait_buckets[16])]::bigint[]
+        AS wait_buckets
 FROM (
     SELECT at, completed, failed, run_buckets, wait_buckets FROM tasks_throughputslot
     WHERE at >= %(since)s::timestamptz AND at < %(minutes_since)s::timestamptz
@@ -29,8 +40,6 @@ FROM (
 ) AS part
 GROUP BY 1 ORDER BY 1
 """
-
-SERIES = PLACES + SUMS + PARTS
 
 LAST = """
 SELECT date_bin(%(step)s::interval, clock_timestamp(), 'epoch') AS at,

@@ -21,23 +21,18 @@ COUNT_CAP = 1_000_000
 # worker is in it for a moment.
 GONE = (Life.DEAD, Life.MISSING, Life.SILENT)
 
-# A loose index scan over (queue, priority), like the claim's. The oldest due row of each pair is its first, so the age
-# is exact for any number of rows.
-EVERY_QUEUE = """
+# A loose index scan over (queue, priority), like the claim's; with `queue` over the priorities of that one. The oldest
+# due row of each pair is its first, so the age is exact for any number of rows.
+UNKEYED_READY = """
 WITH RECURSIVE queue (name) AS (
-    (SELECT queue_name FROM tasks_task WHERE status = 'READY' AND ordering_key IS NULL ORDER BY queue_name LIMIT 1)
+    SELECT coalesce(%(queue)s::text, (
+        SELECT queue_name FROM tasks_task WHERE status = 'READY' AND ordering_key IS NULL ORDER BY queue_name LIMIT 1))
     UNION ALL
     SELECT (SELECT task.queue_name FROM tasks_task AS task
             WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.queue_name > queue.name
             ORDER BY task.queue_name LIMIT 1)
-    FROM queue WHERE queue.name IS NOT NULL
-"""
-ONE_QUEUE = """
-WITH RECURSIVE queue (name) AS (
-    SELECT %(queue)s::text
-"""
-
-UNKEYED = """), pair AS (
+    FROM queue WHERE queue.name IS NOT NULL AND %(queue)s::text IS NULL
+), pair AS (
     (SELECT queue.name, first.priority FROM queue, LATERAL (
         SELECT task.priority FROM tasks_task AS task
         WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.queue_name = queue.name
@@ -67,7 +62,6 @@ FROM queue LEFT JOIN oldest ON oldest.name = queue.name, LATERAL (
 ) AS counted
 WHERE queue.name IS NOT NULL
 """
-UNKEYED_READY = EVERY_QUEUE + UNKEYED
 
 # A task that waits behind its key is not late, at any age. Only the first task of a key can be, if none of that key
 # runs. The rows come from one index in its order. That index has no status column, or the planner would search all rows
@@ -167,8 +161,8 @@ def collect(connection: Connection | None = None, *, cap: int = COUNT_CAP) -> Nu
     """The numbers of every queue with a task, a setting or a worker that names it, and of every worker."""
     connection = connection or default_connection
     queues: defaultdict[str, QueueNumbers] = _Queues()
-    for statement in (UNKEYED_READY, KEYED_READY):
-        _add_ready(queues, fetch(connection, statement, {"cap": cap}))
+    _add_ready(queues, fetch(connection, UNKEYED_READY, {"cap": cap, "queue": None}))
+    _add_ready(queues, fetch(connection, KEYED_READY, {"cap": cap}))
     processing = fetch(connection, PROCESSING, {"cap": cap})
     # Workers are read after their tasks, so that a worker that starts in between does not seem missing.
     workers = presence.states(connection=connection)
@@ -190,8 +184,8 @@ def waiting(
     """The numbers of one queue's waiting and running tasks, given these workers; three statements."""
     connection = connection or default_connection
     queues: defaultdict[str, QueueNumbers] = _Queues()
-    for statement in (ONE_QUEUE + UNKEYED, KEYED_READY):
-        _add_ready(queues, fetch(connection, statement, {"cap": cap, "queue": queue_name}))
+    _add_ready(queues, fetch(connection, UNKEYED_READY, {"cap": cap, "queue": queue_name}))
+    _add_ready(queues, fetch(connection, KEYED_READY, {"cap": cap}))
     _add_processing(queues, fetch(connection, PROCESSING, {"cap": cap}), workers)
     return queues[queue_name]
 

@@ -14,7 +14,6 @@ from dashboard.attention import failures
 from dashboard.overview import charts
 from tasks.admin import listing
 from tasks.diagnosis import facts, stats
-from tasks.diagnosis import stats as worker_rates
 from tasks.queue import presence
 from tasks.queue.throughput import SLOT
 from tests import databases
@@ -65,8 +64,8 @@ class Asked(NamedTuple):
 CAP = {"cap": 50_000}
 QUEUES = ["q0", "q1"]
 ASKED = {
-    "ready": Asked(stats.UNKEYED_READY, READY + PAIRS, CAP),
-    "ready of one queue": Asked(stats.ONE_QUEUE + stats.UNKEYED, READY // 5 + PAIRS, {**CAP, "queue": "q1"}),
+    "ready": Asked(stats.UNKEYED_READY, READY + PAIRS, {**CAP, "queue": None}),
+    "ready of one queue": Asked(stats.UNKEYED_READY, READY // 5 + PAIRS, {**CAP, "queue": "q1"}),
     "ready with a key": Asked(stats.KEYED_READY, KEYED, CAP),
     "processing": Asked(stats.PROCESSING, HELD, CAP),
     "failed": Asked(stats.FAILED, FAILED, CAP),
@@ -91,7 +90,7 @@ ASKED = {
     ),
     "actors and actions lately": Asked(audit_trail.RECENT, 1000, {}, table="tasks_intervention"),
     "done in the last hour": Asked(stats.COMPLETED, 61, {}, table="tasks_throughput"),
-    "rates of workers": Asked(worker_rates.RATES, 6, {"ids": ["w1"]}, table="tasks_throughput"),
+    "rates of workers": Asked(stats.RATES, 6, {"ids": ["w1"]}, table="tasks_throughput"),
 }
 
 
