@@ -19,7 +19,7 @@ from psycopg.conninfo import conninfo_to_dict
 from tasks import conf
 from tasks.exceptions import PooledSession
 from tasks.locking.named import backends
-from tasks.support import database as pooling
+from tasks.support.database import own_session
 
 HOME = Path(__file__).resolve().parent.parent  # the parent folder of our apps
 OUR_APPS = ("dashboard", "orders", "tasks")
@@ -142,7 +142,7 @@ def check_proxy(*, databases: Sequence[str] | None = None, **kwargs: Any) -> lis
     if "default" not in (databases or ()):
         return []
     try:
-        pooling.own_session("rowlock:check").close()
+        own_session("rowlock:check").close()
     except PooledSession:
         way = "DIRECT_DATABASE_URL" if conf.get("DIRECT_DATABASE_URL") else "DATABASE_URL"
         return [

@@ -1,8 +1,8 @@
-"""Writing how attempts ended, many at a time: a commit per task is twenty times slower.
+"""Write how attempts ended, many at a time: a commit per task is twenty times slower.
 
-Each ending is fenced by id, version and claimed_by. A row that did not match is read again: still this worker's claim
-and attempt (somebody edited the row harmlessly) -> ended on the version it has now; anything else -> the write is
-refused, recorded in `tasks_refusedwrite` and dropped.
+Each ending is fenced by id, version and claimed_by. A row that does not match is read again. If it is still this
+worker's claim and attempt, somebody has only edited it, and the ending is written on its version of now. If not, the
+write is refused, recorded in `tasks_refusedwrite` and dropped.
 """
 
 import logging
@@ -14,13 +14,11 @@ from typing import Any
 
 import psycopg
 
-from tasks.exceptions import LostClaim
-from tasks.queue import throughput
-from tasks.queue.claim import Claim
-from tasks.queue.throughput import Sums, SumsByQueue, add_up
+from tasks.queue.throughput import BOUNDS_SECONDS, Sums, SumsByQueue, add_up
 from tasks.support.database import Connection, fetch, pipelined, rows_of, transaction
 
 logger = logging.getLogger(__name__)
+UNKNOWN_VERSION = 0  # matches no row, so that the version is read again
 
 # No `status` in the WHERE: the planner would take the partial index on it and go quadratic in the batch.
 # Times come as microseconds ago, so that only the database's clock is written. EXTRACT would make a numeric of each.
@@ -74,8 +72,8 @@ WITH ending AS MATERIALIZED (
 SELECT queue_name, array_agg(id) AS ids FROM ended GROUP BY queue_name
 """
 
-# Locked, or one more edit could slip in before the second write. Not so the rows of others, who may hold them long.
-# Written already: the session was lost between our commit and its answer.
+# Our rows are locked, so that nobody edits them before the second write. Others may hold their rows for long, so those
+# stay unlocked. `is_written`: the session was lost between our commit and its answer.
 STILL_OURS = """
 SELECT task.id, task.version, task.claimed_by IS NULL AS is_written
 FROM tasks_task AS task JOIN unnest(%(ids)s::bigint[], %(attempts)s::int[]) AS missed (id, attempt)
@@ -92,7 +90,8 @@ FROM unnest(%(ids)s::bigint[], %(versions)s::int[], %(intents)s::text[]) AS refu
 LEFT JOIN tasks_task AS task ON task.id = refused.id
 """
 
-# A row that is gone or another's is not among them: its ending is to be refused.
+# Our rows that somebody else has locked. A row that is gone, or another worker's, is not among them: its ending must be
+# refused.
 LOCKED = """
 WITH free AS MATERIALIZED (
     SELECT id FROM tasks_task WHERE id = ANY(%(ids)s::bigint[]) AND claimed_by = %(worker_id)s::text
@@ -103,13 +102,9 @@ EXCEPT SELECT id FROM free
 """
 
 
-UNKNOWN_VERSION = 0  # matches no row, so that the version is read again
-BOUNDS = list(throughput.BOUNDS_SECONDS)
-
-
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why an attempt did not succeed. `retry_seconds`: when the next one is due, if there is one."""
+    """The reason why an attempt did not succeed. `retry_seconds`: until the next one is due, if there is one."""
 
     exception_class: str
     traceback: str
@@ -132,7 +127,10 @@ class Ending:
 
 @dataclass
 class Flush:
-    """What became of the endings: counts, and those that could not be written yet because their row is locked."""
+    """The result of a flush: counts, and the endings that it could not write yet.
+
+    `rebased`: endings written on a newer version. `refused`: ids of tasks that this worker no longer holds.
+    """
 
     completed: int = 0
     failed: int = 0
@@ -155,9 +153,9 @@ def flush(
     skip_locked: bool = False,
     carried: SumsByQueue | None = None,
 ) -> Flush:
-    """Write the endings in one transaction, and with them the sums that `sending` has left to be carried.
+    """Write the endings in one transaction, with the sums that `send` left to be `carried`.
 
-    With `skip_locked`, rows that somebody else has locked stay unwritten.
+    With `skip_locked`, endings stay unwritten whose row somebody else has locked.
     """
     result = Flush()
     result.carry(carried or {})
@@ -169,14 +167,14 @@ def flush(
             endings = [ending for ending in endings if ending.id not in locked]
         missed = _write(connection, worker_id, endings, result)
         if missed:
-            _settle(connection, worker_id, missed, result)
+            _write_again_or_refuse(connection, worker_id, missed, result)
         if result.sums:
             add_up(connection, worker_id, result.sums)
     return result
 
 
 def _write(connection: Connection, worker_id: str, endings: Sequence[Ending], result: Flush) -> list[Ending]:
-    """One statement for the completions, one for the failures; gives back the endings whose row did not match."""
+    """Write completions in one statement and failures in another; returns the endings whose row did not match."""
     completions = [ending for ending in endings if ending.failure is None]
     failures = [ending for ending in endings if ending.failure is not None]
     written: set[int] = set()
@@ -191,7 +189,7 @@ def _write(connection: Connection, worker_id: str, endings: Sequence[Ending], re
 
 
 def note_completions(rows: list[dict[str, Any]], result: Flush) -> set[int]:
-    """Count what COMPLETE has answered; gives the ids that were written."""
+    """Count the completions in the answer of COMPLETE; returns their ids."""
     written: set[int] = set()
     for row in rows:
         result.completed += len(row["ids"])
@@ -200,10 +198,10 @@ def note_completions(rows: list[dict[str, Any]], result: Flush) -> set[int]:
     return written
 
 
-def _settle(connection: Connection, worker_id: str, missed: list[Ending], result: Flush) -> None:
-    """Endings whose row has moved on: still ours -> write on its version of now; else refuse and record.
+def _write_again_or_refuse(connection: Connection, worker_id: str, missed: list[Ending], result: Flush) -> None:
+    """Write endings whose row has changed on its version of now if the row is still ours; refuse and record the others.
 
-    Those that an earlier flush has completed, unheard, are counted and not written again.
+    Completions of an earlier flush whose answer was lost are counted and not written again.
     """
     params = {
         "worker_id": worker_id,
@@ -236,11 +234,11 @@ def _refuse(connection: Connection, worker_id: str, refused: list[Ending]) -> No
 
 
 def completion_params(worker_id: str, endings: Sequence[Ending]) -> dict[str, Any]:
-    """What COMPLETE takes."""
+    """The parameters of COMPLETE."""
     return {
         **_common_params(worker_id, endings),
         "return_values": _texts([ending.return_value for ending in endings]),
-        "bounds": BOUNDS,
+        "bounds": list(BOUNDS_SECONDS),
     }
 
 
@@ -267,24 +265,24 @@ def _common_params(worker_id: str, endings: Sequence[Ending]) -> dict[str, Any]:
 
 
 def _numbers(values: Iterable[int]) -> str:
-    """An array as PostgreSQL writes it; for hundreds of numbers three times as fast as the driver's own."""
+    """An array in PostgreSQL's notation; for hundreds of numbers three times as fast as the driver's own."""
     return f"{{{','.join(map(str, values))}}}"
 
 
 def _texts(values: list[str | None]) -> list[str | None]:
-    """Nothing when there is nothing but NULL: `unnest` fills up what is missing in the shorter array."""
+    """The values, or an empty list if all are NULL: `unnest` fills up the shorter array."""
     return values if any(value is not None for value in values) else []
 
 
 def send(
     connection: psycopg.Connection, worker_id: str, completions: Sequence[Ending], carried: SumsByQueue
 ) -> Callable[[], Flush]:
-    """Send completions in a transaction of their own and go on; call what it gives back to read the answer.
+    """Send completions in a transaction of their own; returns the function that reads the answer.
 
-    Until the answer is read the connection takes nothing else. What did not match its row is `locked` in the answer,
-    for a flush that waits to look at; the sums are left to be carried to the next one. An error, psycopg.Error, is
-    raised by the reading alone. Then nothing was written, unless the session was lost after the commit: a flush of the
-    same endings finds that out.
+    Until the answer is read, the connection takes nothing else. Completions that did not match their row are `locked`
+    in the answer, for a later flush that waits. Its sums are for that flush to carry. Only the reading raises
+    psycopg.Error. Then nothing was written, unless the session was lost after the commit. A flush of the same endings
+    finds that out.
     """
 
     def execute() -> psycopg.Cursor[Any]:
@@ -304,26 +302,9 @@ def send(
     return read
 
 
-def complete(connection: Connection, worker_id: str, claim: Claim, return_value: str | None = None) -> None:
-    """Complete one claimed task now. Raises LostClaim if this worker no longer holds it."""
-    now = time.monotonic()
-    _flush_one(connection, worker_id, Ending(claim.id, claim.version, claim.attempt, now, now, return_value))
-
-
-def fail(connection: Connection, worker_id: str, claim: Claim, failure: Failure) -> None:
-    """End one attempt as failed now. Raises LostClaim if this worker no longer holds the task."""
-    now = time.monotonic()
-    _flush_one(connection, worker_id, Ending(claim.id, claim.version, claim.attempt, now, now, failure=failure))
-
-
 def end_running(
     connection: Connection, worker_id: str, task_id: int, attempt: int, seconds: float, failure: Failure
 ) -> None:
     """Fail the attempt that a dead child had run for `seconds`; the version is read from the row."""
     now = time.monotonic()
     flush(connection, worker_id, [Ending(task_id, UNKNOWN_VERSION, attempt, now - seconds, now, failure=failure)])
-
-
-def _flush_one(connection: Connection, worker_id: str, ending: Ending) -> None:
-    if flush(connection, worker_id, [ending]).refused:
-        raise LostClaim(f"Task {ending.id} is no longer held by worker {worker_id}; its late write was refused.")

@@ -1,6 +1,8 @@
-"""Histograms of wait and run times: percentiles without storing every single time.
+"""Throughput and latency of each queue: sums of each minute, then of each half hour for charts, and totals.
 
-The rollup stores one array of counts for each minute, queue and shard. The last bucket has no upper bound.
+Times are kept as histograms, so percentiles need no single times. A histogram is an array of counts, and its last
+bucket has no upper bound. A flush adds to the row of its minute, queue and shard. Later one session at a time folds
+closed minutes into slots of half an hour and into totals.
 """
 
 from collections import Counter
@@ -15,46 +17,74 @@ from tasks.support.database import Connection, fetch, transaction
 
 BOUNDS_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
 BUCKETS = len(BOUNDS_SECONDS) + 1
-
-
-def as_array(counts: Counter[int]) -> str:
-    """The counts as a PostgreSQL array, one for each bucket; buckets are numbered as by `width_bucket`.
-
-    >>> as_array(Counter([0, 2, 2]))
-    '{1,0,2,0,0,0,0,0,0,0,0,0,0,0,0,0}'
-    """
-    return f"{{{','.join(str(counts[number]) for number in range(BUCKETS))}}}"
-
-
-def percentile(counts: Sequence[int], share: float) -> float | None:
-    """The time in seconds below which this share lies, interpolated within its bucket; None without counts.
-
-    Times beyond the last bound are reported as that bound.
-
-    >>> percentile([0] * 16, 0.95) is None, percentile([10] + [0] * 15, 0.5), percentile([0] * 15 + [3], 0.5)
-    (True, 0.0025, 1800.0)
-    """
-    wanted = share * sum(counts)
-    if not wanted:
-        return None
-    below = 0
-    for number, count in enumerate(counts):
-        if count and below + count >= wanted:
-            return _within(number, (wanted - below) / count)
-        below += count
-    return BOUNDS_SECONDS[-1]
-
-
-def _within(bucket: int, share: float) -> float:
-    if bucket >= len(BOUNDS_SECONDS):
-        return BOUNDS_SECONDS[-1]
-    low = BOUNDS_SECONDS[bucket - 1] if bucket else 0.0
-    return low + share * (BOUNDS_SECONDS[bucket] - low)
-
-
 SLOT = timedelta(minutes=30)
-# No chart goes further back, so older ones are neither made nor kept.
-KEPT = timedelta(days=8)
+KEPT = timedelta(days=8)  # no chart goes further back, so older slots are neither made nor kept
+# A minute is closed when no flush can add to it. A flush does that in the last statement of a short transaction.
+CLOSED_AFTER_MINUTES = 5
+# Rows folded at a time, in some 100 ms: months of minutes without totals must not hit a time limit.
+MOST_ROWS = 5000
+
+# Last in the flush, ordered by queue: workers that share a shard must not deadlock.
+ADD_UP = """
+INSERT INTO tasks_throughput AS sum
+    (minute, queue_name, shard, completed, failed, run_ms, wait_ms, run_buckets, wait_buckets)
+SELECT date_trunc('minute', statement_timestamp()), queue_name, hashtext(%(worker_id)s::text) & 32767,
+    completed, failed, run_ms, wait_ms, run_buckets::int[], wait_buckets::int[]
+FROM unnest(%(queue_names)s::text[], %(completed)s::int[], %(failed)s::int[], %(run_ms)s::float8[],
+            %(wait_ms)s::float8[], %(run_buckets)s::text[], %(wait_buckets)s::text[])
+    AS ended (queue_name, completed, failed, run_ms, wait_ms, run_buckets, wait_buckets)
+ORDER BY queue_name
+ON CONFLICT (minute, queue_name, shard) DO UPDATE SET
+    completed = sum.completed + excluded.completed, failed = sum.failed + excluded.failed,
+    run_ms = sum.run_ms + excluded.run_ms, wait_ms = sum.wait_ms + excluded.wait_ms,
+    run_buckets = ARRAY(SELECT coalesce(old, 0) + coalesce(new, 0)
+        FROM unnest(sum.run_buckets, excluded.run_buckets) WITH ORDINALITY AS pair (old, new, place) ORDER BY place),
+    wait_buckets = ARRAY(SELECT coalesce(old, 0) + coalesce(new, 0)
+        FROM unnest(sum.wait_buckets, excluded.wait_buckets) WITH ORDINALITY AS pair (old, new, place) ORDER BY place)
+"""
+
+ELECT = "SELECT pg_try_advisory_xact_lock(hashtext('rowlock:rollup'), hashtext(current_schema())) AS elected"
+
+FOLDED = "SELECT coalesce(max(folded_until), '-infinity')::text AS until FROM tasks_throughputtotal"
+
+# The last closed minute, or an earlier one when there are very many.
+UPTO = """
+SELECT least(closed, later)::text AS upto, coalesce(later < closed, false) AS is_part
+FROM (SELECT statement_timestamp() - make_interval(mins => %(closed_after_minutes)s::int) AS closed,
+    (SELECT minute FROM tasks_throughput WHERE minute > %(folded_until)s::timestamptz
+     ORDER BY minute OFFSET %(rows)s::int LIMIT 1) AS later) AS bounds
+"""
+
+# The bound is there twice. Read beforehand, it makes the planner expect few rows and use the index. Read in this
+# statement's snapshot, it lets nothing be counted twice.
+FOLD = """
+WITH minutes AS MATERIALIZED (
+    SELECT * FROM tasks_throughput
+    WHERE minute > %(folded_until)s::timestamptz
+      AND minute > coalesce((SELECT max(folded_until) FROM tasks_throughputtotal), '-infinity')
+      AND minute <= %(upto)s::timestamptz
+), buckets AS (
+    SELECT queue_name, array_agg(run ORDER BY place) AS run, array_agg(wait ORDER BY place) AS wait
+    FROM (SELECT queue_name, place, sum(coalesce(run, 0))::bigint AS run, sum(coalesce(wait, 0))::bigint AS wait
+          FROM minutes, unnest(run_buckets, wait_buckets) WITH ORDINALITY AS pair (run, wait, place)
+          GROUP BY queue_name, place) AS counted
+    GROUP BY queue_name
+)
+INSERT INTO tasks_throughputtotal AS total
+    (queue_name, folded_until, completed, failed, run_ms, wait_ms, run_buckets, wait_buckets)
+SELECT queue_name, max(minute), sum(completed), sum(failed), sum(run_ms), sum(wait_ms),
+    coalesce((SELECT run FROM buckets WHERE buckets.queue_name = minutes.queue_name), '{}'),
+    coalesce((SELECT wait FROM buckets WHERE buckets.queue_name = minutes.queue_name), '{}')
+FROM minutes GROUP BY queue_name
+ON CONFLICT (queue_name) DO UPDATE SET
+    folded_until = excluded.folded_until,
+    completed = total.completed + excluded.completed, failed = total.failed + excluded.failed,
+    run_ms = total.run_ms + excluded.run_ms, wait_ms = total.wait_ms + excluded.wait_ms,
+    run_buckets = ARRAY(SELECT coalesce(old, 0) + coalesce(new, 0)
+        FROM unnest(total.run_buckets, excluded.run_buckets) WITH ORDINALITY AS pair (old, new, place) ORDER BY place),
+    wait_buckets = ARRAY(SELECT coalesce(old, 0) + coalesce(new, 0)
+        FROM unnest(total.wait_buckets, excluded.wait_buckets) WITH ORDINALITY AS pair (old, new, place) ORDER BY place)
+"""
 
 # The next closed half hour with any minute. One array element at a time: to unnest 32 counts of each row took eight
 # times as long.
@@ -80,36 +110,31 @@ SELECT next.at, queue_name,
         sum(wait_buckets[13]), sum(wait_buckets[14]), sum(wait_buckets[15]), sum(wait_buckets[16])]::bigint[]
         AS wait_buckets
 FROM next JOIN tasks_throughput ON minute >= next.at AND minute < next.at + %(slot)s::interval
-WHERE next.at + %(slot)s::interval <= statement_timestamp() - make_interval(mins => %(settle_minutes)s::int)
+WHERE next.at + %(slot)s::interval <= statement_timestamp() - make_interval(mins => %(closed_after_minutes)s::int)
 GROUP BY next.at, queue_name
 """
 
-
-def add_up_next(connection: Connection, settle_minutes: int) -> bool:
-    """Add up the next closed half hour; False if there is none. Only one session at a time may call it."""
-    params = {"slot": SLOT, "kept": KEPT, "settle_minutes": settle_minutes}
-    with connection.cursor() as cursor:
-        cursor.execute(FILL_NEXT_SLOT, params)
-        return bool(cursor.rowcount)
-
-
-# Last in the flush, ordered by queue: workers that share a shard must not deadlock.
-ADD_UP = """
-INSERT INTO tasks_throughput AS sum
-    (minute, queue_name, shard, completed, failed, run_ms, wait_ms, run_buckets, wait_buckets)
-SELECT date_trunc('minute', statement_timestamp()), queue_name, hashtext(%(worker_id)s::text) & 32767,
-    completed, failed, run_ms, wait_ms, run_buckets::int[], wait_buckets::int[]
-FROM unnest(%(queue_names)s::text[], %(completed)s::int[], %(failed)s::int[], %(run_ms)s::float8[],
-            %(wait_ms)s::float8[], %(run_buckets)s::text[], %(wait_buckets)s::text[])
-    AS ended (queue_name, completed, failed, run_ms, wait_ms, run_buckets, wait_buckets)
-ORDER BY queue_name
-ON CONFLICT (minute, queue_name, shard) DO UPDATE SET
-    completed = sum.completed + excluded.completed, failed = sum.failed + excluded.failed,
-    run_ms = sum.run_ms + excluded.run_ms, wait_ms = sum.wait_ms + excluded.wait_ms,
-    run_buckets = ARRAY(SELECT coalesce(old, 0) + coalesce(new, 0)
-        FROM unnest(sum.run_buckets, excluded.run_buckets) WITH ORDINALITY AS pair (old, new, place) ORDER BY place),
-    wait_buckets = ARRAY(SELECT coalesce(old, 0) + coalesce(new, 0)
-        FROM unnest(sum.wait_buckets, excluded.wait_buckets) WITH ORDINALITY AS pair (old, new, place) ORDER BY place)
+# One statement, so that a minute that is folded meanwhile is counted once.
+TOTALS = """
+WITH part AS MATERIALIZED (
+    SELECT queue_name, completed, failed, run_ms, wait_ms, run_buckets, wait_buckets FROM tasks_throughputtotal
+    UNION ALL
+    SELECT queue_name, completed, failed, run_ms, wait_ms, run_buckets::bigint[], wait_buckets::bigint[]
+    FROM tasks_throughput
+    WHERE minute > %(folded_until)s::timestamptz
+      AND minute > coalesce((SELECT max(folded_until) FROM tasks_throughputtotal), '-infinity')
+)
+SELECT plain.*, buckets.run_buckets, buckets.wait_buckets
+FROM (SELECT queue_name, sum(completed)::bigint AS completed, sum(failed)::bigint AS failed,
+             sum(run_ms)::float8 / 1000 AS run_seconds, sum(wait_ms)::float8 / 1000 AS wait_seconds
+      FROM part GROUP BY queue_name) AS plain
+LEFT JOIN (SELECT queue_name, array_agg(run ORDER BY place) AS run_buckets,
+             array_agg(wait ORDER BY place) AS wait_buckets
+      FROM (SELECT queue_name, place, sum(coalesce(run, 0))::bigint AS run, sum(coalesce(wait, 0))::bigint AS wait
+            FROM part, unnest(run_buckets, wait_buckets) WITH ORDINALITY AS pair (run, wait, place)
+            GROUP BY queue_name, place) AS counted
+      GROUP BY queue_name) AS buckets USING (queue_name)
+ORDER BY plain.queue_name
 """
 
 
@@ -145,6 +170,19 @@ class Sums:
 SumsByQueue = dict[str, Sums]
 
 
+@dataclass(frozen=True)
+class Total:
+    """All attempts that ever finished in one queue. Buckets count completed ones."""
+
+    queue_name: str
+    completed: int
+    failed: int
+    run_seconds: float
+    wait_seconds: float
+    run_buckets: list[int] = field(default_factory=list)
+    wait_buckets: list[int] = field(default_factory=list)
+
+
 def add_up(connection: Connection, worker_id: str, sums_by_queue: SumsByQueue) -> None:
     """Add these sums to the rollup of this minute, in the caller's transaction."""
     sums = sums_by_queue.values()
@@ -162,105 +200,24 @@ def add_up(connection: Connection, worker_id: str, sums_by_queue: SumsByQueue) -
         cursor.execute(ADD_UP, params)
 
 
-# A minute is closed when no flush can add to it. A flush does that in the last statement of a short transaction.
-SETTLE_MINUTES = 5
-# Rows folded at a time, in some 100 ms: months of minutes without totals must not hit a time limit.
-MOST_ROWS = 5000
-
-ELECT = "SELECT pg_try_advisory_xact_lock(hashtext('rowlock:rollup'), hashtext(current_schema())) AS elected"
-
-FOLDED = "SELECT coalesce(max(folded_until), '-infinity')::text AS until FROM tasks_throughputtotal"
-
-# The last closed minute, or an earlier one when there are very many.
-UPTO = """
-SELECT least(closed, later)::text AS upto, coalesce(later < closed, false) AS is_part
-FROM (SELECT statement_timestamp() - make_interval(mins => %(settle_minutes)s::int) AS closed,
-    (SELECT minute FROM tasks_throughput WHERE minute > %(folded_until)s::timestamptz
-     ORDER BY minute OFFSET %(rows)s::int LIMIT 1) AS later) AS bounds
-"""
-
-# The bound is there twice: read beforehand, so that the planner expects few rows and uses the index; and read in this
-# statement's snapshot, so that nothing is counted twice.
-FOLD = """
-WITH minutes AS MATERIALIZED (
-    SELECT * FROM tasks_throughput
-    WHERE minute > %(folded_until)s::timestamptz
-      AND minute > coalesce((SELECT max(folded_until) FROM tasks_throughputtotal), '-infinity')
-      AND minute <= %(upto)s::timestamptz
-), buckets AS (
-    SELECT queue_name, array_agg(run ORDER BY place) AS run, array_agg(wait ORDER BY place) AS wait
-    FROM (SELECT queue_name, place, sum(coalesce(run, 0))::bigint AS run, sum(coalesce(wait, 0))::bigint AS wait
-          FROM minutes, unnest(run_buckets, wait_buckets) WITH ORDINALITY AS pair (run, wait, place)
-          GROUP BY queue_name, place) AS counted
-    GROUP BY queue_name
-)
-INSERT INTO tasks_throughputtotal AS total
-    (queue_name, folded_until, completed, failed, run_ms, wait_ms, run_buckets, wait_buckets)
-SELECT queue_name, max(minute), sum(completed), sum(failed), sum(run_ms), sum(wait_ms),
-    coalesce((SELECT run FROM buckets WHERE buckets.queue_name = minutes.queue_name), '{}'),
-    coalesce((SELECT wait FROM buckets WHERE buckets.queue_name = minutes.queue_name), '{}')
-FROM minutes GROUP BY queue_name
-ON CONFLICT (queue_name) DO UPDATE SET
-    folded_until = excluded.folded_until,
-    completed = total.completed + excluded.completed, failed = total.failed + excluded.failed,
-    run_ms = total.run_ms + excluded.run_ms, wait_ms = total.wait_ms + excluded.wait_ms,
-    run_buckets = ARRAY(SELECT coalesce(old, 0) + coalesce(new, 0)
-        FROM unnest(total.run_buckets, excluded.run_buckets) WITH ORDINALITY AS pair (old, new, place) ORDER BY place),
-    wait_buckets = ARRAY(SELECT coalesce(old, 0) + coalesce(new, 0)
-        FROM unnest(total.wait_buckets, excluded.wait_buckets) WITH ORDINALITY AS pair (old, new, place) ORDER BY place)
-"""
-
-# One statement, so that a minute that is folded meanwhile is counted once.
-TOTALS = """
-WITH part AS MATERIALIZED (
-    SELECT queue_name, completed, failed, run_ms, wait_ms, run_buckets, wait_buckets FROM tasks_throughputtotal
-    UNION ALL
-    SELECT queue_name, completed, failed, run_ms, wait_ms, run_buckets::bigint[], wait_buckets::bigint[]
-    FROM tasks_throughput
-    WHERE minute > %(folded_until)s::timestamptz
-      AND minute > coalesce((SELECT max(folded_until) FROM tasks_throughputtotal), '-infinity')
-)
-SELECT plain.*, buckets.run_buckets, buckets.wait_buckets
-FROM (SELECT queue_name, sum(completed)::bigint AS completed, sum(failed)::bigint AS failed,
-             sum(run_ms)::float8 / 1000 AS run_seconds, sum(wait_ms)::float8 / 1000 AS wait_seconds
-      FROM part GROUP BY queue_name) AS plain
-LEFT JOIN (SELECT queue_name, array_agg(run ORDER BY place) AS run_buckets,
-             array_agg(wait ORDER BY place) AS wait_buckets
-      FROM (SELECT queue_name, place, sum(coalesce(run, 0))::bigint AS run, sum(coalesce(wait, 0))::bigint AS wait
-            FROM part, unnest(run_buckets, wait_buckets) WITH ORDINALITY AS pair (run, wait, place)
-            GROUP BY queue_name, place) AS counted
-      GROUP BY queue_name) AS buckets USING (queue_name)
-ORDER BY plain.queue_name
-"""
-
-
-@dataclass(frozen=True)
-class Total:
-    """All attempts that ever finished in one queue. Buckets count completed ones."""
-
-    queue_name: str
-    completed: int
-    failed: int
-    run_seconds: float
-    wait_seconds: float
-    run_buckets: list[int] = field(default_factory=list)
-    wait_buckets: list[int] = field(default_factory=list)
-
-
 def fold(connection: Connection | None = None) -> bool:
     """Add closed minutes to the totals and the next closed half hour to the slots; True if there is more to add.
 
     Does nothing while another session folds.
     """
     connection = connection or default_connection
+    params: dict[str, Any] = {
+        "closed_after_minutes": CLOSED_AFTER_MINUTES, "rows": MOST_ROWS, "slot": SLOT, "kept": KEPT
+    }  # fmt: skip
     with transaction(connection):
         if not fetch(connection, ELECT)[0]["elected"]:
             return False
-        params = {"folded_until": _folded_until(connection), "settle_minutes": SETTLE_MINUTES, "rows": MOST_ROWS}
+        params["folded_until"] = _folded_until(connection)
         bound = fetch(connection, UPTO, params)[0]
         with connection.cursor() as cursor:
-            cursor.execute(FOLD, {"folded_until": str(params["folded_until"]), "upto": bound["upto"]})
-        return add_up_next(connection, SETTLE_MINUTES) or bool(bound["is_part"])
+            cursor.execute(FOLD, {**params, "upto": bound["upto"]})
+            cursor.execute(FILL_NEXT_SLOT, params)
+            return bool(cursor.rowcount) or bool(bound["is_part"])
 
 
 def totals(connection: Connection | None = None) -> list[Total]:
@@ -274,3 +231,38 @@ def _folded_until(connection: Connection) -> str:
     """As text, because Python's dates have no infinity, which stands for never."""
     until: str = fetch(connection, FOLDED)[0]["until"]
     return until
+
+
+def as_array(counts: Counter[int]) -> str:
+    """The counts as a PostgreSQL array, one for each bucket; buckets are numbered as by `width_bucket`.
+
+    >>> as_array(Counter([0, 2, 2]))
+    '{1,0,2,0,0,0,0,0,0,0,0,0,0,0,0,0}'
+    """
+    return f"{{{','.join(str(counts[number]) for number in range(BUCKETS))}}}"
+
+
+def percentile(counts: Sequence[int], share: float) -> float | None:
+    """The time in seconds below which this share lies, interpolated within its bucket; None without counts.
+
+    Times beyond the last bound are reported as that bound.
+
+    >>> percentile([0] * 16, 0.95) is None, percentile([10] + [0] * 15, 0.5), percentile([0] * 15 + [3], 0.5)
+    (True, 0.0025, 1800.0)
+    """
+    wanted = share * sum(counts)
+    if not wanted:
+        return None
+    below = 0
+    for number, count in enumerate(counts):
+        if count and below + count >= wanted:
+            return _within(number, (wanted - below) / count)
+        below += count
+    return BOUNDS_SECONDS[-1]
+
+
+def _within(bucket: int, share: float) -> float:
+    if bucket >= len(BOUNDS_SECONDS):
+        return BOUNDS_SECONDS[-1]
+    low = BOUNDS_SECONDS[bucket - 1] if bucket else 0.0
+    return low + share * (BOUNDS_SECONDS[bucket] - low)

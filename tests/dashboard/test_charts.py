@@ -9,11 +9,9 @@ import pytest
 from django.utils import timezone
 
 from dashboard.overview import charts
-from dashboard.overview import charts as throughput
 from dashboard.overview.charts import SPANS
 from tasks.models import Throughput, ThroughputSlot
-from tasks.queue import throughput as latency
-from tasks.queue import throughput as rollup
+from tasks.queue import throughput
 from tasks.queue.throughput import BUCKETS, KEPT, SLOT
 from tests.people import client_of
 
@@ -41,13 +39,13 @@ def test_the_examples_hold():
 
 def test_shards_and_minutes_of_one_slot_add_up():
     finished(1, 10, 1, shard=0), finished(1, 20, 2, shard=1)
-    slot = max(throughput.series(HOUR), key=lambda slot: slot.completed)
+    slot = max(charts.series(HOUR), key=lambda slot: slot.completed)
     assert (slot.completed, slot.failed, sum(slot.run_buckets)) == (30, 3, 30)
 
 
 @pytest.mark.parametrize("key", SPANS)
 def test_every_slot_is_there_and_the_present_one_is_last(key):
-    slots = throughput.series(SPANS[key])
+    slots = charts.series(SPANS[key])
     assert len(slots) == SPANS[key].slots
     assert timedelta() <= timezone.now() - slots[-1].at < SPANS[key].step
     assert {after.at - before.at for before, after in pairwise(slots)} == {SPANS[key].step}
@@ -55,19 +53,19 @@ def test_every_slot_is_there_and_the_present_one_is_last(key):
 
 def test_what_is_older_than_the_span_is_not_in_it():
     finished(61, 10)
-    assert sum(slot.completed for slot in throughput.series(HOUR)) == 0
-    assert sum(slot.completed for slot in throughput.series(SPANS["24h"])) == 10
+    assert sum(slot.completed for slot in charts.series(HOUR)) == 0
+    assert sum(slot.completed for slot in charts.series(SPANS["24h"])) == 10
 
 
 def test_half_hours_and_the_minutes_after_them_are_read_once_each():
     for minutes_ago in (0, 1, 40, 70, 100, 400, 2000):
         finished(minutes_ago, 10, shard=minutes_ago % 3)
-    before = {key: throughput.series(SPANS[key]) for key in SPANS}
-    while rollup.fold():
+    before = {key: charts.series(SPANS[key]) for key in SPANS}
+    while throughput.fold():
         pass
     assert ThroughputSlot.objects.exists()
     Throughput.objects.filter(minute__lt=ThroughputSlot.objects.latest("at").at + SLOT).delete()
-    assert {key: throughput.series(SPANS[key]) for key in ("24h", "7d")} == {key: before[key] for key in ("24h", "7d")}
+    assert {key: charts.series(SPANS[key]) for key in ("24h", "7d")} == {key: before[key] for key in ("24h", "7d")}
     assert sum(slot.completed for slot in before["7d"]) == 70
     assert sum(slot.completed for slot in before["24h"]) == 60
 
@@ -82,7 +80,7 @@ def test_rows_of_before_the_buckets_have_no_latency_and_no_error():
     Throughput.objects.create(
         minute=timezone.now().replace(second=0, microsecond=0), queue_name="q", shard=0, completed=5
     )
-    slot = max(throughput.series(HOUR), key=lambda slot: slot.completed)
+    slot = max(charts.series(HOUR), key=lambda slot: slot.completed)
     assert (slot.completed, slot.run_slow) == (5, None)
 
 
@@ -100,21 +98,21 @@ def test_one_failure_among_thousands_is_seen():
 
 def test_a_curve_has_a_gap_where_nothing_was_completed():
     finished(1, 5), finished(2, 5), finished(10, 5)
-    drawn = charts.latencies(throughput.series(HOUR), HOUR).curves[0].path
+    drawn = charts.latencies(charts.series(HOUR), HOUR).curves[0].path
     assert drawn.count("M") == 2
 
 
 def test_slower_is_higher():
     finished(1, 5, bucket=12), finished(2, 5, bucket=2)
-    slots = throughput.series(HOUR)
+    slots = charts.series(HOUR)
     low, high = (charts.height(slot.run_slow) for slot in slots if slot.run_slow is not None)
     assert high < low, "SVG counts from the top"
 
 
 def test_a_percentile_is_estimated_once(monkeypatch):
     finished(1, 5)
-    asked, plain = [], latency.percentile
-    monkeypatch.setattr(latency, "percentile", lambda *args: asked.append(args) or plain(*args))
+    asked, plain = [], throughput.percentile
+    monkeypatch.setattr(throughput, "percentile", lambda *args: asked.append(args) or plain(*args))
     client_of("Viewers").get("/admin/ops/charts/")
     assert len(asked) == 2 * HOUR.slots + 2, "the curves of every slot, and the medians of the one in the table"
 

@@ -17,8 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from tasks import operations
 from tasks.models import Queue, Worker
-from tasks.queue import completion, presence, recovery
-from tasks.queue import release as releases
+from tasks.queue import completion, presence, recovery, release
 from tasks.queue.claim import Claimer
 from tasks.queue.completion import Ending, Failure
 from tasks.queue.strategies import claim
@@ -187,7 +186,7 @@ class Life(RuleBasedStateMachine):
         held = late or self.some_held()
         writer = self.some_writer(held)
         is_own = self.is_own(held) and writer == held.worker
-        assert releases.release(connection, writer, [(held.id, held.claimed_at)]) == is_own
+        assert release.release(connection, writer, [(held.id, held.claimed_at)]) == is_own
         if not late:
             self.memory[held.worker].remove(held)
         if is_own:
@@ -205,13 +204,13 @@ class Life(RuleBasedStateMachine):
         self.memory[worker] = [held for held in self.memory[worker] if held.id != lost.id]
         known = {held.id for held in self.memory[worker]}
         unknown = [row for row in self.model.tasks.values() if row.claimed_by == worker and row.id not in known]
-        assert sorted(releases.release_unknown(connection, worker, known)) == sorted(row.id for row in unknown)
+        assert sorted(release.release_unknown(connection, worker, known)) == sorted(row.id for row in unknown)
         self.model.give_back(unknown)
 
     def interrupt(self) -> None:
         held = self.some_held()
         writer, is_cancelled = self.some_writer(held), self.draw([True, False], "is cancelled")
-        releases.interrupt(connection, writer, held.id, held.attempt, cancel=is_cancelled)
+        release.interrupt(connection, writer, held.id, held.attempt, cancel=is_cancelled)
         self.model.interrupt(held, writer, cancel=is_cancelled)
         self.memory[held.worker].remove(held)
 

@@ -9,12 +9,12 @@ from django.db import IntegrityError, connection
 from django.utils import timezone
 
 from tasks.models import ONE_PER_KEY, Queue, Task
-from tasks.queue import completion, strategies
+from tasks.queue import strategies
 from tasks.queue.claim import KEYS_PER_STRIDE, STRIDES, Claimer
 from tasks.queue.completion import Failure
 from tests.races.crew import worker_sessions
 from tests.sessions import session, wait_until_blocked
-from tests.tasks import rows
+from tests.tasks import claiming, rows
 from tests.tasks.claiming import STRATEGIES, claim, claim_all, ids
 
 pytestmark = pytest.mark.django_db
@@ -34,7 +34,7 @@ def claim_some(strategy):
 
 def complete(claims_made):
     for made in claims_made:
-        completion.complete(connection, "w1", made)
+        claiming.complete(connection, "w1", made)
 
 
 def spread(count, **columns):
@@ -86,14 +86,14 @@ class TestWhatHoldsAKey:
     def test_a_task_that_waits_for_its_retry_does(self, claim_some):
         first = rows.ready(ordering_key="k")
         rows.ready(ordering_key="k")
-        completion.fail(connection, "w1", *claim_some(), Failure("builtins.ValueError", "", retry_seconds=60))
+        claiming.fail(connection, "w1", *claim_some(), Failure("builtins.ValueError", "", retry_seconds=60))
         assert Task.objects.get(pk=first.pk).status == "READY"
         assert claim_some() == []
 
     def test_its_last_failure_lets_go_of_it(self, claim_some):
         rows.ready(ordering_key="k", max_attempts=1)
         second = rows.ready(ordering_key="k")
-        completion.fail(connection, "w1", *claim_some(), Failure("builtins.ValueError", "", retry_seconds=60))
+        claiming.fail(connection, "w1", *claim_some(), Failure("builtins.ValueError", "", retry_seconds=60))
         assert ids(claim_some()) == [second.pk]
 
     def test_f20_a_task_of_the_future_holds_up_its_own_key_only(self, strategy):

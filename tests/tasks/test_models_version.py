@@ -8,8 +8,7 @@ from django.db.migrations.writer import MigrationWriter
 import tasks.locking.version_trigger
 from tasks.locking import VersionTrigger
 from tasks.models import HIGHEST_VERSION, Task
-from tasks.queue import completion
-from tests.tasks import rows
+from tests.tasks import claiming, rows
 from tests.tasks.claiming import STRATEGIES, claim, ids
 
 pytestmark = pytest.mark.django_db
@@ -93,7 +92,7 @@ class TestAtTheEndOfItsType:
         assert set(ids(claimed)) == every
         assert {Task.objects.get(pk=one.id).version for one in claimed} == {1, 2, HIGHEST_VERSION}
         for one in claimed:
-            completion.complete(connection, "w1", one)
+            claiming.complete(connection, "w1", one)
         assert set(Task.objects.values_list("status", flat=True)) == {"COMPLETED"}
 
 

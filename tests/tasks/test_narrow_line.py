@@ -8,8 +8,7 @@ from django.db import connection
 from django.utils import timezone
 
 from tasks.models import Queue, Task
-from tasks.queue import claim as claimers
-from tasks.queue import strategies
+from tasks.queue import claim, strategies
 from tasks.queue.claim import Claimer
 from tests.tasks import rows
 from tests.tasks.claiming import ids
@@ -21,7 +20,7 @@ LATER = timezone.now() + timedelta(days=1)
 
 @pytest.fixture(autouse=True)
 def long_moment(monkeypatch):
-    monkeypatch.setattr(claimers, "KEYS_REST_SECONDS", 60)
+    monkeypatch.setattr(claim, "KEYS_REST_SECONDS", 60)
 
 
 def scheduled():

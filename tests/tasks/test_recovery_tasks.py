@@ -8,9 +8,9 @@ from django.utils import timezone
 
 from tasks.exceptions import LostClaim
 from tasks.models import Attempt, Queue, Task, Worker
-from tasks.queue import completion, recovery, strategies
+from tasks.queue import recovery, strategies
 from tasks.queue.claim import Claimer
-from tests.tasks import rows
+from tests.tasks import claiming, rows
 from tests.tasks.claiming import claim, ids
 
 pytestmark = pytest.mark.django_db
@@ -166,5 +166,5 @@ def test_a_late_worker_cannot_complete_what_was_recovered():
     [claimed] = claim(worker_id=rows.just_died_worker("w1"))
     recovery.recover()
     with pytest.raises(LostClaim):
-        completion.complete(connection, "w1", claimed)
+        claiming.complete(connection, "w1", claimed)
     assert ids(strategies.claim(connection, Claimer("w2"), 1)) == [claimed.id]

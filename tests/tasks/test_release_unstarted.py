@@ -9,11 +9,10 @@ from django.utils import timezone
 from tasks import operations
 from tasks.exceptions import LostClaim
 from tasks.models import Intervention, RefusedWrite, Task, Worker
-from tasks.queue import completion
 from tasks.support.audit import Who
 from tests.commands import run
 from tests.sessions import session
-from tests.tasks import rows
+from tests.tasks import claiming, rows
 from tests.tasks.claiming import claim, ids
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -56,9 +55,9 @@ def test_another_worker_runs_them(hanging):
 def test_the_worker_that_returns_is_refused(hanging):
     operations.release_unstarted("w1", ANNA)
     with pytest.raises(LostClaim):
-        completion.complete(connection, "w1", hanging[1])
+        claiming.complete(connection, "w1", hanging[1])
     assert RefusedWrite.objects.get().task_id == hanging[1].id
-    completion.complete(connection, "w1", hanging[0])
+    claiming.complete(connection, "w1", hanging[0])
     assert [state[0] for state in states()] == ["COMPLETED", "READY", "READY"]
 
 
@@ -66,8 +65,8 @@ def test_the_worker_that_returns_is_refused_when_another_has_it_under_way(hangin
     operations.release_unstarted("w1", ANNA)
     [again, _] = claim(worker_id="w2")
     with pytest.raises(LostClaim):
-        completion.complete(connection, "w1", hanging[1])
-    completion.complete(connection, "w2", again)
+        claiming.complete(connection, "w1", hanging[1])
+    claiming.complete(connection, "w2", again)
     assert Task.objects.get(pk=again.id).finished_by == "w2"
 
 
@@ -110,7 +109,7 @@ def test_nothing_is_taken_from_a_worker_that_is_on_its_way(hanging):
 
 
 def test_what_it_said_to_be_on_and_has_ended_is_no_hanging(hanging):
-    completion.complete(connection, "w1", hanging[0])
+    claiming.complete(connection, "w1", hanging[0])
     with pytest.raises(operations.NotHanging):
         operations.release_unstarted("w1", ANNA)
 

@@ -9,10 +9,9 @@ from django.db import connection
 from django.utils import timezone
 
 from tasks.models import Attempt, RefusedWrite, Task
-from tasks.queue import completion
-from tasks.queue import release as releases
+from tasks.queue import completion, release
 from tasks.queue.completion import Ending, Failure
-from tests.tasks import rows
+from tests.tasks import claiming, rows
 from tests.tasks.claiming import claim, ids
 
 pytestmark = pytest.mark.django_db
@@ -37,7 +36,7 @@ class TestComplete:
     def test_the_row_is_over_and_nobodys(self):
         rows.ready()
         [claimed] = claim()
-        completion.complete(connection, "w1", claimed, '{"a": [1, null]}')
+        claiming.complete(connection, "w1", claimed, '{"a": [1, null]}')
         task = Task.objects.get()
         assert (task.status, task.version, task.attempt, task.claimed_by) == ("COMPLETED", 3, 1, None)
         assert (task.finished_by, task.return_value) == ("w1", {"a": [1, None]})
@@ -62,7 +61,7 @@ class TestComplete:
         rows.ready()
         [claimed] = claim()
         Task.objects.update(cancel_requested_at=timezone.now())
-        completion.complete(connection, "w1", claimed)
+        claiming.complete(connection, "w1", claimed)
         task = Task.objects.get()
         assert (task.status, task.cancel_requested_at) == ("COMPLETED", None)
 
@@ -71,7 +70,7 @@ class TestFail:
     def test_with_attempts_left_it_is_ready_again_after_its_backoff(self):
         rows.ready(max_attempts=2)
         [claimed] = claim()
-        completion.fail(connection, "w1", claimed, BROKEN)
+        claiming.fail(connection, "w1", claimed, BROKEN)
         task = Task.objects.get()
         assert (task.status, task.version, task.attempt, task.claimed_by) == ("READY", 3, 1, None)
         assert task.finished_at is None
@@ -80,7 +79,7 @@ class TestFail:
     def test_without_it_has_failed(self):
         task = rows.ready(max_attempts=1)
         [claimed] = claim()
-        completion.fail(connection, "w1", claimed, BROKEN)
+        claiming.fail(connection, "w1", claimed, BROKEN)
         run_after = task.run_after
         task.refresh_from_db()
         assert (task.status, task.attempt, task.claimed_by, task.run_after) == ("FAILED", 1, None, run_after)
@@ -90,7 +89,7 @@ class TestFail:
         task = rows.ready(max_attempts=5)
         [claimed] = claim()
         Task.objects.update(cancel_requested_at=timezone.now())
-        completion.fail(connection, "w1", claimed, BROKEN)
+        claiming.fail(connection, "w1", claimed, BROKEN)
         run_after = task.run_after
         task.refresh_from_db()
         assert (task.status, task.claimed_by, task.run_after) == ("CANCELLED", None, run_after)
@@ -147,7 +146,7 @@ class TestRelease:
         return claimed
 
     def release(self, claimed, **options):
-        return releases.release(connection, "w1", [(claimed.id, claimed.claimed_at())], **options)
+        return release.release(connection, "w1", [(claimed.id, claimed.claimed_at())], **options)
 
     def test_the_attempt_is_given_back(self, claimed):
         assert self.release(claimed) == 1
@@ -185,7 +184,7 @@ class TestRelease:
 
     def test_nothing_to_release_asks_nobody(self, django_assert_num_queries):
         with django_assert_num_queries(0):
-            assert releases.release(connection, "w1", []) == 0
+            assert release.release(connection, "w1", []) == 0
 
 
 class TestReleaseUnknown:
@@ -194,7 +193,7 @@ class TestReleaseUnknown:
     def test_what_the_worker_does_not_hold_is_given_back(self):
         rows.many(3)
         held, *lost = claim()
-        assert sorted(releases.release_unknown(connection, "w1", [held.id])) == ids(lost)
+        assert sorted(release.release_unknown(connection, "w1", [held.id])) == ids(lost)
         assert {task.attempt for task in Task.objects.ready()} == {0}
         assert ids(Task.objects.processing()) == [held.id]
         assert ids(claim()) == ids(lost)
@@ -202,13 +201,13 @@ class TestReleaseUnknown:
     def test_what_others_hold_is_not(self):
         rows.ready()
         claim(worker_id="w2")
-        assert releases.release_unknown(connection, "w1", []) == []
+        assert release.release_unknown(connection, "w1", []) == []
 
     def test_a_cancel_that_was_asked_for_is_done(self):
         rows.ready()
         claim()
         Task.objects.update(cancel_requested_at=timezone.now())
-        releases.release_unknown(connection, "w1", [])
+        release.release_unknown(connection, "w1", [])
         assert Task.objects.get().status == "CANCELLED"
 
 
@@ -222,7 +221,7 @@ class TestInterrupt:
         return claimed
 
     def interrupt(self, claimed, worker_id="w1"):
-        return releases.interrupt(connection, worker_id, claimed.id, claimed.attempt)
+        return release.interrupt(connection, worker_id, claimed.id, claimed.attempt)
 
     def test_it_costs_no_attempt_even_if_that_was_the_last(self, claimed):
         assert self.interrupt(claimed)

@@ -14,7 +14,7 @@ from tasks.queue import completion, recovery
 from tasks.queue.completion import Ending, Failure
 from tasks.support.audit import Who
 from tests.races.crew import again_and_again, at_once, worker_sessions
-from tests.tasks import rows
+from tests.tasks import claiming, rows
 from tests.tasks.claiming import claim, ids
 
 pytestmark = pytest.mark.django_db
@@ -22,11 +22,11 @@ ANNA = Who("anna", "page")
 
 
 def complete(claimed, worker_id="w1"):
-    completion.complete(connection, worker_id, claimed, "42")
+    claiming.complete(connection, worker_id, claimed, "42")
 
 
 def fail(claimed, worker_id="w1"):
-    completion.fail(connection, worker_id, claimed, Failure("builtins.ValueError", "", 0.0))
+    claiming.fail(connection, worker_id, claimed, Failure("builtins.ValueError", "", 0.0))
 
 
 @pytest.fixture(params=[complete, fail])
@@ -169,7 +169,7 @@ def test_edits_that_never_cease_refuse_nothing():
 
         def complete_all():
             for made in claims:
-                completion.complete(worker, "w1", made)
+                claiming.complete(worker, "w1", made)
 
         at_once(complete_all, again_and_again(edit, 1.5))
     assert (Task.objects.completed().count(), RefusedWrite.objects.count()) == (300, 0)

@@ -8,8 +8,7 @@ from django.utils import timezone
 
 from tasks.diagnosis.stats import rates
 from tasks.models import Throughput
-from tasks.queue import completion
-from tests.tasks import rows
+from tests.tasks import claiming, rows
 from tests.tasks.claiming import claim
 
 pytestmark = pytest.mark.django_db
@@ -23,7 +22,7 @@ GROUP BY hashtext('w' || number) & 32767 HAVING count(*) = 2 LIMIT 1
 def work(worker_id: str, number: int) -> None:
     rows.many(number)
     for claimed in claim(number, worker_id=worker_id):
-        completion.complete(connection, worker_id, claimed)
+        claiming.complete(connection, worker_id, claimed)
 
 
 def test_each_worker_has_its_own_rate():
