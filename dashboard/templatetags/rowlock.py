@@ -66,7 +66,7 @@ def told_failure(attempt: Attempt) -> str:
 @register.filter
 def told_lock(lock: RowLock) -> str:
     """The holder of a row lock, in words."""
-    return finding.told_lock(lock)
+    return finding.describe_lock(lock)
 
 
 @register.filter

@@ -15,7 +15,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from tasks.admin.read_only import DeclaredFilters
-from tasks.diagnosis.finding import told_lock
+from tasks.diagnosis.finding import describe_lock
 from tasks.exceptions import StaleVersion
 from tasks.locking import rowlocks, update_if_unchanged
 from tasks.locking.double_checked import is_lock_not_available
@@ -33,10 +33,10 @@ def linked(lock: RowLock) -> str:
     try:
         page = reverse("admin:ops_locks")
     except NoReverseMatch:
-        return told_lock(lock)
+        return describe_lock(lock)
     pids = [locker.pid for locker in lock.lockers if locker.pid is not None]
     links = format_html_join("", ' <a href="{}#node-{}">{}</a>', ((page, pid, told_session(pid)) for pid in pids))
-    return format_html("{}{}", told_lock(lock), links)
+    return format_html("{}{}", describe_lock(lock), links)
 
 
 def told_session(pid: int) -> str:
@@ -166,4 +166,4 @@ class LockAwareAdmin(DeclaredFilters):
     def _told_holder(self, object_id: str | None) -> Any:
         key = self.model._meta.pk.to_python(unquote(object_id or ""))
         lock = rowlocks.lockers(self.model, [key]).get(key)
-        return told_lock(lock) if lock else _("another session held it until a moment ago")
+        return describe_lock(lock) if lock else _("another session held it until a moment ago")

@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy
 from tasks import operations
 from tasks.admin.listing import ListFilter
 from tasks.diagnosis import Finding, Verdict
-from tasks.diagnosis.finding import told_lock
+from tasks.diagnosis.finding import describe_lock
 from tasks.locking import rowlocks
 from tasks.models import Task, TaskStatus
 from tasks.operations.bulk import INSTRUCTIONS, Settings
@@ -220,7 +220,7 @@ def busy(ids: list[int]) -> dict[int, str]:
     """A sentence that names the holder, for each of these tasks whose row is locked."""
     found = rowlocks.lockers(Task, ids, connection)
     return {
-        task_id: _("busy: %(holder)s; try again") % {"holder": told_lock(lock)}
+        task_id: _("busy: %(holder)s; try again") % {"holder": describe_lock(lock)}
         for task_id, lock in found.items()
         if lock.is_exclusive
     }

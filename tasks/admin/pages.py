@@ -257,7 +257,7 @@ def detail_context(task: Task, user: Any) -> dict[str, Any]:
         "behind": behind(task, facts),
         "worker": worker,
         "session": facts.sessions.get(task.claimed_by or ""),
-        "statements": decision.behind(task),
+        "statements": decision.statements_of(task),
         "arguments": pretty(args),
         "keyword_arguments": pretty(kwargs),
         "return_value": pretty(redact(task.return_value)),

@@ -77,7 +77,7 @@ class WhyViews(TaskPages):
         rights.require(request.user, VIEW)
 
         def context(_request: HttpRequest) -> dict[str, Any]:
-            return {"why": why.look(queue_name.replace("\0", ""))}
+            return {"why": why.explain(queue_name.replace("\0", ""))}
 
         part = self.part("admin/tasks/task/_why.html", context, every=EVERY_SECONDS)
         if "HX-Request" in request.headers:

@@ -12,7 +12,7 @@ from django.db import NotSupportedError
 from tasks import patterns
 from tasks.commands import types
 from tasks.commands.base import OperatorCommand, Options, Report
-from tasks.diagnosis.finding import told_lock
+from tasks.diagnosis.finding import describe_lock
 from tasks.locking import rowlocks
 from tasks.locking.double_checked import OnLocked
 from tasks.locking.report import SHOWN, plain
@@ -85,4 +85,4 @@ def _run(pattern: Pattern, **options: Any) -> RunReport:
 def _holders(pattern: Pattern, report: RunReport) -> dict[Any, str]:
     left = report.locked[:SHOWN]
     locks = rowlocks.lockers(pattern.model, left)
-    return {key: told_lock(locks[key]) if key in locks else "whoever held it has let go since" for key in left}
+    return {key: describe_lock(locks[key]) if key in locks else "whoever held it has let go since" for key in left}

@@ -1,6 +1,6 @@
 """Verdicts: the reason for a task's state, from a closed list, the same on pages, in commands and in metrics."""
 
-from tasks.diagnosis.decision import decide, judge, verdict_of
+from tasks.diagnosis.decision import decide, verdict_of
 from tasks.diagnosis.facts import Facts, KeyState, WorkerSession, gather
 from tasks.diagnosis.finding import Finding, Link, Verdict
 
@@ -13,6 +13,5 @@ __all__ = [
     "WorkerSession",
     "decide",
     "gather",
-    "judge",
     "verdict_of",
 ]

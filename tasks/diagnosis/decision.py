@@ -1,48 +1,24 @@
-"""The SQL statements behind a task's verdict, for people who want to check."""
+"""Decide which verdict a task has. HINDRANCES lists the reasons why a READY task does not run, in their order."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from tasks.diagnosis import facts
-from tasks.diagnosis.facts import Facts, gather
+from tasks.diagnosis.facts import Facts
 from tasks.diagnosis.finding import Finding, Verdict
-from tasks.diagnosis.sentences import tell
+from tasks.diagnosis.sentences import SENTENCES
 from tasks.locking import rowlocks
 from tasks.models import Task, TaskStatus
 from tasks.queue import presence
 from tasks.queue.presence import Life
-from tasks.support.database import Connection
-
-
-def behind(task: Task) -> list[str]:
-    """The statements that decided this task's verdict, as they were sent; `%(…)s` are their parameters."""
-    found = [rowlocks.statement_of(Task)]
-    if task.status == TaskStatus.READY:
-        found += [facts.POSITIONS, presence.STATES]
-    if task.status == TaskStatus.PROCESSING:
-        found += [presence.STATES, facts.SESSIONS]
-    if task.status == TaskStatus.FAILED:
-        found.append(facts.ERRORS)
-    if task.status == TaskStatus.CANCELLED:
-        found.append(facts.CANCELLERS)
-    if task.ordering_key is not None and task.finished_at is None:
-        found.append(facts.KEYS)
-    return [statement.strip() for statement in found]
-
-
-def judge(tasks: Iterable[Task], connection: Connection | None = None) -> dict[int, Finding]:
-    """The verdict on each task of one page, by id; see `gather` for the cost."""
-    tasks = list(tasks)
-    facts = gather(tasks, connection)
-    return {task.pk: decide(task, facts) for task in tasks}
 
 
 def decide(task: Task, facts: Facts) -> Finding:
     """The verdict on one task, in words; for a READY task the first reason not to run, the others in `also`."""
     if task.status != TaskStatus.READY:
-        return tell(verdict_of(task, facts), task, facts)
+        return SENTENCES[verdict_of(task, facts)](task, facts)
     verdicts = list(hindrances(task, facts)) or [Verdict.READY]
-    first, *others = (tell(verdict, task, facts) for verdict in verdicts)
+    first, *others = (SENTENCES[verdict](task, facts) for verdict in verdicts)
     return replace(first, also=tuple(others))
 
 
@@ -108,3 +84,19 @@ HINDRANCES: dict[Verdict, Callable[[Task, Facts], bool]] = {
     Verdict.UNKNOWN_TASK: is_unknown,
     Verdict.ROW_LOCKED: is_row_locked,
 }
+
+
+def statements_of(task: Task) -> list[str]:
+    """The statements that decided this task's verdict, as they were sent; `%(…)s` are their parameters."""
+    found = [rowlocks.statement_of(Task)]
+    if task.status == TaskStatus.READY:
+        found += [facts.POSITIONS, presence.STATES]
+    if task.status == TaskStatus.PROCESSING:
+        found += [presence.STATES, facts.SESSIONS]
+    if task.status == TaskStatus.FAILED:
+        found.append(facts.ERRORS)
+    if task.status == TaskStatus.CANCELLED:
+        found.append(facts.CANCELLERS)
+    if task.ordering_key is not None and task.finished_at is None:
+        found.append(facts.KEYS)
+    return [statement.strip() for statement in found]

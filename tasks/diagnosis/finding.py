@@ -1,4 +1,4 @@
-"""Words that verdicts and pages share: a row's holder, and a button's equivalent command."""
+"""Verdicts and findings, and two texts that pages share: the holder of a row and the command behind a button."""
 
 import shlex
 from dataclasses import dataclass
@@ -12,32 +12,8 @@ from tasks.locking.rowlocks import Hold, Locker, RowLock
 from tasks.support.durations import spoken
 
 
-def told_lock(lock: RowLock) -> str:
-    """The row's holder in words."""
-    if lock.hold is Hold.UNCERTAIN:
-        return _("A session holds the row, and which one is uncertain")
-    if lock.hold is Hold.TOUCHED:
-        return _("Touched (key share) by %(lockers)s") % {"lockers": ", ".join(map(told_locker, lock.lockers))}
-    return _("Held by %(lockers)s") % {"lockers": ", ".join(map(told_locker, lock.lockers))}
-
-
-def told_locker(locker: Locker) -> str:
-    if locker.pid is None:
-        return _("a prepared transaction")
-    told = {"pid": locker.pid, "name": locker.application_name or _("unnamed")}
-    who = _("pid %(pid)d (%(name)s)") % told
-    if locker.transaction_seconds is None:
-        return who
-    return _("%(who)s, in a transaction open for %(age)s") % {"who": who, "age": spoken(locker.transaction_seconds)}
-
-
-def command(*words: str) -> str:
-    """The command line for an operator, quoted for a shell."""
-    return shlex.join(("python", "manage.py", *words))
-
-
 class Verdict(models.TextChoices):
-    """Each comment says when. The first of a READY task's reasons not to run is its verdict, in this order."""
+    """Each comment says when it applies. The verdict on a READY task is its first reason not to run, in this order."""
 
     WAITING = "waiting", gettext_lazy("Waiting until")  # run_after is ahead
     HELD_BY_KEY = "held_by_key", gettext_lazy("Held by key")  # an earlier task of its key is unfinished
@@ -49,10 +25,7 @@ class Verdict(models.TextChoices):
     CANCELLING = "cancelling", gettext_lazy("Cancelling")  # its worker was asked to end it and has not done so yet
     RUNNING = "running", gettext_lazy("Running")  # its live worker runs it
     IN_BATCH = "in_batch", gettext_lazy("In batch")  # claimed, not started
-    WORKER_SILENT = (
-        "worker_silent",
-        gettext_lazy("Worker silent"),
-    )  # no heartbeat for a lease, presence not lost
+    WORKER_SILENT = "worker_silent", gettext_lazy("Worker silent")  # no heartbeat for a lease, presence not lost
     WORKER_DEAD = "worker_dead", gettext_lazy("Worker dead")  # presence gone, or convicted
     COMPLETED = "completed", gettext_lazy("Completed")
     FAILED = "failed", gettext_lazy("Failed")
@@ -90,3 +63,27 @@ class Finding:
     def is_stuck(self) -> bool:
         """True if the task may need a person."""
         return self.verdict in STUCK
+
+
+def describe_lock(lock: RowLock) -> str:
+    """The row's holder in words."""
+    if lock.hold is Hold.UNCERTAIN:
+        return _("A session holds the row, and which one is uncertain")
+    if lock.hold is Hold.TOUCHED:
+        return _("Touched (key share) by %(lockers)s") % {"lockers": ", ".join(map(describe_locker, lock.lockers))}
+    return _("Held by %(lockers)s") % {"lockers": ", ".join(map(describe_locker, lock.lockers))}
+
+
+def describe_locker(locker: Locker) -> str:
+    if locker.pid is None:
+        return _("a prepared transaction")
+    values = {"pid": locker.pid, "name": locker.application_name or _("unnamed")}
+    who = _("pid %(pid)d (%(name)s)") % values
+    if locker.transaction_seconds is None:
+        return who
+    return _("%(who)s, in a transaction open for %(age)s") % {"who": who, "age": spoken(locker.transaction_seconds)}
+
+
+def command(*words: str) -> str:
+    """The command line for an operator, quoted for a shell."""
+    return shlex.join(("python", "manage.py", *words))

@@ -1,6 +1,6 @@
 """Put each verdict into words: the sentence with its evidence, its references, and the command that would help.
 
-Each of TELLERS is called only with a task that has its verdict.
+Each function in SENTENCES is called only with a task that has its verdict.
 """
 
 from collections.abc import Callable, Iterable
@@ -11,40 +11,35 @@ from django.utils.translation import ngettext
 
 from tasks import conf
 from tasks.diagnosis.facts import COUNT_CAP, Facts
-from tasks.diagnosis.finding import Finding, Link, Verdict, command, told_lock
+from tasks.diagnosis.finding import Finding, Link, Verdict, command, describe_lock
 from tasks.models import Queue, Task
 from tasks.queue.presence import Life, WorkerState
 from tasks.support.durations import spoken
 
 
-def tell(verdict: Verdict, task: Task, facts: Facts) -> Finding:
-    """The finding for this verdict on a task that has it."""
-    return TELLERS[verdict](task, facts)
-
-
 def waiting(task: Task, facts: Facts) -> Finding:
-    told = {
+    values = {
         "attempt": task.attempt + 1,
         "limit": task.max_attempts,
         "time": f"{task.run_after:%Y-%m-%d %H:%M:%S} UTC",
         "age": spoken((task.run_after - facts.now).total_seconds()),
     }
-    sentence = _("Attempt %(attempt)d of %(limit)d waits until %(time)s, in %(age)s.") % told
+    sentence = _("Attempt %(attempt)d of %(limit)d waits until %(time)s, in %(age)s.") % values
     now = command("edit_tasks", str(task.pk), "--set-run-after", "now")
-    return Finding(Verdict.WAITING, sentence + behind(task, facts), (), now)
+    return Finding(Verdict.WAITING, sentence + waiting_behind(task, facts), (), now)
 
 
 def held_by_key(task: Task, facts: Facts) -> Finding:
     holder_id = facts.keys[task.ordering_key or ""].holder_id
-    told = {"id": holder_id, "key": task.ordering_key}
-    sentence = _("Held by #%(id)d, the unfinished task before it with the key “%(key)s”.") % told
+    values = {"id": holder_id, "key": task.ordering_key}
+    sentence = _("Held by #%(id)d, the unfinished task before it with the key “%(key)s”.") % values
     return Finding(Verdict.HELD_BY_KEY, sentence, (Link("task", str(holder_id)), key_link(task)))
 
 
 def paused(task: Task, facts: Facts) -> Finding:
     queue = facts.queues[task.queue_name]
-    told = {"queue": queue.name, "actor": queue.paused_by or _("somebody")}
-    sentence = _("The queue %(queue)s was paused by %(actor)s") % told
+    values = {"queue": queue.name, "actor": queue.paused_by or _("somebody")}
+    sentence = _("The queue %(queue)s was paused by %(actor)s") % values
     if queue.paused_at is not None:
         sentence += _(", %(age)s ago") % {"age": age_of(facts, queue.paused_at)}
     return Finding(Verdict.PAUSED, sentence + ".", (queue_link(task),), command("resume_queue", task.queue_name))
@@ -65,15 +60,15 @@ def unknown_task(task: Task, facts: Facts) -> Finding:
 
 def row_locked(task: Task, facts: Facts) -> Finding:
     lock = facts.locks[task.pk]
-    sentence = _("%(holder)s; workers pass it by until then.") % {"holder": told_lock(lock)}
+    sentence = _("%(holder)s; workers pass it by until then.") % {"holder": describe_lock(lock)}
     return Finding(Verdict.ROW_LOCKED, sentence, session_links(locker.pid for locker in lock.lockers))
 
 
 def ready(task: Task, facts: Facts) -> Finding:
     position = facts.positions.get(task.pk)
     if task.ordering_key is not None:
-        sentence = _("Due, and the first of its key “%(key)s”.") % {"key": task.ordering_key} + behind(task, facts)
-        return Finding(Verdict.READY, sentence, (key_link(task),))
+        sentence = _("Due, and the first of its key “%(key)s”.") % {"key": task.ordering_key}
+        return Finding(Verdict.READY, sentence + waiting_behind(task, facts), (key_link(task),))
     if position is None:
         return Finding(Verdict.READY, _("Due; more than %(cap)d tasks go before it.") % {"cap": COUNT_CAP})
     return Finding(Verdict.READY, _("Due; number %(position)d in its queue.") % {"position": position})
@@ -82,11 +77,11 @@ def ready(task: Task, facts: Facts) -> Finding:
 def running(task: Task, facts: Facts) -> Finding:
     worker = worker_of(task, facts)
     since = worker.current_since or task.started_at
-    told = {"worker": worker.id, "age": age_of(facts, since) if since else _("a moment")}
-    sentence = _("Worker %(worker)s has been on it for %(age)s.") % told
+    values = {"worker": worker.id, "age": age_of(facts, since) if since else _("a moment")}
+    sentence = _("Worker %(worker)s has been on it for %(age)s.") % values
     session = facts.sessions.get(worker.id)
     links = (worker_link(worker.id), *session_links([session.pid] if session and session.blockers else []))
-    return Finding(Verdict.RUNNING, sentence + wait_of(worker, facts) + behind(task, facts), links)
+    return Finding(Verdict.RUNNING, sentence + wait_of(worker, facts) + waiting_behind(task, facts), links)
 
 
 def in_batch(task: Task, facts: Facts) -> Finding:
@@ -94,8 +89,8 @@ def in_batch(task: Task, facts: Facts) -> Finding:
     if worker.current_task_id is None:
         sentence = _("Claimed by worker %(worker)s, which is on its way through a batch of short tasks.")
         return Finding(Verdict.IN_BATCH, sentence % {"worker": worker.id}, (worker_link(worker.id),))
-    told = {"worker": worker.id, "id": worker.current_task_id}
-    sentence = _("Claimed by worker %(worker)s, which is still on #%(id)d.") % told
+    values = {"worker": worker.id, "id": worker.current_task_id}
+    sentence = _("Claimed by worker %(worker)s, which is still on #%(id)d.") % values
     links = (worker_link(worker.id), Link("task", str(worker.current_task_id)))
     return Finding(Verdict.IN_BATCH, sentence + wait_of(worker, facts), links)
 
@@ -103,8 +98,8 @@ def in_batch(task: Task, facts: Facts) -> Finding:
 def cancelling(task: Task, facts: Facts) -> Finding:
     assert task.cancel_requested_at is not None
     worker = worker_of(task, facts)
-    told = {"worker": worker.id, "age": age_of(facts, task.cancel_requested_at)}
-    sentence = _("Worker %(worker)s was asked to end it %(age)s ago, and has not yet.") % told
+    values = {"worker": worker.id, "age": age_of(facts, task.cancel_requested_at)}
+    sentence = _("Worker %(worker)s was asked to end it %(age)s ago, and has not yet.") % values
     return Finding(Verdict.CANCELLING, sentence + wait_of(worker, facts), (worker_link(worker.id),))
 
 
@@ -113,20 +108,20 @@ def worker_silent(task: Task, facts: Facts) -> Finding:
 
 
 def silent(worker: WorkerState) -> Finding:
-    """The same for a worker, whatever it holds."""
+    """The finding for a worker whose heartbeat is late, whatever it holds."""
     if worker.life is Life.RESTARTED:
         sentence = _("The database restarted and worker %(worker)s is not back yet; recovery waits %(left)s for it.")
-        told = {"worker": worker.id, "left": spoken(max(worker.grace_seconds, lease_left(worker)))}
+        values = {"worker": worker.id, "left": spoken(max(worker.grace_seconds, lease_left(worker)))}
     else:
         sentence = _(
             "Worker %(worker)s keeps its session but has not been heard for %(age)s; recovery waits %(left)s for it."
         )
-        told = {
+        values = {
             "worker": worker.id,
             "age": spoken(worker.heartbeat_age_seconds or 0),
             "left": spoken(worker.grace_seconds),
         }
-    return Finding(Verdict.WORKER_SILENT, sentence % told, (worker_link(worker.id),))
+    return Finding(Verdict.WORKER_SILENT, sentence % values, (worker_link(worker.id),))
 
 
 def worker_dead(task: Task, facts: Facts) -> Finding:
@@ -137,17 +132,17 @@ def worker_dead(task: Task, facts: Facts) -> Finding:
 
 def death(task: Task, worker: WorkerState | None, facts: Facts) -> str:
     """The evidence that the worker is dead, and since when."""
-    told = {"worker": task.claimed_by}
+    values = {"worker": task.claimed_by}
     if worker is None or not worker.registered:
-        return _("Worker %(worker)s is registered nowhere.") % told
+        return _("Worker %(worker)s is registered nowhere.") % values
     if worker.stopped_at is not None:
-        told |= {"age": age_of(facts, worker.stopped_at), "reason": worker.stop_reason or _("stopped")}
-        return _("Worker %(worker)s ended %(age)s ago (%(reason)s).") % told
+        values |= {"age": age_of(facts, worker.stopped_at), "reason": worker.stop_reason or _("stopped")}
+        return _("Worker %(worker)s ended %(age)s ago (%(reason)s).") % values
     if worker.is_presence_lost:
-        told |= {"age": spoken(worker.missing_seconds or 0)}
-        return _("The database session of worker %(worker)s is gone, since %(age)s at least.") % told
-    told |= {"age": spoken(worker.heartbeat_age_seconds or 0)}
-    return _("Worker %(worker)s has not been heard for %(age)s, longer than its lease.") % told
+        values |= {"age": spoken(worker.missing_seconds or 0)}
+        return _("The database session of worker %(worker)s is gone, since %(age)s at least.") % values
+    values |= {"age": spoken(worker.heartbeat_age_seconds or 0)}
+    return _("Worker %(worker)s has not been heard for %(age)s, longer than its lease.") % values
 
 
 def recovery_of(task: Task, facts: Facts) -> str:
@@ -156,8 +151,8 @@ def recovery_of(task: Task, facts: Facts) -> str:
         return _("The queue %(queue)s asks a person to take it back.") % {"queue": task.queue_name}
     if not facts.has_live_worker:
         return _("No live worker is there to take it back: start one.")
-    told = {"age": spoken(conf.get("SWEEP_SECONDS"))}
-    return _("A living worker takes it back with its next sweep, due within %(age)s.") % told
+    values = {"age": spoken(conf.get("SWEEP_SECONDS"))}
+    return _("A living worker takes it back with its next sweep, due within %(age)s.") % values
 
 
 def completed(task: Task, facts: Facts) -> Finding:
@@ -184,7 +179,7 @@ def cancelled(task: Task, facts: Facts) -> Finding:
     return Finding(Verdict.CANCELLED, sentence, (), command("requeue_tasks", str(task.pk)))
 
 
-TELLERS: dict[Verdict, Callable[[Task, Facts], Finding]] = {
+SENTENCES: dict[Verdict, Callable[[Task, Facts], Finding]] = {
     Verdict.WAITING: waiting,
     Verdict.HELD_BY_KEY: held_by_key,
     Verdict.PAUSED: paused,
@@ -208,7 +203,7 @@ def worker_of(task: Task, facts: Facts) -> WorkerState:
     return facts.workers[task.claimed_by or ""]
 
 
-def behind(task: Task, facts: Facts) -> str:
+def waiting_behind(task: Task, facts: Facts) -> str:
     """The number of tasks that wait for this task's key, if it holds one."""
     key = facts.keys.get(task.ordering_key or "")
     if key is None or key.holder_id != task.pk or not key.waiting:
@@ -224,11 +219,11 @@ def wait_of(worker: WorkerState, facts: Facts) -> str:
     session = facts.sessions.get(worker.id)
     if session is None or session.wait_event is None:
         return ""
-    told = {"pid": session.pid, "event": f"{session.wait_event_type}:{session.wait_event}"}
+    values = {"pid": session.pid, "event": f"{session.wait_event_type}:{session.wait_event}"}
     if not session.blockers:
-        return " " + _("Its session, pid %(pid)d, waits for %(event)s.") % told
-    told["blockers"] = ", ".join(map(str, session.blockers))
-    return " " + _("Its session, pid %(pid)d, waits for %(event)s, blocked by pid %(blockers)s.") % told
+        return " " + _("Its session, pid %(pid)d, waits for %(event)s.") % values
+    values["blockers"] = ", ".join(map(str, session.blockers))
+    return " " + _("Its session, pid %(pid)d, waits for %(event)s, blocked by pid %(blockers)s.") % values
 
 
 def lease_left(worker: WorkerState) -> float:

@@ -1,7 +1,7 @@
-"""The numbers of the queue and its workers, for `queue_status`, the pages and the metrics.
+"""Count the tasks of each queue and the rate of each worker, for `queue_status`, the pages and the metrics.
 
-They stay fast with ten million finished rows. Every count uses a partial index and is capped for each queue;
-completions come from the per-minute rollup.
+The counts stay fast with ten million finished rows. Each uses a partial index and is capped. Completions come from the
+rollup of minutes.
 """
 
 from collections import defaultdict
@@ -104,6 +104,20 @@ WHERE minute > statement_timestamp() - interval '1 hour' GROUP BY queue_name
 
 CONFIGURED = "SELECT name, paused, recovery FROM tasks_queue"
 
+# The current minute counts only the part that has passed.
+RATES = """
+WITH recent AS MATERIALIZED (
+    SELECT shard, sum(completed + failed) AS ended FROM tasks_throughput
+    WHERE minute >= date_trunc('minute', statement_timestamp()) - interval '5 minutes' GROUP BY shard
+), worker AS (
+    SELECT id, hashtext(id) & 32767 AS shard FROM unnest(%(ids)s::text[]) AS asked (id)
+)
+SELECT worker.id, coalesce(recent.ended, 0)::float8 AS ended,
+    extract(epoch FROM statement_timestamp() - date_trunc('minute', statement_timestamp()))::float8 + 300 AS seconds,
+    count(*) OVER (PARTITION BY worker.shard) > 1 AS is_shared
+FROM worker LEFT JOIN recent ON recent.shard = worker.shard
+"""
+
 
 @dataclass
 class QueueNumbers:
@@ -144,6 +158,14 @@ class Numbers:
         return [
             worker for worker in self.workers if worker.is_alive and (not worker.queues or queue_name in worker.queues)
         ]
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Tasks ended per minute, over the last five to six minutes; `is_shared`: the sum of two workers or more."""
+
+    per_minute: float
+    is_shared: bool
 
 
 def stuck(connection: Connection | None = None, *, cap: int = COUNT_CAP) -> int:
@@ -221,29 +243,6 @@ def _add_processing(
 def last_seen(worker: WorkerState) -> datetime | None:
     """The last known time at which a worker that is gone was alive."""
     return worker.stopped_at or worker.missing_since or worker.heartbeat_at
-
-
-# The current minute counts only the part that has passed.
-RATES = """
-WITH recent AS MATERIALIZED (
-    SELECT shard, sum(completed + failed) AS ended FROM tasks_throughput
-    WHERE minute >= date_trunc('minute', statement_timestamp()) - interval '5 minutes' GROUP BY shard
-), worker AS (
-    SELECT id, hashtext(id) & 32767 AS shard FROM unnest(%(ids)s::text[]) AS asked (id)
-)
-SELECT worker.id, coalesce(recent.ended, 0)::float8 AS ended,
-    extract(epoch FROM statement_timestamp() - date_trunc('minute', statement_timestamp()))::float8 + 300 AS seconds,
-    count(*) OVER (PARTITION BY worker.shard) > 1 AS is_shared
-FROM worker LEFT JOIN recent ON recent.shard = worker.shard
-"""
-
-
-@dataclass(frozen=True)
-class Rate:
-    """Tasks ended per minute, over the last five to six minutes; `is_shared`: the sum of two workers or more."""
-
-    per_minute: float
-    is_shared: bool
 
 
 def rates(lived_seconds: dict[str, float], connection: Connection | None = None) -> dict[str, Rate]:

@@ -41,7 +41,7 @@ class Why:
     command: str
 
 
-def look(queue_name: str) -> Why:
+def explain(queue_name: str) -> Why:
     """Judge the first tasks of the queue in the order of the claim, and those that workers hold."""
     samples = [list(kind[:SAMPLE]) for kind in kinds(queue_name)]
     tasks = list({task.pk: task for sample in samples for task in sample}.values())

@@ -11,7 +11,7 @@ from django.db import connection
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from tasks.diagnosis.finding import told_lock
+from tasks.diagnosis.finding import describe_lock
 from tasks.locking import rowlocks
 from tasks.locking.rowlocks import RowLock
 from tasks.models import Task
@@ -235,7 +235,7 @@ def _refusal_of_lock(task: Task, lock: RowLock | None) -> Refusal:
     refusal = Refusal.of_row(task, Code.LOCKED)
     if lock is None:
         return refusal
-    return replace(refusal, sentence=_("busy: {holder}; try again").format(holder=told_lock(lock)))
+    return replace(refusal, sentence=_("busy: {holder}; try again").format(holder=describe_lock(lock)))
 
 
 def _refusal_of_change(task: Task, versions: Mapping[int, int]) -> Refusal | None:

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.django_db
 
 
 def counted(queue_name: str = "mail") -> dict[str, int]:
-    return {reason.verdict: reason.number for reason in why.look(queue_name).reasons}
+    return {reason.verdict: reason.number for reason in why.explain(queue_name).reasons}
 
 
 def test_tasks_are_counted_by_verdict_those_that_are_stuck_first():
@@ -29,7 +29,7 @@ def test_tasks_are_counted_by_verdict_those_that_are_stuck_first():
         rows.ready(queue_name="mail", run_after="2031-01-01T00:00Z")
         rows.processing("w-gone", queue_name="mail")
         rows.ready(queue_name="other"), rows.failed(queue_name="mail")
-        found = why.look("mail")
+        found = why.explain("mail")
     assert {reason.verdict: reason.number for reason in found.reasons} == {
         Verdict.WORKER_DEAD: 1,
         Verdict.HELD_BY_KEY: 2,
@@ -45,13 +45,13 @@ def test_tasks_are_counted_by_verdict_those_that_are_stuck_first():
 def test_a_task_that_runs_with_a_key_is_counted_once():
     rows.processing("w-gone", queue_name="mail", ordering_key="k"), rows.ready(queue_name="mail", ordering_key="k")
     assert counted() == {Verdict.WORKER_DEAD: 1, Verdict.HELD_BY_KEY: 1}
-    assert why.look("mail").judged == 2
+    assert why.explain("mail").judged == 2
 
 
 def test_it_judges_the_first_tasks_and_says_so(monkeypatch):
     monkeypatch.setattr(why, "SAMPLE", 3)
     rows.many(5, queue_name="mail")
-    found = why.look("mail")
+    found = why.explain("mail")
     assert (found.judged, found.is_complete, found.queue.ready) == (3, False, 5)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from tasks import diagnosis
 from tasks.diagnosis import Facts, KeyState, Link, Verdict, WorkerSession
-from tasks.diagnosis.sentences import TELLERS
+from tasks.diagnosis.sentences import SENTENCES
 from tasks.locking.rowlocks import Hold, Locker, RowLock
 from tasks.models import Queue, Task
 from tasks.queue.presence import WorkerState
@@ -248,4 +248,4 @@ def test_finished_tasks_tell_how_they_ended():
 
 
 def test_every_verdict_has_words():
-    assert set(TELLERS) == set(Verdict)
+    assert set(SENTENCES) == set(Verdict)

@@ -12,8 +12,9 @@ from tests.sessions import session
 from tests.tasks import rows
 
 
-def judge(subject: Task) -> Finding:
-    return diagnosis.judge([subject])[subject.pk]
+def judge(*tasks: Task) -> dict[int, Finding]:
+    facts = diagnosis.gather(tasks)
+    return {task.pk: diagnosis.decide(task, facts) for task in tasks}
 
 
 @pytest.mark.django_db
@@ -48,8 +49,8 @@ def test_the_last_exception_and_the_last_canceller_are_told():
         Attempt.objects.create(task=failed, number=1, worker_id="w", outcome="failed", exception_class=name)
     operations.cancel([cancelled.pk], Who("anna", "page"))
     cancelled.refresh_from_db()
-    assert "builtins.ValueError" in judge(failed).sentence
-    assert judge(cancelled).sentence == "Cancelled by anna."
+    assert "builtins.ValueError" in judge(failed)[failed.pk].sentence
+    assert judge(cancelled)[cancelled.pk].sentence == "Cancelled by anna."
 
 
 @pytest.mark.django_db(transaction=True)
@@ -58,7 +59,7 @@ def test_a_row_that_another_session_holds_is_told_from_one_that_is_free():
         locked, free = rows.ready(), rows.ready()
         other.execute(f"SELECT FROM tasks_task WHERE id = {locked.pk} FOR UPDATE")
         pid = other.info.backend_pid
-        found = diagnosis.judge([locked, free])
+        found = judge(locked, free)
     assert (found[locked.pk].verdict, found[free.pk].verdict) == (Verdict.ROW_LOCKED, Verdict.READY)
     assert f"pid {pid} (psql)" in found[locked.pk].sentence
 
@@ -68,7 +69,7 @@ def test_a_worker_whose_session_ended_is_dead_and_another_runs():
     with rows.living_worker() as alive:
         kept, lost = rows.processing(alive), rows.processing(rows.just_died_worker())
         Worker.objects.filter(pk=alive).update(current_task_id=kept.pk)
-        found = diagnosis.judge([kept, lost])
+        found = judge(kept, lost)
     assert (found[kept.pk].verdict, found[lost.pk].verdict) == (Verdict.RUNNING, Verdict.WORKER_DEAD)
 
 
@@ -82,7 +83,7 @@ def test_the_number_of_statements_does_not_grow_with_the_page():
         ]
         page += [rows.processing(f"w{number}") for number in range(number)] + [rows.ready() for _ in range(number)]
         with CaptureQueriesContext(connection) as queries:
-            diagnosis.judge(page)
+            judge(*page)
         return len(queries)
 
     assert statements(1) == statements(10) <= 12
