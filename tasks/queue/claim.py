@@ -1,10 +1,10 @@
 """Claim READY tasks: one statement locks them, spends their attempt and makes them PROCESSING.
 
-The attempt is spent at the claim, so a task that kills its worker ends FAILED and not in a loop. The order is priority,
-run_after, id within a queue. At most one task of an ordering key runs at a time: a unique index guarantees that.
+The attempt is spent at the claim, so a task that kills its worker ends FAILED and not in a loop. Within a queue the
+order is priority, run_after, id. A unique index guarantees that at most one task of an ordering key runs.
 
-This claim starts at the front of the line. `shortcut.py` tries two faster ones first, `optimistic.py` locks nothing
-while it chooses, and `strategies.py` picks one of them for a worker.
+CLAIM starts at the front of the line. `shortcut` tries two faster claims before it. `optimistic` locks nothing while it
+chooses. `strategies` picks one of them for a worker.
 """
 
 import json
@@ -19,23 +19,25 @@ if TYPE_CHECKING:
     from tasks.queue.shortcut import Place, Shortcut
 
 KEYS_PER_STRIDE = 300
-# Looking at a hundred keys of which none is due takes as long as the rest of a claim of one task.
+# A hundred keys that are not due cost as much as the rest of a claim of one task. So they rest when none was due.
 KEYS_REST_SECONDS = 0.02
-STRIDES = 10  # about 2 ms each when thousands of keys wait for their time
+STRIDES = 10  # of one claim; about 2 ms each when thousands of keys wait for their time
 
-# pair: the queues and priorities that have READY tasks without a key, one index step each.
-# head: the earliest unfinished task of each key, from a cursor that wraps, some hundred keys a stride. A key is held
-#   by its PROCESSING task and by one that waits for its retry. The holder need not be the earliest: an enqueuer may
-#   commit a lower id late.
-# stretch: the line of a queue and priority, cut where the head of a key stands in it: the tasks without a key before
-#   the head, then the head. Neither kind can starve the other. Queues that are not named come in random order.
-# locked: rows are locked one by one as the outer LIMIT asks for them, so no row is locked and then left. The inner
-#   LIMIT is a subquery because the planner would sort a whole queue that its estimate calls short. Without
-#   MATERIALIZED the subquery may run twice and claim too many (fault F3).
-# candidate: the batch ends before the first task on its last attempt, or durable one. Such a task is claimed alone:
-#   claimed ahead, it would be FAILED unbegun if the worker and its supervisor died.
+# queue: the queues that this worker serves, without those that are paused.
+# pair: each queue and priority that has READY tasks without a key, one index step each.
+# head: the earliest unfinished task of each key. A stride reads some hundred keys, from a cursor that wraps.
+# keyed: the heads that are due, of keys that are free. A key is held by its PROCESSING task, and by one that waits for
+#   its retry. The holder need not be the earliest: an enqueuer may commit a lower id late.
+# turn: the order of the queues. Queues that are not named come in random order.
+# stretch: the line of a queue and priority, cut at each head of a key in it. First come the tasks without a key before
+#   the head, then the head. So neither kind can starve the other.
+# locked: the outer LIMIT asks for one row after the other, so no row is locked and then left. The inner LIMIT is a
+#   subquery, because the planner would sort a whole queue that its estimate calls short. Without MATERIALIZED the
+#   subquery may run twice and claim too many (fault F3).
+# candidate: the batch ends before the first task that is durable or on its last attempt. Such a task is claimed alone.
+#   Claimed ahead, it would be FAILED unbegun if the worker and its supervisor died.
 # walk: where the next stride over the keys begins: behind this one, at the first key (''), or nowhere (none is due).
-# The last line returns one row at least, so that the cursor comes back when nothing was taken. is_narrow: everything
+# The last SELECT returns at least one row, so that the cursor comes back when nothing was taken. is_narrow: everything
 #   due was in one queue and priority, or was the head of one key.
 CLAIM = """
 WITH RECURSIVE every_queue (name) AS (
@@ -174,13 +176,15 @@ class Claim:
 
 @dataclass
 class Claimer:
-    """A claiming worker: its queues (None: all) and its place in the walk over ordering keys.
+    """A claiming worker: what it serves, and what it has learnt from its last claims.
 
     Args:
+        queues: the names of the queues that it serves, in its order; None for all.
         durable: paths of durable tasks, which are claimed alone.
         cursor: the ordering key where the next stride begins.
-        keys: keys a stride looks at; 0 claims no keyed tasks.
+        keys: the number of keys in a stride; 0 claims no keyed tasks.
         keys_rest_until, line_is_mixed_until, careful_until: moments of `time.monotonic()`.
+        lost_races: the number of candidates that others took first.
         places: the last tasks claimed, one for each queue and priority.
     """
 
@@ -200,12 +204,12 @@ class Claimer:
 
     @property
     def has_been_round(self) -> bool:
-        """True if the last claim was empty because nothing is due, not because it walked past some keys only."""
+        """True if the last claim found nothing although it had seen every key: nothing is due."""
         return self.is_from_start and not self.cursor
 
     @property
     def is_careful(self) -> bool:
-        """True for some seconds after a row was refused: rows are then claimed one by one."""
+        """True for some seconds after the database refused a row: rows are then claimed one by one."""
         return time.monotonic() < self.careful_until
 
     def holds_alone(self, claim: Claim) -> bool:
@@ -213,7 +217,7 @@ class Claimer:
         return claim.attempt >= claim.max_attempts or claim.task_path in self.durable
 
     def forget_places(self) -> None:
-        """Claim from the front of the line again: tasks that were given back stand there."""
+        """Start the next claim at the front of the line, where released tasks stand."""
         self.places, self.shortcut = (), None
 
     def params(self, limit: int) -> dict[str, Any]:
@@ -229,9 +233,9 @@ class Claimer:
         }
 
     def note_walk(self, keys: int, next_cursor: str | None) -> None:
-        """Move the cursor after a claim that looked at up to `keys` keys. None: no key was due."""
+        """Move the cursor after a claim that read up to `keys` keys; `next_cursor` is None if no key was due."""
         if keys != self.keys:
-            return  # they rest
+            return  # the keys rest
         began_at_first = not self.cursor
         self.is_from_start = self.is_from_start or began_at_first
         self.cursor = next_cursor or ""
@@ -240,9 +244,9 @@ class Claimer:
 
 
 def claim_in_order(connection: Connection, claimer: Claimer, limit: int) -> tuple[list[Claim], bool]:
-    """Claim up to `limit` tasks from the front of the line, passing over rows that others hold.
+    """Claim up to `limit` tasks from the front of the line, and skip rows that others hold.
 
-    Also True if everything that was due stood in one queue and priority, or was the head of one key.
+    Returns the claims, and True if everything due stood in one queue and priority or was the head of one key.
     """
     rows = walk(connection, CLAIM, claimer, limit)
     taken = claims_of(rows)

@@ -5,18 +5,17 @@ Source: the optimistic claim of the article on a table of tasks (reference D).
 
 from typing import Any, NamedTuple
 
-import django.db
 import psycopg
 
 from tasks.models import ONE_PER_KEY
 from tasks.queue.claim import Claim, Claimer, claims_of, walk
+from tasks.queue.set_aside import ERRORS, cause
 from tasks.support.database import Connection, statement
 
 CANDIDATES_SPARE = 8  # at least the number of workers that are likely to race for the same rows
-ERRORS = (django.db.Error, psycopg.Error)  # of the two kinds of connection
 ROW_ERROR_CLASSES = ("22", "23", "P0")  # SQLSTATE: data, integrity, raised by PL/pgSQL
 
-# The parts up to `walk` are those of claim.CLAIM. No lock is held between this and the swap of each candidate.
+# The parts up to `walk` are those of claim.CLAIM. No lock is held between this statement and the swap of a candidate.
 READ_CANDIDATES = """
 WITH RECURSIVE every_queue (name) AS (
     (SELECT queue_name FROM tasks_task AS task
@@ -97,7 +96,7 @@ FROM walk LEFT JOIN (
 ) AS due ON true
 """
 
-# A row that another session has locked is a lost race too: a plain UPDATE would wait for it.
+# A row that another session has locked counts as a lost race: a plain UPDATE would wait for it.
 SWAP = """
 WITH locked AS MATERIALIZED (
     SELECT task.* FROM unnest(%(ids)s::bigint[], %(versions)s::int[]) AS seen (id, version) CROSS JOIN LATERAL (
@@ -127,7 +126,7 @@ SELECT * FROM taken ORDER BY place
 
 
 class Candidate(NamedTuple):
-    """A task as it was read, without a lock."""
+    """A task that was read without a lock."""
 
     id: int
     version: int
@@ -135,11 +134,10 @@ class Candidate(NamedTuple):
 
 
 def claim_optimistic(connection: Connection, claimer: Claimer, limit: int) -> list[Claim]:
-    """Read more candidates than wanted and swap them one after the other; read more if every race is lost.
+    """Read more candidates than wanted and swap one after the other; read more if every race is lost.
 
-    Each swap is a transaction of its own, so no row stays locked while another is taken. It passes over candidates
-    that are locked or have changed: a worker that locks hundreds of rows at once would otherwise cost a round trip
-    for each of them.
+    Each swap is its own transaction, so no row stays locked while another is taken. It skips candidates that are locked
+    or have changed. Otherwise a worker that locks hundreds of rows at once would cost a round trip for each of them.
     """
     wanted = 2 * limit + CANDIDATES_SPARE
     while True:
@@ -152,19 +150,14 @@ def claim_optimistic(connection: Connection, claimer: Claimer, limit: int) -> li
 
 def is_key_taken(error: Exception) -> bool:
     """True if another task of the same ordering key is running."""
-    cause = _cause(error)
-    return cause is not None and cause.diag.constraint_name == ONE_PER_KEY
+    found = cause(error)
+    return isinstance(found, psycopg.Error) and found.diag.constraint_name == ONE_PER_KEY
 
 
 def is_of_a_row(error: Exception) -> bool:
-    """True if a constraint, a trigger or a type refused one row; False for trouble with the session or a lock."""
-    cause = _cause(error)
-    return cause is not None and (cause.sqlstate or "")[:2] in ROW_ERROR_CLASSES
-
-
-def _cause(error: Exception) -> psycopg.Error | None:
-    found = error if isinstance(error, psycopg.Error) else error.__cause__
-    return found if isinstance(found, psycopg.Error) else None
+    """True if a constraint, a trigger or a type refused one row; False for errors of the session or of a lock."""
+    found = cause(error)
+    return isinstance(found, psycopg.Error) and (found.sqlstate or "")[:2] in ROW_ERROR_CLASSES
 
 
 def _swap_each(connection: Connection, claimer: Claimer, rest: list[Candidate], limit: int) -> list[Claim]:
@@ -196,7 +189,7 @@ def _swap_each(connection: Connection, claimer: Claimer, rest: list[Candidate], 
 
 
 def _swap(connection: Connection, claimer: Claimer, candidates: list[Candidate], *, may_be_alone: bool) -> Claim | None:
-    """Take the first candidate that is free and unchanged; None if there is none, or if it must be claimed alone."""
+    """Take the first candidate that is free and unchanged; None if there is none, or it must be claimed alone."""
     seen: dict[str, Any] = {"ids": [each.id for each in candidates], "versions": [each.version for each in candidates]}
     with statement(connection), connection.cursor() as cursor:
         cursor.execute(SWAP, {**claimer.params(1), **seen, "may_be_alone": may_be_alone})

@@ -3,14 +3,16 @@
 The lock is `(class of the schema, hash of the worker's id)` on the worker's own connection. A process killed with -9
 loses it within milliseconds, so `pg_locks` shows the living workers without a timeout. Two cases need more:
 
-- A frozen process, or a host that vanished, keeps its lock for a while. The lease convicts it: a `heartbeat_at` older
-  than the worker's own `lease_seconds`.
+- A frozen process, or a host that vanished, keeps its lock for a while. The lease convicts it: its `heartbeat_at` is
+  older than its own `lease_seconds`.
 - A restart of the database, or the crash of one backend, drops every lock at once while every worker lives. So the lock
   convicts only a worker that took it in this *epoch* and was missing in two checks. The others have one lease of grace
-  from the first sight of the epoch. An epoch is the postmaster's start plus the reset time of the background writer's
-  statistics. Only the second changes when a single backend crashes. A manual reset of these statistics begins a new
-  epoch too, although no lock was lost; so each sweep confirms the workers whose locks it sees. No session outlives its
-  epoch, so a lock that is held now was held in this epoch.
+  from the first sight of the epoch.
+
+An epoch is the postmaster's start plus the reset time of the background writer's statistics. Only the second changes
+when a single backend crashes. A manual reset of these statistics begins a new epoch too, although no lock was lost. So
+each sweep confirms the workers whose locks it sees. No session outlives its epoch, so a lock held now was held in this
+epoch.
 
 Times are compared only by the database's clock.
 """
@@ -34,8 +36,8 @@ SELECT extract(epoch FROM pg_postmaster_start_time())::text || '/'
 FROM pg_stat_bgwriter
 """
 
-# The first epoch ever seen gives no grace: no session can have been lost in a restart before it. A known epoch is not
-# even locked: a returning worker must not wait for the end of a sweep.
+# The first epoch ever seen gives no grace, because no restart before it can have ended a session. The row of a known
+# epoch is not even locked: a returning worker must not wait for the end of a sweep.
 SEE_EPOCH = """
 INSERT INTO tasks_epoch (id, token, first_seen_at)
 SELECT 1, %(token)s::text, to_timestamp(0) WHERE NOT EXISTS (SELECT FROM tasks_epoch WHERE token = %(token)s::text)
@@ -45,7 +47,8 @@ WHERE tasks_epoch.token <> excluded.token
 
 TAKE = "SELECT pg_try_advisory_lock(hashtext('rowlock:presence:' || current_schema()), hashtext(%(id)s::text))"
 
-# A session whose client gave up a dead path is alive for the server until its own timeout, and holds the lock so long.
+# A client may give up a dead path and connect again. For the server the former session lives until its own timeout, and
+# holds the lock until then.
 END_FORMER_SESSION = """
 SELECT pg_terminate_backend(held.pid, 200) FROM pg_locks AS held JOIN pg_stat_activity AS session USING (pid)
 WHERE held.locktype = 'advisory' AND held.objsubid = 2 AND held.granted AND held.pid <> pg_backend_pid()
@@ -55,7 +58,7 @@ WHERE held.locktype = 'advisory' AND held.objsubid = 2 AND held.granted AND held
   AND session.application_name = %(name)s::text
 """
 
-# Zero rows: the worker was convicted meanwhile and may not continue under this id.
+# It updates no row if the worker was convicted meanwhile: then it may not continue under this id.
 CONFIRM = """
 UPDATE tasks_worker
 SET presence_epoch = %(token)s::text, missing_since = NULL, heartbeat_at = clock_timestamp()
@@ -71,7 +74,7 @@ WITH free AS MATERIALIZED (
 UPDATE tasks_worker AS worker SET presence_epoch = %(token)s::text FROM free WHERE worker.id = free.id
 """
 
-# A locked row is skipped and its worker does not count as convicted; the others must not wait for it.
+# A locked row is skipped, so that the others need not wait for it. Its worker does not count as convicted.
 BEAT = """
 WITH free AS MATERIALIZED (
     SELECT id FROM tasks_worker WHERE id = ANY(%(ids)s::text[]) AND stopped_at IS NULL
@@ -172,12 +175,12 @@ class WorkerState:
 
     @property
     def is_presence_lost(self) -> bool:
-        """Taken in this epoch and not held now. If it was taken in an earlier epoch, its absence proves nothing."""
+        """True if presence was taken in this epoch and is not held now. An earlier one's absence proves nothing."""
         return self.presence_epoch == self.epoch and not self.held
 
     @property
     def is_held_anew(self) -> bool:
-        """Held in this epoch, but confirmed in an earlier one: until it is confirmed again, its loss proves nothing."""
+        """True if presence is held, but was confirmed in an earlier epoch, so that its loss would prove nothing."""
         return self.held and self.presence_epoch is not None and self.presence_epoch != self.epoch
 
     @property
@@ -204,17 +207,17 @@ class WorkerState:
 
 
 def take(connection: Connection, worker_id: str) -> bool:
-    """Take the presence lock on the worker's own session; False when its key is taken: choose another id."""
+    """Take the presence lock on the worker's own session. False if its key is taken: choose another id."""
     with connection.cursor() as cursor:
         cursor.execute(TAKE, {"id": worker_id})
         return bool(cursor.fetchone()[0])
 
 
 def take_again(connection: Connection, worker_id: str) -> bool:
-    """Take the presence lock on a new session, and end the former session of this worker if that holds it still.
+    """Take the presence lock on a new session, and end this worker's former session if it still holds the lock.
 
-    Were the former session left to its own timeout, the lock would be free for a moment at any time after that, and
-    two looks of a sweep would take the worker for dead. False: try again soon.
+    If the former session ended by its own timeout, nobody would hold the lock for a moment. Two checks of a sweep would
+    then take the worker for dead. False: try again soon.
     """
     if take(connection, worker_id):
         return True
@@ -231,7 +234,7 @@ def confirm(connection: Connection, worker_id: str) -> bool:
 
 
 def confirm_again(connection: Connection, held: Sequence[WorkerState]) -> list[str]:
-    """Record that these workers, whose locks one check has seen, hold presence in its epoch. Returns their ids."""
+    """Record that these workers hold presence in the epoch of the check that saw their locks; returns their ids."""
     ids = [state.id for state in held]
     with connection.cursor() as cursor:
         cursor.execute(CONFIRM_AGAIN, {"ids": ids, "token": held[0].epoch})
@@ -239,7 +242,7 @@ def confirm_again(connection: Connection, held: Sequence[WorkerState]) -> list[s
 
 
 def see_epoch(connection: Connection) -> str:
-    """Record a new epoch, whose grace starts now; returns the current token."""
+    """Record the epoch if it is new, so that its grace starts now; returns its token."""
     token: str = fetch(connection, EPOCH)[0]["token"]
     with connection.cursor() as cursor:
         cursor.execute(SEE_EPOCH, {"token": token})
@@ -247,20 +250,20 @@ def see_epoch(connection: Connection) -> str:
 
 
 def beat(connection: Connection, worker_ids: Iterable[str]) -> set[str]:
-    """Renew the leases of these workers; ids that are missing in the result were convicted."""
+    """Renew the leases of these workers; returns their ids without those that were convicted."""
     return {row["id"] for row in fetch(connection, BEAT, {"ids": list(worker_ids)})}
 
 
 def known_ids(connection: Connection) -> list[str]:
-    """Every id that holds a PROCESSING row, registered or not, and every worker that has not stopped."""
+    """The ids of workers that hold a PROCESSING row, registered or not, or that have not stopped."""
     return [row["id"] for row in fetch(connection, KNOWN_IDS)]
 
 
 def states(ids: Iterable[str] | None = None, connection: Connection | None = None) -> dict[str, WorkerState]:
-    """The state of each worker in `ids` (None: of `known_ids`), at one moment.
+    """The state of each worker in `ids` (None: of `known_ids`) at one moment.
 
-    The ids are read before the locks, in a separate statement, because locks are not part of a snapshot. Otherwise a
-    worker that starts in between would be seen by its claim but not by its lock.
+    A separate statement reads the ids before the locks, because locks are not part of a snapshot. Otherwise a worker
+    that starts in between could be seen by its claim but not by its lock.
     """
     connection = connection or default_connection
     asked = known_ids(connection) if ids is None else list(ids)

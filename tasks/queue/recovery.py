@@ -1,8 +1,8 @@
 """Take back the tasks of dead workers. Every supervisor tries to sweep; one at a time does.
 
-A statement first lists the dead, another takes their tasks. Both in one (`claimed_by NOT IN (living)`) took a task from
-a worker that had just started (see `tasks.queue.presence`). Rows that the
-database refuses: see `tasks.queue.set_aside`.
+One statement lists the dead, and another takes their tasks. In a single statement, `claimed_by NOT IN (living)` took a
+task from a worker that had just started (see `tasks.queue.presence`). `tasks.queue.set_aside` handles rows that the
+database refuses.
 """
 
 import logging
@@ -24,11 +24,9 @@ logger = logging.getLogger(__name__)
 CHUNK = 1000
 DRY_RUN_CHUNK = 100_000
 
-ELECT = """
-SELECT pg_try_advisory_xact_lock(hashtext('rowlock:sweep'), hashtext(current_schema())) AS elected
-"""
+ELECT = "SELECT pg_try_advisory_xact_lock(hashtext('rowlock:sweep'), hashtext(current_schema())) AS elected"
 
-# None of these waits for a worker's row: a locked row must not stop the sweep of all others.
+# SUSPECT, TRUST and STOP never wait for a worker's row: a locked row must not stop the sweep of all others.
 SUSPECT = """
 WITH free AS MATERIALIZED (
     SELECT id FROM tasks_worker WHERE id = ANY(%(ids)s::text[]) AND missing_since IS NULL AND stopped_at IS NULL
@@ -53,8 +51,8 @@ SET stopped_at = clock_timestamp(), stop_reason = %(reason)s::text, current_task
 FROM free WHERE worker.id = free.id
 """
 
-# Check again: a heartbeat or a returned presence since the first check acquits. A locked row is not convicted, because
-# its worker is writing it now.
+# This checks again: a heartbeat or a returned presence since the first check acquits. A locked row is not convicted,
+# because its worker is writing it now.
 CONVICT = """
 WITH convicted AS MATERIALIZED (
     SELECT worker.id FROM tasks_worker AS worker
@@ -69,8 +67,9 @@ FROM convicted WHERE worker.id = convicted.id
 RETURNING worker.id
 """
 
-# Due at once after the first attempt, then ever later: a task that kills its workers must not spin (F14). Locked rows
-# and queues that ask a person are skipped before LIMIT counts, so they cannot starve the rest (F19).
+# A task is due at once after its first attempt, and ever later after the next ones: one that kills its workers must not
+# spin (F14). Locked rows and queues that ask a person are skipped before LIMIT counts, so they cannot starve the rest
+# (F19).
 TAKE_BACK = """
 WITH lost AS MATERIALIZED (
     SELECT task.id, task.version, task.attempt, task.claimed_by, task.started_at,
@@ -119,10 +118,12 @@ Record = Callable[[Connection, list[dict[str, Any]]], None]
 class Sweep:
     """The result of one sweep.
 
-    `rows`: id, status, queue_name, claimed_by, version_before, version_after of each task taken back. `dead`: ids of
-    workers whose tasks may be taken. `suspects`: ids that need a second check. `waiting`: workers that are missing but
-    may not be convicted yet (silent or restarted). `refused`: tasks whose update the database refused, each with the
-    error.
+    Args:
+        rows: id, status, queue_name, claimed_by, version_before and version_after of each task taken back.
+        dead: ids of workers whose tasks may be taken.
+        suspects: ids of workers that need a second check.
+        waiting: workers that may not be convicted yet: silent, or lost in a restart of the database.
+        refused: tasks whose update the database refused, each with the error.
     """
 
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -148,10 +149,10 @@ class Sweep:
 
 
 def sweep(connection: Connection, *, limit: int = CHUNK) -> Sweep:
-    """Check every worker once and take back the tasks of the dead; does nothing while another sweeper works.
+    """Check every worker once and take back at most `limit` tasks of the dead; do nothing while another sweeper works.
 
     A worker whose presence is missing for the first time becomes a suspect: sweep again after
-    `presence.SECOND_LOOK_SECONDS`. At most `limit` tasks are taken back.
+    `presence.SECOND_LOOK_SECONDS`.
     """
     return set_aside.attempt(connection, lambda writes: _elected_sweep(writes, limit))
 
@@ -179,14 +180,16 @@ def recover(
     dry_run: bool = False,
     record: Record | None = None,
 ) -> Sweep:
-    """Do both checks in one call, for commands and pages: takes about 0.3 s when a worker has just died.
+    """Do both checks in one call, for commands and pages. It takes about 0.3 s when a worker has just died.
 
-    `task_ids` restricts it to these tasks; `record` is called with the rows, inside the transaction that takes them
-    back, for the audit. A dry run selects and locks the same rows and rolls back, its first check too.
+    Args:
+        task_ids: take back only these tasks.
+        dry_run: select and lock the same rows, then roll back, the first check too.
+        record: called with the rows inside the transaction that takes them back, for the audit.
     """
     connection = connection or default_connection
     ids = None if task_ids is None else list(task_ids)
-    first = set_aside.attempt(connection, lambda writes: _look(writes, dry_run=dry_run))
+    first = set_aside.attempt(connection, lambda writes: _check(writes, dry_run=dry_run))
     if first.suspects:
         time.sleep(presence.SECOND_LOOK_SECONDS + 0.01)
     result = Sweep()
@@ -194,18 +197,18 @@ def recover(
         # A dry run has one chunk: after its rollback the next chunk would find the same rows.
         chunk = DRY_RUN_CHUNK if dry_run else CHUNK
         size = chunk if limit is None else min(chunk, limit - len(result.rows))
-        chunk_of_it = partial(
+        next_chunk = partial(
             _recover_chunk,
             limit=size,
             include_ask=include_ask,
             task_ids=ids,
             refused=result.refused,
-            # A dry run rolled its first check back, so a suspect of both checks has no mark in its row.
+            # A dry run has rolled back its first check, so the rows of its suspects have no mark.
             assume_dead=first.suspects if dry_run else [],
             dry_run=dry_run,
             record=record,
         )
-        again = set_aside.attempt(connection, chunk_of_it)
+        again = set_aside.attempt(connection, next_chunk)
         result = replace(again, rows=result.rows + again.rows, refused=result.refused | again.refused)
         if dry_run or len(again.rows) + len(again.refused) < size or len(result.rows) == limit:
             return result
@@ -226,7 +229,7 @@ def _recover_chunk(
 def take_back(
     connection: Connection, worker_ids: Iterable[str], task_ids: list[int] | None = None, *, reason: str = "crashed"
 ) -> Sweep:
-    """Take back at once these workers' tasks, or those among `task_ids`: for the supervisor, which saw them die."""
+    """Take back at once the tasks of these workers, or those in `task_ids`, for the supervisor that saw them die."""
     dead = list(worker_ids)
 
     def take(writes: Writes) -> Sweep:
@@ -236,13 +239,13 @@ def take_back(
             set_aside.note(connection, writes)
             if any(row["status"] == "READY" for row in rows):
                 wakeup.announce(connection)
-        return Sweep(rows=rows, dead=dead, refused=_told(writes))
+        return Sweep(rows=rows, dead=dead, refused=_refused(writes))
 
     return set_aside.attempt(connection, take)
 
 
-def _told(writes: Writes) -> dict[int, str]:
-    return {task_id: set_aside.said(error) for task_id, error in writes.tasks.items()}
+def _refused(writes: Writes) -> dict[int, str]:
+    return {task_id: set_aside.one_line(error) for task_id, error in writes.tasks.items()}
 
 
 @contextmanager
@@ -253,7 +256,7 @@ def _transaction(writes: Writes, *, rollback: bool = False) -> Iterator[None]:
         yield
 
 
-def _look(writes: Writes, *, dry_run: bool) -> Sweep:
+def _check(writes: Writes, *, dry_run: bool) -> Sweep:
     with _transaction(writes, rollback=dry_run):
         presence.see_epoch(writes.connection)
         return _judge(writes, _states(writes))
@@ -273,14 +276,14 @@ def _sweep(
     aside: Aside,
     assume_dead: Iterable[str] = (),
 ) -> Sweep:
-    """One check and its consequences, except for targets that are set aside."""
+    """Check the workers and take back tasks of the dead, except for targets that are set aside."""
     presence.see_epoch(writes.connection)
     judged = _judge(writes, _states(writes, aside.workers))
     twice_missing = [id for id in assume_dead if id in judged.suspects]
     dead = judged.dead + twice_missing
     rows = _take_back(writes, dead, limit=limit, include_ask=include_ask, task_ids=task_ids, but=aside.tasks)
     set_aside.note(writes.connection, writes)
-    return replace(judged, rows=rows, dead=dead, refused=_told(writes))
+    return replace(judged, rows=rows, dead=dead, refused=_refused(writes))
 
 
 def _judge(writes: Writes, states: list[WorkerState]) -> Sweep:
@@ -306,28 +309,17 @@ def _write(connection: Connection, sql: str, params: dict[str, Any]) -> list[Non
 
 
 def _convict(connection: Connection, condemned: Sequence[WorkerState]) -> list[str]:
-    convicted = fetch(
-        connection,
-        CONVICT,
-        {
-            "ids": [state.id for state in condemned],
-            "heartbeats": [state.heartbeat_at for state in condemned],
-            "missing": [state.missing_since for state in condemned],
-        },
-    )
-    ids = [row["id"] for row in convicted]
+    params = {
+        "ids": [state.id for state in condemned],
+        "heartbeats": [state.heartbeat_at for state in condemned],
+        "missing": [state.missing_since for state in condemned],
+    }
+    ids = [row["id"] for row in fetch(connection, CONVICT, params)]
     for state in condemned:
-        if state.id not in ids:
-            continue
-        logger.warning(
-            "worker %s (%s, pid %s) is dead: %s",
-            state.id,
-            state.hostname,
-            state.pid,
-            "its presence lock is gone"
-            if state.is_presence_lost
-            else f"silent for {state.heartbeat_age_seconds:.0f} s",
-        )
+        if state.id in ids:
+            is_gone = state.is_presence_lost
+            evidence = "its presence lock is gone" if is_gone else f"silent for {state.heartbeat_age_seconds:.0f} s"
+            logger.warning("worker %s (%s, pid %s) is dead: %s", state.id, state.hostname, state.pid, evidence)
     return ids
 
 

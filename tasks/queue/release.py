@@ -1,6 +1,6 @@
-"""Give claimed tasks back: what never started with its attempt, what was interrupted with a larger allowance.
+"""Give claimed tasks back. One that never started gets its attempt back; one interrupted may make one attempt more.
 
-A release names id, claimed_by and the time of the claim.
+A release is fenced by id, claimed_by and the time of the claim.
 """
 
 from collections.abc import Iterable
@@ -9,10 +9,10 @@ from datetime import datetime
 from tasks.support.database import Connection, fetch
 
 # The attempt is given back, because these rows were claimed ahead and never started. `claimed_by` and `started_at`
-# identify the claim. The attempt does not: after a release and another claim by the same worker it has the same number.
-# A late release (the supervisor's, after an outage) would then take the task away while it runs. The version does not
-# either: a harmless edit meanwhile must not strand the row. A row with an unknown function is parked, longer the older
-# it is, so that it is not claimed again at once.
+# identify the claim. The attempt does not: the worker may release a task and claim it again with the same number. Then
+# a late release (the supervisor's, after an outage) would take the task away while it runs. The version does not
+# either: a harmless edit meanwhile must not strand the row. A row with an unknown function is parked, so that it is not
+# claimed again at once. The older it is, the longer it waits.
 RELEASE = """
 UPDATE tasks_task AS task SET
     status = CASE WHEN task.cancel_requested_at IS NULL THEN 'READY' ELSE 'CANCELLED' END,
@@ -28,7 +28,7 @@ WHERE task.id = unstarted.id AND task.started_at = unstarted.claimed_at AND task
 RETURNING task.id
 """
 
-# A claim can commit while its answer is lost. Then rows have this worker's id, but the worker does not know them.
+# A claim can commit while its answer is lost. Then the worker holds rows that it does not know.
 RELEASE_UNKNOWN = """
 UPDATE tasks_task AS task SET
     status = CASE WHEN task.cancel_requested_at IS NULL THEN 'READY' ELSE 'CANCELLED' END,
@@ -38,7 +38,7 @@ WHERE task.status = 'PROCESSING' AND task.claimed_by = %(worker_id)s::text AND t
 RETURNING task.id
 """
 
-# Interrupted while it ran, by a stop or a cancel: the attempt keeps its number, and one more is allowed.
+# A stop or a cancel interrupted the task while it ran. The attempt keeps its number, and one more is allowed.
 INTERRUPT = """
 WITH ended AS (
     UPDATE tasks_task AS task SET
@@ -60,8 +60,8 @@ def release(
 ) -> int:
     """Give back claimed tasks that never started; `claims` are pairs of an id and the `started_at` of its claim.
 
-    Returns the number of tasks that this worker still held. `park`: no worker here knows their function, so they become
-    due a little later.
+    With `park` they become due a little later, because no worker here knows their function. Returns the number of tasks
+    that this worker still held.
     """
     pairs = list(claims)
     ids, claimed_at = [id for id, _ in pairs], [at for _, at in pairs]
@@ -70,13 +70,13 @@ def release(
 
 
 def release_unknown(connection: Connection, worker_id: str, held: Iterable[int]) -> list[int]:
-    """Give back the tasks claimed by this worker that are not in `held`, the ids that it has in memory."""
+    """Give back this worker's claimed tasks, except for `held`, the ids that it has in memory."""
     rows = fetch(connection, RELEASE_UNKNOWN, {"worker_id": worker_id, "held": list(held)})
     return [row["id"] for row in rows]
 
 
 def interrupt(connection: Connection, worker_id: str, task_id: int, attempt: int, *, cancel: bool = False) -> bool:
-    """End a running attempt whose process was stopped on purpose: back to READY, or CANCELLED if requested."""
+    """End a running attempt whose process was stopped on purpose; its task becomes READY or CANCELLED."""
     params = {"worker_id": worker_id, "id": task_id, "attempt": attempt, "cancel": cancel}
     with connection.cursor() as cursor:
         cursor.execute(INTERRUPT, params)

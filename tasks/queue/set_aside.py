@@ -1,7 +1,7 @@
 """Find the one row or worker whose update the database refuses in a sweep, and set it aside.
 
-An adopter's constraint or trigger can make one UPDATE fail. In one statement with a thousand others it would fail every
-sweep of every worker. A row that is set aside is shown under *Needs attention* and retried ever more rarely.
+A constraint or trigger of an adopter can make one UPDATE fail. One statement writes a thousand rows, so it would fail
+in every sweep of every worker. Rows set aside are shown under *Needs attention* and retried ever more rarely.
 """
 
 import logging
@@ -19,8 +19,7 @@ from tasks.support.database import Connection, fetch, transaction
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 R = TypeVar("R")
-# The two kinds of connection have different errors.
-ERRORS = (psycopg.Error, django.db.Error)
+ERRORS = (psycopg.Error, django.db.Error)  # of the two kinds of connection
 FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 5, 600
 LONGEST_SEARCH_SECONDS = 2.0  # a refusal may take a lock timeout; the next sweep continues
 LONGEST_ERROR = 500
@@ -29,6 +28,7 @@ LONGEST_ERROR = 500
 AT_ONCE = "SET CONSTRAINTS ALL IMMEDIATE"
 
 STANDING = "SELECT task_id, worker_id, retry_at <= clock_timestamp() AS is_due FROM tasks_recoveryfailure"
+
 NOTE = """
 INSERT INTO tasks_recoveryfailure AS known (target, task_id, worker_id, error, retry_at)
 SELECT refused.target, refused.task_id,
@@ -41,6 +41,7 @@ ON CONFLICT (target) DO UPDATE SET worker_id = excluded.worker_id, error = exclu
         secs => least(%(longest)s::float8, %(first)s::float8 * power(2, least(known.tries, 20))))
 RETURNING target, error, tries
 """
+
 FORGET = """
 DELETE FROM tasks_recoveryfailure WHERE retry_at <= clock_timestamp() AND target <> ALL(%(but)s::text[])
 """
@@ -48,9 +49,10 @@ DELETE FROM tasks_recoveryfailure WHERE retry_at <= clock_timestamp() AND target
 
 @dataclass
 class Writes:
-    """The writes of one sweep, each for all rows at once; with `is_careful` a refused write is halved and repeated.
+    """The writes of one sweep, each for all rows at once.
 
-    `tasks` and `workers` hold the refused ones, with the error.
+    With `is_careful`, a refused write is repeated for each half of its rows, until single rows are refused. `tasks` and
+    `workers` hold those, with the error. The search ends at `until`, a moment of `time.monotonic()`.
     """
 
     connection: Connection
@@ -133,7 +135,7 @@ def note(connection: Connection, writes: Writes) -> None:
         "targets": [*map(audit.task, writes.tasks), *map(audit.worker, writes.workers)],
         "task_ids": [*writes.tasks, *([None] * len(writes.workers))],
         "worker_ids": [*([None] * len(writes.tasks)), *writes.workers],
-        "errors": [said(error) for error in (*writes.tasks.values(), *writes.workers.values())],
+        "errors": [one_line(error) for error in (*writes.tasks.values(), *writes.workers.values())],
         "first": FIRST_RETRY_SECONDS,
         "longest": LONGEST_RETRY_SECONDS,
     }
@@ -155,7 +157,7 @@ def is_lost(connection: Connection) -> bool:
     return inner is None or bool(inner.closed)
 
 
-def said(error: Exception) -> str:
+def one_line(error: Exception) -> str:
     """The error in one line, without details, which may show a row's contents."""
     found = cause(error)
     diagnosis = found.diag.message_primary if isinstance(found, psycopg.Error) else None

@@ -1,14 +1,14 @@
 """Two claims that skip the walk over queues and keys, and the default strategy, which tries them first.
 
-- A *plain* line has one queue, one priority and no ordering keys. Its first rows are the claim.
-- *Behind* the last claimed task: finished rows stay in the index until VACUUM, and they gather at the front of the
+- A *plain* line has one queue, one priority and no ordering keys. The claim takes its first rows.
+- A *shortcut* starts behind the last claimed task. Finished rows stay in the index until VACUUM, at the front of the
   line. Beside a transaction that was open for an hour, 30,000 claims made the next one take 2.8 ms instead of 0.2.
-  So after two slow claims in a row the next ones continue behind the last tasks, for a while. The front is walked
-  again soon enough for a task that came in before it. After a slow walk that found nothing, one claim may continue
-  behind it however late it comes. A claim of many tasks is reason enough by itself.
+  So after two slow claims in a row, the next ones continue behind the last tasks for a while. Then the front is
+  walked again, soon enough for a task that came in before it. After a slow walk that found nothing, one claim may
+  continue behind it, however late. A claim of many tasks is reason enough by itself.
 
-Where everything due stood in one queue and priority, the walk itself is saved while the keys rest: beside 100,000
-scheduled tasks a claim of one took 0.19 ms instead of 0.31.
+Where everything due stood in one queue and priority, the line is *narrow*. Its claims skip the walk while the keys
+rest: beside 100,000 scheduled tasks, a claim of one took 0.19 ms instead of 0.31.
 """
 
 import math
@@ -23,18 +23,18 @@ import psycopg
 from tasks.queue.claim import Claim, Claimer, claim_in_order, claims_of
 from tasks.support.database import Connection, fetch, send_query, statement
 
-MIXED_SECONDS = 1.0  # how long a line that is not plain is not asked again
+MIXED_SECONDS = 1.0  # after a line was not plain, CLAIM_PLAIN is not tried for so long
 SLOW_SECONDS = 0.000_5
 SECONDS_PER_TASK = 0.000_05  # the cost of a row itself, with room
 SHORTCUT_CLAIMS = 10  # a shortcut lasts as long as this many slow claims take,
-MOST_SECONDS = 5.0  # and no longer
-MANY = 200  # in one claim: only tasks that end within a moment are claimed so many at a time
+MOST_SECONDS = 5.0  # but no longer than this
+MANY = 200  # in one claim: only very short tasks are claimed so many at a time
 LARGE_BYTES = 200_000  # about 4,000 index rows, dead or not
 MOST_PLACES = 8
-COMMIT_SECONDS = 1.0  # longer than a commit takes that was under way during an empty walk
+COMMIT_SECONDS = 1.0  # longer than any commit that was under way during an empty walk
 
-# plain: one row if the line is plain; its columns are null if the line is empty too.
-# locked, candidate: as in claim.CLAIM. The last line returns one row at least, for is_plain.
+# plain: one row if the line is plain. Its columns are null if the line is empty.
+# locked, candidate, taken: as in claim.CLAIM. The last SELECT returns at least one row, for is_plain.
 CLAIM_PLAIN = """
 WITH plain AS MATERIALIZED (
     SELECT first.queue_name, first.priority
@@ -78,7 +78,7 @@ WITH plain AS MATERIALIZED (
 SELECT taken.*, EXISTS (SELECT FROM plain) AS is_plain FROM (SELECT) AS one LEFT JOIN taken ON true ORDER BY place
 """
 
-# age: seconds since a walk found nothing due, so that tasks which others have taken since then are passed over too.
+# age: seconds since a walk found nothing due. Tasks that others have taken since then are skipped too.
 CLAIM_BEHIND = """
 WITH behind AS MATERIALIZED (
     SELECT place.queue_name, place.priority, place.id, place.number,
@@ -135,9 +135,9 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Shortcut:
-    """Where the next claims begin, in this order, until a moment of `time.monotonic()`.
+    """The places where the next claims begin, in this order, until a moment of `time.monotonic()`.
 
-    `empty_at`: when a walk found nothing due. Then one claim may use the shortcut, however late.
+    `empty_at`: the moment when a walk found nothing due. Then one claim may use the shortcut, however late.
     """
 
     places: tuple[Place, ...]
@@ -149,7 +149,7 @@ class Shortcut:
         return time.monotonic() < self.until
 
     def params(self) -> dict[str, Any]:
-        """The parameters of CLAIM_BEHIND that say where it begins."""
+        """The parameters of CLAIM_BEHIND for where it begins."""
         return {
             "queue_names": [place.queue_name for place in self.places],
             "priorities": [place.priority for place in self.places],
@@ -159,14 +159,14 @@ class Shortcut:
         }
 
     def behind(self, place: Place) -> "Shortcut | None":
-        """The same shortcut behind `place`; None if one claim was all that it was for."""
+        """The same shortcut, now behind `place`; None if it was for one claim only."""
         if self.empty_at is not None:
             return None
         return replace(self, places=tuple(place if place.line == other.line else other for other in self.places))
 
 
 def claim_locked(connection: Connection, claimer: Claimer, limit: int) -> list[Claim]:
-    """Lock up to `limit` rows, passing over rows that others hold, and take them in one statement."""
+    """Lock up to `limit` rows and take them in one statement; skip rows that others hold."""
     taken = _claim_behind(connection, claimer, limit)
     if taken:
         return taken
@@ -188,10 +188,10 @@ def claim_one(connection: Connection, claimer: Claimer, limit: int) -> list[Clai
 
 
 def send(connection: psycopg.Connection, claimer: Claimer, limit: int) -> Callable[[], list[Claim]] | None:
-    """Send a claim behind the last task and return a function that reads its answer; None without a shortcut.
+    """Send a claim behind the last task; returns the function that reads its answer, or None without a shortcut.
 
-    The worker has other tasks in hand meanwhile, so nothing is taken that must be claimed alone. Until the answer is
-    read, connection and claimer take nothing else. Reading raises psycopg.Error.
+    The worker still has other tasks, so nothing is taken that must be claimed alone. Until the answer is read,
+    connection and claimer take nothing else. Reading raises psycopg.Error.
     """
     shortcut = _taken_from(claimer)
     if shortcut is None:
@@ -201,12 +201,12 @@ def send(connection: psycopg.Connection, claimer: Claimer, limit: int) -> Callab
 
 
 def of_narrow_line(first: Claim, until: float) -> Shortcut:
-    """The front of the queue and priority of `first`, as long as the keys rest: nothing else is due."""
+    """A shortcut to the front of the only queue and priority with due tasks, as long as the keys rest."""
     return Shortcut((Place(first.queue_name, first.priority, "-infinity", 0),), until)
 
 
 def last_place(taken: Sequence[Claim]) -> Place | None:
-    """Where a claim ended; None if it took no task without a key."""
+    """The place where a claim ended; None if it took no task without a key."""
     last = next((claim for claim in reversed(taken) if claim.ordering_key is None), None)
     return Place(last.queue_name, last.priority, last.run_after, last.id) if last else None
 
@@ -217,7 +217,7 @@ def remember(places: Iterable[Place], last: Place) -> tuple[Place, ...]:
 
 
 def _claim_plain(connection: Connection, claimer: Claimer, limit: int) -> list[Claim] | None:
-    """Claim if the line is plain; None if it is not. A plain line has no keys, so nothing can fail on one."""
+    """Claim if the line is plain, else None. A plain line has no keys, so the claim cannot fail on one."""
     if time.monotonic() < claimer.line_is_mixed_until:
         return None
     with connection.cursor() as cursor:
@@ -241,7 +241,7 @@ def _claim_behind(connection: Connection, claimer: Claimer, limit: int) -> list[
 
 
 def _taken_from(claimer: Claimer) -> Shortcut | None:
-    """Take the open shortcut out of the claimer: it is put back when it was good for something."""
+    """Take the open shortcut out of the claimer. A claim that finds tasks puts it back."""
     shortcut, claimer.shortcut = claimer.shortcut, None
     return shortcut if shortcut is not None and shortcut.is_open else None
 
@@ -276,7 +276,7 @@ def _note_claim(connection: Connection, claimer: Claimer, taken: list[Claim], se
 
 
 def _shortcut_after(connection: Connection, claimer: Claimer, seconds: float, *, is_empty: bool) -> Shortcut | None:
-    """A shortcut behind the places of the last claims; None if the index is small: then the machine was busy."""
+    """A shortcut behind the last claims; None if the index is small, because then the machine was only busy."""
     turns = {name: number for number, name in enumerate(claimer.queues or ())}
     in_order = sorted(claimer.places, key=lambda at: (-at.priority, turns.get(at.queue_name, random.random())))  # noqa: S311
     if not in_order or fetch(connection, SIZE)[0]["size"] < LARGE_BYTES:

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tasks.queue.claim import Claim, Claimer
-from tasks.queue.optimistic import ERRORS, claim_optimistic, is_key_taken, is_of_a_row
+from tasks.queue.optimistic import claim_optimistic, is_key_taken, is_of_a_row
+from tasks.queue.set_aside import ERRORS
 from tasks.queue.shortcut import claim_locked, claim_one
 from tasks.support.database import Connection
 
@@ -14,13 +15,13 @@ CAREFUL_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Strategy:
-    """How a worker claims.
+    """One way to claim.
 
     Args:
         claim: takes up to a number of tasks.
         max_batch: the most tasks of one claim.
-        holds_row: the row stays locked through the work.
-        joins_flush: completions of the last batch may share the claim's transaction.
+        holds_row: True if the row stays locked while the task runs.
+        joins_flush: True if completions of the last batch may share the claim's transaction.
     """
 
     claim: Callable[[Connection, Claimer, int], list[Claim]]
@@ -38,11 +39,11 @@ DEFAULT_STRATEGY = "skip_locked"
 
 
 def claim(connection: Connection, claimer: Claimer, limit: int, strategy: str = DEFAULT_STRATEGY) -> list[Claim]:
-    """Claim up to `limit` due tasks in the order priority, run_after, id; fewer or none if there are no more.
+    """Claim up to `limit` due tasks in the order priority, run_after, id.
 
-    Two claims may meet on one ordering key. The unique index lets one through. The other tries again, the last time
-    without keyed tasks, so that one busy key cannot keep it from the rest. When a constraint or a trigger refuses a
-    row, the error is raised, and for some seconds rows are claimed one by one, around those that are refused.
+    Two claims may meet on one ordering key, and the unique index lets one through. The other tries again, the last time
+    without keyed tasks, so that one busy key cannot keep it from the rest. Raises the error of a constraint or trigger
+    that refuses a row. For some seconds rows are then claimed one by one, around those that are refused.
     """
     chosen = STRATEGIES["optimistic" if claimer.is_careful else strategy]
     limit = min(limit, chosen.max_batch, STRATEGIES[strategy].max_batch)

@@ -307,7 +307,7 @@ class Keeper:
             except PASSING:
                 raise
             except psycopg.Error as error:
-                logger.error("supervisor: a write was refused, and is left to recovery: %s", set_aside.said(error))
+                logger.error("supervisor: a write was refused, and is left to recovery: %s", set_aside.one_line(error))
                 self.pending.popleft()
             else:
                 self.pending.popleft()
