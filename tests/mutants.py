@@ -16,7 +16,7 @@ SILENCE, HELD_UP = "tests/tasks/worker/test_silence.py", (BURYING, "-k", "held_u
 MATRIX, INPUT = "tests/dashboard/test_security_matrix.py", "tests/dashboard/test_hostile_input.py"
 PAGE_LIMITS = "tests/dashboard/test_page_limits.py"
 # Names of migrations are none of Python's.
-OBJECTS, LOCK_SQL = "tasks/migrations/0002_database_objects.py", "tasks/migrations/0007_lock_functions.py"
+OBJECTS, LOCK_SQL = "tasks/migrations/0003_guards.py", "tasks/migrations/0004_functions.py"
 
 
 @dataclass(frozen=True)
@@ -172,8 +172,8 @@ MUTANTS = [
             "        self.lookout.pass_on(child.page)\n", LOOKOUTS),
     without("lookout: another for a frozen one", "tasks.worker.supervisor.Supervisor._watch_one",
             "            self.lookout.pass_on(page)\n", LOOKOUTS),
-    Mutant("VACUUM: the index of the claim", "tasks/migrations/0014_always_clean_indexes.py",
-           "SET (vacuum_index_cleanup = on)", "SET (vacuum_index_cleanup = auto)", ("tests/tasks/test_vacuum.py",)),
+    Mutant("VACUUM: the index of the claim", OBJECTS,
+           "limit = 2000, vacuum_index_cleanup = on)", "limit = 2000, vacuum_index_cleanup = auto)", ("tests/tasks/test_vacuum.py",)),
     without("keys that rest: not where nothing else is due", "tasks.queue.claim.walk",
             "        claimer.keys_rest_until = 0.0  # nothing else is due\n", "tests/tasks/test_claims_rest.py"),
     without("handlers: a connection that one of them opens is looked at", "tasks.worker.run.watch",
@@ -209,7 +209,7 @@ MUTANTS = [
     without("optimistic claim of a key's head: paused queues", "tasks.queue.optimistic.READ_CANDIDATES",
             "      AND NOT EXISTS (SELECT FROM tasks_queue WHERE tasks_queue.name = head.queue_name "
             "AND tasks_queue.paused)\n", "tests/tasks/test_claims.py", "-k", "paused"),
-    Mutant("one of a key at once: unique index", "tasks/migrations/0001_initial.py", 'fields=("ordering_key",),',
+    Mutant("one of a key at once: unique index", "tasks/migrations/0001_queue.py", 'fields=("ordering_key",),',
            'fields=("ordering_key", "id"),', ("tests/tasks/test_claims_keys.py", "-k", "f07")),
     without("version trigger", OBJECTS, '        VersionTrigger("tasks.Task"),\n',
             "tests/tasks/test_models_version.py"),
@@ -259,7 +259,7 @@ MUTANTS = [
     without("release of a lock: fence", LOCK_SQL, "lock.fence = rowlock_lock_release.fence AND ", SQL_LOCKS),
     without("renewal of a lock: owner", LOCK_SQL, " AND lock.owner = rowlock_lock_renew.owner", SQL_LOCKS),
     without("renewal of a lock: fence", LOCK_SQL, "lock.fence = rowlock_lock_renew.fence AND ", SQL_LOCKS),
-    without("taking a lock: as it was seen", "tasks/migrations/0018_readable_names.py",
+    without("taking a lock: as it was seen", "tasks/migrations/0004_functions.py",
             " AND lock.fence = coalesce(seen.fence, 0)\n          AND lock.owner IS NOT DISTINCT FROM seen.owner "
             "AND lock.expires_at IS NOT DISTINCT FROM seen.expires_at", SQL_LOCKS),
     Mutant("a flush: not of what is on its way", "tasks.worker.complete.Outbox.is_due",
@@ -312,7 +312,7 @@ MUTANTS = [
     Mutant("arguments: no NUL", "tasks.support.reading.storage_problem", 'if "\\0" in text:', "if False:", (INPUT,)),
     Mutant("arguments: levels", "tasks.framework.arguments._Walk._enter", "if depth == MAX_DEPTH:", "if False:",
            (INPUT,)),
-    Mutant("arguments in SQL: size", "tasks/migrations/0018_readable_names.py", "IF size > largest THEN",
+    Mutant("arguments in SQL: size", "tasks/migrations/0004_functions.py", "IF size > largest THEN",
            "IF false THEN", (INPUT,)),
     Mutant("a signal: the backend that was seen", "dashboard.locks.signals.problem_with", 'if not backend["is_same"]:',
            "if False:", ("tests/dashboard/test_locks_page.py",)),

@@ -6,6 +6,6 @@ from tasks.locking import VersionTrigger
 
 
 class Migration(migrations.Migration):
-    dependencies = [("orders", "0001_initial")]
+    dependencies = [("orders", "0001_tables")]
 
     operations = [VersionTrigger("orders.Order"), VersionTrigger("orders.Account")]

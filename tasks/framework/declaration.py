@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _registered: dict[str, "PostgresTask"] = {}
 # These run requests from pages, which check a right for each. The database refuses them to roles that may only enqueue:
-# tasks/migrations/0022_refuse_internal.py and dashboard/migrations/0007_internal_lab.py.
+# tasks/migrations/0003_guards.py and dashboard/migrations/0002_internal_lab.py.
 INTERNAL_PATHS, INTERNAL_QUEUES = "tasks.tasks.", "rowlock"
 
 

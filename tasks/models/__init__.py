@@ -171,7 +171,7 @@ class Attempt(models.Model):
         TIMED_OUT = "timed_out", _("Timed out")  # its worker was ended at the task's timeout
         RELEASED = "released", _("Released")  # given back while it ran: stop or cancel
 
-    # The database has ON DELETE CASCADE (migration 0001), so that raw deletes keep the tables consistent.
+    # The database has ON DELETE CASCADE (migration 0003), so that raw deletes keep the tables consistent.
     task = models.ForeignKey(Task, on_delete=models.DO_NOTHING, db_constraint=False, related_name="attempts")
     number = models.SmallIntegerField()
     worker_id = models.TextField()

@@ -1,4 +1,4 @@
-"""The tables of named locks. Their rules are SQL functions (migration 0007), for programs in every language."""
+"""The tables of named locks. Their rules are SQL functions (migration 0004), for programs in every language."""
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import models

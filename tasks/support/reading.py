@@ -1,7 +1,7 @@
 """Read input from people and other programs: reasons, names, whole numbers and sums.
 
-Pages, commands and the Python API use these readers, so that each limit is written once; migration 0018 repeats them as
-CHECKs for SQL. A reader returns the value, or raises Unreadable, which says what is wrong.
+Pages, commands and the Python API use these readers, so that each limit is written once. Migrations 0003 and 0004
+repeat the limits for SQL. A reader returns the value, or raises Unreadable, which says what is wrong.
 """
 
 import re

@@ -89,7 +89,7 @@ def test_other_tasks_take_no_lock():
         handlers.by_account_and_commit.enqueue_many([((None,), {})])
         with connection.cursor() as cursor:
             cursor.execute(HELD)
-            # The announcement of new tasks holds one of its own (migration 0002).
+            # The announcement of new tasks holds one of its own (migration 0003).
             assert cursor.fetchone()[0] <= 1
 
 

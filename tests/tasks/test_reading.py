@@ -1,6 +1,5 @@
 """Reasons, names and numbers are read alike by Python's doors, by the commands, by SQL and by the tables."""
 
-import importlib
 from argparse import ArgumentTypeError
 from datetime import timedelta
 
@@ -231,17 +230,3 @@ class TestRowsOfEarlierVersions:
         told = run("show_attention").stdout
         assert r"mail\nREADY 0" in told
         assert not any(line.startswith("READY 0") for line in told.splitlines())
-
-    def test_the_migration_mends_the_names_so_that_their_tasks_can_be_claimed(self):
-        mending = importlib.import_module("tasks.migrations.0019_mend_names")
-        with connection.cursor() as cursor:
-            for statement in (mending.MEND_TASKS, mending.MEND_QUEUES, mending.VALIDATE):
-                cursor.execute(statement)
-        mended = "mail?READY 0?[2J"
-        assert set(Task.objects.values_list("queue_name", flat=True)) == {mended}
-        assert Queue.objects.filter(name=mended, paused=True, recovery="ask").exists()
-        assert Queue.objects.count() == 1
-        keys = set(Task.objects.exclude(ordering_key=None).values_list("ordering_key", flat=True))
-        assert len(keys) == 3
-        assert not any(reading.name_problem(key) for key in keys)
-        Task.objects.update(status="PROCESSING", claimed_by="w", attempt=1)

@@ -1,6 +1,6 @@
 """Named locks in PostgreSQL: by a lease row whose holder's session is visible, or by a session advisory lock.
 
-The rules are the SQL functions of migration 0007.
+The rules are the SQL functions of tasks/migrations/0004_functions.py.
 """
 
 from collections.abc import Collection, Iterable, Iterator

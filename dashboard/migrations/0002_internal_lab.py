@@ -1,4 +1,4 @@
-"""The lab's task is no task of programs that may only enqueue: its page enqueues it."""
+"""Programs that may only enqueue cannot start a run of the lab: only its page may."""
 
 from django.db import migrations
 
@@ -10,6 +10,6 @@ NO_REFUSAL = "DROP TRIGGER rowlock_refuse_internal_lab ON tasks_task;"
 
 
 class Migration(migrations.Migration):
-    dependencies = [("dashboard", "0006_demo_rows"), ("tasks", "0022_refuse_internal")]
+    dependencies = [("dashboard", "0001_tables"), ("tasks", "0003_guards")]
 
     operations = [migrations.RunSQL(REFUSE_LAB, NO_REFUSAL)]

@@ -1,60 +1,16 @@
-"""The limits of tasks/support/reading.py for whoever writes SQL: lengths, and no control characters in what reports show.
+"""The SQL functions: enqueueing and named locks for programs in every language, and what the lock page asks.
 
-The constraints are NOT VALID: adding them reads no row, and what is there already stays until it is next written. The
-next migration mends the rows that workers will write. The audit is never rewritten, so its old lines stay as they are.
+Call the lock functions in autocommit: others see a lock that is taken in an open transaction only after its commit.
 """
 
 from django.db import migrations
 
-# The check of tasks_task is asked at every claim and completion, so bytes are counted before characters, and one
-# pattern reads all three names, by code points: 0.4 microseconds a write.
-ADD = """
-ALTER TABLE tasks_intervention DROP CONSTRAINT IF EXISTS tasks_intervention_readable,
-    ADD CONSTRAINT tasks_intervention_readable CHECK (
-    length(actor) <= 255 AND length(action) <= 1000 AND length(target) <= 500 AND length(reason) <= 1000
-    AND (actor || source || action || target || reason) !~ '[\\u0001-\\u001f\\u007f-\\u009f]') NOT VALID;
-ALTER TABLE tasks_commandrun DROP CONSTRAINT IF EXISTS tasks_commandrun_name_readable,
-    ADD CONSTRAINT tasks_commandrun_name_readable CHECK (
-    length(name) BETWEEN 1 AND 255 AND name !~ '[\\u0001-\\u001f\\u007f-\\u009f]') NOT VALID;
-ALTER TABLE tasks_expectedcommand DROP CONSTRAINT IF EXISTS tasks_expectedcommand_name_readable,
-    ADD CONSTRAINT tasks_expectedcommand_name_readable CHECK (
-    length(name) BETWEEN 1 AND 255 AND name !~ '[\\u0001-\\u001f\\u007f-\\u009f]') NOT VALID;
-ALTER TABLE tasks_lock DROP CONSTRAINT IF EXISTS tasks_lock_names_readable,
-    ADD CONSTRAINT tasks_lock_names_readable CHECK (
-    length(name) BETWEEN 1 AND 255 AND length(owner) BETWEEN 1 AND 255
-    AND concat(name, owner) !~ '[\\u0001-\\u001f\\u007f-\\u009f]') NOT VALID;
-ALTER TABLE tasks_lockwaiter DROP CONSTRAINT IF EXISTS tasks_lockwaiter_names_readable,
-    ADD CONSTRAINT tasks_lockwaiter_names_readable CHECK (
-    length(name) BETWEEN 1 AND 255 AND length(owner) BETWEEN 1 AND 255
-    AND (name || owner) !~ '[\\u0001-\\u001f\\u007f-\\u009f]') NOT VALID;
-ALTER TABLE tasks_worker DROP CONSTRAINT IF EXISTS tasks_worker_id_readable,
-    ADD CONSTRAINT tasks_worker_id_readable CHECK (
-    length(id) BETWEEN 1 AND 255 AND id !~ '[\\u0001-\\u001f\\u007f-\\u009f]') NOT VALID;
-ALTER TABLE tasks_queue DROP CONSTRAINT IF EXISTS tasks_queue_name_readable,
-    ADD CONSTRAINT tasks_queue_name_readable CHECK (
-    length(name) BETWEEN 1 AND 255 AND name !~ '[\\u0001-\\u001f\\u007f-\\u009f]') NOT VALID;
-ALTER TABLE tasks_task DROP CONSTRAINT IF EXISTS tasks_task_names_readable,
-    ADD CONSTRAINT tasks_task_names_readable CHECK (
-    (octet_length(task_path) <= 500 OR length(task_path) <= 500)
-    AND (octet_length(queue_name) <= 255 OR length(queue_name) <= 255)
-    AND (ordering_key IS NULL OR octet_length(ordering_key) <= 255 OR length(ordering_key) <= 255)
-    AND (task_path || queue_name || coalesce(ordering_key, '')) COLLATE "C"
-        !~ '[\\u0001-\\u001f\\u007f-\\u009f]') NOT VALID;
-"""
-DROP = """
-ALTER TABLE tasks_intervention DROP CONSTRAINT tasks_intervention_readable;
-ALTER TABLE tasks_commandrun DROP CONSTRAINT tasks_commandrun_name_readable;
-ALTER TABLE tasks_expectedcommand DROP CONSTRAINT tasks_expectedcommand_name_readable;
-ALTER TABLE tasks_lock DROP CONSTRAINT tasks_lock_names_readable;
-ALTER TABLE tasks_lockwaiter DROP CONSTRAINT tasks_lockwaiter_names_readable;
-ALTER TABLE tasks_worker DROP CONSTRAINT tasks_worker_id_readable;
-ALTER TABLE tasks_queue DROP CONSTRAINT tasks_queue_name_readable;
-ALTER TABLE tasks_task DROP CONSTRAINT tasks_task_names_readable;
-"""
-
-# As in migration 0003, with the limits of names.
+# It checks what the constraints cannot say clearly, and what a worker in Python could not read back. It does not check
+# that the task's function exists: the database does not know the functions. The advisory lock is the one that
+# tasks/framework/enqueue.py takes. With a search_path of its own it reaches these tables from any session, and no
+# temporary table of the caller hides them.
 ENQUEUE = """
-CREATE OR REPLACE FUNCTION rowlock_enqueue(
+CREATE FUNCTION rowlock_enqueue(
     task_path text,
     args jsonb DEFAULT '[]',
     kwargs jsonb DEFAULT '{}',
@@ -134,18 +90,85 @@ BEGIN
     RETURNING id INTO new_id;
     RETURN new_id;
 END $$;
-"""
-
-# Replacing a function forgets its settings, so its search_path is set again.
-OWN_SEARCH_PATH = """
 DO $$ BEGIN
     EXECUTE format('ALTER FUNCTION rowlock_enqueue SET search_path = %I, pg_temp', current_schema());
 END $$;
 """
+FORGET_ENQUEUE = "DROP FUNCTION rowlock_enqueue;"
 
-# As in migration 0007, with the limits of names.
-ACQUIRE = """
-CREATE OR REPLACE FUNCTION rowlock_lock_acquire(
+# One sequence for all names: a fence outlives its row and tells each holding from every other. Without CACHE, because a
+# session with numbers in reserve would hand out old ones after newer ones.
+FENCE = "CREATE SEQUENCE rowlock_fence AS bigint"
+FORGET_FENCE = "DROP SEQUENCE rowlock_fence"
+
+# A holder's presence is the advisory lock (class, hashtext(owner)) on its session; the advisory backend's own lock is
+# rowlock_lock_key(name). Both carry the schema, as does the channel on which releases are announced: all three are per
+# database. search_path is that of the migration, so that callers with another one mean the same locks.
+LOCK_NAMES = """
+CREATE FUNCTION rowlock_lock_class() RETURNS integer LANGUAGE sql STABLE SET search_path FROM CURRENT
+AS $$ SELECT hashtext('rowlock:lock:' || current_schema()) $$;
+
+CREATE FUNCTION rowlock_lock_key(name text) RETURNS bigint LANGUAGE sql STABLE SET search_path FROM CURRENT
+AS $$ SELECT hashtextextended(name, rowlock_lock_class()) $$;
+
+CREATE FUNCTION rowlock_lock_channel() RETURNS text LANGUAGE sql STABLE SET search_path FROM CURRENT
+AS $$ SELECT 'rowlock_lock_' || current_schema() $$;
+"""
+FORGET_LOCK_NAMES = """
+DROP FUNCTION rowlock_lock_channel();
+DROP FUNCTION rowlock_lock_key(text);
+DROP FUNCTION rowlock_lock_class();
+"""
+
+# The epoch is that of tasks/queue/presence.py: presence that was taken in another epoch proves nothing by its absence.
+# Waiters hold a presence lock shared for a moment, so only the exclusive one counts. `objid` is unsigned.
+LOCK_LIFE = """
+CREATE FUNCTION rowlock_epoch() RETURNS text LANGUAGE sql VOLATILE AS $$
+    SELECT extract(epoch FROM pg_postmaster_start_time())::text || '/'
+        || coalesce(extract(epoch FROM stats_reset), 0)::text
+    FROM pg_stat_bgwriter
+$$;
+
+CREATE FUNCTION rowlock_lock_presences() RETURNS SETOF bigint LANGUAGE sql VOLATILE SET search_path FROM CURRENT AS $$
+    SELECT objid::bigint FROM pg_locks
+    WHERE locktype = 'advisory' AND objsubid = 2 AND granted AND mode = 'ExclusiveLock'
+      AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+      AND classid::bigint = (rowlock_lock_class()::bigint & 4294967295)
+$$;
+
+CREATE FUNCTION rowlock_lock_presence(owner text) RETURNS bigint LANGUAGE sql IMMUTABLE
+AS $$ SELECT hashtext(owner)::bigint & 4294967295 $$;
+
+CREATE FUNCTION rowlock_lock_life(held tasks_lock, is_present boolean, epoch text) RETURNS text LANGUAGE sql VOLATILE
+AS $$
+    SELECT CASE
+        WHEN held.owner IS NULL THEN 'free'
+        WHEN held.expires_at <= clock_timestamp() THEN 'expired'
+        WHEN held.presence_epoch IS NULL THEN 'unseen'
+        WHEN is_present THEN 'alive'
+        WHEN held.presence_epoch = epoch THEN 'missing'
+        ELSE 'restarted'
+    END
+$$;
+
+CREATE FUNCTION rowlock_lock_life(held tasks_lock) RETURNS text LANGUAGE sql VOLATILE SET search_path FROM CURRENT AS $$
+    SELECT rowlock_lock_life(
+        held, rowlock_lock_presence(held.owner) IN (SELECT rowlock_lock_presences()), rowlock_epoch())
+$$;
+"""
+FORGET_LOCK_LIFE = """
+DROP FUNCTION rowlock_lock_life(tasks_lock);
+DROP FUNCTION rowlock_lock_life(tasks_lock, boolean, text);
+DROP FUNCTION rowlock_lock_presence(text);
+DROP FUNCTION rowlock_lock_presences();
+DROP FUNCTION rowlock_epoch();
+"""
+
+# The first read takes no lock: a caller that gets nothing must not hold the row, or its open transaction would keep the
+# holder from renewing. A lost race is rolled back for the same reason. A missing holder is checked twice, 0.3 s apart,
+# so that one whose session broke can come back (faults F5, F8). The row is taken only if it is still as it was read.
+ACQUIRE_LOCK = """
+CREATE FUNCTION rowlock_lock_acquire(
     name text,
     owner text,
     ttl interval,
@@ -208,19 +231,82 @@ BEGIN
     RETURN new_fence;
 END $$;
 """
+FORGET_ACQUIRE_LOCK = "DROP FUNCTION rowlock_lock_acquire;"
 
+# A lease that ended is lost even if nobody took it: its holder may have been told so already.
+KEEP_LOCK = """
+CREATE FUNCTION rowlock_lock_renew(name text, owner text, fence bigint, ttl interval) RETURNS boolean
+LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+BEGIN
+    IF ttl IS NULL OR ttl <= interval '0' OR ttl > interval '1 year' THEN
+        RAISE EXCEPTION 'the ttl of a lock must be above zero and at most a year, not %', coalesce(ttl::text, 'NULL')
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'Release the lock to give it up.';
+    END IF;
+    UPDATE tasks_lock AS lock
+    SET expires_at = clock_timestamp() + ttl, renewed_at = clock_timestamp(),
+        presence_epoch = CASE WHEN lock.presence_epoch IS NOT NULL THEN rowlock_epoch() END
+    WHERE lock.name = rowlock_lock_renew.name AND lock.owner = rowlock_lock_renew.owner
+      AND lock.fence = rowlock_lock_renew.fence AND lock.expires_at > clock_timestamp();
+    RETURN FOUND;
+END $$;
 
-def each(statements: str) -> list[str]:
-    """One by one, each in a transaction of its own: a worker may hold the locks of these tables in another order."""
-    return [f"{statement};" for statement in statements.strip().removesuffix(";").split(";\n")]
+CREATE FUNCTION rowlock_lock_release(name text, owner text, fence bigint) RETURNS boolean
+LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+BEGIN
+    UPDATE tasks_lock AS lock
+    SET owner = NULL, expires_at = NULL, presence_epoch = NULL, released_at = clock_timestamp()
+    WHERE lock.name = rowlock_lock_release.name AND lock.owner = rowlock_lock_release.owner
+      AND lock.fence = rowlock_lock_release.fence AND lock.expires_at > clock_timestamp();
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    PERFORM pg_notify(rowlock_lock_channel(), name);
+    RETURN true;
+END $$;
+"""
+FORGET_KEEP_LOCK = """
+DROP FUNCTION rowlock_lock_release;
+DROP FUNCTION rowlock_lock_renew;
+"""
+
+# A row's `xmax` holds a transaction id or, when several sessions lock the row, a multixact id, and SQL cannot tell them
+# apart. PostgreSQL raises for the wrong kind, and one such row would cost the lock page all its rows. The errors: XX000
+# for an id that was never a multixact, 22023 for 0, 58P01 for one whose segment was removed.
+MULTIXACT_MEMBERS = """
+CREATE FUNCTION rowlock_multixact_members(x xid) RETURNS TABLE (xid xid, mode text) LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN QUERY SELECT member.xid, member.mode FROM pg_get_multixact_members(x) AS member;
+EXCEPTION WHEN OTHERS THEN
+    RETURN;
+END $$;
+"""
+FORGET_MULTIXACT_MEMBERS = "DROP FUNCTION rowlock_multixact_members(xid);"
+
+# The row keeps the lower half of a 64-bit id; the upper half is that of the nearest id to the present.
+IN_PROGRESS = """
+CREATE FUNCTION rowlock_in_progress(x xid) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    present bigint := pg_snapshot_xmax(pg_current_snapshot())::text::bigint;
+    distance bigint := (x::text::bigint - present % 4294967296 + 6442450944) % 4294967296 - 2147483648;
+BEGIN
+    RETURN pg_xact_status((present + distance)::text::xid8) = 'in progress';
+EXCEPTION WHEN OTHERS THEN
+    RETURN false;
+END $$;
+"""
+FORGET_IN_PROGRESS = "DROP FUNCTION rowlock_in_progress(xid);"
 
 
 class Migration(migrations.Migration):
-    atomic = False
-    dependencies = [("tasks", "0017_room_for_versions")]
+    dependencies = [("tasks", "0003_guards")]
 
     operations = [
-        migrations.RunSQL(ENQUEUE + OWN_SEARCH_PATH, migrations.RunSQL.noop),
-        migrations.RunSQL(ACQUIRE, migrations.RunSQL.noop),
-        migrations.RunSQL(each(ADD), each(DROP)),
+        migrations.RunSQL(ENQUEUE, FORGET_ENQUEUE),
+        migrations.RunSQL(FENCE, FORGET_FENCE),
+        migrations.RunSQL(LOCK_NAMES, FORGET_LOCK_NAMES),
+        migrations.RunSQL(LOCK_LIFE, FORGET_LOCK_LIFE),
+        migrations.RunSQL(ACQUIRE_LOCK, FORGET_ACQUIRE_LOCK),
+        migrations.RunSQL(KEEP_LOCK, FORGET_KEEP_LOCK),
+        migrations.RunSQL(MULTIXACT_MEMBERS, FORGET_MULTIXACT_MEMBERS),
+        migrations.RunSQL(IN_PROGRESS, FORGET_IN_PROGRESS),
     ]
