@@ -17,8 +17,7 @@ from tasks.admin.page_actions import PAGE_ACTIONS, PageAction
 from tasks.admin.seen import Seen
 from tasks.diagnosis import Facts, Finding, Verdict, WorkerSession, decide, gather
 from tasks.diagnosis.sentences import death, recovery_of, silent
-from tasks.models import Queue, Task
-from tasks.models.querysets import TaskQuerySet
+from tasks.models import Queue, Task, TaskQuerySet
 from tasks.operations.filters import Params, given, parse_id
 from tasks.queue import presence
 from tasks.queue.presence import Life, WorkerState

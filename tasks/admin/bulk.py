@@ -18,8 +18,7 @@ from tasks.admin.submission import reason_of
 from tasks.admin.task_pages import LIST, VIEW, TaskPages
 from tasks.diagnosis import Finding, decide, gather
 from tasks.diagnosis.finding import command
-from tasks.models import Task, TaskStatus
-from tasks.models.run import BulkRun
+from tasks.models import BulkRun, Task, TaskStatus
 from tasks.operations import Result, bulk_runs
 from tasks.operations import bulk_runs as runs
 from tasks.operations.bulk import INSTRUCTIONS, Settings, Tally, add_refusals, highest_id, tally

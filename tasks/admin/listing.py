@@ -13,8 +13,7 @@ from django.db.transaction import atomic
 from django.http import QueryDict
 from django.utils.functional import cached_property
 
-from tasks.models import Task, TaskStatus
-from tasks.models.querysets import TaskQuerySet
+from tasks.models import Task, TaskQuerySet, TaskStatus
 from tasks.operations.filters import InvalidFilter, Params, TaskFilter, given, parse_id
 from tasks.support.database import fetch
 from tasks.support.redaction import redact_call

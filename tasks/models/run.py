@@ -1,4 +1,4 @@
-"""The tables of bulk actions and of submitted forms."""
+"""What people and commands did: the audit, bulk actions, submitted forms, runs of commands."""
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
@@ -6,6 +6,30 @@ from django.db.models import F, Q
 from django.utils.translation import gettext_lazy as _
 
 from tasks.support.durations import StatementTimestamp
+
+
+class Intervention(models.Model):
+    """A change by a person or a command, append-only: triggers refuse to update, delete and truncate.
+
+    `role` is the database role that wrote the row, whatever the statement said.
+    """
+
+    at = models.DateTimeField(db_default=StatementTimestamp())
+    actor = models.TextField()
+    source = models.TextField()  # page or command
+    action = models.TextField()
+    target = models.TextField(db_index=True)
+    reason = models.TextField(db_default="", blank=True)
+    version_before = models.IntegerField(null=True, blank=True)
+    version_after = models.IntegerField(null=True, blank=True)
+    role = models.TextField(db_default="", blank=True)
+
+    class Meta:
+        default_permissions = ("view",)
+        indexes = [models.Index(fields=["actor", "id"], name="tasks_intervention_actor")]
+
+    def __str__(self) -> str:
+        return f"{self.actor} {self.action} {self.target}"
 
 
 class BulkRun(models.Model):

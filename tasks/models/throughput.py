@@ -1,7 +1,30 @@
-"""The tables of the rollup."""
+"""How many tasks finished, per minute and summed up."""
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
+
+
+class Throughput(models.Model):
+    """Finished attempts per minute, queue and shard, written with the flush that finished them."""
+
+    minute = models.DateTimeField()
+    queue_name = models.TextField()
+    shard = models.SmallIntegerField()  # spreads the workers, so that they do not wait for one row
+    completed = models.IntegerField(db_default=0)
+    failed = models.IntegerField(db_default=0)
+    run_ms = models.BigIntegerField(db_default=0)  # summed over the attempts
+    wait_ms = models.BigIntegerField(db_default=0)  # from due to started, summed
+    run_buckets = ArrayField(
+        models.IntegerField(), db_default=[], blank=True
+    )  # of completed: tasks/queue/throughput.py
+    wait_buckets = ArrayField(models.IntegerField(), db_default=[], blank=True)
+
+    class Meta:
+        default_permissions = ("view",)
+        constraints = [models.UniqueConstraint(fields=["minute", "queue_name", "shard"], name="tasks_throughput_row")]
+
+    def __str__(self) -> str:
+        return f"{self.queue_name} at {self.minute:%H:%M}: {self.completed}"
 
 
 class ThroughputTotal(models.Model):

@@ -15,8 +15,7 @@ from django.db.transaction import atomic
 
 from tasks import operations
 from tasks.admin.listing import BoundedFilter, ListFilter
-from tasks.models import Task, TaskStatus
-from tasks.models.run import BulkRun
+from tasks.models import BulkRun, Task, TaskStatus
 from tasks.operations.chunks import CHUNK, Selection
 from tasks.operations.filters import TaskFilter
 from tasks.operations.requeue import AT_ONCE, Spread

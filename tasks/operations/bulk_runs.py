@@ -11,8 +11,7 @@ from tasks import operations
 from tasks.admin.listing import ListFilter
 from tasks.diagnosis.finding import command
 from tasks.framework.declaration import PostgresTask
-from tasks.models import Task, TaskStatus
-from tasks.models.run import BulkRun
+from tasks.models import BulkRun, Task, TaskStatus
 from tasks.operations.bulk import Settings
 from tasks.operations.chunks import short_waits
 from tasks.operations.prune import History

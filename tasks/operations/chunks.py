@@ -14,8 +14,7 @@ from django.utils.translation import gettext_lazy
 from tasks.diagnosis.finding import describe_lock
 from tasks.locking import rowlocks
 from tasks.locking.rowlocks import RowLock
-from tasks.models import Task
-from tasks.models.querysets import TaskQuerySet
+from tasks.models import Task, TaskQuerySet
 from tasks.operations.filters import TaskFilter, among
 from tasks.queue import recovery
 from tasks.queue.presence import WorkerState

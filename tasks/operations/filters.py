@@ -11,8 +11,7 @@ from django.db.models import F, Lookup, OuterRef, Q, Subquery, TextField, Value
 from django.db.models.functions import Concat
 
 from tasks.exceptions import RowlockError
-from tasks.models import Attempt, Task, TaskStatus
-from tasks.models.querysets import TaskQuerySet
+from tasks.models import Attempt, Task, TaskQuerySet, TaskStatus
 from tasks.support import durations, reading
 from tasks.support.durations import StatementTimestamp
 

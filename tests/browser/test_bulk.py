@@ -4,8 +4,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tasks import operations
-from tasks.models import Task
-from tasks.models.run import BulkRun
+from tasks.models import BulkRun, Task
 from tasks.operations import bulk
 from tasks.support.audit import Who
 from tests.tasks import handlers, rows

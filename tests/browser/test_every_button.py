@@ -16,8 +16,7 @@ from playwright.sync_api import Page, expect
 from dashboard.demo import control, scenes
 from dashboard.models import LabRun
 from orders.models import Account
-from tasks.models import Attempt, ExpectedCommand, Lock, Queue, Task, Worker
-from tasks.models.run import BulkRun
+from tasks.models import Attempt, BulkRun, ExpectedCommand, Lock, Queue, Task, Worker
 from tests.browser import buttons
 from tests.browser.looks import OF_COLOURS, assert_accessible, assert_fits
 from tests.dashboard.scenes import LOCK_ACCOUNT, Scene

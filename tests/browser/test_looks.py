@@ -9,8 +9,7 @@ from django.utils import timezone
 
 from orders import accounts
 from orders.models import Account
-from tasks.models import Attempt, CommandRun, ExpectedCommand, Lock, Queue, RefusedWrite
-from tasks.models.run import BulkRun
+from tasks.models import Attempt, BulkRun, CommandRun, ExpectedCommand, Lock, Queue, RefusedWrite
 from tests.browser.looks import assert_looks_right
 from tests.tasks import rows
 

@@ -6,8 +6,7 @@ import re
 import pytest
 from django.test import Client
 
-from tasks.models import Intervention, Task
-from tasks.models.run import BulkRun
+from tasks.models import BulkRun, Intervention, Task
 from tasks.operations import bulk
 from tests.people import client_of, person
 from tests.sessions import session

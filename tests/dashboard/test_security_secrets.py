@@ -12,8 +12,7 @@ from django.test import Client
 from dashboard.attention import inbox
 from dashboard.models import Acknowledgement
 from tasks.admin.listing import ListFilter
-from tasks.models import Intervention
-from tasks.models.run import BulkRun
+from tasks.models import BulkRun, Intervention
 from tasks.operations import bulk_runs
 from tasks.operations.bulk import Settings
 from tasks.panels import Line, Severity

@@ -13,8 +13,7 @@ from django.db import connection, connections
 
 from tasks import operations
 from tasks.admin.listing import ListFilter
-from tasks.models import Intervention, Task
-from tasks.models.run import BulkRun
+from tasks.models import BulkRun, Intervention, Task
 from tasks.operations import Result, bulk_runs
 from tasks.operations.bulk import Settings
 from tasks.support.audit import Who

@@ -1,7 +1,7 @@
 """Bulk runs asked for by a person."""
 
 from tasks.admin.listing import ListFilter
-from tasks.models.run import BulkRun
+from tasks.models import BulkRun
 from tasks.operations import bulk_runs
 from tasks.operations.bulk import Settings, highest_id
 from tasks.support.audit import Who

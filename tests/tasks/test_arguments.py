@@ -110,11 +110,11 @@ def test_what_json_can_hold_becomes_plain(given, plain):
             {},
             r"args\[0\]: Unsupported type: .*__proxy__'>, pass str\(value\)",
         ),
-        ([Task()], {}, r"args\[0\]: Unsupported type: <class 'tasks.models.Task'>, pass its primary key"),
+        ([Task()], {}, r"args\[0\]: Unsupported type: <class 'tasks.models.task.Task'>, pass its primary key"),
         (
             [Task.objects.all()],
             {},
-            r"args\[0\]: Unsupported type: <class 'tasks.models.querysets.TaskQuerySet'>, pass a list of primary keys",
+            r"args\[0\]: Unsupported type: <class 'tasks.models.task.TaskQuerySet'>, pass a list of primary keys",
         ),
         ([math.nan], {}, r"args\[0\]: nan is not a number in JSON: pass None or text"),
         ([[-math.inf]], {}, r"args\[0\]\[0\]: -inf is not a number in JSON"),

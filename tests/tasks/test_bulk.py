@@ -6,8 +6,7 @@ import pytest
 from django.db import connection, connections, transaction
 
 from tasks.admin.listing import ListFilter
-from tasks.models import Intervention, Task
-from tasks.models.run import BulkRun, SubmittedForm
+from tasks.models import BulkRun, Intervention, SubmittedForm, Task
 from tasks.operations import bulk, bulk_runs, chunks
 from tasks.operations.bulk import highest_id
 from tasks.testing import run_due

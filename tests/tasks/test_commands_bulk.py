@@ -2,8 +2,7 @@
 
 import pytest
 
-from tasks.models import Intervention, Task
-from tasks.models.run import BulkRun
+from tasks.models import BulkRun, Intervention, Task
 from tests.commands import run
 from tests.sessions import session
 from tests.tasks import rows

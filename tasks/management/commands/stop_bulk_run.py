@@ -3,7 +3,7 @@
 from django.core.management.base import CommandError, CommandParser
 
 from tasks.commands import OperatorCommand, Options, Report, operator, types
-from tasks.models.run import BulkRun
+from tasks.models import BulkRun
 from tasks.operations import bulk_runs
 
 

@@ -1,0 +1,227 @@
+"""Tasks, their queues, their attempts, and the writes that came too late."""
+
+from typing import Self
+
+from django.db import models
+from django.db.models import F, Q
+from django.utils.translation import gettext_lazy as _
+
+from tasks.support.durations import StatementTimestamp
+
+
+class TaskStatus(models.TextChoices):
+    """The states of a task; each comment names the transitions that lead into the state."""
+
+    READY = "READY", _("Ready")  # enqueue, release, recover, requeue, a failure with attempts left
+    PROCESSING = "PROCESSING", _("Processing")  # claim
+    COMPLETED = "COMPLETED", _("Completed")  # complete
+    FAILED = "FAILED", _("Failed")  # fail or recover, with no attempt left
+    CANCELLED = "CANCELLED", _("Cancelled")  # cancel
+
+
+FINISHED = (TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.CANCELLED)
+HOLDS_ITS_KEY = (TaskStatus.READY, TaskStatus.PROCESSING)
+ONE_PER_KEY = "tasks_task_one_per_key"
+HIGHEST_VERSION = 2_000_000_000
+
+
+class TaskQuerySet(models.QuerySet["Task"]):
+    """Tasks by their state; `tasks.queue.presence` decides about the workers of PROCESSING tasks."""
+
+    def ready(self) -> Self:
+        return self.filter(status="READY")
+
+    def due(self) -> Self:
+        return self.ready().filter(run_after__lte=StatementTimestamp())
+
+    def scheduled(self) -> Self:
+        return self.ready().filter(run_after__gt=StatementTimestamp())
+
+    def processing(self) -> Self:
+        return self.filter(status="PROCESSING")
+
+    def completed(self) -> Self:
+        return self.filter(status="COMPLETED")
+
+    def failed(self) -> Self:
+        return self.filter(status="FAILED")
+
+    def cancelled(self) -> Self:
+        return self.filter(status="CANCELLED")
+
+    def finished(self) -> Self:
+        return self.filter(status__in=FINISHED)
+
+    def unfinished(self) -> Self:
+        return self.filter(status__in=HOLDS_ITS_KEY)
+
+
+class Task(models.Model):
+    """One task. `version` is the fence: the database raises it on every update, also from outside Rowlock."""
+
+    task_path = models.TextField()
+    queue_name = models.TextField(db_default="default")
+    priority = models.SmallIntegerField(db_default=0)
+    args = models.JSONField(db_default=[])
+    kwargs = models.JSONField(db_default={})
+    status = models.TextField(choices=TaskStatus, db_default=TaskStatus.READY)
+    version = models.IntegerField(db_default=1)
+    created_at = models.DateTimeField(db_default=StatementTimestamp())
+    run_after = models.DateTimeField(db_default=StatementTimestamp())
+    started_at = models.DateTimeField(null=True, blank=True)
+    finished_at = models.DateTimeField(null=True, blank=True)
+    attempt = models.SmallIntegerField(db_default=0)
+    max_attempts = models.SmallIntegerField(db_default=5)
+    claimed_by = models.TextField(null=True, blank=True)  # noqa: DJ001  null: not claimed
+    finished_by = models.TextField(null=True, blank=True)  # noqa: DJ001  the worker that completed it
+    ordering_key = models.TextField(null=True, blank=True)  # noqa: DJ001  null takes the unkeyed claim path
+    return_value = models.JSONField(null=True, blank=True)
+    cancel_requested_at = models.DateTimeField(null=True, blank=True)
+
+    objects = TaskQuerySet.as_manager()
+
+    class Meta:
+        # Without this, Django 6.1 warns about the index below when it checks without a database.
+        required_db_features = ["supports_covering_indexes"]
+        default_permissions = ("view",)
+        permissions = [
+            ("requeue_task", _("Can run tasks again")),
+            ("recover_task", _("Can take tasks back from dead workers")),
+            ("cancel_task", _("Can cancel tasks")),
+        ]
+        indexes = [
+            # The order of the claim. `queue_name = ANY(…)` cannot use it: see tasks/queue/strategies.py.
+            models.Index(
+                F("queue_name"),
+                F("priority").desc(),
+                F("run_after"),
+                F("id"),
+                condition=Q(status=TaskStatus.READY, ordering_key__isnull=True),
+                name="tasks_task_claim",
+            ),
+            # Includes the columns that pages count by, so no row is read at random. No status: see diagnosis/stats.py.
+            models.Index(
+                fields=["ordering_key", "id"],
+                include=("queue_name", "run_after"),
+                condition=Q(ordering_key__isnull=False, status__in=HOLDS_ITS_KEY),
+                name="tasks_task_keyed",
+            ),
+            models.Index(fields=["claimed_by"], condition=Q(status=TaskStatus.PROCESSING), name="tasks_task_claimed"),
+            # Includes the columns by which failed tasks are counted, so that no page is read at random.
+            models.Index(
+                fields=["id"],
+                include=("queue_name", "status"),
+                condition=Q(status__in=("FAILED", "CANCELLED")),
+                name="tasks_task_unsuccessful_rows",
+            ),
+        ]
+        constraints = [
+            # Guarantees order per key: the claim looks for heads of keys, and this makes it safe.
+            models.UniqueConstraint(
+                fields=["ordering_key"],
+                condition=Q(status=TaskStatus.PROCESSING, ordering_key__isnull=False),
+                name=ONE_PER_KEY,
+            ),
+            models.CheckConstraint(condition=Q(status__in=TaskStatus.values), name="tasks_task_status_known"),
+            models.CheckConstraint(
+                condition=Q(status=TaskStatus.PROCESSING, claimed_by__isnull=False)
+                | Q(~Q(status=TaskStatus.PROCESSING), claimed_by__isnull=True),
+                name="tasks_task_claimed_iff_processing",
+            ),
+            models.CheckConstraint(
+                condition=Q(status__in=FINISHED, finished_at__isnull=False)
+                | Q(~Q(status__in=FINISHED), finished_at__isnull=True),
+                name="tasks_task_finished_at_iff_finished",
+            ),
+            # A READY row without an attempt left would fail every claim that includes it.
+            models.CheckConstraint(
+                condition=~Q(status=TaskStatus.READY) | Q(attempt__lt=F("max_attempts")),
+                name="tasks_task_ready_has_attempts",
+            ),
+            models.CheckConstraint(
+                condition=Q(attempt__gte=0, max_attempts__gte=1, attempt__lte=F("max_attempts")),
+                name="tasks_task_attempts_in_range",
+            ),
+            # Room for `version + 1`, which every claim computes; the trigger restarts at 1 there.
+            models.CheckConstraint(condition=Q(version__lte=HIGHEST_VERSION), name="tasks_task_version_leaves_room"),
+            models.CheckConstraint(
+                condition=Q(priority__gte=-100, priority__lte=100), name="tasks_task_priority_in_range"
+            ),
+            models.CheckConstraint(
+                condition=~Q(task_path="") & ~Q(queue_name="") & (Q(ordering_key__isnull=True) | ~Q(ordering_key="")),
+                name="tasks_task_names_not_empty",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"#{self.pk} {self.task_path}"
+
+
+class Queue(models.Model):
+    """Operators' settings of a queue. A queue without a row is not paused and recovers automatically."""
+
+    class Recovery(models.TextChoices):
+        AUTOMATIC = "automatic", _("Automatic")
+        ASK = "ask", _("Ask a person")
+
+    name = models.TextField(primary_key=True)
+    paused = models.BooleanField(db_default=False)
+    paused_at = models.DateTimeField(null=True, blank=True)
+    paused_by = models.TextField(db_default="", blank=True)
+    recovery = models.TextField(choices=Recovery, db_default=Recovery.AUTOMATIC)
+
+    class Meta:
+        default_permissions = ("view",)
+        permissions = [
+            ("pause_queue", _("Can pause and resume queues")),
+            ("configure_queue", _("Can choose how queues recover")),
+        ]
+        constraints = [
+            models.CheckConstraint(condition=Q(recovery__in=("automatic", "ask")), name="tasks_queue_recovery_known")
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Attempt(models.Model):
+    """An attempt that failed, was abandoned, timed out or was released; the task's row records success."""
+
+    class Outcome(models.TextChoices):
+        FAILED = "failed", _("Failed")  # the handler raised
+        ABANDONED = "abandoned", _("Abandoned")  # its worker died
+        TIMED_OUT = "timed_out", _("Timed out")  # its worker was ended at the task's timeout
+        RELEASED = "released", _("Released")  # given back while it ran: stop or cancel
+
+    # The database has ON DELETE CASCADE (migration 0003), so that raw deletes keep the tables consistent.
+    task = models.ForeignKey(Task, on_delete=models.DO_NOTHING, db_constraint=False, related_name="attempts")
+    number = models.SmallIntegerField()
+    worker_id = models.TextField()
+    outcome = models.TextField(choices=Outcome)
+    exception_class = models.TextField(db_default="", blank=True)
+    traceback = models.TextField(db_default="", blank=True)
+    started_at = models.DateTimeField(null=True, blank=True)
+    finished_at = models.DateTimeField(db_default=StatementTimestamp())
+
+    class Meta:
+        default_permissions = ("view",)
+
+    def __str__(self) -> str:
+        return f"attempt {self.number} of #{self.task_id}: {self.outcome}"
+
+
+class RefusedWrite(models.Model):
+    """A late write that the version refused, because the row had changed since the claim."""
+
+    task_id = models.BigIntegerField(db_index=True)
+    worker_id = models.TextField()
+    expected_version = models.IntegerField()
+    actual_version = models.IntegerField(null=True, blank=True)  # null: the row is gone
+    intent = models.TextField()  # the refused write: complete, fail
+    at = models.DateTimeField(db_default=StatementTimestamp())
+
+    class Meta:
+        default_permissions = ("view",)
+
+    def __str__(self) -> str:
+        return f"#{self.task_id}: {self.worker_id} expected v{self.expected_version}, found v{self.actual_version}"
