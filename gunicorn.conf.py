@@ -24,7 +24,8 @@ def on_starting(server: Any) -> None:
     """Ends with one line when there is no database; each worker would die of that, and be started again at once."""
     from dashboard import databases
 
-    databases.from_environment(environ.Env(), Path(__file__).parent / "var", sys.argv)
+    var = Path(os.environ.get("ROWLOCK_VAR") or Path(__file__).parent / "var")
+    databases.from_environment(environ.Env(), var, sys.argv)
 
 
 def pre_fork(server: Any, worker: Any) -> None:

@@ -3,6 +3,7 @@
 Without DATABASE_URL the embedded PostgreSQL of this checkout is used; `dashboard.embedded` finds it.
 """
 
+import os
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -13,8 +14,13 @@ from dashboard import databases, mail
 from tasks.compat import CSP_IN_DJANGO, TASKS_IN_DJANGO
 
 env = environ.Env()
-BASE_DIR = Path(__file__).resolve().parent.parent
-VAR_DIR = BASE_DIR / "var"
+PACKAGES = Path(__file__).resolve().parent.parent
+# The folder of manage.py and gunicorn.conf.py: the checkout, or `rowlock` among the packages when installed by pip.
+BASE_DIR = PACKAGES if (PACKAGES / "manage.py").exists() else PACKAGES / "rowlock"
+# An installed Rowlock keeps its state where it is started; the programs that it starts elsewhere inherit the folder.
+if BASE_DIR != PACKAGES:
+    os.environ.setdefault("ROWLOCK_VAR", str(Path.cwd() / "var"))
+VAR_DIR = Path(os.environ.get("ROWLOCK_VAR") or BASE_DIR / "var")
 
 DEBUG = env.bool("DEBUG", default=False)
 SECRET_KEY = env.str("SECRET_KEY", default="") or databases.generated_secret(VAR_DIR / "secret_key")
@@ -106,7 +112,7 @@ AUTH_PASSWORD_VALIDATORS = [
 # The browser's language, unless the reader has chosen one; commands always speak English.
 LANGUAGE_CODE = "en"
 LANGUAGES = [("en", "English"), ("ru", "Русский")]
-LOCALE_PATHS = [BASE_DIR / "dashboard" / "locale"]
+LOCALE_PATHS = [PACKAGES / "dashboard" / "locale"]
 FORMAT_MODULE_PATH = "dashboard.formats"
 LANGUAGE_COOKIE_HTTPONLY = True
 LANGUAGE_COOKIE_SAMESITE = "Lax"

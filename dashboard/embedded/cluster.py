@@ -36,7 +36,7 @@ def package() -> Path:
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         raise ServerError(
-            f"The package {PACKAGE} is not installed here: install requirements.txt, or set DATABASE_URL."
+            f"The package {PACKAGE} is not installed here: install rowlock[embedded], or set DATABASE_URL."
         )
     return Path(spec.submodule_search_locations[0])
 

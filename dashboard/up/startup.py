@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from django.conf import settings
 
 from dashboard import embedded
 from dashboard.embedded import ownership
@@ -71,7 +72,7 @@ def run(plan: Plan, supervisor: Supervisor) -> None:
         refuse_taken_port(plan.port)
         asyncio.run(serve(plan, supervisor))
         return
-    home = embedded.home(plan.base / "var")
+    home = embedded.home(settings.VAR_DIR)
     with ownership.held(home):  # "in use by this process" is a better message than "port taken"
         refuse_taken_port(plan.port)
     with prepared(home, runs=f"manage.py up, {plan.site}") as server:

@@ -1,0 +1,132 @@
+"""The wheel: what is installed by pip migrates, serves its pages and keeps its state outside the checkout."""
+
+import importlib.metadata
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import tomllib
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from tests import databases
+from tests.databases import ROOT
+
+HOW_TO_GET_IT = "The tests build the wheel with `build` and `hatchling`: install the test requirements (`make test`)."
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PINS = dict(re.findall(r"^([\w-]+)(?:\[\w+\])?==([^\s;]+)", (ROOT / "requirements.txt").read_text(), re.MULTILINE))
+WANTED = re.findall(r"^([\w-]+)", (ROOT / "requirements.in").read_text(), re.MULTILINE)
+PAGES = ["/admin/", "/admin/tasks/task/", "/admin/orders/order/", "/admin/ops/locks/"]
+VISIT = """
+import django, pathlib, sys
+django.setup()
+import dashboard, orders, tasks
+from django.conf import settings
+from django.contrib.auth import get_user_model
+from django.test import Client
+for module in (dashboard, orders, tasks):
+    assert pathlib.Path(module.__file__).is_relative_to(sys.prefix), module.__file__
+client = Client()
+assert client.get("/healthz").content == b"ok"
+client.force_login(get_user_model().objects.get(username="admin"), "django.contrib.auth.backends.ModelBackend")
+for path in sys.argv[1:]:
+    print(path, client.get(path).status_code)
+"""
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this checkout, built by way of the source distribution."""
+    assert all(importlib.util.find_spec(name) for name in ("build", "hatchling")), HOW_TO_GET_IT
+    folder = tmp_path_factory.mktemp("dist")
+    argv = [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT]
+    built = subprocess.run(argv, capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
+    [wheel] = folder.glob("*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="session")
+def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fresh environment with the wheel; its dependencies are those that the tests run with."""
+    folder = tmp_path_factory.mktemp("environment")
+    venv.create(folder)
+    packages = Path(sysconfig.get_path("purelib", "venv", {"base": folder, "platbase": folder}))
+    paths = [path for path in sys.path if path.endswith("-packages")]
+    (packages / "dependencies.pth").write_text("\n".join(paths))
+    python = folder / "bin" / "python"
+    argv = [sys.executable, "-m", "uv", "pip", "install", "--offline", "--no-deps", "--python", python, wheel]
+    installed = subprocess.run(argv, capture_output=True, text=True)
+    assert installed.returncode == 0, installed.stderr
+    return folder
+
+
+@pytest.fixture
+def url():
+    url = databases.named(os.environ["TEST_DATABASE_URL"], "of_the_wheel")
+    databases.create(url)
+    yield url
+    databases.drop(url)
+
+
+def test_installed_it_migrates_and_serves_its_pages(environment, url, tmp_path):
+    def run(*argv: str) -> str:
+        variables = {
+            **os.environ,
+            "DATABASE_URL": url,
+            "DJANGO_SETTINGS_MODULE": "dashboard.settings",
+            "ALLOWED_HOSTS": "testserver",
+            "ADMIN_PASSWORD": "of this test",
+        }
+        done = subprocess.run(argv, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    rowlock = str(environment / "bin" / "rowlock")
+    run(rowlock, "prepare_site", "-v0")
+    run(rowlock, "check", "--database", "default")
+    run(rowlock, "run_worker", "--burst", "-v0")
+    visited = run(str(environment / "bin" / "python"), "-c", VISIT, *PAGES)
+    assert visited.splitlines() == [f"{path} 200" for path in PAGES]
+    assert (tmp_path / "var" / "secret_key").exists()
+    assert not list(environment.rglob("secret_key"))
+
+
+def test_it_has_every_file_of_the_checkouts_packages_and_templates(wheel):
+    packages = {path for app in ("dashboard", "orders", "tasks") for path in files(app)}
+    templates = {f"dashboard/{path}" for path in files("templates")}
+    assert packages
+    assert templates
+    with zipfile.ZipFile(wheel) as archive:
+        carried = {name for name in archive.namelist() if not name.startswith("rowlock-")}
+    assert carried == packages | templates | {"rowlock/manage.py", "rowlock/gunicorn.conf.py"}
+
+
+def files(folder: str) -> set[str]:
+    found = (path.relative_to(ROOT) for path in (ROOT / folder).rglob("*") if path.is_file())
+    return {str(path) for path in found if "__pycache__" not in path.parts}
+
+
+def test_its_types_are_for_others_too(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        assert {f"{app}/py.typed" for app in ("dashboard", "orders", "tasks")} <= set(archive.namelist())
+
+
+def test_its_ranges_allow_what_is_pinned_and_leave_nothing_out():
+    extras = PROJECT["optional-dependencies"]
+    assert set(extras) == {"embedded", "redis"}
+    required = [Requirement(text) for text in PROJECT["dependencies"] + extras["embedded"] + extras["redis"]]
+    assert sorted(requirement.name for requirement in required) == sorted(WANTED)
+    for requirement in required:
+        assert requirement.specifier.contains(PINS[requirement.name]), requirement
+
+
+def test_the_environment_of_the_tests_has_the_backend_that_the_project_names():
+    [backend] = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    assert Requirement(backend).specifier.contains(importlib.metadata.version("hatchling"))
