@@ -7,8 +7,8 @@ from django.utils.translation import gettext_lazy as _
 
 from orders.models import Order
 from orders.shipping import Mode, ship
-from tasks.compat import task
-from tasks.patterns import Choice, register_pattern
+from tasks import register_pattern, task
+from tasks.patterns import Choice
 
 
 def make_shipped_orders(number: int) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+import tasks
 from tests import databases
 from tests.databases import ROOT
 
@@ -48,7 +49,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     argv = [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT]
     built = subprocess.run(argv, capture_output=True, text=True)
     assert built.returncode == 0, built.stderr
-    [wheel] = folder.glob("*.whl")
+    [wheel] = folder.glob(f"rowlock-{tasks.__version__}-*.whl")
     return wheel
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from django.db import connection, transaction
 
+from tasks.compat import Task
 from tasks.exceptions import InvalidArguments
 from tasks.framework.arguments import ENCODER, Call, encode_call, max_bytes
 from tasks.framework.declaration import PostgresTask
@@ -64,6 +65,14 @@ class _Entry(NamedTuple):
     def json(self) -> str:
         key = "null" if self.key is None else ENCODER.encode(self.key)
         return f"{self.call.json[:-1]},{key}]"
+
+
+def enqueue_many(task: Task, calls: Calls) -> list[int]:
+    """Enqueue one task of this function for each `(args, kwargs)`, all or none; returns their ids.
+
+    `calls` may be a generator. Raises InvalidArguments that names the call by its position from 0.
+    """
+    return PostgresTask.of(task).enqueue_many(calls)
 
 
 def insert_one(task: PostgresTask, call: Call) -> Inserted:
