@@ -2,14 +2,13 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from django.db import NotSupportedError, connections, models
+from django.db import NotSupportedError, connections, models, transaction
 from django.db.models.expressions import Subquery
-from django.db.models.query import ModelIterable
 from django.db.models.sql import Query
 
 
@@ -21,7 +20,7 @@ def refuse_unlockable(queryset: Any) -> None:
     problem = (
         "it is sliced; give limit=… to each() instead" if query.is_sliced
         else f"it is a {query.combinator}; lock the rows of one query" if query.combinator
-        else "it gives values, not model instances" if queryset._iterable_class is not ModelIterable
+        else "it gives values, not model instances" if query.values_select or query.selected
         else "it is distinct, and PostgreSQL cannot lock such rows; use Exists() in a filter" if query.distinct
         else "it is grouped, and PostgreSQL cannot lock such rows; use a Subquery" if query.group_by is not None
         else "it locks its rows already; leave select_for_update() out, each() does it" if query.select_for_update
@@ -43,15 +42,16 @@ def refuse_open_transaction(using: str) -> None:
     The error names ATOMIC_REQUESTS where that is the cause.
     """
     connection = connections[using]
-    blocks = [block for block in connection.atomic_blocks if not block._from_testcase]  # type: ignore[attr-defined]
-    if not blocks and (connection.in_atomic_block or connection.get_autocommit()):
-        return
-    if not blocks:
-        cause = "Autocommit is off: turn it on again with transaction.set_autocommit(True)."
-    elif len(blocks) == 1 and connection.settings_dict["ATOMIC_REQUESTS"]:
-        cause = "ATOMIC_REQUESTS opened it: decorate the view with @transaction.non_atomic_requests."
-    else:
+    cause = "Autocommit is off: turn it on again with transaction.set_autocommit(True)."
+    if connection.in_atomic_block:
+        # Django refuses a durable block in any other but a TestCase's. This one sends nothing.
+        with suppress(RuntimeError), transaction.atomic(using, savepoint=False, durable=True):
+            return
         cause = "Move the call out of atomic(); in a task, run it on a worker whose --strategy is not pessimistic."
+        if connection.settings_dict["ATOMIC_REQUESTS"]:
+            cause = f"If ATOMIC_REQUESTS opened it, decorate the view with @transaction.non_atomic_requests. {cause}"
+    elif connection.get_autocommit():
+        return
     raise RuntimeError(f"This cannot run inside a transaction: every row would stay locked until it ends. {cause}")
 
 

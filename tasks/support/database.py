@@ -6,6 +6,7 @@ client gets next. Dead workers would seem alive as long as the pool lasts, and n
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from time import monotonic
 from typing import Any, Protocol, TypeVar
 
 import psycopg
@@ -105,9 +106,12 @@ class PromptConnection(psycopg.Connection):
         """Like psycopg's `wait`, but with a timeout: closes the connection and raises psycopg.OperationalError."""
         if timeout is not None:
             return super().wait(gen, interval, timeout)
+        deadline = monotonic() + self.answer_seconds
         try:
             return super().wait(gen, interval, self.answer_seconds)
-        except psycopg.errors._WaitTimeout as error:
+        except psycopg.OperationalError as error:
+            if error.sqlstate or monotonic() < deadline:
+                raise  # the server answered, or the connection was lost
             # If left open, it would wait as long again for the end of the transaction.
             self.pgconn.finish()
             raise psycopg.OperationalError(f"the server was silent for {self.answer_seconds:g} s") from error

@@ -11,7 +11,7 @@ from django.contrib.auth.models import User
 from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import FieldError
 from django.db import NotSupportedError, connection, transaction
-from django.db.models import Count
+from django.db.models import Count, F
 from django.http import HttpResponse
 from django.urls import path
 
@@ -35,6 +35,9 @@ def body(order):
         (ORDERS.union(ORDERS), "it is a union"),
         (ORDERS.values("pk"), "it gives values"),
         (ORDERS.values_list("pk"), "it gives values"),
+        (ORDERS.values(), "it gives values"),
+        (ORDERS.annotate(doubled=F("pk") * 2).values("doubled"), "it gives values"),
+        (ORDERS.dates("shipped_at", "day"), "it gives values"),
         (ORDERS.distinct(), "it is distinct"),
         (ORDERS.annotate(number=Count("pk")), "it is grouped"),
         (ORDERS.select_for_update(), "it locks its rows already"),
@@ -43,6 +46,12 @@ def body(order):
 def test_a_queryset_whose_rows_cannot_be_locked(queryset, why):
     with pytest.raises(NotSupportedError, match=why.replace("(", r"\(").replace(")", r"\)")):
         double_checked(queryset)
+
+
+def test_a_queryset_with_annotations_gives_model_instances():
+    orders.shipped()
+    annotated = ORDERS.annotate(doubled=F("pk") * 2).alias(tripled=F("pk") * 3).only("customer_email")
+    assert double_checked(annotated).each(lambda order: None).done == 1
 
 
 def test_something_that_is_no_queryset():

@@ -45,6 +45,17 @@ def test_a_question_that_is_not_answered_ends_the_connection_and_not_the_patienc
     connection.close()
 
 
+@pytest.mark.django_db
+def test_an_error_without_a_code_of_the_server_s_does_not_end_the_connection():
+    with closing(connect_directly("rowlock:test")) as prompt:
+        with prompt.pipeline():
+            with pytest.raises(psycopg.errors.DivisionByZero):
+                prompt.execute("SELECT 1 / 0").fetchone()
+            with pytest.raises(psycopg.errors.PipelineAborted):
+                prompt.execute("SELECT 1").fetchone()
+        assert fetch(prompt, "SELECT 1 AS one") == [{"one": 1}]
+
+
 def test_a_transaction_that_stands_still_ends_with_the_lease(database, settings):
     """A process that was frozen in the middle of one would hold its rows against recovery for longer."""
     settings.ROWLOCK = {"DIRECT_DATABASE_URL": database.url, "LEASE_SECONDS": 1}
