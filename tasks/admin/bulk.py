@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
 
 from tasks.admin import rights
-from tasks.admin.listing import BoundedFilter, ListFilter, Place, find, known_queues
+from tasks.admin.listing import Place, find, known_queues
 from tasks.admin.page_actions import PAGE_ACTIONS, PageAction
 from tasks.admin.settings_form import SettingsForm, form_of, settings_of
 from tasks.admin.submission import reason_of
@@ -23,7 +23,7 @@ from tasks.operations import Result, bulk_runs
 from tasks.operations import bulk_runs as runs
 from tasks.operations.bulk import INSTRUCTIONS, Settings, Tally, add_refusals, highest_id, tally
 from tasks.operations.bulk_runs import command_of
-from tasks.operations.filters import InvalidFilter, parse_id
+from tasks.operations.filters import BoundedFilter, InvalidFilter, ListFilter, parse_id
 from tasks.support.audit import Who
 
 LONGEST_FILTER = 20_000

@@ -10,13 +10,13 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from tasks import operations
-from tasks.admin.listing import ListFilter
 from tasks.diagnosis import Finding, Verdict
 from tasks.diagnosis.finding import describe_lock
 from tasks.locking import rowlocks
 from tasks.models import Task, TaskStatus
 from tasks.operations.bulk import INSTRUCTIONS, Settings
 from tasks.operations.bulk_runs import command_of
+from tasks.operations.filters import ListFilter
 from tasks.operations.quarantine import QUEUE as QUARANTINE
 from tasks.support.audit import Who
 

@@ -11,13 +11,14 @@ from urllib.parse import urlencode
 from django.utils.translation import gettext as _
 
 from tasks.admin import rights
-from tasks.admin.listing import ListFilter, Listing, Place, find, known_queues
+from tasks.admin.listing import Listing, Place, find, known_queues
 from tasks.admin.page_actions import PAGE_ACTIONS, PageAction
 from tasks.admin.seen import Seen
 from tasks.diagnosis import Facts, Finding, decide, decision, gather
 from tasks.framework import declaration
 from tasks.models import Attempt, Intervention, RefusedWrite, Task, TaskStatus
 from tasks.operations.bulk import INSTRUCTIONS
+from tasks.operations.filters import ListFilter
 from tasks.queue.presence import WorkerState
 from tasks.support import audit, durations
 from tasks.support.redaction import redact, redact_call

@@ -14,12 +14,12 @@ from django.views.decorators.http import require_POST
 from tasks.admin import pages, rights
 from tasks.admin.bulk import BulkViews, under_way
 from tasks.admin.enqueue import EnqueueViews
-from tasks.admin.listing import ListFilter, Place, known_queues
+from tasks.admin.listing import Place, known_queues
 from tasks.admin.page_actions import PAGE_ACTIONS, Outcome, PageAction
 from tasks.admin.submission import Preview, Submission, preview, was_done_by
 from tasks.admin.task_pages import VIEW, WhyViews
 from tasks.models import Task
-from tasks.operations.filters import InvalidFilter
+from tasks.operations.filters import InvalidFilter, ListFilter
 from tasks.support.audit import Who
 
 EVERY_SECONDS = 3  # the list refreshes itself

@@ -4,13 +4,12 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from tasks.admin.listing import ListFilter
 from tasks.commands import types
 from tasks.commands.base import Options, Report, UsageError
 from tasks.commands.output import counted, said
 from tasks.models import TaskStatus
 from tasks.operations import Result
-from tasks.operations.filters import TaskFilter
+from tasks.operations.filters import ListFilter, TaskFilter
 
 
 def add_filters(parser: CommandParser) -> None:

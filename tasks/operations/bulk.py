@@ -14,10 +14,11 @@ from django.db.models import Count, Max
 from django.db.transaction import atomic
 
 from tasks import operations
-from tasks.admin.listing import BoundedFilter, ListFilter
-from tasks.models import BulkRun, Task, TaskStatus
+from tasks.models import BulkRun
+from tasks.models import Task
+from tasks.models import TaskStatus
 from tasks.operations.chunks import CHUNK, Selection
-from tasks.operations.filters import TaskFilter
+from tasks.operations.filters import BoundedFilter, ListFilter, TaskFilter
 from tasks.operations.requeue import AT_ONCE, Spread
 from tasks.support.audit import Who
 from tasks.support.database import fetch

@@ -8,12 +8,12 @@ from typing import NamedTuple
 from django.db import connection
 
 from tasks import operations
-from tasks.admin.listing import ListFilter
 from tasks.diagnosis.finding import command
 from tasks.framework.declaration import PostgresTask
 from tasks.models import BulkRun, Task, TaskStatus
 from tasks.operations.bulk import Settings
 from tasks.operations.chunks import short_waits
+from tasks.operations.filters import ListFilter
 from tasks.operations.prune import History
 from tasks.support import audit, durations
 from tasks.support.audit import Change, Who

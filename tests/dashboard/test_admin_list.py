@@ -11,8 +11,9 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from tasks.admin import listing
-from tasks.admin.listing import ListFilter, Place, find
+from tasks.admin.listing import Place, find
 from tasks.models import Attempt, Task
+from tasks.operations.filters import ListFilter
 from tests.people import client_of
 from tests.tasks import handlers, rows
 

@@ -14,11 +14,11 @@ from django.utils import timezone
 from dashboard.locks.sampling import Sampler
 from dashboard.models import LockWait
 from orders.models import Account
-from tasks.admin.listing import ListFilter
 from tasks.locking import lock
 from tasks.models import Attempt, Intervention, RefusedWrite
 from tasks.operations import bulk, bulk_runs
 from tasks.operations.bulk import Settings
+from tasks.operations.filters import ListFilter
 from tasks.support.audit import Who
 from tests import processes
 from tests.commands import run

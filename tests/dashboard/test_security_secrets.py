@@ -11,10 +11,11 @@ from django.test import Client
 
 from dashboard.attention import inbox
 from dashboard.models import Acknowledgement
-from tasks.admin.listing import ListFilter
-from tasks.models import BulkRun, Intervention
+from tasks.models import BulkRun
+from tasks.models import Intervention
 from tasks.operations import bulk_runs
 from tasks.operations.bulk import Settings
+from tasks.operations.filters import ListFilter
 from tasks.panels import Line, Severity
 from tasks.support import audit
 from tasks.support.audit import Change, Who

@@ -12,10 +12,12 @@ import pytest
 from django.db import connection, connections
 
 from tasks import operations
-from tasks.admin.listing import ListFilter
-from tasks.models import BulkRun, Intervention, Task
+from tasks.models import BulkRun
+from tasks.models import Intervention
+from tasks.models import Task
 from tasks.operations import Result, bulk_runs
 from tasks.operations.bulk import Settings
+from tasks.operations.filters import ListFilter
 from tasks.support.audit import Who
 from tests import processes
 from tests.commands import database_url

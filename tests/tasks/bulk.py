@@ -1,9 +1,9 @@
 """Bulk runs asked for by a person."""
 
-from tasks.admin.listing import ListFilter
 from tasks.models import BulkRun
 from tasks.operations import bulk_runs
 from tasks.operations.bulk import Settings, highest_id
+from tasks.operations.filters import ListFilter
 from tasks.support.audit import Who
 
 ANNA = Who("anna", "page")

@@ -5,10 +5,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from django.db import connection, connections, transaction
 
-from tasks.admin.listing import ListFilter
-from tasks.models import BulkRun, Intervention, SubmittedForm, Task
+from tasks.models import BulkRun
+from tasks.models import Intervention
+from tasks.models import SubmittedForm
+from tasks.models import Task
 from tasks.operations import bulk, bulk_runs, chunks
 from tasks.operations.bulk import highest_id
+from tasks.operations.filters import ListFilter
 from tasks.testing import run_due
 from tests.commands import run, run_process
 from tests.sessions import session

@@ -4,9 +4,9 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from tasks.admin.listing import ListFilter
 from tasks.operations import bulk as tallies
 from tasks.operations.bulk import highest_id, tally
+from tasks.operations.filters import ListFilter
 from tests.tasks import handlers, rows
 from tests.tasks.bulk import FAILED
 
