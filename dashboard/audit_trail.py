@@ -13,7 +13,7 @@ from django.db.models import Q, QuerySet
 from django.utils.dateparse import parse_datetime
 from django.utils.functional import cached_property
 
-from tasks.admin.listing import Listing, Place, Search, find
+from dashboard.task_pages.listing import Listing, PageCursor, Search, find
 from tasks.models import Intervention
 from tasks.operations.filters import BIGGEST_ID, InvalidFilter, Params, given
 from tasks.support import durations, reading
@@ -147,7 +147,7 @@ class Walk(Search):
         return (found[0]["id"], highest) if found and highest is not None else (0, -1)
 
 
-def look(chosen: AuditFilter, place: Place) -> Listing:
+def look(chosen: AuditFilter, place: PageCursor) -> Listing:
     """One page of the matching interventions, newest first."""
     return find(chosen, place, search_class=Walk)
 

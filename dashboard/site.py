@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import partial, wraps
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from django.contrib.admin import AdminSite
 from django.http import HttpRequest, HttpResponse
@@ -14,9 +14,6 @@ from django.utils.translation import gettext_lazy as _
 
 from tasks.support.addresses import address
 from tasks.support.reading import Unreadable
-
-if TYPE_CHECKING:
-    from dashboard.live.fragment import Context, SharedPart
 
 
 class Page(NamedTuple):
@@ -89,13 +86,6 @@ class RowlockAdminSite(AdminSite):
     def admin_view(self, view: Callable[..., Any], cacheable: bool = False) -> Any:
         """Wrap every page: unreadable form input is answered with 400 and an explanation."""
         return super().admin_view(explaining(view), cacheable)
-
-    @staticmethod
-    def part(template: str, context: "Context", *, every: float) -> "SharedPart":
-        """A self-refreshing fragment of a page of tasks, with a snapshot of its own."""
-        from dashboard.live.fragment import SharedPart
-
-        return SharedPart(template, context, every, is_apart=True)
 
     def each_context(self, request: HttpRequest) -> dict[str, Any]:
         """The stock context with `navigation`: label, url, key, and `is_current` for the open page.

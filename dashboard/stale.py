@@ -12,9 +12,8 @@ from django.db import connection
 from django.db.models import Q
 from django.utils.translation import gettext as _
 
+from dashboard.task_pages.actions import PAGE_ACTIONS, PageAction, Seen
 from tasks import operations
-from tasks.admin.page_actions import PAGE_ACTIONS, PageAction
-from tasks.admin.seen import Seen
 from tasks.diagnosis import Facts, Finding, Verdict, WorkerSession, decide, gather
 from tasks.diagnosis.sentences import death, recovery_of, silent
 from tasks.models import Queue, Task, TaskQuerySet

@@ -17,9 +17,9 @@ from orders import accounts, ledger
 from orders.accounts import InvalidAmount
 from orders.models import Account
 from tasks.admin import LockAwareAdmin
+from tasks.admin.forms import DecimalField, WholeNumberField, checked
 from tasks.admin.read_only import CappedPaginator
 from tasks.admin.rights import missing, require, who
-from tasks.admin.settings_form import DecimalField, WholeNumberField, checked
 from tasks.commands import types
 from tasks.diagnosis.finding import command
 from tasks.exceptions import RowlockError

@@ -11,7 +11,7 @@ from django.utils.translation import gettext_lazy
 from dashboard.lab.patterns import PATTERNS
 from dashboard.lab.plan import LIMITS, Plan
 from dashboard.lab.records import MOST_RUNS
-from tasks.admin.settings_form import WholeNumberField
+from tasks.admin.forms import WholeNumberField
 
 
 @dataclass(frozen=True)

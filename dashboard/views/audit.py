@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import urlencode
 
 from django.contrib import admin
 from django.http import HttpRequest, HttpResponse
@@ -14,7 +13,7 @@ from django.views.decorators.http import require_safe
 from dashboard import audit_trail
 from dashboard.audit_trail import AuditFilter
 from dashboard.live.fragment import SharedPart
-from tasks.admin.listing import Listing, Place
+from dashboard.task_pages.listing import PageCursor, neighbours
 from tasks.admin.rights import require
 from tasks.operations.filters import InvalidFilter
 
@@ -32,7 +31,7 @@ def audit(request: HttpRequest) -> HttpResponse:
     require(request.user, SEE)
     context = {**admin.site.each_context(request), "title": _("Audit"), "every": EVERY_SECONDS}
     try:
-        chosen, place = AuditFilter.from_params(request.GET), Place.from_params(request.GET)
+        chosen, place = AuditFilter.from_params(request.GET), PageCursor.from_params(request.GET)
     except InvalidFilter as error:
         context |= {"fault": str(error), "chosen": AuditFilter(), "recent": audit_trail.recent()}
         return render(request, "dashboard/audit.html", context, status=400)
@@ -49,25 +48,15 @@ def audit(request: HttpRequest) -> HttpResponse:
     return render(request, "dashboard/audit.html", context)
 
 
-def entries(chosen: AuditFilter, place: Place) -> dict[str, Any]:
+def entries(chosen: AuditFilter, place: PageCursor) -> dict[str, Any]:
     """One page of interventions. It refreshes only if an index finds the matches."""
     listing, here = audit_trail.look(chosen, place), audit_trail.here()
     return {
         "chosen": chosen,
         "listing": listing,
-        "entries": listing.tasks,
-        "links": links(chosen, listing),
+        "entries": listing.rows,
+        "links": neighbours(chosen, listing),
         "now": here.now,
         "our_role": here.role,
-        "is_live": place == Place() and chosen.is_quick,
-    }
-
-
-def links(chosen: AuditFilter, listing: Listing) -> dict[str, str]:
-    """The query strings of the newest, newer and older page, with the filter; empty if there is no such page."""
-    params = chosen.as_params()
-    return {
-        "newest": "?" + urlencode(params),
-        "newer": "?" + urlencode([*params, ("after", listing.newer)]) if listing.newer else "",
-        "older": "?" + urlencode([*params, ("before", listing.older)]) if listing.older else "",
+        "is_live": place == PageCursor() and chosen.is_quick,
     }

@@ -16,9 +16,9 @@ from django.views.decorators.http import require_http_methods
 
 from dashboard import burst
 from dashboard.burst import Burst
-from tasks.admin.listing import known_queues
+from dashboard.task_pages.listing import known_queues
+from tasks.admin.forms import WholeNumberField, checked
 from tasks.admin.rights import missing, require, who
-from tasks.admin.settings_form import WholeNumberField, checked
 from tasks.commands import types
 from tasks.models import CommandRun
 from tasks.operations.bulk_runs import is_token, new_token, once

@@ -18,8 +18,7 @@ from dashboard import stale as rows
 from dashboard import stale as taking
 from dashboard.live import snapshot
 from dashboard.live.fragment import SharedPart
-from tasks.admin.page_actions import PAGE_ACTIONS
-from tasks.admin.pages import button_of
+from dashboard.task_pages.actions import PAGE_ACTIONS, buttons_of
 from tasks.admin.rights import missing, require, who
 from tasks.diagnosis.finding import command
 from tasks.operations.filters import InvalidFilter
@@ -72,7 +71,7 @@ def stale(request: HttpRequest) -> HttpResponse:
 
 
 def context_of(request: HttpRequest, seen: rows.Stale) -> dict[str, Any]:
-    buttons = [button_of(PAGE_ACTIONS[name], [], request.user) for name in ("recover", "requeue")]
+    buttons = buttons_of([PAGE_ACTIONS["recover"], PAGE_ACTIONS["requeue"]], [], request.user)
     return {
         "seen": seen,
         "older": following(seen),

@@ -1,5 +1,6 @@
 """Admin for any model with its row locks: shows each row's holder, and never overwrites another person's change."""
 
+from collections.abc import Callable
 from typing import Any
 
 from django import forms
@@ -9,9 +10,7 @@ from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import FieldDoesNotExist, ValidationError
 from django.db import DatabaseError, models
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import NoReverseMatch, reverse
 from django.utils.html import format_html, format_html_join
-from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from tasks.admin.read_only import DeclaredFilters
@@ -28,19 +27,21 @@ VERDICTS = {
 }
 
 
+SessionPage = Callable[[int], str]
+SESSION_PAGES: list[SessionPage] = []
+
+
+def session_page(url: SessionPage) -> SessionPage:
+    """Register a function that gives the URL of a database session's page by its pid, or an empty text."""
+    SESSION_PAGES.append(url)
+    return url
+
+
 def linked(lock: RowLock) -> str:
-    """Text for the row's holder, with links to the sessions if the site has a page of locks."""
-    try:
-        page = reverse("admin:ops_locks")
-    except NoReverseMatch:
-        return describe_lock(lock)
+    """Text for the row's holder, with a link to each session if some app has a page for it."""
     pids = [locker.pid for locker in lock.lockers if locker.pid is not None]
-    links = format_html_join("", ' <a href="{}#node-{}">{}</a>', ((page, pid, told_session(pid)) for pid in pids))
-    return format_html("{}{}", describe_lock(lock), links)
-
-
-def told_session(pid: int) -> str:
-    return gettext("session %(pid)d") % {"pid": pid}
+    links = [(url, _("session %(pid)d") % {"pid": pid}) for pid in pids for page in SESSION_PAGES if (url := page(pid))]
+    return format_html("{}{}", told_lock(lock), format_html_join("", ' <a href="{}">{}</a>', links))
 
 
 class LockAwareList(ChangeList):

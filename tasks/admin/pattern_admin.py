@@ -13,9 +13,8 @@ from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_POST, require_safe
 
 from tasks import patterns
-from tasks import patterns as pattern_runs
+from tasks.admin.forms import WholeNumberField
 from tasks.admin.rights import missing, require, who
-from tasks.admin.settings_form import WholeNumberField
 from tasks.diagnosis import decide, gather
 from tasks.diagnosis.finding import command
 from tasks.models import Task
@@ -62,7 +61,7 @@ class PatternAdmin(admin.ModelAdmin):
             for field, errors in form.errors.items():
                 messages.error(request, f"{form.fields[field].label}: {' '.join(map(str, errors))}")
             return HttpResponseRedirect(reverse(f"admin:{self._url_name('changelist')}"))
-        asked = pattern_runs.ask(pattern, form.cleaned_data, who(request.user))
+        asked = patterns.ask(pattern, form.cleaned_data, who(request.user))
         if not asked.is_new:
             messages.info(request, _("A run was asked for already and has not ended: this is it."))
         return HttpResponseRedirect(reverse(f"admin:{self._url_name('watch')}", args=[name, asked.task_id]))
@@ -72,7 +71,7 @@ class PatternAdmin(admin.ModelAdmin):
         if not self.has_view_permission(request):
             require(request.user, f"{self.opts.app_label}.view_{self.opts.model_name}")
         pattern = self._pattern(name)
-        progress = pattern_runs.progress(pattern, task_id)
+        progress = patterns.progress(pattern, task_id)
         if progress is None:
             raise Http404(_("There is no such run: it was pruned, or the address is wrong."))
         is_part = "HX-Request" in request.headers
@@ -81,9 +80,7 @@ class PatternAdmin(admin.ModelAdmin):
         template = "admin/tasks/pattern/_progress.html" if is_part else "admin/tasks/pattern/progress.html"
         return TemplateResponse(request, template, self._watch_context(request, pattern, progress))
 
-    def _watch_context(
-        self, request: HttpRequest, pattern: Pattern, progress: pattern_runs.RunProgress
-    ) -> dict[str, Any]:
+    def _watch_context(self, request: HttpRequest, pattern: Pattern, progress: patterns.RunProgress) -> dict[str, Any]:
         facts = gather([progress.task])
         report = redact(progress.task.return_value) or {}
         return {
@@ -94,7 +91,7 @@ class PatternAdmin(admin.ModelAdmin):
             "progress": progress,
             "finding": decide(progress.task, facts),
             "now": facts.now,
-            "numbers": {told(key): value for key, value in report.items() if isinstance(value, int)},
+            "numbers": {key.replace("_", " "): value for key, value in report.items() if isinstance(value, int)},
             "failures": report.get("failures", []),
             "stopped": report.get("stopped", ""),
             "list_url": reverse(f"admin:{self._url_name('changelist')}"),
@@ -110,17 +107,12 @@ class PatternAdmin(admin.ModelAdmin):
         return f"{self.opts.app_label}_{self.opts.model_name}_{view}"
 
 
-def told(key: str) -> str:
-    """Replace underscores: `skipped_locked` becomes `skipped locked`."""
-    return key.replace("_", " ")
-
-
 def button_of(pattern: Pattern, user: Any) -> Button:
     return Button(
         pattern=pattern,
         form=form_of(pattern),
         missing_right=missing(user, pattern.permission),
-        running=pattern_runs.unfinished(pattern),
+        running=patterns.unfinished(pattern),
         command=command(pattern.command, "--until-empty") if pattern.command else "",
     )
 

@@ -3,7 +3,7 @@
 import pytest
 from django.test import Client
 
-from tasks.admin.seen import Seen
+from dashboard.task_pages.actions import Seen
 from tasks.models import Attempt, Intervention, Queue, Task
 from tests.people import client_of, person
 from tests.sessions import session

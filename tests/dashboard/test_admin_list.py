@@ -10,8 +10,8 @@ from django.http import QueryDict
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from tasks.admin import listing
-from tasks.admin.listing import Place, find
+from dashboard.task_pages import listing
+from dashboard.task_pages.listing import PageCursor, find
 from tasks.models import Attempt, Task
 from tasks.operations.filters import ListFilter
 from tests.people import client_of
@@ -25,11 +25,11 @@ pytestmark = pytest.mark.django_db
 
 def found(query: str = "", *, limit: int = 50, seconds: float = 5.0) -> listing.Listing:
     params = QueryDict(query)
-    return find(ListFilter.from_params(params), Place.from_params(params), limit=limit, seconds=seconds)
+    return find(ListFilter.from_params(params), PageCursor.from_params(params), limit=limit, seconds=seconds)
 
 
 def ids(query: str = "", **options: int) -> list[int]:
-    return [task.pk for task in found(query, **options).tasks]
+    return [task.pk for task in found(query, **options).rows]
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_the_newest_come_first_and_pages_join_without_a_gap():
     first = found(limit=3)
     second = found(f"before={first.older}", limit=3)
     third = found(f"before={second.older}", limit=3)
-    assert [task.pk for page in (first, second, third) for task in page.tasks] == expected
+    assert [task.pk for page in (first, second, third) for task in page.rows] == expected
     assert (first.newer, third.older) == (None, None)
 
 
@@ -130,8 +130,8 @@ def test_a_search_whose_time_is_over_says_how_far_it_looked_and_goes_on_from_the
                 where=[f"pg_sleep(CASE WHEN tasks_task.id <= {created[5]} THEN 60 ELSE 0 END) IS NOT NULL"]
             )
 
-    page = find(Slow(), Place(), seconds=0.3)
-    assert [task.pk for task in page.tasks] == created[:5]
+    page = find(Slow(), PageCursor(), seconds=0.3)
+    assert [task.pk for task in page.rows] == created[:5]
     assert page.looked_down_to == page.older == created[4]
     assert ids(f"before={page.older}") == created[5:]
 

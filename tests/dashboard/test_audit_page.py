@@ -8,9 +8,9 @@ from django.utils import timezone
 
 from dashboard import audit_trail
 from dashboard.audit_trail import AuditFilter
+from dashboard.task_pages.listing import PageCursor
 from dashboard.templatetags.audit import target_href
 from tasks import operations
-from tasks.admin.listing import Place
 from tasks.models import Intervention
 from tasks.support import audit
 from tasks.support.audit import Change, Who
@@ -120,7 +120,7 @@ def test_who_may_not_see_it_is_told_the_right():
 def test_a_search_whose_time_is_over_says_so_and_goes_on_from_there(viewer, monkeypatch):
     with connection.cursor() as cursor:
         cursor.execute(MANY, {"number": 100})
-    monkeypatch.setattr("tasks.admin.listing.SEARCH_SECONDS", 0.0)
+    monkeypatch.setattr("dashboard.task_pages.listing.SEARCH_SECONDS", 0.0)
     page = viewer.get(f"{AUDIT}?actor=nobody")
     assert "it has not looked at everything yet" in page.text
     assert page.context["links"]["older"]
@@ -137,8 +137,8 @@ def test_the_time_is_found_without_reading_what_is_older(django_assert_max_num_q
         plan = "\n".join(row[0] for row in cursor.fetchall())
     assert "Seq Scan on tasks_intervention" not in plan
     with django_assert_max_num_queries(8):
-        found = audit_trail.look(AuditFilter(since="1h"), Place())
-    assert len(found.tasks) == 50
+        found = audit_trail.look(AuditFilter(since="1h"), PageCursor())
+    assert len(found.rows) == 50
 
 
 def test_the_queries_do_not_grow_with_the_entries(viewer, django_assert_max_num_queries):

@@ -8,7 +8,7 @@ import pytest
 TEMPLATES = Path(__file__).parents[2] / "templates"
 COMMAND = re.compile(r'_command\.html"')
 # Buttons that lead to a page which shows the command for what was ticked or matched, before anything changes.
-LEADS_ON = {"admin/tasks/task/change_list.html": "admin/tasks/task/bulk_confirm.html"}
+LEADS_ON = {"task_pages/list.html": "task_pages/bulk_confirm.html"}
 
 
 def with_buttons() -> list[str]:

@@ -9,8 +9,8 @@ from django.test import override_settings
 from django.urls import NoReverseMatch, set_script_prefix
 from django.utils import translation
 
+from dashboard.task_pages.actions import Seen
 from dashboard.templatetags.kept import KeptAddress, KeptBlock, KeptSentence, KeptTranslation
-from tasks.admin.seen import Seen
 from tasks.support import addresses
 
 OURS = engines["django"].engine
@@ -26,11 +26,11 @@ def nodes(name: str, kind: type) -> list:
 
 
 def test_the_templates_of_our_tables_use_them():
-    for name in ("admin/tasks/task/_rows.html", "dashboard/_stale.html", "dashboard/_locks.html"):
+    for name in ("dashboard/_stale.html", "dashboard/_locks.html"):
         assert nodes(name, KeptTranslation)
         assert nodes(name, KeptSentence)
         assert nodes(name, KeptAddress)
-    for name in ("admin/tasks/task/_rows.html", "dashboard/_stale.html", "dashboard/_node.html"):
+    for name in ("dashboard/_stale.html", "dashboard/_node.html"):
         assert nodes(name, KeptBlock)
 
 
@@ -129,10 +129,7 @@ FOLLOWS = {
     "node.blocked|length": {"node.blocked"},
     "work.rows": {"row.url"},
 }
-KEEPING = (
-    "admin/tasks/task/_rows.html",
-    *(f"dashboard/_{name}.html" for name in ("stale", "node", "locks", "charts", "work")),
-)
+KEEPING = tuple(f"dashboard/_{name}.html" for name in ("stale", "node", "locks", "charts", "work"))
 
 
 @pytest.mark.parametrize("name", KEEPING)

@@ -12,7 +12,7 @@ import pytest
 from dashboard import audit_trail, stale
 from dashboard.attention import failures
 from dashboard.overview import charts
-from tasks.admin import listing
+from dashboard.task_pages import listing
 from tasks.diagnosis import facts, stats
 from tasks.queue import presence
 from tasks.queue.throughput import SLOT

@@ -18,7 +18,7 @@ from django.test import Client
 from dashboard.live import fragment, prefetch, snapshot
 from dashboard.live.prefetch import LONGEST_SECONDS, Make, Prefetched, PrefetchThread
 from dashboard.live.snapshot import Latest
-from tasks.admin import pages
+from dashboard.task_pages import listing
 from tasks.panels import Look
 from tests import databases
 from tests.people import client_of
@@ -179,7 +179,7 @@ def is_made() -> bool:
 
 
 def test_a_list_that_does_not_refresh_itself_is_not_made_again(thread, monkeypatch) -> None:
-    monkeypatch.setattr(pages, "QUICK_SECONDS", 0.0)
+    monkeypatch.setattr(listing, "QUICK_SECONDS", 0.0)
     assert b"data-live=" not in client_of("Operators").get("/admin/tasks/task/").content
     assert thread.parts == {}
 

@@ -11,9 +11,9 @@ from django.contrib.auth.models import User
 from django.db import connections
 from django.test import Client
 
+from dashboard.task_pages.actions import Seen
 from orders import accounts
 from orders.models import Account
-from tasks.admin.seen import Seen
 from tasks.models import Intervention, Task
 from tasks.operations.bulk_runs import new_token
 from tests.people import client_of

@@ -94,7 +94,7 @@ def test_a_page_that_fails_over_a_row_does_not_log_the_row(log, monkeypatch):
         with connection.cursor() as cursor:
             cursor.execute("INSERT INTO tasks_task (task_path, kwargs, priority) VALUES ('a', %s::jsonb, 500)", [row])
 
-    monkeypatch.setattr("tasks.admin.enqueue.known_tasks", insert)
+    monkeypatch.setattr("dashboard.task_pages.enqueue.known_tasks", insert)
     client = Client(raise_request_exception=False)
     client.force_login(person("Operators"))
     assert client.get("/admin/tasks/task/enqueue/").status_code == 500

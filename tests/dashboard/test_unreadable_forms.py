@@ -11,8 +11,8 @@ from django.contrib.auth.models import User
 from django.http import HttpResponse
 
 from dashboard.models import Acknowledgement
+from dashboard.task_pages.actions import Seen
 from orders.models import Account, Entry, Order
-from tasks.admin.seen import Seen
 from tasks.models import BulkRun, ExpectedCommand, Intervention, Queue, Task
 from tasks.operations import bulk_runs
 from tasks.support import reading

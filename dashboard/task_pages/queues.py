@@ -1,22 +1,24 @@
-"""The queues: their numbers, pause and recovery."""
+"""The pages of queues: their numbers, pause and recovery, and why a queue's tasks do not run."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from django.contrib import admin, messages
+from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
-from django.views.decorators.http import require_POST
+from django.views.decorators.http import require_POST, require_safe
 
+from dashboard.live.fragment import SharedPart
+from dashboard.task_pages import VIEW as VIEW_TASK
+from dashboard.task_pages import page
 from tasks import operations
 from tasks.admin import rights
-from tasks.admin.submission import reason_of
-from tasks.diagnosis import stats
+from tasks.admin.forms import reason_of
+from tasks.diagnosis import stats, why
 from tasks.diagnosis.finding import command
 from tasks.diagnosis.stats import QueueNumbers
 from tasks.models import Queue
@@ -26,6 +28,7 @@ from tasks.support.audit import Who
 VIEW = "tasks.view_queue"
 LIST = "admin:tasks_queue_changelist"
 COUNT_CAP = 10_000
+EVERY_SECONDS = 5  # the reasons refresh themselves
 
 
 @dataclass(frozen=True)
@@ -82,57 +85,47 @@ SWITCHES = {
 }
 
 
-@admin.register(Queue)
-class QueueAdmin(admin.ModelAdmin):
-    """Every queue with a task, a setting or a worker, also without a row."""
+def paths(view: Callable[..., Any]) -> list[URLPattern]:
+    """The pages below the model Queue."""
+    return [
+        path("", view(queues_view), name="tasks_queue_changelist"),
+        path("do/<slug:name>/", view(switch_view), name="tasks_queue_switch"),
+    ]
 
-    def get_urls(self) -> list[URLPattern]:
-        view = self.admin_site.admin_view
-        return [
-            path("", view(self.changelist_view), name="tasks_queue_changelist"),
-            path("do/<slug:name>/", view(self.switch_view), name="tasks_queue_switch"),
-        ]
 
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
+def why_paths(view: Callable[..., Any]) -> list[URLPattern]:
+    """The page below the model Task."""
+    return [path("why/<path:queue_name>/", view(why_view), name="tasks_task_why")]
 
-    def has_change_permission(self, request: HttpRequest, obj: Queue | None = None) -> bool:
-        return False
 
-    def has_delete_permission(self, request: HttpRequest, obj: Queue | None = None) -> bool:
-        return False
+def queues_view(request: HttpRequest) -> HttpResponse:
+    rights.require(request.user, VIEW)
+    context = {
+        "rows": rows(),
+        "cap": COUNT_CAP,
+        "missing_rights": sorted({rights.missing(request.user, switch.right) for switch in SWITCHES.values()} - {""}),
+    }
+    return page(request, "queues.html", _("Queues"), context)
 
-    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        rights.require(request.user, VIEW)
-        context = {
-            **self.admin_site.each_context(request),
-            "title": _("Queues"),
-            "opts": self.opts,
-            "rows": rows(),
-            "cap": COUNT_CAP,
-            "missing_rights": sorted(
-                {rights.missing(request.user, switch.right) for switch in SWITCHES.values()} - {""}
-            ),
-        }
-        return TemplateResponse(request, "admin/tasks/queue/change_list.html", context)
 
-    def switch_view(self, request: HttpRequest, name: str) -> HttpResponse:
-        switch = SWITCHES.get(name)
-        if switch is None:
-            raise Http404(_("There is no such action."))
-        return require_POST(self._switch)(request, switch)
+def switch_view(request: HttpRequest, name: str) -> HttpResponse:
+    switch = SWITCHES.get(name)
+    if switch is None:
+        raise Http404(_("There is no such action."))
+    return require_POST(switch_queue)(request, switch)
 
-    def _switch(self, request: HttpRequest, switch: Switch) -> HttpResponse:
-        rights.require(request.user, switch.right)
-        queue_name = request.POST.get("queue", "").strip()
-        if not queue_name:
-            messages.error(request, _("Name the queue."))
-        elif switch.change(reading.name(queue_name), rights.who(request.user), reason_of(request.POST)):
-            told = {"label": switch.label, "queue": queue_name}
-            messages.success(request, _("%(label)s: done for the queue %(queue)s.") % told)
-        else:
-            messages.info(request, _("The queue %(queue)s was like that already.") % {"queue": queue_name})
-        return HttpResponseRedirect(reverse(LIST))
+
+def switch_queue(request: HttpRequest, switch: Switch) -> HttpResponse:
+    rights.require(request.user, switch.right)
+    queue_name = request.POST.get("queue", "").strip()
+    if not queue_name:
+        messages.error(request, _("Name the queue."))
+    elif switch.change(reading.name(queue_name), rights.who(request.user), reason_of(request.POST)):
+        told = {"label": switch.label, "queue": queue_name}
+        messages.success(request, _("%(label)s: done for the queue %(queue)s.") % told)
+    else:
+        messages.info(request, _("The queue %(queue)s was like that already.") % {"queue": queue_name})
+    return HttpResponseRedirect(reverse(LIST))
 
 
 @dataclass(frozen=True)
@@ -157,3 +150,18 @@ def fitting_switches(queue: QueueNumbers) -> list[tuple[Switch, str]]:
     pause = SWITCHES["resume" if queue.paused else "pause"]
     recovery = SWITCHES["automatic" if queue.recovery == Queue.Recovery.ASK else "ask"]
     return [(switch, switch.command(queue.name)) for switch in (pause, recovery)]
+
+
+@require_safe
+def why_view(request: HttpRequest, queue_name: str) -> HttpResponse:
+    """The reasons why the tasks of a queue do not run; htmx gets the part that refreshes itself."""
+    rights.require(request.user, VIEW_TASK)
+
+    def context(_request: HttpRequest) -> dict[str, Any]:
+        return {"why": why.look(queue_name.replace("\0", ""))}
+
+    part = SharedPart("task_pages/_why.html", context, EVERY_SECONDS, is_apart=True)
+    if "HX-Request" in request.headers:
+        return part.answer(request)
+    part.expect(request)
+    return page(request, "why.html", _("Why not running?"), {**context(request), "every": EVERY_SECONDS})

@@ -1,27 +1,97 @@
-"""A person's actions on tasks on a page: take back, run again, move, quarantine, cancel."""
+"""The actions that people take on tasks: their buttons, the versions that people saw, and bulk runs."""
 
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Self
 
 from django.db import connection
+from django.db.models import QuerySet
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from tasks import operations
+from tasks.admin import rights
 from tasks.diagnosis import Finding, Verdict
 from tasks.diagnosis.finding import describe_lock
 from tasks.locking import rowlocks
 from tasks.models import Task, TaskStatus
+from tasks.models.run import BulkRun
 from tasks.operations.bulk import INSTRUCTIONS, Settings
 from tasks.operations.bulk_runs import command_of
-from tasks.operations.filters import ListFilter
+from tasks.operations.filters import InvalidFilter, ListFilter, parse_id
 from tasks.operations.quarantine import QUEUE as QUARANTINE
 from tasks.support.audit import Who
 
 NO_SETTINGS = Settings()
+SHOWN_RUNS = 50
+LABELS = {
+    "version": gettext_lazy("version"),
+    "status": gettext_lazy("status"),
+    "attempt": gettext_lazy("attempts spent"),
+    "max_attempts": gettext_lazy("attempts allowed"),
+    "queue_name": gettext_lazy("queue"),
+    "priority": gettext_lazy("priority"),
+    "run_after": gettext_lazy("due"),
+    "claimed_by": gettext_lazy("worker"),
+}
 LIVE = (Verdict.RUNNING, Verdict.IN_BATCH, Verdict.WORKER_SILENT, Verdict.CANCELLING)
+
+
+class Difference(NamedTuple):
+    """One column that has changed."""
+
+    label: str
+    then: Any
+    now: Any
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The row as the page showed it. Only `id` and `version` decide; the other columns show what changed."""
+
+    id: int
+    version: int
+    status: str
+    attempt: int
+    max_attempts: int
+    queue_name: str
+    priority: int
+    run_after: str
+    claimed_by: str | None
+
+    @classmethod
+    def of(cls, task: Task) -> Self:
+        return cls(id=task.pk, run_after=task.run_after.isoformat(), **{name: getattr(task, name) for name in COPIED})
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read the output of `str`. Raises InvalidFilter for anything else."""
+        try:
+            seen = cls(**json.loads(text))
+            parse_id(str(seen.id))
+        except (ValueError, TypeError) as error:
+            raise InvalidFilter(
+                "The form was changed on its way: go back, load the page anew and try again."
+            ) from error
+        if not isinstance(seen.version, int):
+            raise InvalidFilter("The form names no version of the row: go back, load the page anew and try again.")
+        return seen
+
+    def __str__(self) -> str:
+        return json.dumps(vars(self))
+
+    def differences(self, task: Task) -> list[Difference]:
+        """The columns that differ between then and `task`."""
+        now, then = vars(type(self).of(task)), vars(self)
+        return [
+            Difference(str(label), then[name], now[name]) for name, label in LABELS.items() if then[name] != now[name]
+        ]
+
+
+COPIED = [name for name in LABELS if name != "run_after"]
 
 
 @dataclass
@@ -224,3 +294,51 @@ def busy(ids: list[int]) -> dict[int, str]:
         for task_id, lock in found.items()
         if lock.is_exclusive
     }
+
+
+@dataclass(frozen=True)
+class Button:
+    """An action on tasks: the right that this person lacks, and the equivalent command."""
+
+    action: PageAction
+    missing_right: str
+    command: str
+
+
+def buttons_of(actions: Iterable[PageAction], ids: list[int], user: Any) -> list[Button]:
+    """A button for each action; each right is checked once."""
+    actions = list(actions)
+    missing = {right: rights.missing(user, right) for right in {action.right for action in actions}}
+    return [Button(action, missing[action.right], action.command(ids) if ids else "") for action in actions]
+
+
+class RunRow(NamedTuple):
+    """One run in a list: its action, and its state in words."""
+
+    run: BulkRun
+    action: PageAction
+    state: str
+    is_over: bool
+
+
+def run_rows(runs: "QuerySet[BulkRun]") -> list[RunRow]:
+    """The latest of these runs, read in two statements."""
+    found = list(runs.order_by("-pk")[:SHOWN_RUNS])
+    tasks = Task.objects.in_bulk([run.task_id for run in found if run.task_id])
+    return [run_row(run, tasks.get(run.task_id or 0)) for run in found]
+
+
+def run_row(run: BulkRun, task: Task | None) -> RunRow:
+    action = PAGE_ACTIONS[run.action]
+    if run.finished_at is not None:
+        return RunRow(run, action, _("Stopped") if run.stop_requested_at else _("Done"), is_over=True)
+    if task is None or task.finished_at is not None:
+        return RunRow(run, action, _("Given up: its task has ended"), is_over=True)
+    if task.status == TaskStatus.PROCESSING:
+        return RunRow(run, action, _("Under way"), is_over=False)
+    return RunRow(run, action, _("Waits for a worker"), is_over=False)
+
+
+def unfinished_runs() -> list[RunRow]:
+    """Runs that have not ended yet."""
+    return [row for row in run_rows(BulkRun.objects.filter(finished_at__isnull=True)) if not row.is_over]

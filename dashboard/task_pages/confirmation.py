@@ -1,0 +1,291 @@
+"""The confirmation of an action on ticked tasks: what the operator saw, what it will do, and carrying it out."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from datetime import datetime
+from typing import Any, Self
+
+from django import forms
+from django.contrib import messages
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
+from django.urls import URLPattern, path
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
+from django.views.decorators.http import require_POST
+
+from dashboard.task_pages import VIEW, next_page, page, rejected
+from dashboard.task_pages.actions import LIVE, PAGE_ACTIONS, Difference, Outcome, PageAction, Seen
+from dashboard.task_pages.listing import known_queues
+from tasks.admin import rights
+from tasks.admin.forms import WholeNumberField, checked, reason_of
+from tasks.commands import types
+from tasks.diagnosis import Facts, Finding, decide, gather
+from tasks.diagnosis.decision import is_unserved
+from tasks.diagnosis.sentences import no_worker
+from tasks.models import Intervention, Task, TaskStatus
+from tasks.operations.bulk import Settings
+from tasks.operations.filters import InvalidFilter
+from tasks.queue.presence import WorkerState
+from tasks.support import audit
+from tasks.support.audit import Who
+from tasks.support.durations import spoken
+
+MOST_TASKS = 200
+MOST_REFUSALS = 10  # shown one by one; the rest as a number
+LONGEST_SPREAD_MINUTES = 7 * 24 * 60
+
+
+class SettingsForm(forms.Form):
+    """Every field that an action may need; `form_of` keeps those of one action."""
+
+    queue_name = forms.CharField(
+        label=gettext_lazy("Queue"), required=False, widget=forms.TextInput(attrs={"list": "queues"})
+    )
+    priority = forms.CharField(label=gettext_lazy("Priority, -100 to 100; 100 runs first"), required=False)
+    run_after = forms.CharField(
+        label=gettext_lazy("Not before, like 2030-01-31T03:00:00+02:00, or now"), required=False
+    )
+    spread_minutes = WholeNumberField(
+        label=gettext_lazy("Spread evenly over so many minutes; empty: all at once"),
+        required=False,
+        min_value=1,
+        max_value=LONGEST_SPREAD_MINUTES,
+    )
+
+    def clean_queue_name(self) -> str | None:
+        return checked(types.destination, self.cleaned_data["queue_name"])
+
+    def clean_priority(self) -> int | None:
+        return checked(types.priority, self.cleaned_data["priority"])
+
+    def clean_run_after(self) -> datetime | None:
+        return checked(types.moment, self.cleaned_data["run_after"])
+
+
+def form_of(names: Iterable[str], data: Mapping[str, Any]) -> SettingsForm:
+    """The form with only these fields, filled in from the posted data."""
+    form = SettingsForm(data, auto_id="set-%s")
+    for name in set(form.fields) - set(names):
+        del form.fields[name]
+    return form
+
+
+def settings_of(form: SettingsForm, reason: str, *, force: bool) -> Settings:
+    """The form's valid values as Settings."""
+    known = {field.name for field in fields(Settings)} & set(getattr(form, "cleaned_data", {}))
+    return replace(Settings(reason=reason, force=force), **{name: form.cleaned_data[name] for name in known})
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A person's request. `is_confirmed`: the person saw the preview and pressed its button."""
+
+    action: PageAction
+    seen: dict[int, Seen]
+    settings: Settings
+    form: SettingsForm
+    is_confirmed: bool = False
+
+    @classmethod
+    def from_post(cls, action: PageAction, post: QueryDict) -> Self:
+        """Read the form of a list, a row, a detail page or a preview; `only` (one row's button) overrides `seen`.
+
+        Raises InvalidFilter for a form that was tampered with.
+        """
+        seen = [Seen.parse(text) for text in post.getlist("only") or post.getlist("seen")]
+        if len(seen) > MOST_TASKS:
+            raise InvalidFilter(f"That is more than {MOST_TASKS} tasks: choose fewer, or use the command.")
+        form = form_of(action.fields, post)
+        form.is_valid()
+        settings = settings_of(form, reason_of(post), force="force" in post)
+        seen_by_id = {row.id: row for row in seen}
+        return cls(action, seen_by_id, settings, form, is_confirmed="confirmed" in post)
+
+    @property
+    def versions(self) -> dict[int, int]:
+        return {task_id: seen.version for task_id, seen in self.seen.items()}
+
+    def fault(self) -> str:
+        """The reason why it cannot be carried out as it stands, or an empty text."""
+        if self.form.errors:
+            return _("Correct what is marked below.")
+        return self.action.fault(self.settings)
+
+
+@dataclass(frozen=True)
+class Change:
+    """A task that changed since the operator saw it, and people's interventions since. `task` is None if it is gone."""
+
+    id: int
+    task: Task | None
+    differences: list[Difference]
+    interventions: list[Intervention]
+
+
+@dataclass(frozen=True)
+class PreviewRow:
+    """One task of a preview."""
+
+    task: Task
+    seen: Seen
+    finding: Finding
+    sign_of_life: str
+    repeats: str
+
+
+@dataclass(frozen=True)
+class Preview:
+    """The expected effect of a submission on the current rows."""
+
+    rows: list[PreviewRow]
+    changes: list[Change]
+    unserved: list[Finding] = field(default_factory=list)  # queues without a live worker
+
+    @property
+    def has_live(self) -> bool:
+        """True if a worker that is not dead holds any of them."""
+        return any(row.finding.verdict in LIVE for row in self.rows)
+
+
+def preview(submission: Submission) -> Preview:
+    """Compare the rows as seen with the current ones."""
+    tasks = Task.objects.in_bulk(submission.seen)
+    facts = gather(tasks.values())
+    changes = [
+        change_of(seen, tasks.get(seen.id))
+        for seen in submission.seen.values()
+        if seen.id not in tasks or tasks[seen.id].version != seen.version
+    ]
+    rows = [row_of(submission, task, facts) for task in tasks.values()]
+    return Preview(rows, changes, unserved_queues(tasks.values(), facts))
+
+
+def row_of(submission: Submission, task: Task, facts: Facts) -> PreviewRow:
+    finding = decide(task, facts)
+    worker = facts.workers.get(task.claimed_by or "")
+    return PreviewRow(
+        task=task,
+        seen=Seen.of(task),
+        finding=finding,
+        sign_of_life=sign_of_life(worker) if task.status == TaskStatus.PROCESSING else "",
+        repeats=submission.action.repeats(task, finding),
+    )
+
+
+def change_of(seen: Seen, task: Task | None) -> Change:
+    since = Intervention.objects.filter(target=audit.task(seen.id), version_after__gt=seen.version).order_by("id")
+    return Change(seen.id, task, seen.differences(task) if task else [], list(since[:20]))
+
+
+def was_done_by(actor: str, submission: Submission, changes: list[Change]) -> bool:
+    """True if this very submission made every change: the second click of a double click."""
+    return bool(changes) and all(
+        any(
+            entry.actor == actor
+            and entry.action.split()[0] == submission.action.name
+            and entry.version_before == submission.seen[change.id].version
+            for entry in change.interventions
+        )
+        for change in changes
+    )
+
+
+def sign_of_life(worker: WorkerState | None) -> str:
+    """A sentence with the age of the worker's heartbeat and the state of its session."""
+    if worker is None or not worker.registered:
+        return _("none: the worker is registered nowhere")
+    shown = {"age": spoken(worker.heartbeat_age_seconds or 0)}
+    if worker.held:
+        return _("heard %(age)s ago, its session is open") % shown
+    return _("heard %(age)s ago, its session is gone") % shown
+
+
+def unserved_queues(tasks: Iterable[Task], facts: Facts) -> list[Finding]:
+    """One finding for each queue without a live worker."""
+    firsts = {task.queue_name: task for task in tasks}
+    return [no_worker(task, facts) for task in firsts.values() if is_unserved(task, facts)]
+
+
+def paths(view: Callable[..., Any]) -> list[URLPattern]:
+    return [path("do/<slug:name>/", view(action_view), name="tasks_task_action")]
+
+
+def action_view(request: HttpRequest, name: str) -> HttpResponse:
+    """Show the preview; once it is confirmed, perform the action."""
+    action = PAGE_ACTIONS.get(name)
+    if action is None:
+        raise Http404(_("There is no such action."))
+    return require_POST(submit)(request, action)
+
+
+def submit(request: HttpRequest, action: PageAction) -> HttpResponse:
+    rights.require(request.user, VIEW)
+    rights.require(request.user, action.right)
+    try:
+        submission = Submission.from_post(action, request.POST)
+    except InvalidFilter as error:
+        return rejected(request, str(error))
+    if not submission.seen:
+        return rejected(request, _("Nothing is selected: tick the tasks first."))
+    who = rights.who(request.user)
+    found = preview(submission)
+    if found.changes and was_done_by(who.actor, submission, found.changes):
+        return answer(request, action, Outcome(done=list(submission.seen)))
+    if found.changes or not submission.is_confirmed or submission.fault():
+        return preview_page(request, submission, found, who)
+    outcome = action.perform(submission.versions, who, submission.settings)
+    if outcome.changed:
+        return preview_page(request, submission, preview(submission), who)
+    return answer(request, action, outcome)
+
+
+def preview_page(request: HttpRequest, submission: Submission, found: Preview, who: Who) -> HttpResponse:
+    """Preview the action on the current rows; 409 if they changed since the operator saw them."""
+    current = {row.task.pk: row.task.version for row in found.rows}
+    settings = submission.settings
+    rehearsed = replace(settings, reason=settings.reason or _("rehearsal"))
+    rehearsal = submission.action.perform(current, who, rehearsed, dry_run=True)
+    fault = submission.fault() if submission.is_confirmed and not found.changes else ""
+    context = {
+        "submission": submission,
+        "action": submission.action,
+        "preview": found,
+        "rehearsal": rehearsal,
+        "fault": fault,
+        "next": next_page(request),
+        "command": submission.action.command(sorted(current), settings),
+        "queues": known_queues() if submission.action.fields else [],
+    }
+    status = 409 if found.changes else 400 if fault else 200
+    return page(request, "confirm.html", str(submission.action.label), context, status=status)
+
+
+def answer(request: HttpRequest, action: PageAction, outcome: Outcome) -> HttpResponse:
+    for level, text in outcome_messages(action, outcome):
+        messages.add_message(request, level, text)
+    return HttpResponseRedirect(next_page(request))
+
+
+def outcome_messages(action: PageAction, outcome: Outcome) -> list[tuple[int, str]]:
+    """Messages for the operator: pairs of a level of `django.contrib.messages` and a sentence."""
+    answers = []
+    if outcome.done:
+        text = ngettext("%(label)s: done for %(ids)s.", "%(label)s: done for %(ids)s.", len(outcome.done))
+        answers.append((messages.SUCCESS, text % {"label": action.label, "ids": listed(outcome.done)}))
+    if outcome.asked:
+        text = _("The workers of %(ids)s were asked to end them, and do so within moments.")
+        answers.append((messages.SUCCESS, text % {"ids": listed(outcome.asked)}))
+    for task_id, reason in list(outcome.refused.items())[:MOST_REFUSALS]:
+        answers.append((messages.WARNING, _("#%(id)d stays as it is: %(reason)s.") % {"id": task_id, "reason": reason}))
+    if len(outcome.refused) > MOST_REFUSALS:
+        more = len(outcome.refused) - MOST_REFUSALS
+        answers.append((messages.WARNING, _("%(number)d more stay as they are.") % {"number": more}))
+    return answers
+
+
+def listed(ids: list[int]) -> str:
+    """The first few ids as text, and the number of the others."""
+    names = ", ".join(f"#{task_id}" for task_id in sorted(ids)[:MOST_REFUSALS])
+    if len(ids) <= MOST_REFUSALS:
+        return names
+    return _("%(names)s and %(more)d more") % {"names": names, "more": len(ids) - MOST_REFUSALS}

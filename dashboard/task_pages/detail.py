@@ -1,0 +1,203 @@
+"""The page of one task: its verdict, its row, its history and its buttons."""
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.http import Http404, HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path
+from django.utils.translation import gettext as _
+
+from dashboard.task_pages import VIEW, page
+from dashboard.task_pages.actions import PAGE_ACTIONS, Button, Seen, buttons_of
+from tasks.admin import rights
+from tasks.diagnosis import Facts, decide, decision, gather
+from tasks.models import Attempt, Intervention, RefusedWrite, Task, TaskStatus
+from tasks.operations.filters import ListFilter
+from tasks.queue.presence import WorkerState
+from tasks.support import audit
+from tasks.support.redaction import redact, redact_call
+
+HISTORY = 50  # entries of each kind
+BEHIND = 20  # tasks of the same key
+START, CAUSE, END = 0, 1, 2
+ONE_TRANSACTION_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Event:
+    """An event of a task; `is_trouble` marks one that should not have happened."""
+
+    at: datetime
+    label: str
+    detail: str = ""
+    is_trouble: bool = False
+    order: int = 0  # orders events of one moment: causes before effects
+
+
+def events(
+    task: Task,
+    attempts: Iterable[Attempt],
+    interventions: Iterable[Intervention],
+    refused: Iterable[RefusedWrite],
+    worker: WorkerState | None = None,
+) -> list[Event]:
+    """All known events, by time; `worker` is the one that holds the task now."""
+    known = [
+        *life(task, worker),
+        *(event for attempt in attempts for event in of_attempt(attempt)),
+        *map(of_intervention, interventions),
+        *map(of_refused_write, refused),
+    ]
+    return sorted(known, key=lambda event: (moment_of(event, task), event.order))
+
+
+def moment_of(event: Event, task: Task) -> datetime:
+    """The event's time for sorting.
+
+    One statement ends a task, and the next one in the transaction writes the attempt or intervention. That is some
+    milliseconds later by the clock, and yet the cause.
+    """
+    if task.finished_at is not None and event.order == CAUSE:
+        late = (event.at - task.finished_at).total_seconds()
+        return task.finished_at if 0 <= late < ONE_TRANSACTION_SECONDS else event.at
+    return event.at
+
+
+def life(task: Task, worker: WorkerState | None) -> Iterable[Event]:
+    """Events from the row itself."""
+    yield Event(task.created_at, _("Enqueued"), _("into the queue %(queue)s") % {"queue": task.queue_name})
+    if task.status == TaskStatus.READY and task.run_after > task.created_at:
+        yield Event(task.run_after, _("Due"))
+    if task.started_at and task.status == TaskStatus.PROCESSING:
+        values = {"number": task.attempt, "worker": task.claimed_by}
+        yield Event(task.started_at, _("Claimed"), _("attempt %(number)d, by worker %(worker)s") % values)
+        if worker and worker.current_task_id == task.pk and worker.current_since:
+            yield Event(worker.current_since, _("Started"))
+        if worker and worker.is_dead and (lost_at := worker.missing_since or worker.stopped_at):
+            yield Event(lost_at, _("Worker lost"), _("its presence lock was gone"), is_trouble=True)
+    if task.started_at and task.status == TaskStatus.COMPLETED:
+        values = {"number": task.attempt, "worker": task.finished_by or _("unknown")}
+        yield Event(task.started_at, _("Started"), _("attempt %(number)d, by worker %(worker)s") % values)
+    if task.cancel_requested_at:
+        yield Event(task.cancel_requested_at, _("Cancel requested"))
+    if task.finished_at:
+        label = TaskStatus(task.status).label
+        yield Event(task.finished_at, str(label), is_trouble=task.status == TaskStatus.FAILED, order=END)
+
+
+def of_attempt(attempt: Attempt) -> Iterable[Event]:
+    """Its start, if known, and its end."""
+    values = {"number": attempt.number, "worker": attempt.worker_id}
+    if attempt.started_at:
+        yield Event(attempt.started_at, _("Started"), _("attempt %(number)d, by worker %(worker)s") % values)
+    label = str(Attempt.Outcome(attempt.outcome).label)
+    detail = _("attempt %(number)d") % values + (f": {attempt.exception_class}" if attempt.exception_class else "")
+    is_trouble = attempt.outcome != Attempt.Outcome.RELEASED
+    yield Event(attempt.finished_at, label, detail, is_trouble=is_trouble, order=CAUSE)
+
+
+def of_intervention(intervention: Intervention) -> Event:
+    values = {"actor": intervention.actor, "action": intervention.action, "source": intervention.source}
+    detail = _("by %(actor)s (%(source)s)") % values
+    if intervention.version_before is not None:
+        detail += f", v{intervention.version_before} → v{intervention.version_after}"
+    if intervention.reason:
+        detail += f": {intervention.reason}"
+    return Event(intervention.at, intervention.action, detail, order=CAUSE)
+
+
+def of_refused_write(refused: RefusedWrite) -> Event:
+    found = f"v{refused.actual_version}" if refused.actual_version is not None else _("no row")
+    values = {
+        "worker": refused.worker_id,
+        "intent": refused.intent,
+        "expected": refused.expected_version,
+        "found": found,
+    }
+    detail = _("worker %(worker)s meant to %(intent)s v%(expected)d, and found %(found)s") % values
+    return Event(refused.at, _("Late write refused"), detail, is_trouble=True)
+
+
+def detail_context(task: Task, user: Any) -> dict[str, Any]:
+    """All that is known about one task."""
+    facts = gather([task])
+    finding = decide(task, facts)
+    worker = facts.workers.get(task.claimed_by or "")
+    attempts = list(Attempt.objects.filter(task=task).order_by("-id")[:HISTORY])
+    interventions = list(Intervention.objects.filter(target=audit.task(task.pk)).order_by("-id")[:HISTORY])
+    refused = list(RefusedWrite.objects.filter(task_id=task.pk).order_by("-id")[:HISTORY])
+    args, kwargs = redact_call(task.task_path, task.args, task.kwargs)
+    suitable = [action for action in PAGE_ACTIONS.values() if action.suits(task, finding)]
+    return {
+        "task": task,
+        "now": facts.now,
+        "finding": finding,
+        "seen": Seen.of(task),
+        "buttons": buttons_of(suitable, [task.pk], user),
+        "kin": kin_of(task, user),
+        "lock": facts.locks.get(task.pk),
+        "behind": behind(task, facts),
+        "worker": worker,
+        "session": facts.sessions.get(task.claimed_by or ""),
+        "statements": decision.statements_of(task),
+        "arguments": pretty(args),
+        "keyword_arguments": pretty(kwargs),
+        "return_value": pretty(redact(task.return_value)),
+        "attempts": attempts,
+        "interventions": interventions,
+        "refused_writes": refused,
+        "events": events(task, attempts[::-1], interventions[::-1], refused[::-1], worker),
+    }
+
+
+@dataclass(frozen=True)
+class Kin:
+    """A button for every task of one function, and the list's filter that selects them."""
+
+    button: Button
+    query: str
+
+
+def kin_of(task: Task, user: Any) -> list[Kin]:
+    """Buttons for the task's whole function: run all failed ones again, or quarantine it."""
+    path = ListFilter(task_paths=(task.task_path,))
+    offered = {}
+    if task.status == TaskStatus.FAILED:
+        offered["requeue"] = path.with_statuses(TaskStatus.FAILED).as_query()
+    if task.status in (TaskStatus.FAILED, TaskStatus.READY):
+        offered["quarantine"] = path.as_query()
+    buttons = buttons_of([PAGE_ACTIONS[name] for name in offered], [], user)
+    return [Kin(button, offered[button.action.name]) for button in buttons]
+
+
+def behind(task: Task, facts: Facts) -> list[Task]:
+    """The first few tasks that wait for this one, which holds their ordering key."""
+    key = facts.keys.get(task.ordering_key or "")
+    if key is None or key.holder_id != task.pk:
+        return []
+    waiting = Task.objects.unfinished().filter(ordering_key=task.ordering_key).exclude(pk=task.pk)
+    return list(waiting.order_by("ordering_key", "id")[:BEHIND])
+
+
+def pretty(value: Any) -> str:
+    """Indented JSON; characters beyond ASCII stay readable."""
+    return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def paths(view: Callable[..., Any]) -> list[URLPattern]:
+    return [path("<int:task_id>/", view(detail_view), name="tasks_task_change")]
+
+
+def detail_view(request: HttpRequest, task_id: int) -> HttpResponse:
+    rights.require(request.user, VIEW)
+    task = Task.objects.filter(pk=task_id).first()
+    if task is None:
+        raise Http404(_("There is no task #%(id)d: it was pruned, or the id is wrong.") % {"id": task_id})
+    context = detail_context(task, request.user)
+    if "HX-Request" in request.headers:
+        return TemplateResponse(request, "task_pages/_detail.html", context)
+    return page(request, "detail.html", f"#{task.pk}", context)

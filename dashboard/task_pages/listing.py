@@ -1,0 +1,352 @@
+"""The list of tasks: the search through a large table, its rows and its page."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol, Self
+from urllib.parse import urlencode
+
+from django.db import OperationalError, connection
+from django.db.models import Max, Min, QuerySet
+from django.db.transaction import atomic
+from django.http import HttpRequest, HttpResponse
+from django.urls import URLPattern, path
+from django.utils.functional import cached_property
+from django.utils.translation import gettext as _
+
+from dashboard.live.fragment import SharedPart
+from dashboard.task_pages import VIEW, page
+from dashboard.task_pages.actions import PAGE_ACTIONS, PageAction, Seen, buttons_of, unfinished_runs
+from tasks.admin import rights
+from tasks.diagnosis import Finding, decide, gather
+from tasks.framework import declaration
+from tasks.models import Task, TaskStatus
+from tasks.operations.bulk import INSTRUCTIONS
+from tasks.operations.filters import InvalidFilter, ListFilter, Params, given, parse_id
+from tasks.support import durations
+from tasks.support.addresses import address
+from tasks.support.database import fetch
+
+PAGE = 50
+FIRST_WINDOW = 20_000  # ids
+WINDOW_GROWTH = 4
+SEARCH_SECONDS = 2.0
+QUERY_CANCELED = "57014"
+EVERY_SECONDS = 3  # the list refreshes itself
+QUICK_SECONDS = 0.3  # a slower search does not refresh itself
+
+# Ids grow with the time of creation, except for open transactions. So bisection finds the first id of a time, and a
+# search for old tasks skips millions of newer ones.
+CREATED_ID = """
+WITH RECURSIVE halving (low, high) AS (
+    SELECT %(lowest)s::bigint, %(highest)s::bigint + 1
+    UNION ALL
+    SELECT CASE WHEN probe.is_before THEN middle.id + 1 ELSE low END,
+        CASE WHEN probe.is_before THEN high ELSE middle.id END
+    FROM halving, LATERAL (SELECT (low + high) / 2 AS id) AS middle, LATERAL (
+        SELECT created_at < statement_timestamp() - %(age)s::interval + interval '1 hour' AS is_before
+        FROM tasks_task AS task WHERE task.id >= middle.id ORDER BY task.id LIMIT 1) AS probe
+    WHERE low < high
+)
+SELECT low AS id FROM halving WHERE low >= high LIMIT 1
+"""
+
+LIMIT_STATEMENT = "SELECT set_config('statement_timeout', %(milliseconds)s::text, true)"
+
+# A loose index scan over the claim's index, and two small tables.
+QUEUE_NAMES = """
+WITH RECURSIVE waiting (name) AS (
+    (SELECT queue_name FROM tasks_task WHERE status = 'READY' AND ordering_key IS NULL ORDER BY queue_name LIMIT 1)
+    UNION ALL
+    SELECT (SELECT task.queue_name FROM tasks_task AS task
+            WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.queue_name > waiting.name
+            ORDER BY task.queue_name LIMIT 1)
+    FROM waiting WHERE waiting.name IS NOT NULL
+), known (name) AS (
+    SELECT name FROM waiting
+    UNION
+    SELECT name FROM tasks_queue
+    UNION
+    SELECT unnest(queues) FROM tasks_worker WHERE stopped_at IS NULL
+)
+SELECT name FROM known WHERE name IS NOT NULL ORDER BY name LIMIT 200
+"""
+
+
+@dataclass(frozen=True)
+class Listing:
+    """One page of rows, newest first.
+
+    `newer`, `older`: the id above or below which the next page lies, None without one. `looked_down_to`: the id at
+    which the time ran out, None when the search is complete.
+    """
+
+    rows: list[Any]
+    newer: int | None = None
+    older: int | None = None
+    looked_down_to: int | None = None
+
+
+@dataclass(frozen=True)
+class PageCursor:
+    """The position of a page: below the id `before`, above the id `after`, or at the newest."""
+
+    before: int | None = None
+    after: int | None = None
+
+    @classmethod
+    def from_params(cls, params: Params) -> Self:
+        """Read `before` and `after`. Raises InvalidFilter."""
+        ids = {name: next((parse_id(text) for text in given(params, name)), None) for name in ("before", "after")}
+        if None not in ids.values():
+            raise InvalidFilter("A page lies `before` an id or `after` one: remove either.")
+        return cls(**ids)
+
+
+class Chosen(Protocol):
+    """The subject of a search: rows of a table with a growing numeric key, and which of them are shown."""
+
+    def queryset(self) -> QuerySet[Any]: ...
+
+    def shows(self, row: Any, /) -> bool: ...
+
+
+def find(
+    chosen: Chosen,
+    cursor: PageCursor,
+    *,
+    limit: int = PAGE,
+    seconds: float | None = None,
+    search_class: "type[Search] | None" = None,
+) -> Listing:
+    """One page of the rows that match; takes about `seconds` at most (None: SEARCH_SECONDS)."""
+    search = (search_class or TaskSearch)(chosen, limit + 1, SEARCH_SECONDS if seconds is None else seconds)
+    if cursor.after is not None:
+        found = search.upwards(cursor.after)
+        rows = found[:limit][::-1]
+        newer = rows[0].pk if rows and (len(found) > limit or search.stopped_at) else None
+        return Listing(rows, newer=newer, older=rows[-1].pk if rows else cursor.after + 1)
+    found = search.downwards(cursor.before)
+    rows = found[:limit]
+    older = rows[-1].pk if len(found) > limit else search.stopped_at
+    newer = rows[0].pk if cursor.before and rows else None
+    return Listing(rows, newer=newer, older=older, looked_down_to=search.stopped_at)
+
+
+class WithParams(Protocol):
+    """A filter that a URL's query can carry."""
+
+    def as_params(self) -> list[tuple[str, str]]: ...
+
+
+class Search:
+    """A walk through windows of ids, in one direction, with a time limit."""
+
+    def __init__(self, chosen: Chosen, wanted: int, seconds: float) -> None:
+        self.chosen = chosen
+        self.wanted = wanted
+        self.deadline = time.monotonic() + seconds
+        self.stopped_at: int | None = None  # the id reached when the time ran out
+
+    @cached_property
+    def bounds(self) -> tuple[int, int]:
+        """The lowest and the highest id, (0, -1) in an empty table."""
+        table = self.chosen.queryset().model._default_manager
+        found = table.aggregate(lowest=Min("pk"), highest=Max("pk"))
+        return (0, -1) if found["lowest"] is None else (found["lowest"], found["highest"])
+
+    def downwards(self, before: int | None) -> list[Any]:
+        """The newest matches below `before` (None: all), newest first."""
+        lowest, highest = self.bounds
+        top = highest + 1 if before is None else min(before, highest + 1)
+        return self._walk(top, lowest, -1)
+
+    def upwards(self, after: int) -> list[Any]:
+        """The oldest matches above `after`, oldest first."""
+        lowest, highest = self.bounds
+        return self._walk(max(after, lowest - 1), highest, +1)
+
+    def _walk(self, position: int, end: int, direction: int) -> list[Any]:
+        found: list[Any] = []
+        window = FIRST_WINDOW
+        while len(found) < self.wanted and (end - position) * direction > 0:
+            rows = self._window(position, position + window * direction, direction)
+            if rows is None:
+                self.stopped_at = position
+                break
+            found += [task for task in rows if self.chosen.shows(task)]
+            is_full = len(rows) == self.wanted
+            position = rows[-1].pk if is_full else position + window * direction
+            window *= WINDOW_GROWTH
+        return found[: self.wanted]
+
+    def _window(self, position: int, end: int, direction: int) -> list[Any] | None:
+        """The matches beyond `position`, up to and including `end`, in walking order; None when the time is over."""
+        limits = {"pk__lt": position, "pk__gte": end} if direction < 0 else {"pk__gt": position, "pk__lte": end}
+        matches = self.chosen.queryset().filter(**limits).order_by("-pk" if direction < 0 else "pk")
+        milliseconds = int(1000 * (self.deadline - time.monotonic()))
+        if milliseconds <= 0:
+            return None
+        try:
+            with atomic(), connection.cursor() as cursor:
+                cursor.execute(LIMIT_STATEMENT, {"milliseconds": str(milliseconds)})
+                return list(matches[: self.wanted])
+        except OperationalError as error:
+            if getattr(error.__cause__, "sqlstate", None) != QUERY_CANCELED:
+                raise
+            return None
+
+
+class TaskSearch(Search):
+    """A search that skips tasks younger than the filter's age."""
+
+    @cached_property
+    def bounds(self) -> tuple[int, int]:
+        lowest, highest = super().bounds
+        age = getattr(self.chosen, "older_than", None)
+        if age is None or highest < lowest:
+            return lowest, highest
+        params = {"lowest": lowest, "highest": highest, "age": age}
+        found = fetch(connection, CREATED_ID, params)
+        return lowest, min(highest, found[0]["id"]) if found else highest
+
+
+def paths(view: Callable[..., Any]) -> list[URLPattern]:
+    return [path("", view(list_view), name="tasks_task_changelist")]
+
+
+def known_queues() -> list[str]:
+    """Names of queues to choose from: of waiting tasks, of settings and of workers."""
+    return [row["name"] for row in fetch(connection, QUEUE_NAMES)]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the list, as the template shows it; `seen` is the form's value, `action` the row's own button."""
+
+    id: str
+    url: str
+    task_path: str
+    status: str
+    version: str
+    finding: Finding
+    queue_name: str
+    priority: str
+    attempts: str
+    since: datetime
+    seen: str
+    action: PageAction | None
+    action_url: str
+
+    @classmethod
+    def of(cls, task: Task, finding: Finding) -> Self:
+        action = fitting_action(task, finding)
+        return cls(
+            id=str(task.pk),
+            url=address("admin:tasks_task_change", task.pk),
+            task_path=task.task_path,
+            status=task.status,
+            version=f"v{task.version}",
+            finding=finding,
+            queue_name=task.queue_name,
+            priority=str(task.priority),
+            attempts=f"{task.attempt}/{task.max_attempts}",
+            since=task.finished_at or task.started_at or task.created_at,
+            seen=str(Seen.of(task)),
+            action=action,
+            action_url=address("admin:tasks_task_action", action.name) if action else "",
+        )
+
+
+def rows_context(chosen: ListFilter, cursor: PageCursor) -> dict[str, Any]:
+    """The rows of one page of the list, and the URLs of its neighbours."""
+    started = time.monotonic()
+    listing = find(chosen, cursor)
+    is_quick = time.monotonic() - started < QUICK_SECONDS
+    facts = gather(listing.rows)
+    return {
+        "is_live": is_quick and listing.looked_down_to is None,
+        "rows": [Row.of(task, decide(task, facts)) for task in listing.rows],
+        "listing": listing,
+        "now": facts.now,
+        "links": neighbours(chosen, listing),
+        "chosen": chosen,
+    }
+
+
+def list_context(chosen: ListFilter, cursor: PageCursor, user: Any) -> dict[str, Any]:
+    """The list of tasks: its rows, its filter and its buttons.
+
+    It refreshes itself (`is_live`) only if the search was quick.
+    """
+    rows = rows_context(chosen, cursor)
+    buttons = buttons_of(PAGE_ACTIONS.values(), [], user)
+    fitting = bulk_actions(chosen)
+    return {
+        **rows,
+        "buttons": buttons,
+        "bulk_buttons": [button for button in buttons if button.action in fitting],
+        "query": chosen.as_query(),
+        **filter_context(chosen),
+    }
+
+
+def filter_context(chosen: ListFilter) -> dict[str, Any]:
+    """The filled-in form of the filter, and its choices."""
+    return {
+        "chosen": chosen,
+        "older_than": durations.describe(chosen.older_than) if chosen.older_than is not None else "",
+        "statuses": TaskStatus.choices,
+        "queues": known_queues(),
+        "paths": declaration.paths(),
+    }
+
+
+def bulk_actions(chosen: ListFilter) -> list[PageAction]:
+    """Actions on everything that matches: none without a filter, else those that fit its statuses."""
+    if chosen.is_empty:
+        return []
+    statuses = set(chosen.statuses or TaskStatus.values)
+    return [action for action in PAGE_ACTIONS.values() if statuses & set(INSTRUCTIONS[action.name].statuses)]
+
+
+def fitting_action(task: Task, finding: Finding) -> PageAction | None:
+    """The one safe next step, offered beside the row."""
+    if PAGE_ACTIONS["recover"].suits(task, finding):
+        return PAGE_ACTIONS["recover"]
+    if task.status in (TaskStatus.FAILED, TaskStatus.CANCELLED):
+        return PAGE_ACTIONS["requeue"]
+    return None
+
+
+def neighbours(chosen: WithParams, listing: Listing) -> dict[str, str]:
+    """Queries of the newest, the newer and the older page, including the filter; empty where there is none."""
+    params = chosen.as_params()
+    return {
+        "newest": "?" + urlencode(params),
+        "newer": "?" + urlencode([*params, ("after", listing.newer)]) if listing.newer else "",
+        "older": "?" + urlencode([*params, ("before", listing.older)]) if listing.older else "",
+    }
+
+
+def list_view(request: HttpRequest) -> HttpResponse:
+    """The list; its URL holds the filter and the page."""
+    rights.require(request.user, VIEW)
+    try:
+        chosen, cursor = ListFilter.from_params(request.GET), PageCursor.from_params(request.GET)
+    except InvalidFilter as error:
+        context = {"fault": str(error), **filter_context(ListFilter())}
+        return page(request, "list.html", _("Tasks"), context, status=400)
+
+    def rows(_request: HttpRequest) -> dict[str, Any]:
+        return rows_context(chosen, cursor)
+
+    part = SharedPart("task_pages/_rows.html", rows, EVERY_SECONDS, is_apart=True)
+    if "HX-Request" in request.headers:
+        return part.answer(request)
+    context = list_context(chosen, cursor, request.user)
+    if context["is_live"]:
+        part.expect(request)
+    context |= {"runs_under_way": unfinished_runs(), "every": EVERY_SECONDS}
+    return page(request, "list.html", _("Tasks"), context)
