@@ -1,6 +1,7 @@
-"""Check the house's rules: which app may import which."""
+"""Check the house's rules: which app may import or name which, and what a template may include."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,17 @@ FORBIDDEN = {
     "orders": {"dashboard", "tests"},
     "dashboard": {"tests"},
 }
+# Strings and templates that name an app: its label, its templates and tag libraries, the URL names of its pages.
+NAMES = {
+    "orders": re.compile(r"\borders\b|\borders_\w+"),
+    "dashboard": re.compile(r"\bdashboard\b|\bops_\w+|\btask_pages/"),
+}
+# The check for a clash of app names compares the installed apps with ours.
+MAY_NAME = {("tasks/checks.py", "dashboard"), ("tasks/checks.py", "orders")}
+TEMPLATES = ROOT / "templates"
+TEMPLATES_OF = {"tasks": TEMPLATES / "admin" / "tasks", "orders": TEMPLATES / "admin" / "orders"}
+FOLDERS = ("admin/orders", "admin/tasks", "shared", "task_pages")
+INCLUDED = re.compile(r"""{%-? *include +["']([^"']+)["']""")
 
 
 def modules(app: str) -> list[Path]:
@@ -53,3 +65,57 @@ def dotted_imports(module: Path) -> set[str]:
     """Every `django.<app>` that the module imports from."""
     found = [node.module for node in ast.walk(ast.parse(module.read_text())) if isinstance(node, ast.ImportFrom)]
     return {".".join(name.split(".")[:2]) for name in found if name}
+
+
+def named(text: str, app: str) -> bool:
+    """True if the text names an app that `app` must not know."""
+    return any(pattern.search(text) for name, pattern in NAMES.items() if name in FORBIDDEN[app])
+
+
+def strings(module: Path) -> Iterator[str]:
+    """Every text in the code, docstrings and the fixed parts of f-strings included."""
+    for node in ast.walk(ast.parse(module.read_text())):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+@pytest.mark.parametrize("app", ["tasks", "orders"])
+def test_strings_name_no_app_above(app):
+    found = {(str(module.relative_to(ROOT)), text) for module in modules(app) for text in strings(module)}
+    assert {pair for pair in found if named(pair[1], app)} - MAY_NAME == set()
+
+
+@pytest.mark.parametrize("app", TEMPLATES_OF)
+def test_templates_name_no_app_above(app):
+    templates = sorted(TEMPLATES_OF[app].rglob("*.html"))
+    assert templates
+    assert [str(path.relative_to(ROOT)) for path in templates if named(path.read_text(), app)] == []
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_a_template_includes_only_from_its_own_folder_or_shared(folder):
+    templates = sorted((TEMPLATES / folder).rglob("*.html"))
+    assert templates
+    strangers = {
+        f"{path.relative_to(TEMPLATES)}: {name}"
+        for path in templates
+        for name in INCLUDED.findall(path.read_text())
+        if not name.startswith((f"{folder}/", "shared/"))
+    }
+    assert strangers == set()
+
+
+@pytest.mark.parametrize(
+    ("app", "text", "is_refused"),
+    [
+        ("tasks", 'reverse("admin:ops_locks")', True),
+        ("tasks", "dashboard/_live_head.html", True),
+        ("tasks", "orders.move_money", True),
+        ("tasks", "task_pages/_rows.html", True),
+        ("tasks", "FOR UPDATE; stops_at; the reorders", False),
+        ("orders", "orders.move_money", False),
+        ("orders", "admin:ops_locks", True),
+    ],
+)
+def test_a_name_is_seen_in_a_text(app, text, is_refused):
+    assert named(text, app) == is_refused
