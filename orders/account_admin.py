@@ -17,16 +17,14 @@ from orders import accounts, ledger
 from orders.accounts import InvalidAmount
 from orders.models import Account
 from tasks.admin import LockAwareAdmin
-from tasks.admin.forms import DecimalField, WholeNumberField, checked
+from tasks.admin.forms import ConfirmedForm, DecimalField, WholeNumberField
 from tasks.admin.read_only import CappedPaginator
 from tasks.admin.rights import missing, require, who
-from tasks.commands import types
 from tasks.diagnosis.finding import command
 from tasks.exceptions import RowlockError
 from tasks.locking import rowlocks
-from tasks.operations.bulk_runs import LONGEST_TOKEN, is_token, new_token, once
+from tasks.operations.bulk_runs import once
 from tasks.support import audit
-from tasks.support.reading import LONGEST_REASON
 
 RIGHT = "orders.move_money"
 ENTRIES = 50
@@ -37,30 +35,19 @@ STRATEGIES = (
 )
 
 
-class MoneyForm(forms.Form):
+class MoneyForm(ConfirmedForm):
     """A form for one deposit, withdrawal or transfer."""
 
     operation = forms.ChoiceField(label=_("Operation"), choices=OPERATIONS)
     amount = DecimalField(label=_("Amount"), help_text=_("At most two decimals, like 12.50."))
     to_id = WholeNumberField(label=_("To account"), required=False, min_value=1, help_text=_("For a transfer."))
     strategy = forms.ChoiceField(label=_("Strategy"), choices=STRATEGIES)
-    reason = forms.CharField(label=_("Reason, kept in the audit"), required=False, max_length=LONGEST_REASON)
-    token = forms.CharField(widget=forms.HiddenInput, initial=new_token, max_length=LONGEST_TOKEN)
 
     def clean_amount(self) -> Decimal:
         try:
             return accounts.checked(self.cleaned_data["amount"])
         except InvalidAmount as error:
             raise forms.ValidationError(str(error)) from error
-
-    def clean_reason(self) -> str:
-        return checked(types.reason, self.cleaned_data["reason"]) or ""
-
-    def clean_token(self) -> str:
-        token: str = self.cleaned_data["token"]
-        if not is_token(token):
-            raise forms.ValidationError(_("This form comes from no page of ours: open the page again."))
-        return token
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or self.cleaned_data

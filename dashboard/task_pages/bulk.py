@@ -12,7 +12,7 @@ from django.views.decorators.http import require_POST, require_safe
 
 from dashboard.task_pages import LIST, VIEW, next_page, page, rejected
 from dashboard.task_pages.actions import PAGE_ACTIONS, PageAction, run_rows
-from dashboard.task_pages.confirmation import SettingsForm, form_of, settings_of
+from dashboard.task_pages.confirmation import ActionRequest, known_action, settings_from
 from dashboard.task_pages.listing import PageCursor, find, known_queues
 from tasks.admin import rights
 from tasks.admin.forms import reason_of
@@ -32,17 +32,13 @@ EXAMPLE_SECONDS = 0.5
 UNFIT_SECONDS = 0.5
 
 
-@dataclass(frozen=True)
-class BulkSubmission:
-    """A person's request. `upto`: the highest id at the time of the preview; `token` lets it run only once."""
+@dataclass(frozen=True, kw_only=True)
+class BulkSubmission(ActionRequest):
+    """`upto`: the highest id at the time of the preview; `token` lets the request run only once."""
 
-    action: PageAction
     chosen: ListFilter
     upto: int
     token: str
-    settings: Settings
-    form: SettingsForm
-    is_confirmed: bool = False
 
     @classmethod
     def from_post(cls, action: PageAction, post: QueryDict) -> Self:
@@ -54,16 +50,12 @@ class BulkSubmission:
             raise InvalidFilter(_("Narrow the list first: no action reaches every task there is."))
         if not bulk_runs.is_token(post.get("token", "") or bulk_runs.new_token()):
             raise InvalidFilter(_("The form was changed on its way: go back, load the page anew and try again."))
-        form = form_of(action.fields, post)
-        form.is_valid()
         submission = cls(
-            action=action,
             chosen=chosen,
             upto=parse_id(post.get("upto", "")) if post.get("upto") else highest_id(),
             token=post.get("token") or bulk_runs.new_token(),
-            settings=settings_of(form, reason_of(post), force="force" in post),
-            form=form,
             is_confirmed="confirmed" in post and bool(post.get("token")) and bool(post.get("upto")),
+            **settings_from(action, post),
         )
         if not submission.statuses:
             raise InvalidFilter(_("No task in the states that the filter names can be changed like that."))
@@ -83,12 +75,6 @@ class BulkSubmission:
     @property
     def command(self) -> str:
         return command_of(self.action.name, self.subject, self.settings)
-
-    def fault(self) -> str:
-        """The reason why it cannot be carried out as it stands, or an empty text."""
-        if self.form.errors:
-            return _("Correct what is marked below.")
-        return self.action.fault(self.settings)
 
 
 @dataclass(frozen=True)
@@ -167,9 +153,7 @@ def paths(view: Callable[..., Any]) -> list[URLPattern]:
 @require_POST
 def all_view(request: HttpRequest, name: str) -> HttpResponse:
     """Show the preview; once it is confirmed, start the run."""
-    action = PAGE_ACTIONS.get(name)
-    if action is None:
-        raise Http404(_("There is no such action."))
+    action = known_action(name)
     rights.require(request.user, VIEW)
     rights.require(request.user, action.right)
     try:
@@ -206,7 +190,7 @@ def runs_view(request: HttpRequest) -> HttpResponse:
 
 @require_safe
 def run_view(request: HttpRequest, run_id: int) -> HttpResponse:
-    """The progress of a run; htmx gets the part that refreshes itand a full reload at the end."""
+    """The progress of a run; htmx gets the part that refreshes itself, and a full reload at the end."""
     rights.require(request.user, VIEW)
     run = existing_run(run_id)
     context = run_context(run, request.user)

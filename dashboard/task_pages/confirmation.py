@@ -1,8 +1,7 @@
 """The confirmation of an action on ticked tasks: what the operator saw, what it will do, and carrying it out."""
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
-from datetime import datetime
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from django import forms
@@ -17,7 +16,7 @@ from dashboard.task_pages import VIEW, next_page, page, rejected
 from dashboard.task_pages.actions import LIVE, PAGE_ACTIONS, Difference, Outcome, PageAction, Seen
 from dashboard.task_pages.listing import known_queues
 from tasks.admin import rights
-from tasks.admin.forms import WholeNumberField, checked, reason_of
+from tasks.admin.forms import OptionField, WholeNumberField, reason_of
 from tasks.commands import types
 from tasks.diagnosis import Facts, Finding, decide, gather
 from tasks.diagnosis.decision import is_unserved
@@ -38,13 +37,11 @@ LONGEST_SPREAD_MINUTES = 7 * 24 * 60
 class SettingsForm(forms.Form):
     """Every field that an action may need; `form_of` keeps those of one action."""
 
-    queue_name = forms.CharField(
-        label=gettext_lazy("Queue"), required=False, widget=forms.TextInput(attrs={"list": "queues"})
+    queue_name = OptionField(
+        types.destination, label=gettext_lazy("Queue"), widget=forms.TextInput(attrs={"list": "queues"})
     )
-    priority = forms.CharField(label=gettext_lazy("Priority, -100 to 100; 100 runs first"), required=False)
-    run_after = forms.CharField(
-        label=gettext_lazy("Not before, like 2030-01-31T03:00:00+02:00, or now"), required=False
-    )
+    priority = OptionField(types.priority, label=gettext_lazy("Priority, -100 to 100; 100 runs first"))
+    run_after = OptionField(types.moment, label=gettext_lazy("Not before, like 2030-01-31T03:00:00+02:00, or now"))
     spread_minutes = WholeNumberField(
         label=gettext_lazy("Spread evenly over so many minutes; empty: all at once"),
         required=False,
@@ -52,39 +49,38 @@ class SettingsForm(forms.Form):
         max_value=LONGEST_SPREAD_MINUTES,
     )
 
-    def clean_queue_name(self) -> str | None:
-        return checked(types.destination, self.cleaned_data["queue_name"])
 
-    def clean_priority(self) -> int | None:
-        return checked(types.priority, self.cleaned_data["priority"])
-
-    def clean_run_after(self) -> datetime | None:
-        return checked(types.moment, self.cleaned_data["run_after"])
-
-
-def form_of(names: Iterable[str], data: Mapping[str, Any]) -> SettingsForm:
-    """The form with only these fields, filled in from the posted data."""
-    form = SettingsForm(data, auto_id="set-%s")
-    for name in set(form.fields) - set(names):
-        del form.fields[name]
-    return form
-
-
-def settings_of(form: SettingsForm, reason: str, *, force: bool) -> Settings:
-    """The form's valid values as Settings."""
-    known = {field.name for field in fields(Settings)} & set(getattr(form, "cleaned_data", {}))
-    return replace(Settings(reason=reason, force=force), **{name: form.cleaned_data[name] for name in known})
-
-
-@dataclass(frozen=True)
-class Submission:
-    """A person's request. `is_confirmed`: the person saw the preview and pressed its button."""
+@dataclass(frozen=True, kw_only=True)
+class ActionRequest:
+    """A person's request for an action. `is_confirmed`: the person saw the preview and pressed its button."""
 
     action: PageAction
-    seen: dict[int, Seen]
-    settings: Settings
     form: SettingsForm
+    settings: Settings
     is_confirmed: bool = False
+
+    def fault(self) -> str:
+        """The reason why it cannot be carried out as it stands, or an empty text."""
+        if self.form.errors:
+            return _("Correct what is marked below.")
+        return self.action.fault(self.settings)
+
+
+def settings_from(action: PageAction, post: QueryDict) -> dict[str, Any]:
+    """The form with the action's fields, and Settings with its valid values. Raises Unreadable for the reason."""
+    form = SettingsForm(post, auto_id="set-%s")
+    for name in set(form.fields) - set(action.fields):
+        del form.fields[name]
+    form.is_valid()
+    settings = Settings(reason=reason_of(post), force="force" in post, **form.cleaned_data)
+    return {"action": action, "form": form, "settings": settings}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Submission(ActionRequest):
+    """A request for ticked tasks, as the person saw them."""
+
+    seen: dict[int, Seen]
 
     @classmethod
     def from_post(cls, action: PageAction, post: QueryDict) -> Self:
@@ -95,21 +91,12 @@ class Submission:
         seen = [Seen.parse(text) for text in post.getlist("only") or post.getlist("seen")]
         if len(seen) > MOST_TASKS:
             raise InvalidFilter(f"That is more than {MOST_TASKS} tasks: choose fewer, or use the command.")
-        form = form_of(action.fields, post)
-        form.is_valid()
-        settings = settings_of(form, reason_of(post), force="force" in post)
         seen_by_id = {row.id: row for row in seen}
-        return cls(action, seen_by_id, settings, form, is_confirmed="confirmed" in post)
+        return cls(seen=seen_by_id, is_confirmed="confirmed" in post, **settings_from(action, post))
 
     @property
     def versions(self) -> dict[int, int]:
         return {task_id: seen.version for task_id, seen in self.seen.items()}
-
-    def fault(self) -> str:
-        """The reason why it cannot be carried out as it stands, or an empty text."""
-        if self.form.errors:
-            return _("Correct what is marked below.")
-        return self.action.fault(self.settings)
 
 
 @dataclass(frozen=True)
@@ -212,10 +199,14 @@ def paths(view: Callable[..., Any]) -> list[URLPattern]:
 
 def action_view(request: HttpRequest, name: str) -> HttpResponse:
     """Show the preview; once it is confirmed, perform the action."""
-    action = PAGE_ACTIONS.get(name)
-    if action is None:
-        raise Http404(_("There is no such action."))
+    action = known_action(name)
     return require_POST(submit)(request, action)
+
+
+def known_action(name: str) -> PageAction:
+    if name not in PAGE_ACTIONS:
+        raise Http404(_("There is no such action."))
+    return PAGE_ACTIONS[name]
 
 
 def submit(request: HttpRequest, action: PageAction) -> HttpResponse:

@@ -2,8 +2,8 @@
 
 import inspect
 import json
+from argparse import ArgumentTypeError
 from collections.abc import Callable, Mapping
-from datetime import datetime
 from typing import Any, NamedTuple
 
 from django import forms
@@ -18,7 +18,7 @@ from dashboard.task_pages import VIEW, page, rejected
 from dashboard.task_pages.listing import known_queues
 from tasks import operations
 from tasks.admin import rights
-from tasks.admin.forms import checked
+from tasks.admin.forms import ConfirmedForm, OptionField
 from tasks.commands import types
 from tasks.compat import InvalidTask
 from tasks.diagnosis.finding import command
@@ -39,62 +39,46 @@ class Known(NamedTuple):
     queue_name: str
 
 
-class EnqueueForm(forms.Form):
+def parse_task(path: str) -> str:
+    """The path of a task that people may enqueue."""
+    if is_hidden(path):
+        raise ArgumentTypeError(_("This task belongs to a page of its own, and is asked for there."))
+    return path
+
+
+class EnqueueForm(ConfirmedForm):
     """One task by its path, its arguments as JSON, and values that differ from its declaration."""
 
-    task = forms.CharField(
-        label=gettext_lazy("Task"), widget=forms.TextInput(attrs={"list": "paths", "autocomplete": "off"})
+    task = OptionField(
+        parse_task,
+        label=gettext_lazy("Task"),
+        required=True,
+        widget=forms.TextInput(attrs={"list": "paths", "autocomplete": "off"}),
     )
-    args = forms.CharField(
+    args = OptionField(
+        types.json_array,
         label=gettext_lazy("Positional arguments, a JSON array"),
-        required=False,
         widget=forms.Textarea(attrs={"rows": 2, "placeholder": '[1, "two"]'}),
     )
-    kwargs = forms.CharField(
+    kwargs = OptionField(
+        types.json_object,
         label=gettext_lazy("Keyword arguments, a JSON object"),
-        required=False,
         widget=forms.Textarea(attrs={"rows": 2, "placeholder": '{"name": 1}'}),
     )
-    queue_name = forms.CharField(
+    queue_name = OptionField(
+        types.destination,
         label=gettext_lazy("Queue; empty: as declared"),
-        required=False,
         widget=forms.TextInput(attrs={"list": "queues"}),
     )
-    priority = forms.CharField(label=gettext_lazy("Priority, -100 to 100; empty: as declared"), required=False)
-    run_after = forms.CharField(
-        label=gettext_lazy("Not before, like 2030-01-31T03:00:00+02:00; empty: now"), required=False
-    )
-    ordering_key = forms.CharField(label=gettext_lazy("Ordering key; empty: as declared"), required=False)
-    reason = forms.CharField(
-        label=gettext_lazy("Reason, kept in the audit; may be empty"), required=False, max_length=reading.LONGEST_REASON
-    )
-
-    def clean_task(self) -> str:
-        path: str = self.cleaned_data["task"]
-        if is_hidden(path):
-            raise forms.ValidationError(gettext_lazy("This task belongs to a page of its own, and is asked for there."))
-        return path
+    priority = OptionField(types.priority, label=gettext_lazy("Priority, -100 to 100; empty: as declared"))
+    run_after = OptionField(types.moment, label=gettext_lazy("Not before, like 2030-01-31T03:00:00+02:00; empty: now"))
+    ordering_key = OptionField(types.name, label=gettext_lazy("Ordering key; empty: as declared"))
 
     def clean_args(self) -> list[Any]:
-        return checked(types.json_array, self.cleaned_data["args"]) or []
+        return self.cleaned_data["args"] or []
 
     def clean_kwargs(self) -> dict[str, Any]:
-        return checked(types.json_object, self.cleaned_data["kwargs"]) or {}
-
-    def clean_queue_name(self) -> str | None:
-        return checked(types.destination, self.cleaned_data["queue_name"])
-
-    def clean_priority(self) -> int | None:
-        return checked(types.priority, self.cleaned_data["priority"])
-
-    def clean_run_after(self) -> datetime | None:
-        return checked(types.moment, self.cleaned_data["run_after"])
-
-    def clean_ordering_key(self) -> str | None:
-        return checked(types.name, self.cleaned_data["ordering_key"])
-
-    def clean_reason(self) -> str:
-        return checked(types.reason, self.cleaned_data["reason"]) or ""
+        return self.cleaned_data["kwargs"] or {}
 
     def enqueue(self, who: Who, *, dry_run: bool = False) -> int | None:
         """Enqueue the task of a valid form; returns its id. If the queue refuses it: None, and an error in the form."""
@@ -153,27 +137,26 @@ def enqueue_view(request: HttpRequest) -> HttpResponse:
     """Show the form; enqueue a posted one, or with `check` only show its command and its errors."""
     rights.require(request.user, VIEW)
     if request.method != "POST":
-        return form_page(request, EnqueueForm(initial={"task": request.GET.get("task", "")}), bulk_runs.new_token())
+        return form_page(request, EnqueueForm(initial={"task": request.GET.get("task", "")}))
     rights.require(request.user, ENQUEUE)
-    form, token = EnqueueForm(request.POST), request.POST.get("token", "")
-    if not bulk_runs.is_token(token):
+    form = EnqueueForm(request.POST)
+    if "token" in form.errors:
         return rejected(request, _("The form was changed on its way: go back, load the page anew, try again."))
     if form.is_valid() and form.enqueue(rights.who(request.user), dry_run=True) and "check" not in request.POST:
-        return enqueue(request, form, token)
-    return form_page(request, form, token, status=200 if form.is_valid() else 400)
+        return enqueue(request, form)
+    return form_page(request, form, status=200 if form.is_valid() else 400)
 
 
-def enqueue(request: HttpRequest, form: EnqueueForm, token: str) -> HttpResponse:
-    submitted = bulk_runs.once(token, lambda: str(form.enqueue(rights.who(request.user))))
+def enqueue(request: HttpRequest, form: EnqueueForm) -> HttpResponse:
+    submitted = bulk_runs.once(form.cleaned_data["token"], lambda: str(form.enqueue(rights.who(request.user))))
     if submitted.is_new:
         messages.success(request, _("Enqueued as #%(id)s.") % {"id": submitted.target})
     return HttpResponseRedirect(reverse("admin:tasks_task_change", args=[submitted.target]))
 
 
-def form_page(request: HttpRequest, form: EnqueueForm, token: str, status: int = 200) -> HttpResponse:
+def form_page(request: HttpRequest, form: EnqueueForm, status: int = 200) -> HttpResponse:
     context = {
         "form": form,
-        "token": token,
         "missing_right": rights.missing(request.user, ENQUEUE),
         "known": known_tasks(),
         "queues": known_queues(),

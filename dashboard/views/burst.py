@@ -17,7 +17,7 @@ from django.views.decorators.http import require_http_methods
 from dashboard import burst
 from dashboard.burst import Burst
 from dashboard.task_pages.listing import known_queues
-from tasks.admin.forms import WholeNumberField, checked
+from tasks.admin.forms import OptionField, WholeNumberField
 from tasks.admin.rights import missing, require, who
 from tasks.commands import types
 from tasks.models import CommandRun
@@ -36,9 +36,9 @@ class BurstForm(forms.Form):
     strategy = forms.ChoiceField(
         label=gettext_lazy("Strategy"), choices=[(name, name) for name in sorted(STRATEGIES)], initial=DEFAULT_STRATEGY
     )
-    queue_name = forms.CharField(
+    queue_name = OptionField(
+        types.name,
         label=gettext_lazy("Queue; empty: every queue"),
-        required=False,
         widget=forms.TextInput(attrs={"list": "queues"}),
     )
     max_tasks = WholeNumberField(
@@ -47,9 +47,6 @@ class BurstForm(forms.Form):
     limit_seconds = WholeNumberField(
         label=gettext_lazy("At most so many seconds"), min_value=5, max_value=600, initial=60
     )
-
-    def clean_queue_name(self) -> str | None:
-        return checked(types.name, self.cleaned_data["queue_name"])
 
 
 def paths(view: Callable[..., Any]) -> list[URLPattern]:

@@ -1,4 +1,4 @@
-"""Form fields with the checks of the commands' options, and the reason that a person gives."""
+"""Form fields with the checks of the commands' options, and the confirmation that every change by hand needs."""
 
 import re
 from argparse import ArgumentTypeError
@@ -8,18 +8,26 @@ from typing import Any
 
 from django import forms
 from django.http import QueryDict
+from django.utils.translation import gettext_lazy as _
 
+from tasks.commands import types
+from tasks.operations.bulk_runs import LONGEST_TOKEN, is_token, new_token
 from tasks.support import reading
 
 
-def checked(parse: Callable[[str], Any], written: str) -> Any:
-    """Parse the value like a command, None for an empty field. Raises ValidationError with the command's message."""
-    if not written.strip():
-        return None
-    try:
-        return parse(written.strip())
-    except ArgumentTypeError as error:
-        raise forms.ValidationError(str(error)) from error
+class OptionField(forms.CharField):
+    """Text that `parse` reads like a command's option, with the command's error message; None for an empty field."""
+
+    def __init__(self, parse: Callable[[str], Any], **options: Any) -> None:
+        super().__init__(**{"required": False, **options})
+        self.parse = parse
+
+    def clean(self, value: Any) -> Any:
+        written: str = super().clean(value)
+        try:
+            return self.parse(written) if written else None
+        except ArgumentTypeError as error:
+            raise forms.ValidationError(str(error)) from error
 
 
 class WholeNumberField(forms.IntegerField):
@@ -42,6 +50,31 @@ def plain(value: Any, pattern: re.Pattern[str], field: forms.Field) -> Any:
     if isinstance(written, str) and written and not pattern.fullmatch(written):
         raise forms.ValidationError(field.error_messages["invalid"], code="invalid")
     return written
+
+
+class ConfirmedForm(forms.Form):
+    """A change by hand: after its own fields a reason for the audit, and a token that carries it out only once.
+
+    The view passes the token to `tasks.operations.bulk_runs.once`.
+    """
+
+    reason = OptionField(
+        types.reason, label=_("Reason, kept in the audit; may be empty"), max_length=reading.LONGEST_REASON
+    )
+    token = forms.CharField(widget=forms.HiddenInput, initial=new_token, max_length=LONGEST_TOKEN)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.order_fields([name for name in self.fields if name not in ConfirmedForm.base_fields])
+
+    def clean_reason(self) -> str:
+        return self.cleaned_data["reason"] or ""
+
+    def clean_token(self) -> str:
+        token: str = self.cleaned_data["token"]
+        if not is_token(token):
+            raise forms.ValidationError(_("This form comes from no page of ours: open the page again."))
+        return token
 
 
 def reason_of(post: QueryDict) -> str:
