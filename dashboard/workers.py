@@ -13,7 +13,7 @@ from dashboard.stale import held_by
 from tasks.diagnosis.stats import Rate, rates
 from tasks.models import Task, Worker
 from tasks.operations.filters import InvalidFilter, Params, given
-from tasks.operations.release import HANGS_AFTER_SECONDS
+from tasks.operations.workers import HANGS_AFTER_SECONDS
 from tasks.queue import presence
 from tasks.queue.presence import Life, WorkerState
 from tasks.support.database import fetch

@@ -23,7 +23,7 @@ from tasks.admin.rights import missing, require, who
 from tasks.diagnosis.finding import command
 from tasks.exceptions import RowlockError
 from tasks.locking import rowlocks
-from tasks.operations.bulk_runs import once
+from tasks.operations.tokens import once
 from tasks.support import audit
 
 RIGHT = "orders.move_money"

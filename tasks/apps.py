@@ -15,11 +15,8 @@ class TasksConfig(AppConfig):
     def ready(self) -> None:
         from django.utils.module_loading import autodiscover_modules
 
-        from tasks.operations import bulk_runs
-        from tasks.operations.prune import register_history
         from tasks.support import redaction
 
-        register_history(bulk_runs.HISTORY)
         autodiscover_modules("tasks")
         # After the apps' own filters, which may need the exception that this one removes.
         for name in FRAMEWORK_LOGGERS:

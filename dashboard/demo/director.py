@@ -27,7 +27,7 @@ from dashboard.models import DemoRow, LabRun
 from dashboard.tasks import count_primes, nap, pack_parcel, pay_out
 from tasks.compat import Task
 from tasks.framework.declaration import PostgresTask
-from tasks.operations.bulk_runs import new_token
+from tasks.operations.tokens import new_token
 from tasks.support import audit, reading
 from tasks.support.audit import Change, Who
 from tasks.support.database import connect_directly, fetch

@@ -15,7 +15,7 @@ from dashboard.lab.spawning import Nursery
 from dashboard.models import LabRun
 from tasks.framework.declaration import PostgresTask
 from tasks.models import Task
-from tasks.operations import bulk_runs
+from tasks.operations import tokens
 from tasks.operations.chunks import short_waits
 from tasks.support import audit
 from tasks.support.audit import Change, Who
@@ -46,7 +46,7 @@ def ask(plans: Sequence[Plan], token: str, who: Who) -> str:
         audit.record(connection, who, "run lab", [Change(f"lab run:{run.pk}") for run in runs])
         return token
 
-    return bulk_runs.once(token, create).target
+    return tokens.once(token, create).target
 
 
 def carry_out(batch: str) -> dict[str, int]:

@@ -19,13 +19,11 @@ from tasks.diagnosis.finding import describe_lock
 from tasks.locking import rowlocks
 from tasks.models import Task, TaskStatus
 from tasks.models.run import BulkRun
-from tasks.operations.bulk import INSTRUCTIONS, Settings
-from tasks.operations.bulk_runs import command_of
 from tasks.operations.filters import InvalidFilter, ListFilter, parse_id
 from tasks.operations.quarantine import QUEUE as QUARANTINE
+from tasks.operations.verb import CHANGED, NO_SETTINGS, Settings, Verb
 from tasks.support.audit import Who
 
-NO_SETTINGS = Settings()
 SHOWN_RUNS = 50
 LABELS = {
     "version": gettext_lazy("version"),
@@ -108,13 +106,9 @@ class Outcome:
 
 
 class PageAction(ABC):
-    """One button: its `data-action`, texts, right, reason, fields and effect.
+    """One button: the verb that it performs, and its texts, fields and need for a reason."""
 
-    `name` is also the name of the instruction (tasks/operations/bulk.py) that it carries out.
-    """
-
-    name: str
-    label: str | Promise
+    verb: type[Verb]
     question: str | Promise
     happens: str | Promise
     fields: tuple[str, ...] = ()
@@ -122,8 +116,17 @@ class PageAction(ABC):
     is_destructive = False
 
     @property
+    def name(self) -> str:
+        """The verb's name, which is also the button's `data-action`."""
+        return self.verb.name
+
+    @property
+    def label(self) -> str | Promise:
+        return self.verb.label
+
+    @property
     def right(self) -> str:
-        return f"tasks.{self.name}_task"
+        return self.verb.right
 
     @abstractmethod
     def suits(self, task: Task, finding: Finding) -> bool:
@@ -143,19 +146,16 @@ class PageAction(ABC):
 
     def command(self, ids: list[int], settings: Settings = NO_SETTINGS) -> str:
         """The equivalent command line."""
-        return command_of(self.name, ListFilter(ids=tuple(ids)), settings)
+        return self.verb.command(ListFilter(ids=tuple(ids)), settings)
 
     def perform(self, versions: Mapping[int, int], who: Who, settings: Settings, *, dry_run: bool = False) -> Outcome:
         """Perform it on the tasks that still have these versions, by id."""
-        instruction, spread = INSTRUCTIONS[self.name], settings.spread(of=len(versions))
-        return outcome_of(
-            instruction.perform(versions, who, settings, versions=versions, dry_run=dry_run, spread=spread)
-        )
+        spread = settings.spread(of=len(versions))
+        return outcome_of(self.verb.act(versions, who, settings, versions=versions, dry_run=dry_run, spread=spread))
 
 
 class Recover(PageAction):
-    name = "recover"
-    label = gettext_lazy("Take back")
+    verb = operations.Recover
     question = gettext_lazy("Take these tasks back from their dead workers?")
     happens = gettext_lazy(
         "Each becomes READY at once, for a live worker of its queue to run; the attempt that died stays spent."
@@ -178,8 +178,7 @@ class Recover(PageAction):
 
 
 class Requeue(PageAction):
-    name = "requeue"
-    label = gettext_lazy("Run again")
+    verb = operations.Requeue
     question = gettext_lazy("Run these tasks again?")
     happens = gettext_lazy(
         "Each becomes READY with a fresh allowance of attempts, for a live worker of its queue to run."
@@ -200,8 +199,7 @@ class Requeue(PageAction):
 
 
 class Edit(PageAction):
-    name = "edit"
-    label = gettext_lazy("Move")
+    verb = operations.Edit
     question = gettext_lazy("Move these tasks to another queue, priority or time?")
     happens = gettext_lazy("Each stays READY, and runs when it is its turn in the new place.")
     fields = ("queue_name", "priority", "run_after")
@@ -221,11 +219,9 @@ class Edit(PageAction):
 
 
 class Quarantine(PageAction):
-    name = "quarantine"
-    label = gettext_lazy("Quarantine")
+    verb = operations.Quarantine
     question = gettext_lazy("Let these tasks wait in the paused queue “quarantine”?")
     happens = gettext_lazy("Nobody runs them until somebody puts them back.")
-    right = "tasks.edit_task"
 
     def suits(self, task: Task, finding: Finding) -> bool:
         return task.status == TaskStatus.FAILED or (task.status == TaskStatus.READY and task.queue_name != QUARANTINE)
@@ -239,11 +235,9 @@ class Quarantine(PageAction):
 
 
 class PutBack(PageAction):
-    name = "put_back"
-    label = gettext_lazy("Put back")
+    verb = operations.PutBack
     question = gettext_lazy("Put these tasks back into the queues that they came from?")
     happens = gettext_lazy("Each is READY in the queue that it came from, and runs when it is its turn.")
-    right = "tasks.edit_task"
 
     def suits(self, task: Task, finding: Finding) -> bool:
         return task.status == TaskStatus.READY and task.queue_name == QUARANTINE
@@ -255,8 +249,7 @@ class PutBack(PageAction):
 
 
 class Cancel(PageAction):
-    name = "cancel"
-    label = gettext_lazy("Cancel")
+    verb = operations.Cancel
     question = gettext_lazy("Cancel these tasks?")
     happens = gettext_lazy("Each becomes CANCELLED and stays so, unless somebody runs it again.")
     needs_reason = True
@@ -273,7 +266,6 @@ class Cancel(PageAction):
         return _("What its attempts did before they ended stays done.")
 
 
-# In the order of the buttons, destructive ones last.
 PAGE_ACTIONS: dict[str, PageAction] = {
     action.name: action for action in (Recover(), Requeue(), Edit(), PutBack(), Quarantine(), Cancel())
 }
@@ -281,8 +273,8 @@ PAGE_ACTIONS: dict[str, PageAction] = {
 
 def outcome_of(result: operations.Result) -> Outcome:
     """Convert a result of `tasks.operations` for a page."""
-    refused = {task_id: str(refusal.sentence) for task_id, refusal in result.refused.items()}
-    changed = [task_id for task_id, refusal in result.refused.items() if refusal.code is operations.Code.CHANGED]
+    refused = {task_id: refusal.sentence for task_id, refusal in result.refused.items()}
+    changed = [task_id for task_id, refusal in result.refused.items() if refusal.code == CHANGED.code]
     return Outcome(result.done, result.asked, refused, changed)
 
 

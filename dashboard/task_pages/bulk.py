@@ -18,10 +18,17 @@ from tasks.admin import rights
 from tasks.admin.forms import reason_of
 from tasks.diagnosis import Finding, decide, gather
 from tasks.diagnosis.finding import command
-from tasks.models import BulkRun, Task, TaskStatus
-from tasks.operations import Result, bulk_runs
-from tasks.operations.bulk import INSTRUCTIONS, Settings, Tally, add_refusals, highest_id, tally
-from tasks.operations.bulk_runs import command_of
+from tasks.models import BulkRun
+from tasks.models import Task
+from tasks.models import TaskStatus
+from tasks.operations import Result
+from tasks.operations import Settings
+from tasks.operations import bulk
+from tasks.operations import tokens
+from tasks.operations.bulk import Tally
+from tasks.operations.bulk import add_refusals
+from tasks.operations.bulk import highest_id
+from tasks.operations.bulk import tally
 from tasks.operations.filters import BoundedFilter, InvalidFilter, ListFilter, parse_id
 from tasks.support.audit import Who
 
@@ -48,12 +55,12 @@ class BulkSubmission(ActionRequest):
         chosen = ListFilter.from_query(post.get("filter", ""))
         if chosen.is_empty:
             raise InvalidFilter(_("Narrow the list first: no action reaches every task there is."))
-        if not bulk_runs.is_token(post.get("token", "") or bulk_runs.new_token()):
+        if not tokens.is_token(post.get("token", "") or tokens.new_token()):
             raise InvalidFilter(_("The form was changed on its way: go back, load the page anew and try again."))
         submission = cls(
             chosen=chosen,
             upto=parse_id(post.get("upto", "")) if post.get("upto") else highest_id(),
-            token=post.get("token") or bulk_runs.new_token(),
+            token=post.get("token") or tokens.new_token(),
             is_confirmed="confirmed" in post and bool(post.get("token")) and bool(post.get("upto")),
             **settings_from(action, post),
         )
@@ -64,7 +71,7 @@ class BulkSubmission(ActionRequest):
     @property
     def statuses(self) -> list[TaskStatus]:
         """The states that the action can change and that the filter includes."""
-        wanted = INSTRUCTIONS[self.action.name].statuses
+        wanted = self.action.verb.statuses
         return [status for status in wanted if not self.chosen.statuses or status in self.chosen.statuses]
 
     @property
@@ -74,7 +81,7 @@ class BulkSubmission(ActionRequest):
 
     @property
     def command(self) -> str:
-        return command_of(self.action.name, self.subject, self.settings)
+        return self.action.verb.command(self.subject, self.settings)
 
 
 @dataclass(frozen=True)
@@ -126,8 +133,8 @@ def unfit(submission: BulkSubmission) -> Tally:
 def rehearse(submission: BulkSubmission, tasks: list[Task], who: Who) -> Result:
     """Perform the action on these tasks and roll it back."""
     settings = replace(submission.settings, reason=submission.settings.reason or _("rehearsal"))
-    perform = INSTRUCTIONS[submission.action.name].perform
-    return perform([task.pk for task in tasks], who, settings, dry_run=True) if tasks else Result()
+    ids = [task.pk for task in tasks]
+    return submission.action.verb.act(ids, who, settings, dry_run=True) if tasks else Result()
 
 
 def examples(submission: BulkSubmission, tasks: list[Task], result: Result) -> list[Example]:
@@ -137,7 +144,7 @@ def examples(submission: BulkSubmission, tasks: list[Task], result: Result) -> l
     for task in tasks:
         finding, refusal = decide(task, facts), result.refused.get(task.pk)
         repeats = submission.action.repeats(task, finding)
-        found.append(Example(task, finding, repeats, str(refusal.sentence) if refusal else ""))
+        found.append(Example(task, finding, repeats, refusal.sentence if refusal else ""))
     return found
 
 
@@ -163,8 +170,8 @@ def all_view(request: HttpRequest, name: str) -> HttpResponse:
     if not submission.is_confirmed or submission.fault():
         return preview_page(request, submission)
     who = rights.who(request.user)
-    asked = bulk_runs.ask(name, submission.subject, submission.upto, submission.settings, who, submission.token)
-    return HttpResponseRedirect(reverse("admin:tasks_task_run", args=[asked.run_id]))
+    run_id = bulk.request(name, submission.subject, submission.upto, submission.settings, who, submission.token)
+    return HttpResponseRedirect(reverse("admin:tasks_task_run", args=[run_id]))
 
 
 def preview_page(request: HttpRequest, submission: BulkSubmission) -> HttpResponse:
@@ -208,7 +215,7 @@ def stop_view(request: HttpRequest, run_id: int) -> HttpResponse:
     rights.require(request.user, VIEW)
     run = existing_run(run_id)
     rights.require(request.user, PAGE_ACTIONS[run.action].right)
-    bulk_runs.stop(run, rights.who(request.user), reason=reason_of(request.POST))
+    bulk.stop(run, rights.who(request.user), reason=reason_of(request.POST))
     return HttpResponseRedirect(reverse("admin:tasks_task_run", args=[run.pk]))
 
 
@@ -235,7 +242,7 @@ def run_context(run: BulkRun, user: Any) -> dict[str, Any]:
         "refusals": sorted(run.refusals.items()),
         "settings": settings,
         "chosen": chosen,
-        "command": command_of(run.action, chosen, settings),
+        "command": action.verb.command(chosen, settings),
         "stop_command": command("stop_bulk_run", str(run.pk)),
         "undo_command": command("quarantine_tasks", "--undo", "--queue", "quarantine"),
         "missing_right": rights.missing(user, action.right),

@@ -22,8 +22,8 @@ from tasks.diagnosis import Facts, Finding, decide, gather
 from tasks.diagnosis.decision import is_unserved
 from tasks.diagnosis.sentences import no_worker
 from tasks.models import Intervention, Task, TaskStatus
-from tasks.operations.bulk import Settings
 from tasks.operations.filters import InvalidFilter
+from tasks.operations.verb import Settings
 from tasks.queue.presence import WorkerState
 from tasks.support import audit
 from tasks.support.audit import Who

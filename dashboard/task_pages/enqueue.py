@@ -25,7 +25,7 @@ from tasks.diagnosis.finding import command
 from tasks.exceptions import RowlockError
 from tasks.framework import declaration
 from tasks.framework.declaration import PostgresTask
-from tasks.operations import bulk_runs
+from tasks.operations import tokens
 from tasks.support import reading
 from tasks.support.audit import Who
 
@@ -148,7 +148,7 @@ def enqueue_view(request: HttpRequest) -> HttpResponse:
 
 
 def enqueue(request: HttpRequest, form: EnqueueForm) -> HttpResponse:
-    submitted = bulk_runs.once(form.cleaned_data["token"], lambda: str(form.enqueue(rights.who(request.user))))
+    submitted = tokens.once(form.cleaned_data["token"], lambda: str(form.enqueue(rights.who(request.user))))
     if submitted.is_new:
         messages.success(request, _("Enqueued as #%(id)s.") % {"id": submitted.target})
     return HttpResponseRedirect(reverse("admin:tasks_task_change", args=[submitted.target]))

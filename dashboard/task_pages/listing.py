@@ -22,7 +22,6 @@ from tasks.admin import rights
 from tasks.diagnosis import Finding, decide, gather
 from tasks.framework import declaration
 from tasks.models import Task, TaskStatus
-from tasks.operations.bulk import INSTRUCTIONS
 from tasks.operations.filters import InvalidFilter, ListFilter, Params, given, parse_id
 from tasks.support import durations
 from tasks.support.addresses import address
@@ -308,7 +307,7 @@ def bulk_actions(chosen: ListFilter) -> list[PageAction]:
     if chosen.is_empty:
         return []
     statuses = set(chosen.statuses or TaskStatus.values)
-    return [action for action in PAGE_ACTIONS.values() if statuses & set(INSTRUCTIONS[action.name].statuses)]
+    return [action for action in PAGE_ACTIONS.values() if statuses & set(action.verb.statuses)]
 
 
 def fitting_action(task: Task, finding: Finding) -> PageAction | None:

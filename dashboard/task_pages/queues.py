@@ -7,82 +7,24 @@ from typing import Any
 from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path, reverse
-from django.utils.functional import Promise
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_POST, require_safe
 
 from dashboard.live.fragment import SharedPart
 from dashboard.task_pages import VIEW as VIEW_TASK
 from dashboard.task_pages import page
-from tasks import operations
 from tasks.admin import rights
 from tasks.admin.forms import reason_of
 from tasks.diagnosis import stats, why
-from tasks.diagnosis.finding import command
 from tasks.diagnosis.stats import QueueNumbers
 from tasks.models import Queue
+from tasks.operations.queues import SWITCHES, Switch
 from tasks.support import reading
-from tasks.support.audit import Who
 
 VIEW = "tasks.view_queue"
 LIST = "admin:tasks_queue_changelist"
 COUNT_CAP = 10_000
 EVERY_SECONDS = 5  # the reasons refresh themselves
-
-
-@dataclass(frozen=True)
-class Switch:
-    """A button of one queue: its texts, its right, its effect, and the equivalent command."""
-
-    name: str
-    label: str | Promise
-    right: str
-    change: Callable[[str, Who, str], bool]
-    words: tuple[str, ...]
-
-    def command(self, queue_name: str) -> str:
-        return command(self.words[0], queue_name, *self.words[1:])
-
-
-def recovering(recovery: Queue.Recovery) -> Callable[[str, Who, str], bool]:
-    """A function that sets a queue to this kind of recovery."""
-    return lambda name, who, reason: operations.configure_queue(name, who, recovery=recovery, reason=reason)
-
-
-SWITCHES = {
-    switch.name: switch
-    for switch in (
-        Switch(
-            "pause",
-            gettext_lazy("Pause"),
-            "tasks.pause_queue",
-            lambda name, who, reason: operations.pause(name, who, reason=reason),
-            ("pause_queue",),
-        ),
-        Switch(
-            "resume",
-            gettext_lazy("Resume"),
-            "tasks.pause_queue",
-            lambda name, who, reason: operations.resume(name, who, reason=reason),
-            ("resume_queue",),
-        ),
-        Switch(
-            "automatic",
-            gettext_lazy("Recover by itself"),
-            "tasks.configure_queue",
-            recovering(Queue.Recovery.AUTOMATIC),
-            ("configure_queue", "--recovery", "automatic"),
-        ),
-        Switch(
-            "ask",
-            gettext_lazy("Ask a person"),
-            "tasks.configure_queue",
-            recovering(Queue.Recovery.ASK),
-            ("configure_queue", "--recovery", "ask"),
-        ),
-    )
-}
 
 
 def paths(view: Callable[..., Any]) -> list[URLPattern]:
@@ -120,7 +62,7 @@ def switch_queue(request: HttpRequest, switch: Switch) -> HttpResponse:
     queue_name = request.POST.get("queue", "").strip()
     if not queue_name:
         messages.error(request, _("Name the queue."))
-    elif switch.change(reading.name(queue_name), rights.who(request.user), reason_of(request.POST)):
+    elif switch.change(reading.name(queue_name), rights.who(request.user), reason=reason_of(request.POST)):
         told = {"label": switch.label, "queue": queue_name}
         messages.success(request, _("%(label)s: done for the queue %(queue)s.") % told)
     else:

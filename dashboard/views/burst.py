@@ -21,7 +21,7 @@ from tasks.admin.forms import OptionField, WholeNumberField
 from tasks.admin.rights import missing, require, who
 from tasks.commands import types
 from tasks.models import CommandRun
-from tasks.operations.bulk_runs import is_token, new_token, once
+from tasks.operations.tokens import is_token, new_token, once
 from tasks.queue.strategies import DEFAULT_STRATEGY, STRATEGIES
 from tasks.support import audit
 from tasks.support.audit import Change

@@ -25,8 +25,8 @@ from dashboard.live import snapshot
 from dashboard.models import LabRun
 from tasks.admin.rights import missing, require, who
 from tasks.diagnosis.finding import command
-from tasks.operations.bulk_runs import is_token, new_token
 from tasks.operations.filters import BIGGEST_ID
+from tasks.operations.tokens import is_token, new_token
 from tasks.support import reading
 
 SEE, RUN = "dashboard.view_labrun", "dashboard.run_pattern"

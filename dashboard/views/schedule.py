@@ -19,7 +19,7 @@ from tasks.operations import locks
 from tasks.schedule import expectations
 from tasks.support import reading
 
-SEE, RELEASE, FORGET = "tasks.view_commandrun", "tasks.release_lock", "tasks.forget_command"
+SEE, RELEASE, FORGET = "tasks.view_commandrun", locks.RIGHT_TO_RELEASE, locks.RIGHT_TO_FORGET
 LARGEST_FENCE = 2**63 - 1
 
 
@@ -101,7 +101,7 @@ def release(request: HttpRequest) -> HttpResponse:
 
 
 def preview(request: HttpRequest, asked: Asked) -> HttpResponse:
-    holder = locks.look(asked.name, asked.fence or 0)
+    holder = locks.holder_of(asked.name, asked.fence or 0)
     if holder is not None and holder.fence != asked.fence:
         holder = None
     context = {

@@ -23,12 +23,12 @@ from tasks.diagnosis.finding import command
 from tasks.exceptions import RowlockError
 from tasks.locking.double_checked import is_lock_not_available
 from tasks.models import Task
-from tasks.operations import release as releasing
 from tasks.operations.filters import BIGGEST_ID, InvalidFilter
+from tasks.operations.workers import MOST_RELEASED, RIGHT_TO_RELEASE, RIGHT_TO_STOP, hanging_on, unstarted
 from tasks.queue import presence
 from tasks.support import reading
 
-SEE, STOP, RELEASE = "tasks.view_worker", "tasks.stop_worker", "tasks.requeue_task"
+SEE, STOP, RELEASE = "tasks.view_worker", RIGHT_TO_STOP, RIGHT_TO_RELEASE
 BIGGEST_VERSION = 2**31 - 1
 MOST_TOLD = 5
 
@@ -59,7 +59,7 @@ class Asked:
 def parse_versions(text: str) -> dict[int, int] | None:
     """Parse `4711:2 4712:5`; None for anything else."""
     pairs = [pair.split(":") for pair in text.split()]
-    if len(pairs) > releasing.MOST or any(len(pair) != 2 for pair in pairs):
+    if len(pairs) > MOST_RELEASED or any(len(pair) != 2 for pair in pairs):
         return None
     versions = {reading.digits(id): reading.digits(version) for id, version in pairs}
     known = {id: at for id, at in versions.items() if id is not None and at is not None}
@@ -166,8 +166,8 @@ def release(request: HttpRequest) -> HttpResponse:
 
 
 def preview_release(request: HttpRequest, asked: Asked) -> HttpResponse:
-    current = releasing.hanging_on(asked.worker_id)
-    tasks = list(Task.objects.filter(pk__in=releasing.unstarted(asked.worker_id, current.id)).order_by("pk"))
+    current = hanging_on(asked.worker_id)
+    tasks = list(Task.objects.filter(pk__in=unstarted(asked.worker_id, current.id)).order_by("pk"))
     context = {
         "title": _("Release what this worker has not begun?"),
         "action": "release",

@@ -11,7 +11,7 @@ from django.http import QueryDict
 from django.utils.translation import gettext_lazy as _
 
 from tasks.commands import types
-from tasks.operations.bulk_runs import LONGEST_TOKEN, is_token, new_token
+from tasks.operations.tokens import LONGEST_TOKEN, is_token, new_token
 from tasks.support import reading
 
 
@@ -55,7 +55,7 @@ def plain(value: Any, pattern: re.Pattern[str], field: forms.Field) -> Any:
 class ConfirmedForm(forms.Form):
     """A change by hand: after its own fields a reason for the audit, and a token that carries it out only once.
 
-    The view passes the token to `tasks.operations.bulk_runs.once`.
+    The view passes the token to `tasks.operations.tokens.once`.
     """
 
     reason = OptionField(

@@ -1,15 +1,62 @@
-"""The shared part of commands on many tasks: filters, and the report of refusals."""
+"""The shared part of commands on many tasks: filters, the verb, and the report of refusals."""
 
 from typing import Any
 
 from django.core.management.base import CommandParser
 
 from tasks.commands import types
-from tasks.commands.base import Options, Report, UsageError
+from tasks.commands.base import OperatorCommand, Options, Report, UsageError, operator
 from tasks.commands.output import counted, said
 from tasks.models import TaskStatus
-from tasks.operations import Result
-from tasks.operations.filters import ListFilter, TaskFilter
+from tasks.operations import Progress, Result, Settings, Spread, Verb
+from tasks.operations.filters import ListFilter
+from tasks.operations.verb import AT_ONCE
+
+
+class TaskCommand(OperatorCommand):
+    """Performs `verb` on the tasks that ids and filters select.
+
+    `participle` (requeued, edited) is also the key of the count. Without ids and --status, `default_statuses` hold.
+    """
+
+    verb: type[Verb]
+    participle: str
+    default_statuses: tuple[str, ...]
+
+    def add_options(self, parser: CommandParser) -> None:
+        add_filters(parser)
+        self.add_settings(parser)
+
+    def add_settings(self, parser: CommandParser) -> None:
+        """Add the options of this verb."""
+
+    def settings(self, options: Options) -> Settings:
+        """The verb's settings. Raises UsageError if they do not go together."""
+        return Settings(reason=options["reason"])
+
+    def spread(self, chosen: ListFilter, options: Options) -> Spread:
+        return AT_ONCE
+
+    def run(self, options: Options) -> Report:
+        settings = self.settings(options)
+        chosen = read_filter(options, self.default_statuses)
+        with self.chunks(options) as progress:
+            result = self.verb.act(
+                chosen,
+                operator(),
+                settings,
+                spread=self.spread(chosen, options),
+                dry_run=options["dry_run"],
+                progress=progress,
+            )
+            self.finish(result, options, progress)
+        return self.report(result, options)
+
+    def finish(self, result: Result, options: Options, progress: Progress) -> None:
+        """Wait for the rest of the work, if the verb leaves any."""
+
+    def report(self, result: Result, options: Options) -> Report:
+        return report_of(result, self.participle, options)
 
 
 def add_filters(parser: CommandParser) -> None:
@@ -26,7 +73,7 @@ def add_filters(parser: CommandParser) -> None:
     group.add_argument("--older-than", type=types.duration, metavar="D", help="Created longer ago, like 90s or 7d.")
 
 
-def read_filter(options: Options, *, default_status: str, more_statuses: tuple[str, ...] = ()) -> TaskFilter:
+def read_filter(options: Options, default_statuses: tuple[str, ...]) -> ListFilter:
     """The filter from the options; without ids and --status it selects only the default statuses.
 
     Raises UsageError without any condition, because no command may act on every task by mistake. Also for all COMPLETED
@@ -52,7 +99,7 @@ def read_filter(options: Options, *, default_status: str, more_statuses: tuple[s
         raise UsageError("COMPLETED tasks stay as they are. To have their effect again, use `enqueue_task`.")
     if chosen.ids or chosen.statuses:
         return chosen
-    return chosen.with_statuses(default_status, *more_statuses)
+    return chosen.with_statuses(*default_statuses)
 
 
 def report_of(result: Result, verb: str, options: Options, **extra: Any) -> Report:

@@ -4,27 +4,31 @@ Every function takes `who` and writes one intervention for each thing that it ch
 `dry_run` it does all of it and rolls back. No function waits for a task's locked row.
 """
 
-from tasks.operations.cancel import await_cancelled, cancel
-from tasks.operations.chunks import Code, Progress, Refusal, Result, Selection, short_waits
-from tasks.operations.edit import edit
+from tasks.operations.cancel import Cancel, await_cancelled, cancel
+from tasks.operations.chunks import short_waits
+from tasks.operations.edit import Edit, edit
 from tasks.operations.enqueue import enqueue
 from tasks.operations.prune import prune_history, prune_tasks
-from tasks.operations.quarantine import put_back, quarantine
+from tasks.operations.quarantine import PutBack, Quarantine, put_back, quarantine
 from tasks.operations.queues import configure_queue, pause, resume
-from tasks.operations.recover import recover
-from tasks.operations.release import NotHanging, release_unstarted
-from tasks.operations.requeue import Spread, requeue
-from tasks.operations.workers import NoSuchWorker, stop_worker
+from tasks.operations.recover import Recover, recover
+from tasks.operations.requeue import Requeue, requeue
+from tasks.operations.verb import Progress, Result, Selection, Settings, Spread, Verb
+from tasks.operations.workers import NoSuchWorker, NotHanging, release_unstarted, stop_worker
+
+# Verbs on tasks in the order of their buttons, destructive ones last.
+VERBS: dict[str, type[Verb]] = {verb.name: verb for verb in (Recover, Requeue, Edit, PutBack, Quarantine, Cancel)}
 
 __all__ = [
-    "Code",
+    "VERBS",
     "NoSuchWorker",
     "NotHanging",
     "Progress",
-    "Refusal",
     "Result",
     "Selection",
+    "Settings",
     "Spread",
+    "Verb",
     "await_cancelled",
     "cancel",
     "configure_queue",

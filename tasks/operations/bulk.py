@@ -1,165 +1,34 @@
-"""Instructions for tasks, as values that a form fills, a row stores and a worker carries out."""
+"""Bulk runs: one verb on every task that matches a filter, counted for a preview and carried out by a worker."""
 
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime
-from typing import Any, NamedTuple, Self
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from django.db import OperationalError, connection
 from django.db.models import Count, Max
 from django.db.transaction import atomic
 
 from tasks import operations
+from tasks.framework.declaration import PostgresTask
 from tasks.models import BulkRun
 from tasks.models import Task
 from tasks.models import TaskStatus
-from tasks.operations.chunks import CHUNK, Selection
-from tasks.operations.filters import BoundedFilter, ListFilter, TaskFilter
-from tasks.operations.requeue import AT_ONCE, Spread
+from tasks.operations import tokens
+from tasks.operations.chunks import CHUNK
+from tasks.operations.chunks import short_waits
+from tasks.operations.filters import BoundedFilter
+from tasks.operations.filters import ListFilter
+from tasks.operations.verb import Result
+from tasks.operations.verb import Settings
+from tasks.support import audit
+from tasks.support.audit import Change
 from tasks.support.audit import Who
 from tasks.support.database import fetch
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """The settings of an action; each action reads its own."""
-
-    reason: str = ""
-    force: bool = False
-    queue_name: str | None = None
-    priority: int | None = None
-    run_after: datetime | None = None
-    spread_minutes: int | None = None
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Read the output of `as_json`."""
-        at = values.get("run_after")
-        return cls(**{**values, "run_after": datetime.fromisoformat(at) if at else None})
-
-    def as_json(self) -> dict[str, Any]:
-        """The values for a column; times as ISO 8601."""
-        return {**asdict(self), "run_after": self.run_after.isoformat() if self.run_after else None}
-
-    def spread(self, of: int, first: int = 0, elapsed_seconds: float = 0.0) -> Spread:
-        """The spread of requeued tasks over the requested minutes."""
-        if not self.spread_minutes:
-            return AT_ONCE
-        return Spread(60.0 * self.spread_minutes, of, first, elapsed_seconds)
-
-
-Perform = Callable[..., operations.Result]
-
-
-class Instruction(NamedTuple):
-    """One action by its name: the states that it can change, and the function that carries it out.
-
-    `perform` takes a selection, who acts, Settings, and the keywords versions, dry_run and spread.
-    """
-
-    name: str
-    statuses: tuple[TaskStatus, ...]
-    perform: Perform
-
-
-def recover(
-    selection: Selection,
-    who: Who,
-    settings: Settings,
-    *,
-    versions: Mapping[int, int] | None = None,
-    dry_run: bool = False,
-    spread: Spread = AT_ONCE,
-) -> operations.Result:
-    """Ignores `versions`: only the worker's death decides, and a heartbeat does not change the task's row."""
-    ids = list(TaskFilter.of(selection).queryset().order_by("id").values_list("id", flat=True))
-    sweep = operations.recover(who, task_ids=ids, reason=settings.reason, dry_run=dry_run)
-    done = {row["id"] for row in sweep.rows}
-    left = Task.objects.in_bulk(task_id for task_id in ids if task_id not in done)
-    refused = {task_id: operations.Refusal.of_row(task, operations.Code.NOT_DEAD) for task_id, task in left.items()}
-    return operations.Result(done=sorted(done), refused=refused)
-
-
-def requeue(
-    selection: Selection,
-    who: Who,
-    settings: Settings,
-    *,
-    versions: Mapping[int, int] | None = None,
-    dry_run: bool = False,
-    spread: Spread = AT_ONCE,
-) -> operations.Result:
-    return operations.requeue(
-        selection,
-        who,
-        reason=settings.reason,
-        force=settings.force,
-        spread=spread,
-        versions=versions,
-        dry_run=dry_run,
-    )
-
-
-def edit(
-    selection: Selection,
-    who: Who,
-    settings: Settings,
-    *,
-    versions: Mapping[int, int] | None = None,
-    dry_run: bool = False,
-    spread: Spread = AT_ONCE,
-) -> operations.Result:
-    return operations.edit(
-        selection,
-        who,
-        queue_name=settings.queue_name,
-        priority=settings.priority,
-        run_after=settings.run_after,
-        reason=settings.reason,
-        versions=versions,
-        dry_run=dry_run,
-    )
-
-
-def plainly(act: Perform) -> Perform:
-    """Wrap an action that needs only the reason."""
-
-    def perform(
-        selection: Selection,
-        who: Who,
-        settings: Settings,
-        *,
-        versions: Mapping[int, int] | None = None,
-        dry_run: bool = False,
-        spread: Spread = AT_ONCE,
-    ) -> operations.Result:
-        return act(selection, who, reason=settings.reason, versions=versions, dry_run=dry_run)
-
-    return perform
-
-
-READY, PROCESSING, FAILED, CANCELLED = (
-    TaskStatus.READY,
-    TaskStatus.PROCESSING,
-    TaskStatus.FAILED,
-    TaskStatus.CANCELLED,
-)
-INSTRUCTIONS = {
-    instruction.name: instruction
-    for instruction in (
-        Instruction("recover", (PROCESSING,), recover),
-        Instruction("requeue", (FAILED, CANCELLED, PROCESSING), requeue),
-        Instruction("edit", (READY,), edit),
-        Instruction("quarantine", (READY, FAILED), plainly(operations.quarantine)),
-        Instruction("put_back", (READY,), plainly(operations.put_back)),
-        Instruction("cancel", (READY, PROCESSING, FAILED), plainly(operations.cancel)),
-    )
-}
-
+from tasks.support.redaction import redact
 
 FIRST_WINDOW = 50_000  # ids
 WINDOW_GROWTH = 4
@@ -167,6 +36,28 @@ SECONDS = 1.5
 MOST_READ = 10_000  # rows whose arguments are read, for a text filter
 QUERY_CANCELED = "57014"
 LIMIT_STATEMENT = "SELECT set_config('statement_timeout', %(milliseconds)s::text, true)"
+EXAMPLES = 5  # refused ids kept for each code
+Numbers = dict[str, int]
+
+BEGIN = """
+UPDATE tasks_bulkrun
+SET started_at = coalesce(started_at, clock_timestamp()), total = looked + %(left)s::int
+WHERE id = %(id)s::bigint
+RETURNING extract(epoch FROM clock_timestamp() - started_at)::float8 AS elapsed_seconds
+"""
+NOTE = """
+UPDATE tasks_bulkrun
+SET cursor = greatest(cursor, %(cursor)s::bigint), looked = looked + %(looked)s::int, done = done + %(done)s::int,
+    asked = asked + %(asked)s::int, refused = refused + %(refused)s::int, refusals = %(refusals)s::jsonb
+WHERE id = %(id)s::bigint RETURNING stop_requested_at IS NOT NULL AS is_stopped
+"""
+FINISH = """
+UPDATE tasks_bulkrun SET finished_at = coalesce(finished_at, clock_timestamp()) WHERE id = %(id)s::bigint RETURNING id
+"""
+STOP = """
+UPDATE tasks_bulkrun SET stop_requested_at = clock_timestamp()
+WHERE id = %(id)s::bigint AND finished_at IS NULL AND stop_requested_at IS NULL RETURNING task_id
+"""
 
 
 @dataclass
@@ -257,32 +148,37 @@ def _read(chosen: BoundedFilter) -> Counter[str] | None:
     return Counter(task.status for task in tasks if chosen.shows(task))
 
 
-def shown_ids(chosen: ListFilter, ids: list[int]) -> list[int]:
-    """The ids that a person can have seen with this filter."""
-    if not chosen.text:
-        return ids
-    tasks = replace(chosen, ids=tuple(ids)).queryset().order_by("id")
-    return [task.pk for task in tasks if chosen.shows(task)]
+def request(action: str, chosen: ListFilter, upto: int, settings: Settings, who: Who, token: str) -> int:
+    """Enqueue a bulk run, once for each token; returns its id. Run, task and intervention share one transaction."""
+    from tasks.tasks import run_bulk_action  # it imports this module
+
+    def create() -> str:
+        kept = replace(settings, reason=redact(settings.reason))
+        run = BulkRun.objects.create(
+            action=action, options=kept.as_json(), filter=chosen.as_query(), upto=upto, actor=who.actor
+        )
+        result = PostgresTask.of(run_bulk_action).enqueue(run.pk)
+        BulkRun.objects.filter(pk=run.pk).update(task_id=int(result.id))
+        subject = f"{action} all {run.filter or 'tasks'} up to #{upto} (bulk run {run.pk})"
+        audit.record(connection, who, subject, [Change(audit.table("tasks_task"))], settings.reason)
+        return str(run.pk)
+
+    return int(tokens.once(token, create).target)
 
 
-EXAMPLES = 5  # refused ids kept for each code
-Numbers = dict[str, int]
-
-BEGIN = """
-UPDATE tasks_bulkrun
-SET started_at = coalesce(started_at, clock_timestamp()), total = looked + %(left)s::int
-WHERE id = %(id)s::bigint
-RETURNING extract(epoch FROM clock_timestamp() - started_at)::float8 AS elapsed_seconds
-"""
-NOTE = """
-UPDATE tasks_bulkrun
-SET cursor = greatest(cursor, %(cursor)s::bigint), looked = looked + %(looked)s::int, done = done + %(done)s::int,
-    asked = asked + %(asked)s::int, refused = refused + %(refused)s::int, refusals = %(refusals)s::jsonb
-WHERE id = %(id)s::bigint RETURNING stop_requested_at IS NOT NULL AS is_stopped
-"""
-FINISH = """
-UPDATE tasks_bulkrun SET finished_at = coalesce(finished_at, clock_timestamp()) WHERE id = %(id)s::bigint RETURNING id
-"""
+def stop(run: BulkRun, who: Who, *, reason: str = "", dry_run: bool = False) -> bool:
+    """End the run after the current chunk; changes stay. False if it is over or already stopped."""
+    with short_waits(rollback=dry_run):
+        stopped = fetch(connection, STOP, {"id": run.pk})
+        if stopped:
+            audit.record(connection, who, f"stop bulk run {run.pk}", [Change(audit.table("tasks_task"))], reason)
+    if not stopped or dry_run:
+        return bool(stopped)
+    task = Task.objects.filter(pk=stopped[0]["task_id"]).first()
+    if task is None or task.status != TaskStatus.PROCESSING:
+        operations.cancel([task.pk] if task else [], who, Settings(reason=reason))
+        fetch(connection, FINISH, {"id": run.pk})
+    return True
 
 
 def in_own_session(work: Callable[[int], Numbers], run_id: int) -> Numbers:
@@ -309,7 +205,7 @@ def carry_out(run_id: int) -> Numbers:
     If a worker dies in the middle of a chunk, that chunk may be missing in the numbers; nothing is done twice.
     """
     run = BulkRun.objects.get(pk=run_id)
-    instruction, settings = INSTRUCTIONS[run.action], Settings.from_json(run.options)
+    act, settings = operations.VERBS[run.action].act, Settings.from_json(run.options)
     chosen = subject(run.action, ListFilter.from_query(run.filter), run.upto, run.cursor)
     ids = chosen.selected_ids() if chosen.statuses else []
     elapsed = fetch(connection, BEGIN, {"id": run.pk, "left": len(ids)})[0]["elapsed_seconds"]
@@ -319,7 +215,7 @@ def carry_out(run_id: int) -> Numbers:
         spread = settings.spread(total, run.done, time.monotonic() - since)
         found = replace(chosen, ids=tuple(shown_ids(chosen, slice_ids)))
         who = Who(run.actor, "page")
-        result = instruction.perform(found, who, settings, spread=spread) if found.ids else operations.Result()
+        result = act(found, who, settings, spread=spread) if found.ids else Result()
         if note(run, slice_ids, result):
             break
     fetch(connection, FINISH, {"id": run.pk})
@@ -331,12 +227,12 @@ def subject(action: str, chosen: ListFilter, upto: int, above: int = 0) -> Bound
 
     Without such a state the filter has no statuses, which means no tasks here.
     """
-    wanted = INSTRUCTIONS[action].statuses
+    wanted = operations.VERBS[action].statuses
     statuses = [status for status in wanted if not chosen.statuses or status in chosen.statuses]
     return BoundedFilter.within(chosen.with_statuses(*map(str, statuses)), upto, above)
 
 
-def note(run: BulkRun, ids: list[int], result: operations.Result) -> bool:
+def note(run: BulkRun, ids: list[int], result: Result) -> bool:
     """Store the result of one chunk; True if a person has stopped the run."""
     add_refusals(run.refusals, result)
     counts = {"looked": len(ids), "done": len(result.done), "asked": len(result.asked), "refused": len(result.refused)}
@@ -346,12 +242,20 @@ def note(run: BulkRun, ids: list[int], result: operations.Result) -> bool:
     return bool(fetch(connection, NOTE, params)[0]["is_stopped"])
 
 
-def add_refusals(kept: dict[str, Any], result: operations.Result) -> None:
+def add_refusals(kept: dict[str, Any], result: Result) -> None:
     """Count the refusals by their code, with a few ids and a sentence as examples."""
-    numbers = Counter(str(refusal.code) for refusal in result.refused.values())
+    numbers = Counter(refusal.code for refusal in result.refused.values())
     for task_id, refusal in result.refused.items():
-        entry = kept.setdefault(str(refusal.code), {"number": 0, "ids": [], "sentence": str(refusal.sentence)})
+        entry = kept.setdefault(refusal.code, {"number": 0, "ids": [], "sentence": refusal.sentence})
         if len(entry["ids"]) < EXAMPLES:
             entry["ids"].append(task_id)
     for code, number in numbers.items():
         kept[code]["number"] += number
+
+
+def shown_ids(chosen: ListFilter, ids: list[int]) -> list[int]:
+    """The ids that a person can have seen with this filter."""
+    if not chosen.text:
+        return ids
+    tasks = replace(chosen, ids=tuple(ids)).queryset().order_by("id")
+    return [task.pk for task in tasks if chosen.shows(task)]

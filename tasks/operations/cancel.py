@@ -4,18 +4,21 @@ import time
 from collections.abc import Mapping
 
 from django.db import connection, transaction
+from django.utils.translation import gettext_lazy
 
 from tasks.locking import rowlocks
 from tasks.models import Task, TaskStatus
-from tasks.operations.chunks import Code, Progress, Refusal, Result, Selection, TaskAction, go_on, perform
+from tasks.operations.chunks import TaskAction
 from tasks.operations.filters import TaskFilter, among
+from tasks.operations.verb import COMPLETED, LOCKED, Progress, Reason, Refusal, Result, Settings, go_on
 from tasks.queue import wakeup
 from tasks.support import audit
 from tasks.support.audit import Change, Who
-from tasks.support.database import fetch
 
 POLL_SECONDS = 0.1
-ENDED_OTHERWISE = {TaskStatus.COMPLETED: Code.COMPLETED, TaskStatus.FAILED: Code.FAILED}
+FAILED = Reason("failed", gettext_lazy("it failed for good before its worker could end it"))
+ALREADY = Reason("already", gettext_lazy("it was cancelled before"))
+ENDED_OTHERWISE: dict[str, Reason] = {TaskStatus.COMPLETED: COMPLETED, TaskStatus.FAILED: FAILED}
 
 CANCEL = """
 WITH attempt AS (
@@ -38,79 +41,70 @@ RETURNING id, version
 
 
 class Cancel(TaskAction):
+    """Cancel unfinished and FAILED tasks: at once, unless a live worker holds them.
+
+    Tasks that are held end up in `asked`: their worker ends them within moments, see `await_cancelled`.
+    """
+
     name = "cancel"
+    label = gettext_lazy("Cancel")
+    right = "tasks.cancel_task"
+    statuses = (TaskStatus.READY, TaskStatus.PROCESSING, TaskStatus.FAILED)
+    words = ("cancel_tasks",)
+    checks_workers = True
 
     def refusal(self, task: Task) -> Refusal | None:
         if task.status == TaskStatus.COMPLETED:
-            return Refusal.of_row(task, Code.COMPLETED)
+            return Refusal.of_row(task, COMPLETED)
         if task.status == TaskStatus.CANCELLED:
-            return Refusal.of_row(task, Code.ALREADY)
+            return Refusal.of_row(task, ALREADY)
         return None
 
     def write(self, tasks: list[Task], result: Result) -> None:
         idle = [task for task in tasks if not self.is_live(task)]
         running = [task for task in tasks if self.is_live(task)]
         if idle:
-            self._change(CANCEL, self.name, idle)
+            result.done += self.change(CANCEL, idle)
             wakeup.announce(connection)  # a cancelled task releases its ordering key
         if running:
-            self._change(ASK, f"{self.name} requested", running)
+            self.change(ASK, running, action=f"{self.name} requested")
             wakeup.summon(connection)
-        result.done += [task.id for task in idle]
         result.asked += [task.id for task in running]
 
     def is_live(self, task: Task) -> bool:
         """True if a worker that is not dead holds the task."""
         return task.status == TaskStatus.PROCESSING and not self.is_stale(task)
 
-    def _change(self, statement: str, action: str, tasks: list[Task]) -> None:
-        rows = fetch(connection, statement, {"ids": [task.id for task in tasks]})
-        after = {row["id"]: row["version"] for row in rows}
-        changes = [Change(audit.task(task.id), task.version, after[task.id]) for task in tasks if task.id in after]
-        audit.record(connection, self.who, action, changes, self.reason)
+    def perform(
+        self, chosen: TaskFilter, *, versions: Mapping[int, int] | None, dry_run: bool, progress: Progress
+    ) -> Result:
+        result = super().perform(chosen, versions=versions, dry_run=dry_run, progress=progress)
+        if not dry_run:
+            self._ask_workers_that_lock(result, versions)
+        return result
+
+    def _ask_workers_that_lock(self, result: Result, versions: Mapping[int, int] | None) -> None:
+        """Ask the workers whose own transaction locks the row that they run (the pessimistic strategy)."""
+        locked = [id for id, refusal in result.refused.items() if refusal.code == LOCKED.code]
+        tasks = {task.id: task for task in Task.objects.processing().filter(among(locked))} if locked else {}
+        own = [
+            tasks[id]
+            for id, lock in rowlocks.lockers(Task, tasks).items()
+            if any(locker.application_name == f"rowlock:worker:{tasks[id].claimed_by}" for locker in lock.lockers)
+            and (versions is None or versions[id] == tasks[id].version)
+        ]
+        if not own:
+            return
+        with transaction.atomic():
+            changes = [Change(audit.task(task.id), task.version, task.version) for task in own]
+            audit.record(connection, self.who, f"{self.name} requested", changes, self.settings.reason)
+            wakeup.ask_to_end(connection, [task.id for task in own])
+        for task in own:
+            del result.refused[task.id]
+            result.asked.append(task.id)
 
 
-def cancel(
-    selection: Selection,
-    who: Who,
-    *,
-    reason: str = "",
-    versions: Mapping[int, int] | None = None,
-    dry_run: bool = False,
-    progress: Progress = go_on,
-) -> Result:
-    """Cancel unfinished and FAILED tasks: at once, unless a live worker holds them.
-
-    Tasks that are held end up in `asked`: their worker ends them within moments, see `await_cancelled`.
-    """
-    action = Cancel(who, reason)
-    chosen = TaskFilter.of(selection)
-    action.look_for_dead(chosen.queryset(), dry_run=dry_run)
-    result = perform(action, chosen, versions=versions, dry_run=dry_run, progress=progress)
-    if not dry_run:
-        _ask_workers_that_lock(result, who, reason, versions)
-    return result
-
-
-def _ask_workers_that_lock(result: Result, who: Who, reason: str, versions: Mapping[int, int] | None) -> None:
-    """Ask the workers whose own transaction locks the row that they run (the pessimistic strategy), without the row."""
-    locked = [id for id, refusal in result.refused.items() if refusal.code is Code.LOCKED]
-    tasks = {task.id: task for task in Task.objects.processing().filter(among(locked))} if locked else {}
-    own = [
-        tasks[id]
-        for id, lock in rowlocks.lockers(Task, tasks).items()
-        if any(locker.application_name == f"rowlock:worker:{tasks[id].claimed_by}" for locker in lock.lockers)
-        and (versions is None or versions[id] == tasks[id].version)
-    ]
-    if not own:
-        return
-    with transaction.atomic():
-        changes = [Change(audit.task(task.id), task.version, task.version) for task in own]
-        audit.record(connection, who, f"{Cancel.name} requested", changes, reason)
-        wakeup.ask_to_end(connection, [task.id for task in own])
-    for task in own:
-        del result.refused[task.id]
-        result.asked.append(task.id)
+cancel = Cancel.act
 
 
 def await_cancelled(result: Result, who: Who, *, seconds: float, reason: str = "", progress: Progress = go_on) -> None:
@@ -119,22 +113,22 @@ def await_cancelled(result: Result, who: Who, *, seconds: float, reason: str = "
     If a worker dies meanwhile, or gives its task back, the task is cancelled here.
     """
     deadline = time.monotonic() + seconds
-    while _settle(result) and time.monotonic() < deadline and progress(len(result.done), len(result.asked)):
+    while _sort_ended(result) and time.monotonic() < deadline and progress(len(result.done), len(result.asked)):
         time.sleep(POLL_SECONDS)
     if result.asked:
-        again = cancel(result.asked, who, reason=reason)
+        again = cancel(result.asked, who, Settings(reason=reason))
         result.done += again.done
         result.refused |= again.refused
         result.asked = again.asked
 
 
-def _settle(result: Result) -> bool:
+def _sort_ended(result: Result) -> bool:
     """Sort the asked tasks that have ended; True while a live worker still runs one of them."""
     rows = {task.id: task for task in Task.objects.filter(among(result.asked))}
     for task in rows.values():
         if task.status == TaskStatus.CANCELLED:
             result.done.append(task.id)
         elif task.status in ENDED_OTHERWISE:
-            result.refused[task.id] = Refusal.of_row(task, ENDED_OTHERWISE[TaskStatus(task.status)])
+            result.refused[task.id] = Refusal.of_row(task, ENDED_OTHERWISE[task.status])
     result.asked = [id for id, task in rows.items() if task.status in (TaskStatus.READY, TaskStatus.PROCESSING)]
     return any(rows[id].status == TaskStatus.PROCESSING for id in result.asked)

@@ -166,6 +166,20 @@ class ListFilter(TaskFilter):
         """The query of the list's URL."""
         return urlencode(self.as_params())
 
+    def as_words(self) -> list[str]:
+        """Ids and options of a command that select the same tasks."""
+        pairs = [
+            *(("--status", status) for status in self.statuses),
+            *(("--queue", name) for name in self.queue_names),
+            *(("--task", path) for path in self.task_paths),
+            ("--error", self.error),
+            ("--older-than", durations.describe(self.older_than) if self.older_than is not None else ""),
+            ("--text", self.text),
+            ("--ordering-key", self.ordering_key),
+            ("--worker", self.worker_id),
+        ]
+        return [*map(str, self.ids), *(word for pair in pairs if pair[1] for word in pair)]
+
     def as_params(self) -> list[tuple[str, str]]:
         own = [("q", self.text), ("key", self.ordering_key), ("worker", self.worker_id)]
         return super().as_params() + [(name, value) for name, value in own if value]

@@ -7,7 +7,6 @@ from django.db import connection
 
 from tasks.exceptions import LockUnavailable
 from tasks.locking.named import backends
-from tasks.locking.named import backends as observe
 from tasks.locking.named.holder import Holder, Life
 from tasks.models import Lock
 from tasks.operations.chunks import short_waits
@@ -15,7 +14,8 @@ from tasks.support import audit
 from tasks.support.audit import Change, Who
 from tasks.support.durations import spoken
 
-SECOND_LOOK_SECONDS = 0.3
+RIGHT_TO_RELEASE, RIGHT_TO_FORGET = "tasks.release_lock", "tasks.forget_command"
+SECOND_CHECK_SECONDS = 0.3
 
 # Only as it was seen: a holder that came back has renewed its lease.
 FREE = """
@@ -43,12 +43,12 @@ class Release:
     is_over: bool = False
 
 
-def look(name: str, fence: int) -> Holder | None:
+def holder_of(name: str, fence: int) -> Holder | None:
     """The lock's current or dead holder; among several backends preferably the one with this fence.
 
     Raises LockUnavailable when the backend that may keep the lock does not answer.
     """
-    seen = observe.everywhere([name])
+    seen = backends.everywhere([name])
     taken = [holder for holder in seen.holders if holder.life is not Life.FREE]
     if not taken and seen.problem:
         raise LockUnavailable(seen.problem)
@@ -62,10 +62,10 @@ def release_lock(name: str, fence: int, who: Who, *, reason: str = "", dry_run: 
     session (another language, Redis) may still be alive, so freeing its lock needs a reason. A live holder keeps its
     lock.
     """
-    holder = look(name, fence)
+    holder = holder_of(name, fence)
     if holder is not None and holder.life is Life.MISSING:
-        time.sleep(SECOND_LOOK_SECONDS)
-        holder = look(name, fence)
+        time.sleep(SECOND_CHECK_SECONDS)
+        holder = holder_of(name, fence)
     if problem := _refusal(name, fence, holder, reason):
         return Release(False, holder, problem, is_over=holder is None and _was_held(name, fence))
     assert holder is not None
@@ -113,7 +113,7 @@ def _free(holder: Holder) -> bool:
     if holder.backend == backends.REDIS:
         from tasks.locking.named import redis
 
-        with redis.connected(backends.redis_url(observe.redis_backend() or backends.REDIS)) as client:
+        with redis.connected(backends.redis_url(backends.redis_backend() or backends.REDIS)) as client:
             return redis.free(client, holder.name, holder.fence or 0)
     with connection.cursor() as cursor:
         cursor.execute(FREE, {"name": holder.name, "fence": holder.fence, "expires_at": holder.expires_at})

@@ -13,7 +13,8 @@ from typing import NamedTuple
 from django.db import connection
 
 from tasks.models import FINISHED
-from tasks.operations.chunks import Progress, go_on, short_waits
+from tasks.operations.chunks import short_waits
+from tasks.operations.verb import Progress, go_on
 from tasks.queue import throughput
 from tasks.support import audit, durations
 from tasks.support.audit import Change, Who
@@ -100,7 +101,6 @@ WITH doomed AS MATERIALIZED (
 SELECT count(*) AS deleted, false AS is_old, 0 AS last_id FROM deleted
 """
 
-
 PRUNE_COMMAND_RUNS = """
 WITH page AS MATERIALIZED (
     SELECT id, started_at FROM tasks_commandrun WHERE id > %(after)s::bigint ORDER BY id LIMIT %(window)s::int
@@ -112,6 +112,19 @@ WITH page AS MATERIALIZED (
 )
 SELECT (SELECT max(id) FROM page) AS last_id, (SELECT count(*) FROM deleted) AS deleted,
     (SELECT min(started_at) FROM page) < statement_timestamp() - %(age)s::interval AS is_old
+"""
+
+PRUNE_BULK_RUNS = """
+WITH page AS MATERIALIZED (
+    SELECT id, created_at FROM tasks_bulkrun WHERE id > %(after)s::bigint ORDER BY id LIMIT %(window)s::int
+), doomed AS MATERIALIZED (
+    SELECT run.id FROM page JOIN tasks_bulkrun AS run ON run.id = page.id
+    WHERE run.finished_at < statement_timestamp() - %(age)s::interval FOR UPDATE OF run SKIP LOCKED
+), deleted AS (
+    DELETE FROM tasks_bulkrun USING doomed WHERE tasks_bulkrun.id = doomed.id RETURNING tasks_bulkrun.id
+)
+SELECT (SELECT max(id) FROM page) AS last_id, (SELECT count(*) FROM deleted) AS deleted,
+    (SELECT min(created_at) FROM page) < statement_timestamp() - %(age)s::interval AS is_old
 """
 
 # Fences come from a sequence: they grow even for a name whose row is gone. Names have no order in time, so all of them
@@ -142,6 +155,7 @@ HISTORY = [
     History("refused_writes", "tasks_refusedwrite", PRUNE_REFUSED_WRITES),
     History("throughput", "tasks_throughput", PRUNE_THROUGHPUT),
     History("command_runs", "tasks_commandrun", PRUNE_COMMAND_RUNS),
+    History("bulk_runs", "tasks_bulkrun", PRUNE_BULK_RUNS),
     History("locks", "tasks_lock", PRUNE_LOCKS),
     History("workers", "tasks_worker", PRUNE_WORKERS),
 ]

@@ -4,15 +4,16 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 from django.db import connection
+from django.utils.translation import gettext_lazy
 
 from tasks.models import Intervention, Task, TaskStatus
-from tasks.operations.chunks import Code, Progress, Refusal, Result, Selection, TaskAction, go_on, perform
+from tasks.operations.chunks import TaskAction
+from tasks.operations.filters import TaskFilter
 from tasks.operations.queues import pause
 from tasks.operations.requeue import MOST_ATTEMPTS, allowance
+from tasks.operations.verb import EXHAUSTED, FINISHED, HELD, Progress, Reason, Refusal, Result
 from tasks.queue import wakeup
 from tasks.support import audit
-from tasks.support.audit import Change, Who
-from tasks.support.database import fetch
 
 QUEUE = "quarantine"
 FROM = "quarantine from="  # prefix of the intervention that stores the queue
@@ -33,82 +34,72 @@ FROM unnest(%(ids)s::bigint[], %(names)s::text[]) AS origin (id, queue_name) WHE
 RETURNING task.id, task.version
 """
 
+QUARANTINED = Reason("quarantined", gettext_lazy("it is in quarantine already"))
+NOT_QUARANTINED = Reason("not_quarantined", gettext_lazy("it does not wait in quarantine"))
+NO_ORIGIN = Reason(
+    "no_origin", gettext_lazy("the audit does not say where it came from; move it with `edit_tasks --set-queue`")
+)
+
 
 class Quarantine(TaskAction):
-    name = "quarantine"
-
-    def refusal(self, task: Task) -> Refusal | None:
-        if task.status == TaskStatus.PROCESSING:
-            return Refusal.of_row(task, Code.HELD)
-        if task.status not in (TaskStatus.READY, TaskStatus.FAILED):
-            return Refusal.of_row(task, Code.FINISHED)
-        if task.queue_name == QUEUE and task.status == TaskStatus.READY:
-            return Refusal.of_row(task, Code.QUARANTINED)
-        if attempts_for(task) > MOST_ATTEMPTS:
-            return Refusal.of_row(task, Code.EXHAUSTED)
-        return None
-
-    def write(self, tasks: list[Task], result: Result) -> None:
-        params = {"queue": QUEUE, "ids": [task.id for task in tasks], "limits": list(map(attempts_for, tasks))}
-        versions = {row["id"]: row["version"] for row in fetch(connection, QUARANTINE, params)}
-        by_queue = defaultdict(list)
-        for task in tasks:
-            change = Change(audit.task(task.id), task.version, versions[task.id])
-            by_queue[task.queue_name].append(change)
-        for queue_name, changes in by_queue.items():
-            audit.record(connection, self.who, FROM + queue_name, changes, self.reason)
-        wakeup.announce(connection)  # a failed task may have blocked others of its key
-        result.done += versions
-
-
-class PutBack(TaskAction):
-    name = "put_back"
-
-    def refusal(self, task: Task) -> Refusal | None:
-        if task.status == TaskStatus.READY and task.queue_name == QUEUE:
-            return None
-        return Refusal.of_row(task, Code.NOT_QUARANTINED)
-
-    def write(self, tasks: list[Task], result: Result) -> None:
-        origins = origins_of(tasks)
-        known = [task for task in tasks if task.id in origins]
-        result.refused |= {task.id: Refusal.of_row(task, Code.NO_ORIGIN) for task in tasks if task.id not in origins}
-        params = {"ids": [task.id for task in known], "names": [origins[task.id] for task in known]}
-        versions = {row["id"]: row["version"] for row in fetch(connection, PUT_BACK, params)}
-        changes = [Change(audit.task(task.id), task.version, versions[task.id]) for task in known]
-        audit.record(connection, self.who, self.name, changes, self.reason)
-        wakeup.announce(connection)
-        result.done += versions
-
-
-def quarantine(
-    selection: Selection,
-    who: Who,
-    *,
-    reason: str = "",
-    versions: Mapping[int, int] | None = None,
-    dry_run: bool = False,
-    progress: Progress = go_on,
-) -> Result:
     """Move READY and FAILED tasks into the paused queue `quarantine`, as READY.
 
     The queue is paused first, so that none of them can be claimed on its way.
     """
-    pause(QUEUE, who, reason=reason, dry_run=dry_run)
-    return perform(Quarantine(who, reason), selection, versions=versions, dry_run=dry_run, progress=progress)
+
+    name = "quarantine"
+    label = gettext_lazy("Quarantine")
+    right = "tasks.edit_task"
+    statuses = (TaskStatus.READY, TaskStatus.FAILED)
+    words = ("quarantine_tasks",)
+
+    def perform(
+        self, chosen: TaskFilter, *, versions: Mapping[int, int] | None, dry_run: bool, progress: Progress
+    ) -> Result:
+        pause(QUEUE, self.who, reason=self.settings.reason, dry_run=dry_run)
+        return super().perform(chosen, versions=versions, dry_run=dry_run, progress=progress)
+
+    def refusal(self, task: Task) -> Refusal | None:
+        if task.status == TaskStatus.PROCESSING:
+            return Refusal.of_row(task, HELD)
+        if task.status not in (TaskStatus.READY, TaskStatus.FAILED):
+            return Refusal.of_row(task, FINISHED)
+        if task.queue_name == QUEUE and task.status == TaskStatus.READY:
+            return Refusal.of_row(task, QUARANTINED)
+        if attempts_for(task) > MOST_ATTEMPTS:
+            return Refusal.of_row(task, EXHAUSTED)
+        return None
+
+    def write(self, tasks: list[Task], result: Result) -> None:
+        by_queue = defaultdict(list)
+        for task in tasks:
+            by_queue[task.queue_name].append(task)
+        for queue_name, some in by_queue.items():
+            params = {"queue": QUEUE, "limits": list(map(attempts_for, some))}
+            result.done += self.change(QUARANTINE, some, params, action=FROM + queue_name)
+        wakeup.announce(connection)  # a failed task may have blocked others of its key
 
 
-def put_back(
-    selection: Selection,
-    who: Who,
-    *,
-    reason: str = "",
-    versions: Mapping[int, int] | None = None,
-    dry_run: bool = False,
-    progress: Progress = go_on,
-) -> Result:
+class PutBack(TaskAction):
     """Move tasks of the queue `quarantine` back to their previous queue, which the audit keeps."""
-    return perform(PutBack(who, reason), selection, versions=versions, dry_run=dry_run, progress=progress)
+
+    name = "put_back"
+    label = gettext_lazy("Put back")
+    right = "tasks.edit_task"
+    statuses = (TaskStatus.READY,)
+    words = ("quarantine_tasks", "--undo")
+
+    def refusal(self, task: Task) -> Refusal | None:
+        if task.status == TaskStatus.READY and task.queue_name == QUEUE:
+            return None
+        return Refusal.of_row(task, NOT_QUARANTINED)
+
+    def write(self, tasks: list[Task], result: Result) -> None:
+        origins = origins_of(tasks)
+        known = [task for task in tasks if task.id in origins]
+        result.refused |= {task.id: Refusal.of_row(task, NO_ORIGIN) for task in tasks if task.id not in origins}
+        result.done += self.change(PUT_BACK, known, {"names": [origins[task.id] for task in known]})
+        wakeup.announce(connection)
 
 
 def attempts_for(task: Task) -> int:
@@ -121,3 +112,6 @@ def origins_of(tasks: list[Task]) -> dict[int, str]:
     targets = {audit.task(task.id): task.id for task in tasks}
     moves = Intervention.objects.filter(target__in=targets, action__startswith=FROM).order_by("id")
     return {targets[target]: action.removeprefix(FROM) for target, action in moves.values_list("target", "action")}
+
+
+quarantine, put_back = Quarantine.act, PutBack.act

@@ -1,9 +1,14 @@
 """Settings of a queue: pause, and recovery from dead workers."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 
 from django.db import connection
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy
 
+from tasks.diagnosis.finding import command
 from tasks.models import Queue
 from tasks.operations.chunks import short_waits
 from tasks.queue import wakeup
@@ -58,3 +63,41 @@ def _change(
             audit.record(connection, who, action, [Change(audit.queue(name))], reason)
             wakeup.announce(connection)
     return changed
+
+
+@dataclass(frozen=True)
+class Switch:
+    """One button of a queue: its label, its right, its effect (True if it changed something), and its command."""
+
+    name: str
+    label: str | Promise
+    right: str
+    change: Callable[..., bool]
+    words: tuple[str, ...]
+
+    def command(self, queue_name: str) -> str:
+        return command(self.words[0], queue_name, *self.words[1:])
+
+
+PAUSE_RIGHT, CONFIGURE_RIGHT = "tasks.pause_queue", "tasks.configure_queue"
+SWITCHES = {
+    switch.name: switch
+    for switch in (
+        Switch("pause", gettext_lazy("Pause"), PAUSE_RIGHT, pause, ("pause_queue",)),
+        Switch("resume", gettext_lazy("Resume"), PAUSE_RIGHT, resume, ("resume_queue",)),
+        Switch(
+            "automatic",
+            gettext_lazy("Recover by itself"),
+            CONFIGURE_RIGHT,
+            partial(configure_queue, recovery=Queue.Recovery.AUTOMATIC),
+            ("configure_queue", "--recovery", "automatic"),
+        ),
+        Switch(
+            "ask",
+            gettext_lazy("Ask a person"),
+            CONFIGURE_RIGHT,
+            partial(configure_queue, recovery=Queue.Recovery.ASK),
+            ("configure_queue", "--recovery", "ask"),
+        ),
+    )
+}

@@ -1,15 +1,52 @@
 """Recover by hand: take back the tasks of dead workers now, also in queues that wait for a person."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from django.db import connection as default_connection
+from django.utils.translation import gettext_lazy
 
+from tasks.models import Task, TaskStatus
+from tasks.operations.filters import ListFilter, TaskFilter
+from tasks.operations.verb import Progress, Reason, Refusal, Result, Verb
 from tasks.queue import recovery
 from tasks.queue.recovery import Sweep
 from tasks.support import audit
 from tasks.support.audit import Change, Who
 from tasks.support.database import Connection
+
+NOT_DEAD = Reason(
+    "not_dead",
+    gettext_lazy("its worker is not dead: not yet, or it is alive, or somebody took the task back already"),
+)
+
+
+class Recover(Verb):
+    """Take back the selected tasks of dead workers, at once and whatever their version.
+
+    Only the worker's death decides, and a heartbeat does not change the task's row.
+    """
+
+    name = "recover"
+    label = gettext_lazy("Take back")
+    right = "tasks.recover_task"
+    statuses = (TaskStatus.PROCESSING,)
+    words = ("recover_tasks",)
+
+    @classmethod
+    def subject(cls, chosen: ListFilter) -> list[str]:
+        """None: the command takes no filter, and recovers from every dead worker."""
+        return []
+
+    def perform(
+        self, chosen: TaskFilter, *, versions: Mapping[int, int] | None, dry_run: bool, progress: Progress
+    ) -> Result:
+        ids = list(chosen.queryset().order_by("id").values_list("id", flat=True))
+        sweep = recover(self.who, task_ids=ids, reason=self.settings.reason, dry_run=dry_run)
+        done = {row["id"] for row in sweep.rows}
+        left = Task.objects.in_bulk(task_id for task_id in ids if task_id not in done)
+        refused = {task_id: Refusal.of_row(task, NOT_DEAD) for task_id, task in left.items()}
+        return Result(done=sorted(done), refused=refused)
 
 
 def recover(

@@ -10,6 +10,7 @@ from django.utils import timezone
 
 from tasks import operations
 from tasks.models import Attempt, Intervention, RefusedWrite, Task, Worker
+from tasks.operations import Settings
 from tasks.support import audit
 from tasks.support.audit import Who
 from tasks.testing import run_all
@@ -148,7 +149,7 @@ def test_who_may_not_act_reads_which_right_is_missing_and_who_has_it(viewer):
 
 def test_the_audit_of_the_task_is_shown(viewer):
     task = rows.ready()
-    operations.cancel([task.pk], Who("anna", "command"), reason="by mistake")
+    operations.cancel([task.pk], Who("anna", "command"), Settings(reason="by mistake"))
     text = page_of(viewer, task)
     assert "anna (command)" in text
     assert "v1 → v2" in text

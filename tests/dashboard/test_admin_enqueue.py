@@ -8,7 +8,7 @@ import pytest
 from django.test import Client
 
 from tasks.models import Intervention, Task
-from tasks.operations import bulk_runs
+from tasks.operations import tokens
 from tests.commands import run
 from tests.people import client_of, person
 from tests.tasks import handlers
@@ -25,7 +25,7 @@ def operator():
 
 
 def submit(client: Client, *, token: str = "", **fields: str):
-    values = {"task": ADD, "args": "[1, 2]", "token": token or bulk_runs.new_token(), **fields}
+    values = {"task": ADD, "args": "[1, 2]", "token": token or tokens.new_token(), **fields}
     return client.post(ENQUEUE, values, follow=True)
 
 
@@ -57,7 +57,7 @@ def test_a_task_is_enqueued_and_shown(operator):
 
 
 def test_a_double_click_enqueues_one(operator):
-    token = bulk_runs.new_token()
+    token = tokens.new_token()
     first, second = submit(operator, token=token), submit(operator, token=token)
     assert first.redirect_chain == second.redirect_chain
     assert Task.objects.count() == Intervention.objects.count() == 1

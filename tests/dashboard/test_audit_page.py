@@ -12,6 +12,7 @@ from dashboard.task_pages.listing import PageCursor
 from dashboard.templatetags.audit import target_href
 from tasks import operations
 from tasks.models import Intervention
+from tasks.operations import Settings
 from tasks.support import audit
 from tasks.support.audit import Change, Who
 from tests.people import client_of
@@ -52,7 +53,7 @@ def test_an_entry_says_who_what_why_from_where_and_the_versions(viewer):
 
 def test_what_people_do_on_pages_appears_here(viewer):
     task = rows.failed()
-    operations.requeue([task.pk], Who("anna", "page"), reason="again")
+    operations.requeue([task.pk], Who("anna", "page"), Settings(reason="again"))
     assert f"task:{task.pk}" in viewer.get(AUDIT).text
 
 

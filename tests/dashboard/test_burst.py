@@ -14,7 +14,7 @@ from dashboard import burst
 from dashboard.burst import Burst
 from dashboard.tasks import count_primes, nap
 from tasks.models import CommandRun, Intervention, Task, Worker
-from tasks.operations.bulk_runs import new_token
+from tasks.operations.tokens import new_token
 from tests.commands import database_url
 from tests.people import client_of
 from tests.waiting import wait_until

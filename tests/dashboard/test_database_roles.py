@@ -16,8 +16,7 @@ from dashboard.models import LockWait
 from orders.models import Account
 from tasks.locking import lock
 from tasks.models import Attempt, Intervention, RefusedWrite
-from tasks.operations import bulk, bulk_runs
-from tasks.operations.bulk import Settings
+from tasks.operations import Settings, bulk
 from tasks.operations.filters import ListFilter
 from tasks.support.audit import Who
 from tests import processes
@@ -403,9 +402,9 @@ def test_a_line_of_a_page_is_refused_to_a_worker_but_for_the_bulk_run_in_hand(si
 def test_a_worker_carries_out_a_bulk_run_in_the_name_of_whoever_asked(site, settings, web):
     rows.failed(queue_name="bulk")
     chosen = ListFilter.from_query("queue=bulk&status=FAILED")
-    asked = bulk_runs.ask("requeue", chosen, 2**62, Settings(), Who("anna", "page"), "a token of this test")
+    run_id = bulk.request("requeue", chosen, 2**62, Settings(), Who("anna", "page"), "a token of this test")
     with site.acting(WORKER):
-        assert bulk.carry_out(asked.run_id)["done"] == 1
+        assert bulk.carry_out(run_id)["done"] == 1
     entry = Intervention.objects.filter(action="requeue").latest("pk")
     assert (entry.actor, entry.source, entry.role) == ("anna", "page", WORKER)
 

@@ -18,7 +18,7 @@ from tasks import testing
 from tasks.compat import InvalidTask
 from tasks.exceptions import InvalidArguments
 from tasks.models import Attempt, Queue, Task
-from tasks.operations import bulk_runs
+from tasks.operations import tokens
 from tasks.queue.claim import Claimer
 from tasks.queue.strategies import claim
 from tests.commands import run
@@ -96,7 +96,7 @@ def by_form(path: str, args: str, queue: str = "default", key: str | None = None
         "args": args,
         "queue_name": queue,
         "ordering_key": key or "",
-        "token": bulk_runs.new_token(),
+        "token": tokens.new_token(),
     }
     body = urlencode(fields, errors="surrogatepass")
     page = client.post(FORM, body, content_type="application/x-www-form-urlencoded")

@@ -16,7 +16,7 @@ import pytest
 from django.db import connection
 
 from tasks.models import Intervention, Task
-from tasks.operations.bulk_runs import new_token
+from tasks.operations.tokens import new_token
 from tests import databases, processes
 from tests.people import client_of
 from tests.tasks.worker_app import tasks as handlers

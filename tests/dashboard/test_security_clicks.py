@@ -15,7 +15,7 @@ from dashboard.task_pages.actions import Seen
 from orders import accounts
 from orders.models import Account
 from tasks.models import Intervention, Task
-from tasks.operations.bulk_runs import new_token
+from tasks.operations.tokens import new_token
 from tests.people import client_of
 from tests.tasks import handlers, rows
 

@@ -13,8 +13,8 @@ from dashboard.attention import inbox
 from dashboard.models import Acknowledgement
 from tasks.models import BulkRun
 from tasks.models import Intervention
-from tasks.operations import bulk_runs
-from tasks.operations.bulk import Settings
+from tasks.operations import Settings
+from tasks.operations import bulk
 from tasks.operations.filters import ListFilter
 from tasks.panels import Line, Severity
 from tasks.support import audit
@@ -108,7 +108,7 @@ def test_a_secret_in_a_reason_is_kept_nowhere():
     audit.record(connection, Who("anna", "page"), "cancel", [Change("task:1")], f"ran curl --user me:{SECRET}")
     line = Line("line", "a text", next(iter(Severity)))
     inbox.acknowledge(line, Who("anna", "page"), reason=f"token={SECRET}", lasts=None, size=1)
-    bulk_runs.ask("cancel", ListFilter(), 1, Settings(reason=f"pwd={SECRET}"), Who("anna", "page"), "a token")
+    bulk.request("cancel", ListFilter(), 1, Settings(reason=f"pwd={SECRET}"), Who("anna", "page"), "a token")
     kept = [
         *Intervention.objects.order_by("id").values_list("reason", flat=True),
         Acknowledgement.objects.get().reason,

@@ -14,7 +14,7 @@ from dashboard.models import Acknowledgement
 from dashboard.task_pages.actions import Seen
 from orders.models import Account, Entry, Order
 from tasks.models import BulkRun, ExpectedCommand, Intervention, Queue, Task
-from tasks.operations import bulk_runs
+from tasks.operations import tokens
 from tasks.support import reading
 from tests import old_rows
 from tests.orders import orders
@@ -60,7 +60,7 @@ FORMS: dict[str, tuple[str, Callable[[], dict[str, Any]]]] = {
     "cancel": (f"{TASKS}do/cancel/", lambda: {"seen": [seen()], "confirmed": "1"}),
     "cancel all": (f"{TASKS}all/cancel/", lambda: {"filter": "status=FAILED", "confirmed": "1", "upto": "9"}),
     "stop a bulk run": (f"{TASKS}runs/%(run)d/stop/", dict),
-    "enqueue": (ENQUEUE, lambda: {"task": nothing.module_path, "token": bulk_runs.new_token()}),
+    "enqueue": (ENQUEUE, lambda: {"task": nothing.module_path, "token": tokens.new_token()}),
     "take back": ("/admin/ops/stale/take-back/", lambda: {"worker": ["w1"], "confirmed": "1"}),
     "stop a worker": ("/admin/ops/workers/stop/", lambda: {"worker": "w1", "confirmed": "1"}),
     "release unstarted": ("/admin/ops/workers/release/", lambda: {"worker": "w1", "confirmed": "1"}),
@@ -104,8 +104,8 @@ def test_a_name_that_cannot_be_is_refused(client, name):
         client.post("/admin/ops/schedule/forget/", {"name": name}),
         client.post("/admin/ops/workers/stop/", {"worker": name}),
         client.post("/admin/ops/stale/take-back/", {"worker": [name]}),
-        client.post(ENQUEUE, {"task": nothing.module_path, "queue_name": name, "token": bulk_runs.new_token()}),
-        client.post(ENQUEUE, {"task": nothing.module_path, "ordering_key": name, "token": bulk_runs.new_token()}),
+        client.post(ENQUEUE, {"task": nothing.module_path, "queue_name": name, "token": tokens.new_token()}),
+        client.post(ENQUEUE, {"task": nothing.module_path, "ordering_key": name, "token": tokens.new_token()}),
     ]
     assert [answer.status_code for answer in answers] == [400] * len(answers)
     assert [model for model in (Queue, Task, Intervention) if model.objects.exists()] == []
@@ -119,13 +119,13 @@ def test_only_plain_digits_are_an_amount_or_a_number(client, account, written):
     def refused(answer: HttpResponse) -> bool:
         return answer.status_code == 400
 
-    money = {"operation": "deposit", "strategy": "pessimistic", "token": bulk_runs.new_token()}
+    money = {"operation": "deposit", "strategy": "pessimistic", "token": tokens.new_token()}
     assert refused(client.post("/admin/orders/account/4711/move/", {**money, "amount": written}))
     transfer = {**money, "operation": "transfer", "amount": "1", "to_id": written}
     assert refused(client.post("/admin/orders/account/4711/move/", transfer))
     spread = {"seen": [seen()], "confirmed": "1", "spread_minutes": written}
     assert refused(client.post(f"{TASKS}do/requeue/", spread))
-    burst = {"strategy": "skip_locked", "limit_seconds": "60", "max_tasks": written, "token": bulk_runs.new_token()}
+    burst = {"strategy": "skip_locked", "limit_seconds": "60", "max_tasks": written, "token": tokens.new_token()}
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("ROWLOCK_BURST", "1")
         assert refused(client.post("/admin/ops/burst/", burst))
@@ -135,7 +135,7 @@ def test_only_plain_digits_are_an_amount_or_a_number(client, account, written):
 
 
 def test_a_plain_amount_is_moved(client, account):
-    form = {"operation": "deposit", "strategy": "pessimistic", "token": bulk_runs.new_token(), "amount": " 12.50 "}
+    form = {"operation": "deposit", "strategy": "pessimistic", "token": tokens.new_token(), "amount": " 12.50 "}
     assert client.post("/admin/orders/account/4711/move/", form).status_code == 302
     account.refresh_from_db()
     assert str(account.balance) == "12.50"
@@ -149,10 +149,10 @@ class TestFilters:
     def test_the_audit_does_not_keep_a_filter_of_megabytes(self, client):
         form = {"confirmed": "1", "upto": "9", "reason": "why"}
         for filter in ("&".join(f"queue={'x' * 900}{number}" for number in range(900)), f"error={'x' * MB_2_4}"):
-            client.post(f"{TASKS}all/cancel/", {**form, "token": bulk_runs.new_token(), "filter": filter})
+            client.post(f"{TASKS}all/cancel/", {**form, "token": tokens.new_token(), "filter": filter})
         assert [model for model in (Intervention, BulkRun) if model.objects.exists()] == []
         named = "&".join(f"id={number}" for number in range(1, 900))
-        client.post(f"{TASKS}all/cancel/", {**form, "token": bulk_runs.new_token(), "filter": named})
+        client.post(f"{TASKS}all/cancel/", {**form, "token": tokens.new_token(), "filter": named})
         [entry] = Intervention.objects.all()
         assert (len(entry.action), entry.action[-1]) == (1000, "…")
         assert BulkRun.objects.get().filter.startswith(named)
@@ -167,7 +167,7 @@ class TestTheDemosQueues:
         several = {
             "filter": "queue=default",
             "upto": str(tasks[-1].pk),
-            "token": bulk_runs.new_token(),
+            "token": tokens.new_token(),
             "confirmed": "1",
         }
         for address, form in ((f"{TASKS}do/edit/", move), (f"{TASKS}all/edit/", {**several, "queue_name": "demo-x"})):
@@ -180,7 +180,7 @@ class TestTheDemosQueues:
 
     def test_nobody_enqueues_one_there(self, client):
         for path, queue in ((nothing.module_path, "demo-x"), ("dashboard.tasks.nap", "")):
-            answer = client.post(ENQUEUE, {"task": path, "queue_name": queue, "token": bulk_runs.new_token()})
+            answer = client.post(ENQUEUE, {"task": path, "queue_name": queue, "token": tokens.new_token()})
             assert answer.status_code == 400
         assert "dashboard.tasks.nap" not in client.get(ENQUEUE).text
         assert not Task.objects.exists()

@@ -9,7 +9,7 @@ from django.contrib.auth.models import User
 from orders import accounts
 from orders.models import Account
 from tasks.models import Intervention
-from tasks.operations.bulk_runs import new_token
+from tasks.operations.tokens import new_token
 from tests.people import client_of
 from tests.sessions import session
 

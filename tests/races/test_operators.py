@@ -15,8 +15,9 @@ from tasks import operations
 from tasks.models import BulkRun
 from tasks.models import Intervention
 from tasks.models import Task
-from tasks.operations import Result, bulk_runs
-from tasks.operations.bulk import Settings
+from tasks.operations import Result
+from tasks.operations import Settings
+from tasks.operations import bulk
 from tasks.operations.filters import ListFilter
 from tasks.support.audit import Who
 from tests import processes
@@ -115,12 +116,12 @@ def measured(action: str, number: int, worker: Worker) -> dict[str, object]:
     locker = threading.Thread(target=lock_again_and_again, args=(ids, over, waits))
     locker.start()
     try:
-        asked = bulk_runs.ask(action, ListFilter(queue_names=("old",)), max(ids), settings, ANNA, "a" * 32)
-        wait_until(lambda: goes_on(asked.run_id), seconds=300, every=0.05)
+        run_id = bulk.request(action, ListFilter(queue_names=("old",)), max(ids), settings, ANNA, "a" * 32)
+        wait_until(lambda: goes_on(run_id), seconds=300, every=0.05)
     finally:
         over.set()
         locker.join()
-    run = BulkRun.objects.get(pk=asked.run_id)
+    run = BulkRun.objects.get(pk=run_id)
     assert (run.looked, run.done + run.refused) == (number, number)
     assert (
         Task.objects.filter(pk__in=ids[:: number // 1000], status=status, queue_name=queue).count()

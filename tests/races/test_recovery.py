@@ -17,6 +17,7 @@ from django.db import connection, connections
 
 from tasks import operations
 from tasks.models import Attempt, RefusedWrite, Task, Worker
+from tasks.operations import Settings
 from tasks.operations.filters import TaskFilter
 from tasks.queue import completion, presence, recovery
 from tasks.queue import strategies as claims
@@ -141,7 +142,7 @@ class Bustle:
 
     def operate(self) -> None:
         operations.requeue(TaskFilter(statuses=("FAILED",)), ANNA)
-        operations.edit(TaskFilter(statuses=("READY",)), ANNA, priority=random.randrange(3))
+        operations.edit(TaskFilter(statuses=("READY",)), ANNA, Settings(priority=random.randrange(3)))
         operations.prune_tasks(timedelta(0), ANNA)
 
     def edit_by_hand(self, conn) -> None:

@@ -1,8 +1,10 @@
 """Bulk runs asked for by a person."""
 
 from tasks.models import BulkRun
-from tasks.operations import bulk_runs
-from tasks.operations.bulk import Settings, highest_id
+from tasks.operations import Settings
+from tasks.operations import bulk
+from tasks.operations import tokens
+from tasks.operations.bulk import highest_id
 from tasks.operations.filters import ListFilter
 from tasks.support.audit import Who
 
@@ -11,7 +13,5 @@ FAILED = ListFilter(statuses=("FAILED",))
 
 
 def ask(action: str = "requeue", chosen: ListFilter = FAILED, *, token: str = "", upto: int = 0, **settings) -> BulkRun:
-    asked = bulk_runs.ask(
-        action, chosen, upto or highest_id(), Settings(**settings), ANNA, token or bulk_runs.new_token()
-    )
-    return BulkRun.objects.get(pk=asked.run_id)
+    run_id = bulk.request(action, chosen, upto or highest_id(), Settings(**settings), ANNA, token or tokens.new_token())
+    return BulkRun.objects.get(pk=run_id)

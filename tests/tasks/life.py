@@ -17,7 +17,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from tasks import operations
 from tasks.models import Queue, Worker
-from tasks.queue import completion, presence, recovery, release
+from tasks.operations import Settings
+from tasks.queue import completion
+from tasks.queue import presence
+from tasks.queue import recovery
+from tasks.queue import release
 from tasks.queue.claim import Claimer
 from tasks.queue.completion import Ending, Failure
 from tasks.queue.strategies import claim
@@ -252,7 +256,7 @@ class Life(RuleBasedStateMachine):
         if row.queue in self.model.paused:
             self.decide_about_a_queue(row.queue)
         assert self.model.requeue(row, row.version, force=True) is None
-        assert operations.requeue([row.id], ANNA, force=True, reason="stuck").done == [row.id]
+        assert operations.requeue([row.id], ANNA, Settings(force=True, reason="stuck")).done == [row.id]
         self.look()
         self.claim(worker if worker in self.ids.values() and self.draw([True, True, False], "the same") else None)
         if late and self.draw([True, True, False], "late"):
@@ -268,7 +272,9 @@ class Life(RuleBasedStateMachine):
         row, seen = self.some_task()
         force = self.draw([True, False], "force")
         refused = self.model.requeue(row, seen, force=force)
-        self.check(row, refused, operations.requeue([row.id], ANNA, versions={row.id: seen}, force=force, reason="r"))
+        self.check(
+            row, refused, operations.requeue([row.id], ANNA, Settings(force=force, reason="r"), versions={row.id: seen})
+        )
 
     def edit(self) -> None:
         """Into another queue, of another priority, and due or not."""
@@ -277,7 +283,7 @@ class Life(RuleBasedStateMachine):
         is_due = self.draw([True, False], "is due")
         refused = self.model.edit(row, seen, queue=queue, priority=priority, is_due=is_due)
         changes = {"queue_name": queue, "priority": priority, "run_after": timezone.now() + (-HOUR if is_due else HOUR)}
-        self.check(row, refused, operations.edit([row.id], ANNA, versions={row.id: seen}, **changes))
+        self.check(row, refused, operations.edit([row.id], ANNA, Settings(**changes), versions={row.id: seen}))
 
     @staticmethod
     def check(row: Row, refused: str | None, result: operations.Result) -> None:

@@ -5,7 +5,7 @@ from django.db import connection
 
 from tasks import operations
 from tasks.models import Intervention, Task
-from tasks.operations import chunks
+from tasks.operations import Settings, chunks
 from tasks.operations.filters import TaskFilter
 from tasks.support.audit import Who
 from tests.commands import run
@@ -35,7 +35,9 @@ class TestVersions:
 
     def test_an_edit_too(self):
         task = rows.ready(version=2)
-        assert codes(operations.edit([task.pk], ANNA, priority=1, versions={task.pk: 1})) == {task.pk: "changed"}
+        assert codes(operations.edit([task.pk], ANNA, Settings(priority=1), versions={task.pk: 1})) == {
+            task.pk: "changed"
+        }
 
     def test_the_version_seen_is_acted_on(self):
         task = rows.failed(version=6)

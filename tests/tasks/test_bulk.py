@@ -9,7 +9,9 @@ from tasks.models import BulkRun
 from tasks.models import Intervention
 from tasks.models import SubmittedForm
 from tasks.models import Task
-from tasks.operations import bulk, bulk_runs, chunks
+from tasks.operations import bulk
+from tasks.operations import chunks
+from tasks.operations import tokens
 from tasks.operations.bulk import highest_id
 from tasks.operations.filters import ListFilter
 from tasks.testing import run_due
@@ -116,7 +118,7 @@ def test_a_stopped_run_ends_after_the_chunk_in_hand(small_chunks, monkeypatch):
         rows.failed()
     run = ask()
     Task.objects.filter(pk=run.task_id).update(status="PROCESSING", claimed_by="w1", attempt=1)
-    bulk_runs.stop(run, ANNA, reason="wrong filter")
+    bulk.stop(run, ANNA, reason="wrong filter")
     bulk.carry_out(run.pk)
     run.refresh_from_db()
     assert (run.looked, run.total) == (10, 25)
@@ -127,11 +129,11 @@ def test_a_stopped_run_ends_after_the_chunk_in_hand(small_chunks, monkeypatch):
 def test_a_run_that_has_not_begun_is_stopped_at_once():
     rows.failed()
     run = ask()
-    assert bulk_runs.stop(run, ANNA)
+    assert bulk.stop(run, ANNA)
     run.refresh_from_db()
     assert run.finished_at is not None
     assert Task.objects.get(pk=run.task_id).status == "CANCELLED"
-    assert not bulk_runs.stop(run, ANNA)
+    assert not bulk.stop(run, ANNA)
 
 
 def test_requeued_tasks_are_spread_evenly_over_the_chunks(small_chunks):
@@ -221,7 +223,7 @@ class TestOnce:
 
     def test_a_second_click_finds_the_run_of_the_first(self):
         rows.failed()
-        token = bulk_runs.new_token()
+        token = tokens.new_token()
         assert ask(token=token).pk == ask(token=token).pk
         assert BulkRun.objects.count() == 1
         assert Task.objects.filter(queue_name="rowlock").count() == 1
@@ -230,9 +232,9 @@ class TestOnce:
     def test_two_clicks_at_the_same_moment_do_one_thing(self):
         done = []
 
-        def click() -> bulk_runs.Submitted:
+        def click() -> tokens.Submitted:
             try:
-                return bulk_runs.once("t" * 20, lambda: done.append(1) or "made")
+                return tokens.once("t" * 20, lambda: done.append(1) or "made")
             finally:
                 connections.close_all()
 
@@ -251,13 +253,13 @@ class TestOnce:
             raise ValueError
 
         with pytest.raises(ValueError):
-            bulk_runs.once("t" * 20, fail)
-        assert bulk_runs.once("t" * 20, lambda: "made") == ("made", True)
+            tokens.once("t" * 20, fail)
+        assert tokens.once("t" * 20, lambda: "made") == ("made", True)
 
     def test_tokens_are_forgotten_after_a_day(self):
-        bulk_runs.once("a" * 20, lambda: "")
+        tokens.once("a" * 20, lambda: "")
         SubmittedForm.objects.update(at="2026-01-01T00:00Z")
-        bulk_runs.once("b" * 20, lambda: "")
+        tokens.once("b" * 20, lambda: "")
         assert [form.token for form in SubmittedForm.objects.all()] == ["b" * 20]
 
 

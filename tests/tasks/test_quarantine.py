@@ -4,6 +4,7 @@ import pytest
 
 from tasks import operations
 from tasks.models import Intervention, Queue, Task
+from tasks.operations import Settings
 from tasks.support.audit import Who
 from tests.commands import run
 from tests.tasks import rows
@@ -49,7 +50,7 @@ def test_the_latest_quarantine_says_where_to():
     task = rows.ready(queue_name="mail")
     quarantine(task.pk)
     quarantine(task.pk, "--undo")
-    operations.edit([task.pk], ANNA, queue_name="slow")
+    operations.edit([task.pk], ANNA, Settings(queue_name="slow"))
     quarantine(task.pk)
     quarantine(task.pk, "--undo")
     assert Task.objects.get().queue_name == "slow"

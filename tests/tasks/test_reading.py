@@ -13,6 +13,7 @@ from tasks.compat import InvalidTask
 from tasks.exceptions import InvalidArguments
 from tasks.locking import lock
 from tasks.models import Intervention, Queue, Task
+from tasks.operations import Settings
 from tasks.support import audit, reading
 from tasks.support.audit import Change, Who
 from tasks.support.reading import LONGEST_ACTION, LONGEST_NAME, LONGEST_PATH, LONGEST_REASON, LONGEST_TARGET, Unreadable
@@ -85,7 +86,7 @@ class TestNames:
         with pytest.raises(Unreadable, match="control character"):
             operations.pause(name, ANNA)
         with pytest.raises(Unreadable, match="control character"):
-            operations.edit([1], ANNA, queue_name=name)
+            operations.edit([1], ANNA, Settings(queue_name=name))
         for argv in (("pause_queue", name), ("run_worker", "--queue", name), ("run_locked", name, "--", "check")):
             outcome = run(*argv)
             assert (outcome.status, "control character" in outcome.stderr) == (2, True)
@@ -186,7 +187,7 @@ class TestTheDemosQueues:
     def test_nobody_puts_a_task_there_by_hand(self, queue):
         task = rows.ready()
         with pytest.raises(Unreadable, match="queue of the demo"):
-            operations.edit([task.pk], ANNA, queue_name=queue)
+            operations.edit([task.pk], ANNA, Settings(queue_name=queue))
         with pytest.raises(Unreadable, match="queue of the demo"):
             operations.enqueue(nothing.module_path, ANNA, queue_name=queue)
         for argv in (
@@ -205,7 +206,7 @@ class TestTheDemosQueues:
 
     def test_other_names_are_nobodys(self):
         task = rows.ready()
-        assert operations.edit([task.pk], ANNA, queue_name="my-demo-x").done == [task.pk]
+        assert operations.edit([task.pk], ANNA, Settings(queue_name="my-demo-x")).done == [task.pk]
 
 
 class TestRowsOfEarlierVersions:

@@ -10,6 +10,7 @@ from django.utils import timezone
 from tasks import operations
 from tasks.exceptions import LostClaim
 from tasks.models import Attempt, RefusedWrite, Task, Throughput
+from tasks.operations import Settings
 from tasks.queue import completion, recovery
 from tasks.queue.completion import Ending, Failure
 from tasks.support.audit import Who
@@ -57,7 +58,7 @@ def recover_and_claim_under_the_same_id(task):
 
 
 def requeue(task):
-    assert operations.requeue([task.pk], ANNA, force=True, reason="stuck").done == [task.pk]
+    assert operations.requeue([task.pk], ANNA, Settings(force=True, reason="stuck")).done == [task.pk]
 
 
 def cancel(task):

@@ -3,20 +3,23 @@
 from django.core.management.base import CommandParser
 
 from tasks import operations
-from tasks.commands import OperatorCommand, Options, Report, operator, types
+from tasks.commands import Options, Report, operator, types
 from tasks.commands.output import counted
-from tasks.commands.selection import add_filters, read_filter, report_of
+from tasks.commands.selection import TaskCommand, report_of
+from tasks.operations import Progress, Result
 
 
-class Command(OperatorCommand):
+class Command(TaskCommand):
     help = (
         "Cancel tasks. What no live worker holds is CANCELLED at once. What runs is ended by its worker, which this "
         "command waits for; the rest is told as `cancelling` and is still being ended. Filters without --status mean "
         "READY tasks. Exit status 1 when some were refused; --json says why."
     )
+    verb = operations.Cancel
+    participle = "cancelled"
+    default_statuses = ("READY",)
 
-    def add_options(self, parser: CommandParser) -> None:
-        add_filters(parser)
+    def add_settings(self, parser: CommandParser) -> None:
         parser.add_argument(
             "--wait",
             type=types.seconds,
@@ -25,14 +28,14 @@ class Command(OperatorCommand):
             help="How long to wait for workers to end what runs (default 10).",
         )
 
-    def run(self, options: Options) -> Report:
-        who, reason = operator(), options["reason"]
-        chosen = read_filter(options, default_status="READY")
-        with self.chunks(options) as progress:
-            result = operations.cancel(chosen, who, reason=reason, dry_run=options["dry_run"], progress=progress)
-            if not options["dry_run"]:
-                operations.await_cancelled(result, who, seconds=options["wait"], reason=reason, progress=progress)
-        report = report_of(result, "cancelled", options, cancelling=result.asked)
+    def finish(self, result: Result, options: Options, progress: Progress) -> None:
+        if not options["dry_run"]:
+            operations.await_cancelled(
+                result, operator(), seconds=options["wait"], reason=options["reason"], progress=progress
+            )
+
+    def report(self, result: Result, options: Options) -> Report:
+        report = report_of(result, self.participle, options, cancelling=result.asked)
         if result.asked:
             report.text += f" {counted(len(result.asked))} asked to end and still running."
         return report

@@ -3,18 +3,21 @@
 from django.core.management.base import CommandParser
 
 from tasks import operations
-from tasks.commands import OperatorCommand, Options, Report, UsageError, operator, types
-from tasks.commands.selection import add_filters, read_filter, report_of
+from tasks.commands import Options, UsageError, types
+from tasks.commands.selection import TaskCommand
+from tasks.operations import Settings
 
 
-class Command(OperatorCommand):
+class Command(TaskCommand):
     help = (
         "Move READY tasks to another queue, priority or time. Tasks that a worker holds or that are finished are "
         "refused. Filters without --status mean READY tasks. Exit status 1 when some were refused; --json says why."
     )
+    verb = operations.Edit
+    participle = "edited"
+    default_statuses = ("READY",)
 
-    def add_options(self, parser: CommandParser) -> None:
-        add_filters(parser)
+    def add_settings(self, parser: CommandParser) -> None:
         parser.add_argument("--set-queue", type=types.destination, metavar="Q", help="The queue to move them to.")
         parser.add_argument("--set-priority", type=types.priority, metavar="N", help="-100 to 100; 100 runs first.")
         parser.add_argument(
@@ -25,19 +28,8 @@ class Command(OperatorCommand):
             "TIME_ZONE.",
         )
 
-    def run(self, options: Options) -> Report:
-        if all(options[name] is None for name in ("set_queue", "set_priority", "set_run_after")):
+    def settings(self, options: Options) -> Settings:
+        queue_name, priority, run_after = (options[f"set_{name}"] for name in ("queue", "priority", "run_after"))
+        if queue_name is None and priority is None and run_after is None:
             raise UsageError("What to change? Add --set-queue, --set-priority or --set-run-after.")
-        chosen = read_filter(options, default_status="READY")
-        with self.chunks(options) as progress:
-            result = operations.edit(
-                chosen,
-                operator(),
-                queue_name=options["set_queue"],
-                priority=options["set_priority"],
-                run_after=options["set_run_after"],
-                reason=options["reason"],
-                dry_run=options["dry_run"],
-                progress=progress,
-            )
-        return report_of(result, "edited", options)
+        return Settings(reason=options["reason"], queue_name=queue_name, priority=priority, run_after=run_after)

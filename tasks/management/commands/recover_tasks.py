@@ -1,7 +1,5 @@
 """`recover_tasks`: take back the tasks of dead workers."""
 
-from typing import Any
-
 from django.core.management.base import CommandParser
 
 from tasks import operations
@@ -45,11 +43,6 @@ class Command(OperatorCommand):
         ]
         failure = f"{counted(len(sweep.refused), 'task')} could not be taken back." if sweep.refused else ""
         return Report(data=data, text=text, problems=problems, failure=failure)
-
-
-def waiting_data(state: WorkerState) -> dict[str, Any]:
-    """A worker that may still come back, for scripts."""
-    return {"worker": state.id, "life": state.life, "seconds": seconds_left(state)}
 
 
 def seconds_left(state: WorkerState) -> float:

@@ -4,7 +4,7 @@ from django.core.management.base import CommandError, CommandParser
 
 from tasks.commands import OperatorCommand, Options, Report, operator, types
 from tasks.models import BulkRun
-from tasks.operations import bulk_runs
+from tasks.operations import bulk
 
 
 class Command(OperatorCommand):
@@ -20,7 +20,7 @@ class Command(OperatorCommand):
         run = BulkRun.objects.filter(pk=options["id"]).first()
         if run is None:
             raise CommandError(f"No bulk run has the id {options['id']}: it was pruned, or the number is wrong.")
-        requested = bulk_runs.stop(run, operator(), reason=options["reason"], dry_run=options["dry_run"])
+        requested = bulk.stop(run, operator(), reason=options["reason"], dry_run=options["dry_run"])
         text = (
             f"Bulk run {run.pk} ends after the chunk in hand."
             if requested

@@ -1,0 +1,54 @@
+"""Carry out each submitted form once: a second click finds the result of the first."""
+
+import secrets
+from collections.abc import Callable
+from typing import NamedTuple
+
+from django.db import connection
+
+from tasks.operations.chunks import short_waits
+from tasks.support.database import fetch
+
+LONGEST_TOKEN = 100
+
+# A second click waits here until the first commits, then finds its row.
+TAKE = "INSERT INTO tasks_submittedform (token) VALUES (%(token)s::text) ON CONFLICT DO NOTHING RETURNING token"
+KEEP = "UPDATE tasks_submittedform SET target = %(target)s::text WHERE token = %(token)s::text RETURNING token"
+FIND = "SELECT target FROM tasks_submittedform WHERE token = %(token)s::text"
+FORGET = """
+DELETE FROM tasks_submittedform WHERE token IN (
+    SELECT token FROM tasks_submittedform WHERE at < statement_timestamp() - interval '1 day' LIMIT 100
+    FOR UPDATE SKIP LOCKED)
+RETURNING token
+"""
+
+
+class Submitted(NamedTuple):
+    """The result of a form; not `is_new` if it had been carried out before."""
+
+    target: str
+    is_new: bool
+
+
+def new_token() -> str:
+    """A random value for a form's hidden field."""
+    return secrets.token_urlsafe(16)
+
+
+def is_token(text: str) -> bool:
+    """True if `new_token` can have made this."""
+    return 16 <= len(text) <= LONGEST_TOKEN and text.isascii() and text.isprintable()
+
+
+def once(token: str, work: Callable[[], str]) -> Submitted:
+    """Do the work, which returns its target, in one transaction with the token; a known token does nothing.
+
+    A second click waits at most 2 s for the first, then fails with 55P03.
+    """
+    with short_waits():
+        if not fetch(connection, TAKE, {"token": token}):
+            return Submitted(fetch(connection, FIND, {"token": token})[0]["target"], is_new=False)
+        target = work()
+        fetch(connection, KEEP, {"token": token, "target": target})
+        fetch(connection, FORGET)
+    return Submitted(target, is_new=True)
