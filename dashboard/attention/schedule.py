@@ -13,7 +13,7 @@ from tasks.models import CommandRun
 from tasks.panels import Line as AttentionLine
 from tasks.panels import Look, Severity, Step
 from tasks.schedule import expectations
-from tasks.schedule.expectations import Expectation, Line, Run
+from tasks.schedule.expectations import Entry, Expectation, Run
 
 BAD = (CommandRun.Outcome.FAILED, CommandRun.Outcome.LOST, CommandRun.Outcome.ABANDONED, CommandRun.Outcome.SIGNALLED)
 SEE = "tasks.view_commandrun"
@@ -22,7 +22,7 @@ SEE = "tasks.view_commandrun"
 @panels.attention
 def commands(look: Look) -> Iterator[AttentionLine]:
     """Overdue commands, and commands whose latest run ended badly. Skipped runs do not count."""
-    for line in look.once(expectations.look).lines:
+    for line in look.once(expectations.board).entries:
         last = next((run for run in line.runs if run.outcome != CommandRun.Outcome.SKIPPED), None)
         if line.expectation is not None and line.expectation.is_overdue:
             yield overdue_line(line.expectation)
@@ -49,7 +49,7 @@ def overdue_line(expectation: Expectation) -> AttentionLine:
     )
 
 
-def failed_line(last: Run, line: Line) -> AttentionLine:
+def failed_line(last: Run, line: Entry) -> AttentionLine:
     bad = 0
     for run in line.runs:
         if run.outcome not in (*BAD, CommandRun.Outcome.SKIPPED):
@@ -76,7 +76,7 @@ def failed_line(last: Run, line: Line) -> AttentionLine:
 @panels.attention
 def locks(look: Look) -> Iterator[AttentionLine]:
     """Named locks whose holder ended without releasing them."""
-    for line in look.once(expectations.look).lines:
+    for line in look.once(expectations.board).entries:
         for holder in line.holders:
             if holder.is_gone:
                 yield lock_line(holder, waiting=len(line.waiters))
@@ -103,7 +103,7 @@ def lock_line(holder: Holder, *, waiting: int) -> AttentionLine:
 @panels.attention
 def untold(look: Look) -> Iterator[AttentionLine]:
     """A backend of locks that does not answer."""
-    problem = look.once(expectations.look).problem
+    problem = look.once(expectations.board).problem
     if problem:
         step = Step(_("See the locks"), links.page("admin:ops_schedule"))
         yield AttentionLine(key="locks-untold", text=problem, severity=Severity.SLOW, step=step, permission=SEE)

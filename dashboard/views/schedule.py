@@ -65,7 +65,7 @@ def schedule(request: HttpRequest) -> HttpResponse:
 
 def live_context(request: HttpRequest) -> dict[str, Any]:
     return {
-        "board": expectations.look(),
+        "board": expectations.board(),
         "cannot_release": missing(request.user, RELEASE),
         "cannot_forget": missing(request.user, FORGET),
     }

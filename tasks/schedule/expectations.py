@@ -1,20 +1,61 @@
-"""Expected commands and their intervals, so that a cron that silently stopped is reported as overdue."""
+"""Runs of commands: their records, and which are expected, so that a silently stopped cron is reported as overdue."""
 
+import logging
+import os
+import socket
+import time
 from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db import connection
+from django.db import DatabaseError, InterfaceError, connection
 
 from tasks.exceptions import LockUnavailable
 from tasks.locking.named import backends
 from tasks.locking.named.holder import Holder, Life, Waiter
 from tasks.support.database import fetch
+from tasks.support.redaction import storable
+
+logger = logging.getLogger(__name__)
 
 # The start times of a cron job vary with its machine's load.
 GRACE_SHARE = 10
 GRACE_LONGEST = timedelta(minutes=5)
+PERSIST_SECONDS = 15.0
+RETRY_SECONDS = 0.5
+RUNS_SHOWN = 5
+NAMES_SHOWN = 200
+
+# A run begins with the lock held, so earlier ones that still count as running have died.
+START = """
+WITH dead AS (
+    UPDATE tasks_commandrun SET outcome = 'abandoned', finished_at = clock_timestamp()
+    WHERE name = %(name)s::text AND outcome = 'running'
+)
+INSERT INTO tasks_commandrun (name, argv, hostname, pid, fence, started_at)
+VALUES (%(name)s::text, %(argv)s::text[], %(hostname)s::text, %(pid)s::int, %(fence)s::bigint, clock_timestamp())
+RETURNING id
+"""
+
+SKIP = """
+INSERT INTO tasks_commandrun (name, argv, hostname, pid, held_by, finished_at, outcome, exit_status)
+VALUES (%(name)s::text, %(argv)s::text[], %(hostname)s::text, %(pid)s::int, %(held_by)s::text, clock_timestamp(),
+    'skipped', %(exit_status)s::int)
+"""
+
+# A loss that is noticed at the very end corrects the earlier row.
+FINISH = """
+WITH run AS (
+    UPDATE tasks_commandrun
+    SET outcome = %(outcome)s::text, exit_status = %(exit_status)s::int, output = %(output)s::text,
+        finished_at = clock_timestamp()
+    WHERE id = %(id)s::bigint RETURNING name, started_at, outcome
+)
+UPDATE tasks_expectedcommand AS expected SET succeeded_at = run.started_at
+FROM run WHERE expected.name = run.name AND run.outcome = 'succeeded'
+"""
 
 EXPECT = """
 INSERT INTO tasks_expectedcommand (name, every) VALUES (%(name)s::text, %(every)s::interval)
@@ -30,6 +71,67 @@ FROM tasks_expectedcommand AS expected LEFT JOIN LATERAL (
 ) AS running ON true
 ORDER BY expected.name
 """
+
+# A loose index scan: one step for each name, however many runs it has.
+RUNS = """
+WITH RECURSIVE command (name) AS (
+    (SELECT name FROM tasks_commandrun ORDER BY name LIMIT 1)
+    UNION ALL
+    SELECT (SELECT run.name FROM tasks_commandrun AS run WHERE run.name > command.name ORDER BY run.name LIMIT 1)
+    FROM command WHERE command.name IS NOT NULL
+)
+SELECT run.id, run.name, run.outcome, run.exit_status, run.started_at, run.finished_at, run.fence,
+    extract(epoch FROM coalesce(run.finished_at, clock_timestamp()) - run.started_at)::float8 AS seconds
+FROM (SELECT name FROM command WHERE name IS NOT NULL LIMIT %(names)s::int) AS command CROSS JOIN LATERAL (
+    SELECT id, name, outcome, exit_status, started_at, finished_at, fence
+    FROM tasks_commandrun AS latest WHERE latest.name = command.name
+    ORDER BY latest.id DESC LIMIT %(runs)s::int
+) AS run
+"""
+
+
+def start(name: str, argv: Sequence[str], fence: int) -> int:
+    """Record the start of a run under the lock with this fence; returns the id of its row."""
+    run_id: int = fetch(connection, START, {**_here(name, argv), "fence": fence})[0]["id"]
+    return run_id
+
+
+def skip(name: str, argv: Sequence[str], holder: Holder | None, exit_status: int) -> None:
+    """Record a run that did not begin, because the lock was held."""
+    held_by = storable(holder.who) if holder else ""
+    _execute(SKIP, {**_here(name, argv), "held_by": held_by, "exit_status": exit_status})
+
+
+def finish(run_id: int, outcome: str, exit_status: int, output: str) -> None:
+    """Record the end of a run. If the database is unavailable for PERSIST_SECONDS, the outcome is only logged."""
+    params = {"id": run_id, "outcome": outcome, "exit_status": exit_status, "output": storable(output)}
+    if not _persist(lambda: _execute(FINISH, params)):
+        logger.error("run %s ended as %s with exit status %s, and that could not be kept", run_id, outcome, exit_status)
+
+
+def _here(name: str, argv: Sequence[str]) -> dict[str, Any]:
+    argv = [storable(word) for word in argv]
+    return {"name": name, "argv": argv, "hostname": socket.gethostname(), "pid": os.getpid()}
+
+
+def _execute(statement: str, params: dict[str, Any]) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(statement, params)
+
+
+def _persist(write: Callable[[], None]) -> bool:
+    deadline = time.monotonic() + PERSIST_SECONDS
+    while True:
+        try:
+            write()
+        except (DatabaseError, InterfaceError) as error:
+            connection.close()
+            if time.monotonic() >= deadline:
+                return False
+            logger.warning("the end of a run was not written, trying again: %s", " ".join(str(error).split()))
+            time.sleep(RETRY_SECONDS)
+        else:
+            return True
 
 
 @dataclass(frozen=True)
@@ -64,9 +166,7 @@ class Expectation:
 
 def expect(name: str, every: timedelta) -> None:
     """From now on expect a run of this command once in each interval."""
-    with connection.cursor() as cursor:
-        params: dict[str, Any] = {"name": name, "every": every}
-        cursor.execute(EXPECT, params)
+    _execute(EXPECT, {"name": name, "every": every})
 
 
 def expectations() -> list[Expectation]:
@@ -89,27 +189,6 @@ def overdue() -> list[Expectation]:
     return [expectation for expectation in expectations() if expectation.is_overdue]
 
 
-RUNS_SHOWN = 5
-NAMES_SHOWN = 200
-
-# A loose index scan: one step for each name, however many runs it has.
-RUNS = """
-WITH RECURSIVE command (name) AS (
-    (SELECT name FROM tasks_commandrun ORDER BY name LIMIT 1)
-    UNION ALL
-    SELECT (SELECT run.name FROM tasks_commandrun AS run WHERE run.name > command.name ORDER BY run.name LIMIT 1)
-    FROM command WHERE command.name IS NOT NULL
-)
-SELECT run.id, run.name, run.outcome, run.exit_status, run.started_at, run.finished_at, run.fence,
-    extract(epoch FROM coalesce(run.finished_at, clock_timestamp()) - run.started_at)::float8 AS seconds
-FROM (SELECT name FROM command WHERE name IS NOT NULL LIMIT %(names)s::int) AS command CROSS JOIN LATERAL (
-    SELECT id, name, outcome, exit_status, started_at, finished_at, fence
-    FROM tasks_commandrun AS latest WHERE latest.name = command.name
-    ORDER BY latest.id DESC LIMIT %(runs)s::int
-) AS run
-"""
-
-
 @dataclass(frozen=True)
 class Run:
     """One run of a command; `seconds` is its duration so far."""
@@ -125,8 +204,8 @@ class Run:
 
 
 @dataclass
-class Line:
-    """All data for one name. `holders` has one entry for each backend that knows the name."""
+class Entry:
+    """A command or lock by its name. `holders` has one entry for each backend that knows the name."""
 
     name: str
     expectation: Expectation | None = None
@@ -151,38 +230,38 @@ class Line:
 
 @dataclass(frozen=True)
 class Board:
-    """The lines, problems first; `problem` says which part could not be read."""
+    """The entries, problems first; `problem` says which part could not be read."""
 
-    lines: list[Line]
+    entries: list[Entry]
     problem: str
     is_capped: bool
 
 
-def look() -> Board:
+def board() -> Board:
     """Every command that has run or is expected, and every lock that is held, waited for, or was recently held."""
-    lines: defaultdict[str, Line] = _Lines()
+    entries: defaultdict[str, Entry] = _Entries()
     for row in fetch(connection, RUNS, {"names": NAMES_SHOWN, "runs": RUNS_SHOWN}):
-        lines[row["name"]].runs.append(Run(**row))
-    problem = _add_expectations(lines)
+        entries[row["name"]].runs.append(Run(**row))
+    problem = _add_expectations(entries)
     seen = backends.everywhere()
     for holder in seen.holders:
-        lines[holder.name].holders.append(holder)
+        entries[holder.name].holders.append(holder)
     for waiter in seen.waiters:
-        lines[waiter.name].waiters.append(waiter)
-    ordered = sorted(lines.values(), key=lambda line: line.rank)
+        entries[waiter.name].waiters.append(waiter)
+    ordered = sorted(entries.values(), key=lambda entry: entry.rank)
     return Board(ordered[:NAMES_SHOWN], problem or seen.problem, len(ordered) > NAMES_SHOWN)
 
 
-def _add_expectations(lines: "defaultdict[str, Line]") -> str:
+def _add_expectations(entries: "defaultdict[str, Entry]") -> str:
     try:
         for expectation in expectations():
-            lines[expectation.name].expectation = expectation
+            entries[expectation.name].expectation = expectation
     except LockUnavailable as error:
         return str(error)
     return ""
 
 
-class _Lines(defaultdict[str, Line]):
-    def __missing__(self, name: str) -> Line:
-        self[name] = Line(name)
+class _Entries(defaultdict[str, Entry]):
+    def __missing__(self, name: str) -> Entry:
+        self[name] = Entry(name)
         return self[name]

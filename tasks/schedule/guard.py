@@ -43,10 +43,10 @@ def watch(link: int, deadline: float, child: int, wake: int) -> int:
             end_group()
         ready = select.select([link, wake], [], [], left)[0]
         if link in ready:
-            told = os.read(link, 64 * DEADLINE.size)
-            if not told:
+            sent = os.read(link, 64 * DEADLINE.size)
+            if not sent:
                 end_group()
-            [deadline] = DEADLINE.unpack(told[-DEADLINE.size :])
+            [deadline] = DEADLINE.unpack(sent[-DEADLINE.size :])
         if wake in ready:
             os.read(wake, 512)
             pid, status = os.waitpid(child, os.WNOHANG)

@@ -1,30 +1,79 @@
-"""Bounded storage for a command's output."""
+"""Run a command under a named lock: its program, its output, and its end when the lock is lost."""
 
 import os
 import selectors
+import shlex
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 
+from django.core.management import get_commands
 from django.db import connection
 
-from tasks.exceptions import LockHeld, LockLost
+from tasks.exceptions import LockHeld, LockLost, RowlockError
 from tasks.locking.named.holder import Holder
 from tasks.locking.named.lock import HELD_VARIABLE, Lock, held_fences, lock
-from tasks.schedule import expectations, guard, runs
-from tasks.schedule import runs as words
-from tasks.schedule.runs import Outcome
+from tasks.models import CommandRun
+from tasks.schedule import expectations, guard
 from tasks.support.redaction import redact, redact_text
+from tasks.support.secret_finder import SecretFinder
 
-KEPT_BYTES = 32_768  # at each end
+KEPT_BYTES = 32_768  # of the output, at each end
+TICK_SECONDS = 1.0
+TICKS_PER_LEASE = 6
+GRACE_SECONDS = 2.0  # between TERM and KILL after the lock is lost: another run may have begun
+DRAIN_SECONDS = 0.5  # for the last output; a daemon left behind may keep the pipes open
+CHUNK = 65_536  # bytes
+FAILED, HELD_ELSEWHERE, SIGNAL_BASE = 1, 75, 128
+PASSED_ON = (signal.SIGTERM, signal.SIGINT)
+
+Outcome = CommandRun.Outcome
+Sink = Callable[[str, bytes], None]  # the stream's name, and a chunk of its output
+
+
+class UnknownCommand(RowlockError, LookupError):
+    """No management command has this name."""
+
+
+def program(words: Sequence[str], *, is_shell: bool) -> list[str]:
+    """The program to start, with its arguments: a management command, or with `is_shell` any program.
+
+    With `is_shell` a single word is a line for the shell; several words are a program and its arguments, without a
+    shell. Raises UnknownCommand.
+    """
+    if is_shell:
+        return ["/bin/sh", "-c", words[0]] if len(words) == 1 else list(words)
+    if words[0] not in get_commands():
+        raise UnknownCommand(
+            f"There is no management command {words[0]!r}: `manage.py help` lists them. For any program add --shell."
+        )
+    started_as = Path(sys.argv[0])
+    manage = [str(started_as.resolve())] if started_as.name == "manage.py" else ["-m", "django"]
+    return [sys.executable, *manage, *words]
+
+
+def examined(words: Sequence[str], *, is_shell: bool) -> tuple[list[str], set[str]]:
+    """The redacted command line, and the secrets found in it."""
+    finder = SecretFinder()
+    if not (is_shell and len(words) == 1):
+        return list(finder.words(words)), finder.secrets
+    parts = list(finder.words(_split(words[0])))
+    return [shlex.join(parts) if finder.secrets else words[0]], finder.secrets
+
+
+def _split(line: str) -> list[str]:
+    try:
+        return shlex.split(line)
+    except ValueError:
+        return line.split()
 
 
 class HeadAndTail:
@@ -40,39 +89,21 @@ class HeadAndTail:
     def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
         self.kept_bytes = kept_bytes
         self.total = 0
-        self._head = b""
-        self._tail: deque[bytes] = deque()
-        self._tail_size = 0
+        self._head = self._tail = b""
 
     def add(self, chunk: bytes) -> None:
         self.total += len(chunk)
         room = self.kept_bytes - len(self._head)
         self._head += chunk[:room]
-        rest = chunk[room:][-self.kept_bytes :]
-        if rest:
-            self._tail.append(rest)
-            self._tail_size += len(rest)
-        while self._tail and self._tail_size - len(self._tail[0]) >= self.kept_bytes:
-            self._tail_size -= len(self._tail.popleft())
+        self._tail = (self._tail + chunk[room:])[-self.kept_bytes :]
 
     def text(self) -> str:
         """Head and tail as text, with the number of bytes between them; invalid UTF-8 is replaced."""
-        tail = b"".join(self._tail)[-self.kept_bytes :]
-        left_out = self.total - len(self._head) - len(tail)
+        left_out = self.total - len(self._head) - len(self._tail)
         if not left_out:
-            return (self._head + tail).decode(errors="replace")
-        return (
-            f"{self._head.decode(errors='replace')}\n[… {left_out} bytes left out …]\n{tail.decode(errors='replace')}"
-        )
-
-
-TICK_SECONDS = 1.0
-TICKS_PER_LEASE = 6
-GRACE_SECONDS = 2.0  # between TERM and KILL after the lock is lost: another run may have begun
-DRAIN_SECONDS = 0.5  # for the last output; a daemon left behind may keep the pipes open
-CHUNK = 65_536
-
-Sink = Callable[[str, bytes], None]  # the stream's name, and a chunk of its output
+            return (self._head + self._tail).decode(errors="replace")
+        head, tail = self._head.decode(errors="replace"), self._tail.decode(errors="replace")
+        return f"{head}\n[… {left_out} bytes left out …]\n{tail}"
 
 
 class Child:
@@ -179,10 +210,6 @@ def _kill_rest(group: int) -> None:
         os.killpg(group, signal.SIGKILL)
 
 
-FAILED, HELD_ELSEWHERE, SIGNAL_BASE = 1, 75, 128
-PASSED_ON = (signal.SIGTERM, signal.SIGINT)
-
-
 @dataclass(frozen=True)
 class Job:
     """A command line to run under the lock `name`. Durations of the lock are in seconds."""
@@ -220,7 +247,7 @@ def run_locked(job: Job, sink: Sink) -> Result:
     try:
         held.acquire()
     except LockHeld as refusal:
-        runs.skip(job.name, execution.shown, refusal.holder, HELD_ELSEWHERE)
+        expectations.skip(job.name, execution.shown, refusal.holder, HELD_ELSEWHERE)
         return Result(Outcome.SKIPPED, HELD_ELSEWHERE, holder=refusal.holder, problem=str(refusal))
     return execution.under(held)
 
@@ -228,15 +255,15 @@ def run_locked(job: Job, sink: Sink) -> Result:
 class _Execution:
     def __init__(self, job: Job, sink: Sink) -> None:
         self.job = job
-        self.child = Child(words.program(job.words, is_shell=job.is_shell), self._pass_on)
+        self.child = Child(program(job.words, is_shell=job.is_shell), self._pass_on)
         self._sink = sink
         self._kept = HeadAndTail()
-        self.shown, self._secrets = words.examined(job.words, is_shell=job.is_shell)
+        self.shown, self._secrets = examined(job.words, is_shell=job.is_shell)
 
     def under(self, held: Lock) -> Result:
         """Run it under the held lock, and release the lock."""
         try:
-            run_id = runs.start(self.job.name, self.shown, held.fence or 0)
+            run_id = expectations.start(self.job.name, self.shown, held.fence or 0)
             result = self._run(held)
             self._finish(run_id, result)
         finally:
@@ -272,7 +299,7 @@ class _Execution:
         return Result(outcome, exit_status, fence, problem=problem, output=output)
 
     def _finish(self, run_id: int, result: Result) -> None:
-        runs.finish(run_id, result.outcome, result.exit_status, result.output)
+        expectations.finish(run_id, result.outcome, result.exit_status, result.output)
 
     def _pass_on(self, stream: str, chunk: bytes) -> None:
         self._kept.add(chunk)

@@ -10,7 +10,7 @@ import pytest
 from django.conf import settings
 from django.core.management import get_commands, load_command_class
 
-from tasks.schedule import runs
+from tasks.schedule import runner
 from tasks.support import durations
 from tests.commands import run
 
@@ -84,7 +84,7 @@ def check_run_locked(argv, every):
     name, *arguments = options["words"]
     if not options["shell"]:
         assert options_of(name, arguments)
-    assert runs.program(options["words"], is_shell=options["shell"])
+    assert runner.program(options["words"], is_shell=options["shell"])
     assert run("run_locked", "--dry-run", *argv).status == 0
 
 

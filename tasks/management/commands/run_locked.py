@@ -7,9 +7,8 @@ from tasks.commands import OperatorCommand, Options, Report, UsageError, types
 from tasks.commands.output import abandon, write_line
 from tasks.locking.named import backends
 from tasks.locking.named.holder import held_sentence, holder_data
-from tasks.schedule import runs
-from tasks.schedule.runner import HELD_ELSEWHERE, Job, Result, Sink, run_locked
-from tasks.schedule.runs import Outcome
+from tasks.schedule import runner
+from tasks.schedule.runner import HELD_ELSEWHERE, Job, Outcome, Result, Sink, run_locked
 
 
 class Command(OperatorCommand):
@@ -40,13 +39,13 @@ class Command(OperatorCommand):
     def run(self, options: Options) -> Report:
         job = self.job(options)
         try:
-            result = self.look(job) if options["dry_run"] else run_locked(job, self.sink(options))
-        except runs.UnknownCommand as error:
+            result = self.rehearse(job) if options["dry_run"] else run_locked(job, self.sink(options))
+        except runner.UnknownCommand as error:
             raise UsageError(str(error)) from error
         except ImproperlyConfigured as error:
             raise CommandError(str(error)) from error
         if not options["verbosity"]:
-            self.speak_of_failures(result, options)
+            self.print_failure(result, options)
         return Report(
             data={
                 "outcome": result.outcome,
@@ -59,7 +58,7 @@ class Command(OperatorCommand):
             exit_status=result.exit_status,
         )
 
-    def speak_of_failures(self, result: Result, options: Options) -> None:
+    def print_failure(self, result: Result, options: Options) -> None:
         """With -v0: print a failed command's output. Another holder is no failure, so then print nothing."""
         if result.problem and result.output:
             write_line(self.stderr, result.output)
@@ -80,9 +79,9 @@ class Command(OperatorCommand):
             expected_every=options["expect_every"],
         )
 
-    def look(self, job: Job) -> Result:
+    def rehearse(self, job: Job) -> Result:
         """The expected result of `run_locked` now."""
-        runs.program(job.words, is_shell=job.is_shell)
+        runner.program(job.words, is_shell=job.is_shell)
         holder = backends.holder(job.name)
         if holder is None or holder.is_gone:
             return Result("dry_run", 0)
