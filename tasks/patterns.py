@@ -23,6 +23,12 @@ from tasks.support.audit import Change, Who
 from tasks.tasks import run_registered_pattern
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,62}", re.ASCII)
+COUNT_CAP = 10_000
+
+ONE_AT_A_TIME = """
+SELECT pg_advisory_xact_lock(hashtext('rowlock:pattern:' || current_schema()), hashtext(%(name)s::text))
+"""
+
 Text = str | Promise
 
 _registered: dict[str, "Pattern"] = {}
@@ -180,14 +186,7 @@ def run_of(queryset: "models.QuerySet[Any]", body: Callable[[Any], object] | Non
     return run
 
 
-COUNT_CAP = 10_000
-
-ONE_AT_A_TIME = """
-SELECT pg_advisory_xact_lock(hashtext('rowlock:pattern:' || current_schema()), hashtext(%(name)s::text))
-"""
-
-
-class Asked(NamedTuple):
+class Requested(NamedTuple):
     """The task of the run; not `is_new` if an earlier run has not ended yet."""
 
     task_id: int
@@ -195,8 +194,8 @@ class Asked(NamedTuple):
 
 
 @dataclass(frozen=True)
-class RunProgress:
-    """The progress of a run: its task, and the rows that still meet the criteria (`is_capped`: more than `left`)."""
+class RunState:
+    """The state of a run: its task, and the rows that still meet the criteria (`is_capped`: more than `left`)."""
 
     task: Task
     left: int
@@ -207,7 +206,7 @@ class RunProgress:
         return self.task.finished_at is not None
 
 
-def ask(pattern: Pattern, options: Mapping[str, Any], who: Who) -> Asked:
+def request(pattern: Pattern, options: Mapping[str, Any], who: Who) -> Requested:
     """Enqueue a run until no row is left, unless one waits or runs: two clicks are one run.
 
     `options` are the choices and `limit`. Task and intervention commit together.
@@ -216,13 +215,13 @@ def ask(pattern: Pattern, options: Mapping[str, Any], who: Who) -> Asked:
         with connection.cursor() as cursor:
             cursor.execute(ONE_AT_A_TIME, {"name": pattern.name})
         if earlier := unfinished(pattern):
-            return Asked(earlier.pk, is_new=False)
+            return Requested(earlier.pk, is_new=False)
         task = PostgresTask.of(run_registered_pattern).using(ordering_key=key_of(pattern))
         result = task.enqueue(pattern.name, until_empty=True, **options)
         chosen = " ".join(f"{name}={value}" for name, value in sorted(options.items()) if value is not None)
         change = Change(audit.table(pattern.model._meta.db_table))
         audit.record(connection, who, f"{pattern.action} {chosen}".strip(), [change])
-    return Asked(int(result.id), is_new=True)
+    return Requested(int(result.id), is_new=True)
 
 
 def unfinished(pattern: Pattern) -> Task | None:
@@ -230,13 +229,13 @@ def unfinished(pattern: Pattern) -> Task | None:
     return Task.objects.unfinished().filter(ordering_key=key_of(pattern)).order_by("id").first()
 
 
-def progress(pattern: Pattern, task_id: int) -> RunProgress | None:
-    """The progress of that run; None if the task is gone or no run of this pattern."""
+def state_of(pattern: Pattern, task_id: int) -> RunState | None:
+    """The state of that run; None if the task is gone or no run of this pattern."""
     task = Task.objects.filter(pk=task_id, ordering_key=key_of(pattern)).first()
     if task is None:
         return None
     left = pattern.queryset.order_by()[: COUNT_CAP + 1].count()
-    return RunProgress(task, min(left, COUNT_CAP), left > COUNT_CAP)
+    return RunState(task, min(left, COUNT_CAP), left > COUNT_CAP)
 
 
 def key_of(pattern: Pattern) -> str:

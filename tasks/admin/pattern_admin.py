@@ -61,7 +61,7 @@ class PatternAdmin(admin.ModelAdmin):
             for field, errors in form.errors.items():
                 messages.error(request, f"{form.fields[field].label}: {' '.join(map(str, errors))}")
             return HttpResponseRedirect(reverse(f"admin:{self._url_name('changelist')}"))
-        asked = patterns.ask(pattern, form.cleaned_data, who(request.user))
+        asked = patterns.request(pattern, form.cleaned_data, who(request.user))
         if not asked.is_new:
             messages.info(request, _("A run was asked for already and has not ended: this is it."))
         return HttpResponseRedirect(reverse(f"admin:{self._url_name('watch')}", args=[name, asked.task_id]))
@@ -71,7 +71,7 @@ class PatternAdmin(admin.ModelAdmin):
         if not self.has_view_permission(request):
             require(request.user, f"{self.opts.app_label}.view_{self.opts.model_name}")
         pattern = self._pattern(name)
-        progress = patterns.progress(pattern, task_id)
+        progress = patterns.state_of(pattern, task_id)
         if progress is None:
             raise Http404(_("There is no such run: it was pruned, or the address is wrong."))
         is_part = "HX-Request" in request.headers
@@ -80,7 +80,7 @@ class PatternAdmin(admin.ModelAdmin):
         template = "admin/tasks/pattern/_progress.html" if is_part else "admin/tasks/pattern/progress.html"
         return TemplateResponse(request, template, self._watch_context(request, pattern, progress))
 
-    def _watch_context(self, request: HttpRequest, pattern: Pattern, progress: patterns.RunProgress) -> dict[str, Any]:
+    def _watch_context(self, request: HttpRequest, pattern: Pattern, progress: patterns.RunState) -> dict[str, Any]:
         facts = gather([progress.task])
         report = redact(progress.task.return_value) or {}
         return {

@@ -17,9 +17,9 @@ TAKE = "SELECT pg_advisory_lock(hashtext('rowlock:pattern:' || current_schema())
 WAITING = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
 
 
-def ask(actor: str) -> pattern_runs.Asked:
+def ask(actor: str) -> pattern_runs.Requested:
     try:
-        return pattern_runs.ask(patterns.get("shipped_emails"), {"mode": "send_first"}, Who(actor, "page"))
+        return pattern_runs.request(patterns.get("shipped_emails"), {"mode": "send_first"}, Who(actor, "page"))
     finally:
         connections.close_all()
 
