@@ -1,4 +1,4 @@
-"""TERM and INT for commands: the first signal lets the current item finish, the second ends the command at once."""
+"""The base of our commands: common options, signals, errors, exit status, and the report as text or JSON."""
 
 import json
 import os
@@ -26,6 +26,21 @@ from tasks.support.database import read_committed
 from tasks.support.reading import one_line
 
 HANDLED = (signal.SIGTERM, signal.SIGINT)
+FAILED, USAGE, UNHEALTHY = 1, 2, 3
+SHOWN_PROBLEMS = 20
+Options = dict[str, Any]
+
+# Advice about an error of the database, by SQLSTATE; a broken connection has none.
+ADVICE = {
+    "55P03": "Another session holds what this command needs; nothing waits longer than 2 s. Try again.",
+    "57014": "The statement was cancelled, by its timeout or by a person. Try again.",
+    "42P01": "The tables are not there: run `manage.py migrate`.",
+    "42703": "The tables are of another version: run `manage.py migrate`.",
+    "42501": "The database role of this command lacks a right: see the GRANT that PostgreSQL names.",
+    "25006": "The database is read-only, perhaps after a failover: connect to the primary.",
+    "53300": "The database has no connection left: try again, or raise max_connections.",
+    None: "Is the database server running and reachable? Check DATABASE_URL, then try again.",
+}
 
 
 class Interrupted(KeyboardInterrupt):
@@ -67,23 +82,6 @@ class Signals:
         self.received = number
         if not (is_first and self._shielded):
             raise Interrupted(number)
-
-
-FAILED, USAGE, UNHEALTHY = 1, 2, 3
-SHOWN_PROBLEMS = 20
-Options = dict[str, Any]
-
-# Advice about an error of the database, by SQLSTATE; a broken connection has none.
-ADVICE = {
-    "55P03": "Another session holds what this command needs; nothing waits longer than 2 s. Try again.",
-    "57014": "The statement was cancelled, by its timeout or by a person. Try again.",
-    "42P01": "The tables are not there: run `manage.py migrate`.",
-    "42703": "The tables are of another version: run `manage.py migrate`.",
-    "42501": "The database role of this command lacks a right: see the GRANT that PostgreSQL names.",
-    "25006": "The database is read-only, perhaps after a failover: connect to the primary.",
-    "53300": "The database has no connection left: try again, or raise max_connections.",
-    None: "Is the database server running and reachable? Check DATABASE_URL, then try again.",
-}
 
 
 class UsageError(CommandError):
@@ -189,6 +187,11 @@ def operator() -> Who:
     except KeyError:
         user = f"uid{uid}"
     return Who(f"{user}@{socket.gethostname()}", "command")
+
+
+def audited(options: Options) -> dict[str, Any]:
+    """The keywords of an audited action: its reason, and whether it is rolled back."""
+    return {"reason": options["reason"], "dry_run": options["dry_run"]}
 
 
 @contextmanager

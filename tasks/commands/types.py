@@ -40,21 +40,6 @@ def task_id(written: str) -> int:
     return _explained(filters.parse_id, written)
 
 
-def row_id(written: str) -> int:
-    """The id of a row of any other table, from 1."""
-    return whole_number(written, 1, 2**63 - 1, "an id: a whole number from 1")
-
-
-def pid(written: str) -> int:
-    """The process id of a session of the database."""
-    return whole_number(written, 1, 2**31 - 1, "a pid: a whole number from 1")
-
-
-def run_id(written: str) -> int:
-    """The id of a run, from 1."""
-    return whole_number(written, 1, 2**63 - 1, "the id of a run: a whole number from 1")
-
-
 def status(written: str) -> str:
     """A status, in any case."""
     return _explained(filters.parse_status, written)
@@ -73,26 +58,6 @@ def name(written: str) -> str:
 def destination(written: str) -> str:
     """The name of a queue for new or moved tasks: any but those of the demo."""
     return _explained(reading.destination, written)
-
-
-def priority(written: str) -> int:
-    """A priority, from -100 to 100."""
-    return whole_number(written, -100, 100, "a priority: a whole number from -100 to 100, where 100 runs first")
-
-
-def count(written: str) -> int:
-    """A count: a whole number from 1."""
-    return whole_number(written, 1, 10_000_000, "a count: a whole number from 1 to 10000000")
-
-
-def fence(written: str) -> int:
-    """The fence of a lock."""
-    return whole_number(written, 1, 2**63 - 1, "a fence: a whole number from 1")
-
-
-def limit(written: str) -> int:
-    """An inclusive limit: a whole number from 0."""
-    return whole_number(written, 0, 2**31 - 1, "a limit: a whole number from 0")
 
 
 def seconds(written: str) -> float:
@@ -152,3 +117,17 @@ def _refuse_constant(constant: str) -> None:
 def whole_number(written: str, lowest: int, highest: int, what: str) -> int:
     """A whole number in this range; `what` describes it in the error message."""
     return _explained(lambda text: reading.whole_number(text, lowest, highest, what), written)
+
+
+def _whole(lowest: int, highest: int, what: str) -> Callable[[str], int]:
+    """A type for whole numbers in this range; `what` describes them in the error message."""
+    return lambda written: whole_number(written, lowest, highest, what)
+
+
+row_id = _whole(1, filters.BIGGEST_ID, "an id: a whole number from 1")
+pid = _whole(1, 2**31 - 1, "a pid: a whole number from 1")
+run_id = _whole(1, filters.BIGGEST_ID, "the id of a run: a whole number from 1")
+priority = _whole(-100, 100, "a priority: a whole number from -100 to 100, where 100 runs first")
+count = _whole(1, 10_000_000, "a count: a whole number from 1 to 10000000")
+fence = _whole(1, filters.BIGGEST_ID, "a fence: a whole number from 1")
+limit = _whole(0, 2**31 - 1, "a limit: a whole number from 0")

@@ -3,7 +3,7 @@
 from django.core.management.base import CommandParser
 
 from tasks import operations
-from tasks.commands import OperatorCommand, Options, Report, operator, types
+from tasks.commands import OperatorCommand, Options, Report, audited, operator, types
 from tasks.models import Queue
 
 
@@ -19,8 +19,6 @@ class Command(OperatorCommand):
 
     def run(self, options: Options) -> Report:
         name, recovery = options["name"], Queue.Recovery(options["recovery"])
-        changed = operations.configure_queue(
-            name, operator(), recovery=recovery, reason=options["reason"], dry_run=options["dry_run"]
-        )
+        changed = operations.configure_queue(name, operator(), recovery=recovery, **audited(options))
         text = f"Recovery of queue {name} is {recovery}" + ("." if changed else " as before; nothing changed.")
         return Report(data={"queue": name, "recovery": recovery, "changed": changed}, text=text)

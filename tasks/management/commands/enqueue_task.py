@@ -3,7 +3,7 @@
 from django.core.management.base import CommandError, CommandParser
 
 from tasks import operations
-from tasks.commands import OperatorCommand, Options, Report, operator, types
+from tasks.commands import OperatorCommand, Options, Report, audited, operator, types
 from tasks.commands.output import counted, said
 from tasks.compat import InvalidTask
 
@@ -39,8 +39,7 @@ class Command(OperatorCommand):
                 run_after=options["run_after"],
                 ordering_key=options["ordering_key"],
                 count=options["count"],
-                reason=options["reason"],
-                dry_run=options["dry_run"],
+                **audited(options),
             )
         except InvalidTask as error:
             raise CommandError(str(error)) from error

@@ -2,8 +2,7 @@
 
 from django.core.management.base import CommandParser
 
-from tasks.commands import OperatorCommand, Options, Report, types
-from tasks.commands.base import operator
+from tasks.commands import OperatorCommand, Options, Report, audited, operator, types
 from tasks.operations.locks import forget_command
 
 
@@ -15,6 +14,6 @@ class Command(OperatorCommand):
 
     def run(self, options: Options) -> Report:
         name = options["name"]
-        forgotten = forget_command(name, operator(), reason=options["reason"], dry_run=options["dry_run"])
+        forgotten = forget_command(name, operator(), **audited(options))
         text = f"{name} is expected no more." if forgotten else f"{name} was not expected; nothing changed."
         return Report(data={"command": name, "forgotten": forgotten}, text=text)

@@ -3,7 +3,7 @@
 from django.core.management.base import CommandParser
 
 from tasks import operations
-from tasks.commands import OperatorCommand, Options, Report, operator, types
+from tasks.commands import OperatorCommand, Options, Report, audited, operator, types
 
 
 class Command(OperatorCommand):
@@ -14,6 +14,6 @@ class Command(OperatorCommand):
 
     def run(self, options: Options) -> Report:
         name = options["name"]
-        changed = operations.pause(name, operator(), reason=options["reason"], dry_run=options["dry_run"])
+        changed = operations.pause(name, operator(), **audited(options))
         text = f"Queue {name} is paused." if changed else f"Queue {name} was paused before; nothing changed."
         return Report(data={"queue": name, "paused": True, "changed": changed}, text=text)

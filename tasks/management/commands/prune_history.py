@@ -3,7 +3,7 @@
 from django.core.management.base import CommandParser
 
 from tasks import operations
-from tasks.commands import OperatorCommand, Options, Report, operator, types
+from tasks.commands import OperatorCommand, Options, Report, audited, operator, types
 from tasks.commands.output import counted, said
 
 
@@ -19,13 +19,7 @@ class Command(OperatorCommand):
 
     def run(self, options: Options) -> Report:
         with self.chunks(options) as progress:
-            tables = operations.prune_history(
-                options["older_than"],
-                operator(),
-                reason=options["reason"],
-                dry_run=options["dry_run"],
-                progress=progress,
-            )
+            tables = operations.prune_history(options["older_than"], operator(), progress=progress, **audited(options))
         deleted = sum(tables.values())
         parts = ", ".join(f"{name} {number}" for name, number in tables.items())
         text = f"{counted(deleted, 'row')} {said('deleted', options)}: {parts}."

@@ -3,7 +3,7 @@
 from django.core.management.base import CommandParser
 
 from tasks import operations
-from tasks.commands import OperatorCommand, Options, Report, operator, types
+from tasks.commands import OperatorCommand, Options, Report, audited, operator, types
 from tasks.commands.output import counted, said
 from tasks.models import FINISHED
 
@@ -26,12 +26,8 @@ class Command(OperatorCommand):
 
     def run(self, options: Options) -> Report:
         with self.chunks(options) as progress:
+            statuses = options["status"] or FINISHED
             deleted = operations.prune_tasks(
-                options["older_than"],
-                operator(),
-                statuses=options["status"] or FINISHED,
-                reason=options["reason"],
-                dry_run=options["dry_run"],
-                progress=progress,
+                options["older_than"], operator(), statuses=statuses, progress=progress, **audited(options)
             )
         return Report(data={"deleted": deleted}, text=f"{counted(deleted)} {said('deleted', options)}.")

@@ -3,7 +3,7 @@
 from django.core.management.base import CommandParser
 
 from tasks import operations
-from tasks.commands import OperatorCommand, Options, Report, operator, types
+from tasks.commands import OperatorCommand, Options, Report, audited, operator, types
 from tasks.commands.output import counted, said
 from tasks.queue.presence import WorkerState
 
@@ -19,9 +19,7 @@ class Command(OperatorCommand):
         parser.add_argument("--limit", type=types.count, help="Take back at most so many tasks.")
 
     def run(self, options: Options) -> Report:
-        sweep = operations.recover(
-            operator(), limit=options["limit"], reason=options["reason"], dry_run=options["dry_run"]
-        )
+        sweep = operations.recover(operator(), limit=options["limit"], **audited(options))
         data = {
             "requeued": len(sweep.requeued),
             "failed": len(sweep.failed),

@@ -2,8 +2,7 @@
 
 from django.core.management.base import CommandParser
 
-from tasks.commands import OperatorCommand, Options, Report, types
-from tasks.commands.base import operator
+from tasks.commands import OperatorCommand, Options, Report, audited, operator, types
 from tasks.locking.named.holder import holder_data
 from tasks.operations.locks import release_lock
 
@@ -26,7 +25,7 @@ class Command(OperatorCommand):
 
     def run(self, options: Options) -> Report:
         name, fence = options["name"], options["fence"]
-        release = release_lock(name, fence, operator(), reason=options["reason"], dry_run=options["dry_run"])
+        release = release_lock(name, fence, operator(), **audited(options))
         would = "would be" if options["dry_run"] else "is"
         text = f"The lock {name!r} {would} free." if release.released else release.problem
         return Report(

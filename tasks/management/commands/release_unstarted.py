@@ -3,7 +3,7 @@
 from django.core.management.base import CommandParser
 
 from tasks import operations
-from tasks.commands import OperatorCommand, Options, Report, operator, types
+from tasks.commands import OperatorCommand, Options, Report, audited, operator, types
 from tasks.commands.selection import report_of
 
 
@@ -17,7 +17,5 @@ class Command(OperatorCommand):
         parser.add_argument("id", type=types.name, metavar="ID", help="The worker's id.")
 
     def run(self, options: Options) -> Report:
-        result = operations.release_unstarted(
-            options["id"], operator(), reason=options["reason"], dry_run=options["dry_run"]
-        )
+        result = operations.release_unstarted(options["id"], operator(), **audited(options))
         return report_of(result, "released", options, worker=options["id"])

@@ -2,7 +2,12 @@
 
 from django.core.management.base import CommandError, CommandParser
 
-from tasks.commands import OperatorCommand, Options, Report, operator, types
+from tasks.commands import OperatorCommand
+from tasks.commands import Options
+from tasks.commands import Report
+from tasks.commands import audited
+from tasks.commands import operator
+from tasks.commands import types
 from tasks.models import BulkRun
 from tasks.operations import bulk
 
@@ -20,7 +25,7 @@ class Command(OperatorCommand):
         run = BulkRun.objects.filter(pk=options["id"]).first()
         if run is None:
             raise CommandError(f"No bulk run has the id {options['id']}: it was pruned, or the number is wrong.")
-        requested = bulk.stop(run, operator(), reason=options["reason"], dry_run=options["dry_run"])
+        requested = bulk.stop(run, operator(), **audited(options))
         text = (
             f"Bulk run {run.pk} ends after the chunk in hand."
             if requested

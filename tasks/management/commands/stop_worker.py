@@ -3,7 +3,7 @@
 from django.core.management.base import CommandParser
 
 from tasks import operations
-from tasks.commands import OperatorCommand, Options, Report, operator, types
+from tasks.commands import OperatorCommand, Options, Report, audited, operator, types
 
 
 class Command(OperatorCommand):
@@ -17,7 +17,7 @@ class Command(OperatorCommand):
 
     def run(self, options: Options) -> Report:
         worker_id = options["id"]
-        requested = operations.stop_worker(worker_id, operator(), reason=options["reason"], dry_run=options["dry_run"])
+        requested = operations.stop_worker(worker_id, operator(), **audited(options))
         text = (
             f"Worker {worker_id} is asked to finish and stop."
             if requested
