@@ -19,7 +19,7 @@ from tasks.diagnosis.finding import describe_lock
 from tasks.locking import rowlocks
 from tasks.models import Task, TaskStatus
 from tasks.models.run import BulkRun
-from tasks.operations.filters import InvalidFilter, ListFilter, parse_id
+from tasks.operations.filters import InvalidFilter, TaskFilter, parse_id
 from tasks.operations.quarantine import QUEUE as QUARANTINE
 from tasks.operations.verb import CHANGED, NO_SETTINGS, Settings, Verb
 from tasks.support.audit import Who
@@ -146,7 +146,7 @@ class PageAction(ABC):
 
     def command(self, ids: list[int], settings: Settings = NO_SETTINGS) -> str:
         """The equivalent command line."""
-        return self.verb.command(ListFilter(ids=tuple(ids)), settings)
+        return self.verb.command(TaskFilter(ids=tuple(ids)), settings)
 
     def perform(self, versions: Mapping[int, int], who: Who, settings: Settings, *, dry_run: bool = False) -> Outcome:
         """Perform it on the tasks that still have these versions, by id."""

@@ -29,7 +29,9 @@ from tasks.operations.bulk import Tally
 from tasks.operations.bulk import add_refusals
 from tasks.operations.bulk import highest_id
 from tasks.operations.bulk import tally
-from tasks.operations.filters import BoundedFilter, InvalidFilter, ListFilter, parse_id
+from tasks.operations.filters import InvalidFilter
+from tasks.operations.filters import TaskFilter
+from tasks.operations.filters import parse_id
 from tasks.support.audit import Who
 
 LONGEST_FILTER = 20_000
@@ -43,7 +45,7 @@ UNFIT_SECONDS = 0.5
 class BulkSubmission(ActionRequest):
     """`upto`: the highest id at the time of the preview; `token` lets the request run only once."""
 
-    chosen: ListFilter
+    chosen: TaskFilter
     upto: int
     token: str
 
@@ -52,7 +54,7 @@ class BulkSubmission(ActionRequest):
         """Read the form of the list or of a preview. Raises InvalidFilter."""
         if len(post.get("filter", "")) > LONGEST_FILTER:
             raise InvalidFilter(_("The filter is too long to be kept: narrow it by fewer conditions."))
-        chosen = ListFilter.from_query(post.get("filter", ""))
+        chosen = TaskFilter.from_query(post.get("filter", ""))
         if chosen.is_empty:
             raise InvalidFilter(_("Narrow the list first: no action reaches every task there is."))
         if not tokens.is_token(post.get("token", "") or tokens.new_token()):
@@ -75,7 +77,7 @@ class BulkSubmission(ActionRequest):
         return [status for status in wanted if not self.chosen.statuses or status in self.chosen.statuses]
 
     @property
-    def subject(self) -> ListFilter:
+    def subject(self) -> TaskFilter:
         """The filter narrowed to these states."""
         return self.chosen.with_statuses(*map(str, self.statuses))
 
@@ -107,7 +109,7 @@ class BulkPreview:
 
 def preview(submission: BulkSubmission, who: Who) -> BulkPreview:
     """Count, and rehearse on the newest tasks; takes about 2.5 seconds at most."""
-    bounded = BoundedFilter.within(submission.subject, submission.upto)
+    bounded = submission.subject.within(submission.upto)
     tasks = find(bounded, PageCursor(), limit=REHEARSED, seconds=EXAMPLE_SECONDS).rows
     result = rehearse(submission, tasks, who)
     refusals: dict[str, Any] = {}
@@ -231,7 +233,7 @@ def run_context(run: BulkRun, user: Any) -> dict[str, Any]:
     task = Task.objects.filter(pk=run.task_id or 0).first()
     facts = gather([task] if task else [])
     action, settings = PAGE_ACTIONS[run.action], Settings.from_json(run.options)
-    chosen = ListFilter.from_query(run.filter)
+    chosen = TaskFilter.from_query(run.filter)
     return {
         "run": run,
         "action": action,

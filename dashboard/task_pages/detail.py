@@ -16,7 +16,7 @@ from dashboard.task_pages.actions import PAGE_ACTIONS, Button, Seen, buttons_of
 from tasks.admin import rights
 from tasks.diagnosis import Facts, decide, decision, gather
 from tasks.models import Attempt, Intervention, RefusedWrite, Task, TaskStatus
-from tasks.operations.filters import ListFilter
+from tasks.operations.filters import TaskFilter
 from tasks.queue.presence import WorkerState
 from tasks.support import audit
 from tasks.support.redaction import redact, redact_call
@@ -164,7 +164,7 @@ class Kin:
 
 def kin_of(task: Task, user: Any) -> list[Kin]:
     """Buttons for the task's whole function: run all failed ones again, or quarantine it."""
-    path = ListFilter(task_paths=(task.task_path,))
+    path = TaskFilter(task_paths=(task.task_path,))
     offered = {}
     if task.status == TaskStatus.FAILED:
         offered["requeue"] = path.with_statuses(TaskStatus.FAILED).as_query()

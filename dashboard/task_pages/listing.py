@@ -22,7 +22,7 @@ from tasks.admin import rights
 from tasks.diagnosis import Finding, decide, gather
 from tasks.framework import declaration
 from tasks.models import Task, TaskStatus
-from tasks.operations.filters import InvalidFilter, ListFilter, Params, given, parse_id
+from tasks.operations.filters import InvalidFilter, Params, TaskFilter, given, parse_id
 from tasks.support import durations
 from tasks.support.addresses import address
 from tasks.support.database import fetch
@@ -258,7 +258,7 @@ class Row:
         )
 
 
-def rows_context(chosen: ListFilter, cursor: PageCursor) -> dict[str, Any]:
+def rows_context(chosen: TaskFilter, cursor: PageCursor) -> dict[str, Any]:
     """The rows of one page of the list, and the URLs of its neighbours."""
     started = time.monotonic()
     listing = find(chosen, cursor)
@@ -274,7 +274,7 @@ def rows_context(chosen: ListFilter, cursor: PageCursor) -> dict[str, Any]:
     }
 
 
-def list_context(chosen: ListFilter, cursor: PageCursor, user: Any) -> dict[str, Any]:
+def list_context(chosen: TaskFilter, cursor: PageCursor, user: Any) -> dict[str, Any]:
     """The list of tasks: its rows, its filter and its buttons.
 
     It refreshes itself (`is_live`) only if the search was quick.
@@ -291,7 +291,7 @@ def list_context(chosen: ListFilter, cursor: PageCursor, user: Any) -> dict[str,
     }
 
 
-def filter_context(chosen: ListFilter) -> dict[str, Any]:
+def filter_context(chosen: TaskFilter) -> dict[str, Any]:
     """The filled-in form of the filter, and its choices."""
     return {
         "chosen": chosen,
@@ -302,7 +302,7 @@ def filter_context(chosen: ListFilter) -> dict[str, Any]:
     }
 
 
-def bulk_actions(chosen: ListFilter) -> list[PageAction]:
+def bulk_actions(chosen: TaskFilter) -> list[PageAction]:
     """Actions on everything that matches: none without a filter, else those that fit its statuses."""
     if chosen.is_empty:
         return []
@@ -333,9 +333,9 @@ def list_view(request: HttpRequest) -> HttpResponse:
     """The list; its URL holds the filter and the page."""
     rights.require(request.user, VIEW)
     try:
-        chosen, cursor = ListFilter.from_params(request.GET), PageCursor.from_params(request.GET)
+        chosen, cursor = TaskFilter.from_params(request.GET), PageCursor.from_params(request.GET)
     except InvalidFilter as error:
-        context = {"fault": str(error), **filter_context(ListFilter())}
+        context = {"fault": str(error), **filter_context(TaskFilter())}
         return page(request, "list.html", _("Tasks"), context, status=400)
 
     def rows(_request: HttpRequest) -> dict[str, Any]:

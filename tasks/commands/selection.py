@@ -9,7 +9,7 @@ from tasks.commands.base import OperatorCommand, Options, Report, UsageError, op
 from tasks.commands.output import counted, said
 from tasks.models import TaskStatus
 from tasks.operations import Progress, Result, Settings, Spread, Verb
-from tasks.operations.filters import ListFilter
+from tasks.operations.filters import TaskFilter
 from tasks.operations.verb import AT_ONCE
 
 
@@ -34,7 +34,7 @@ class TaskCommand(OperatorCommand):
         """The verb's settings. Raises UsageError if they do not go together."""
         return Settings(reason=options["reason"])
 
-    def spread(self, chosen: ListFilter, options: Options) -> Spread:
+    def spread(self, chosen: TaskFilter, options: Options) -> Spread:
         return AT_ONCE
 
     def run(self, options: Options) -> Report:
@@ -73,13 +73,13 @@ def add_filters(parser: CommandParser) -> None:
     group.add_argument("--older-than", type=types.duration, metavar="D", help="Created longer ago, like 90s or 7d.")
 
 
-def read_filter(options: Options, default_statuses: tuple[str, ...]) -> ListFilter:
+def read_filter(options: Options, default_statuses: tuple[str, ...]) -> TaskFilter:
     """The filter from the options; without ids and --status it selects only the default statuses.
 
     Raises UsageError without any condition, because no command may act on every task by mistake. Also for all COMPLETED
     tasks: each would be refused, and there may be ten million.
     """
-    chosen = ListFilter(
+    chosen = TaskFilter(
         ids=tuple(dict.fromkeys(options["ids"])),
         statuses=tuple(options["status"]),
         queue_names=tuple(options["queue"]),

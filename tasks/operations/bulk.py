@@ -20,8 +20,7 @@ from tasks.models import TaskStatus
 from tasks.operations import tokens
 from tasks.operations.chunks import CHUNK
 from tasks.operations.chunks import short_waits
-from tasks.operations.filters import BoundedFilter
-from tasks.operations.filters import ListFilter
+from tasks.operations.filters import TaskFilter
 from tasks.operations.verb import Result
 from tasks.operations.verb import Settings
 from tasks.support import audit
@@ -83,7 +82,7 @@ def highest_id() -> int:
     return Task.objects.aggregate(highest=Max("pk"))["highest"] or 0
 
 
-def tally(chosen: ListFilter, upto: int, *, seconds: float = SECONDS) -> Tally:
+def tally(chosen: TaskFilter, upto: int, *, seconds: float = SECONDS) -> Tally:
     """Count the tasks that match, from the id `upto` downwards, for at most `seconds`."""
     deadline = time.monotonic() + seconds
     if is_indexed(chosen):
@@ -94,7 +93,7 @@ def tally(chosen: ListFilter, upto: int, *, seconds: float = SECONDS) -> Tally:
     window = FIRST_WINDOW
     while found.counted_down_to > 0:
         below = max(0, found.counted_down_to - window)
-        counted = _count(BoundedFilter.within(chosen, found.counted_down_to, below), deadline)
+        counted = _count(chosen.within(found.counted_down_to, below), deadline)
         if counted is None:
             found.is_complete = False
             break
@@ -104,23 +103,23 @@ def tally(chosen: ListFilter, upto: int, *, seconds: float = SECONDS) -> Tally:
     return found
 
 
-def is_indexed(chosen: ListFilter) -> bool:
+def is_indexed(chosen: TaskFilter) -> bool:
     """True if indexes contain every row that can match: one read of them replaces the windows of ids."""
     return bool(chosen.statuses) and TaskStatus.COMPLETED not in chosen.statuses and not chosen.text
 
 
-def _count_each(chosen: ListFilter, upto: int, deadline: float) -> Counter[str] | None:
+def _count_each(chosen: TaskFilter, upto: int, deadline: float) -> Counter[str] | None:
     """All matches, each status from its own index; None when the time is over."""
     found: Counter[str] = Counter()
     for status in chosen.statuses:
-        counted = _count(BoundedFilter.within(chosen.with_statuses(status), upto), deadline)
+        counted = _count(chosen.with_statuses(status).within(upto), deadline)
         if counted is None:
             return None
         found += counted
     return found
 
 
-def _count(chosen: BoundedFilter, deadline: float) -> Counter[str] | None:
+def _count(chosen: TaskFilter, deadline: float) -> Counter[str] | None:
     """Matches by status; None when the time is over or too many rows would have to be read."""
     milliseconds = int(1000 * (deadline - time.monotonic()))
     if milliseconds <= 0:
@@ -135,12 +134,12 @@ def _count(chosen: BoundedFilter, deadline: float) -> Counter[str] | None:
         return None
 
 
-def _counted(chosen: BoundedFilter) -> Counter[str]:
+def _counted(chosen: TaskFilter) -> Counter[str]:
     rows = chosen.queryset().order_by().values("status").annotate(number=Count("pk"))
     return Counter({row["status"]: row["number"] for row in rows})
 
 
-def _read(chosen: BoundedFilter) -> Counter[str] | None:
+def _read(chosen: TaskFilter) -> Counter[str] | None:
     """Count row by row, because a count of matches in redacted arguments would reveal them."""
     tasks = list(chosen.queryset()[: MOST_READ + 1])
     if len(tasks) > MOST_READ:
@@ -148,7 +147,7 @@ def _read(chosen: BoundedFilter) -> Counter[str] | None:
     return Counter(task.status for task in tasks if chosen.shows(task))
 
 
-def request(action: str, chosen: ListFilter, upto: int, settings: Settings, who: Who, token: str) -> int:
+def request(action: str, chosen: TaskFilter, upto: int, settings: Settings, who: Who, token: str) -> int:
     """Enqueue a bulk run, once for each token; returns its id. Run, task and intervention share one transaction."""
     from tasks.tasks import run_bulk_action  # it imports this module
 
@@ -206,7 +205,7 @@ def carry_out(run_id: int) -> Numbers:
     """
     run = BulkRun.objects.get(pk=run_id)
     act, settings = operations.VERBS[run.action].act, Settings.from_json(run.options)
-    chosen = subject(run.action, ListFilter.from_query(run.filter), run.upto, run.cursor)
+    chosen = subject(run.action, TaskFilter.from_query(run.filter), run.upto, run.cursor)
     ids = chosen.selected_ids() if chosen.statuses else []
     elapsed = fetch(connection, BEGIN, {"id": run.pk, "left": len(ids)})[0]["elapsed_seconds"]
     since, total = time.monotonic() - elapsed, run.looked + len(ids)
@@ -222,14 +221,14 @@ def carry_out(run_id: int) -> Numbers:
     return {"looked": run.looked, "done": run.done, "asked": run.asked, "refused": run.refused}
 
 
-def subject(action: str, chosen: ListFilter, upto: int, above: int = 0) -> BoundedFilter:
+def subject(action: str, chosen: TaskFilter, upto: int, above: int = 0) -> TaskFilter:
     """The matching tasks in a state that the action can change.
 
     Without such a state the filter has no statuses, which means no tasks here.
     """
     wanted = operations.VERBS[action].statuses
     statuses = [status for status in wanted if not chosen.statuses or status in chosen.statuses]
-    return BoundedFilter.within(chosen.with_statuses(*map(str, statuses)), upto, above)
+    return chosen.with_statuses(*map(str, statuses)).within(upto, above)
 
 
 def note(run: BulkRun, ids: list[int], result: Result) -> bool:
@@ -253,7 +252,7 @@ def add_refusals(kept: dict[str, Any], result: Result) -> None:
         kept[code]["number"] += number
 
 
-def shown_ids(chosen: ListFilter, ids: list[int]) -> list[int]:
+def shown_ids(chosen: TaskFilter, ids: list[int]) -> list[int]:
     """The ids that a person can have seen with this filter."""
     if not chosen.text:
         return ids

@@ -2,8 +2,8 @@
 
 import json
 from array import array
-from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, NamedTuple, Protocol, Self
 from urllib.parse import urlencode
@@ -47,7 +47,8 @@ class TaskFilter:
     """Tasks that match every given condition; within one condition, any of its values.
 
     `error` is searched, ignoring case, in the exception and traceback of the latest recorded attempt. `older_than`
-    counts from the creation of the task.
+    counts from the creation of the task. `text` is searched in the arguments as shown, so that a search cannot guess
+    redacted values: see `shows`. `above` and `upto` bound the ids.
     """
 
     ids: tuple[int, ...] = ()
@@ -56,6 +57,11 @@ class TaskFilter:
     task_paths: tuple[str, ...] = ()
     error: str = ""
     older_than: timedelta | None = None
+    text: str = ""
+    ordering_key: str = ""
+    worker_id: str = ""
+    above: int = 0
+    upto: int | None = None
 
     @classmethod
     def of(cls, selection: "Iterable[int] | TaskFilter") -> "TaskFilter":
@@ -66,30 +72,54 @@ class TaskFilter:
 
     @classmethod
     def from_params(cls, params: Params) -> Self:
-        """Read `id`, `status`, `queue`, `task`, `error` and `older_than` from a URL's query; the first four may repeat.
-
-        Raises InvalidFilter that names the wrong value.
-        """
+        """Read a URL's query; `id`, `status`, `queue` and `task` may repeat. Raises InvalidFilter."""
         return cls(
             ids=tuple(dict.fromkeys(parse_id(text) for text in given(params, "id"))),
             statuses=tuple(parse_status(text) for text in given(params, "status")),
             queue_names=given(params, "queue"),
             task_paths=given(params, "task"),
-            error=next(iter(given(params, "error")), ""),
+            error=first(params, "error"),
             older_than=next((parse_age(text) for text in given(params, "older_than")), None),
+            text=first(params, "q"),
+            ordering_key=first(params, "key"),
+            worker_id=first(params, "worker"),
         )
+
+    @classmethod
+    def from_query(cls, query: str) -> Self:
+        """Read a URL's query, as written by `as_query`. Raises InvalidFilter."""
+        return cls.from_params(QueryDict(query))
+
+    def as_query(self) -> str:
+        """The query of the list's URL."""
+        return urlencode(self.as_params())
 
     def as_params(self) -> list[tuple[str, str]]:
         """The pairs of a URL's query that `from_params` reads back."""
-        pairs = [("id", str(id)) for id in self.ids]
-        pairs += [("status", status) for status in self.statuses]
-        pairs += [("queue", name) for name in self.queue_names]
-        pairs += [("task", path) for path in self.task_paths]
-        if self.error:
-            pairs.append(("error", self.error))
-        if self.older_than is not None:
-            pairs.append(("older_than", durations.describe(self.older_than)))
-        return pairs
+        names = ("id", "status", "queue", "task", "error", "older_than", "q", "key", "worker")
+        return [(name, value) for name, values in zip(names, self._values(), strict=True) for value in values if value]
+
+    def as_words(self) -> list[str]:
+        """Ids and options of a command that select the same tasks."""
+        names = ("--status", "--queue", "--task", "--error", "--older-than", "--text", "--ordering-key", "--worker")
+        ids, *values = self._values()
+        options = zip(names, values, strict=True)
+        return [*ids, *(word for name, values in options for value in values if value for word in (name, value))]
+
+    def _values(self) -> tuple[Sequence[str], ...]:
+        """The texts of each condition, in the order of the fields."""
+        age = durations.describe(self.older_than) if self.older_than is not None else ""
+        return (
+            [str(id) for id in self.ids],
+            self.statuses,
+            self.queue_names,
+            self.task_paths,
+            [self.error],
+            [age],
+            [self.text],
+            [self.ordering_key],
+            [self.worker_id],
+        )
 
     @property
     def is_empty(self) -> bool:
@@ -99,6 +129,10 @@ class TaskFilter:
     def with_statuses(self, *statuses: str) -> Self:
         """The same filter with only these statuses."""
         return replace(self, statuses=statuses)
+
+    def within(self, upto: int, above: int = 0) -> Self:
+        """The same filter between two ids: above `above`, up to and including `upto`."""
+        return replace(self, upto=upto, above=above)
 
     def queryset(self) -> TaskQuerySet:
         """The matching tasks, unordered. Never `filter(**request)`: no value may become a field's name."""
@@ -111,6 +145,8 @@ class TaskFilter:
         """`tasks` narrowed by every condition but the ids; these must still hold when a row is locked."""
         if self.statuses:
             tasks = tasks.filter(status__in=self.statuses)
+        if self.statuses == (TaskStatus.READY,):
+            tasks = tasks.filter(IS_READY)
         if self.queue_names:
             tasks = tasks.filter(queue_name__in=self.queue_names)
         if self.task_paths:
@@ -119,7 +155,21 @@ class TaskFilter:
             tasks = tasks.alias(error=latest_error()).filter(error__icontains=self.error)
         if self.older_than is not None:
             tasks = tasks.filter(created_at__lt=StatementTimestamp() - self.older_than)
-        return tasks
+        if self.ordering_key:
+            tasks = tasks.filter(ordering_key=self.ordering_key)
+        if self.worker_id:
+            tasks = tasks.filter(Q(claimed_by=self.worker_id) | Q(finished_by=self.worker_id))
+        if self.text:
+            tasks = tasks.alias(args_text=Cast("args", TextField()), kwargs_text=Cast("kwargs", TextField()))
+            tasks = tasks.filter(Q(args_text__icontains=self.text) | Q(kwargs_text__icontains=self.text))
+        return tasks if self.upto is None else tasks.filter(pk__gt=self.above, pk__lte=self.upto)
+
+    def shows(self, task: Task) -> bool:
+        """True if the searched text is in the shown part of the arguments."""
+        if not self.text:
+            return True
+        shown = json.dumps(redact_call(task.task_path, task.args, task.kwargs), ensure_ascii=False)
+        return self.text.casefold() in shown.casefold()
 
     def selected_ids(self) -> "array[int]":
         """The ids to act on, eight bytes each: the given ones, else those that match now, in order.
@@ -137,89 +187,6 @@ class TaskFilter:
         """The number of matches, counted up to `cap`."""
         number = self.queryset().order_by()[: cap + 1].count()
         return Count(min(number, cap), number > cap)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ListFilter(TaskFilter):
-    """The conditions of the list: those of TaskFilter, and three more.
-
-    `text` is searched, ignoring case, in the arguments as shown, so that a search cannot guess redacted values.
-    """
-
-    text: str = ""
-    ordering_key: str = ""
-    worker_id: str = ""
-
-    @classmethod
-    def from_params(cls, params: Params) -> Self:
-        """Like TaskFilter, plus `q`, `key` and `worker`. Raises InvalidFilter."""
-        more = {name: next(iter(given(params, name)), "") for name in ("q", "key", "worker")}
-        common = super().from_params(params)
-        return replace(common, text=more["q"], ordering_key=more["key"], worker_id=more["worker"])
-
-    @classmethod
-    def from_query(cls, query: str) -> Self:
-        """Read a URL's query, as written by `as_query`. Raises InvalidFilter."""
-        return cls.from_params(QueryDict(query))
-
-    def as_query(self) -> str:
-        """The query of the list's URL."""
-        return urlencode(self.as_params())
-
-    def as_words(self) -> list[str]:
-        """Ids and options of a command that select the same tasks."""
-        pairs = [
-            *(("--status", status) for status in self.statuses),
-            *(("--queue", name) for name in self.queue_names),
-            *(("--task", path) for path in self.task_paths),
-            ("--error", self.error),
-            ("--older-than", durations.describe(self.older_than) if self.older_than is not None else ""),
-            ("--text", self.text),
-            ("--ordering-key", self.ordering_key),
-            ("--worker", self.worker_id),
-        ]
-        return [*map(str, self.ids), *(word for pair in pairs if pair[1] for word in pair)]
-
-    def as_params(self) -> list[tuple[str, str]]:
-        own = [("q", self.text), ("key", self.ordering_key), ("worker", self.worker_id)]
-        return super().as_params() + [(name, value) for name, value in own if value]
-
-    def criteria(self, tasks: TaskQuerySet) -> TaskQuerySet:
-        tasks = super().criteria(tasks)
-        if self.statuses == (TaskStatus.READY,):
-            tasks = tasks.filter(IS_READY)
-        if self.ordering_key:
-            tasks = tasks.filter(ordering_key=self.ordering_key)
-        if self.worker_id:
-            tasks = tasks.filter(Q(claimed_by=self.worker_id) | Q(finished_by=self.worker_id))
-        if self.text:
-            tasks = tasks.alias(args_text=Cast("args", TextField()), kwargs_text=Cast("kwargs", TextField()))
-            tasks = tasks.filter(Q(args_text__icontains=self.text) | Q(kwargs_text__icontains=self.text))
-        return tasks
-
-    def shows(self, task: Task) -> bool:
-        """True if the searched text is in the shown part of the arguments."""
-        if not self.text:
-            return True
-        shown = json.dumps(redact_call(task.task_path, task.args, task.kwargs), ensure_ascii=False)
-        return self.text.casefold() in shown.casefold()
-
-
-@dataclass(frozen=True, kw_only=True)
-class BoundedFilter(ListFilter):
-    """The same between two ids: above `above`, up to and including `upto`."""
-
-    above: int = 0
-    upto: int
-
-    @classmethod
-    def within(cls, chosen: ListFilter, upto: int, above: int = 0) -> Self:
-        """Bound `chosen` to these ids."""
-        conditions: dict[str, Any] = {field.name: getattr(chosen, field.name) for field in fields(ListFilter)}
-        return cls(**conditions, above=above, upto=upto)
-
-    def criteria(self, tasks: TaskQuerySet) -> TaskQuerySet:
-        return super().criteria(tasks).filter(pk__gt=self.above, pk__lte=self.upto)
 
 
 class Among(Lookup):
@@ -253,6 +220,11 @@ def given(params: Params, key: str) -> tuple[str, ...]:
         if len(value) > reading.LONGEST_CONDITION:
             raise InvalidFilter(f"The filter `{key}` has more than {reading.LONGEST_CONDITION} characters: shorten it.")
     return values
+
+
+def first(params: Params, key: str) -> str:
+    """The first non-blank value of `key`, or an empty text."""
+    return next(iter(given(params, key)), "")
 
 
 def parse_id(text: str) -> int:

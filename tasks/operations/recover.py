@@ -7,7 +7,7 @@ from django.db import connection as default_connection
 from django.utils.translation import gettext_lazy
 
 from tasks.models import Task, TaskStatus
-from tasks.operations.filters import ListFilter, TaskFilter
+from tasks.operations.filters import TaskFilter
 from tasks.operations.verb import Progress, Reason, Refusal, Result, Verb
 from tasks.queue import recovery
 from tasks.queue.recovery import Sweep
@@ -34,7 +34,7 @@ class Recover(Verb):
     words = ("recover_tasks",)
 
     @classmethod
-    def subject(cls, chosen: ListFilter) -> list[str]:
+    def subject(cls, chosen: TaskFilter) -> list[str]:
         """None: the command takes no filter, and recovers from every dead worker."""
         return []
 

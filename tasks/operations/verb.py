@@ -11,7 +11,7 @@ from django.utils.translation import gettext_lazy
 
 from tasks.diagnosis.finding import command
 from tasks.models import Task, TaskStatus
-from tasks.operations.filters import ListFilter, TaskFilter
+from tasks.operations.filters import TaskFilter
 from tasks.support.audit import Who
 
 Selection = Iterable[int] | TaskFilter
@@ -190,14 +190,14 @@ class Verb(ABC):
         """Do the work of `act`."""
 
     @classmethod
-    def command(cls, chosen: ListFilter, settings: Settings) -> str:
+    def command(cls, chosen: TaskFilter, settings: Settings) -> str:
         """The command line that does the same to these tasks."""
         pairs = [*cls.options(settings), ("--reason", settings.reason or None)]
         own = [word for name, value in pairs if value is not None for word in (name, str(value))]
         return command(*cls.words, *cls.subject(chosen), *own)
 
     @classmethod
-    def subject(cls, chosen: ListFilter) -> list[str]:
+    def subject(cls, chosen: TaskFilter) -> list[str]:
         """The words of the command that select the tasks."""
         return chosen.as_words()
 

@@ -13,7 +13,7 @@ from django.utils import timezone
 from dashboard.task_pages import listing
 from dashboard.task_pages.listing import PageCursor, find
 from tasks.models import Attempt, Task
-from tasks.operations.filters import ListFilter
+from tasks.operations.filters import TaskFilter
 from tests.people import client_of
 from tests.tasks import handlers, rows
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.django_db
 
 def found(query: str = "", *, limit: int = 50, seconds: float = 5.0) -> listing.Listing:
     params = QueryDict(query)
-    return find(ListFilter.from_params(params), PageCursor.from_params(params), limit=limit, seconds=seconds)
+    return find(TaskFilter.from_params(params), PageCursor.from_params(params), limit=limit, seconds=seconds)
 
 
 def ids(query: str = "", **options: int) -> list[int]:
@@ -124,7 +124,7 @@ def test_a_search_whose_time_is_over_says_how_far_it_looked_and_goes_on_from_the
     monkeypatch.setattr(listing, "FIRST_WINDOW", 5)
     created = sorted(rows.many(10), reverse=True)
 
-    class Slow(ListFilter):
+    class Slow(TaskFilter):
         def criteria(self, tasks):
             return tasks.extra(
                 where=[f"pg_sleep(CASE WHEN tasks_task.id <= {created[5]} THEN 60 ELSE 0 END) IS NOT NULL"]
@@ -204,7 +204,7 @@ def test_rare_states_are_found_by_their_index(query, index):
     with connection.cursor() as cursor:
         cursor.execute(FINISH_MANY)
         cursor.execute("ANALYZE tasks_task")
-    matches = ListFilter.from_params(QueryDict(query)).queryset().filter(pk__gt=0).order_by("-pk")[:51]
+    matches = TaskFilter.from_params(QueryDict(query)).queryset().filter(pk__gt=0).order_by("-pk")[:51]
     assert index in matches.explain()
 
 

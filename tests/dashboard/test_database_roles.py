@@ -17,7 +17,7 @@ from orders.models import Account
 from tasks.locking import lock
 from tasks.models import Attempt, Intervention, RefusedWrite
 from tasks.operations import Settings, bulk
-from tasks.operations.filters import ListFilter
+from tasks.operations.filters import TaskFilter
 from tasks.support.audit import Who
 from tests import processes
 from tests.commands import run
@@ -401,7 +401,7 @@ def test_a_line_of_a_page_is_refused_to_a_worker_but_for_the_bulk_run_in_hand(si
 
 def test_a_worker_carries_out_a_bulk_run_in_the_name_of_whoever_asked(site, settings, web):
     rows.failed(queue_name="bulk")
-    chosen = ListFilter.from_query("queue=bulk&status=FAILED")
+    chosen = TaskFilter.from_query("queue=bulk&status=FAILED")
     run_id = bulk.request("requeue", chosen, 2**62, Settings(), Who("anna", "page"), "a token of this test")
     with site.acting(WORKER):
         assert bulk.carry_out(run_id)["done"] == 1

@@ -15,7 +15,7 @@ from tasks.models import BulkRun
 from tasks.models import Intervention
 from tasks.operations import Settings
 from tasks.operations import bulk
-from tasks.operations.filters import ListFilter
+from tasks.operations.filters import TaskFilter
 from tasks.panels import Line, Severity
 from tasks.support import audit
 from tasks.support.audit import Change, Who
@@ -108,7 +108,7 @@ def test_a_secret_in_a_reason_is_kept_nowhere():
     audit.record(connection, Who("anna", "page"), "cancel", [Change("task:1")], f"ran curl --user me:{SECRET}")
     line = Line("line", "a text", next(iter(Severity)))
     inbox.acknowledge(line, Who("anna", "page"), reason=f"token={SECRET}", lasts=None, size=1)
-    bulk.request("cancel", ListFilter(), 1, Settings(reason=f"pwd={SECRET}"), Who("anna", "page"), "a token")
+    bulk.request("cancel", TaskFilter(), 1, Settings(reason=f"pwd={SECRET}"), Who("anna", "page"), "a token")
     kept = [
         *Intervention.objects.order_by("id").values_list("reason", flat=True),
         Acknowledgement.objects.get().reason,

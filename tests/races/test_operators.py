@@ -18,7 +18,7 @@ from tasks.models import Task
 from tasks.operations import Result
 from tasks.operations import Settings
 from tasks.operations import bulk
-from tasks.operations.filters import ListFilter
+from tasks.operations.filters import TaskFilter
 from tasks.support.audit import Who
 from tests import processes
 from tests.commands import database_url
@@ -116,7 +116,7 @@ def measured(action: str, number: int, worker: Worker) -> dict[str, object]:
     locker = threading.Thread(target=lock_again_and_again, args=(ids, over, waits))
     locker.start()
     try:
-        run_id = bulk.request(action, ListFilter(queue_names=("old",)), max(ids), settings, ANNA, "a" * 32)
+        run_id = bulk.request(action, TaskFilter(queue_names=("old",)), max(ids), settings, ANNA, "a" * 32)
         wait_until(lambda: goes_on(run_id), seconds=300, every=0.05)
     finally:
         over.set()

@@ -13,7 +13,7 @@ from tasks.operations import bulk
 from tasks.operations import chunks
 from tasks.operations import tokens
 from tasks.operations.bulk import highest_id
-from tasks.operations.filters import ListFilter
+from tasks.operations.filters import TaskFilter
 from tasks.testing import run_due
 from tests.commands import run, run_process
 from tests.sessions import session
@@ -39,7 +39,7 @@ def small_chunks(monkeypatch):
 def test_everything_that_matches_is_reached_and_nothing_else(small_chunks):
     ids = [rows.failed(queue_name="mail").pk for _ in range(25)]
     other = rows.failed(queue_name="payouts")
-    run = carried_out("requeue", ListFilter(statuses=("FAILED",), queue_names=("mail",)), reason="card works")
+    run = carried_out("requeue", TaskFilter(statuses=("FAILED",), queue_names=("mail",)), reason="card works")
     assert (run.total, run.looked, run.done, run.refused) == (25, 25, 25, 0)
     assert run.finished_at is not None
     assert set(Task.objects.ready().filter(queue_name="mail").values_list("id", flat=True)) == set(ids)
@@ -63,13 +63,13 @@ def test_rows_that_came_after_the_preview_are_left_alone():
 def test_states_in_which_the_action_can_do_nothing_are_not_even_read():
     rows.completed(queue_name="mail"), rows.ready(queue_name="mail")
     rows.failed(queue_name="mail")
-    run = carried_out("requeue", ListFilter(queue_names=("mail",)))
+    run = carried_out("requeue", TaskFilter(queue_names=("mail",)))
     assert (run.looked, run.done) == (1, 1)
 
 
 def test_a_filter_whose_states_the_action_cannot_change_reaches_nothing():
     rows.completed(), rows.failed()
-    run = carried_out("requeue", ListFilter(statuses=("COMPLETED",)))
+    run = carried_out("requeue", TaskFilter(statuses=("COMPLETED",)))
     assert (run.looked, run.done) == (0, 0)
     assert Task.objects.failed().count() == 1
 
@@ -77,7 +77,7 @@ def test_a_filter_whose_states_the_action_cannot_change_reaches_nothing():
 def test_what_is_refused_is_counted_with_examples():
     with rows.living_worker() as worker_id:
         task = rows.processing(worker_id)
-        run = carried_out("requeue", ListFilter(statuses=("PROCESSING",)))
+        run = carried_out("requeue", TaskFilter(statuses=("PROCESSING",)))
     assert (run.done, run.refused, run.refusals["live"]["number"]) == (0, 1, 1)
     assert run.refusals["live"]["ids"] == [task.pk]
     assert "is alive" in run.refusals["live"]["sentence"]
@@ -86,7 +86,7 @@ def test_what_is_refused_is_counted_with_examples():
 def test_tasks_whose_secrets_match_are_left_alone():
     shown = rows.failed(kwargs={"note": "swordfish"})
     hidden = rows.failed(task_path=handlers.log_in.module_path, kwargs={"password": "swordfish"})
-    run = carried_out("requeue", ListFilter(text="swordfish"))
+    run = carried_out("requeue", TaskFilter(text="swordfish"))
     assert run.done == 1
     assert [Task.objects.get(pk=task.pk).status for task in (shown, hidden)] == ["READY", "FAILED"]
 
@@ -94,7 +94,7 @@ def test_tasks_whose_secrets_match_are_left_alone():
 def test_a_run_goes_on_where_its_dead_worker_left_off(small_chunks, monkeypatch):
     """The rows still match when they are done: only the cursor tells."""
     ids = rows.many(25, queue_name="mail")
-    run = ask("edit", ListFilter(queue_names=("mail",)), priority=5)
+    run = ask("edit", TaskFilter(queue_names=("mail",)), priority=5)
     note = bulk.note
 
     def die(run, slice_ids, result):
@@ -149,19 +149,19 @@ def test_requeued_tasks_are_spread_evenly_over_the_chunks(small_chunks):
 
 def test_moving_in_bulk_changes_what_is_named():
     ids = rows.many(3, queue_name="mail")
-    carried_out("edit", ListFilter(queue_names=("mail",)), queue_name="slow", priority=-5)
+    carried_out("edit", TaskFilter(queue_names=("mail",)), queue_name="slow", priority=-5)
     assert set(Task.objects.filter(pk__in=ids).values_list("queue_name", "priority")) == {("slow", -5)}
 
 
 def test_dead_workers_tasks_are_taken_back_in_bulk():
     task = rows.processing(rows.dead_worker(), queue_name="mail")
-    run = carried_out("recover", ListFilter(queue_names=("mail",)))
+    run = carried_out("recover", TaskFilter(queue_names=("mail",)))
     assert (run.done, Task.objects.get(pk=task.pk).status) == (1, "READY")
 
 
 def test_the_task_of_a_run_is_none_of_its_subjects():
     rows.ready()
-    run = carried_out("cancel", ListFilter(statuses=("READY",)), reason="flood")
+    run = carried_out("cancel", TaskFilter(statuses=("READY",)), reason="flood")
     assert Task.objects.get(pk=run.task_id).status == "READY"
     assert Task.objects.cancelled().count() == 1
 
@@ -182,7 +182,7 @@ def test_a_worker_carries_it_out():
 def test_a_worker_of_any_strategy_carries_it_out(strategy):
     """In a process of its own; the pessimistic one holds a transaction around the task."""
     ids = rows.many(3, queue_name="mail")
-    run = ask("cancel", ListFilter(queue_names=("mail",)), reason="flood")
+    run = ask("cancel", TaskFilter(queue_names=("mail",)), reason="flood")
     outcome = run_process("run_worker", "--burst", "--queue", "rowlock", "--strategy", strategy, "--json")
     run.refresh_from_db()
     assert (outcome.status, outcome.data["completed"], run.done) == (0, 1, 3)

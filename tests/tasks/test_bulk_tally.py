@@ -6,7 +6,7 @@ from django.test.utils import CaptureQueriesContext
 
 from tasks.operations import bulk as tallies
 from tasks.operations.bulk import highest_id, tally
-from tasks.operations.filters import ListFilter
+from tasks.operations.filters import TaskFilter
 from tests.tasks import handlers, rows
 from tests.tasks.bulk import FAILED
 
@@ -15,20 +15,20 @@ pytestmark = pytest.mark.django_db
 
 def test_matches_are_counted_by_status():
     rows.failed(), rows.failed(), rows.ready(), rows.failed(queue_name="other")
-    found = tally(ListFilter(queue_names=("default",)), highest_id())
+    found = tally(TaskFilter(queue_names=("default",)), highest_id())
     assert (dict(found.by_status), found.number, found.is_complete) == ({"FAILED": 2, "READY": 1}, 3, True)
 
 
 def test_windows_join_without_a_gap_or_an_overlap(monkeypatch):
     monkeypatch.setattr(tallies, "FIRST_WINDOW", 2)
     rows.many(37, status="READY")
-    assert tally(ListFilter(queue_names=("default",)), highest_id()).number == 37
+    assert tally(TaskFilter(queue_names=("default",)), highest_id()).number == 37
 
 
 def test_what_an_index_has_is_counted_at_once_and_not_window_by_window(monkeypatch):
     monkeypatch.setattr(tallies, "FIRST_WINDOW", 2)
     rows.many(37, status="READY"), rows.failed(), rows.completed()
-    unfinished = ListFilter(statuses=("READY", "FAILED"))
+    unfinished = TaskFilter(statuses=("READY", "FAILED"))
     with CaptureQueriesContext(connection) as queries:
         found = tally(unfinished, highest_id())
     assert (dict(found.by_status), found.is_complete) == ({"READY": 37, "FAILED": 1}, True)
@@ -38,7 +38,7 @@ def test_what_an_index_has_is_counted_at_once_and_not_window_by_window(monkeypat
 def test_where_that_takes_too_long_the_windows_tell_as_much_as_they_can(monkeypatch):
     monkeypatch.setattr(tallies, "_count_each", lambda *_args: None)
     rows.many(3, status="READY")
-    assert tally(ListFilter(statuses=("READY",)), highest_id()).number == 3
+    assert tally(TaskFilter(statuses=("READY",)), highest_id()).number == 3
 
 
 def test_it_stops_when_its_time_is_over_and_says_so():
@@ -49,4 +49,4 @@ def test_it_stops_when_its_time_is_over_and_says_so():
 
 def test_a_number_tells_nothing_of_secrets():
     rows.failed(task_path=handlers.log_in.module_path, kwargs={"password": "swordfish"})
-    assert tally(ListFilter(text="swordfish"), highest_id()).number == 0
+    assert tally(TaskFilter(text="swordfish"), highest_id()).number == 0

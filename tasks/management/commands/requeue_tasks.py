@@ -6,7 +6,7 @@ from tasks import operations
 from tasks.commands import Options, UsageError, types
 from tasks.commands.selection import TaskCommand
 from tasks.operations import Settings, Spread
-from tasks.operations.filters import ListFilter
+from tasks.operations.filters import TaskFilter
 from tasks.operations.verb import AT_ONCE
 
 
@@ -37,7 +37,7 @@ class Command(TaskCommand):
             raise UsageError("--force takes tasks from live workers, so say why: add --reason TEXT.")
         return Settings(reason=options["reason"], force=options["force"])
 
-    def spread(self, chosen: ListFilter, options: Options) -> Spread:
+    def spread(self, chosen: TaskFilter, options: Options) -> Spread:
         """Spread evenly over the tasks that match now."""
         if options["spread"] is None:
             return AT_ONCE
