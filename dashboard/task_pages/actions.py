@@ -3,7 +3,7 @@
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
 from django.db import connection
@@ -19,9 +19,11 @@ from tasks.diagnosis.finding import describe_lock
 from tasks.locking import rowlocks
 from tasks.models import Task, TaskStatus
 from tasks.models.run import BulkRun
+from tasks.operations import Result
 from tasks.operations.filters import InvalidFilter, TaskFilter, parse_id
 from tasks.operations.quarantine import QUEUE as QUARANTINE
-from tasks.operations.verb import CHANGED, NO_SETTINGS, Settings, Verb
+from tasks.operations.verb import NO_SETTINGS, Settings, Verb
+from tasks.support.addresses import address
 from tasks.support.audit import Who
 
 SHOWN_RUNS = 50
@@ -92,17 +94,32 @@ class Seen:
 COPIED = [name for name in LABELS if name != "run_after"]
 
 
-@dataclass
-class Outcome:
-    """The result of an action: tasks `done`, tasks whose worker was `asked`, and the reason for each of the `refused`.
+@dataclass(frozen=True, kw_only=True)
+class TaskRow:
+    """What every table of tasks shows of one; `seen` is the value of the form's field."""
 
-    `changed`: refused tasks that changed since the operator saw them.
-    """
+    id: str
+    url: str
+    task_path: str
+    status: str
+    version: str
+    attempts: str
+    finding: Finding
+    seen: str
 
-    done: list[int] = field(default_factory=list)
-    asked: list[int] = field(default_factory=list)
-    refused: dict[int, str] = field(default_factory=dict)
-    changed: list[int] = field(default_factory=list)
+    @staticmethod
+    def values(task: Task, finding: Finding) -> dict[str, Any]:
+        """The fields of this class, for the rows of a certain table."""
+        return {
+            "id": str(task.pk),
+            "url": address("admin:tasks_task_change", task.pk),
+            "task_path": task.task_path,
+            "status": task.status,
+            "version": f"v{task.version}",
+            "attempts": f"{task.attempt}/{task.max_attempts}",
+            "finding": finding,
+            "seen": str(Seen.of(task)),
+        }
 
 
 class PageAction(ABC):
@@ -148,10 +165,10 @@ class PageAction(ABC):
         """The equivalent command line."""
         return self.verb.command(TaskFilter(ids=tuple(ids)), settings)
 
-    def perform(self, versions: Mapping[int, int], who: Who, settings: Settings, *, dry_run: bool = False) -> Outcome:
+    def perform(self, versions: Mapping[int, int], who: Who, settings: Settings, *, dry_run: bool = False) -> Result:
         """Perform it on the tasks that still have these versions, by id."""
         spread = settings.spread(of=len(versions))
-        return outcome_of(self.verb.act(versions, who, settings, versions=versions, dry_run=dry_run, spread=spread))
+        return self.verb.act(versions, who, settings, versions=versions, dry_run=dry_run, spread=spread)
 
 
 class Recover(PageAction):
@@ -171,10 +188,13 @@ class Recover(PageAction):
             return _("Its last attempt is spent: it becomes FAILED.")
         return _("What its worker did before it died may happen again.")
 
-    def perform(self, versions: Mapping[int, int], who: Who, settings: Settings, *, dry_run: bool = False) -> Outcome:
-        outcome = super().perform(versions, who, settings, dry_run=dry_run)
-        outcome.refused |= busy(list(outcome.refused))
-        return outcome
+    def perform(self, versions: Mapping[int, int], who: Who, settings: Settings, *, dry_run: bool = False) -> Result:
+        result = super().perform(versions, who, settings, dry_run=dry_run)
+        for task_id, lock in rowlocks.lockers(Task, list(result.refused), connection).items():
+            if lock.is_exclusive:
+                sentence = _("busy: %(holder)s; try again") % {"holder": describe_lock(lock)}
+                result.refused[task_id] = replace(result.refused[task_id], sentence=sentence)
+        return result
 
 
 class Requeue(PageAction):
@@ -269,23 +289,6 @@ class Cancel(PageAction):
 PAGE_ACTIONS: dict[str, PageAction] = {
     action.name: action for action in (Recover(), Requeue(), Edit(), PutBack(), Quarantine(), Cancel())
 }
-
-
-def outcome_of(result: operations.Result) -> Outcome:
-    """Convert a result of `tasks.operations` for a page."""
-    refused = {task_id: refusal.sentence for task_id, refusal in result.refused.items()}
-    changed = [task_id for task_id, refusal in result.refused.items() if refusal.code == CHANGED.code]
-    return Outcome(result.done, result.asked, refused, changed)
-
-
-def busy(ids: list[int]) -> dict[int, str]:
-    """A sentence that names the holder, for each of these tasks whose row is locked."""
-    found = rowlocks.lockers(Task, ids, connection)
-    return {
-        task_id: _("busy: %(holder)s; try again") % {"holder": describe_lock(lock)}
-        for task_id, lock in found.items()
-        if lock.is_exclusive
-    }
 
 
 @dataclass(frozen=True)

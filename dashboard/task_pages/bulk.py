@@ -1,7 +1,7 @@
 """Actions on everything that matches a filter: the preview with its count, and the runs in the background."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Self
 
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
@@ -12,26 +12,23 @@ from django.views.decorators.http import require_POST, require_safe
 
 from dashboard.task_pages import LIST, VIEW, next_page, page, rejected
 from dashboard.task_pages.actions import PAGE_ACTIONS, PageAction, run_rows
-from dashboard.task_pages.confirmation import ActionRequest, known_action, settings_from
-from dashboard.task_pages.listing import PageCursor, find, known_queues
+from dashboard.task_pages.confirmation import (
+    ActionRequest,
+    form_context,
+    known_action,
+    preview_rows,
+    rehearse,
+    settings_from,
+)
+from dashboard.task_pages.listing import PageCursor, find
 from tasks.admin import rights
 from tasks.admin.forms import reason_of
-from tasks.diagnosis import Finding, decide, gather
+from tasks.diagnosis import decide, gather
 from tasks.diagnosis.finding import command
-from tasks.models import BulkRun
-from tasks.models import Task
-from tasks.models import TaskStatus
-from tasks.operations import Result
-from tasks.operations import Settings
-from tasks.operations import bulk
-from tasks.operations import tokens
-from tasks.operations.bulk import Tally
-from tasks.operations.bulk import add_refusals
-from tasks.operations.bulk import highest_id
-from tasks.operations.bulk import tally
-from tasks.operations.filters import InvalidFilter
-from tasks.operations.filters import TaskFilter
-from tasks.operations.filters import parse_id
+from tasks.models import BulkRun, Task, TaskStatus
+from tasks.operations import Settings, bulk, tokens
+from tasks.operations.bulk import Tally, add_refusals, highest_id, tally
+from tasks.operations.filters import InvalidFilter, TaskFilter, parse_id
 from tasks.support.audit import Who
 
 LONGEST_FILTER = 20_000
@@ -86,41 +83,20 @@ class BulkSubmission(ActionRequest):
         return self.action.verb.command(self.subject, self.settings)
 
 
-@dataclass(frozen=True)
-class Example:
-    """One of the tasks, with its finding and the action's refusal (empty: none)."""
-
-    task: Task
-    finding: Finding
-    repeats: str
-    refusal: str
-
-
-@dataclass(frozen=True)
-class BulkPreview:
-    """The expected effect of a submission; `refusals` are those of the newest `rehearsed` tasks."""
-
-    tally: Tally
-    unfit: Tally
-    examples: list[Example]
-    rehearsed: int
-    refusals: list[tuple[str, Any]]
-
-
-def preview(submission: BulkSubmission, who: Who) -> BulkPreview:
+def preview(submission: BulkSubmission, who: Who) -> dict[str, Any]:
     """Count, and rehearse on the newest tasks; takes about 2.5 seconds at most."""
     bounded = submission.subject.within(submission.upto)
     tasks = find(bounded, PageCursor(), limit=REHEARSED, seconds=EXAMPLE_SECONDS).rows
-    result = rehearse(submission, tasks, who)
+    result, examples = rehearse(submission, tasks, who), tasks[:EXAMPLES]
     refusals: dict[str, Any] = {}
     add_refusals(refusals, result)
-    return BulkPreview(
-        tally=tally(submission.subject, submission.upto),
-        unfit=unfit(submission),
-        examples=examples(submission, tasks[:EXAMPLES], result),
-        rehearsed=len(tasks),
-        refusals=sorted(refusals.items()),
-    )
+    return {
+        "tally": tally(submission.subject, submission.upto),
+        "unfit": unfit(submission),
+        "rows": preview_rows(submission.action, examples, gather(examples), result),
+        "rehearsed": len(tasks),
+        "refusals": sorted(refusals.items()),
+    }
 
 
 def unfit(submission: BulkSubmission) -> Tally:
@@ -130,24 +106,6 @@ def unfit(submission: BulkSubmission) -> Tally:
     if not statuses:
         return Tally()
     return tally(submission.chosen.with_statuses(*statuses), submission.upto, seconds=UNFIT_SECONDS)
-
-
-def rehearse(submission: BulkSubmission, tasks: list[Task], who: Who) -> Result:
-    """Perform the action on these tasks and roll it back."""
-    settings = replace(submission.settings, reason=submission.settings.reason or _("rehearsal"))
-    ids = [task.pk for task in tasks]
-    return submission.action.verb.act(ids, who, settings, dry_run=True) if tasks else Result()
-
-
-def examples(submission: BulkSubmission, tasks: list[Task], result: Result) -> list[Example]:
-    """Each task with its finding and the action's refusal."""
-    facts = gather(tasks)
-    found = []
-    for task in tasks:
-        finding, refusal = decide(task, facts), result.refused.get(task.pk)
-        repeats = submission.action.repeats(task, finding)
-        found.append(Example(task, finding, repeats, refusal.sentence if refusal else ""))
-    return found
 
 
 def paths(view: Callable[..., Any]) -> list[URLPattern]:
@@ -178,14 +136,13 @@ def all_view(request: HttpRequest, name: str) -> HttpResponse:
 
 def preview_page(request: HttpRequest, submission: BulkSubmission) -> HttpResponse:
     fault = submission.fault() if submission.is_confirmed else ""
+    can_force = submission.action.name == "requeue" and TaskStatus.PROCESSING in submission.statuses
     context = {
-        "submission": submission,
-        "action": submission.action,
-        "preview": preview(submission, rights.who(request.user)),
+        **form_context(submission, can_force=can_force),
+        **preview(submission, rights.who(request.user)),
         "fault": fault,
         "next": next_page(request),
         "query": submission.chosen.as_query(),
-        "queues": known_queues() if submission.action.fields else [],
     }
     title = str(submission.action.label)
     return page(request, "bulk_confirm.html", title, context, status=400 if fault else 200)

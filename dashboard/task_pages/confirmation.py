@@ -1,7 +1,7 @@
 """The confirmation of an action on ticked tasks: what the operator saw, what it will do, and carrying it out."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from django import forms
@@ -13,7 +13,7 @@ from django.utils.translation import gettext_lazy, ngettext
 from django.views.decorators.http import require_POST
 
 from dashboard.task_pages import VIEW, next_page, page, rejected
-from dashboard.task_pages.actions import LIVE, PAGE_ACTIONS, Difference, Outcome, PageAction, Seen
+from dashboard.task_pages.actions import LIVE, PAGE_ACTIONS, Difference, PageAction, Seen, TaskRow
 from dashboard.task_pages.listing import known_queues
 from tasks.admin import rights
 from tasks.admin.forms import OptionField, WholeNumberField, reason_of
@@ -22,8 +22,9 @@ from tasks.diagnosis import Facts, Finding, decide, gather
 from tasks.diagnosis.decision import is_unserved
 from tasks.diagnosis.sentences import no_worker
 from tasks.models import Intervention, Task, TaskStatus
+from tasks.operations import Result
 from tasks.operations.filters import InvalidFilter
-from tasks.operations.verb import Settings
+from tasks.operations.verb import CHANGED, Settings
 from tasks.queue.presence import WorkerState
 from tasks.support import audit
 from tasks.support.audit import Who
@@ -64,6 +65,23 @@ class ActionRequest:
         if self.form.errors:
             return _("Correct what is marked below.")
         return self.action.fault(self.settings)
+
+
+def form_context(asked: ActionRequest, *, can_force: bool) -> dict[str, Any]:
+    """The fields of the preview's form."""
+    if asked.action.needs_reason:
+        label = _("Reason, kept in the audit")
+    elif can_force:
+        label = _("Reason, kept in the audit; needed when you force")
+    else:
+        label = _("Reason, kept in the audit; may be empty")
+    return {
+        "submission": asked,
+        "action": asked.action,
+        "can_force": can_force,
+        "reason_label": label,
+        "queues": known_queues() if asked.action.fields else [],
+    }
 
 
 def settings_from(action: PageAction, post: QueryDict) -> dict[str, Any]:
@@ -109,54 +127,45 @@ class Change:
     interventions: list[Intervention]
 
 
-@dataclass(frozen=True)
-class PreviewRow:
-    """One task of a preview."""
+@dataclass(frozen=True, kw_only=True)
+class PreviewRow(TaskRow):
+    """One task of a preview. `refusal`: the reason why the action would leave it as it is, or an empty text."""
 
-    task: Task
-    seen: Seen
-    finding: Finding
     sign_of_life: str
     repeats: str
+    refusal: str
 
 
-@dataclass(frozen=True)
-class Preview:
-    """The expected effect of a submission on the current rows."""
+def preview_rows(action: PageAction, tasks: Iterable[Task], facts: Facts, rehearsal: Result) -> list[PreviewRow]:
+    """The tasks as they are now, and the effect of the action on each."""
+    rows = []
+    for task in tasks:
+        finding, refusal = decide(task, facts), rehearsal.refused.get(task.pk)
+        worker = facts.workers.get(task.claimed_by or "")
+        row = PreviewRow(
+            **PreviewRow.values(task, finding),
+            sign_of_life=sign_of_life(worker) if task.status == TaskStatus.PROCESSING else "",
+            repeats=action.repeats(task, finding),
+            refusal=refusal.sentence if refusal else "",
+        )
+        rows.append(row)
+    return rows
 
-    rows: list[PreviewRow]
-    changes: list[Change]
-    unserved: list[Finding] = field(default_factory=list)  # queues without a live worker
 
-    @property
-    def has_live(self) -> bool:
-        """True if a worker that is not dead holds any of them."""
-        return any(row.finding.verdict in LIVE for row in self.rows)
+def rehearse(asked: ActionRequest, tasks: Iterable[Task], who: Who) -> Result:
+    """Perform the action on these tasks and roll it back."""
+    versions = {task.pk: task.version for task in tasks}
+    settings = replace(asked.settings, reason=asked.settings.reason or _("rehearsal"))
+    return asked.action.perform(versions, who, settings, dry_run=True) if versions else Result()
 
 
-def preview(submission: Submission) -> Preview:
-    """Compare the rows as seen with the current ones."""
-    tasks = Task.objects.in_bulk(submission.seen)
-    facts = gather(tasks.values())
-    changes = [
+def changes_of(submission: Submission, tasks: Mapping[int, Task]) -> list[Change]:
+    """The tasks that are not as the operator saw them."""
+    return [
         change_of(seen, tasks.get(seen.id))
         for seen in submission.seen.values()
         if seen.id not in tasks or tasks[seen.id].version != seen.version
     ]
-    rows = [row_of(submission, task, facts) for task in tasks.values()]
-    return Preview(rows, changes, unserved_queues(tasks.values(), facts))
-
-
-def row_of(submission: Submission, task: Task, facts: Facts) -> PreviewRow:
-    finding = decide(task, facts)
-    worker = facts.workers.get(task.claimed_by or "")
-    return PreviewRow(
-        task=task,
-        seen=Seen.of(task),
-        finding=finding,
-        sign_of_life=sign_of_life(worker) if task.status == TaskStatus.PROCESSING else "",
-        repeats=submission.action.repeats(task, finding),
-    )
 
 
 def change_of(seen: Seen, task: Task | None) -> Change:
@@ -218,58 +227,63 @@ def submit(request: HttpRequest, action: PageAction) -> HttpResponse:
         return rejected(request, str(error))
     if not submission.seen:
         return rejected(request, _("Nothing is selected: tick the tasks first."))
-    who = rights.who(request.user)
-    found = preview(submission)
-    if found.changes and was_done_by(who.actor, submission, found.changes):
-        return answer(request, action, Outcome(done=list(submission.seen)))
-    if found.changes or not submission.is_confirmed or submission.fault():
-        return preview_page(request, submission, found, who)
-    outcome = action.perform(submission.versions, who, submission.settings)
-    if outcome.changed:
-        return preview_page(request, submission, preview(submission), who)
-    return answer(request, action, outcome)
+    who, tasks = rights.who(request.user), Task.objects.in_bulk(submission.seen)
+    changes = changes_of(submission, tasks)
+    if changes and was_done_by(who.actor, submission, changes):
+        return answer(request, action, Result(done=list(submission.seen)))
+    if changes or not submission.is_confirmed or submission.fault():
+        return preview_page(request, submission, tasks, changes)
+    result = action.perform(submission.versions, who, submission.settings)
+    if any(refusal.code == CHANGED.code for refusal in result.refused.values()):
+        tasks = Task.objects.in_bulk(submission.seen)
+        return preview_page(request, submission, tasks, changes_of(submission, tasks))
+    return answer(request, action, result)
 
 
-def preview_page(request: HttpRequest, submission: Submission, found: Preview, who: Who) -> HttpResponse:
+def preview_page(
+    request: HttpRequest, submission: Submission, tasks: Mapping[int, Task], changes: list[Change]
+) -> HttpResponse:
     """Preview the action on the current rows; 409 if they changed since the operator saw them."""
-    current = {row.task.pk: row.task.version for row in found.rows}
-    settings = submission.settings
-    rehearsed = replace(settings, reason=settings.reason or _("rehearsal"))
-    rehearsal = submission.action.perform(current, who, rehearsed, dry_run=True)
-    fault = submission.fault() if submission.is_confirmed and not found.changes else ""
+    action, facts = submission.action, gather(tasks.values())
+    rehearsal = rehearse(submission, tasks.values(), rights.who(request.user))
+    rows = preview_rows(action, tasks.values(), facts, rehearsal)
+    fault = submission.fault() if submission.is_confirmed and not changes else ""
+    has_live = any(row.finding.verdict in LIVE for row in rows)
     context = {
-        "submission": submission,
-        "action": submission.action,
-        "preview": found,
-        "rehearsal": rehearsal,
+        **form_context(submission, can_force=has_live and action.name == "requeue"),
+        "changes": changes,
+        "rows": rows,
+        "number_refused": len(rehearsal.refused),
+        "unserved": unserved_queues(tasks.values(), facts) if action.name != "cancel" else [],
         "fault": fault,
         "next": next_page(request),
-        "command": submission.action.command(sorted(current), settings),
-        "queues": known_queues() if submission.action.fields else [],
+        "command": action.command(sorted(tasks), submission.settings),
     }
-    status = 409 if found.changes else 400 if fault else 200
-    return page(request, "confirm.html", str(submission.action.label), context, status=status)
+    status = 409 if changes else 400 if fault else 200
+    return page(request, "confirm.html", str(action.label), context, status=status)
 
 
-def answer(request: HttpRequest, action: PageAction, outcome: Outcome) -> HttpResponse:
-    for level, text in outcome_messages(action, outcome):
+def answer(request: HttpRequest, action: PageAction, result: Result) -> HttpResponse:
+    for level, text in result_messages(action, result):
         messages.add_message(request, level, text)
     return HttpResponseRedirect(next_page(request))
 
 
-def outcome_messages(action: PageAction, outcome: Outcome) -> list[tuple[int, str]]:
+def result_messages(action: PageAction, result: Result) -> list[tuple[int, str]]:
     """Messages for the operator: pairs of a level of `django.contrib.messages` and a sentence."""
     answers = []
-    if outcome.done:
-        text = ngettext("%(label)s: done for %(ids)s.", "%(label)s: done for %(ids)s.", len(outcome.done))
-        answers.append((messages.SUCCESS, text % {"label": action.label, "ids": listed(outcome.done)}))
-    if outcome.asked:
+    if result.done:
+        text = ngettext("%(label)s: done for %(ids)s.", "%(label)s: done for %(ids)s.", len(result.done))
+        answers.append((messages.SUCCESS, text % {"label": action.label, "ids": listed(result.done)}))
+    if result.asked:
         text = _("The workers of %(ids)s were asked to end them, and do so within moments.")
-        answers.append((messages.SUCCESS, text % {"ids": listed(outcome.asked)}))
-    for task_id, reason in list(outcome.refused.items())[:MOST_REFUSALS]:
-        answers.append((messages.WARNING, _("#%(id)d stays as it is: %(reason)s.") % {"id": task_id, "reason": reason}))
-    if len(outcome.refused) > MOST_REFUSALS:
-        more = len(outcome.refused) - MOST_REFUSALS
+        answers.append((messages.SUCCESS, text % {"ids": listed(result.asked)}))
+    for task_id, refusal in list(result.refused.items())[:MOST_REFUSALS]:
+        answers.append(
+            (messages.WARNING, _("#%(id)d stays as it is: %(reason)s.") % {"id": task_id, "reason": refusal.sentence})
+        )
+    if len(result.refused) > MOST_REFUSALS:
+        more = len(result.refused) - MOST_REFUSALS
         answers.append((messages.WARNING, _("%(number)d more stay as they are.") % {"number": more}))
     return answers
 

@@ -17,7 +17,7 @@ from django.utils.translation import gettext as _
 
 from dashboard.live.fragment import SharedPart
 from dashboard.task_pages import VIEW, page
-from dashboard.task_pages.actions import PAGE_ACTIONS, PageAction, Seen, buttons_of, unfinished_runs
+from dashboard.task_pages.actions import PAGE_ACTIONS, PageAction, TaskRow, buttons_of, unfinished_runs
 from tasks.admin import rights
 from tasks.diagnosis import Finding, decide, gather
 from tasks.framework import declaration
@@ -220,21 +220,13 @@ def known_queues() -> list[str]:
     return [row["name"] for row in fetch(connection, QUEUE_NAMES)]
 
 
-@dataclass(frozen=True)
-class Row:
-    """One line of the list, as the template shows it; `seen` is the form's value, `action` the row's own button."""
+@dataclass(frozen=True, kw_only=True)
+class ListRow(TaskRow):
+    """One line of the list; `action` is its own button."""
 
-    id: str
-    url: str
-    task_path: str
-    status: str
-    version: str
-    finding: Finding
     queue_name: str
     priority: str
-    attempts: str
     since: datetime
-    seen: str
     action: PageAction | None
     action_url: str
 
@@ -242,17 +234,10 @@ class Row:
     def of(cls, task: Task, finding: Finding) -> Self:
         action = fitting_action(task, finding)
         return cls(
-            id=str(task.pk),
-            url=address("admin:tasks_task_change", task.pk),
-            task_path=task.task_path,
-            status=task.status,
-            version=f"v{task.version}",
-            finding=finding,
+            **cls.values(task, finding),
             queue_name=task.queue_name,
             priority=str(task.priority),
-            attempts=f"{task.attempt}/{task.max_attempts}",
             since=task.finished_at or task.started_at or task.created_at,
-            seen=str(Seen.of(task)),
             action=action,
             action_url=address("admin:tasks_task_action", action.name) if action else "",
         )
@@ -266,7 +251,7 @@ def rows_context(chosen: TaskFilter, cursor: PageCursor) -> dict[str, Any]:
     facts = gather(listing.rows)
     return {
         "is_live": is_quick and listing.looked_down_to is None,
-        "rows": [Row.of(task, decide(task, facts)) for task in listing.rows],
+        "rows": [ListRow.of(task, decide(task, facts)) for task in listing.rows],
         "listing": listing,
         "now": facts.now,
         "links": neighbours(chosen, listing),
@@ -292,9 +277,13 @@ def list_context(chosen: TaskFilter, cursor: PageCursor, user: Any) -> dict[str,
 
 
 def filter_context(chosen: TaskFilter) -> dict[str, Any]:
-    """The filled-in form of the filter, and its choices."""
+    """The filled-in form of the filter, and its choices; a condition's field holds one value, the others are hidden."""
+    repeated = {"queue": chosen.queue_names, "task": chosen.task_paths, "id": chosen.ids}
+    more = (chosen.ids, chosen.error, chosen.older_than, chosen.ordering_key, chosen.worker_id)
     return {
         "chosen": chosen,
+        "has_more_conditions": any(more),
+        "hidden_conditions": [(name, str(value)) for name, values in repeated.items() for value in values[1:]],
         "older_than": durations.describe(chosen.older_than) if chosen.older_than is not None else "",
         "statuses": TaskStatus.choices,
         "queues": known_queues(),

@@ -100,7 +100,7 @@ def why_view(request: HttpRequest, queue_name: str) -> HttpResponse:
     rights.require(request.user, VIEW_TASK)
 
     def context(_request: HttpRequest) -> dict[str, Any]:
-        return {"why": why.look(queue_name.replace("\0", ""))}
+        return {"why": why.explain(queue_name.replace("\0", ""))}
 
     part = SharedPart("task_pages/_why.html", context, EVERY_SECONDS, is_apart=True)
     if "HX-Request" in request.headers:

@@ -41,7 +41,7 @@ def linked(lock: RowLock) -> str:
     """Text for the row's holder, with a link to each session if some app has a page for it."""
     pids = [locker.pid for locker in lock.lockers if locker.pid is not None]
     links = [(url, _("session %(pid)d") % {"pid": pid}) for pid in pids for page in SESSION_PAGES if (url := page(pid))]
-    return format_html("{}{}", told_lock(lock), format_html_join("", ' <a href="{}">{}</a>', links))
+    return format_html("{}{}", describe_lock(lock), format_html_join("", ' <a href="{}">{}</a>', links))
 
 
 class LockAwareList(ChangeList):

@@ -14,18 +14,13 @@ from django.db.transaction import atomic
 
 from tasks import operations
 from tasks.framework.declaration import PostgresTask
-from tasks.models import BulkRun
-from tasks.models import Task
-from tasks.models import TaskStatus
+from tasks.models import BulkRun, Task, TaskStatus
 from tasks.operations import tokens
-from tasks.operations.chunks import CHUNK
-from tasks.operations.chunks import short_waits
+from tasks.operations.chunks import CHUNK, short_waits
 from tasks.operations.filters import TaskFilter
-from tasks.operations.verb import Result
-from tasks.operations.verb import Settings
+from tasks.operations.verb import Result, Settings
 from tasks.support import audit
-from tasks.support.audit import Change
-from tasks.support.audit import Who
+from tasks.support.audit import Change, Who
 from tasks.support.database import fetch
 from tasks.support.redaction import redact
 

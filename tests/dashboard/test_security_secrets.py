@@ -11,10 +11,8 @@ from django.test import Client
 
 from dashboard.attention import inbox
 from dashboard.models import Acknowledgement
-from tasks.models import BulkRun
-from tasks.models import Intervention
-from tasks.operations import Settings
-from tasks.operations import bulk
+from tasks.models import BulkRun, Intervention
+from tasks.operations import Settings, bulk
 from tasks.operations.filters import TaskFilter
 from tasks.panels import Line, Severity
 from tasks.support import audit

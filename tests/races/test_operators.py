@@ -12,12 +12,8 @@ import pytest
 from django.db import connection, connections
 
 from tasks import operations
-from tasks.models import BulkRun
-from tasks.models import Intervention
-from tasks.models import Task
-from tasks.operations import Result
-from tasks.operations import Settings
-from tasks.operations import bulk
+from tasks.models import BulkRun, Intervention, Task
+from tasks.operations import Result, Settings, bulk
 from tasks.operations.filters import TaskFilter
 from tasks.support.audit import Who
 from tests import processes

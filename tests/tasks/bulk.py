@@ -1,9 +1,7 @@
 """Bulk runs asked for by a person."""
 
 from tasks.models import BulkRun
-from tasks.operations import Settings
-from tasks.operations import bulk
-from tasks.operations import tokens
+from tasks.operations import Settings, bulk, tokens
 from tasks.operations.bulk import highest_id
 from tasks.operations.filters import TaskFilter
 from tasks.support.audit import Who

@@ -18,10 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tasks import operations
 from tasks.models import Queue, Worker
 from tasks.operations import Settings
-from tasks.queue import completion
-from tasks.queue import presence
-from tasks.queue import recovery
-from tasks.queue import release
+from tasks.queue import completion, presence, recovery, release
 from tasks.queue.claim import Claimer
 from tasks.queue.completion import Ending, Failure
 from tasks.queue.strategies import claim

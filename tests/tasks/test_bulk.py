@@ -5,13 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from django.db import connection, connections, transaction
 
-from tasks.models import BulkRun
-from tasks.models import Intervention
-from tasks.models import SubmittedForm
-from tasks.models import Task
-from tasks.operations import bulk
-from tasks.operations import chunks
-from tasks.operations import tokens
+from tasks.models import BulkRun, Intervention, SubmittedForm, Task
+from tasks.operations import bulk, chunks, tokens
 from tasks.operations.bulk import highest_id
 from tasks.operations.filters import TaskFilter
 from tasks.testing import run_due

@@ -2,12 +2,7 @@
 
 from django.core.management.base import CommandError, CommandParser
 
-from tasks.commands import OperatorCommand
-from tasks.commands import Options
-from tasks.commands import Report
-from tasks.commands import audited
-from tasks.commands import operator
-from tasks.commands import types
+from tasks.commands import OperatorCommand, Options, Report, audited, operator, types
 from tasks.models import BulkRun
 from tasks.operations import bulk
 
