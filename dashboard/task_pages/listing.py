@@ -227,6 +227,7 @@ class ListRow(TaskRow):
     queue_name: str
     priority: str
     since: datetime
+    tick: str
     action: PageAction | None
     action_url: str
 
@@ -238,6 +239,7 @@ class ListRow(TaskRow):
             queue_name=task.queue_name,
             priority=str(task.priority),
             since=task.finished_at or task.started_at or task.created_at,
+            tick=_("Tick #%(id)s") % {"id": task.pk},
             action=action,
             action_url=address("admin:tasks_task_action", action.name) if action else "",
         )

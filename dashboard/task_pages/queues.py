@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from datetime import datetime
+from typing import Any, Self
 
 from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
@@ -10,6 +11,7 @@ from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
 
+from dashboard import links
 from dashboard.live.fragment import SharedPart
 from dashboard.task_pages import VIEW as VIEW_TASK
 from dashboard.task_pages import page
@@ -44,7 +46,6 @@ def queues_view(request: HttpRequest) -> HttpResponse:
     rights.require(request.user, VIEW)
     context = {
         "rows": rows(),
-        "cap": COUNT_CAP,
         "missing_rights": sorted({rights.missing(request.user, switch.right) for switch in SWITCHES.values()} - {""}),
     }
     return page(request, "queues.html", _("Queues"), context)
@@ -63,26 +64,67 @@ def switch_queue(request: HttpRequest, switch: Switch) -> HttpResponse:
     if not queue_name:
         messages.error(request, _("Name the queue."))
     elif switch.change(reading.name(queue_name), rights.who(request.user), reason=reason_of(request.POST)):
-        told = {"label": switch.label, "queue": queue_name}
-        messages.success(request, _("%(label)s: done for the queue %(queue)s.") % told)
+        values = {"label": switch.label, "queue": queue_name}
+        messages.success(request, _("%(label)s: done for the queue %(queue)s.") % values)
     else:
         messages.info(request, _("The queue %(queue)s was like that already.") % {"queue": queue_name})
     return HttpResponseRedirect(reverse(LIST))
 
 
 @dataclass(frozen=True)
-class Row:
-    """One queue: its numbers, its setting, and its buttons."""
+class QueueRow:
+    """One queue, as the template shows it: its numbers, its setting, and its buttons with their commands."""
 
-    numbers: QueueNumbers
-    setting: Queue | None
+    name: str
+    tasks_url: str
+    why_url: str
+    ready: str
+    oldest_ready_seconds: float | None
+    is_held_by_key: bool
+    scheduled: str
+    processing: str
+    stale: str
+    is_stuck: bool
+    failed: str
+    completed_last_hour: str
+    is_paused: bool
+    paused_by: str
+    paused_at: datetime | None
+    asks: bool
     switches: list[tuple[Switch, str]]
 
+    @classmethod
+    def of(cls, queue: QueueNumbers, setting: Queue | None) -> Self:
+        return cls(
+            name=queue.name,
+            tasks_url=links.tasks(queue_names=(queue.name,)),
+            why_url=links.page("admin:tasks_task_why", queue.name),
+            ready=capped(queue.ready),
+            oldest_ready_seconds=queue.oldest_ready_seconds,
+            is_held_by_key=bool(queue.ready) and queue.oldest_ready_seconds is None,
+            scheduled=capped(queue.scheduled),
+            processing=capped(queue.processing),
+            stale=str(queue.stale),
+            is_stuck=bool(queue.stale),
+            failed=capped(queue.failed),
+            completed_last_hour=str(queue.completed_last_hour),
+            is_paused=queue.paused,
+            paused_by=setting.paused_by or "" if setting else "",
+            paused_at=setting.paused_at if setting else None,
+            asks=queue.asks_a_person,
+            switches=fitting_switches(queue),
+        )
 
-def rows() -> list[Row]:
+
+def rows() -> list[QueueRow]:
     queues = stats.collect(cap=COUNT_CAP).queues
     settings = Queue.objects.in_bulk([queue.name for queue in queues])
-    return [Row(queue, settings.get(queue.name), fitting_switches(queue)) for queue in queues]
+    return [QueueRow.of(queue, settings.get(queue.name)) for queue in queues]
+
+
+def capped(number: int) -> str:
+    """A count, with a plus sign if it stopped at its cap."""
+    return f"{number}+" if number >= COUNT_CAP else str(number)
 
 
 def fitting_switches(queue: QueueNumbers) -> list[tuple[Switch, str]]:
