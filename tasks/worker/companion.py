@@ -18,7 +18,7 @@ from tasks.queue import presence
 from tasks.worker.complete import FLUSH_SECONDS, Outbox
 from tasks.worker.leader import Lookout
 from tasks.worker.session import Session
-from tasks.worker.shared_state import BUSY, LOOKOUT, Page
+from tasks.worker.shared_state import SharedState
 
 logger = logging.getLogger(__name__)
 
@@ -35,10 +35,17 @@ class Companion:
     """
 
     def __init__(
-        self, page: Page, session: Session, outbox: Outbox, lookout: Lookout, *, lifeline: int, stop: Callable[[], bool]
+        self,
+        state: SharedState,
+        session: Session,
+        outbox: Outbox,
+        lookout: Lookout,
+        *,
+        lifeline: int,
+        stop: Callable[[], bool],
     ) -> None:
         self.worker_id = session.worker_id
-        self.page = page
+        self.state = state
         self.session = session
         self.outbox = outbox
         self.lookout = lookout
@@ -85,17 +92,17 @@ class Companion:
 
     def keep_lease(self, connection: psycopg.Connection) -> None:
         """Renew the lease when the supervisor is late with it. Raises Convicted."""
-        if self.page.is_lease_fresh(self.lease_seconds / 2):
+        if self.state.is_lease_fresh(self.lease_seconds / 2):
             return
         if not presence.beat(connection, [self.worker_id]):
             raise Convicted(f"Worker {self.worker_id} was declared dead: it was silent for longer than its lease.")
-        self.page.beat()
+        self.state.renew_lease()
 
     def _accompany(self) -> None:
         while not self._is_done.is_set():
             self._is_running_batch.wait(timeout=LOOK_SECONDS)
             self._watch_lifeline()
-            pause = LOOKOUT_SECONDS if self.page.words[LOOKOUT] else FLUSH_SECONDS
+            pause = LOOKOUT_SECONDS if self.state.is_leader else FLUSH_SECONDS
             if self._is_running_batch.is_set() and not self._is_done.wait(pause):
                 try:
                     self._keep_session()
@@ -115,7 +122,7 @@ class Companion:
         self.pass_on_after_long_work()
         if self.outbox.is_due():
             self.flush()
-        if not self.page.is_lease_fresh(self.lease_seconds / 2):
+        if not self.state.is_lease_fresh(self.lease_seconds / 2):
             self.session.run(self.keep_lease)
 
     def pass_on(self) -> None:
@@ -123,14 +130,14 @@ class Companion:
         with self.session.lock:
             if self.session.is_hearing:
                 self.session.hear_no_more()
-            self.lookout.pass_on(self.page)
+            self.lookout.pass_on(self.state)
 
     def pass_on_after_long_work(self) -> None:
         """The same, when a lookout is at work for long already, or was one and hears still."""
         with self.session.lock:
             busy_since = self._busy_since
             is_long = busy_since is not None and time.monotonic() - busy_since >= LOOKOUT_SECONDS
-            if is_long and (self.page.words[LOOKOUT] or self.session.is_hearing):
+            if is_long and (self.state.is_leader or self.session.is_hearing):
                 self.pass_on()
 
     def _watch_lifeline(self) -> None:
@@ -139,7 +146,7 @@ class Companion:
             return
         if self.stop():
             logger.warning("worker %s lost its supervisor: it finishes what runs and ends", self.worker_id)
-        if self.page.is_overdue():
+        if self.state.is_overdue():
             logger.warning("worker %s ends itself: its task is past its timeout", self.worker_id)
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -152,8 +159,10 @@ SOON_SECONDS = 0.03
 class Idleness:
     """The pauses of one worker. `wakes` is readable once a signal came."""
 
-    def __init__(self, page: Page, session: Session, lookout: Lookout, companion: Companion, *, wakes: int) -> None:
-        self.page = page
+    def __init__(
+        self, state: SharedState, session: Session, lookout: Lookout, companion: Companion, *, wakes: int
+    ) -> None:
+        self.state = state
         self.session = session
         self.lookout = lookout
         self.companion = companion
@@ -165,12 +174,12 @@ class Idleness:
         self.was_woken = False
         self.companion.rest()  # first: from now on what we are is not passed on behind our back
         spread = random.uniform(0.8, 1.2)  # noqa: S311  of the workers' polls
-        is_lookout = self.lookout.take(self.page)
+        is_lookout = self.lookout.take(self.state)
         seconds = self._look_out(spread * POLL_SECONDS) if is_lookout else spread * SLEEP_SECONDS
         if not self.session.is_settled:
             seconds = min(seconds, SOON_SECONDS)  # presence is not held yet
         if seconds and not is_stopping():
-            self.page.words[BUSY] = 0
+            self.state.busy = 0
             if not is_lookout:
                 self._sleep(seconds)
             elif self.session.wait(seconds, self.wakes):
@@ -178,7 +187,7 @@ class Idleness:
 
     def end(self, *, got_several: bool) -> None:
         """There is a task. There may be more: who was woken found one, or got several and as many as it wanted."""
-        if self.was_woken or (self.page.words[LOOKOUT] and got_several):
+        if self.was_woken or (self.state.is_leader and got_several):
             self.companion.pass_on()
             self.lookout.call()
         self.was_woken = False
@@ -198,7 +207,7 @@ class Idleness:
         """Until the lookout has passed it on, a signal has come, or the session has ended."""
         if self.session.is_hearing:  # the supervisor has made somebody else the lookout
             self.session.hear_no_more()
-        self.was_woken = self.lookout.sleep(self.page, seconds, [*self.session.descriptors(), self.wakes])
+        self.was_woken = self.lookout.sleep(self.state, seconds, [*self.session.descriptors(), self.wakes])
         self.session.drain()
         drain(self.wakes)
 

@@ -15,7 +15,7 @@ from tasks.queue import completion
 from tasks.queue.completion import Ending, Failure, Flush
 from tasks.queue.throughput import SumsByQueue
 from tasks.support.database import connect_directly
-from tasks.worker.shared_state import COMPLETED, FAILED, REFUSED, UNWRITTEN, Page
+from tasks.worker.shared_state import SharedState
 
 logger = logging.getLogger(__name__)
 
@@ -70,9 +70,9 @@ class Outbox:
     What was sent by the writer stays in the box until its answer is read, which every flush does first.
     """
 
-    def __init__(self, worker_id: str, page: Page) -> None:
+    def __init__(self, worker_id: str, state: SharedState) -> None:
         self.worker_id = worker_id
-        self.page = page
+        self.state = state
         self.writer = Writer(worker_id)
         self.alone_until = 0.0  # by `time.monotonic()`
         self._endings: list[Ending] = []
@@ -85,7 +85,7 @@ class Outbox:
     def add(self, ending: Ending) -> None:
         with self._guard:
             self._endings.append(ending)
-            self.page.words[UNWRITTEN] = len(self._endings)
+            self.state.unwritten = len(self._endings)
 
     def ids(self) -> set[int]:
         """The tasks that ended here and are not written yet."""
@@ -207,12 +207,12 @@ class Outbox:
     def _forget(self, endings: list[Ending], result: Flush) -> Flush:
         with self._guard:
             self._endings = result.locked + self._endings[len(endings) :]
-            self.page.words[UNWRITTEN] = len(self._endings)
+            self.state.unwritten = len(self._endings)
             self._carried = {}
             self._needs_flush = False
-        self.page.add(COMPLETED, result.completed)
-        self.page.add(FAILED, result.failed)
-        self.page.add(REFUSED, len(result.refused))
+        self.state.completed += result.completed
+        self.state.failed += result.failed
+        self.state.refused += len(result.refused)
         return result
 
 

@@ -12,7 +12,7 @@ from tasks.queue import release, shortcut
 from tasks.queue.claim import Claim, Claimer
 from tasks.queue.shortcut import MANY
 from tasks.worker.session import Session
-from tasks.worker.shared_state import Page
+from tasks.worker.shared_state import SharedState
 
 TARGET_SECONDS = 0.1
 GROWTH = 8
@@ -73,10 +73,10 @@ class Ahead:
     that session.
     """
 
-    def __init__(self, session: Session, claimer: Claimer, page: Page) -> None:
+    def __init__(self, session: Session, claimer: Claimer, state: SharedState) -> None:
         self.session = session
         self.claimer = claimer
-        self.page = page
+        self.state = state
         self.limit = 0
         self._batch: list[Claim] = []
 
@@ -84,17 +84,17 @@ class Ahead:
         """Let the server claim up to `limit` tasks, behind the last one, and go on; not where the line is short."""
         if limit < MANY:
             return
-        self.page.begin_ahead()
+        self.state.begin_ahead()
         read = shortcut.send(connection, self.claimer, limit)
         if read is None:
-            self.page.end_ahead()
+            self.state.end_ahead()
             return
         self.limit = limit
 
         def keep() -> None:
             self._batch = read()
             if not self._batch:
-                self.page.end_ahead()
+                self.state.end_ahead()
 
         self.session.go_on(keep)
 
@@ -108,7 +108,7 @@ class Ahead:
         No rows are claimed ahead any more: the next claim is in the worker's own hands.
         """
         batch, self._batch = self._batch, []
-        if self.page.end_ahead():
+        if self.state.end_ahead():
             return batch
         self._release(connection, batch)
         self.claimer.forget_places()

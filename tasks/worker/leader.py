@@ -11,7 +11,7 @@ import os
 import select
 from collections.abc import Iterable
 
-from tasks.worker.shared_state import LOOKOUT, Page
+from tasks.worker.shared_state import SharedState
 
 CALLED = 2
 
@@ -26,18 +26,18 @@ class Lookout:
         self._calls, self._put_call = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         os.write(self._put_token, b"x")
 
-    def take(self, page: Page) -> bool:
+    def take(self, state: SharedState) -> bool:
         """Whether this worker is the lookout now."""
-        if not page.words[LOOKOUT]:
-            page.words[LOOKOUT] = 1  # first: the token of who dies in between is put back, and not lost
+        if not state.is_leader:
+            state.is_leader = 1  # first: the token of who dies in between is put back, and not lost
             if not _read_one(self._token):
-                page.words[LOOKOUT] = 0
-        return bool(page.words[LOOKOUT])
+                state.is_leader = 0
+        return bool(state.is_leader)
 
-    def pass_on(self, page: Page) -> None:
+    def pass_on(self, state: SharedState) -> None:
         """This worker is the lookout no more; one of those that sleep is woken to be."""
-        if page.words[LOOKOUT]:
-            page.words[LOOKOUT] = 0
+        if state.is_leader:
+            state.is_leader = 0
             if not _is_readable(self._token):
                 os.write(self._put_token, b"x")
 
@@ -47,7 +47,7 @@ class Lookout:
             for _ in range(CALLED):  # each write wakes one
                 os.write(self._put_call, b"x")
 
-    def sleep(self, page: Page, seconds: float, others: Iterable[int]) -> bool:
+    def sleep(self, state: SharedState, seconds: float, others: Iterable[int]) -> bool:
         """Wait for the token, for a call, for another readable descriptor, or for `seconds`.
 
         Whether there may be a task now: we were called, or are the lookout.
@@ -59,7 +59,7 @@ class Lookout:
                 waiting.register(descriptor, select.EPOLLIN)
             waiting.poll(max(0.0, seconds))
         is_called = _read_one(self._calls)
-        return self.take(page) or is_called
+        return self.take(state) or is_called
 
 
 def _is_readable(descriptor: int) -> bool:

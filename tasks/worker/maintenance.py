@@ -20,7 +20,6 @@ from tasks.queue.completion import Failure
 from tasks.queue.set_aside import Writes
 from tasks.support.database import connect_directly, fetch
 from tasks.worker import run
-from tasks.worker.shared_state import CONVICTED, REGISTERED
 
 if TYPE_CHECKING:
     from tasks.worker.supervisor import Process
@@ -169,7 +168,7 @@ class Keeper:
     def bury(self, child: "Process") -> None:
         """Give back what a dead child held: what it has not begun with its attempt, what it ran as its death says."""
         begun = self._give_back_unbegun(child)
-        running = child.page.running()
+        running = child.state.running()
         if running and child.killed_for:
             task_id, attempt, seconds = running
             # Killed a moment too late it was running the next task, which nobody meant.
@@ -185,10 +184,10 @@ class Keeper:
         self.hurry()
 
     def _give_back_unbegun(self, child: "Process") -> list[int] | None:
-        """Also what the page does not know, since the answer to its claim died with the child. Gives what has begun."""
-        begun = child.page.begun()
+        """Give back also rows whose claim's answer died with the child. Returns the ids that have begun."""
+        begun = child.state.begun()
         if begun is None:
-            self.release(child.id, child.page.unstarted())
+            self.release(child.id, child.state.unstarted())
         else:
             self.pending.append(lambda connection: give_back_all_but(connection, child.id, begun))
         return begun
@@ -322,11 +321,11 @@ class Keeper:
     def _take_back_ahead(self, connection: psycopg.Connection, children: list["Process"]) -> None:
         """What a child has claimed ahead while its task lasts: the child has not told which rows these are."""
         for child in children:
-            listed = child.page.listed()
+            listed = child.state.listed()
             if listed is None:
                 continue
             rows = fetch(connection, UNLISTED, {"worker_id": child.id, "ids": listed})
-            if rows and child.page.take_ahead():
+            if rows and child.state.take_ahead():
                 self.release(child.id, [(row["id"], row["started_at"]) for row in rows])
 
     def _look_after_the_dead(self, connection: psycopg.Connection) -> None:
@@ -346,20 +345,20 @@ class Keeper:
         if now < self.beat_at:
             return
         self.beat_at = now + self.beat_seconds
-        beating = [child for child in children if child.page.words[REGISTERED] and not child.is_frozen]
+        beating = [child for child in children if child.state.registered and not child.is_frozen]
         renewed = presence.beat(connection, [child.id for child in beating]) if beating else set()
         self._note_stall(now)
         for child in beating:
             if child.id in renewed:
-                child.page.beat()
+                child.state.renew_lease()
             else:
-                child.page.words[CONVICTED] = 1
+                child.state.convicted = 1
 
     def _publish(self, connection: psycopg.Connection, children: list["Process"]) -> None:
         """What each child has been running for a moment; a change is written, nothing else."""
         changed: dict[str, tuple[int | None, float]] = {}
         for child in children:
-            running = child.page.running()
+            running = child.state.running()
             is_lasting = running is not None and running[2] >= PUBLISH_AFTER_SECONDS
             task_id, seconds = (running[0], running[2]) if running is not None and is_lasting else (None, 0.0)
             if self.published.get(child.id) != task_id:

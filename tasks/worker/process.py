@@ -25,7 +25,7 @@ from tasks.worker.fetch import Ahead, BatchSize
 from tasks.worker.leader import Lookout
 from tasks.worker.options import Allowance, Options
 from tasks.worker.session import Session
-from tasks.worker.shared_state import BEAT_NS, BUSY, CLAIMED, COMPLETED, REGISTERED, Page
+from tasks.worker.shared_state import SharedState
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class Child:
         self,
         worker_id: str,
         options: Options,
-        page: Page,
+        state: SharedState,
         allowance: Allowance,
         lookout: Lookout,
         *,
@@ -71,14 +71,14 @@ class Child:
         self.worker_id = worker_id
         self.options = options
         self.strategy = STRATEGIES[options.strategy]
-        self.page = page
+        self.state = state
         self.allowance = allowance
         self.busy = busy
         self.session = Session(worker_id)
-        self.outbox = Outbox(worker_id, page)
-        self.companion = Companion(page, self.session, self.outbox, lookout, lifeline=lifeline, stop=self.stop)
+        self.outbox = Outbox(worker_id, state)
+        self.companion = Companion(state, self.session, self.outbox, lookout, lifeline=lifeline, stop=self.stop)
         self.claimer = Claimer(worker_id, options.queues, declaration.durable_paths())
-        self.ahead = Ahead(self.session, self.claimer, page)
+        self.ahead = Ahead(self.session, self.claimer, state)
         self.size = BatchSize(maximum=options.largest_batch)
         self.is_stopping = False
         self.is_heard = True
@@ -86,7 +86,7 @@ class Child:
         self.full_claims = 0  # in a row: each got as much as it wanted
         self.checked_at = time.monotonic()
         self.wake_read, self.wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self.idleness = Idleness(page, self.session, lookout, self.companion, wakes=self.wake_read)
+        self.idleness = Idleness(state, self.session, lookout, self.companion, wakes=self.wake_read)
 
     def main(self) -> int:
         """Run until stopped, done or convicted; the exit status."""
@@ -95,7 +95,7 @@ class Child:
         signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
         if not self.session.open(lambda connection: registration.register(connection, self.worker_id, self.options)):
             return ID_TAKEN
-        self.page.words[REGISTERED] = 1
+        self.state.registered = 1
         run.watch()
         self.companion.start()
         try:
@@ -145,7 +145,7 @@ class Child:
             batch = self.session.run(lambda connection: self._flush_and_claim(connection, limit))
         finally:
             self.allowance.give_back(limit - len(batch))
-        self.page.add(CLAIMED, len(batch))
+        self.state.claimed += len(batch)
         is_full = 0 < self.asked_for == len(batch)
         self.full_claims = self.full_claims + 1 if is_full else 0
         self.size.note(is_full=is_full)
@@ -164,7 +164,7 @@ class Child:
             # What is being written may be what the next tasks of ordering keys wait for.
             batch = self._claim(connection, limit)
         if forget().refused:
-            self.page.words[BEAT_NS] = 0  # somebody took our work: ask whether we were declared dead
+            self.state.lease_renewed_ns = 0  # somebody took our work: ask whether we were declared dead
         return batch
 
     def _claim(self, connection: psycopg.Connection, limit: int) -> list[Claim]:
@@ -196,7 +196,7 @@ class Child:
 
     def run_batch(self, batch: list[Claim]) -> None:
         """Run the claimed tasks in order; give back what could not begin."""
-        self.page.publish(batch, self.outbox.ids())
+        self.state.publish(batch, self.outbox.ids())
         self._send()
         self._signal_busy()
         self.companion.begin_batch()
@@ -235,13 +235,13 @@ class Child:
 
     def may_begin(self, index: int, task: PostgresTask | None) -> bool:
         """Whether the task at `index` may begin: no stop was asked, the lease holds, the batch was not taken back."""
-        if self.is_stopping or not self.page.is_lease_fresh(self.companion.lease_seconds):
+        if self.is_stopping or not self.state.is_lease_fresh(self.companion.lease_seconds):
             return False
-        return self.page.begin(index, task.timeout if task else None)
+        return self.state.begin(index, task.timeout if task else None)
 
     def _end_batch(self, unstarted: list[Claim], unknown: list[Claim]) -> None:
         self.companion.end_batch()
-        self.page.clear()
+        self.state.clear()
         self.allowance.give_back(len(unstarted) + len(unknown))
         self._release(unstarted, park=False)
         self._release(unknown, park=True)
@@ -255,17 +255,17 @@ class Child:
             self.session.run(lambda connection: release.release(connection, self.worker_id, pairs, park=park))
 
     def execute(self, claim: Claim, task: PostgresTask) -> None:
-        """Run one task; its ending is in the outbox before the page says that it is over."""
+        """Run one task; its ending is in the outbox before the state says that it is over."""
         if self.strategy.holds_row:
             ending = run.run(claim, task, self.worker_id, lambda work: run.run_holding(claim, self.worker_id, work))
             if ending.failure:
                 self.outbox.add(ending)
             else:
-                self.page.add(COMPLETED, 1)
+                self.state.completed += 1
         else:
             ending = run.run(claim, task, self.worker_id, run.plainly, is_heard=self.is_heard)
             self.outbox.add(ending)
-        self.page.end()
+        self.state.end()
         if task.durable:
             self.companion.flush()
 
@@ -303,7 +303,7 @@ class Child:
         self.session.forget()
 
     def _signal_busy(self) -> None:
-        if not self.page.words[BUSY]:
-            self.page.words[BUSY] = 1
+        if not self.state.busy:
+            self.state.busy = 1
             with contextlib.suppress(BlockingIOError, BrokenPipeError):
                 os.write(self.busy, b"x")

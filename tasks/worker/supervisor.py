@@ -20,7 +20,7 @@ from tasks.worker.leader import Lookout
 from tasks.worker.maintenance import Keeper
 from tasks.worker.options import Allowance, Options
 from tasks.worker.process import DONE, ID_TAKEN, RETIRED, Child
-from tasks.worker.shared_state import BUSY, CLAIMED, COMPLETED, CONVICTED, FAILED, REFUSED, UNWRITTEN, Page
+from tasks.worker.shared_state import SharedState
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class Process:
 
     id: str
     pid: int
-    page: Page
+    state: SharedState
     started: float
     killed_for: str = ""
     doomed: tuple[int, int] | None = None
@@ -90,11 +90,11 @@ class Report:
     failed: int = 0
     refused: int = 0
 
-    def add(self, page: Page) -> None:
-        self.claimed += page.words[CLAIMED]
-        self.completed += page.words[COMPLETED]
-        self.failed += page.words[FAILED]
-        self.refused += page.words[REFUSED]
+    def add(self, state: SharedState) -> None:
+        self.claimed += state.claimed
+        self.completed += state.completed
+        self.failed += state.failed
+        self.refused += state.refused
 
 
 @dataclass
@@ -156,8 +156,8 @@ class Supervisor:
             self.spawn()
 
     def spawn(self) -> None:
-        process = Process(os.urandom(8).hex(), 0, Page(), time.monotonic())
-        process.page.beat()
+        process = Process(os.urandom(8).hex(), 0, SharedState(), time.monotonic())
+        process.state.renew_lease()
         connections.close_all()
         process.pid = os.fork()
         if process.pid == 0:
@@ -177,7 +177,7 @@ class Supervisor:
             child = Child(
                 process.id,
                 self.options,
-                process.page,
+                process.state,
                 self.allowance,
                 self.lookout,
                 lifeline=self.lifeline_read,
@@ -193,7 +193,7 @@ class Supervisor:
     # Waiting and signals.
 
     def wait(self) -> None:
-        is_busy = any(child.page.words[BUSY] for child in self.children.values())
+        is_busy = any(child.state.busy for child in self.children.values())
         seconds = min(TICK_SECONDS if is_busy or self.signals else IDLE_TICK_SECONDS, self.keeper.due_in())
         if not self.is_over and len(self.children) + self.retired < self.options.concurrency:
             seconds = min(seconds, max(0.0, self.spawn_at - time.monotonic()))
@@ -222,26 +222,26 @@ class Supervisor:
     def watch(self) -> None:
         for child in self.children.values():
             self._watch_one(child)
-        self.keeper.to_end &= {running[0] for child in self.children.values() if (running := child.page.running())}
+        self.keeper.to_end &= {running[0] for child in self.children.values() if (running := child.state.running())}
 
     def _watch_one(self, child: Process) -> None:
-        page = child.page
-        running = page.running()
+        state = child.state
+        running = state.running()
         is_slow = running is not None and running[2] > SLOW_SECONDS
         if child.is_frozen or is_slow:
-            self.lookout.pass_on(page)
+            self.lookout.pass_on(state)
         if child.is_frozen or is_slow or self.stop_at is not None:
-            self.keeper.release(child.id, page.take_unstarted())
+            self.keeper.release(child.id, state.take_unstarted())
         for task_id, attempt in self.keeper.cancelled(child.id):
             if running and running[:2] == (task_id, attempt):
                 self._end(child, "cancel", running[:2])
             else:
-                self.keeper.release(child.id, page.take_unstarted())
+                self.keeper.release(child.id, state.take_unstarted())
         if running and running[0] in self.keeper.to_end:
             self._end(child, "cancel", running[:2])
-        if running and page.is_overdue():
+        if running and state.is_overdue():
             self._end(child, "timeout", running[:2])
-        if page.words[CONVICTED] and not child.is_frozen:
+        if state.convicted and not child.is_frozen:
             self._outlast(child)
         if self.keeper.is_stop_requested(child.id) and not child.is_leaving:
             child.is_leaving = True
@@ -258,10 +258,10 @@ class Supervisor:
 
         Its other endings get a moment to be written: what is written is not repeated.
         """
-        running = child.page.running()
+        running = child.state.running()
         if not running or running[:2] != task:
             return
-        if child.page.words[UNWRITTEN] and running[2] < LAST_FLUSH_SECONDS:
+        if child.state.unwritten and running[2] < LAST_FLUSH_SECONDS:
             return
         child.doomed = child.doomed or task
         self.kill(child, reason)
@@ -298,15 +298,15 @@ class Supervisor:
 
     def bury(self, child: Process, status: int) -> None:
         """Account for a child that ended, and decide whether another takes its place."""
-        self.report.add(child.page)
-        self.lookout.pass_on(child.page)
+        self.report.add(child.state)
+        self.lookout.pass_on(child.state)
         code = os.waitstatus_to_exitcode(status)
         if code == DONE:
             if child.is_leaving or self.options.burst or self.allowance.is_spent or self.options.max_tasks is not None:
                 self.retired += 1
             return
         self.keeper.bury(child)
-        self.allowance.give_back(len(child.page.unstarted()))
+        self.allowance.give_back(len(child.state.unstarted()))
         if code in (ID_TAKEN, RETIRED) or child.killed_for:
             return
         self._slow_down(child, code)

@@ -16,7 +16,7 @@ from tasks.worker.leader import Lookout
 from tasks.worker.maintenance import Keeper
 from tasks.worker.options import Allowance, Options
 from tasks.worker.process import CHECK_SECONDS, MUCH_WORK, Child
-from tasks.worker.shared_state import COMPLETED, Page
+from tasks.worker.shared_state import SharedState
 from tasks.worker.supervisor import Process
 from tests.tasks.worker_app import tasks as handlers
 from tests.waiting import wait_until
@@ -39,8 +39,8 @@ def child(settings, database):
     """In the middle of much work: MANY tasks have ended and are not written yet, three times as many are due."""
     settings.ROWLOCK = {"DIRECT_DATABASE_URL": database.url}
     lifeline, busy = os.pipe()
-    child = Child("w1", Options(), Page(), Allowance(None), Lookout(), lifeline=lifeline, busy=busy)
-    child.page.beat()
+    child = Child("w1", Options(), SharedState(), Allowance(None), Lookout(), lifeline=lifeline, busy=busy)
+    child.state.renew_lease()
     assert child.session.open(lambda connection: options.register(connection, "w1", Options()))
     child.full_claims = MUCH_WORK
     child.size.value = child.size.ramp = child.size.maximum = MANY
@@ -67,14 +67,14 @@ def begin(child, other=None):
     batch = child.next_batch()
     if other:
         other.execute("LOCK TABLE tasks_queue")
-    child.page.publish(batch, child.outbox.ids())
+    child.state.publish(batch, child.outbox.ids())
     child._send()
-    assert child.page.begin(0, None)
+    assert child.state.begin(0, None)
     return batch
 
 
 def process(child):
-    return Process("w1", 1, child.page, time.monotonic())
+    return Process("w1", 1, child.state, time.monotonic())
 
 
 def ids(rows):
@@ -133,20 +133,20 @@ def test_nothing_is_claimed_ahead(database, child, hindrance):
         child.claimer.shortcut = None
     elif hindrance == "little work":
         child.full_claims = MUCH_WORK - 1
-    child.page.publish(batch, child.outbox.ids())
+    child.state.publish(batch, child.outbox.ids())
     child._send()
     child.session.run(lambda connection: connection.execute("SELECT"))
     assert held_behind(database, batch) == []
-    assert not child.page.has_ahead()
+    assert not child.state.has_ahead()
 
 
 def test_while_a_task_lasts_it_is_given_back(database, keeper, child):
     batch = begin(child)
     ahead = claimed_ahead(database, batch)
-    keeper.release("w1", child.page.take_unstarted())
+    keeper.release("w1", child.state.take_unstarted())
     keeper.tick([process(child)])
     assert is_free(database, [*batch[1:], *ahead])
-    assert not child.page.begin(1, None)
+    assert not child.state.begin(1, None)
     keeper.tick([process(child)])
     assert database.value("SELECT max(version) FROM tasks_task WHERE id = %s", ahead[0].id) == 3, "once"
     end(child, batch[:1])
@@ -157,8 +157,8 @@ def test_while_a_task_lasts_it_is_given_back(database, keeper, child):
 def test_so_it_is_when_the_last_task_of_its_batch_lasts(database, keeper, child):
     batch = begin(child)
     ahead = claimed_ahead(database, batch)
-    assert child.page.begin(MANY - 1, None)
-    keeper.release("w1", child.page.take_unstarted())
+    assert child.state.begin(MANY - 1, None)
+    keeper.release("w1", child.state.take_unstarted())
     keeper.tick([process(child)])
     assert is_free(database, ahead)
     end(child, batch)
@@ -171,10 +171,10 @@ def test_so_it_is_when_the_last_task_of_its_batch_lasts(database, keeper, child)
 def test_a_claim_that_is_under_way_is_given_back_once_it_is_over(database, keeper, child):
     with psycopg.connect(database.url) as other:
         batch = begin(child, other)
-        keeper.release("w1", child.page.take_unstarted())
+        keeper.release("w1", child.state.take_unstarted())
         keeper.tick([process(child)])
         assert held_behind(database, batch) == []
-        assert child.page.has_ahead(), "it is asked for again"
+        assert child.state.has_ahead(), "it is asked for again"
     ahead = claimed_ahead(database, batch)
     keeper.tick([process(child)])
     assert is_free(database, ahead)
@@ -184,12 +184,12 @@ def test_what_the_child_claims_by_itself_is_not_taken_for_it(database, keeper, c
     """The long task ends while the supervisor looks."""
     batch = begin(child)
     claimed_ahead(database, batch)
-    child.page.take_unstarted()
-    assert sorted(child.page.listed()) == sorted({*ids(batch), *child.outbox.ids()})
+    child.state.take_unstarted()
+    assert sorted(child.state.listed()) == sorted({*ids(batch), *child.outbox.ids()})
     end(child, batch[:1])
     child._end_batch(batch[1:], [])
     again = child.next_batch()
-    assert not child.page.take_ahead()
+    assert not child.state.take_ahead()
     keeper.tick([process(child)])
     assert ids(database.rows(HELD)) == ids(again)
 
@@ -197,7 +197,7 @@ def test_what_the_child_claims_by_itself_is_not_taken_for_it(database, keeper, c
 def test_what_was_given_back_does_not_run(database, keeper, child):
     batch = begin(child)
     ahead = claimed_ahead(database, batch)
-    child.page.take_unstarted()
+    child.state.take_unstarted()
     keeper.tick([process(child)])
     assert is_free(database, ahead)
     taken = child.session.run(child.ahead.take)
@@ -207,7 +207,7 @@ def test_what_was_given_back_does_not_run(database, keeper, child):
 def test_after_a_void_batch_the_child_gives_back_what_the_supervisor_has_not_seen(database, child):
     batch = begin(child)
     ahead = claimed_ahead(database, batch)
-    child.page.take_unstarted()
+    child.state.take_unstarted()
     assert child.session.run(child.ahead.take) == []
     assert is_free(database, ahead)
 
@@ -224,7 +224,7 @@ def test_a_child_that_died_has_not_begun_it(database, keeper, child):
 def test_a_dead_child_is_looked_after_until_its_claim_is_over(database, keeper, child):
     """Its presence is held by the same session that claims."""
     batch = child.next_batch()
-    child.page.publish(batch, child.outbox.ids())
+    child.state.publish(batch, child.outbox.ids())
     keeper.bury(process(child))
     keeper.tick([])
     child._send()
@@ -252,7 +252,7 @@ def test_a_worker_that_leaves_gives_it_back(database, child):
     end(child, batch)
     child.leave()
     assert is_free(database, ahead)
-    assert (child.page.words[COMPLETED], database.statuses()["PROCESSING"]) == (2 * MANY, 0)
+    assert (child.state.completed, database.statuses()["PROCESSING"]) == (2 * MANY, 0)
 
 
 def test_when_the_session_is_lost_it_is_given_back(database, child):
@@ -264,7 +264,7 @@ def test_when_the_session_is_lost_it_is_given_back(database, child):
         child.next_batch()
     again = wait_until(lambda: try_to_claim(child))
     assert ids(again) == ids(ahead)
-    assert not child.page.has_ahead()
+    assert not child.state.has_ahead()
     assert {claim.attempt for claim in again} == {1}
 
 
@@ -282,4 +282,4 @@ def test_an_error_of_the_claim_costs_nothing(database, child):
         with pytest.raises(psycopg.errors.LockNotAvailable):
             child.next_batch()
     assert ids(child.next_batch()) == [claim.id + MANY for claim in batch]
-    assert not child.page.has_ahead()
+    assert not child.state.has_ahead()

@@ -3,7 +3,6 @@
 import math
 import threading
 import time
-from array import array
 
 import psycopg
 import pytest
@@ -12,7 +11,7 @@ from tasks.queue import presence, strategies
 from tasks.queue import release as releases
 from tasks.queue.claim import Claimer
 from tasks.worker.maintenance import STALL_SECONDS, Keeper
-from tasks.worker.shared_state import EARLIER_LIMIT, Page
+from tasks.worker.shared_state import EARLIER_LIMIT, SharedState
 from tasks.worker.supervisor import Process
 from tests.tasks.worker_app import tasks as handlers
 from tests.waiting import wait_until
@@ -35,10 +34,10 @@ def claim(database, count=10):
 
 def child_running(batch, **attributes):
     """A child `w1` that has begun the first task of its batch."""
-    page = Page()
-    page.publish(batch)
-    page.begin(0, None)
-    return Process("w1", 1, page, time.monotonic(), **attributes)
+    state = SharedState()
+    state.publish(batch)
+    state.begin(0, None)
+    return Process("w1", 1, state, time.monotonic(), **attributes)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +65,7 @@ def test_a_late_release_does_not_take_what_was_claimed_again(database, keeper):
     """The child gave its rows back itself and claimed them again before the supervisor could write."""
     [first, second] = database.enqueue(handlers.work, count=2)
     batch = claim(database)
-    keeper.release("w1", child_running(batch).page.take_unstarted())
+    keeper.release("w1", child_running(batch).state.take_unstarted())
     releases.release(database.connection, "w1", [(batch[1].id, batch[1].started_at)])
     assert [again.id for again in claim(database)] == [second]
     keeper.tick([])
@@ -75,14 +74,14 @@ def test_a_late_release_does_not_take_what_was_claimed_again(database, keeper):
 
 def test_what_a_child_has_not_begun_is_given_back_once(database, keeper):
     [first, second] = database.enqueue(handlers.work, count=2)
-    page = child_running(claim(database)).page
-    keeper.release("w1", page.take_unstarted())
-    keeper.release("w1", page.take_unstarted())
+    state = child_running(claim(database)).state
+    keeper.release("w1", state.take_unstarted())
+    keeper.release("w1", state.take_unstarted())
     keeper.tick([])
     assert database.task(first).status == "PROCESSING"
     task = database.task(second)
     assert (task.status, task.attempt, task.version) == ("READY", 0, 3)
-    assert not page.begin(1, None), "the child must not begin what was taken from it"
+    assert not state.begin(1, None), "the child must not begin what was taken from it"
 
 
 def fates(database, batch):
@@ -105,15 +104,15 @@ def test_f02_a_claim_whose_answer_died_with_the_child_costs_no_attempt(database,
 
 def test_what_ended_in_earlier_batches_and_is_not_written_has_begun(database, keeper):
     database.enqueue(handlers.work, count=6)
-    page, batches = Page(), [claim(database, 2) for _ in range(3)]
+    state, batches = SharedState(), [claim(database, 2) for _ in range(3)]
     unwritten: list[int] = []
     for batch in batches:
-        page.publish(batch, unwritten)
-        assert page.begin(1, None)
-        page.end()
-        page.clear()
+        state.publish(batch, unwritten)
+        assert state.begin(1, None)
+        state.end()
+        state.clear()
         unwritten += [done.id for done in batch]
-    keeper.bury(Process("w1", 1, page, time.monotonic()))
+    keeper.bury(Process("w1", 1, state, time.monotonic()))
     keeper.tick([])
     assert [fates(database, batch) for batch in batches] == 3 * [[ABANDONED, ABANDONED]]
 
@@ -121,25 +120,25 @@ def test_what_ended_in_earlier_batches_and_is_not_written_has_begun(database, ke
 def test_a_child_that_dies_while_it_tells_what_has_begun_has_told_it_before(database, monkeypatch):
     database.enqueue(handlers.work, count=3)
     [first], second, third = claim(database, 1), claim(database, 1), claim(database, 1)
-    page = Page()
-    page.publish(second, [first.id])
-    page.begin(0, None)
+    state = SharedState()
+    state.publish(second, [first.id])
+    state.begin(0, None)
 
-    def die(start, values):
-        page.words[start : start + len(values)] = memoryview(array("q", [0] * len(values)))
+    def die(target, values):
+        target[: len(values)] = [0] * len(values)
         raise SystemExit
 
-    monkeypatch.setattr(page, "_write", die)
+    monkeypatch.setattr(SharedState, "_write", staticmethod(die))
     with pytest.raises(SystemExit):
-        page.publish(third, [first.id, second[0].id])
-    assert sorted(page.begun()) == [first.id, second[0].id]
+        state.publish(third, [first.id, second[0].id])
+    assert sorted(state.begun()) == [first.id, second[0].id]
 
 
 def test_when_too_many_have_ended_only_what_is_known_not_to_have_begun_is_given_back(database, keeper):
     database.enqueue(handlers.work, count=4)
     known, other = claim(database, 2), claim(database, 2)
     child = child_running(known)
-    child.page.publish(known, range(10**6, 10**6 + EARLIER_LIMIT + 1))
+    child.state.publish(known, range(10**6, 10**6 + EARLIER_LIMIT + 1))
     keeper.bury(child)
     keeper.tick([])
     assert fates(database, known + other) == [NOT_BEGUN, NOT_BEGUN, ABANDONED, ABANDONED]
@@ -237,10 +236,10 @@ def child_running_behind(earlier, batch):
 
     Too many are not listed: then only what has not begun is known.
     """
-    page = Page()
-    page.publish(batch, range(-earlier, 0))
-    page.begin(0, None)
-    return Process("w1", 1, page, time.monotonic())
+    state = SharedState()
+    state.publish(batch, range(-earlier, 0))
+    state.begin(0, None)
+    return Process("w1", 1, state, time.monotonic())
 
 
 KNOWN = pytest.mark.parametrize("earlier", [0, EARLIER_LIMIT + 1], ids=["begun rows known", "unstarted rows known"])

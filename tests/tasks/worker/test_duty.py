@@ -13,7 +13,7 @@ from tasks.worker.complete import Outbox
 from tasks.worker.leader import Lookout
 from tasks.worker.options import Options
 from tasks.worker.session import Session
-from tasks.worker.shared_state import Page
+from tasks.worker.shared_state import SharedState
 from tests.tasks.worker_app import tasks as handlers
 from tests.waiting import wait_until
 
@@ -28,14 +28,14 @@ SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveL
 def companion(settings, database):
     """That of a worker which is on duty; its thread is not started."""
     settings.ROWLOCK = {"DIRECT_DATABASE_URL": database.url}
-    session, page = Session("w1"), Page()
+    session, state = Session("w1"), SharedState()
     assert session.open(lambda connection: options.register(connection, "w1", Options()))
     session.hear()
     assert session.take_duty() == "mine"
     lookout = Lookout()
-    assert lookout.take(page)
+    assert lookout.take(state)
     lifeline, other_end = os.pipe()
-    yield Companion(page, session, Outbox("w1", page), lookout, lifeline=lifeline, stop=lambda: True)
+    yield Companion(state, session, Outbox("w1", state), lookout, lifeline=lifeline, stop=lambda: True)
     session.forget()
     os.close(lifeline)
     os.close(other_end)

@@ -11,15 +11,15 @@ from tasks.worker.complete import SEND_FROM
 from tasks.worker.leader import Lookout
 from tasks.worker.options import Allowance, Options
 from tasks.worker.process import MUCH_WORK, Child
-from tasks.worker.shared_state import Page
+from tasks.worker.shared_state import SharedState
 from tests.tasks.worker_app import tasks as handlers
 
 
 @pytest.fixture
 def child(database):
     read, write = os.pipe()
-    child = Child("w1", Options(burst=True), Page(), Allowance(None), Lookout(), lifeline=read, busy=write)
-    child.page.beat()
+    child = Child("w1", Options(burst=True), SharedState(), Allowance(None), Lookout(), lifeline=read, busy=write)
+    child.state.renew_lease()
     with psycopg.connect(database.url, autocommit=True) as child.session.connection:
         child.session.is_settled = child.session.is_presence_held = True
         child.size.value = child.size.ramp = SEND_FROM

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tasks.worker.leader import Lookout
-from tasks.worker.shared_state import LOOKOUT, Page
+from tasks.worker.shared_state import SharedState
 from tests.tasks.worker_app import tasks as handlers
 from tests.waiting import wait_until
 
@@ -26,7 +26,7 @@ IN_EPOLL = ("do_epoll_wait", "ep_poll")  # as kernels call it
 
 class TestToken:
     def test_one_has_it_until_it_is_passed_on(self):
-        lookout, first, second = Lookout(), Page(), Page()
+        lookout, first, second = Lookout(), SharedState(), SharedState()
         assert lookout.take(first)
         assert lookout.take(first)
         assert not lookout.take(second)
@@ -34,11 +34,11 @@ class TestToken:
         assert not lookout.take(second), "it was not the one to pass it on"
         lookout.pass_on(first)
         assert lookout.take(second)
-        assert [page.words[LOOKOUT] for page in (first, second)] == [0, 1]
+        assert [state.is_leader for state in (first, second)] == [0, 1]
 
     def test_there_is_one_again_after_two(self):
-        lookout, first, second = Lookout(), Page(), Page()
-        first.words[LOOKOUT] = 1  # died before it was read
+        lookout, first, second = Lookout(), SharedState(), SharedState()
+        first.is_leader = 1  # died before it was read
         lookout.pass_on(first)
         assert lookout.take(first)
         lookout.pass_on(first)
@@ -47,12 +47,12 @@ class TestToken:
         assert not lookout.take(first)
 
     def test_of_those_that_sleep_one_is_woken_by_the_token_and_two_by_a_call(self):
-        lookout, holder = Lookout(), Page()
+        lookout, holder = Lookout(), SharedState()
         assert lookout.take(holder)
         ends, woken = [os.pipe() for _ in range(SLEEPERS)], []
 
         def sleep(end: int) -> None:
-            woken.append(lookout.sleep(Page(), 60, [end]))
+            woken.append(lookout.sleep(SharedState(), 60, [end]))
 
         with ThreadPoolExecutor(SLEEPERS) as pool:
             for read, _ in ends:

@@ -13,7 +13,7 @@ from tasks.queue.claim import Claimer
 from tasks.queue.completion import Ending
 from tasks.support.database import WORKER_SESSION
 from tasks.worker.complete import ALONE_SECONDS, SEND_FROM, Outbox
-from tasks.worker.shared_state import COMPLETED, Page
+from tasks.worker.shared_state import SharedState
 from tests.outages import terminate_every_backend
 from tests.tasks.worker_app import tasks as handlers
 from tests.waiting import wait_until
@@ -33,14 +33,14 @@ def session(database):
 
 
 @pytest.fixture
-def page():
-    return Page()
+def state():
+    return SharedState()
 
 
 @pytest.fixture
-def outbox(page, database, settings):
+def outbox(state, database, settings):
     settings.ROWLOCK = {"DIRECT_DATABASE_URL": database.url}
-    outbox = Outbox("w1", page)
+    outbox = Outbox("w1", state)
     yield outbox
     outbox.close()
 
@@ -63,13 +63,13 @@ def number_completed(database):
     return database.statuses()["COMPLETED"]
 
 
-def test_the_server_writes_before_the_answer_is_read(database, session, page, outbox, endings):
+def test_the_server_writes_before_the_answer_is_read(database, session, state, outbox, endings):
     fill(outbox, endings)
     assert outbox.send()
     wait_until(lambda: number_completed(database) == ROWS)
     assert len(outbox) == ROWS, "what is not known to be written is held"
     outbox.settle()
-    assert (len(outbox), page.words[COMPLETED]) == (0, ROWS)
+    assert (len(outbox), state.completed) == (0, ROWS)
 
 
 def test_the_sums_are_written_with_the_next_flush(database, session, outbox, endings):
@@ -154,12 +154,12 @@ def test_what_is_on_its_way_is_not_due_again(outbox, endings, monkeypatch):
     assert not outbox.is_due()
 
 
-def test_a_flush_reads_first_what_became_of_what_was_sent(database, session, page, outbox, endings):
+def test_a_flush_reads_first_what_became_of_what_was_sent(database, session, state, outbox, endings):
     fill(outbox, endings)
     assert outbox.send()
     outbox.flush(session)()
     outbox.settle()
-    assert page.words[COMPLETED] == ROWS == database.value(SUMMED)
+    assert state.completed == ROWS == database.value(SUMMED)
 
 
 def test_where_no_second_session_is_to_be_had_it_is_flushed(database, session, outbox, endings, settings):
@@ -218,13 +218,13 @@ def test_a_kill_while_two_sessions_are_at_work_costs_nothing_but_what_was_in_han
     assert database.rows("SELECT * FROM tasks_refusedwrite") == []
 
 
-def test_a_write_whose_answer_was_lost_is_not_refused_when_it_is_repeated(database, session, page, outbox, endings):
+def test_a_write_whose_answer_was_lost_is_not_refused_when_it_is_repeated(database, session, state, outbox, endings):
     fill(outbox, endings)
     assert outbox.send()
     wait_until(lambda: number_completed(database) == ROWS)
     outbox.writer.connection.pgconn.finish()
     flushed = outbox.flush(session)()
-    assert (flushed.completed, flushed.refused, page.words[COMPLETED]) == (ROWS, [], ROWS)
+    assert (flushed.completed, flushed.refused, state.completed) == (ROWS, [], ROWS)
 
 
 def test_an_orderly_worker_leaves_no_sum_unwritten(database, start_worker):
