@@ -24,7 +24,7 @@ from tasks.framework import declaration
 from tasks.models import Task as TaskRow
 from tasks.queue import completion, strategies
 from tasks.queue.claim import Claim, Claimer
-from tasks.worker import run
+from tasks.worker.run import Runner, Work
 
 WORKER_ID = "tests"
 ENDLESS = 1000
@@ -101,23 +101,29 @@ def _claim_next() -> list[Claim]:
 
 def _execute(claim: Claim) -> TaskResult:
     task = declaration.get(claim.task_path)
-    ending = run.run(claim, task, WORKER_ID, _in_this_transaction, owns_connections=False)
+    ending = _Runner(WORKER_ID).run(claim, task)
     completion.flush(connection, WORKER_ID, [ending])
     return task.get_backend().get_result(str(claim.id))
 
 
-def _in_this_transaction(work: run.Work) -> str | None:
-    """Keep a failed handler's writes, as in a worker, unless the transaction is broken."""
-    savepoint = connection.savepoint()
-    if savepoint is None:  # the test has no transaction
-        return run.plainly(work)
-    try:
-        return work()
-    finally:
-        if _is_broken():
-            transaction.set_rollback(False)
-            connection.savepoint_rollback(savepoint)
-        connection.savepoint_commit(savepoint)
+class _Runner(Runner):
+    """Runs handlers in the test's own transaction, and closes no connection."""
+
+    def call(self, claim: Claim, work: Work) -> str | None:
+        """Keep a failed handler's writes, as in a worker, unless the transaction is broken."""
+        savepoint = connection.savepoint()
+        if savepoint is None:  # the test has no transaction
+            return super().call(claim, work)
+        try:
+            return work()
+        finally:
+            if _is_broken():
+                transaction.set_rollback(False)
+                connection.savepoint_rollback(savepoint)
+            connection.savepoint_commit(savepoint)
+
+    def clean_up(self) -> None:
+        """The connections are in the middle of the test's transaction."""
 
 
 def _is_broken() -> bool:

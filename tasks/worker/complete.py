@@ -1,27 +1,40 @@
-"""A worker's second session: what has ended is written there while the first one claims what comes next.
+"""Writing how tasks ended, while the next ones are claimed and run.
 
-With one session alone a worker waits for the server half of its time. It is opened when there is much to write, holds
-nothing between two writes, and is closed when there is nothing to do.
+With one session alone a worker waits for the server half of its time. So a second one is opened when there is much to
+write. It holds nothing between two writes, and is closed when there is nothing to do.
 """
 
 import logging
+import os
+import select
+import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 
 import psycopg
 
+from tasks.exceptions import Convicted
 from tasks.queue import completion
 from tasks.queue.completion import Ending, Failure, Flush
 from tasks.queue.throughput import SumsByQueue
 from tasks.support.database import connect_directly
+from tasks.worker.leader import HAND_OVER_SECONDS, Leadership
+from tasks.worker.session import Session
 from tasks.worker.shared_state import SharedState
 
 logger = logging.getLogger(__name__)
 
+FLUSH_SECONDS = 0.05
+SEND_FROM = 100  # fewer are written together with the next claim, in one commit
+ALONE_SECONDS = 5.0  # after a second session was refused, the next attempt waits as long
+WAKE_SECONDS = 1.0
+LEAVE_SECONDS = 3.0
+
 
 class Writer:
-    """Sends completions, one lot at a time. Used under the lock of the worker's first session."""
+    """The second session: it sends completions, one lot at a time. Only the completer uses it."""
 
     def __init__(self, worker_id: str) -> None:
         self.worker_id = worker_id
@@ -31,18 +44,18 @@ class Writer:
 
     @property
     def sent(self) -> list[Ending]:
-        """What is under way: sent, and its answer not read."""
+        """Endings that were sent and whose answer is not read."""
         return self._sent if self._read else []
 
     def send(self, completions: Sequence[Ending], carried: SumsByQueue) -> None:
-        """Send them and go on. Raises psycopg.Error when it cannot connect: then nothing was sent."""
+        """Send them without waiting for the answer. Raises psycopg.Error if it cannot connect: nothing was sent."""
         if self.connection is None or self.connection.closed:
             self.connection = connect_directly(f"rowlock:worker:{self.worker_id}")
         self._sent = list(completions)
         self._read = completion.send(self.connection, self.worker_id, self._sent, carried)
 
     def read(self) -> Flush:
-        """What became of what is under way. On a psycopg.Error it is not known to be written."""
+        """Read the answer to what was sent. On a psycopg.Error nobody knows whether it was written."""
         read, self._read = self._read, None
         if read is None:
             return Flush()
@@ -53,21 +66,16 @@ class Writer:
             raise
 
     def close(self) -> None:
-        """End the session; an answer that is under way is read by nobody."""
+        """End the session; nobody reads an answer that is under way."""
         if self.connection is not None:
             self.connection.close()
         self.connection = self._read = None
 
 
-FLUSH_SECONDS = 0.05
-SEND_FROM = 100  # fewer are written together with the next claim, in one commit
-ALONE_SECONDS = 5.0  # a second session that was refused is not asked for again sooner
+class Completer:
+    """The endings of one worker process: its main thread adds them, either thread flushes them, one at a time.
 
-
-class Outbox:
-    """The endings of one child, filled by its main thread and flushed by either thread, one at a time.
-
-    What was sent by the writer stays in the box until its answer is read, which every flush does first.
+    What the writer has sent stays here until its answer is read, which every flush does first.
     """
 
     def __init__(self, worker_id: str, state: SharedState) -> None:
@@ -76,24 +84,28 @@ class Outbox:
         self.writer = Writer(worker_id)
         self.alone_until = 0.0  # by `time.monotonic()`
         self._endings: list[Ending] = []
-        self._guard = threading.Lock()
+        self._endings_lock = threading.Lock()
+        self._flush_lock = threading.RLock()  # for all that follows, and the writer; taken before the other one
         self._locked: set[int] = set()
         self._carried: SumsByQueue = {}
         self._needs_flush = False
         self._sent_at = 0.0  # by `time.monotonic()`
 
     def add(self, ending: Ending) -> None:
-        with self._guard:
+        with self._endings_lock:
             self._endings.append(ending)
             self.state.unwritten = len(self._endings)
 
     def ids(self) -> set[int]:
         """The tasks that ended here and are not written yet."""
-        with self._guard:
+        with self._endings_lock:
             return {ending.id for ending in self._endings}
 
+    def __len__(self) -> int:
+        return len(self._endings)
+
     def is_due(self) -> bool:
-        """True if the oldest ending has waited for as long as one may: since it was sent, or else since its task ended.
+        """True if the oldest ending has waited long enough, since it was sent or else since its task ended.
 
         What is on its way is written by itself, unless its row was locked or had moved on.
         """
@@ -103,84 +115,95 @@ class Outbox:
         since = self._sent_at if self.writer.sent else endings[0].finished
         return time.monotonic() - since >= FLUSH_SECONDS
 
-    def __len__(self) -> int:
-        return len(self._endings)
+    def flush(self, connection: psycopg.Connection) -> Flush:
+        """Write everything that has ended. On an error all of it is kept, but for what can never be written."""
+        with self.flushing(connection) as result:
+            return result
 
-    def flush(self, connection: psycopg.Connection) -> Callable[[], Flush]:
-        """Write everything that is in the box; call what it gives back once that is committed.
+    @contextmanager
+    def flushing(self, connection: psycopg.Connection, *, joins: bool = False) -> Iterator[Flush]:
+        """Write everything that has ended; forget it when the caller's block has ended well.
 
-        On an error everything stays in the box, but for what can never be written.
+        With `joins` the block belongs to the same transaction.
         """
-        self.settle()
-        with self._guard:
-            endings = list(self._endings)
-        if not endings and not self._carried:
-            return Flush
-        try:
-            result = self._write(connection, endings)
-        except psycopg.DataError:
-            result = self._write_one_by_one(connection, endings)
-        return lambda: self._forget(endings, result)
+        with self._flush_lock:
+            self.read_answer()
+            with self._endings_lock:
+                endings = list(self._endings)
+            with connection.transaction() if joins and (endings or self._carried) else nullcontext():
+                result = self._write(connection, endings)
+                yield result
+            self._forget(endings, result)
 
     def may_send(self) -> bool:
-        """Whether enough has ended to be sent while the next tasks run, and nothing of it has to be looked at."""
+        """True if enough has ended to be sent while the next tasks run, and none of it needs a flush."""
         if time.monotonic() < self.alone_until:
             return False
-        with self._guard:
+        with self._endings_lock:
             fresh = self._endings[len(self.writer.sent) :]
             has_failures = any(ending.failure for ending in fresh)
             return len(fresh) >= SEND_FROM and not (self._needs_flush or self._locked or has_failures)
 
     def send(self) -> bool:
-        """Let the writer send everything that has ended since, and go on; whether it did.
+        """Let the writer send everything that has ended, and go on. True if it did.
 
-        What it sent before and could not write as it is stays in the box: nothing more is sent before a flush has seen
-        to it.
+        What it could not write as it is stays here, and nothing more is sent before a flush has dealt with it.
         """
-        self.settle()
-        if not self.may_send():
-            return False
-        with self._guard:
-            endings = list(self._endings)
-        try:
-            self.writer.send(endings, self._carried)
-        except psycopg.Error as error:
-            logger.warning("worker %s goes on with one session: %s", self.worker_id, str(error).strip())
-            self.alone_until = time.monotonic() + ALONE_SECONDS
-            return False
-        self._sent_at = time.monotonic()
-        return True
+        with self._flush_lock:
+            self.read_answer()
+            if not self.may_send():
+                return False
+            with self._endings_lock:
+                endings = list(self._endings)
+            try:
+                self.writer.send(endings, self._carried)
+            except psycopg.Error as error:
+                logger.warning("worker %s goes on with one session: %s", self.worker_id, str(error).strip())
+                self.alone_until = time.monotonic() + ALONE_SECONDS
+                return False
+            self._sent_at = time.monotonic()
+            return True
 
-    def settle(self) -> None:
+    def read_answer(self) -> None:
         """Wait for the answer to what was sent. An error is logged: what was not written is still held."""
-        sent = self.writer.sent
-        if not sent:
-            return
-        try:
-            result = self._forget(sent, self.writer.read())
-        except psycopg.Error as error:
-            logger.warning("worker %s will write again what it had sent: %s", self.worker_id, str(error).strip())
-            self._needs_flush = True
-        else:
-            self._needs_flush = bool(result.locked)
-            self._carried = dict(result.sums)
+        with self._flush_lock:
+            sent = self.writer.sent
+            if not sent:
+                return
+            try:
+                result = self._forget(sent, self.writer.read())
+            except psycopg.Error as error:
+                logger.warning("worker %s will write again what it had sent: %s", self.worker_id, str(error).strip())
+                self._needs_flush = True
+            else:
+                self._needs_flush = bool(result.locked)
+                self._carried = dict(result.sums)
 
     def close(self) -> None:
-        """Let the writer go, once it has answered."""
-        self.settle()
-        self.writer.close()
+        """End the second session once it has answered."""
+        with self._flush_lock:
+            self.read_answer()
+            self.writer.close()
 
     def write_late(self) -> None:
-        """What a convicted worker has done is refused by now, and the refusals are to be kept; its session is gone."""
+        """Record the refusals of a convicted worker's endings, on a new session: its own is gone."""
         if not self._endings:
             return
         try:
             with connect_directly(f"rowlock:worker:{self.worker_id}", connect_timeout=2) as connection:
-                self.flush(connection)()
+                self.flush(connection)
         except psycopg.Error as error:
             logger.error("worker %s could not say what it had done: %s", self.worker_id, str(error).strip())
 
     def _write(self, connection: psycopg.Connection, endings: list[Ending]) -> Flush:
+        if not endings and not self._carried:
+            return Flush()
+        try:
+            return self._write_together(connection, endings)
+        except psycopg.DataError:
+            return self._write_one_by_one(connection, endings)
+
+    def _write_together(self, connection: psycopg.Connection, endings: list[Ending]) -> Flush:
         """All at once; once a row was found locked, around the locked ones until they are free again."""
         if not self._locked:
             try:
@@ -192,7 +215,7 @@ class Outbox:
         return result
 
     def _write_one_by_one(self, connection: psycopg.Connection, endings: list[Ending]) -> Flush:
-        """One ending holds what PostgreSQL cannot store: it must not keep the others from being written (F2, F16)."""
+        """Write the others beside an ending that holds what PostgreSQL cannot store (F2, F16)."""
         total = completion.flush(connection, self.worker_id, [], carried=self._carried)
         for ending in endings:
             try:
@@ -205,7 +228,7 @@ class Outbox:
         return total
 
     def _forget(self, endings: list[Ending], result: Flush) -> Flush:
-        with self._guard:
+        with self._endings_lock:
             self._endings = result.locked + self._endings[len(endings) :]
             self.state.unwritten = len(self._endings)
             self._carried = {}
@@ -219,3 +242,97 @@ class Outbox:
 def _unstorable(ending: Ending, error: psycopg.DataError) -> Ending:
     failure = Failure("tasks.exceptions.Unstorable", f"PostgreSQL cannot store the outcome: {error}", 60.0)
     return Ending(ending.id, ending.version, ending.attempt, ending.started, ending.finished, failure=failure)
+
+
+class Background:
+    """The second thread of a worker process: while a batch runs it flushes, and keeps the session and the lease.
+
+    `lifeline` closes when the supervisor dies. `stop` makes the main thread claim no more, and says if that is new.
+    """
+
+    def __init__(
+        self,
+        state: SharedState,
+        session: Session,
+        completer: Completer,
+        leadership: Leadership,
+        *,
+        lifeline: int,
+        stop: Callable[[], bool],
+    ) -> None:
+        self.worker_id = session.worker_id
+        self.state = state
+        self.session = session
+        self.completer = completer
+        self.leadership = leadership
+        self.lifeline = lifeline
+        self.stop = stop
+        self.conviction: Convicted | None = None
+        self._is_done = threading.Event()
+        self._is_running_batch = threading.Event()
+        self._batch_lock = threading.Lock()  # taken before the session's
+        self._thread = threading.Thread(target=self._loop, name="background", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def end(self) -> None:
+        """Let the thread end, and wait a moment for it."""
+        self._is_done.set()
+        self._is_running_batch.set()
+        self._thread.join(timeout=LEAVE_SECONDS)
+
+    def begin_batch(self) -> None:
+        """Note that the main thread runs tasks from now on."""
+        self.leadership.begin_work()
+        self._is_running_batch.set()
+
+    def end_batch(self) -> None:
+        """Note that the main thread claims again; from now on it alone reads notifications."""
+        with self._batch_lock:
+            self._is_running_batch.clear()
+
+    def flush(self) -> None:
+        """Write what has ended; what cannot be written now is kept."""
+        try:
+            self.session.run(self.completer.flush)
+        except psycopg.Error as error:
+            logger.warning("the outcome of %s tasks could not be written yet: %s", len(self.completer), error)
+
+    def _loop(self) -> None:
+        while not self._is_done.is_set():
+            self._is_running_batch.wait(timeout=WAKE_SECONDS)
+            self._watch_lifeline()
+            pause = HAND_OVER_SECONDS if self.state.is_leader else FLUSH_SECONDS
+            if self._is_running_batch.is_set() and not self._is_done.wait(pause):
+                try:
+                    self.work()
+                except Convicted as error:
+                    self.conviction = error
+                    self.stop()
+                except psycopg.Error as error:
+                    logger.warning("worker %s, while a task runs: %s", self.worker_id, str(error).strip())
+
+    def work(self) -> None:
+        """One round while a batch runs. Raises psycopg.Error, or Convicted."""
+        if self.session.has_input():
+            with self._batch_lock:
+                if self._is_running_batch.is_set():
+                    self.session.drain()
+        if not self.session.is_ready and not self.session.retry_in():
+            self.session.ensure()
+        self.leadership.hand_over_after_long_work()
+        if self.completer.is_due():
+            self.flush()
+        if not self.state.is_lease_fresh(self.session.lease_seconds / 2):
+            self.session.run(self.session.keep_lease)
+
+    def _watch_lifeline(self) -> None:
+        """Without the supervisor finish and go, and end at a task's timeout by ourselves."""
+        if not select.select([self.lifeline], [], [], 0)[0]:
+            return
+        if self.stop():
+            logger.warning("worker %s lost its supervisor: it finishes what runs and ends", self.worker_id)
+        if self.state.is_overdue():
+            logger.warning("worker %s ends itself: its task is past its timeout", self.worker_id)
+            os.kill(os.getpid(), signal.SIGKILL)

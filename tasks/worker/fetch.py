@@ -1,22 +1,34 @@
-"""How many tasks to claim at once: never more than can be done within a tenth of a second, and few while there are few.
+"""Claiming the next batch: never more than can be done within a tenth of a second, and few while there are few.
 
 What one worker takes no other can begin. So it takes one task after the queue was empty, and then twice as many each
 time, for as long as it gets as many as it wants: a short task does not wait behind a long one beside an idle worker.
 """
 
+import logging
+import threading
+import time
 from dataclasses import dataclass
 
 import psycopg
 
-from tasks.queue import release, shortcut
+from tasks.framework import declaration
+from tasks.queue import release, shortcut, strategies
 from tasks.queue.claim import Claim, Claimer
 from tasks.queue.shortcut import MANY
+from tasks.queue.strategies import STRATEGIES
+from tasks.worker.complete import Completer
+from tasks.worker.options import Allowance, Options
 from tasks.worker.session import Session
 from tasks.worker.shared_state import SharedState
+
+logger = logging.getLogger(__name__)
 
 TARGET_SECONDS = 0.1
 GROWTH = 8
 WEIGHT = 0.3
+CHECK_SECONDS = 5.0
+# So many claims in a row that got what they wanted, some 2,000 tasks, are worth a second session.
+MUCH_WORK = 12
 
 
 @dataclass
@@ -48,11 +60,11 @@ class BatchSize:
 
     @property
     def wanted(self) -> int:
-        """How many the next claim asks for."""
+        """The number of tasks that the next claim asks for."""
         return min(self.value, self.ramp)
 
     def note(self, *, is_full: bool) -> None:
-        """Whether the claim got as many as it asked for: then the queue may hold more."""
+        """Double the size after a claim that got all it asked for: the queue may hold more."""
         self.ramp = min(2 * self.ramp, self.maximum) if is_full else 1
 
     def learn(self, ran: int, seconds: float) -> None:
@@ -69,8 +81,8 @@ class BatchSize:
 class Ahead:
     """Claims one batch ahead, on the worker's first session: it holds presence until that claim is over.
 
-    So nobody takes the worker for dead, or has looked at what it held for the last time, before. Used under the lock of
-    that session.
+    So nobody takes the worker for dead, or reads for the last time what it held, before. The session reads the answer,
+    in whichever thread uses it next.
     """
 
     def __init__(self, session: Session, claimer: Claimer, state: SharedState) -> None:
@@ -78,10 +90,11 @@ class Ahead:
         self.claimer = claimer
         self.state = state
         self.limit = 0
+        self._lock = threading.Lock()
         self._batch: list[Claim] = []
 
     def send(self, connection: psycopg.Connection, limit: int) -> None:
-        """Let the server claim up to `limit` tasks, behind the last one, and go on; not where the line is short."""
+        """Send a claim of up to `limit` tasks behind the last one, without waiting; not if few are wanted."""
         if limit < MANY:
             return
         self.state.begin_ahead()
@@ -92,22 +105,26 @@ class Ahead:
         self.limit = limit
 
         def keep() -> None:
-            self._batch = read()
-            if not self._batch:
+            batch = read()
+            with self._lock:
+                self._batch = batch
+            if not batch:
                 self.state.end_ahead()
 
-        self.session.go_on(keep)
+        self.session.read_later(keep)
 
     def ids(self) -> set[int]:
-        """What was claimed and is not taken."""
-        return {claim.id for claim in self._batch}
+        """The tasks that were claimed and are not taken."""
+        with self._lock:
+            return {claim.id for claim in self._batch}
 
     def take(self, connection: psycopg.Connection) -> list[Claim]:
         """The batch that was claimed ahead; empty when there is none, or when the supervisor took it back.
 
-        No rows are claimed ahead any more: the next claim is in the worker's own hands.
+        No rows are claimed ahead any more: the next claim is the worker's own.
         """
-        batch, self._batch = self._batch, []
+        with self._lock:
+            batch, self._batch = self._batch, []
         if self.state.end_ahead():
             return batch
         self._release(connection, batch)
@@ -115,9 +132,101 @@ class Ahead:
         return []
 
     def end(self, connection: psycopg.Connection) -> None:
-        """The worker leaves: give back what was claimed ahead."""
+        """Give back what was claimed ahead: the worker leaves."""
         self._release(connection, self.take(connection))
 
     def _release(self, connection: psycopg.Connection, batch: list[Claim]) -> None:
         """What the supervisor gave back already does not match any more."""
         release.release(connection, self.claimer.worker_id, [(claim.id, claim.claimed_at()) for claim in batch])
+
+
+class Fetcher:
+    """Gets the next batch, and writes in the same transaction what has ended, where the strategy allows it."""
+
+    def __init__(
+        self, options: Options, state: SharedState, session: Session, completer: Completer, allowance: Allowance
+    ) -> None:
+        self.worker_id = session.worker_id
+        self.options = options
+        self.state = state
+        self.session = session
+        self.completer = completer
+        self.allowance = allowance
+        self.joins_flush = STRATEGIES[options.strategy].joins_flush
+        self.claimer = Claimer(self.worker_id, options.queues, declaration.durable_paths())
+        self.ahead = Ahead(session, self.claimer, state)
+        self.size = BatchSize(maximum=options.largest_batch)
+        self.asked_for = 0  # by the last claim
+        self.full_claims = 0  # in a row: each got as much as it wanted
+        self.checked_at = time.monotonic()
+
+    def next_batch(self) -> list[Claim]:
+        """Write what has ended and claim what comes next. Raises psycopg.Error, or Convicted."""
+        limit = self.allowance.take(self.size.wanted)
+        batch: list[Claim] = []
+        try:
+            batch = self.session.run(lambda connection: self._flush_and_claim(connection, limit))
+        finally:
+            self.allowance.give_back(limit - len(batch))
+        self.state.claimed += len(batch)
+        is_full = 0 < self.asked_for == len(batch)
+        self.full_claims = self.full_claims + 1 if is_full else 0
+        self.size.note(is_full=is_full)
+        return batch
+
+    def work_ahead(self) -> None:
+        """Let the server claim what comes next and write what has ended, while the batch runs."""
+        if not self._may_work_ahead():
+            return
+        try:
+            if self.options.max_tasks is None:
+                self.session.run(lambda connection: self.ahead.send(connection, self.size.wanted))
+            self.completer.send()
+        except psycopg.Error as error:
+            logger.warning("worker %s claims and writes after this batch: %s", self.worker_id, str(error).strip())
+
+    def leave(self, connection: psycopg.Connection) -> None:
+        """Give back everything that was claimed and has not begun."""
+        self.ahead.end(connection)
+        self.session.is_unsure = True
+        self._release_unknown(connection)
+
+    def _may_work_ahead(self) -> bool:
+        """True if there is so much work that the server should work beside the handlers."""
+        return self.joins_flush and self.full_claims >= MUCH_WORK and self.completer.may_send()
+
+    def _flush_and_claim(self, connection: psycopg.Connection, limit: int) -> list[Claim]:
+        self.session.keep_lease(connection)
+        self._release_unknown(connection)
+        if self._may_work_ahead():
+            batch = self._claim(connection, limit)
+            if batch:
+                return batch  # what has ended is sent while these run
+        with self.completer.flushing(connection, joins=self.joins_flush) as written:
+            # What is being written may be what the next tasks of ordering keys wait for.
+            batch = self._claim(connection, limit)
+        if written.refused:
+            self.state.lease_renewed_ns = 0  # somebody took our work: ask whether we were declared dead
+        return batch
+
+    def _claim(self, connection: psycopg.Connection, limit: int) -> list[Claim]:
+        batch = self.ahead.take(connection)
+        self.asked_for = self.ahead.limit if batch else limit
+        return batch or strategies.claim(connection, self.claimer, limit, self.options.strategy)
+
+    def _release_unknown(self, connection: psycopg.Connection) -> None:
+        """Now and then, and after every error: give back rows that are ours without our knowing (a lost answer)."""
+        now = time.monotonic()
+        if not self.session.is_unsure and now - self.checked_at < CHECK_SECONDS:
+            return
+        released = release.release_unknown(connection, self.worker_id, self.completer.ids() | self.ahead.ids())
+        if released:
+            logger.warning(
+                "worker %s released %s tasks whose claim was never answered, ids %s to %s",
+                self.worker_id,
+                len(released),
+                min(released),
+                max(released),
+            )
+        self.checked_at = now
+        self.session.is_unsure = False

@@ -1,24 +1,33 @@
-"""Who of a supervisor's idle workers looks out for new tasks: the one that holds a token, a byte in a pipe.
+"""Leadership among a supervisor's idle workers: the one that holds the token, a byte in a pipe, waits for new tasks.
 
-Only the lookout hears notifications and polls for all. Were fifty idle workers woken by each new task, fifty would ask
-the database for it. The others sleep until the lookout goes to work and passes the token on; the kernel wakes one of
-them, which costs the database nothing. Who finds a task as soon as it is woken calls two more, so that many tasks that
-come at once find many workers in few steps.
+Only the leader hears notifications and polls for all. Were fifty idle workers woken by each new task, fifty would ask
+the database for it. The others sleep until the leader goes to work and passes the token on; the kernel wakes one of
+them, which costs the database nothing. A worker that finds a task as soon as it is woken calls two more, so that many
+tasks that come at once find many workers in few steps.
 """
 
 import contextlib
 import os
+import random
 import select
-from collections.abc import Iterable
+import threading
+import time
+from collections.abc import Callable, Iterable
 
+from tasks.worker.session import Session
 from tasks.worker.shared_state import SharedState
 
 CALLED = 2
+# A leader that works for longer hands over. Not at once: most tasks are over by then.
+HAND_OVER_SECONDS = 0.01
+POLL_SECONDS = 1.0  # of the leader
+SLEEP_SECONDS = 5.0  # of the others, should the leader fail
+SOON_SECONDS = 0.03
 
 
-class Lookout:
-    """The token. Made by the supervisor before it forks, and put back when its holder died, is frozen, or is at work
-    for long without having passed it on. A second token, should one arise, costs the queries of a second lookout.
+class LeaderToken:
+    """The token. The supervisor makes it before it forks, and puts it back when its holder died, is frozen, or is at
+    work for long without having passed it on. A second token, should one arise, costs the queries of a second leader.
     """
 
     def __init__(self) -> None:
@@ -27,22 +36,22 @@ class Lookout:
         os.write(self._put_token, b"x")
 
     def take(self, state: SharedState) -> bool:
-        """Whether this worker is the lookout now."""
+        """Take the token if it is free. True if this worker is the leader now."""
         if not state.is_leader:
-            state.is_leader = 1  # first: the token of who dies in between is put back, and not lost
+            state.is_leader = 1  # first: if the worker dies in between, the token is put back, and not lost
             if not _read_one(self._token):
                 state.is_leader = 0
         return bool(state.is_leader)
 
     def pass_on(self, state: SharedState) -> None:
-        """This worker is the lookout no more; one of those that sleep is woken to be."""
+        """End this worker's leadership; one of those that sleep is woken to lead."""
         if state.is_leader:
             state.is_leader = 0
             if not _is_readable(self._token):
                 os.write(self._put_token, b"x")
 
     def call(self) -> None:
-        """Wake some of those that sleep, each of whom looks once."""
+        """Wake two of those that sleep; each tries to claim once."""
         if not _is_readable(self._calls):
             for _ in range(CALLED):  # each write wakes one
                 os.write(self._put_call, b"x")
@@ -50,7 +59,7 @@ class Lookout:
     def sleep(self, state: SharedState, seconds: float, others: Iterable[int]) -> bool:
         """Wait for the token, for a call, for another readable descriptor, or for `seconds`.
 
-        Whether there may be a task now: we were called, or are the lookout.
+        True if there may be a task now: this worker was called, or is the leader.
         """
         with select.epoll() as waiting:
             for ours in (self._token, self._calls):
@@ -60,6 +69,94 @@ class Lookout:
             waiting.poll(max(0.0, seconds))
         is_called = _read_one(self._calls)
         return self.take(state) or is_called
+
+
+class Leadership:
+    """One worker's part in it: it leads or sleeps while it is idle, and hands over when it works.
+
+    Both threads of the worker process use it. `wakes` is readable once a signal came.
+    """
+
+    def __init__(self, state: SharedState, session: Session, token: LeaderToken, *, wakes: int) -> None:
+        self.state = state
+        self.session = session
+        self.token = token
+        self.wakes = wakes
+        self.was_called = False  # by another worker, and has not tried to claim since
+        self._lock = threading.Lock()
+        self._busy_since: float | None = None
+
+    def begin_work(self) -> None:
+        """Note that the worker runs tasks from now on."""
+        if self._busy_since is None:
+            self._busy_since = time.monotonic()
+
+    def rest(self) -> None:
+        """Note that the worker has found nothing to do: a leader stays one."""
+        with self._lock:
+            self._busy_since = None
+
+    def wait_for_work(self, is_stopping: Callable[[], bool]) -> None:
+        """Lead, or sleep until it is this worker's turn; poll in both cases. Raises psycopg.Error."""
+        self.was_called = False
+        self.rest()  # first: from now on the other thread hands nothing over
+        spread = random.uniform(0.8, 1.2)  # noqa: S311  of the workers' polls
+        is_leader = self.token.take(self.state)
+        seconds = self._lead(spread * POLL_SECONDS) if is_leader else spread * SLEEP_SECONDS
+        if not self.session.is_ready:
+            seconds = min(seconds, SOON_SECONDS)  # presence is not held yet
+        if seconds and not is_stopping():
+            self.state.busy = 0
+            if not is_leader:
+                self._sleep(seconds)
+            elif self.session.wait(seconds, self.wakes):
+                drain(self.wakes)
+
+    def found_work(self, *, got_several: bool) -> None:
+        """Hand over and call others if there may be more: after a call, or when the leader got all it asked for."""
+        if self.was_called or (self.state.is_leader and got_several):
+            with self._lock:
+                self._hand_over()
+            self.token.call()
+        self.was_called = False
+
+    def hand_over_after_long_work(self) -> None:
+        """Hand over leadership after 10 ms of work."""
+        with self._lock:
+            is_long = self._busy_since is not None and time.monotonic() - self._busy_since >= HAND_OVER_SECONDS
+            if is_long and (self.state.is_leader or self.session.is_listening):
+                self._hand_over()
+
+    def _hand_over(self) -> None:
+        if self.session.is_listening:
+            self.session.stop_listening()
+        self.token.pass_on(self.state)
+
+    def _lead(self, seconds: float) -> float:
+        """Listen and be on duty. Returns how long to wait for a notification; 0: try to claim first."""
+        if not self.session.is_listening:
+            self.session.listen()
+            self.session.take_duty()
+            return 0.0
+        if self.session.is_on_duty:
+            return seconds
+        duty = self.session.take_duty()
+        return {"mine": 0.0, "others": seconds}.get(duty, SOON_SECONDS)
+
+    def _sleep(self, seconds: float) -> None:
+        """Sleep until the leader has passed the token on, a signal has come, or the session has ended."""
+        if self.session.is_listening:  # the supervisor has passed this worker's token on
+            self.session.stop_listening()
+        self.was_called = self.token.sleep(self.state, seconds, [*self.session.descriptors(), self.wakes])
+        self.session.drain()
+        drain(self.wakes)
+
+
+def drain(descriptor: int) -> None:
+    """Read all that is in a pipe."""
+    with contextlib.suppress(BlockingIOError):
+        while os.read(descriptor, 1024):
+            pass
 
 
 def _is_readable(descriptor: int) -> bool:

@@ -1,15 +1,14 @@
-"""What a supervisor writes about the tasks of a child: given back, interrupted, or past their time."""
+"""A supervisor's own session: it renews leases, reads requests, recovers, and gives back what workers did not begin."""
 
 import logging
 import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 import psycopg
-from psycopg import sql
 
 from tasks import conf
 from tasks.exceptions import TimedOut
@@ -18,97 +17,19 @@ from tasks.queue import completion, presence, recovery, set_aside, throughput, w
 from tasks.queue import release as releases
 from tasks.queue.completion import Failure
 from tasks.queue.set_aside import Writes
-from tasks.support.database import connect_directly, fetch
+from tasks.support.database import Connection, connect_directly, fetch
 from tasks.worker import run
-
-if TYPE_CHECKING:
-    from tasks.worker.supervisor import Process
+from tasks.worker.session import listen
+from tasks.worker.shared_state import SharedState
 
 logger = logging.getLogger(__name__)
 
-TASK_PATH = "SELECT task_path FROM tasks_task WHERE id = %(id)s::bigint"
-UNBEGUN = """
-SELECT id FROM tasks_task
-WHERE status = 'PROCESSING' AND claimed_by = %(worker_id)s::text AND id <> ALL(%(begun)s::bigint[])
-"""
-WAIT_FOR_NOBODY = "SET LOCAL lock_timeout = '20ms'"
-
-
-def give_back(connection: psycopg.Connection, worker_id: str, unstarted: list[tuple[int, datetime]]) -> None:
-    """Give back rows that have not begun, each as its id and its time of claim. Raises LockNotAvailable."""
-    claimed_at = dict(unstarted)
-
-    def release(ids: Iterable[int]) -> int:
-        return releases.release(connection, worker_id, [(id, claimed_at[id]) for id in ids])
-
-    def work(writes: Writes) -> None:
-        if writes.is_careful:
-            _release(writes, list(claimed_at), release)
-        else:
-            _announce(writes, release(claimed_at))
-
-    set_aside.attempt(connection, work)
-
-
-def give_back_all_but(connection: psycopg.Connection, worker_id: str, begun: list[int]) -> None:
-    """Give back whatever stands under this worker's id and has not begun. Raises LockNotAvailable."""
-
-    def work(writes: Writes) -> None:
-        if not writes.is_careful:
-            _announce(writes, len(releases.release_unknown(connection, worker_id, begun)))
-            return
-        ids = [row["id"] for row in fetch(connection, UNBEGUN, {"worker_id": worker_id, "begun": begun})]
-        known = {*begun, *ids}
-        _release(writes, ids, lambda part: len(releases.release_unknown(connection, worker_id, known - {*part})))
-
-    set_aside.attempt(connection, work)
-
-
-def _release(writes: Writes, ids: list[int], release: Callable[[Sequence[int]], int]) -> None:
-    """Find the rows that are locked or refused, and release the others.
-
-    What is locked is to be tried again, so this raises LockNotAvailable. What the database refuses is left to recovery,
-    which sets it aside.
-    """
-
-    def release_now(part: Sequence[int]) -> list[int]:
-        with writes.connection.cursor() as cursor:
-            cursor.execute(WAIT_FOR_NOBODY)
-        return [release(part)]
-
-    _announce(writes, sum(writes.for_tasks(ids, release_now)))
-    for error in writes.tasks.values():
-        if isinstance(error, psycopg.errors.LockNotAvailable):
-            raise error
-
-
-def _announce(writes: Writes, released: int) -> None:
-    if released:
-        wakeup.announce(writes.connection)
-
-
-def interrupt(connection: psycopg.Connection, worker_id: str, task_id: int, attempt: int, cancel: bool) -> None:
-    """End the attempt that ran when its child was killed by a stop or a cancel."""
-    if releases.interrupt(connection, worker_id, task_id, attempt, cancel=cancel):
-        wakeup.announce(connection)
-
-
-def time_out(connection: psycopg.Connection, worker_id: str, task_id: int, attempt: int, seconds: float) -> None:
-    """Fail the attempt whose child was killed at the task's timeout, after so many seconds."""
-    rows = fetch(connection, TASK_PATH, {"id": task_id})
-    task = declaration.find(rows[0]["task_path"]) if rows else None
-    retry = run.retry_seconds(task, attempt) if task else 0.0
-    text = f"Ended after {seconds:.1f} s: its timeout is {task.timeout if task else '?'} s."
-    failure = Failure(f"{TimedOut.__module__}.{TimedOut.__qualname__}", text, retry, outcome="timed_out")
-    completion.end_running(connection, worker_id, task_id, attempt, seconds, failure)
-
-
 RETRY_SECONDS = 0.5
-TELL_SECONDS = 30.0
+LOG_SECONDS = 30.0
 AFTER_AN_OUTAGE_SECONDS = 2.0
-# A statement of ours that took longer was held up on its way. Within it others may have lost their sessions.
+# A statement that took longer was held up on its way. Meanwhile others may have lost their sessions.
 STALL_SECONDS = 0.5
-# The longest pause of a child that tries to connect again, and the longest that an attempt of it may take.
+# A worker's longest pause before it connects again, and the longest attempt.
 LONGEST_RETURN_SECONDS = 15.0
 PUBLISH_AFTER_SECONDS = 0.25
 FOLD_SECONDS = 60.0
@@ -123,7 +44,7 @@ WHERE task.status = 'PROCESSING' AND task.claimed_by = ANY(%(ids)s::text[]) AND 
 """
 STOPS = "SELECT id FROM tasks_worker WHERE id = ANY(%(ids)s::text[]) AND stop_requested_at IS NOT NULL"
 
-# Rows of a child of which it has told nobody yet.
+# Rows of a worker beside those that are known.
 UNLISTED = """
 SELECT task.id, task.started_at FROM tasks_task AS task
 WHERE task.status = 'PROCESSING' AND task.claimed_by = %(worker_id)s::text AND task.id <> ALL(%(ids)s::bigint[])
@@ -135,38 +56,57 @@ UPDATE tasks_worker AS worker SET current_task_id = running.task_id,
 FROM unnest(%(ids)s::text[], %(task_ids)s::bigint[], %(seconds)s::float8[]) AS running (id, task_id, seconds)
 WHERE worker.id = running.id AND worker.current_task_id IS DISTINCT FROM running.task_id
 """
+TASK_PATH = "SELECT task_path FROM tasks_task WHERE id = %(id)s::bigint"
+WAIT_FOR_NOBODY = "SET LOCAL lock_timeout = '20ms'"
 
 
-class Keeper:
-    """One connection, made when it is first needed, and what waits to be written through it."""
+@dataclass
+class Process:
+    """One worker process as its supervisor knows it.
+
+    `killed_for`: why it was ended on purpose, or empty; `doomed`: the task that was meant, as (id, attempt).
+    """
+
+    id: str
+    pid: int
+    state: SharedState
+    started: float
+    killed_for: str = ""
+    doomed: tuple[int, int] | None = None
+    convicted_at: float | None = None
+    is_frozen: bool = False
+    is_leaving: bool = False
+
+
+class Maintenance:
+    """Leases, requests, recovery and what remains of ended workers: one connection, and what waits to be written."""
 
     def __init__(self) -> None:
         self.connection: psycopg.Connection | None = None
         self.pending: deque[Callable[[psycopg.Connection], object]] = deque()
-        self.cancels: dict[str, list[tuple[int, int]]] = {}
+        self.cancels: dict[str, list[tuple[int, int]]] = {}  # by worker: (id, attempt) of what is to be cancelled
         self.to_end: set[int] = set()
-        self.stops: set[str] = set()
+        self.stops: set[str] = set()  # workers that are to stop
         self.published: dict[str, int | None] = {}
-        self.buried: dict[str, tuple[Process, float]] = {}
-        self.beat_at = self.sweep_at = self.ask_at = self.fold_at = self.retry_at = 0.0
-        self.tell_at = 0.0
+        self.ended: dict[str, tuple[Process, float]] = {}
+        self.beat_at = self.sweep_at = self.requests_at = self.fold_at = self.retry_at = self.log_at = 0.0
         self.lost_at: float | None = None
         self.is_sweep_put_off = False
         self.beat_seconds: float = min(conf.get("LEASE_SECONDS") / 3, 10.0)
-        # A way that takes bytes and is silent: it is given up while the lease still has time for another one.
+        # A connection that stays silent is given up while the lease still has time for another one.
         self.answer_seconds = min(max(self.beat_seconds, 1.0), LONGEST_STATEMENT_SECONDS + 1.0)
         self.sweep_seconds: float = conf.get("SWEEP_SECONDS")
 
     # What the supervisor asks for.
 
     def release(self, worker_id: str, unstarted: list[tuple[int, datetime]]) -> None:
-        """Give back rows of a child that it has not begun, each as its id and its time of claim."""
+        """Give back rows that a worker has not begun, each as its id and its time of claim."""
         if unstarted:
             self.pending.append(lambda connection: give_back(connection, worker_id, unstarted))
             self.hurry()
 
-    def bury(self, child: "Process") -> None:
-        """Give back what a dead child held: what it has not begun with its attempt, what it ran as its death says."""
+    def take_back(self, child: Process) -> None:
+        """Take back what a dead worker held: end the task that it ran, give back the others with their attempt."""
         begun = self._give_back_unbegun(child)
         running = child.state.running()
         if running and child.killed_for:
@@ -180,10 +120,10 @@ class Keeper:
                 self.pending.append(lambda connection: interrupt(connection, child.id, task_id, attempt, cancel))
         reason = child.killed_for or "crashed"
         self.pending.append(lambda connection: recovery.take_back(connection, [child.id], begun, reason=reason))
-        self.buried[child.id] = child, time.monotonic() + SESSION_ENDS_WITHIN_SECONDS
+        self.ended[child.id] = child, time.monotonic() + SESSION_ENDS_WITHIN_SECONDS
         self.hurry()
 
-    def _give_back_unbegun(self, child: "Process") -> list[int] | None:
+    def _give_back_unbegun(self, child: Process) -> list[int] | None:
         """Give back also rows whose claim's answer died with the child. Returns the ids that have begun."""
         begun = child.state.begun()
         if begun is None:
@@ -192,16 +132,9 @@ class Keeper:
             self.pending.append(lambda connection: give_back_all_but(connection, child.id, begun))
         return begun
 
-    def cancelled(self, worker_id: str) -> list[tuple[int, int]]:
-        """Tasks of this worker that somebody wants cancelled, as (id, attempt)."""
-        return self.cancels.pop(worker_id, [])
-
-    def is_stop_requested(self, worker_id: str) -> bool:
-        return worker_id in self.stops
-
     def hurry(self) -> None:
         """Do everything at the next tick."""
-        self.beat_at = self.ask_at = 0.0
+        self.beat_at = self.requests_at = 0.0
 
     # The supervisor's loop.
 
@@ -210,10 +143,10 @@ class Keeper:
 
     def due_in(self) -> float:
         """Seconds until the next thing is due."""
-        due = min(self.beat_at, self.sweep_at, self.ask_at)
+        due = min(self.beat_at, self.sweep_at, self.requests_at)
         return max(0.0, max(due, self.retry_at) - time.monotonic())
 
-    def tick(self, children: Iterable["Process"]) -> None:
+    def tick(self, children: Iterable[Process]) -> None:
         """Do what is due; when the database is away, keep it for later."""
         children = list(children)
         now = time.monotonic()
@@ -221,20 +154,21 @@ class Keeper:
             return
         try:
             connection = self._connect()
-            self._hear(connection)
+            self._read_notifications(connection)
             self._beat(connection, children, now)
             self._take_back_ahead(connection, children)
             self._write_pending(connection)
-            self._look_after_the_dead(connection)
+            self._give_back_late_claims(connection)
             self._publish(connection, children)
-            self._ask(connection, children, now)
+            self._read_requests(connection, children, now)
             self._sweep(connection)
-            self._fold(connection, now)
+            if now >= self.fold_at:
+                self.fold_at = now if throughput.fold(connection) else now + FOLD_SECONDS
         except psycopg.Error as error:
             self._lose(error)
 
     def close(self) -> None:
-        """The last things: what still waits is tried once more."""
+        """Try once more what still waits, and end the session."""
         self.retry_at = 0.0
         self.tick([])
         if self.pending:
@@ -257,16 +191,15 @@ class Keeper:
             self.connection = connect_directly(name, connect_timeout=2, answer_seconds=self.answer_seconds)
             self.connection.execute(f"SET statement_timeout = '{LONGEST_STATEMENT_SECONDS:g}s'")
             self.connection.execute("SET lock_timeout = '250ms'")
-            schema = fetch(self.connection, "SELECT current_schema() AS name")[0]["name"]
-            self.connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(f"rowlock_control_{schema}")))
+            listen(self.connection, "rowlock_control")
             self.hurry()
-            self._wait_for_the_others()
+            self._put_off_sweep()
         return self.connection
 
-    def _wait_for_the_others(self) -> None:
-        """After an outage: let everybody beat and take presence again before anybody is judged by them.
+    def _put_off_sweep(self) -> None:
+        """After an outage, let all workers renew lease and presence before a sweep judges them.
 
-        Who has tried for long tries ever more rarely, but returns within the time that the outage has lasted.
+        A worker that has tried for long tries ever more rarely, but returns within the time that the outage lasted.
         """
         if self.lost_at is not None:
             away = time.monotonic() - self.lost_at
@@ -275,14 +208,14 @@ class Keeper:
             self.lost_at = None
 
     def _note_stall(self, began: float) -> None:
-        """After a statement that was held up since `began`: as after an outage. Once for each sweep, or none came."""
+        """Put a sweep off after a statement that was held up since `began`; once only, or sweeps would never come."""
         if time.monotonic() - began > STALL_SECONDS and not self.is_sweep_put_off:
             self.is_sweep_put_off = True
             self.lost_at = began
-            self._wait_for_the_others()
+            self._put_off_sweep()
 
     def _lose(self, error: psycopg.Error) -> None:
-        """An error of the session or of one statement: forget the session, and try again in a moment."""
+        """Forget the session after an error, and try again in a moment."""
         logger.warning("supervisor: the database did not answer, trying again: %s", str(error).strip())
         if self.connection is not None:
             self.connection.close()
@@ -290,18 +223,18 @@ class Keeper:
         self.retry_at = time.monotonic() + RETRY_SECONDS
         self.lost_at = self.lost_at or time.monotonic()
 
-    def _hear(self, connection: psycopg.Connection) -> None:
+    def _read_notifications(self, connection: psycopg.Connection) -> None:
         for notification in connection.notifies(timeout=0):
-            self.ask_at = 0.0
+            self.requests_at = 0.0
             self.to_end |= wakeup.to_end(notification.payload)
 
     def _write_pending(self, connection: psycopg.Connection) -> None:
-        """Each once; what somebody's row lock is in the way of goes behind the others and waits for the next tick."""
+        """Make each write once; one that meets a row lock goes behind the others and waits for the next tick."""
         for _ in range(len(self.pending)):
             try:
                 self.pending[0](connection)
             except psycopg.errors.LockNotAvailable as error:
-                self._tell_of_lock(error)
+                self._log_lock(error)
                 self.pending.rotate(-1)
             except PASSING:
                 raise
@@ -311,15 +244,15 @@ class Keeper:
             else:
                 self.pending.popleft()
 
-    def _tell_of_lock(self, error: psycopg.Error) -> None:
-        """Once, and again while it lasts: each tick tries again."""
+    def _log_lock(self, error: psycopg.Error) -> None:
+        """Log the lock at most every 30 s: each tick tries again."""
         now = time.monotonic()
-        if now >= self.tell_at:
+        if now >= self.log_at:
             logger.warning("supervisor: a row is locked, trying again: %s", str(error).strip())
-            self.tell_at = now + TELL_SECONDS
+            self.log_at = now + LOG_SECONDS
 
-    def _take_back_ahead(self, connection: psycopg.Connection, children: list["Process"]) -> None:
-        """What a child has claimed ahead while its task lasts: the child has not told which rows these are."""
+    def _take_back_ahead(self, connection: psycopg.Connection, children: list[Process]) -> None:
+        """Take back what a worker claimed ahead of a long task; its rows stand in no list yet."""
         for child in children:
             listed = child.state.listed()
             if listed is None:
@@ -328,20 +261,20 @@ class Keeper:
             if rows and child.state.take_ahead():
                 self.release(child.id, [(row["id"], row["started_at"]) for row in rows])
 
-    def _look_after_the_dead(self, connection: psycopg.Connection) -> None:
-        """A claim that was under way when a child died commits all the same: look again once its session is gone."""
-        if not self.buried:
+    def _give_back_late_claims(self, connection: psycopg.Connection) -> None:
+        """Give back again once a dead worker's session is gone: a claim that was under way commits all the same."""
+        if not self.ended:
             return
-        for worker_id, state in presence.states(list(self.buried), connection).items():
-            child, until = self.buried[worker_id]
+        for worker_id, state in presence.states(list(self.ended), connection).items():
+            child, until = self.ended[worker_id]
             if not state.held:
                 self._give_back_unbegun(child)
             if not state.held or time.monotonic() > until:
-                del self.buried[worker_id]
+                del self.ended[worker_id]
         self._write_pending(connection)
 
-    def _beat(self, connection: psycopg.Connection, children: list["Process"], now: float) -> None:
-        """Renew the leases of those that can work. A frozen child gets none: its lease is to end."""
+    def _beat(self, connection: psycopg.Connection, children: list[Process], now: float) -> None:
+        """Renew the leases of workers that can work. A frozen one gets none: its lease is to end."""
         if now < self.beat_at:
             return
         self.beat_at = now + self.beat_seconds
@@ -354,30 +287,26 @@ class Keeper:
             else:
                 child.state.convicted = 1
 
-    def _publish(self, connection: psycopg.Connection, children: list["Process"]) -> None:
-        """What each child has been running for a moment; a change is written, nothing else."""
-        changed: dict[str, tuple[int | None, float]] = {}
+    def _publish(self, connection: psycopg.Connection, children: list[Process]) -> None:
+        """Write which task each worker has been running for a moment, if that has changed."""
+        task_ids: dict[str, int | None] = {}
+        seconds: dict[str, float] = {}
         for child in children:
             running = child.state.running()
             is_lasting = running is not None and running[2] >= PUBLISH_AFTER_SECONDS
-            task_id, seconds = (running[0], running[2]) if running is not None and is_lasting else (None, 0.0)
+            task_id, lasted = (running[0], running[2]) if running is not None and is_lasting else (None, 0.0)
             if self.published.get(child.id) != task_id:
-                changed[child.id] = (task_id, seconds)
-        if not changed:
-            return
-        params = {
-            "ids": list(changed),
-            "task_ids": [task_id for task_id, _ in changed.values()],
-            "seconds": [seconds for _, seconds in changed.values()],
-        }
-        connection.execute(PUBLISH, params)
-        self.published.update({worker_id: task_id for worker_id, (task_id, _) in changed.items()})
+                task_ids[child.id], seconds[child.id] = task_id, lasted
+        if task_ids:
+            params = {"ids": list(task_ids), "task_ids": list(task_ids.values()), "seconds": list(seconds.values())}
+            connection.execute(PUBLISH, params)
+            self.published.update(task_ids)
 
-    def _ask(self, connection: psycopg.Connection, children: list["Process"], now: float) -> None:
-        """Look for requests to cancel a task or stop a worker."""
-        if now < self.ask_at:
+    def _read_requests(self, connection: psycopg.Connection, children: list[Process], now: float) -> None:
+        """Read requests to cancel a task or stop a worker."""
+        if now < self.requests_at:
             return
-        self.ask_at = now + 1.0
+        self.requests_at = now + 1.0
         began = time.monotonic()
         params = {"ids": [child.id for child in children]}
         self.cancels = {}
@@ -401,6 +330,70 @@ class Keeper:
         else:
             self._note_stall(began)
 
-    def _fold(self, connection: psycopg.Connection, now: float) -> None:
-        if now >= self.fold_at:
-            self.fold_at = now if throughput.fold(connection) else now + FOLD_SECONDS
+
+def give_back(connection: psycopg.Connection, worker_id: str, unstarted: list[tuple[int, datetime]]) -> None:
+    """Give back rows that have not begun, each as its id and its time of claim. Raises LockNotAvailable."""
+    claimed_at = dict(unstarted)
+
+    def release(ids: Iterable[int]) -> int:
+        return releases.release(connection, worker_id, [(id, claimed_at[id]) for id in ids])
+
+    def work(writes: Writes) -> None:
+        if writes.is_careful:
+            _release(writes, list(claimed_at), release)
+        else:
+            _announce(writes.connection, release(claimed_at))
+
+    set_aside.attempt(connection, work)
+
+
+def give_back_all_but(connection: psycopg.Connection, worker_id: str, begun: list[int]) -> None:
+    """Give back all rows of this worker but those that have begun. Raises LockNotAvailable."""
+
+    def work(writes: Writes) -> None:
+        if not writes.is_careful:
+            _announce(writes.connection, len(releases.release_unknown(connection, worker_id, begun)))
+            return
+        ids = [row["id"] for row in fetch(connection, UNLISTED, {"worker_id": worker_id, "ids": begun})]
+        known = {*begun, *ids}
+        _release(writes, ids, lambda part: len(releases.release_unknown(connection, worker_id, known - {*part})))
+
+    set_aside.attempt(connection, work)
+
+
+def _release(writes: Writes, ids: list[int], release: Callable[[Sequence[int]], int]) -> None:
+    """Find the rows that are locked or refused, and release the others.
+
+    Raises LockNotAvailable if a row was locked: it is to be tried again. Recovery sets aside what the database refuses.
+    """
+
+    def release_now(part: Sequence[int]) -> list[int]:
+        with writes.connection.cursor() as cursor:
+            cursor.execute(WAIT_FOR_NOBODY)
+        return [release(part)]
+
+    _announce(writes.connection, sum(writes.for_tasks(ids, release_now)))
+    for error in writes.tasks.values():
+        if isinstance(error, psycopg.errors.LockNotAvailable):
+            raise error
+
+
+def _announce(connection: Connection, released: int) -> None:
+    """Wake idle workers if rows became READY."""
+    if released:
+        wakeup.announce(connection)
+
+
+def interrupt(connection: psycopg.Connection, worker_id: str, task_id: int, attempt: int, cancel: bool) -> None:
+    """End the attempt that ran when its worker was killed by a stop or a cancel."""
+    _announce(connection, releases.interrupt(connection, worker_id, task_id, attempt, cancel=cancel))
+
+
+def time_out(connection: psycopg.Connection, worker_id: str, task_id: int, attempt: int, seconds: float) -> None:
+    """Fail the attempt whose worker was killed at the task's timeout, after so many seconds."""
+    rows = fetch(connection, TASK_PATH, {"id": task_id})
+    task = declaration.find(rows[0]["task_path"]) if rows else None
+    retry = run.retry_seconds(task, attempt) if task else 0.0
+    text = f"Ended after {seconds:.1f} s: its timeout is {task.timeout if task else '?'} s."
+    failure = Failure(f"{TimedOut.__module__}.{TimedOut.__qualname__}", text, retry, outcome="timed_out")
+    completion.end_running(connection, worker_id, task_id, attempt, seconds, failure)

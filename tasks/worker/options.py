@@ -115,6 +115,9 @@ class Limit:
     def free(self) -> int:
         return max(0, self.allowed - self.used)
 
+    def __str__(self) -> str:
+        return f"{self.name} allows {self.allowed}, of which {self.used} are in use"
+
 
 def check(connection: psycopg.Connection, options: Options) -> None:
     """Log one line when the sessions of this worker may not fit. Raises TooFewConnections when it can never run.
@@ -124,11 +127,11 @@ def check(connection: psycopg.Connection, options: Options) -> None:
     needed = most_sessions(options)
     tightest = min((Limit(**row) for row in fetch(connection, LIMITS, {})), key=lambda limit: limit.free)
     if tightest.allowed < LEAST:
-        raise TooFewConnections(f"A worker needs {LEAST} connections at least, and {told(tightest)}.")
+        raise TooFewConnections(f"A worker needs {LEAST} connections at least, and {tightest}.")
     if tightest.free < needed:
         logger.warning(
             "this worker opens up to %s connections, and %s are free: %s; raise it, or start fewer processes",
-            needed, tightest.free, told(tightest),
+            needed, tightest.free, tightest,
         )  # fmt: skip
 
 
@@ -141,11 +144,6 @@ def most_sessions(options: Options) -> int:
     writes_apart = STRATEGIES[options.strategy].joins_flush
     through_proxy = bool(conf.get("DIRECT_DATABASE_URL"))
     return FOR_SUPERVISOR + options.concurrency * (1 + writes_apart + (not through_proxy))
-
-
-def told(limit: Limit) -> str:
-    """The limit in words."""
-    return f"{limit.name} allows {limit.allowed}, of which {limit.used} are in use"
 
 
 REGISTER = """

@@ -1,4 +1,4 @@
-"""Receivers of the framework's signals task_started and task_finished."""
+"""The loop of one worker process: fetch a batch, run its tasks, keep their endings for the completer."""
 
 import contextlib
 import logging
@@ -10,42 +10,25 @@ import time
 
 import psycopg
 
-from tasks.compat import FRAMEWORK, log_task_finished, log_task_started, task_finished, task_started
 from tasks.exceptions import Convicted
 from tasks.framework import declaration
 from tasks.framework.declaration import PostgresTask
-from tasks.queue import release, strategies
-from tasks.queue.claim import Claim, Claimer
+from tasks.queue import release
+from tasks.queue.claim import Claim
 from tasks.queue.strategies import STRATEGIES
 from tasks.worker import options as registration
 from tasks.worker import run
-from tasks.worker.companion import Companion, Idleness, drain
-from tasks.worker.complete import Outbox
-from tasks.worker.fetch import Ahead, BatchSize
-from tasks.worker.leader import Lookout
+from tasks.worker.complete import Background, Completer
+from tasks.worker.fetch import Fetcher
+from tasks.worker.leader import Leadership, LeaderToken, drain
 from tasks.worker.options import Allowance, Options
+from tasks.worker.run import Runner
 from tasks.worker.session import Session
 from tasks.worker.shared_state import SharedState
 
 logger = logging.getLogger(__name__)
 
-# The framework's own receivers, which log each successful run at INFO.
-LOGS = {id(log_task_started), id(log_task_finished)}
-
-
-def are_heard() -> bool:
-    """True if a successful run's signals have a receiver: another than the framework's log, or that log at INFO.
-
-    Without this check, sending the signals took a third of a worker's time when its tasks were very short.
-    """
-    keys = [key for signal in (task_started, task_finished) for key, *_ in signal.receivers]
-    return any(receiver not in LOGS for receiver, _ in keys) or logging.getLogger(FRAMEWORK).isEnabledFor(logging.INFO)
-
-
 RETRY_SECONDS = 0.03
-CHECK_SECONDS = 5.0
-# So many claims in a row that got what they wanted, some 2,000 tasks, are worth a second session.
-MUCH_WORK = 12
 LEAVE_SECONDS = 3.0
 # Exit statuses that the supervisor understands.
 DONE, ID_TAKEN, RETIRED = 0, 81, 82
@@ -54,7 +37,7 @@ DONE, ID_TAKEN, RETIRED = 0, 81, 82
 class Child:
     """The loop of one worker process.
 
-    `lifeline` closes when the supervisor dies; `busy` tells it that work began; `lookout` is shared by its workers.
+    `lifeline` closes when the supervisor dies; `busy` tells it that work began; its workers share the leader `token`.
     """
 
     def __init__(
@@ -63,30 +46,27 @@ class Child:
         options: Options,
         state: SharedState,
         allowance: Allowance,
-        lookout: Lookout,
+        token: LeaderToken,
         *,
         lifeline: int,
         busy: int,
     ) -> None:
         self.worker_id = worker_id
         self.options = options
-        self.strategy = STRATEGIES[options.strategy]
         self.state = state
         self.allowance = allowance
         self.busy = busy
-        self.session = Session(worker_id)
-        self.outbox = Outbox(worker_id, state)
-        self.companion = Companion(state, self.session, self.outbox, lookout, lifeline=lifeline, stop=self.stop)
-        self.claimer = Claimer(worker_id, options.queues, declaration.durable_paths())
-        self.ahead = Ahead(self.session, self.claimer, state)
-        self.size = BatchSize(maximum=options.largest_batch)
         self.is_stopping = False
-        self.is_heard = True
-        self.asked_for = 0  # by the last claim
-        self.full_claims = 0  # in a row: each got as much as it wanted
-        self.checked_at = time.monotonic()
         self.wake_read, self.wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self.idleness = Idleness(state, self.session, lookout, self.companion, wakes=self.wake_read)
+        self.holds_row = STRATEGIES[options.strategy].holds_row
+        self.session = Session(worker_id, state)
+        self.completer = Completer(worker_id, state)
+        self.fetcher = Fetcher(options, state, self.session, self.completer, allowance)
+        self.runner = Runner(worker_id, holds_row=self.holds_row)
+        self.leadership = Leadership(state, self.session, token, wakes=self.wake_read)
+        self.background = Background(
+            state, self.session, self.completer, self.leadership, lifeline=lifeline, stop=self.stop
+        )
 
     def main(self) -> int:
         """Run until stopped, done or convicted; the exit status."""
@@ -97,21 +77,21 @@ class Child:
             return ID_TAKEN
         self.state.registered = 1
         run.watch()
-        self.companion.start()
+        self.background.start()
         try:
             self.loop()
-            if self.companion.conviction is not None:
-                raise self.companion.conviction
+            if self.background.conviction is not None:
+                raise self.background.conviction
             return DONE
         except Convicted as error:
             logger.warning("%s Its work is dropped; it starts again under a new id.", error)
             return RETIRED
         finally:
-            self.companion.end()
+            self.background.end()
             self.leave()
 
     def stop(self, *_: object) -> bool:
-        """Claim no more: what runs is finished, what has not begun is released. Whether that was not asked before."""
+        """Claim no more: what runs is finished, what has not begun is released. True if nobody had asked before."""
         is_new, self.is_stopping = not self.is_stopping, True
         with contextlib.suppress(BlockingIOError):
             os.write(self.wake_write, b"x")
@@ -120,88 +100,25 @@ class Child:
     def loop(self) -> None:
         while not self.is_stopping and not self.allowance.is_spent:
             try:
-                batch = self.next_batch()
+                batch = self.fetcher.next_batch()
                 if batch:
-                    self.idleness.end(got_several=self.full_claims > 0 and len(batch) > 1)
+                    self.leadership.found_work(got_several=self.fetcher.full_claims > 0 and len(batch) > 1)
                     self.run_batch(batch)
                 elif not self.options.burst:
-                    self.rest()
-                    self.idleness.spend(lambda: self.is_stopping)
-                elif self.claimer.has_been_round:
+                    self.completer.close()
+                    self.leadership.wait_for_work(lambda: self.is_stopping)
+                elif self.fetcher.claimer.has_been_round:
                     return
             except psycopg.Error as error:
                 self.pause(error)
 
-    def rest(self) -> None:
-        """There is nothing to do: a second session would stay idle."""
-        with self.session.lock:
-            self.outbox.close()
-
-    def next_batch(self) -> list[Claim]:
-        """Write what has ended and claim what comes next, in one transaction where the strategy allows it."""
-        limit = self.allowance.take(self.size.wanted)
-        batch: list[Claim] = []
-        try:
-            batch = self.session.run(lambda connection: self._flush_and_claim(connection, limit))
-        finally:
-            self.allowance.give_back(limit - len(batch))
-        self.state.claimed += len(batch)
-        is_full = 0 < self.asked_for == len(batch)
-        self.full_claims = self.full_claims + 1 if is_full else 0
-        self.size.note(is_full=is_full)
-        return batch
-
-    def _flush_and_claim(self, connection: psycopg.Connection, limit: int) -> list[Claim]:
-        self.companion.keep_lease(connection)
-        self._release_unknown(connection)
-        if self.has_much_work and self.outbox.may_send():
-            batch = self._claim(connection, limit)
-            if batch:
-                return batch  # what has ended is sent while these run
-        is_joined = self.strategy.joins_flush and len(self.outbox) > 0
-        with connection.transaction() if is_joined else contextlib.nullcontext():
-            forget = self.outbox.flush(connection)
-            # What is being written may be what the next tasks of ordering keys wait for.
-            batch = self._claim(connection, limit)
-        if forget().refused:
-            self.state.lease_renewed_ns = 0  # somebody took our work: ask whether we were declared dead
-        return batch
-
-    def _claim(self, connection: psycopg.Connection, limit: int) -> list[Claim]:
-        batch = self.ahead.take(connection)
-        self.asked_for = self.ahead.limit if batch else limit
-        return batch or strategies.claim(connection, self.claimer, limit, self.options.strategy)
-
-    @property
-    def has_much_work(self) -> bool:
-        """Whether the server should work beside the handlers."""
-        return self.strategy.joins_flush and self.full_claims >= MUCH_WORK
-
-    def _release_unknown(self, connection: psycopg.Connection) -> None:
-        """Now and then, and after every error: give back rows that are ours without our knowing (a lost answer)."""
-        now = time.monotonic()
-        if not self.session.is_unsure and now - self.checked_at < CHECK_SECONDS:
-            return
-        released = release.release_unknown(connection, self.worker_id, self.outbox.ids() | self.ahead.ids())
-        if released:
-            logger.warning(
-                "worker %s released %s tasks whose claim was never answered, ids %s to %s",
-                self.worker_id,
-                len(released),
-                min(released),
-                max(released),
-            )
-        self.checked_at = now
-        self.session.is_unsure = False
-
     def run_batch(self, batch: list[Claim]) -> None:
         """Run the claimed tasks in order; give back what could not begin."""
-        self.state.publish(batch, self.outbox.ids())
-        self._send()
+        self.state.publish(batch, self.completer.ids())
+        self.fetcher.work_ahead()
         self._signal_busy()
-        self.companion.begin_batch()
-        run.begin_anew()
-        self.is_heard = are_heard()
+        self.background.begin_batch()
+        self.runner.begin_batch()
         began = time.monotonic()
         unknown: list[Claim] = []
         reached = 0
@@ -215,32 +132,29 @@ class Child:
                 self.execute(claim, task)
         else:
             reached = len(batch)
-        self.size.learn(reached - len(unknown), time.monotonic() - began)
-        self._end_batch(batch[reached:], unknown)
-
-    def _send(self) -> None:
-        """Let the server claim what comes next and write what has ended, while the batch runs."""
-        if not (self.has_much_work and self.outbox.may_send()):
-            return
-
-        def send(connection: psycopg.Connection) -> None:
-            if self.options.max_tasks is None:
-                self.ahead.send(connection, self.size.wanted)
-            self.outbox.send()
-
-        try:
-            self.session.run(send)
-        except psycopg.Error as error:
-            logger.warning("worker %s claims and writes after this batch: %s", self.worker_id, str(error).strip())
+        self.fetcher.size.learn(reached - len(unknown), time.monotonic() - began)
+        self.end_batch(batch[reached:], unknown)
 
     def may_begin(self, index: int, task: PostgresTask | None) -> bool:
-        """Whether the task at `index` may begin: no stop was asked, the lease holds, the batch was not taken back."""
-        if self.is_stopping or not self.state.is_lease_fresh(self.companion.lease_seconds):
+        """True if the task at `index` may begin: no stop was asked, the lease holds, the batch was not taken back."""
+        if self.is_stopping or not self.state.is_lease_fresh(self.session.lease_seconds):
             return False
         return self.state.begin(index, task.timeout if task else None)
 
-    def _end_batch(self, unstarted: list[Claim], unknown: list[Claim]) -> None:
-        self.companion.end_batch()
+    def execute(self, claim: Claim, task: PostgresTask) -> None:
+        """Run one task; the completer has its ending before the shared state says that it is over."""
+        ending = self.runner.run(claim, task)
+        if self.holds_row and not ending.failure:
+            self.state.completed += 1
+        else:
+            self.completer.add(ending)
+        self.state.end()
+        if task.durable:
+            self.background.flush()
+
+    def end_batch(self, unstarted: list[Claim], unknown: list[Claim]) -> None:
+        """Give back tasks that have not begun, and those whose function this worker does not know."""
+        self.background.end_batch()
         self.state.clear()
         self.allowance.give_back(len(unstarted) + len(unknown))
         self._release(unstarted, park=False)
@@ -254,23 +168,8 @@ class Child:
         if pairs:
             self.session.run(lambda connection: release.release(connection, self.worker_id, pairs, park=park))
 
-    def execute(self, claim: Claim, task: PostgresTask) -> None:
-        """Run one task; its ending is in the outbox before the state says that it is over."""
-        if self.strategy.holds_row:
-            ending = run.run(claim, task, self.worker_id, lambda work: run.run_holding(claim, self.worker_id, work))
-            if ending.failure:
-                self.outbox.add(ending)
-            else:
-                self.state.completed += 1
-        else:
-            ending = run.run(claim, task, self.worker_id, run.plainly, is_heard=self.is_heard)
-            self.outbox.add(ending)
-        self.state.end()
-        if task.durable:
-            self.companion.flush()
-
     def pause(self, error: psycopg.Error) -> None:
-        """Say what went wrong and wait a moment; a lost database is tried again with growing pauses."""
+        """Log what went wrong and wait a moment; a lost database is tried again with growing pauses."""
         if self.session.connection is None or self.session.is_read_only:
             logger.warning("worker %s lost the database, trying again: %s", self.worker_id, str(error).strip())
         else:
@@ -281,25 +180,23 @@ class Child:
         drain(self.wake_read)
 
     def leave(self) -> None:
-        """The last flush, and the worker's row closed; what cannot be written is found by recovery."""
+        """Flush for the last time and close the worker's row; recovery finds what cannot be written."""
         deadline = time.monotonic() + LEAVE_SECONDS
         while True:
             try:
-                self.session.run(lambda connection: self.outbox.flush(connection)())
-                self.session.run(self.ahead.end)
-                self.session.is_unsure = True
-                self.session.run(self._release_unknown)
+                self.session.run(self.completer.flush)
+                self.session.run(self.fetcher.leave)
                 self.session.run(lambda connection: registration.leave(connection, self.worker_id))
                 break
             except Convicted:
-                self.outbox.write_late()
+                self.completer.write_late()
                 break
             except psycopg.Error as error:
                 if time.monotonic() > deadline:
                     logger.error("worker %s could not say goodbye: %s", self.worker_id, str(error).strip())
                     break
                 select.select([], [], [], self.session.retry_in() or RETRY_SECONDS)
-        self.rest()
+        self.completer.close()
         self.session.forget()
 
     def _signal_busy(self) -> None:

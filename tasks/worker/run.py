@@ -1,4 +1,4 @@
-"""Django's connections, which handlers use: between two tasks none may be broken or inside a transaction."""
+"""Running the handler of a claimed task, and keeping Django's connections usable between two tasks."""
 
 import logging
 import threading
@@ -11,7 +11,17 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 from django.utils import timezone
 
-from tasks.compat import BaseTaskBackend, TaskContext, TaskResult, TaskResultStatus, task_finished, task_started
+from tasks.compat import (
+    FRAMEWORK,
+    BaseTaskBackend,
+    TaskContext,
+    TaskResult,
+    TaskResultStatus,
+    log_task_finished,
+    log_task_started,
+    task_finished,
+    task_started,
+)
 from tasks.exceptions import LostClaim
 from tasks.framework import arguments, backoff, results
 from tasks.framework.declaration import PostgresTask
@@ -22,11 +32,20 @@ from tasks.support import redaction
 
 logger = logging.getLogger(__name__)
 
+Work = Callable[[], str | None]
+# The framework's own receivers, which log each successful run at INFO.
+LOGS = {id(log_task_started), id(log_task_finished)}
+HOLD_ROW = """
+SELECT 1 FROM tasks_task
+WHERE id = %(id)s::bigint AND claimed_by = %(worker_id)s::text AND attempt = %(attempt)s::int
+FOR NO KEY UPDATE
+"""
+
 _opened: list[BaseDatabaseWrapper] | None = None
 
 
 def watch() -> None:
-    """Note what the main thread opens from now on: asking Django for it took two microseconds a task."""
+    """Note the connections that the main thread opens: asking Django for them took two microseconds a task."""
     global _opened
     _opened = list(connections.all(initialized_only=True))
     connection_created.connect(_note, dispatch_uid="rowlock:worker")
@@ -42,15 +61,8 @@ def opened() -> Sequence[BaseDatabaseWrapper]:
     return connections.all(initialized_only=True) if _opened is None else tuple(_opened)
 
 
-def begin_anew() -> None:
-    """What a request does for a view: handlers find no connection that is too old or broken, and no query log grows."""
-    if any(connection.connection is not None for connection in opened()):
-        close_old_connections()
-        reset_queries()
-
-
 def leave_no_transaction_open() -> None:
-    """A handler that returns inside a transaction has not saved its work: say so, as a failure of the task."""
+    """Raise RuntimeError after a handler that returned inside a transaction: its work is not saved."""
     for used in opened():
         if is_closed(used):
             forget(used)
@@ -63,9 +75,9 @@ def leave_no_transaction_open() -> None:
 
 
 def close_broken() -> None:
-    """After a failure no transaction and no lost session of the handler may reach the next task.
+    """Close what a failed handler left in a transaction or lost, so that the next task does not meet it.
 
-    Asks for no new session: the database may be away.
+    This opens no new session: the database may be away.
     """
     for used in opened():
         if used.in_atomic_block or is_closed(used) or is_in_transaction(used):
@@ -91,52 +103,70 @@ def forget(connection: BaseDatabaseWrapper) -> None:
         _opened.remove(connection)
 
 
-Work = Callable[[], str | None]
+def are_heard() -> bool:
+    """True if a successful run's signals have a receiver: another than the framework's log, or that log at INFO.
 
-
-def run(
-    claim: Claim,
-    task: PostgresTask,
-    worker_id: str,
-    call: Callable[[Work], str | None],
-    *,
-    owns_connections: bool = True,
-    is_heard: bool = True,
-) -> Ending:
-    """Run the handler of one claim to its end; an exception of the handler is its outcome, never the caller's.
-
-    `call` calls the work that it is given, which runs the handler and gives its return value as JSON text: `plainly`,
-    or in a transaction that holds the task's row. Without `owns_connections` none is closed after a failure: they are
-    in the middle of the caller's own transaction (`tasks.testing`). Without `is_heard` only a failure is told to the
-    framework's signals (see `tasks.worker.process`).
+    Without this check, sending the signals took a third of a worker's time when its tasks were very short.
     """
-    started = time.monotonic()
-    try:
-        args, kwargs = claim.arguments()
-    except (ValueError, RecursionError) as error:  # written by a program that asked nobody what Python can read
-        unreadable = describe(error, claim, task, [], {})
-        return Ending(claim.id, claim.version, claim.attempt, started, time.monotonic(), failure=unreadable)
-    run = _Run(claim, task, worker_id, args, kwargs)
-    return_value, failure = None, None
-    try:
-        if is_heard:
-            task_started.send(run.sender, task_result=run.result)
-        return_value = call(run.work)
-    except BaseException as error:  # noqa: BLE001  SystemExit and KeyboardInterrupt of a handler are its failure too
-        failure = describe(error, claim, task, args, kwargs)
-        # Inside the except block: the framework's logger reads the exception from sys.exc_info(), secrets and all.
-        with redaction.told_in_logs(failure.traceback):
-            run.finish(TaskResultStatus.FAILED)
-        if owns_connections:
-            close_broken()
-    else:
-        if is_heard:
-            run.finish(TaskResultStatus.SUCCESSFUL)
-    return Ending(claim.id, claim.version, claim.attempt, started, time.monotonic(), return_value, failure)
+    keys = [key for signal in (task_started, task_finished) for key, *_ in signal.receivers]
+    return any(receiver not in LOGS for receiver, _ in keys) or logging.getLogger(FRAMEWORK).isEnabledFor(logging.INFO)
+
+
+class Runner:
+    """Runs handlers one after the other. With `holds_row` each runs in a transaction that holds its task's row."""
+
+    def __init__(self, worker_id: str, *, holds_row: bool = False) -> None:
+        self.worker_id = worker_id
+        self.holds_row = holds_row
+        self.is_heard = True
+
+    def begin_batch(self) -> None:
+        """Do what a request does for a view: close connections that are too old or broken, and empty query logs."""
+        self.is_heard = are_heard()
+        if any(connection.connection is not None for connection in opened()):
+            close_old_connections()
+            reset_queries()
+
+    def run(self, claim: Claim, task: PostgresTask) -> Ending:
+        """Run the handler of one claim to its end; an exception of the handler is its outcome, never the caller's."""
+        started = time.monotonic()
+        try:
+            args, kwargs = claim.arguments()
+        except (ValueError, RecursionError) as error:  # a program that is not Python may have written them
+            unreadable = describe(error, claim, task, [], {})
+            return Ending(claim.id, claim.version, claim.attempt, started, time.monotonic(), failure=unreadable)
+        run = _Run(claim, task, self.worker_id, args, kwargs)
+        return_value, failure = None, None
+        try:
+            if self.is_heard:
+                task_started.send(run.sender, task_result=run.result)
+            return_value = self.call(claim, run.work)
+        except BaseException as error:  # noqa: BLE001  SystemExit and KeyboardInterrupt of a handler are its failure too
+            failure = describe(error, claim, task, args, kwargs)
+            # Inside the except block: the framework's logger reads the exception from sys.exc_info(), secrets and all.
+            with redaction.told_in_logs(failure.traceback):
+                run.finish(TaskResultStatus.FAILED)
+            self.clean_up()
+        else:
+            if self.is_heard:
+                run.finish(TaskResultStatus.SUCCESSFUL)
+        return Ending(claim.id, claim.version, claim.attempt, started, time.monotonic(), return_value, failure)
+
+    def call(self, claim: Claim, work: Work) -> str | None:
+        """Call the handler through `work`. Returns its return value as JSON text."""
+        if self.holds_row:
+            return run_holding(claim, self.worker_id, work)
+        return_value = work()
+        leave_no_transaction_open()
+        return return_value
+
+    def clean_up(self) -> None:
+        """Make Django's connections usable after a failure."""
+        close_broken()
 
 
 class _Run:
-    """The handler's call, and the framework's result of it, which is made when somebody looks at it."""
+    """The handler's call, and the framework's result of it, which is made when somebody reads it."""
 
     __slots__ = ("_result", "args", "claim", "kwargs", "task", "worker_id")
 
@@ -170,7 +200,7 @@ class _Run:
         return type(self.task.get_backend())
 
     def work(self) -> str | None:
-        """Call the handler; its return value as JSON text."""
+        """Call the handler. Returns its return value as JSON text."""
         context: tuple[TaskContext, ...] = (TaskContext(task_result=self.result),) if self.task.takes_context else ()
         value = self.task.call(*context, *self.args, **self.kwargs)
         if self._result is not None:
@@ -178,23 +208,16 @@ class _Run:
         return None if value is None else arguments.encode_return_value(value)
 
     def finish(self, status: TaskResultStatus) -> None:
-        """Say how it ended. A receiver that fails is logged and changes nothing."""
+        """Send the signal of its end. A receiver that fails is logged and changes nothing."""
         object.__setattr__(self.result, "status", status)
         object.__setattr__(self.result, "finished_at", timezone.now())
         task_finished.send_robust(self.sender, task_result=self.result)
 
 
-def plainly(work: Work) -> str | None:
-    """Run the handler in no transaction but its own."""
-    return_value = work()
-    leave_no_transaction_open()
-    return return_value
-
-
 def describe(
     error: BaseException, claim: Claim, task: PostgresTask, args: list[Any], kwargs: dict[str, Any]
 ) -> Failure:
-    """What is kept of a failed attempt, and when the next one is due."""
+    """The record of a failed attempt, and when the next one is due."""
     exception_class, traceback = redaction.describe_exception(error, task, args, kwargs)
     return Failure(exception_class, traceback, retry_seconds(task, claim.attempt))
 
@@ -208,13 +231,6 @@ def retry_seconds(task: PostgresTask, attempt: int) -> float:
     except Exception:
         logger.exception("the backoff of %s failed for attempt %s; using the default", task.module_path, attempt)
         return backoff.exponential(attempt)
-
-
-HOLD_ROW = """
-SELECT 1 FROM tasks_task
-WHERE id = %(id)s::bigint AND claimed_by = %(worker_id)s::text AND attempt = %(attempt)s::int
-FOR NO KEY UPDATE
-"""
 
 
 def run_holding(claim: Claim, worker_id: str, work: Work) -> str | None:

@@ -1,4 +1,4 @@
-"""The worker's own database session: its presence, what wakes it, and its way back after the session was lost."""
+"""The worker's own database session: presence, lease, notifications, and the way back after the session was lost."""
 
 import logging
 import select
@@ -10,9 +10,11 @@ from typing import TypeVar
 import psycopg
 from psycopg import sql
 
+from tasks import conf
 from tasks.exceptions import Convicted
 from tasks.queue import presence
 from tasks.support.database import connect_directly, fetch
+from tasks.worker.shared_state import SharedState
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -30,7 +32,7 @@ IN_THE_WAY = (
 )
 
 # One idle worker is on duty and holds this lock; enqueuers share it until they commit, and notify only when they
-# cannot have it. Neither 'mine' nor 'others' means that an enqueuer has not committed yet: look again soon.
+# cannot have it. 'nobody': an enqueuer has not committed yet, so ask again soon.
 TAKE_DUTY = """
 SELECT CASE
     WHEN pg_try_advisory_lock(hashtext('rowlock:duty'), hashtext(current_schema())) THEN 'mine'
@@ -38,7 +40,7 @@ SELECT CASE
     WHEN pg_advisory_unlock_shared(hashtext('rowlock:duty'), hashtext(current_schema())) THEN 'nobody'
 END AS duty
 """
-# The lookouts of other supervisors sleep without knowing that nobody is on duty: enqueuers would wake none of them.
+# The leaders of other supervisors sleep without knowing that nobody is on duty: enqueuers would wake none of them.
 LEAVE_DUTY = """
 SELECT pg_advisory_unlock(hashtext('rowlock:duty'), hashtext(current_schema())),
     pg_notify('rowlock_' || current_schema(), 'duty')
@@ -47,18 +49,20 @@ UNLISTEN = "UNLISTEN *"
 
 
 class Session:
-    """One connection shared by the child's two threads under a lock; it holds the worker's presence."""
+    """One connection that holds the worker's presence; both threads of the worker process use it, one at a time."""
 
-    def __init__(self, worker_id: str) -> None:
+    def __init__(self, worker_id: str, state: SharedState) -> None:
         self.worker_id = worker_id
-        self.lock = threading.RLock()
+        self.state = state
+        self.lease_seconds: float = conf.get("LEASE_SECONDS")
+        self._lock = threading.RLock()
         self.connection: psycopg.Connection | None = None
         self.is_presence_held = False
-        self.is_settled = False
+        self.is_ready = False  # presence is held and confirmed
         self.is_read_only = False
         self.is_on_duty = False
-        self.is_hearing = False  # it LISTENs, or does again as soon as there is a connection
-        # Set whenever an error may have hidden the answer to a claim: rows may be ours that we do not know of.
+        self.is_listening = False  # or does again as soon as there is a connection
+        # An error may have hidden the answer to a claim: rows may be ours that we do not know of.
         self.is_unsure = False
         self._read: Callable[[], None] | None = None
         self._retry_at = 0.0
@@ -70,12 +74,12 @@ class Session:
         self.is_presence_held = presence.take(self.connection, self.worker_id)
         if self.is_presence_held:
             register(self.connection)
-            self._settle_in(self.connection)
+            self._prepare(self.connection)
         return self.is_presence_held
 
     def run(self, operation: Callable[[psycopg.Connection], T]) -> T:
         """Call `operation` with a live connection, under the lock. Raises psycopg.Error, or Convicted."""
-        with self.lock:
+        with self._lock:
             connection = self.ensure()
             try:
                 return operation(connection)
@@ -83,9 +87,17 @@ class Session:
                 self.note(error)
                 raise
 
-    def go_on(self, read: Callable[[], None]) -> None:
-        """Something was sent whose answer is not waited for: `read` it before anything else is asked."""
+    def read_later(self, read: Callable[[], None]) -> None:
+        """Leave the answer of a statement that was sent for later: `read` is called before anything else is asked."""
         self._read = read
+
+    def keep_lease(self, connection: psycopg.Connection) -> None:
+        """Renew the lease when the supervisor is late with it. Raises Convicted."""
+        if self.state.is_lease_fresh(self.lease_seconds / 2):
+            return
+        if not presence.beat(connection, [self.worker_id]):
+            raise Convicted(f"Worker {self.worker_id} was declared dead: it was silent for longer than its lease.")
+        self.state.renew_lease()
 
     def _read_answer(self) -> None:
         read, self._read = self._read, None
@@ -98,19 +110,23 @@ class Session:
 
     def ensure(self) -> psycopg.Connection:
         """The live connection, made anew when it was lost, its last answer read. Raises psycopg.Error, or Convicted."""
-        with self.lock:
+        with self._lock:
             self._read_answer()
             if self.connection is None or self.connection.closed or self.is_read_only:
                 return self._reconnect()
-            if not self.is_settled:
-                self._settle_again(self.connection)
+            if not self.is_ready:
+                try:
+                    self._prepare(self.connection)
+                except psycopg.Error as error:
+                    self.note(error)
+                    raise
             return self.connection
 
     def note(self, error: psycopg.Error) -> None:
-        """After an error an answer may be missing; when it means that the session is lost, forget the session.
+        """Note that an answer may be missing, and forget the session when the error means that it is lost.
 
-        One that is only read-only keeps its presence until the next attempt to connect: were it given up while we
-        wait, the first who can write again would take us for dead.
+        A session that is only read-only keeps its presence until the next attempt to connect. Otherwise the first
+        worker that can write again would take this one for dead.
         """
         self.is_unsure = True
         if isinstance(error, READ_ONLY):
@@ -120,11 +136,11 @@ class Session:
 
     def forget(self) -> None:
         """Close what may be left of the session."""
-        with self.lock:
+        with self._lock:
             if self.connection is not None:
                 self.connection.close()
             self.connection = self._read = None
-            self.is_presence_held = self.is_settled = self.is_read_only = self.is_on_duty = False
+            self.is_presence_held = self.is_ready = self.is_read_only = self.is_on_duty = False
             self.is_unsure = True
 
     def retry_in(self) -> float:
@@ -137,14 +153,14 @@ class Session:
         self.is_on_duty = duty == "mine"
         return duty
 
-    def hear(self) -> None:
-        """Wait for notifications from now on."""
-        self.run(self._listen)
-        self.is_hearing = True
+    def listen(self) -> None:
+        """Receive notifications from now on."""
+        self.run(lambda connection: listen(connection, "rowlock"))
+        self.is_listening = True
 
-    def hear_no_more(self) -> None:
-        """Leave the duty to a lookout of another supervisor, and be woken no more. Errors are noted and logged."""
-        self.is_hearing = False
+    def stop_listening(self) -> None:
+        """Leave the duty to a leader of another supervisor, and receive no notifications. Errors are logged."""
+        self.is_listening = False
         try:
             if self.is_on_duty:
                 self.run(lambda connection: connection.execute(LEAVE_DUTY))
@@ -154,23 +170,23 @@ class Session:
         self.is_on_duty = False
 
     def wait(self, seconds: float, other: int) -> bool:
-        """Wait for a notification, for the file descriptor `other`, or for `seconds`. Whether `other` is readable.
+        """Wait for a notification, for the file descriptor `other`, or for `seconds`. True if `other` is readable.
 
-        One that came together with the answer to a query was read with it: the socket is silent about it.
+        A notification that came together with the answer to a query was read with it: the socket is silent about it.
         """
         if self.drain():
             return False
         readable = select.select([*self.descriptors(), other], [], [], max(0.0, seconds))[0]
         if set(readable) - {other}:
-            self._hear()
+            self._discard_notifications()
         return other in readable
 
     def drain(self) -> bool:
         """Read what the server sent unasked, and so notice at once when it has closed the session.
 
-        Gives whether there was a notification.
+        True if there was a notification.
         """
-        with self.lock:
+        with self._lock:
             if self.connection is None:
                 return False
             try:
@@ -180,9 +196,9 @@ class Session:
                 self.note(error)
                 return False
 
-    def _hear(self) -> None:
-        """Read the notification that has come, before it meets an answer; the short way, as a task waits for us."""
-        with self.lock:
+    def _discard_notifications(self) -> None:
+        """Read what has come before it meets an answer, without the generator of `drain`: a task waits for us."""
+        with self._lock:
             if self.connection is None:
                 return
             try:
@@ -192,13 +208,13 @@ class Session:
             except psycopg.Error as error:
                 self.note(error)
 
-    def has_news(self) -> bool:
-        """Whether the server sent something: an answer, a notification, or the end of the session."""
+    def has_input(self) -> bool:
+        """True if the server sent something: an answer, a notification, or the end of the session."""
         descriptors = self.descriptors()
         return self._read is not None or bool(descriptors and select.select(descriptors, [], [], 0)[0])
 
     def descriptors(self) -> list[int]:
-        """What is readable when the server sends something unasked."""
+        """The file descriptor that is readable when the server sends something unasked, if there is a session."""
         connection = self.connection
         return [] if connection is None or connection.closed else [connection.fileno()]
 
@@ -208,7 +224,7 @@ class Session:
         self.forget()
         try:
             self.connection = connect_directly(f"rowlock:worker:{self.worker_id}")
-            self._settle_in(self.connection)
+            self._prepare(self.connection)
         except psycopg.Error as error:
             self.is_read_only = isinstance(error, READ_ONLY)
             if not self.is_read_only:
@@ -220,26 +236,20 @@ class Session:
         logger.info("worker %s is connected again", self.worker_id)
         return self.connection
 
-    def _settle_again(self, connection: psycopg.Connection) -> None:
-        try:
-            self._settle_in(connection)
-        except psycopg.Error as error:
-            self.note(error)
-            raise
+    def _prepare(self, connection: psycopg.Connection) -> None:
+        """Take presence under the same id, unless convicted meanwhile, and listen again.
 
-    def _settle_in(self, connection: psycopg.Connection) -> None:
-        """Hold presence under the same id, unless convicted meanwhile; hear what was heard.
-
-        Our own former session may hold the lock yet: it is ended, and if that takes longer, the next call tries again.
+        A former session of this worker may still hold the lock. It is ended; the next call tries again.
         """
         self.is_presence_held = self.is_presence_held or presence.take_again(connection, self.worker_id)
         if self.is_presence_held and not presence.confirm(connection, self.worker_id):
             raise Convicted(f"Worker {self.worker_id} was declared dead while its session was lost.")
-        if self.is_hearing:
-            self._listen(connection)
-        self.is_settled = self.is_presence_held
+        if self.is_listening:
+            listen(connection, "rowlock")
+        self.is_ready = self.is_presence_held
 
-    @staticmethod
-    def _listen(connection: psycopg.Connection) -> None:
-        schema = fetch(connection, "SELECT current_schema() AS name")[0]["name"]
-        connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(f"rowlock_{schema}")))
+
+def listen(connection: psycopg.Connection, prefix: str) -> None:
+    """Receive the notifications of this schema's channel, which is named prefix_schema."""
+    schema = fetch(connection, "SELECT current_schema() AS name")[0]["name"]
+    connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(f"{prefix}_{schema}")))

@@ -1,4 +1,4 @@
-"""What a service manager is told, in systemd's protocol: that we are ready, that we live, that we stop."""
+"""The process that forks the workers, watches over them, and starts them anew."""
 
 import contextlib
 import gc
@@ -16,8 +16,8 @@ from django.db import connections
 
 from tasks import conf
 from tasks.support.database import name_sessions_of_handlers
-from tasks.worker.leader import Lookout
-from tasks.worker.maintenance import Keeper
+from tasks.worker.leader import LeaderToken
+from tasks.worker.maintenance import Maintenance, Process
 from tasks.worker.options import Allowance, Options
 from tasks.worker.process import DONE, ID_TAKEN, RETIRED, Child
 from tasks.worker.shared_state import SharedState
@@ -26,31 +26,31 @@ logger = logging.getLogger(__name__)
 
 
 class ServiceManager:
-    """Speaks where NOTIFY_SOCKET says so; nobody listens otherwise, and nothing is said.
+    """Notifies systemd through NOTIFY_SOCKET, if it is set: ready, alive, stopping.
 
-    With WATCHDOG_USEC it wants to hear of us that often, and starts us anew when we are silent: a supervisor that hangs
-    renews no lease, so its workers would be taken for dead and work for nothing.
+    With WATCHDOG_USEC systemd restarts a supervisor that stays silent. One that hangs renews no lease, so its workers
+    would be taken for dead and work for nothing.
     """
 
     def __init__(self) -> None:
-        # What handlers start must not speak for us.
+        # Processes that handlers start must not notify in our name.
         address = os.environ.pop("NOTIFY_SOCKET", "")
         self.address = f"\0{address[1:]}" if address.startswith("@") else address
         self.every_seconds = int(os.environ.pop("WATCHDOG_USEC", "0")) / 1e6 / 3
         self.due = 0.0
 
-    def tell(self, state: str) -> None:
-        """One state, such as READY=1. A manager that does not hear it will see for itself."""
+    def notify(self, message: str) -> None:
+        """Send one message, for example READY=1; a failure is ignored."""
         if self.address:
             with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
                 manager.setblocking(False)
-                manager.sendto(state.encode(), self.address)
+                manager.sendto(message.encode(), self.address)
 
     def tick(self) -> None:
-        """That we live, as often as is wanted."""
+        """Notify that the supervisor lives, as often as systemd asked for."""
         if self.every_seconds and time.monotonic() >= self.due:
             self.due = time.monotonic() + self.every_seconds
-            self.tell("WATCHDOG=1")
+            self.notify("WATCHDOG=1")
 
 
 TICK_SECONDS = 0.1
@@ -64,26 +64,8 @@ OBJECTS_BEFORE_COLLECTION = 20_000
 
 
 @dataclass
-class Process:
-    """One child as its supervisor knows it.
-
-    `killed_for`: why it was ended on purpose, or empty; `doomed`: the task that was meant, as (id, attempt).
-    """
-
-    id: str
-    pid: int
-    state: SharedState
-    started: float
-    killed_for: str = ""
-    doomed: tuple[int, int] | None = None
-    convicted_at: float | None = None
-    is_frozen: bool = False
-    is_leaving: bool = False
-
-
-@dataclass
 class Report:
-    """What all children did together."""
+    """Counts of what all workers did together."""
 
     claimed: int = 0
     completed: int = 0
@@ -111,10 +93,10 @@ class Supervisor:
     retired: int = 0
 
     def __post_init__(self) -> None:
-        self.keeper = Keeper()
+        self.maintenance = Maintenance()
         self.manager = ServiceManager()
         self.allowance = Allowance(self.options.max_tasks)
-        self.lookout = Lookout()
+        self.leader_token = LeaderToken()
         self.lease_seconds: float = conf.get("LEASE_SECONDS")
         self.lifeline_read, self.lifeline_write = os.pipe2(os.O_CLOEXEC)
         self.busy_read, self.busy_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -126,7 +108,7 @@ class Supervisor:
             signal.signal(number, lambda caught, _: self.signals.append(caught))
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
-        self.manager.tell("READY=1")
+        self.manager.notify("READY=1")
         gc.freeze()  # what is loaded is no garbage: children need not go through it, nor copy its pages by doing so
         gc.set_threshold(OBJECTS_BEFORE_COLLECTION)
         while True:
@@ -138,8 +120,8 @@ class Supervisor:
             self.reap()
             self.watch()
             self.manager.tick()
-            self.keeper.tick(self.children.values())
-        self.keeper.close()
+            self.maintenance.tick(self.children.values())
+        self.maintenance.close()
         return 128 + self.signals[1] if len(self.signals) > 1 else 0
 
     @property
@@ -167,7 +149,7 @@ class Supervisor:
     def _be_child(self, process: Process) -> int:
         """In the new process: let go of what is the supervisor's alone, and run. Never returns to the caller's code."""
         try:
-            self.keeper.let_go()
+            self.maintenance.let_go()
             for descriptor in (self.lifeline_write, self.busy_read, self.wake_read, self.wake_write):
                 os.close(descriptor)
             # What handlers print is log; stdout is for the report alone.
@@ -179,7 +161,7 @@ class Supervisor:
                 self.options,
                 process.state,
                 self.allowance,
-                self.lookout,
+                self.leader_token,
                 lifeline=self.lifeline_read,
                 busy=self.busy_write,
             )
@@ -194,10 +176,10 @@ class Supervisor:
 
     def wait(self) -> None:
         is_busy = any(child.state.busy for child in self.children.values())
-        seconds = min(TICK_SECONDS if is_busy or self.signals else IDLE_TICK_SECONDS, self.keeper.due_in())
+        seconds = min(TICK_SECONDS if is_busy or self.signals else IDLE_TICK_SECONDS, self.maintenance.due_in())
         if not self.is_over and len(self.children) + self.retired < self.options.concurrency:
             seconds = min(seconds, max(0.0, self.spawn_at - time.monotonic()))
-        sources = [self.busy_read, self.wake_read, *self.keeper.descriptors()]
+        sources = [self.busy_read, self.wake_read, *self.maintenance.descriptors()]
         for source in select.select(sources, [], [], seconds)[0]:
             if source in (self.busy_read, self.wake_read):
                 with contextlib.suppress(BlockingIOError):
@@ -208,7 +190,7 @@ class Supervisor:
         now = time.monotonic()
         if self.signals and self.stop_at is None:
             self.stop_at = now + conf.get("GRACE_SECONDS")
-            self.manager.tell("STOPPING=1")
+            self.manager.notify("STOPPING=1")
             logger.info("stopping: no new claims; running tasks have %s s to finish", conf.get("GRACE_SECONDS"))
             for child in self.children.values():
                 self._send(child, signal.SIGTERM)
@@ -222,33 +204,35 @@ class Supervisor:
     def watch(self) -> None:
         for child in self.children.values():
             self._watch_one(child)
-        self.keeper.to_end &= {running[0] for child in self.children.values() if (running := child.state.running())}
+        self.maintenance.to_end &= {
+            running[0] for child in self.children.values() if (running := child.state.running())
+        }
 
     def _watch_one(self, child: Process) -> None:
         state = child.state
         running = state.running()
         is_slow = running is not None and running[2] > SLOW_SECONDS
         if child.is_frozen or is_slow:
-            self.lookout.pass_on(state)
+            self.leader_token.pass_on(state)
         if child.is_frozen or is_slow or self.stop_at is not None:
-            self.keeper.release(child.id, state.take_unstarted())
-        for task_id, attempt in self.keeper.cancelled(child.id):
+            self.maintenance.release(child.id, state.take_unstarted())
+        for task_id, attempt in self.maintenance.cancels.pop(child.id, []):
             if running and running[:2] == (task_id, attempt):
                 self._end(child, "cancel", running[:2])
             else:
-                self.keeper.release(child.id, state.take_unstarted())
-        if running and running[0] in self.keeper.to_end:
+                self.maintenance.release(child.id, state.take_unstarted())
+        if running and running[0] in self.maintenance.to_end:
             self._end(child, "cancel", running[:2])
         if running and state.is_overdue():
             self._end(child, "timeout", running[:2])
         if state.convicted and not child.is_frozen:
             self._outlast(child)
-        if self.keeper.is_stop_requested(child.id) and not child.is_leaving:
+        if child.id in self.maintenance.stops and not child.is_leaving:
             child.is_leaving = True
             self._send(child, signal.SIGTERM)
 
     def _outlast(self, child: Process) -> None:
-        """A convicted child ends by itself, unless it hangs in its task or on a way that takes bytes and is silent."""
+        """End a convicted child that does not end by itself: it hangs in its task or on a silent connection."""
         child.convicted_at = child.convicted_at or time.monotonic()
         if time.monotonic() - child.convicted_at > self.lease_seconds:
             self.kill(child, "convicted")
@@ -277,7 +261,7 @@ class Supervisor:
         with contextlib.suppress(ProcessLookupError):
             os.kill(child.pid, number)
 
-    # Burying.
+    # After a worker's end.
 
     def reap(self) -> None:
         while self.children:
@@ -292,20 +276,20 @@ class Supervisor:
                 continue
             if os.WIFSTOPPED(status) or os.WIFCONTINUED(status):
                 child.is_frozen = os.WIFSTOPPED(status)
-                self.keeper.hurry()
+                self.maintenance.hurry()
             else:
-                self.bury(self.children.pop(pid), status)
+                self.account_for(self.children.pop(pid), status)
 
-    def bury(self, child: Process, status: int) -> None:
+    def account_for(self, child: Process, status: int) -> None:
         """Account for a child that ended, and decide whether another takes its place."""
         self.report.add(child.state)
-        self.lookout.pass_on(child.state)
+        self.leader_token.pass_on(child.state)
         code = os.waitstatus_to_exitcode(status)
         if code == DONE:
             if child.is_leaving or self.options.burst or self.allowance.is_spent or self.options.max_tasks is not None:
                 self.retired += 1
             return
-        self.keeper.bury(child)
+        self.maintenance.take_back(child)
         self.allowance.give_back(len(child.state.unstarted()))
         if code in (ID_TAKEN, RETIRED) or child.killed_for:
             return

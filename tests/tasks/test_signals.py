@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from tasks.compat import FRAMEWORK, log_task_finished, task_finished, task_started
-from tasks.worker import process
+from tasks.worker import run
 from tests.tasks.worker_app import tasks as handlers
 
 
@@ -20,7 +20,7 @@ def log():
 
 
 def test_nobody_listens_at_first(log):
-    assert not process.are_heard()
+    assert not run.are_heard()
 
 
 @pytest.mark.parametrize("signal", [task_started, task_finished], ids=["started", "finished"])
@@ -30,10 +30,10 @@ def test_a_receiver_listens_until_it_is_disconnected(log, signal):
 
     signal.connect(receive)
     try:
-        assert process.are_heard()
+        assert run.are_heard()
     finally:
         signal.disconnect(receive)
-    assert not process.are_heard()
+    assert not run.are_heard()
 
 
 def test_so_does_one_in_place_of_the_frameworks_log(log):
@@ -43,7 +43,7 @@ def test_so_does_one_in_place_of_the_frameworks_log(log):
     task_finished.disconnect(log_task_finished)
     task_finished.connect(receive)
     try:
-        assert process.are_heard()
+        assert run.are_heard()
     finally:
         task_finished.disconnect(receive)
         task_finished.connect(log_task_finished)
@@ -51,7 +51,7 @@ def test_so_does_one_in_place_of_the_frameworks_log(log):
 
 def test_a_log_of_every_run_is_kept(log):
     log.setLevel(logging.INFO)
-    assert process.are_heard()
+    assert run.are_heard()
 
 
 def test_a_worker_tells_a_receiver_that_came_while_it_worked(database, ledger, start_worker):

@@ -8,9 +8,8 @@ import psycopg
 import pytest
 
 from tasks.worker import options
-from tasks.worker.companion import LOOKOUT_SECONDS, Companion
-from tasks.worker.complete import Outbox
-from tasks.worker.leader import Lookout
+from tasks.worker.complete import Background, Completer
+from tasks.worker.leader import HAND_OVER_SECONDS, Leadership, LeaderToken
 from tasks.worker.options import Options
 from tasks.worker.session import Session
 from tasks.worker.shared_state import SharedState
@@ -25,26 +24,28 @@ SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveL
 
 
 @pytest.fixture
-def companion(settings, database):
+def background(settings, database):
     """That of a worker which is on duty; its thread is not started."""
     settings.ROWLOCK = {"DIRECT_DATABASE_URL": database.url}
-    session, state = Session("w1"), SharedState()
+    state = SharedState()
+    session = Session("w1", state)
     assert session.open(lambda connection: options.register(connection, "w1", Options()))
-    session.hear()
+    session.listen()
     assert session.take_duty() == "mine"
-    lookout = Lookout()
-    assert lookout.take(state)
+    token = LeaderToken()
+    assert token.take(state)
     lifeline, other_end = os.pipe()
-    yield Companion(state, session, Outbox("w1", state), lookout, lifeline=lifeline, stop=lambda: True)
+    leadership = Leadership(state, session, token, wakes=lifeline)
+    yield Background(state, session, Completer("w1", state), leadership, lifeline=lifeline, stop=lambda: True)
     session.forget()
     os.close(lifeline)
     os.close(other_end)
 
 
-def work_for_long(companion):
-    companion.begin_batch()
+def work_for_long(background):
+    background.begin_batch()
     began = time.monotonic()
-    wait_until(lambda: time.monotonic() - began > LOOKOUT_SECONDS)
+    wait_until(lambda: time.monotonic() - began > HAND_OVER_SECONDS)
 
 
 def test_who_goes_to_work_for_long_wakes_the_others(database, ledger, start_worker):
@@ -58,18 +59,18 @@ def test_who_goes_to_work_for_long_wakes_the_others(database, ledger, start_work
     assert database.wait_for(task_id, "COMPLETED").attempt == 1
 
 
-def test_the_duty_is_left_in_the_middle_of_long_work(database, companion):
-    work_for_long(companion)
-    companion.pass_on_after_long_work()
-    assert not companion.session.is_on_duty
+def test_the_duty_is_left_in_the_middle_of_long_work(database, background):
+    work_for_long(background)
+    background.leadership.hand_over_after_long_work()
+    assert not background.session.is_on_duty
     assert database.value(ON_DUTY) == 0
 
 
-def test_who_has_found_nothing_more_keeps_it(database, companion):
+def test_who_has_found_nothing_more_keeps_it(database, background):
     """Otherwise it would sleep while enqueuers believe that everybody is at work."""
-    work_for_long(companion)
-    companion.end_batch()
-    companion.rest()
-    companion.pass_on_after_long_work()
-    assert companion.session.is_on_duty
+    work_for_long(background)
+    background.end_batch()
+    background.leadership.rest()
+    background.leadership.hand_over_after_long_work()
+    assert background.session.is_on_duty
     assert database.value(ON_DUTY) == 1

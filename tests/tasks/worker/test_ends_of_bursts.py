@@ -8,9 +8,10 @@ import pytest
 
 from tasks.queue.completion import Ending
 from tasks.worker.complete import SEND_FROM
-from tasks.worker.leader import Lookout
+from tasks.worker.fetch import MUCH_WORK
+from tasks.worker.leader import LeaderToken
 from tasks.worker.options import Allowance, Options
-from tasks.worker.process import MUCH_WORK, Child
+from tasks.worker.process import Child
 from tasks.worker.shared_state import SharedState
 from tests.tasks.worker_app import tasks as handlers
 
@@ -18,11 +19,11 @@ from tests.tasks.worker_app import tasks as handlers
 @pytest.fixture
 def child(database):
     read, write = os.pipe()
-    child = Child("w1", Options(burst=True), SharedState(), Allowance(None), Lookout(), lifeline=read, busy=write)
+    child = Child("w1", Options(burst=True), SharedState(), Allowance(None), LeaderToken(), lifeline=read, busy=write)
     child.state.renew_lease()
     with psycopg.connect(database.url, autocommit=True) as child.session.connection:
-        child.session.is_settled = child.session.is_presence_held = True
-        child.size.value = child.size.ramp = SEND_FROM
+        child.session.is_ready = child.session.is_presence_held = True
+        child.fetcher.size.value = child.fetcher.size.ramp = SEND_FROM
         yield child
     for end in (read, write, child.wake_read, child.wake_write):
         os.close(end)
@@ -32,13 +33,13 @@ def test_the_next_task_of_a_key_is_claimed_once_the_one_before_it_is_written(dat
     database.enqueue(handlers.quick, count=SEND_FROM - 1)
     first, second = database.enqueue(handlers.quick, count=2)
     database.rows("UPDATE tasks_task SET ordering_key = 'k' WHERE id = ANY(%s)", [first, second])
-    batch = child.next_batch()
+    batch = child.fetcher.next_batch()
     assert first in {claim.id for claim in batch}
     assert len(batch) == SEND_FROM
     for claim in batch:
-        child.outbox.add(Ending(claim.id, claim.version, claim.attempt, 0.0, 0.0))
-    child.full_claims = MUCH_WORK
-    assert [claim.id for claim in child.next_batch()] == [second]
+        child.completer.add(Ending(claim.id, claim.version, claim.attempt, 0.0, 0.0))
+    child.fetcher.full_claims = MUCH_WORK
+    assert [claim.id for claim in child.fetcher.next_batch()] == [second]
 
 
 def test_a_healthy_burst_has_nothing_to_warn_of(database, start_worker):

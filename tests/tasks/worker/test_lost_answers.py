@@ -9,6 +9,7 @@ from tasks.queue import presence
 from tasks.worker import options
 from tasks.worker.options import Options
 from tasks.worker.session import Session
+from tasks.worker.shared_state import SharedState
 from tests.relay import relay
 from tests.tasks.worker_app import tasks as handlers
 from tests.waiting import wait_until
@@ -90,14 +91,14 @@ def test_f09_a_connection_that_is_half_open_is_found_out_and_made_anew(database,
 
 def test_a_notification_that_came_with_an_answer_ends_the_wait(database):
     """It was read with that answer, so the socket says nothing of it."""
-    session = Session("w1")
+    session = Session("w1", SharedState())
     with psycopg.connect(database.url, autocommit=True) as session.connection:
-        session.is_settled = True
+        session.is_ready = True
         session.connection.execute("LISTEN rowlock_public")
         database.rows("NOTIFY rowlock_public")
-        wait_until(session.has_news)
+        wait_until(session.has_input)
         session.run(lambda connection: connection.execute("SELECT 1"))
-        assert not session.has_news()
+        assert not session.has_input()
         began = time.monotonic()
         session.wait(300, session.connection.fileno())
         assert time.monotonic() - began < 300

@@ -12,7 +12,7 @@ from tasks.queue import strategies
 from tasks.queue.claim import Claimer
 from tasks.queue.completion import Ending
 from tasks.support.database import WORKER_SESSION
-from tasks.worker.complete import ALONE_SECONDS, SEND_FROM, Outbox
+from tasks.worker.complete import ALONE_SECONDS, SEND_FROM, Completer
 from tasks.worker.shared_state import SharedState
 from tests.outages import terminate_every_backend
 from tests.tasks.worker_app import tasks as handlers
@@ -38,11 +38,11 @@ def state():
 
 
 @pytest.fixture
-def outbox(state, database, settings):
+def completer(state, database, settings):
     settings.ROWLOCK = {"DIRECT_DATABASE_URL": database.url}
-    outbox = Outbox("w1", state)
-    yield outbox
-    outbox.close()
+    completer = Completer("w1", state)
+    yield completer
+    completer.close()
 
 
 @pytest.fixture
@@ -54,130 +54,130 @@ def endings(database, session):
     return [Ending(claim.id, claim.version, claim.attempt, now, now) for claim in claimed]
 
 
-def fill(outbox, endings):
+def fill(completer, endings):
     for ending in endings:
-        outbox.add(ending)
+        completer.add(ending)
 
 
 def number_completed(database):
     return database.statuses()["COMPLETED"]
 
 
-def test_the_server_writes_before_the_answer_is_read(database, session, state, outbox, endings):
-    fill(outbox, endings)
-    assert outbox.send()
+def test_the_server_writes_before_the_answer_is_read(database, session, state, completer, endings):
+    fill(completer, endings)
+    assert completer.send()
     wait_until(lambda: number_completed(database) == ROWS)
-    assert len(outbox) == ROWS, "what is not known to be written is held"
-    outbox.settle()
-    assert (len(outbox), state.completed) == (0, ROWS)
+    assert len(completer) == ROWS, "what is not known to be written is held"
+    completer.read_answer()
+    assert (len(completer), state.completed) == (0, ROWS)
 
 
-def test_the_sums_are_written_with_the_next_flush(database, session, outbox, endings):
-    fill(outbox, endings[:SEND_FROM])
-    assert outbox.send()
-    outbox.settle()
+def test_the_sums_are_written_with_the_next_flush(database, session, completer, endings):
+    fill(completer, endings[:SEND_FROM])
+    assert completer.send()
+    completer.read_answer()
     assert database.value(SUMMED) == 0
-    fill(outbox, endings[SEND_FROM:])
-    assert outbox.send()
-    outbox.settle()
+    fill(completer, endings[SEND_FROM:])
+    assert completer.send()
+    completer.read_answer()
     assert database.value(SUMMED) == SEND_FROM
-    outbox.flush(session)()
+    completer.flush(session)
     assert database.value(SUMMED) == ROWS
-    outbox.flush(session)()
+    completer.flush(session)
     assert database.value(SUMMED) == ROWS
 
 
-def test_few_and_failed_endings_are_not_sent(outbox, endings):
-    fill(outbox, endings[: SEND_FROM - 1])
-    assert not outbox.may_send()
-    outbox.add(replace(endings[-1], failure=object()))
-    assert not outbox.may_send()
+def test_few_and_failed_endings_are_not_sent(completer, endings):
+    fill(completer, endings[: SEND_FROM - 1])
+    assert not completer.may_send()
+    completer.add(replace(endings[-1], failure=object()))
+    assert not completer.may_send()
 
 
-def test_a_row_that_was_edited_meanwhile_is_completed_by_a_flush(database, session, outbox, endings):
+def test_a_row_that_was_edited_meanwhile_is_completed_by_a_flush(database, session, completer, endings):
     edited = endings[5].id
     database.rows("UPDATE tasks_task SET priority = 9 WHERE id = %s", edited)
-    fill(outbox, endings)
-    assert outbox.send()
-    outbox.settle()
-    assert (outbox.ids(), outbox.may_send()) == ({edited}, False)
-    assert outbox.flush(session)().rebased == 1
+    fill(completer, endings)
+    assert completer.send()
+    completer.read_answer()
+    assert (completer.ids(), completer.may_send()) == ({edited}, False)
+    assert completer.flush(session).rebased == 1
     assert number_completed(database) == ROWS == database.value(SUMMED)
 
 
-def test_a_row_that_was_taken_meanwhile_is_refused_by_a_flush(database, session, outbox, endings):
+def test_a_row_that_was_taken_meanwhile_is_refused_by_a_flush(database, session, completer, endings):
     database.rows("UPDATE tasks_task SET claimed_by = 'w2' WHERE id = %s", endings[5].id)
-    fill(outbox, endings)
-    assert outbox.send()
-    assert outbox.flush(session)().refused == [endings[5].id]
+    fill(completer, endings)
+    assert completer.send()
+    assert completer.flush(session).refused == [endings[5].id]
     assert database.task(endings[5].id).claimed_by == "w2"
 
 
 @pytest.mark.parametrize("trouble", ["it cannot be stored", "somebody holds a row"])
-def test_what_could_not_be_written_is_written_around_the_trouble(database, session, outbox, endings, trouble):
+def test_what_could_not_be_written_is_written_around_the_trouble(database, session, completer, endings, trouble):
     ids = {ending.id for ending in endings}
     if trouble == "it cannot be stored":
         endings[5] = replace(endings[5], return_value='"\\u0000"')
     with psycopg.connect(database.url) as other:
         if trouble == "somebody holds a row":
             other.execute("SELECT FROM tasks_task WHERE id = %s FOR UPDATE", [endings[5].id])
-        fill(outbox, endings)
-        assert outbox.send()
-        outbox.settle()
-        assert (outbox.ids(), outbox.may_send(), number_completed(database)) == (ids, False, 0)
-        outbox.flush(session)()
+        fill(completer, endings)
+        assert completer.send()
+        completer.read_answer()
+        assert (completer.ids(), completer.may_send(), number_completed(database)) == (ids, False, 0)
+        completer.flush(session)
         assert number_completed(database) == ROWS - 1
-    outbox.flush(session)()
-    assert database.statuses()["PROCESSING"] == len(outbox) == 0
+    completer.flush(session)
+    assert database.statuses()["PROCESSING"] == len(completer) == 0
 
 
-def test_what_is_under_way_is_sent_once(database, outbox, endings):
+def test_what_is_under_way_is_sent_once(database, completer, endings):
     """And is not counted among what has ended since."""
-    fill(outbox, endings[:SEND_FROM])
-    assert outbox.send()
-    assert not outbox.may_send()
-    assert not outbox.send()
+    fill(completer, endings[:SEND_FROM])
+    assert completer.send()
+    assert not completer.may_send()
+    assert not completer.send()
     wait_until(lambda: number_completed(database) == SEND_FROM)
 
 
-def test_what_is_on_its_way_is_not_due_again(outbox, endings, monkeypatch):
+def test_what_is_on_its_way_is_not_due_again(completer, endings, monkeypatch):
     """However long ago its task ended: a flush would wait for an answer that comes by itself."""
     monkeypatch.setattr("tasks.worker.complete.FLUSH_SECONDS", 60.0)
     long_ago = time.monotonic() - 61.0
-    fill(outbox, [replace(ending, finished=long_ago) for ending in endings])
-    assert outbox.is_due()
-    assert outbox.send()
-    assert not outbox.is_due()
-    outbox._sent_at -= 61.0  # but an answer is not waited for without end
-    assert outbox.is_due()
-    outbox.settle()
-    assert not outbox.is_due()
+    fill(completer, [replace(ending, finished=long_ago) for ending in endings])
+    assert completer.is_due()
+    assert completer.send()
+    assert not completer.is_due()
+    completer._sent_at -= 61.0  # but an answer is not waited for without end
+    assert completer.is_due()
+    completer.read_answer()
+    assert not completer.is_due()
 
 
-def test_a_flush_reads_first_what_became_of_what_was_sent(database, session, state, outbox, endings):
-    fill(outbox, endings)
-    assert outbox.send()
-    outbox.flush(session)()
-    outbox.settle()
+def test_a_flush_reads_first_what_became_of_what_was_sent(database, session, state, completer, endings):
+    fill(completer, endings)
+    assert completer.send()
+    completer.flush(session)
+    completer.read_answer()
     assert state.completed == ROWS == database.value(SUMMED)
 
 
-def test_where_no_second_session_is_to_be_had_it_is_flushed(database, session, outbox, endings, settings):
+def test_where_no_second_session_is_to_be_had_it_is_flushed(database, session, completer, endings, settings):
     began = time.monotonic()
-    fill(outbox, endings)
+    fill(completer, endings)
     settings.ROWLOCK = {"DIRECT_DATABASE_URL": "postgresql://127.0.0.1:1/nobody-listens"}
-    assert not outbox.send()
-    assert outbox.alone_until >= began + ALONE_SECONDS
-    outbox.flush(session)()
+    assert not completer.send()
+    assert completer.alone_until >= began + ALONE_SECONDS
+    completer.flush(session)
     assert number_completed(database) == ROWS
 
 
-def test_a_session_that_was_refused_is_asked_for_again_later(outbox, endings):
-    fill(outbox, endings)
-    outbox.alone_until = math.inf
-    assert not outbox.may_send()
-    outbox.alone_until = time.monotonic()
-    assert outbox.may_send()
+def test_a_session_that_was_refused_is_asked_for_again_later(completer, endings):
+    fill(completer, endings)
+    completer.alone_until = math.inf
+    assert not completer.may_send()
+    completer.alone_until = time.monotonic()
+    assert completer.may_send()
 
 
 def test_a_worker_has_a_second_session_as_long_as_there_is_much_to_do(database, start_worker):
@@ -218,12 +218,12 @@ def test_a_kill_while_two_sessions_are_at_work_costs_nothing_but_what_was_in_han
     assert database.rows("SELECT * FROM tasks_refusedwrite") == []
 
 
-def test_a_write_whose_answer_was_lost_is_not_refused_when_it_is_repeated(database, session, state, outbox, endings):
-    fill(outbox, endings)
-    assert outbox.send()
+def test_a_write_whose_answer_was_lost_is_not_refused_when_it_is_repeated(database, session, state, completer, endings):
+    fill(completer, endings)
+    assert completer.send()
     wait_until(lambda: number_completed(database) == ROWS)
-    outbox.writer.connection.pgconn.finish()
-    flushed = outbox.flush(session)()
+    completer.writer.connection.pgconn.finish()
+    flushed = completer.flush(session)
     assert (flushed.completed, flushed.refused, state.completed) == (ROWS, [], ROWS)
 
 

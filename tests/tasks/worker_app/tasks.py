@@ -17,13 +17,13 @@ from tasks.compat import TaskContext, TaskResult, task, task_finished
 from tasks.models import Queue, Task
 from tasks.queue import wakeup
 from tasks.support.durations import StatementTimestamp
-from tasks.worker import companion, fetch
+from tasks.worker import fetch, leader
 from tests import ledger
 from tests.ledger import effect
 from tests.waiting import wait_until
 
 if "TEST_POLL_SECONDS" in os.environ:  # so long that only a notification can be what wakes an idle worker
-    companion.POLL_SECONDS = float(os.environ["TEST_POLL_SECONDS"])
+    leader.POLL_SECONDS = float(os.environ["TEST_POLL_SECONDS"])
 if "TEST_BATCH_SECONDS" in os.environ:  # so long that batches grow whatever the machine takes for a task
     fetch.TARGET_SECONDS = float(os.environ["TEST_BATCH_SECONDS"])
 

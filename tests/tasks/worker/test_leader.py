@@ -1,4 +1,4 @@
-"""Of a supervisor's idle workers one looks out for tasks. It is replaced when it works, dies or stands still."""
+"""One of a supervisor's idle workers leads: it waits for tasks. It is replaced when it works, dies or freezes."""
 
 import os
 import signal
@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tasks.worker.leader import Lookout
+from tasks.worker.leader import LeaderToken
 from tasks.worker.shared_state import SharedState
 from tests.tasks.worker_app import tasks as handlers
 from tests.waiting import wait_until
 
-# Who is on duty, and whose last question was for it: the lookouts.
-LOOKOUTS = """
+# Workers that are on duty, or whose last statement asked for it: the leaders.
+LEADERS = """
 SELECT worker.pid FROM pg_stat_activity AS session
 JOIN tasks_worker AS worker ON session.application_name = 'rowlock:worker:' || worker.id
 WHERE (session.query LIKE '%%rowlock:duty%%' OR EXISTS (
@@ -26,42 +26,42 @@ IN_EPOLL = ("do_epoll_wait", "ep_poll")  # as kernels call it
 
 class TestToken:
     def test_one_has_it_until_it_is_passed_on(self):
-        lookout, first, second = Lookout(), SharedState(), SharedState()
-        assert lookout.take(first)
-        assert lookout.take(first)
-        assert not lookout.take(second)
-        lookout.pass_on(second)
-        assert not lookout.take(second), "it was not the one to pass it on"
-        lookout.pass_on(first)
-        assert lookout.take(second)
+        token, first, second = LeaderToken(), SharedState(), SharedState()
+        assert token.take(first)
+        assert token.take(first)
+        assert not token.take(second)
+        token.pass_on(second)
+        assert not token.take(second), "it was not the one to pass it on"
+        token.pass_on(first)
+        assert token.take(second)
         assert [state.is_leader for state in (first, second)] == [0, 1]
 
     def test_there_is_one_again_after_two(self):
-        lookout, first, second = Lookout(), SharedState(), SharedState()
+        token, first, second = LeaderToken(), SharedState(), SharedState()
         first.is_leader = 1  # died before it was read
-        lookout.pass_on(first)
-        assert lookout.take(first)
-        lookout.pass_on(first)
-        lookout.pass_on(first)
-        assert lookout.take(second)
-        assert not lookout.take(first)
+        token.pass_on(first)
+        assert token.take(first)
+        token.pass_on(first)
+        token.pass_on(first)
+        assert token.take(second)
+        assert not token.take(first)
 
     def test_of_those_that_sleep_one_is_woken_by_the_token_and_two_by_a_call(self):
-        lookout, holder = Lookout(), SharedState()
-        assert lookout.take(holder)
+        token, holder = LeaderToken(), SharedState()
+        assert token.take(holder)
         ends, woken = [os.pipe() for _ in range(SLEEPERS)], []
 
         def sleep(end: int) -> None:
-            woken.append(lookout.sleep(SharedState(), 60, [end]))
+            woken.append(token.sleep(SharedState(), 60, [end]))
 
         with ThreadPoolExecutor(SLEEPERS) as pool:
             for read, _ in ends:
                 pool.submit(sleep, read)
             try:
                 wait_until(lambda: asleep() == SLEEPERS)
-                lookout.pass_on(holder)
+                token.pass_on(holder)
                 wait_until(lambda: len(woken) == 1 and asleep() == SLEEPERS - 1)
-                lookout.call()
+                token.call()
                 wait_until(lambda: asleep() == SLEEPERS - 3)
             finally:
                 for _, write in ends:
@@ -78,11 +78,11 @@ def asleep() -> int:
     )
 
 
-def the_lookout(database) -> int:
-    """The process that looks out, once it is one of two that live."""
+def the_leader(database) -> int:
+    """The process of the leader, once it is one of two that live."""
 
     def found():
-        pids = database.rows(LOOKOUTS)
+        pids = database.rows(LEADERS)
         return pids if len(pids) == 1 and database.value("SELECT count(*) FROM tasks_worker") == 2 else None
 
     [[pid]] = wait_until(found)
@@ -92,8 +92,8 @@ def the_lookout(database) -> int:
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
 def test_another_takes_the_place_of_one_that_is(number, database, ledger, start_worker):
     start_worker("--concurrency", "2", ROWLOCK_LEASE_SECONDS=60)
-    pid = the_lookout(database)
-    others = f"{LOOKOUTS} AND worker.pid <> {pid}"
+    pid = the_leader(database)
+    others = f"{LEADERS} AND worker.pid <> {pid}"
     os.kill(pid, number)
     try:
         wait_until(lambda: database.rows(others))

@@ -10,21 +10,20 @@ import pytest
 from tasks.queue import presence, strategies
 from tasks.queue import release as releases
 from tasks.queue.claim import Claimer
-from tasks.worker.maintenance import STALL_SECONDS, Keeper
+from tasks.worker.maintenance import STALL_SECONDS, Maintenance, Process
 from tasks.worker.shared_state import EARLIER_LIMIT, SharedState
-from tasks.worker.supervisor import Process
 from tests.tasks.worker_app import tasks as handlers
 from tests.waiting import wait_until
 
 
 @pytest.fixture
-def keeper(settings, database):
-    """A supervisor's keeper on the test's database."""
+def maintenance(settings, database):
+    """A supervisor's maintenance on the test's database."""
     settings.ROWLOCK = {"DIRECT_DATABASE_URL": database.url}
-    keeper = Keeper()
-    keeper.sweep_at = math.inf  # `w1` has no presence
-    yield keeper
-    keeper.close()
+    maintenance = Maintenance()
+    maintenance.sweep_at = math.inf  # `w1` has no presence
+    yield maintenance
+    maintenance.close()
 
 
 def claim(database, count=10):
@@ -43,41 +42,41 @@ def child_running(batch, **attributes):
 @pytest.mark.parametrize(
     ("killed_for", "outcome", "status"), [("timeout", "timed_out", "READY"), ("cancel", "released", "CANCELLED")]
 )
-def test_what_was_meant_ends_for_the_reason_of_the_kill(database, keeper, killed_for, outcome, status):
+def test_what_was_meant_ends_for_the_reason_of_the_kill(database, maintenance, killed_for, outcome, status):
     [task_id] = database.enqueue(handlers.work)
-    keeper.bury(child_running(claim(database), killed_for=killed_for, doomed=(task_id, 1)))
-    keeper.tick([])
+    maintenance.take_back(child_running(claim(database), killed_for=killed_for, doomed=(task_id, 1)))
+    maintenance.tick([])
     assert database.outcomes(task_id) == [outcome]
     assert database.task(task_id).status == status
 
 
 @pytest.mark.parametrize("killed_for", ["timeout", "cancel"])
-def test_what_began_before_the_signal_arrived_is_given_back(database, keeper, killed_for):
+def test_what_began_before_the_signal_arrived_is_given_back(database, maintenance, killed_for):
     [task_id] = database.enqueue(handlers.work)
-    keeper.bury(child_running(claim(database), killed_for=killed_for, doomed=(task_id - 1, 1)))
-    keeper.tick([])
+    maintenance.take_back(child_running(claim(database), killed_for=killed_for, doomed=(task_id - 1, 1)))
+    maintenance.tick([])
     task = database.task(task_id)
     assert database.outcomes(task_id) == ["released"]
     assert (task.status, task.attempt, task.max_attempts) == ("READY", 1, 6)
 
 
-def test_a_late_release_does_not_take_what_was_claimed_again(database, keeper):
+def test_a_late_release_does_not_take_what_was_claimed_again(database, maintenance):
     """The child gave its rows back itself and claimed them again before the supervisor could write."""
     [first, second] = database.enqueue(handlers.work, count=2)
     batch = claim(database)
-    keeper.release("w1", child_running(batch).state.take_unstarted())
+    maintenance.release("w1", child_running(batch).state.take_unstarted())
     releases.release(database.connection, "w1", [(batch[1].id, batch[1].started_at)])
     assert [again.id for again in claim(database)] == [second]
-    keeper.tick([])
+    maintenance.tick([])
     assert {row.status for row in (database.task(first), database.task(second))} == {"PROCESSING"}
 
 
-def test_what_a_child_has_not_begun_is_given_back_once(database, keeper):
+def test_what_a_child_has_not_begun_is_given_back_once(database, maintenance):
     [first, second] = database.enqueue(handlers.work, count=2)
     state = child_running(claim(database)).state
-    keeper.release("w1", state.take_unstarted())
-    keeper.release("w1", state.take_unstarted())
-    keeper.tick([])
+    maintenance.release("w1", state.take_unstarted())
+    maintenance.release("w1", state.take_unstarted())
+    maintenance.tick([])
     assert database.task(first).status == "PROCESSING"
     task = database.task(second)
     assert (task.status, task.attempt, task.version) == ("READY", 0, 3)
@@ -93,16 +92,16 @@ def fates(database, batch):
 NOT_BEGUN, ABANDONED = ("READY", 0), ("READY", 1, "abandoned")
 
 
-def test_f02_a_claim_whose_answer_died_with_the_child_costs_no_attempt(database, keeper):
+def test_f02_a_claim_whose_answer_died_with_the_child_costs_no_attempt(database, maintenance):
     database.enqueue(handlers.work, count=4)
     known, unknown = claim(database, 2), claim(database, 2)
-    keeper.bury(child_running(known))
-    keeper.tick([])
+    maintenance.take_back(child_running(known))
+    maintenance.tick([])
     assert fates(database, known) == [ABANDONED, NOT_BEGUN]
     assert fates(database, unknown) == [NOT_BEGUN, NOT_BEGUN]
 
 
-def test_what_ended_in_earlier_batches_and_is_not_written_has_begun(database, keeper):
+def test_what_ended_in_earlier_batches_and_is_not_written_has_begun(database, maintenance):
     database.enqueue(handlers.work, count=6)
     state, batches = SharedState(), [claim(database, 2) for _ in range(3)]
     unwritten: list[int] = []
@@ -112,8 +111,8 @@ def test_what_ended_in_earlier_batches_and_is_not_written_has_begun(database, ke
         state.end()
         state.clear()
         unwritten += [done.id for done in batch]
-    keeper.bury(Process("w1", 1, state, time.monotonic()))
-    keeper.tick([])
+    maintenance.take_back(Process("w1", 1, state, time.monotonic()))
+    maintenance.tick([])
     assert [fates(database, batch) for batch in batches] == 3 * [[ABANDONED, ABANDONED]]
 
 
@@ -134,54 +133,56 @@ def test_a_child_that_dies_while_it_tells_what_has_begun_has_told_it_before(data
     assert sorted(state.begun()) == [first.id, second[0].id]
 
 
-def test_when_too_many_have_ended_only_what_is_known_not_to_have_begun_is_given_back(database, keeper):
+def test_when_too_many_have_ended_only_what_is_known_not_to_have_begun_is_given_back(database, maintenance):
     database.enqueue(handlers.work, count=4)
     known, other = claim(database, 2), claim(database, 2)
     child = child_running(known)
     child.state.publish(known, range(10**6, 10**6 + EARLIER_LIMIT + 1))
-    keeper.bury(child)
-    keeper.tick([])
+    maintenance.take_back(child)
+    maintenance.tick([])
     assert fates(database, known + other) == [NOT_BEGUN, NOT_BEGUN, ABANDONED, ABANDONED]
 
 
-def test_a_claim_that_commits_after_the_burial_is_given_back_once_the_session_has_ended(database, keeper):
+def test_a_claim_that_commits_after_rows_were_taken_back_is_given_back_once_the_session_has_ended(
+    database, maintenance
+):
     database.enqueue(handlers.work, count=2)
     with psycopg.connect(database.url, autocommit=True) as session:
         assert presence.take(session, "w1")
-        keeper.bury(child_running(claim(database, 1)))
-        keeper.tick([])
+        maintenance.take_back(child_running(claim(database, 1)))
+        maintenance.tick([])
         late = claim(database, 1)
-        keeper.tick([])
+        maintenance.tick([])
         assert fates(database, late) == [("PROCESSING", 1)], "the session lives, and so may its claim"
     wait_until(lambda: not presence.states(["w1"], database.connection)["w1"].held)
-    keeper.tick([])
+    maintenance.tick([])
     assert fates(database, late) == [NOT_BEGUN]
 
 
-def test_one_that_commits_in_the_middle_of_the_burial_costs_no_attempt(database, keeper):
+def test_one_that_commits_while_rows_are_taken_back_costs_no_attempt(database, maintenance):
     database.enqueue(handlers.work, count=2)
-    keeper.bury(child_running(known := claim(database, 1)))
-    give_back = keeper.pending[0]
+    maintenance.take_back(child_running(known := claim(database, 1)))
+    give_back = maintenance.pending[0]
     late = []
-    keeper.pending[0] = lambda connection: (give_back(connection), late.extend(claim(database, 1)))
-    keeper.tick([])
+    maintenance.pending[0] = lambda connection: (give_back(connection), late.extend(claim(database, 1)))
+    maintenance.tick([])
     assert fates(database, known + late) == [ABANDONED, NOT_BEGUN]
 
 
-def test_after_an_outage_nobody_is_judged_before_all_had_time_to_come_back(database, keeper):
-    keeper.tick([])
-    keeper.sweep_at = 0.0
-    database.rows("SELECT pg_terminate_backend(%s)", keeper.connection.info.backend_pid)
+def test_after_an_outage_nobody_is_judged_before_all_had_time_to_come_back(database, maintenance):
+    maintenance.tick([])
+    maintenance.sweep_at = 0.0
+    database.rows("SELECT pg_terminate_backend(%s)", maintenance.connection.info.backend_pid)
 
     def has_noticed():
-        keeper.tick([])
-        return keeper.connection is None
+        maintenance.tick([])
+        return maintenance.connection is None
 
     wait_until(has_noticed)
-    keeper.sweep_at = keeper.retry_at = 0.0
-    keeper.tick([])
-    assert keeper.connection is not None
-    assert keeper.sweep_at > time.monotonic() + 1
+    maintenance.sweep_at = maintenance.retry_at = 0.0
+    maintenance.tick([])
+    assert maintenance.connection is not None
+    assert maintenance.sweep_at > time.monotonic() + 1
 
 
 HELD_UP = """
@@ -191,37 +192,37 @@ WHERE pid = %s AND wait_event_type = 'Lock'
 
 
 @pytest.fixture
-def stall(database, keeper):
-    """One tick of the keeper, a statement of which another session holds up for longer than is usual."""
+def stall(database, maintenance):
+    """One tick of the maintenance, a statement of which another session holds up for longer than is usual."""
 
     def release(other):
         with psycopg.connect(database.url, autocommit=True) as asking, other:
-            held_up = (STALL_SECONDS, keeper.connection.info.backend_pid)
+            held_up = (STALL_SECONDS, maintenance.connection.info.backend_pid)
             wait_until(lambda: asking.execute(HELD_UP, held_up).fetchone() == (True,))
 
     def tick():
-        keeper.connection.execute("SET lock_timeout = 0")
+        maintenance.connection.execute("SET lock_timeout = 0")
         other = psycopg.connect(database.url)
         other.execute("LOCK TABLE tasks_worker")
         releasing = threading.Thread(target=release, args=(other,))
         releasing.start()
-        keeper.hurry()
-        keeper.tick([])
+        maintenance.hurry()
+        maintenance.tick([])
         releasing.join()
 
-    keeper.tick([])
+    maintenance.tick([])
     return tick
 
 
-def test_after_a_statement_that_was_held_up_a_sweep_is_put_off_once(keeper, stall):
+def test_after_a_statement_that_was_held_up_a_sweep_is_put_off_once(maintenance, stall):
     """An outage that this session has outlived may have ended those of others; but sweeps must go on."""
-    keeper.sweep_at = 0.0
+    maintenance.sweep_at = 0.0
     stall()
-    assert keeper.sweep_at > time.monotonic() + 1
-    keeper.sweep_at = 0.0
+    assert maintenance.sweep_at > time.monotonic() + 1
+    maintenance.sweep_at = 0.0
     stall()
-    assert keeper.sweep_at < time.monotonic() + 1.5 * keeper.sweep_seconds
-    assert not keeper.is_sweep_put_off
+    assert maintenance.sweep_at < time.monotonic() + 1.5 * maintenance.sweep_seconds
+    assert not maintenance.is_sweep_put_off
 
 
 REFUSE = """
@@ -246,45 +247,45 @@ KNOWN = pytest.mark.parametrize("earlier", [0, EARLIER_LIMIT + 1], ids=["begun r
 
 
 @KNOWN
-def test_a_locked_row_does_not_keep_the_others_from_being_given_back(database, keeper, earlier, caplog):
+def test_a_locked_row_does_not_keep_the_others_from_being_given_back(database, maintenance, earlier, caplog):
     """Nor does the log tell of it each time that it is tried again."""
     running, *waiting = database.enqueue(handlers.work, count=20)
-    keeper.bury(child_running_behind(earlier, claim(database, 20)))
+    maintenance.take_back(child_running_behind(earlier, claim(database, 20)))
     with psycopg.connect(database.url) as other:
         other.execute("SELECT FROM tasks_task WHERE id = %s FOR UPDATE", [waiting[7]])
         for _ in range(5):
-            keeper.tick([])
-        assert keeper.pending
+            maintenance.tick([])
+        assert maintenance.pending
         given_back = [task_id for task_id in waiting if database.task(task_id).status == "READY"]
         assert given_back == [task_id for task_id in waiting if task_id != waiting[7]]
     assert len([record for record in caplog.records if "a row is locked" in record.getMessage()]) == 1
-    keeper.tick([])
-    assert not keeper.pending
+    maintenance.tick([])
+    assert not maintenance.pending
     assert {(database.task(task_id).status, database.task(task_id).attempt) for task_id in waiting} == {("READY", 0)}
     assert database.outcomes(running) == ["abandoned"]
 
 
 @KNOWN
-def test_a_row_that_the_database_refuses_is_left_to_recovery(database, keeper, earlier):
+def test_a_row_that_the_database_refuses_is_left_to_recovery(database, maintenance, earlier):
     """It keeps nothing else from being written, by this supervisor or another."""
     running, *waiting = database.enqueue(handlers.work, count=10)
     [poison] = database.enqueue(handlers.work, queue="poison", priority=-1)
-    keeper.bury(child_running_behind(earlier, claim(database, 20)))
+    maintenance.take_back(child_running_behind(earlier, claim(database, 20)))
     refuse_poison(database)
-    keeper.tick([])
-    assert not keeper.pending
+    maintenance.tick([])
+    assert not maintenance.pending
     assert {database.task(task_id).status for task_id in waiting} == {"READY"}
     assert database.outcomes(running) == ["abandoned"]
     assert database.task(poison).status == "PROCESSING"
 
 
 @pytest.mark.parametrize("killed_for", ["timeout", "cancel"])
-def test_an_ending_that_the_database_refuses_is_left_to_recovery(database, keeper, killed_for):
+def test_an_ending_that_the_database_refuses_is_left_to_recovery(database, maintenance, killed_for):
     [poison] = database.enqueue(handlers.work, queue="poison")
-    keeper.bury(child_running(claim(database), killed_for=killed_for, doomed=(poison, 1)))
+    maintenance.take_back(child_running(claim(database), killed_for=killed_for, doomed=(poison, 1)))
     refuse_poison(database)
-    keeper.tick([])
-    assert not keeper.pending
+    maintenance.tick([])
+    assert not maintenance.pending
     assert database.value("SELECT target FROM tasks_recoveryfailure") == f"task:{poison}"
 
 
