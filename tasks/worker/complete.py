@@ -96,6 +96,11 @@ class Completer:
             self._endings.append(ending)
             self.state.unwritten = len(self._endings)
 
+    def note_completed(self) -> None:
+        """Count a task whose own transaction has written its completion."""
+        with self._endings_lock:
+            self.state.completed += 1
+
     def ids(self) -> set[int]:
         """The tasks that ended here and are not written yet."""
         with self._endings_lock:
@@ -233,9 +238,9 @@ class Completer:
             self.state.unwritten = len(self._endings)
             self._carried = {}
             self._needs_flush = False
-        self.state.completed += result.completed
-        self.state.failed += result.failed
-        self.state.refused += len(result.refused)
+            self.state.completed += result.completed
+            self.state.failed += result.failed
+            self.state.refused += len(result.refused)
         return result
 
 

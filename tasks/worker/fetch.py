@@ -78,70 +78,13 @@ class BatchSize:
         self.value = max(1, min(self.maximum, self.value * GROWTH, fits))
 
 
-class Ahead:
-    """Claims one batch ahead, on the worker's first session: it holds presence until that claim is over.
-
-    So nobody takes the worker for dead, or reads for the last time what it held, before. The session reads the answer,
-    in whichever thread uses it next.
-    """
-
-    def __init__(self, session: Session, claimer: Claimer, state: SharedState) -> None:
-        self.session = session
-        self.claimer = claimer
-        self.state = state
-        self.limit = 0
-        self._lock = threading.Lock()
-        self._batch: list[Claim] = []
-
-    def send(self, connection: psycopg.Connection, limit: int) -> None:
-        """Send a claim of up to `limit` tasks behind the last one, without waiting; not if few are wanted."""
-        if limit < MANY:
-            return
-        self.state.begin_ahead()
-        read = shortcut.send(connection, self.claimer, limit)
-        if read is None:
-            self.state.end_ahead()
-            return
-        self.limit = limit
-
-        def keep() -> None:
-            batch = read()
-            with self._lock:
-                self._batch = batch
-            if not batch:
-                self.state.end_ahead()
-
-        self.session.read_later(keep)
-
-    def ids(self) -> set[int]:
-        """The tasks that were claimed and are not taken."""
-        with self._lock:
-            return {claim.id for claim in self._batch}
-
-    def take(self, connection: psycopg.Connection) -> list[Claim]:
-        """The batch that was claimed ahead; empty when there is none, or when the supervisor took it back.
-
-        No rows are claimed ahead any more: the next claim is the worker's own.
-        """
-        with self._lock:
-            batch, self._batch = self._batch, []
-        if self.state.end_ahead():
-            return batch
-        self._release(connection, batch)
-        self.claimer.forget_places()
-        return []
-
-    def end(self, connection: psycopg.Connection) -> None:
-        """Give back what was claimed ahead: the worker leaves."""
-        self._release(connection, self.take(connection))
-
-    def _release(self, connection: psycopg.Connection, batch: list[Claim]) -> None:
-        """What the supervisor gave back already does not match any more."""
-        release.release(connection, self.claimer.worker_id, [(claim.id, claim.claimed_at()) for claim in batch])
-
-
 class Fetcher:
-    """Gets the next batch, and writes in the same transaction what has ended, where the strategy allows it."""
+    """Gets the next batch, and writes in the same transaction what has ended, where the strategy allows it.
+
+    One batch may be claimed ahead, on the worker's first session: it holds presence until that claim is over. So nobody
+    takes the worker for dead, or reads for the last time what it held, before. Whichever thread uses the session next
+    reads the answer, so that batch has a lock.
+    """
 
     def __init__(
         self, options: Options, state: SharedState, session: Session, completer: Completer, allowance: Allowance
@@ -154,11 +97,13 @@ class Fetcher:
         self.allowance = allowance
         self.joins_flush = STRATEGIES[options.strategy].joins_flush
         self.claimer = Claimer(self.worker_id, options.queues, declaration.durable_paths())
-        self.ahead = Ahead(session, self.claimer, state)
         self.size = BatchSize(maximum=options.largest_batch)
         self.asked_for = 0  # by the last claim
         self.full_claims = 0  # in a row: each got as much as it wanted
         self.checked_at = time.monotonic()
+        self._ahead: list[Claim] = []
+        self._ahead_limit = 0
+        self._ahead_lock = threading.Lock()
 
     def next_batch(self) -> list[Claim]:
         """Write what has ended and claim what comes next. Raises psycopg.Error, or Convicted."""
@@ -180,16 +125,60 @@ class Fetcher:
             return
         try:
             if self.options.max_tasks is None:
-                self.session.run(lambda connection: self.ahead.send(connection, self.size.wanted))
+                self.session.run(self._claim_ahead)
             self.completer.send()
         except psycopg.Error as error:
             logger.warning("worker %s claims and writes after this batch: %s", self.worker_id, str(error).strip())
 
+    def give_back(self, claims: list[Claim], *, park: bool = False) -> None:
+        """Give back claims that have not begun. `park`: no function of this worker is known for them."""
+        if claims:
+            self.session.run(lambda connection: self._release(connection, claims, park=park))
+
     def leave(self, connection: psycopg.Connection) -> None:
         """Give back everything that was claimed and has not begun."""
-        self.ahead.end(connection)
+        self._release(connection, self.take_ahead(connection))
         self.session.is_unsure = True
         self._release_unknown(connection)
+
+    def ahead_ids(self) -> set[int]:
+        """The tasks that were claimed ahead and are not taken."""
+        with self._ahead_lock:
+            return {claim.id for claim in self._ahead}
+
+    def take_ahead(self, connection: psycopg.Connection) -> list[Claim]:
+        """The batch that was claimed ahead; empty when there is none, or when the supervisor took it back.
+
+        No rows are claimed ahead any more: the next claim is the worker's own.
+        """
+        with self._ahead_lock:
+            batch, self._ahead = self._ahead, []
+        if self.state.end_ahead():
+            return batch
+        self._release(connection, batch)
+        self.claimer.forget_places()
+        return []
+
+    def _claim_ahead(self, connection: psycopg.Connection) -> None:
+        """Send a claim behind the last one without waiting for its answer, unless few tasks are wanted."""
+        limit = self.size.wanted
+        if limit < MANY:
+            return
+        self.state.begin_ahead()
+        read = shortcut.send(connection, self.claimer, limit)
+        if read is None:
+            self.state.end_ahead()
+            return
+        self._ahead_limit = limit
+
+        def keep() -> None:
+            batch = read()
+            with self._ahead_lock:
+                self._ahead = batch
+            if not batch:
+                self.state.end_ahead()
+
+        self.session.read_later(keep)
 
     def _may_work_ahead(self) -> bool:
         """True if there is so much work that the server should work beside the handlers."""
@@ -210,16 +199,21 @@ class Fetcher:
         return batch
 
     def _claim(self, connection: psycopg.Connection, limit: int) -> list[Claim]:
-        batch = self.ahead.take(connection)
-        self.asked_for = self.ahead.limit if batch else limit
+        batch = self.take_ahead(connection)
+        self.asked_for = self._ahead_limit if batch else limit
         return batch or strategies.claim(connection, self.claimer, limit, self.options.strategy)
+
+    def _release(self, connection: psycopg.Connection, batch: list[Claim], *, park: bool = False) -> None:
+        """Give claims back; those that the supervisor gave back already do not match any more."""
+        pairs = [(claim.id, claim.claimed_at()) for claim in batch]
+        release.release(connection, self.worker_id, pairs, park=park)
 
     def _release_unknown(self, connection: psycopg.Connection) -> None:
         """Now and then, and after every error: give back rows that are ours without our knowing (a lost answer)."""
         now = time.monotonic()
         if not self.session.is_unsure and now - self.checked_at < CHECK_SECONDS:
             return
-        released = release.release_unknown(connection, self.worker_id, self.completer.ids() | self.ahead.ids())
+        released = release.release_unknown(connection, self.worker_id, self.completer.ids() | self.ahead_ids())
         if released:
             logger.warning(
                 "worker %s released %s tasks whose claim was never answered, ids %s to %s",

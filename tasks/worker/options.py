@@ -1,4 +1,4 @@
-"""What `run_worker` was asked for, and the allowance of tasks that its children share."""
+"""A worker's options, the tasks that its processes may claim together, the connections they need, and their rows."""
 
 import logging
 import mmap
@@ -21,6 +21,38 @@ logger = logging.getLogger(__name__)
 
 NO_LIMIT = 1 << 62
 LOCK_SECONDS = 1.0
+FOR_SUPERVISOR = 1
+LEAST = FOR_SUPERVISOR + 1  # and one process, whose handlers do not use the database
+
+# Superusers have no limit but the server's. Sessions of others show their database and role to everybody.
+LIMITS = """
+WITH me AS (
+    SELECT oid, rolname, rolsuper, rolconnlimit FROM pg_roles WHERE rolname = session_user
+), other AS (
+    SELECT usesysid, datname FROM pg_stat_activity
+    WHERE datid IS NOT NULL AND pid <> pg_backend_pid() AND coalesce(backend_type, 'client backend') = 'client backend'
+)
+SELECT 'max_connections' AS name, (SELECT count(*) FROM other) AS used,
+    current_setting('max_connections')::int - CASE WHEN rolsuper THEN 0
+        ELSE current_setting('superuser_reserved_connections')::int
+            + coalesce(current_setting('reserved_connections', true)::int, 0) END AS allowed
+FROM me
+UNION ALL
+SELECT format('the limit of role %%s', rolname), (SELECT count(*) FROM other WHERE usesysid = me.oid), rolconnlimit
+FROM me WHERE rolconnlimit >= 0 AND NOT rolsuper
+UNION ALL
+SELECT format('the limit of database %%s', datname), (SELECT count(*) FROM other WHERE datname = own.datname),
+    datconnlimit
+FROM pg_database AS own CROSS JOIN me WHERE own.datname = current_database() AND datconnlimit >= 0 AND NOT rolsuper
+"""
+REGISTER = """
+INSERT INTO tasks_worker (id, hostname, pid, strategy, queues, task_paths, lease_seconds)
+VALUES (%(id)s, %(hostname)s, %(pid)s, %(strategy)s, %(queues)s::text[], %(task_paths)s::text[], %(lease_seconds)s)
+"""
+LEAVE = """
+UPDATE tasks_worker SET stopped_at = clock_timestamp(), stop_reason = 'stopped', current_task_id = NULL
+WHERE id = %(id)s AND stopped_at IS NULL
+"""
 
 
 @dataclass(frozen=True)
@@ -68,39 +100,13 @@ class Allowance:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        # A child that was killed while it held the lock keeps it for ever; the others go on without.
+        # A process that was killed while it held the lock keeps it for ever; the others go on without.
         is_ours = self._lock.acquire(timeout=LOCK_SECONDS)
         try:
             yield
         finally:
             if is_ours:
                 self._lock.release()
-
-
-FOR_SUPERVISOR = 1
-LEAST = FOR_SUPERVISOR + 1  # and one process, whose handlers do not use the database
-
-# Superusers have no limit but the server's. Sessions of others show their database and role to everybody.
-LIMITS = """
-WITH me AS (
-    SELECT oid, rolname, rolsuper, rolconnlimit FROM pg_roles WHERE rolname = session_user
-), other AS (
-    SELECT usesysid, datname FROM pg_stat_activity
-    WHERE datid IS NOT NULL AND pid <> pg_backend_pid() AND coalesce(backend_type, 'client backend') = 'client backend'
-)
-SELECT 'max_connections' AS name, (SELECT count(*) FROM other) AS used,
-    current_setting('max_connections')::int - CASE WHEN rolsuper THEN 0
-        ELSE current_setting('superuser_reserved_connections')::int
-            + coalesce(current_setting('reserved_connections', true)::int, 0) END AS allowed
-FROM me
-UNION ALL
-SELECT format('the limit of role %%s', rolname), (SELECT count(*) FROM other WHERE usesysid = me.oid), rolconnlimit
-FROM me WHERE rolconnlimit >= 0 AND NOT rolsuper
-UNION ALL
-SELECT format('the limit of database %%s', datname), (SELECT count(*) FROM other WHERE datname = own.datname),
-    datconnlimit
-FROM pg_database AS own CROSS JOIN me WHERE own.datname = current_database() AND datconnlimit >= 0 AND NOT rolsuper
-"""
 
 
 @dataclass(frozen=True)
@@ -136,7 +142,7 @@ def check(connection: psycopg.Connection, options: Options) -> None:
 
 
 def most_sessions(options: Options) -> int:
-    """How many sessions this supervisor and its processes open at the most, but for those of named locks.
+    """The most sessions that this supervisor and its processes open, beside those of named locks.
 
     A process has its own, a second one to write with while there is much to do, and that of its handlers, unless a
     pooling proxy lends it one.
@@ -146,18 +152,8 @@ def most_sessions(options: Options) -> int:
     return FOR_SUPERVISOR + options.concurrency * (1 + writes_apart + (not through_proxy))
 
 
-REGISTER = """
-INSERT INTO tasks_worker (id, hostname, pid, strategy, queues, task_paths, lease_seconds)
-VALUES (%(id)s, %(hostname)s, %(pid)s, %(strategy)s, %(queues)s::text[], %(task_paths)s::text[], %(lease_seconds)s)
-"""
-LEAVE = """
-UPDATE tasks_worker SET stopped_at = clock_timestamp(), stop_reason = 'stopped', current_task_id = NULL
-WHERE id = %(id)s AND stopped_at IS NULL
-"""
-
-
 def register(connection: psycopg.Connection, worker_id: str, options: Options) -> None:
-    """Insert the row; who claims without one is taken for dead."""
+    """Insert the worker's row; a worker that claims without one is taken for dead."""
     connection.execute(
         REGISTER,
         {

@@ -13,15 +13,13 @@ import psycopg
 from tasks.exceptions import Convicted
 from tasks.framework import declaration
 from tasks.framework.declaration import PostgresTask
-from tasks.queue import release
 from tasks.queue.claim import Claim
 from tasks.queue.strategies import STRATEGIES
-from tasks.worker import options as registration
 from tasks.worker import run
 from tasks.worker.complete import Background, Completer
 from tasks.worker.fetch import Fetcher
 from tasks.worker.leader import Leadership, LeaderToken, drain
-from tasks.worker.options import Allowance, Options
+from tasks.worker.options import Allowance, Options, leave, register
 from tasks.worker.run import Runner
 from tasks.worker.session import Session
 from tasks.worker.shared_state import SharedState
@@ -73,7 +71,7 @@ class Child:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the supervisor decides
         signal.signal(signal.SIGTERM, self.stop)
         signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
-        if not self.session.open(lambda connection: registration.register(connection, self.worker_id, self.options)):
+        if not self.session.open(lambda connection: register(connection, self.worker_id, self.options)):
             return ID_TAKEN
         self.state.registered = 1
         run.watch()
@@ -145,7 +143,7 @@ class Child:
         """Run one task; the completer has its ending before the shared state says that it is over."""
         ending = self.runner.run(claim, task)
         if self.holds_row and not ending.failure:
-            self.state.completed += 1
+            self.completer.note_completed()
         else:
             self.completer.add(ending)
         self.state.end()
@@ -157,16 +155,10 @@ class Child:
         self.background.end_batch()
         self.state.clear()
         self.allowance.give_back(len(unstarted) + len(unknown))
-        self._release(unstarted, park=False)
-        self._release(unknown, park=True)
+        self.fetcher.give_back(unstarted)
+        self.fetcher.give_back(unknown, park=True)
         for path in {claim.task_path for claim in unknown}:
             logger.warning("no task is registered as %r here; its tasks are given back, no attempt is spent", path)
-
-    def _release(self, given_back: list[Claim], *, park: bool) -> None:
-        """Give claims back; those that the supervisor gave back already do not match any more."""
-        pairs = [(claim.id, claim.claimed_at()) for claim in given_back]
-        if pairs:
-            self.session.run(lambda connection: release.release(connection, self.worker_id, pairs, park=park))
 
     def pause(self, error: psycopg.Error) -> None:
         """Log what went wrong and wait a moment; a lost database is tried again with growing pauses."""
@@ -186,7 +178,7 @@ class Child:
             try:
                 self.session.run(self.completer.flush)
                 self.session.run(self.fetcher.leave)
-                self.session.run(lambda connection: registration.leave(connection, self.worker_id))
+                self.session.run(lambda connection: leave(connection, self.worker_id))
                 break
             except Convicted:
                 self.completer.write_late()

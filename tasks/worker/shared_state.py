@@ -49,29 +49,16 @@ class SharedState(ctypes.Structure):
 
     __slots__ = ("lock",)
     _fields_: ClassVar = [
-        ("batch_number", ctypes.c_int64),
-        ("batch_count", ctypes.c_int64),
-        ("position", ctypes.c_int64),
-        ("running_since_ns", ctypes.c_int64),
-        ("deadline_ns", ctypes.c_int64),
-        ("taken_back", ctypes.c_int64),
-        ("ahead_of", ctypes.c_int64),
-        ("lease_renewed_ns", ctypes.c_int64),
-        ("registered", ctypes.c_int64),
-        ("convicted", ctypes.c_int64),
-        ("busy", ctypes.c_int64),
-        ("is_leader", ctypes.c_int64),
-        ("claimed", ctypes.c_int64),
-        ("completed", ctypes.c_int64),
-        ("failed", ctypes.c_int64),
-        ("refused", ctypes.c_int64),
-        ("unwritten", ctypes.c_int64),
-        ("earlier_index", ctypes.c_int64),
+        *((name, ctypes.c_int64) for name in (
+            "batch_number", "batch_count", "position", "running_since_ns", "deadline_ns", "taken_back", "ahead_of",
+            "lease_renewed_ns", "convicted", "registered", "busy", "is_leader",
+            "claimed", "completed", "failed", "refused", "unwritten", "earlier_index",
+        )),
         ("ids", ctypes.c_int64 * BATCH_LIMIT),
         ("attempts", ctypes.c_int64 * BATCH_LIMIT),
         ("claimed_at_us", ctypes.c_int64 * BATCH_LIMIT),
         ("earlier", EarlierIds * 2),
-    ]
+    ]  # fmt: skip
 
     def __new__(cls) -> Self:
         """Lay the fields over anonymous memory that a fork shares."""

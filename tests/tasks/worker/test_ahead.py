@@ -119,7 +119,7 @@ def test_what_is_not_yet_known_is_read_by_the_background_thread(database, child)
     assert child.session.has_input()
     child.background.begin_batch()
     child.background.work()
-    assert child.fetcher.ahead.ids() == {claim.id + MANY for claim in batch}
+    assert child.fetcher.ahead_ids() == {claim.id + MANY for claim in batch}
 
 
 @pytest.mark.parametrize("hindrance", ["few are wanted", "a limited number", "at the beginning", "little work"])
@@ -200,7 +200,7 @@ def test_what_was_given_back_does_not_run(database, maintenance, child):
     child.state.take_unstarted()
     maintenance.tick([process(child)])
     assert is_free(database, ahead)
-    taken = child.session.run(child.fetcher.ahead.take)
+    taken = child.session.run(child.fetcher.take_ahead)
     assert taken == []
 
 
@@ -208,7 +208,7 @@ def test_after_a_void_batch_the_child_gives_back_what_the_supervisor_has_not_see
     batch = begin(child)
     ahead = claimed_ahead(database, batch)
     child.state.take_unstarted()
-    assert child.session.run(child.fetcher.ahead.take) == []
+    assert child.session.run(child.fetcher.take_ahead) == []
     assert is_free(database, ahead)
 
 
