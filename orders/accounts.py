@@ -14,8 +14,8 @@ from django.db.models import QuerySet
 from orders.models import Account, Entry
 from tasks.exceptions import Busy, RowlockError, StaleVersion
 from tasks.locking import update_if_unchanged
-from tasks.locking.double_checked import is_lock_not_available, is_retryable
 from tasks.locking.rowlocks import lockers
+from tasks.support.database import is_lock_not_available, is_retryable
 
 
 class AccountError(RowlockError):

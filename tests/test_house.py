@@ -119,3 +119,43 @@ def test_a_template_includes_only_from_its_own_folder_or_shared(folder):
 )
 def test_a_name_is_seen_in_a_text(app, text, is_refused):
     assert named(text, app) == is_refused
+
+
+# Documented by Django, by namedtuple and by os, in spite of the underscore.
+DOCUMENTED = {
+    "_meta",
+    "_default_manager",
+    "_base_manager",
+    "_state",
+    "_replace",
+    "_asdict",
+    "_fields",
+    "_make",
+    "_exit",
+}
+
+
+@pytest.mark.parametrize("app", FORBIDDEN)
+def test_only_public_names_of_libraries_are_used(app):
+    private = {
+        str(module.relative_to(ROOT)): sorted(names)
+        for module in modules(app)
+        if "migrations" not in module.parts and (names := private_names_of_others(ast.parse(module.read_text())))
+    }
+    assert private == {}
+
+
+def private_names_of_others(tree: ast.Module) -> set[str]:
+    """Attributes and imports with an underscore that this module itself does not define."""
+    own: set[str] = set()
+    used: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            own.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            own.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            (own if isinstance(node.ctx, ast.Store) else used).add(node.attr)
+        elif isinstance(node, ast.ImportFrom):
+            used.update(alias.name for alias in node.names)
+    return {name for name in used - own - DOCUMENTED if name.startswith("_") and not name.startswith("__")}

@@ -26,10 +26,10 @@ from dashboard.locks.attribution import RUNNING
 from tasks.admin.rights import missing, require, who
 from tasks.diagnosis.finding import command
 from tasks.locking import rowlocks
-from tasks.locking.double_checked import is_lock_not_available
 from tasks.locking.named import postgres
 from tasks.operations.filters import BIGGEST_ID
 from tasks.support import reading
+from tasks.support.database import is_lock_not_available
 
 SEE_HISTORY = "dashboard.view_lockwait"
 AROUND = {  # minutes before and after the moment

@@ -21,12 +21,12 @@ from tasks import operations
 from tasks.admin.rights import missing, require, who
 from tasks.diagnosis.finding import command
 from tasks.exceptions import RowlockError
-from tasks.locking.double_checked import is_lock_not_available
 from tasks.models import Task
 from tasks.operations.filters import BIGGEST_ID, InvalidFilter
 from tasks.operations.workers import MOST_RELEASED, RIGHT_TO_RELEASE, RIGHT_TO_STOP, hanging_on, unstarted
 from tasks.queue import presence
 from tasks.support import reading
+from tasks.support.database import is_lock_not_available
 
 SEE, STOP, RELEASE = "tasks.view_worker", RIGHT_TO_STOP, RIGHT_TO_RELEASE
 BIGGEST_VERSION = 2**31 - 1

@@ -17,8 +17,8 @@ from tasks.admin.read_only import DeclaredFilters
 from tasks.diagnosis.finding import describe_lock
 from tasks.exceptions import StaleVersion
 from tasks.locking import rowlocks, update_if_unchanged
-from tasks.locking.double_checked import is_lock_not_available
 from tasks.locking.rowlocks import Hold, RowLock
+from tasks.support.database import is_lock_not_available
 
 VERDICTS = {
     Hold.HELD: _("Row locked"),

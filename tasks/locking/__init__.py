@@ -3,9 +3,8 @@
 from tasks.exceptions import LockCycle, LockHeld, LockLost, LockUnavailable, StaleVersion
 from tasks.locking.batched import locked_batches
 from tasks.locking.double_checked import around_each_row, double_checked
-from tasks.locking.idempotent import update_each
 from tasks.locking.named.lock import lock
-from tasks.locking.optimistic import VersionedModel, update_if_unchanged
+from tasks.locking.optimistic import VersionedModel, update_each, update_if_unchanged
 from tasks.locking.report import Report
 from tasks.locking.version_trigger import VersionTrigger
 

@@ -10,7 +10,13 @@ from typing import Any, TypeVar
 
 from django.db import models, transaction
 
-from tasks.locking import report as preconditions
+from tasks.locking.double_checked import (
+    reads_other_tables,
+    refuse_isolation,
+    refuse_open_transaction,
+    refuse_text,
+    refuse_unlockable,
+)
 from tasks.locking.report import Outcome, Report, counting_queries
 
 logger = logging.getLogger(__name__)
@@ -31,13 +37,13 @@ def locked_batches(
     rows are reported as failed, and the next batch follows. At most `limit` rows are handled. Raises as
     `double_checked` does.
     """
-    preconditions.refuse_unlockable(queryset)
-    preconditions.refuse_text(of)
+    refuse_unlockable(queryset)
+    refuse_text(of)
     queryset = queryset.using(queryset.select_for_update().db).order_by("pk")
-    preconditions.refuse_open_transaction(queryset.db)
+    refuse_open_transaction(queryset.db)
     report, after, room = Report(rounds=1), None, size
     with counting_queries(queryset.db, report):
-        preconditions.refuse_isolation(queryset.db)
+        refuse_isolation(queryset.db)
         while room > 0 and (keys := _one_batch(queryset, body, of, after, room, report)):
             after = keys[-1]
             room = size if limit is None else min(size, limit - report.handled)
@@ -59,7 +65,7 @@ def _one_batch(
         with transaction.atomic(using=queryset.db, durable=True):
             rows = _locked(queryset if after is None else queryset.filter(pk__gt=after), of, size)
             keys = [row.pk for row in rows]
-            if preconditions.reads_other_tables(queryset.query):
+            if reads_other_tables(queryset.query):
                 rows = list(queryset.filter(pk__in=keys))
             if rows:
                 body(rows)

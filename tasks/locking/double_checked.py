@@ -1,40 +1,25 @@
-"""PostgreSQL's errors about conflicts with other sessions, by SQLSTATE."""
+"""Double-checked locking: read the candidates, lock each row alone, and check again under its lock.
+
+A refusal names the reason and what to do instead.
+"""
 
 import logging
 import random
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
 from django.db import NotSupportedError, connections, models, transaction
+from django.db.models.expressions import Subquery
+from django.db.models.sql import Query
 
-from tasks.locking import report
 from tasks.locking.report import Outcome, Report, counting_queries
+from tasks.support.database import is_lock_not_available
 
 logger = logging.getLogger(__name__)
-
-LOCK_NOT_AVAILABLE = "55P03"
-SERIALIZATION_FAILURE = "40001"
-DEADLOCK_DETECTED = "40P01"
-
-
-def sqlstate(error: BaseException) -> str | None:
-    """The SQLSTATE of a database error, Django's or psycopg's; None for anything else."""
-    return getattr(error, "sqlstate", None) or getattr(error.__cause__, "sqlstate", None)
-
-
-def is_lock_not_available(error: BaseException) -> bool:
-    """True if another session holds the row and the wait was refused or timed out."""
-    return sqlstate(error) == LOCK_NOT_AVAILABLE
-
-
-def is_retryable(error: BaseException) -> bool:
-    """True if the whole transaction can be repeated."""
-    return sqlstate(error) in (SERIALIZATION_FAILURE, DEADLOCK_DETECTED)
-
 
 M = TypeVar("M", bound=models.Model)
 OnLocked = Literal["skip", "report", "wait"]
@@ -69,7 +54,7 @@ def double_checked(queryset: "models.QuerySet[M]") -> "DoubleChecked[M]":
     subqueries a third check follows once the row is locked; tables named only in raw SQL are not recognised. Raises
     NotSupportedError where PostgreSQL could not lock its rows.
     """
-    report.refuse_unlockable(queryset)
+    refuse_unlockable(queryset)
     return DoubleChecked(queryset)
 
 
@@ -115,8 +100,8 @@ class DoubleChecked(Generic[M]):
         Raises RuntimeError inside `atomic()`, and NotSupportedError at an isolation level above READ COMMITTED. An
         error of the inner query ends the run, because it would fail for every row.
         """
-        report.refuse_open_transaction(self.queryset.db)
-        report.refuse_text(of)
+        refuse_open_transaction(self.queryset.db)
+        refuse_text(of)
         run = _Run(self.queryset, body, _Terms(on_locked, of, limit, max_rounds, wait_seconds), progress)
         with counting_queries(self.queryset.db, run.report):
             run.go()
@@ -148,7 +133,7 @@ class _Run(Generic[M]):
         self.report = Report()
         self.is_stopped = False
         self.passed: set[Any] = set()  # lost in this round
-        self.needs_third_look = report.reads_other_tables(queryset.query)
+        self.needs_third_look = reads_other_tables(queryset.query)
         self.is_isolation_checked = False
 
     @property
@@ -239,7 +224,7 @@ class _Run(Generic[M]):
     def _lock(self, key: Any) -> M | None:
         """The row under its lock if it still meets the criteria; None when it does not, or when it was skipped."""
         if not self.is_isolation_checked:
-            report.refuse_isolation(self.using)
+            refuse_isolation(self.using)
             self.is_isolation_checked = True
         if self.terms.on_locked == "wait":
             with connections[self.using].cursor() as cursor:
@@ -288,3 +273,72 @@ class _Run(Generic[M]):
 def choose_place(keys: list[Any]) -> int:
     """A random position, so that processes spread over the list."""
     return random.randrange(len(keys)) if keys else 0  # noqa: S311  spreads processes, keeps no secret
+
+
+def refuse_unlockable(queryset: Any) -> None:
+    """Raise TypeError for anything but a queryset, NotSupportedError if PostgreSQL could not lock its rows."""
+    if not isinstance(queryset, models.QuerySet):
+        raise TypeError(f"Pass a QuerySet such as Order.objects.all(), not {queryset!r}.")
+    query = queryset.query
+    problem = (
+        "it is sliced; give limit=… to each() instead" if query.is_sliced
+        else f"it is a {query.combinator}; lock the rows of one query" if query.combinator
+        else "it gives values, not model instances" if query.values_select or query.selected
+        else "it is distinct, and PostgreSQL cannot lock such rows; use Exists() in a filter" if query.distinct
+        else "it is grouped, and PostgreSQL cannot lock such rows; use a Subquery" if query.group_by is not None
+        else "it locks its rows already; leave select_for_update() out, each() does it" if query.select_for_update
+        else ""
+    )  # fmt: skip
+    if problem:
+        raise NotSupportedError(f"The rows of this queryset cannot be locked: {problem}.")
+
+
+def refuse_text(of: Any) -> None:
+    """Raise TypeError for `of='self'`, which Django would read as the tables s, e, l and f."""
+    if isinstance(of, str):
+        raise TypeError(f"of must be a tuple of names: write of=({of!r},).")
+
+
+def refuse_open_transaction(using: str) -> None:
+    """Raise RuntimeError inside a transaction, except the one that a TestCase puts around each test.
+
+    The error names ATOMIC_REQUESTS where that is the cause.
+    """
+    connection = connections[using]
+    cause = "Autocommit is off: turn it on again with transaction.set_autocommit(True)."
+    if connection.in_atomic_block:
+        # Django refuses a durable block in any other but a TestCase's. This one sends nothing.
+        with suppress(RuntimeError), transaction.atomic(using, savepoint=False, durable=True):
+            return
+        cause = "Move the call out of atomic(); in a task, run it on a worker whose --strategy is not pessimistic."
+        if connection.settings_dict["ATOMIC_REQUESTS"]:
+            cause = f"If ATOMIC_REQUESTS opened it, decorate the view with @transaction.non_atomic_requests. {cause}"
+    elif connection.get_autocommit():
+        return
+    raise RuntimeError(f"This cannot run inside a transaction: every row would stay locked until it ends. {cause}")
+
+
+def refuse_isolation(using: str) -> None:
+    """Raise NotSupportedError above READ COMMITTED. It asks the session, whose default may come from the server."""
+    with connections[using].cursor() as cursor:
+        cursor.execute("SHOW transaction_isolation")
+        level = cursor.fetchone()[0]
+    if level not in ("read committed", "read uncommitted"):  # to PostgreSQL they are the same
+        raise NotSupportedError(
+            f"A second look needs READ COMMITTED, and this connection runs at {level.upper()}: it would see what the "
+            "first one saw. Set the database's isolation level to READ COMMITTED."
+        )
+
+
+def reads_other_tables(query: Query) -> bool:
+    """True if the criteria use other tables, by a join or a subquery."""
+    return len(query.alias_map) > 1 or any(isinstance(node, (Query, Subquery)) for node in _nodes(query.where))
+
+
+def _nodes(expression: Any) -> Iterator[Any]:
+    yield expression
+    if isinstance(expression, (Query, Subquery)):
+        return
+    for child in expression.get_source_expressions():
+        if hasattr(child, "get_source_expressions"):
+            yield from _nodes(child)

@@ -1,5 +1,6 @@
-"""A session of our own, or a clear refusal behind a transaction-pooling proxy, which shares sessions (fault F10).
+"""Sessions of our own, and SQL on either kind of connection, Django's or psycopg's.
 
+A session of our own is refused behind a transaction-pooling proxy, which shares sessions (fault F10).
 Presence, a sender's lock and LISTEN belong to a session. Behind such a proxy they would stay in a session that another
 client gets next. Dead workers would seem alive as long as the pool lasts, and nobody would be woken.
 """
@@ -22,7 +23,7 @@ from tasks.exceptions import PooledSession
 T = TypeVar("T")
 
 PID = "SELECT pg_backend_pid() AS pid"
-LOOKS = 2
+ROUNDS = 2
 # PgBouncer's error for the limits that each of these sessions sets.
 REFUSED_OPTIONS = "unsupported startup parameter"
 
@@ -51,7 +52,7 @@ def is_pooled(connection: psycopg.Connection) -> bool:
     if connection.info.backend_pid == _pid(connection):
         return False
     with closing(connect_directly("rowlock:check")) as other:
-        clients = [connection, other, other, connection] * LOOKS
+        clients = [connection, other, other, connection] * ROUNDS
         seen = {(client is other, _pid(client)) for client in clients}
     return len(seen) > 2 or len({pid for _, pid in seen}) < 2
 
@@ -128,6 +129,26 @@ def rows_of(cursor: Any) -> list[dict[str, Any]]:
     """The rows of an executed statement, each as a dictionary by column name."""
     names = [column[0] for column in cursor.description]
     return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+
+LOCK_NOT_AVAILABLE = "55P03"
+SERIALIZATION_FAILURE = "40001"
+DEADLOCK_DETECTED = "40P01"
+
+
+def sqlstate(error: BaseException) -> str | None:
+    """The SQLSTATE of a database error, Django's or psycopg's; None for anything else."""
+    return getattr(error, "sqlstate", None) or getattr(error.__cause__, "sqlstate", None)
+
+
+def is_lock_not_available(error: BaseException) -> bool:
+    """True if another session holds the row and the wait was refused or timed out."""
+    return sqlstate(error) == LOCK_NOT_AVAILABLE
+
+
+def is_retryable(error: BaseException) -> bool:
+    """True if the whole transaction can be repeated."""
+    return sqlstate(error) in (SERIALIZATION_FAILURE, DEADLOCK_DETECTED)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from tasks.support.secret_finder import REDACTED, SecretFinder
 SHORTEST_SECRET = 4  # characters: shorter secrets would match everywhere in a traceback
 LONGEST_TEXT = 100_000  # characters
 NUL_SHOWN = "\\x00"
-_told: ContextVar[str | None] = ContextVar("told_in_logs", default=None)
+_logged_text: ContextVar[str | None] = ContextVar("logged_as", default=None)
 
 
 def redact(value: Any) -> Any:
@@ -68,23 +68,23 @@ def describe_exception(
 
 
 class RedactedTraceback(logging.Filter):
-    """A filter for the framework's loggers: inside `told_in_logs` they print that text, not the traceback."""
+    """A filter for the framework's loggers: inside `logged_as` they print that text, not the traceback."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        text = _told.get()
+        text = _logged_text.get()
         if text is not None and record.exc_info:
             record.exc_info, record.exc_text = None, text.rstrip()
         return True
 
 
 @contextmanager
-def told_in_logs(text: str) -> Iterator[None]:
+def logged_as(text: str) -> Iterator[None]:
     """Within the block, log this text in place of the current failure's traceback."""
-    token = _told.set(text)
+    token = _logged_text.set(text)
     try:
         yield
     finally:
-        _told.reset(token)
+        _logged_text.reset(token)
 
 
 def secrets_of(task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> set[str]:

@@ -144,7 +144,7 @@ class Runner:
         except BaseException as error:  # noqa: BLE001  SystemExit and KeyboardInterrupt of a handler are its failure too
             failure = describe(error, claim, task, args, kwargs)
             # Inside the except block: the framework's logger reads the exception from sys.exc_info(), secrets and all.
-            with redaction.told_in_logs(failure.traceback):
+            with redaction.logged_as(failure.traceback):
                 run.finish(TaskResultStatus.FAILED)
             self.clean_up()
         else:

@@ -18,7 +18,7 @@ from typing import Any, Self, TypeVar
 from tasks.exceptions import LockHeld, LockLost, LockUnavailable
 from tasks.locking.named import backends
 from tasks.locking.named.holder import held_sentence
-from tasks.locking.named.renewal import Contender, Keeper
+from tasks.locking.named.renewal import Contender, Renewer
 from tasks.support.reading import name_problem
 
 logger = logging.getLogger(__name__)
@@ -76,18 +76,18 @@ class Lock(ContextDecorator):
         self.fence: int | None = None
         self.owner = ""
         self._contender: Contender | None = None
-        self._keeper: Keeper | None = None
+        self._renewer: Renewer | None = None
         self._siblings: list[int] = []
 
     @property
     def is_lost(self) -> bool:
         """True if the lock was taken and then lost."""
-        return self._keeper is not None and self._keeper.is_lost
+        return self._renewer is not None and self._renewer.is_lost
 
     @property
     def seconds_left(self) -> float:
         """Seconds for which the lock is certainly ours if no further renewal succeeds."""
-        return self._keeper.seconds_left if self._keeper else 0.0
+        return self._renewer.seconds_left if self._renewer else 0.0
 
     def check(self) -> None:
         """Raise LockLost if the lock is lost; for a body that works in steps."""
@@ -105,25 +105,25 @@ class Lock(ContextDecorator):
             contender.close()
             raise
         self._contender, self.fence, self.owner = contender, contender.fence, contender.owner
-        self._keeper = Keeper(contender, asked_at, self.on_lost)
+        self._renewer = Renewer(contender, asked_at, self.on_lost)
         self._siblings = _fences_of_thread()
         self._siblings.append(contender.fence or 0)
         return self
 
     def release(self) -> None:
         """Release the lock. Raises LockLost if it was lost before."""
-        contender, keeper = self._contender, self._keeper
-        if contender is None or keeper is None:
+        contender, renewer = self._contender, self._renewer
+        if contender is None or renewer is None:
             raise RuntimeError(f"The lock {self.name!r} is not held: it cannot be released.")
         if contender.pid != os.getpid():
             return  # in a fork of the holder: the lock is the parent's
         try:
-            keeper.stop()
+            renewer.stop()
             self.check()
             self._let_go(contender)
         finally:
             contender.close()
-            self._contender = self._keeper = None
+            self._contender = self._renewer = None
             self._siblings.remove(contender.fence or 0)
 
     def __enter__(self) -> Self:

@@ -16,7 +16,7 @@ from tasks.locking.named.session import WATCH_KEY, WATCH_PRESENCE, LockSession
 from tasks.support.database import Connection, fetch
 
 # In case the notification is lost (fault F9); behind a proxy there is none.
-LOOK_AGAIN_SECONDS = 5.0
+RECHECK_SECONDS = 5.0
 POLL_SECONDS = 0.25
 
 ACQUIRE = """
@@ -129,7 +129,7 @@ class LeaseContender(Contender):
             holder = self.holder()
             if holder is None or holder.life is Life.MISSING:
                 return
-            left = min(seconds, LOOK_AGAIN_SECONDS, max(0.001, holder.seconds_left or LOOK_AGAIN_SECONDS))
+            left = min(seconds, RECHECK_SECONDS, max(0.001, holder.seconds_left or RECHECK_SECONDS))
             self._wait_for(holder, left)
 
     def stop_waiting(self) -> None:

@@ -17,7 +17,7 @@ from tasks.exceptions import LockCycle, LockUnavailable
 from tasks.locking.named.holder import Holder, Life, Waiter
 from tasks.locking.named.renewal import Contender, cycle_sentence, find_cycle
 
-LOOK_AGAIN_SECONDS = 5.0
+RECHECK_SECONDS = 5.0
 WAITER_SECONDS = 15  # a waiter that is silent for longer is dead
 TIMEOUT_SECONDS = 5.0
 WAITERS_KEY = "rowlock:waiters"
@@ -180,8 +180,8 @@ class RedisContender(Contender):
             self._enter()
             left_ms = self.client.pttl(lock_key(self.name))
             if left_ms != -2:  # no such key: it is free
-                left = LOOK_AGAIN_SECONDS if left_ms < 0 else left_ms / 1000
-                self._subscription.get_message(timeout=min(seconds, LOOK_AGAIN_SECONDS, left + 0.001))
+                left = RECHECK_SECONDS if left_ms < 0 else left_ms / 1000
+                self._subscription.get_message(timeout=min(seconds, RECHECK_SECONDS, left + 0.001))
 
     def stop_waiting(self) -> None:
         with _explained():

@@ -122,7 +122,7 @@ RETRY_FIRST_SECONDS = 0.05
 RETRY_CAP_SECONDS = 1.0
 
 
-class Keeper:
+class Renewer:
     """Renews one lease until it is stopped or the lock is lost.
 
     The lease counts from when its renewal was *asked for*, by this machine's monotonic clock, so it ends here first. A

@@ -26,7 +26,7 @@ RETAKE_PRESENCE = "SELECT pg_advisory_lock(%(class)s::int, hashtext(%(owner)s::t
 # A worker keeps one idle session for its next lock, because connecting is the slowest step. Meanwhile it carries no
 # lock's name and holds nothing. Other programs keep none: a program that ends, or a test that drops its database, must
 # leave nothing behind.
-KEEPERS = (f"{OURS}worker:", f"{OURS}lab:")
+KEEPING_PROCESSES = (f"{OURS}worker:", f"{OURS}lab:")
 LET_GO = "SELECT pg_advisory_unlock_all(), set_config('application_name', 'rowlock:lock', false)"
 END_SOON = "SET idle_session_timeout = '10s'"
 KEEP = "RESET idle_session_timeout"
@@ -186,7 +186,7 @@ class LockSession:
     def let_go(self) -> None:
         """End presence at once; closing the session alone takes some milliseconds."""
         self.connection.execute(LET_GO)
-        self._holds_nothing = self.is_direct and process_name().startswith(KEEPERS)
+        self._holds_nothing = self.is_direct and process_name().startswith(KEEPING_PROCESSES)
 
     def close(self) -> None:
         """End the session and all its locks; a worker's released session is kept for its next lock."""

@@ -126,7 +126,7 @@ class TestAKilledHolder:
                 assert held.fence > fence
 
     def test_who_waits_for_it_is_woken_by_its_death(self, postgres_backend, name, monkeypatch):
-        monkeypatch.setattr("tasks.locking.named.postgres.LOOK_AGAIN_SECONDS", 60.0)
+        monkeypatch.setattr("tasks.locking.named.postgres.RECHECK_SECONDS", 60.0)
         with locker(database_url(), name, ttl=300, backend=postgres_backend) as other:
             other.hear()
             with locker(database_url(), name, ttl=30, wait=50, backend=postgres_backend) as waiting:

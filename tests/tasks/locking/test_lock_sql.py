@@ -53,7 +53,7 @@ class TestFromPsql:
             assert psql(f"SELECT rowlock_lock_acquire('{name}', 'a shell script', '30 s') IS NULL") == "t"
 
     def test_its_release_wakes_python(self, name, monkeypatch):
-        monkeypatch.setattr("tasks.locking.named.postgres.LOOK_AGAIN_SECONDS", 60.0)
+        monkeypatch.setattr("tasks.locking.named.postgres.RECHECK_SECONDS", 60.0)
         fence = psql(f"SELECT rowlock_lock_acquire('{name}', 'a shell script', '10 min')")
         with ThreadPoolExecutor() as pool:
             waiting = pool.submit(lock(name, ttl=30, wait=50).acquire)
@@ -227,7 +227,7 @@ class TestTheAdvisoryLockItself:
             pass
 
     def test_it_is_waited_for(self, name, monkeypatch):
-        monkeypatch.setattr("tasks.locking.named.postgres.LOOK_AGAIN_SECONDS", 60.0)
+        monkeypatch.setattr("tasks.locking.named.postgres.RECHECK_SECONDS", 60.0)
         with session("nightly.sh", autocommit=True) as script, ThreadPoolExecutor() as pool:
             script.execute(self.KEY, [name])
             waiting = pool.submit(lock(name, ttl=30, wait=50, backend="advisory").acquire)

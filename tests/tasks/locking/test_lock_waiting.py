@@ -49,8 +49,8 @@ class TestTheDemonstration:
         self, backend, name, threads, seconds, monkeypatch
     ):
         # Whoever only looked again would lose as much between the two.
-        monkeypatch.setattr("tasks.locking.named.postgres.LOOK_AGAIN_SECONDS", 60.0)
-        monkeypatch.setattr("tasks.locking.named.redis.LOOK_AGAIN_SECONDS", 60.0)
+        monkeypatch.setattr("tasks.locking.named.postgres.RECHECK_SECONDS", 60.0)
+        monkeypatch.setattr("tasks.locking.named.redis.RECHECK_SECONDS", 60.0)
         first = threads.submit(hold_for, seconds[0], name, backend=backend)
         wait_until(lambda: backends.holder(name, backend))
         second = threads.submit(hold_for, seconds[1], name, backend=backend, wait=50)
@@ -62,8 +62,8 @@ class TestTheDemonstration:
 
 def test_who_waits_is_woken_by_the_release(backend, name, threads, monkeypatch):
     """With the look behind the wake-up put off, only the wake-up can be what ends the wait."""
-    monkeypatch.setattr("tasks.locking.named.postgres.LOOK_AGAIN_SECONDS", 60.0)
-    monkeypatch.setattr("tasks.locking.named.redis.LOOK_AGAIN_SECONDS", 60.0)
+    monkeypatch.setattr("tasks.locking.named.postgres.RECHECK_SECONDS", 60.0)
+    monkeypatch.setattr("tasks.locking.named.redis.RECHECK_SECONDS", 60.0)
     with lock(name, ttl=60, backend=backend):
         waiting = threads.submit(hold_for, 0, name, backend=backend, wait=50)
         wait_until_waited_for(name, backend)

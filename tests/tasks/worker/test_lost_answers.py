@@ -111,7 +111,7 @@ def test_f05_a_former_session_does_not_keep_presence_from_a_new_one(settings, da
     assert session.open(lambda connection: options.register(connection, "w1", Options()))
     former, session.connection = session.connection, None
     session.forget()
-    wait_until(lambda: session.ensure() and session.is_settled)
+    wait_until(lambda: session.ensure() and session.is_ready)
     assert presence.states(["w1"], database.connection)["w1"].is_alive
     with pytest.raises(psycopg.OperationalError):
         former.execute("SELECT 1")
