@@ -1,4 +1,7 @@
-"""The registry of task functions that may run: those declared with `@task`, never an arbitrary dotted path."""
+"""What `@task` declares: the options of a task function, and the registry of the functions that may run.
+
+A worker runs registered functions only, never an arbitrary dotted path.
+"""
 
 import math
 from collections.abc import Callable
@@ -18,10 +21,15 @@ if TYPE_CHECKING:
     from tasks.backend import PostgresBackend
     from tasks.framework.enqueue import Calls
 
-_registered: dict[str, "PostgresTask"] = {}
+MAX_ATTEMPTS = range(1, 1001)  # a requeue adds new attempts to a smallint
+PRIORITIES = range(-100, 101)
+YEARS = range(2, 9999)  # valid datetimes in every time zone
 # These run requests from pages, which check a right for each. The database refuses them to roles that may only enqueue:
 # tasks/migrations/0003_guards.py and dashboard/migrations/0002_internal_lab.py.
 INTERNAL_PATHS, INTERNAL_QUEUES = "tasks.tasks.", "rowlock"
+
+_registered: dict[str, "PostgresTask"] = {}
+_is_async = cache(iscoroutinefunction)
 
 
 def register(task: "PostgresTask") -> None:
@@ -61,11 +69,6 @@ def is_internal(path: str) -> bool:
 def paths() -> list[str]:
     """Every registered path, sorted."""
     return sorted(_registered)
-
-
-MAX_ATTEMPTS = range(1, 1001)  # a requeue adds new attempts to a smallint
-PRIORITIES = range(-100, 101)
-YEARS = range(2, 9999)  # valid datetimes in every time zone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,9 +145,6 @@ class PostgresTask(Task):
     def attempts_allowed(self) -> int:
         """The task's own number of attempts, else the setting."""
         return conf.get("MAX_ATTEMPTS") if self.max_attempts is None else self.max_attempts
-
-
-_is_async = cache(iscoroutinefunction)
 
 
 def validate(task: Task) -> None:

@@ -1,8 +1,8 @@
-"""Sessions of our own, and SQL on either kind of connection, Django's or psycopg's.
+"""SQL on either kind of connection, Django's or psycopg's, and connections with a session of their own.
 
-A session of our own is refused behind a transaction-pooling proxy, which shares sessions (fault F10).
-Presence, a sender's lock and LISTEN belong to a session. Behind such a proxy they would stay in a session that another
-client gets next. Dead workers would seem alive as long as the pool lasts, and nobody would be woken.
+Presence, a sender's lock and LISTEN belong to a session. A transaction-pooling proxy shares sessions (fault F10): there
+they would stay in a session that another client gets next. Dead workers would seem alive as long as the pool lasts, and
+nobody would be woken. So such a proxy is refused.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -22,45 +22,13 @@ from tasks.exceptions import PooledSession
 
 T = TypeVar("T")
 
+LOCK_NOT_AVAILABLE = "55P03"
+SERIALIZATION_FAILURE = "40001"
+DEADLOCK_DETECTED = "40P01"
 PID = "SELECT pg_backend_pid() AS pid"
 ROUNDS = 2
 # PgBouncer's error for the limits that each of these sessions sets.
 REFUSED_OPTIONS = "unsupported startup parameter"
-
-
-def own_session(application_name: str, *, connect_timeout: int = 10) -> psycopg.Connection:
-    """A direct connection with its own session. Raises PooledSession, psycopg.OperationalError."""
-    try:
-        connection = connect_directly(application_name, connect_timeout=connect_timeout)
-    except psycopg.OperationalError as error:
-        if REFUSED_OPTIONS in str(error):
-            raise PooledSession from error
-        raise
-    if is_pooled(connection):
-        connection.close()
-        raise PooledSession
-    return connection
-
-
-def is_pooled(connection: psycopg.Connection) -> bool:
-    """True if the statements of this connection (in autocommit) may reach different sessions.
-
-    A server reports its backend's process id at login, a proxy one of its own. A proxy that keeps one session for each
-    client does no harm: a second client never gets it. Other proxies give the session that was used last, or each in
-    turn. So each of two clients asks for the process id after the other, and after itself.
-    """
-    if connection.info.backend_pid == _pid(connection):
-        return False
-    with closing(connect_directly("rowlock:check")) as other:
-        clients = [connection, other, other, connection] * ROUNDS
-        seen = {(client is other, _pid(client)) for client in clients}
-    return len(seen) > 2 or len({pid for _, pid in seen}) < 2
-
-
-def _pid(connection: psycopg.Connection) -> int:
-    pid: int = fetch(connection, PID)[0]["pid"]
-    return pid
-
 
 # Keys of OPTIONS that belong to Django, not to psycopg.
 DJANGO_KEYS = ("cursor_factory", "context", "prepare_threshold", "server_side_binding", "pool", "assume_role")
@@ -129,11 +97,6 @@ def rows_of(cursor: Any) -> list[dict[str, Any]]:
     """The rows of an executed statement, each as a dictionary by column name."""
     names = [column[0] for column in cursor.description]
     return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-
-
-LOCK_NOT_AVAILABLE = "55P03"
-SERIALIZATION_FAILURE = "40001"
-DEADLOCK_DETECTED = "40P01"
 
 
 def sqlstate(error: BaseException) -> str | None:
@@ -234,6 +197,40 @@ def connect_directly(
     )
     connection.answer_seconds = answer_seconds
     return connection
+
+
+def own_session(application_name: str, *, connect_timeout: int = 10) -> psycopg.Connection:
+    """A direct connection with its own session. Raises PooledSession, psycopg.OperationalError."""
+    try:
+        connection = connect_directly(application_name, connect_timeout=connect_timeout)
+    except psycopg.OperationalError as error:
+        if REFUSED_OPTIONS in str(error):
+            raise PooledSession from error
+        raise
+    if is_pooled(connection):
+        connection.close()
+        raise PooledSession
+    return connection
+
+
+def is_pooled(connection: psycopg.Connection) -> bool:
+    """True if the statements of this connection (in autocommit) may reach different sessions.
+
+    A server reports its backend's process id at login, a proxy one of its own. A proxy that keeps one session for each
+    client does no harm: a second client never gets it. Other proxies give the session that was used last, or each in
+    turn. So each of two clients asks for the process id after the other, and after itself.
+    """
+    if connection.info.backend_pid == _pid(connection):
+        return False
+    with closing(connect_directly("rowlock:check")) as other:
+        clients = [connection, other, other, connection] * ROUNDS
+        seen = {(client is other, _pid(client)) for client in clients}
+    return len(seen) > 2 or len({pid for _, pid in seen}) < 2
+
+
+def _pid(connection: psycopg.Connection) -> int:
+    pid: int = fetch(connection, PID)[0]["pid"]
+    return pid
 
 
 def name_sessions_of_handlers(application_name: str) -> None:

@@ -1,4 +1,7 @@
-"""The database's clock, the only one that counts: other machines' clocks may differ (fault F12)."""
+"""The database's clock, and durations as people read and write them.
+
+Only the database's clock counts: other machines' clocks may differ (fault F12).
+"""
 
 import re
 from datetime import timedelta
@@ -8,20 +11,22 @@ from django.db import models
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-
-class StatementTimestamp(models.Func):
-    """PostgreSQL's clock at the start of this statement; `now()` does not advance inside a transaction."""
-
-    function = "statement_timestamp"
-    output_field: ClassVar[models.Field] = models.DateTimeField()
-
-
 AGE_UNITS = (
     (86_400, lambda number: ngettext("%(number)d day", "%(number)d days", number)),
     (3_600, lambda number: ngettext("%(number)d hour", "%(number)d hours", number)),
     (60, lambda number: ngettext("%(number)d minute", "%(number)d minutes", number)),
     (1, lambda number: ngettext("%(number)d second", "%(number)d seconds", number)),
 )
+UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+LONGEST = timedelta(days=36_500)  # within the range of PostgreSQL's calendar
+WRITTEN = re.compile(r"(\d{1,9})([smhdw])", re.ASCII)
+
+
+class StatementTimestamp(models.Func):
+    """PostgreSQL's clock at the start of this statement; `now()` does not advance inside a transaction."""
+
+    function = "statement_timestamp"
+    output_field: ClassVar[models.Field] = models.DateTimeField()
 
 
 def spoken(seconds: float) -> str:
@@ -35,11 +40,6 @@ def spoken(seconds: float) -> str:
             number = int(seconds // size)
             return text(number) % {"number": number}
     return _("less than a second")
-
-
-UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-LONGEST = timedelta(days=36_500)  # within the range of PostgreSQL's calendar
-WRITTEN = re.compile(r"(\d{1,9})([smhdw])", re.ASCII)
 
 
 def parse(text: str) -> timedelta:

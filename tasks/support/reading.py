@@ -118,7 +118,7 @@ def clipped(text: str, longest: int) -> str:
 
 
 def one_line(text: str) -> str:
-    r"""Stored text from before these rules, or from others, with everything unprintable escaped.
+    r"""Stored text that may break these rules, with everything unprintable escaped.
 
     >>> one_line("mail\nall is well\x1b[2J")
     'mail\\nall is well\\x1b[2J'

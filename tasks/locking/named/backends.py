@@ -1,4 +1,4 @@
-"""The backends of named locks, and why some caches cannot be one."""
+"""The backends of named locks: which can keep a lock, and which locks each holds."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -16,6 +16,7 @@ from tasks.locking.named.renewal import Contender
 LEASE, ADVISORY, REDIS = "lease", "advisory", "redis"
 IN_POSTGRES = (LEASE, ADVISORY)
 CACHE = "cache:"
+SHOWN = 200  # locks, or waiters
 
 # Why a cache cannot keep a lock, by the Django class of its backend. Measured: 196 of 200 rounds had two winners in the
 # file cache; a live lock vanished from the database cache after 310 entries.
@@ -80,9 +81,6 @@ def _problem_of_cache(alias: str, cache: Mapping[str, Any]) -> str | None:
     reasons = (reason for path, reason in CANNOT_EXCLUDE.items() if issubclass(kind, import_string(path)))
     reason = next(reasons, "it has no release that checks the owner")
     return f"The cache {alias!r} ({cache['BACKEND']}) cannot keep a lock: {reason}. Use 'lease' or 'redis'."
-
-
-SHOWN = 200
 
 
 class Seen(NamedTuple):

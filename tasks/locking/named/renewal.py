@@ -1,4 +1,4 @@
-"""The interface of a named-lock backend: one party, from asking for a lock to releasing it."""
+"""The interface of a named-lock backend, cycles of waiters, and the renewal of a held lease."""
 
 import logging
 import os
@@ -14,6 +14,10 @@ from tasks.exceptions import LockUnavailable
 from tasks.locking.named.holder import Holder, Waiter
 
 logger = logging.getLogger(__name__)
+
+RENEWALS_PER_LEASE = 3
+RETRY_FIRST_SECONDS = 0.05
+RETRY_CAP_SECONDS = 1.0
 
 
 class Contender(ABC):
@@ -115,11 +119,6 @@ def cycle_sentence(cycle: list[str]) -> str:
         f"Waiting for the lock {wanted!r} would never end: {chain} form a cycle, in which the holder of each waits for "
         f"the next, and {between[-1]!r} is held here. Let go of it first, or take the locks in one order everywhere."
     )
-
-
-RENEWALS_PER_LEASE = 3
-RETRY_FIRST_SECONDS = 0.05
-RETRY_CAP_SECONDS = 1.0
 
 
 class Renewer:
