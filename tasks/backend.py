@@ -47,10 +47,10 @@ class PostgresBackend(BaseTaskBackend):
     def enqueue_many(self, task: Task, calls: Calls) -> list[int]:
         """Write one task for each `(args, kwargs)`, all or none; returns their ids, in the order of the calls.
 
-        `calls` may be a generator: one statement writes some thousands of tasks, and only these are held in memory (all
-        with `ordered_by_commit`). Each task computes its own ordering key if it declares a callable. `task_enqueued` is
-        sent for each if it has receivers. Raises InvalidTask, or InvalidArguments that names the call by its position
-        from 0.
+        `calls` may be a generator: one statement writes some thousands of tasks, and only these are held in memory.
+        With `ordered_by_commit`, all are. Each task computes its own ordering key if it declares a callable.
+        `task_enqueued` is sent for each if it has receivers. Raises InvalidTask, or InvalidArguments that names the
+        call by its position from 0.
         """
         self.validate_task(task)
         announce = (lambda row: self._announce(task, row)) if somebody_listens() else None

@@ -64,7 +64,7 @@ def enqueued(task: Task | None = None) -> list[Enqueued]:
 
 
 def run_due(limit: int | None = None) -> list[TaskResult]:
-    """Run due tasks, and those that they enqueue, in a worker's order; returns the results in the order of their ends.
+    """Run due tasks and those that they enqueue, in a worker's order; returns the results in the order of the ends.
 
     A failure is recorded as by a worker, and its retry is due later. Without `limit`, more than 1000 tasks raise
     RuntimeError. Raises UnknownTask for a function that is not registered.

@@ -14,7 +14,7 @@ from tasks.queue.presence import Life
 
 
 def decide(task: Task, facts: Facts) -> Finding:
-    """The verdict on one task, in words; for a READY task the first reason not to run, the others in `also`."""
+    """The verdict on one task, in words. `also` holds the further reasons why a READY task does not run."""
     if task.status != TaskStatus.READY:
         return SENTENCES[verdict_of(task, facts)](task, facts)
     verdicts = list(hindrances(task, facts)) or [Verdict.READY]

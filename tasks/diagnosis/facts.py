@@ -106,8 +106,10 @@ class WorkerSession:
 class Facts:
     """Everything about one page of tasks, as of `now` by the database's clock.
 
-    `positions`: positions in the order of the claim from 1, up to COUNT_CAP; `errors`: the class of the last exception
-    of FAILED tasks; `cancellers`: the people who cancelled the CANCELLED ones.
+    Args:
+        positions: positions in the order of the claim from 1, up to COUNT_CAP.
+        errors: the class of the last exception of each FAILED task.
+        cancellers: the person who cancelled each CANCELLED task.
     """
 
     now: datetime
@@ -127,7 +129,7 @@ class Facts:
 
     def servers(self, queue_name: str) -> list[WorkerState]:
         """The live workers that claim from this queue."""
-        return [worker for worker in self.live_workers if not worker.queues or queue_name in worker.queues]
+        return [worker for worker in self.live_workers if worker.serves(queue_name)]
 
     @property
     def has_live_worker(self) -> bool:

@@ -154,10 +154,8 @@ class Numbers:
     workers: list[WorkerState] = field(default_factory=list)
 
     def servers(self, queue_name: str) -> list[WorkerState]:
-        """The live workers that serve this queue; a worker without queues serves all."""
-        return [
-            worker for worker in self.workers if worker.is_alive and (not worker.queues or queue_name in worker.queues)
-        ]
+        """The live workers that claim from this queue."""
+        return [worker for worker in self.workers if worker.is_alive and worker.serves(queue_name)]
 
 
 @dataclass(frozen=True)
@@ -183,8 +181,7 @@ def collect(connection: Connection | None = None, *, cap: int = COUNT_CAP) -> Nu
     """The numbers of every queue with a task, a setting or a worker that names it, and of every worker."""
     connection = connection or default_connection
     queues: defaultdict[str, QueueNumbers] = _Queues()
-    _add_ready(queues, fetch(connection, UNKEYED_READY, {"cap": cap, "queue": None}))
-    _add_ready(queues, fetch(connection, KEYED_READY, {"cap": cap}))
+    _add_ready(queues, connection, cap)
     processing = fetch(connection, PROCESSING, {"cap": cap})
     # Workers are read after their tasks, so that a worker that starts in between does not seem missing.
     workers = presence.states(connection=connection)
@@ -206,8 +203,7 @@ def waiting(
     """The numbers of one queue's waiting and running tasks, given these workers; three statements."""
     connection = connection or default_connection
     queues: defaultdict[str, QueueNumbers] = _Queues()
-    _add_ready(queues, fetch(connection, UNKEYED_READY, {"cap": cap, "queue": queue_name}))
-    _add_ready(queues, fetch(connection, KEYED_READY, {"cap": cap}))
+    _add_ready(queues, connection, cap, queue_name)
     _add_processing(queues, fetch(connection, PROCESSING, {"cap": cap}), workers)
     return queues[queue_name]
 
@@ -218,8 +214,11 @@ class _Queues(defaultdict[str, QueueNumbers]):
         return self[name]
 
 
-def _add_ready(queues: defaultdict[str, QueueNumbers], rows: list[dict[str, Any]]) -> None:
-    for row in rows:
+def _add_ready(
+    queues: defaultdict[str, QueueNumbers], connection: Connection, cap: int, queue_name: str | None = None
+) -> None:
+    unkeyed = fetch(connection, UNKEYED_READY, {"cap": cap, "queue": queue_name})
+    for row in unkeyed + fetch(connection, KEYED_READY, {"cap": cap}):
         queue = queues[row["queue_name"]]
         queue.ready += row["ready"]
         queue.scheduled += row["scheduled"]

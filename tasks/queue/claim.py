@@ -1,7 +1,7 @@
 """Claim READY tasks: one statement locks them, spends their attempt and makes them PROCESSING.
 
-The attempt is spent at the claim, so a task that kills its worker ends FAILED and not in a loop. Within a queue the
-order is priority, run_after, id. A unique index guarantees that at most one task of an ordering key runs.
+The attempt is spent at the claim, so a task that kills its worker ends FAILED, not in a loop. Within a queue the order
+is priority, run_after, id. A unique index guarantees that at most one task of an ordering key runs.
 
 CLAIM starts at the front of the line. `shortcut` tries two faster claims before it. `optimistic` locks nothing while it
 chooses. `strategies` picks one of them for a worker.
@@ -36,7 +36,7 @@ STRIDES = 10  # of one claim; about 2 ms each when thousands of keys wait for th
 #   subquery may run twice and claim too many (fault F3).
 # candidate: the batch ends before the first task that is durable or on its last attempt. Such a task is claimed alone.
 #   Claimed ahead, it would be FAILED unbegun if the worker and its supervisor died.
-# walk: where the next stride over the keys begins: behind this one, at the first key (''), or nowhere (none is due).
+# walk: the next stride over the keys begins behind this one, at the first key (''), or nowhere: none is due.
 # The last SELECT returns at least one row, so that the cursor comes back when nothing was taken. is_narrow: everything
 #   due was in one queue and priority, or was the head of one key.
 CLAIM = """
@@ -246,7 +246,7 @@ class Claimer:
 def claim_in_order(connection: Connection, claimer: Claimer, limit: int) -> tuple[list[Claim], bool]:
     """Claim up to `limit` tasks from the front of the line, and skip rows that others hold.
 
-    Returns the claims, and True if everything due stood in one queue and priority or was the head of one key.
+    Returns the claims, and True if everything due was in one queue and priority, or the head of one key.
     """
     rows = walk(connection, CLAIM, claimer, limit)
     taken = claims_of(rows)

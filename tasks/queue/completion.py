@@ -1,7 +1,7 @@
 """Write how attempts ended, many at a time: a commit per task is twenty times slower.
 
 Each ending is fenced by id, version and claimed_by. A row that does not match is read again. If it is still this
-worker's claim and attempt, somebody has only edited it, and the ending is written on its version of now. If not, the
+worker's claim and attempt, somebody has only edited it. Then the ending is written on its version of now. If not, the
 write is refused, recorded in `tasks_refusedwrite` and dropped.
 """
 
@@ -199,7 +199,7 @@ def note_completions(rows: list[dict[str, Any]], result: Flush) -> set[int]:
 
 
 def _write_again_or_refuse(connection: Connection, worker_id: str, missed: list[Ending], result: Flush) -> None:
-    """Write endings whose row has changed on its version of now if the row is still ours; refuse and record the others.
+    """Write endings on the version of now where the row is still ours; refuse and record the others.
 
     Completions of an earlier flush whose answer was lost are counted and not written again.
     """

@@ -155,7 +155,7 @@ def is_key_taken(error: Exception) -> bool:
 
 
 def is_of_a_row(error: Exception) -> bool:
-    """True if a constraint, a trigger or a type refused one row; False for errors of the session or of a lock."""
+    """True if a constraint, trigger or type refused one row; False for errors of the session or a lock."""
     found = cause(error)
     return isinstance(found, psycopg.Error) and (found.sqlstate or "")[:2] in ROW_ERROR_CLASSES
 

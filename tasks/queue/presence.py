@@ -37,7 +37,7 @@ FROM pg_stat_bgwriter
 """
 
 # The first epoch ever seen gives no grace, because no restart before it can have ended a session. The row of a known
-# epoch is not even locked: a returning worker must not wait for the end of a sweep.
+# epoch is not even locked, so that a returning worker never waits for a sweep.
 SEE_EPOCH = """
 INSERT INTO tasks_epoch (id, token, first_seen_at)
 SELECT 1, %(token)s::text, to_timestamp(0) WHERE NOT EXISTS (SELECT FROM tasks_epoch WHERE token = %(token)s::text)
@@ -204,6 +204,10 @@ class WorkerState:
     def grace_seconds(self) -> float:
         """Seconds during which the lease cannot convict, because the database has just restarted."""
         return max(0.0, self.lease_seconds - self.epoch_age_seconds)
+
+    def serves(self, queue_name: str) -> bool:
+        """True if it claims from this queue; a worker without queues serves all."""
+        return not self.queues or queue_name in self.queues
 
 
 def take(connection: Connection, worker_id: str) -> bool:

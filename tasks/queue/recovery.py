@@ -26,7 +26,7 @@ DRY_RUN_CHUNK = 100_000
 
 ELECT = "SELECT pg_try_advisory_xact_lock(hashtext('rowlock:sweep'), hashtext(current_schema())) AS elected"
 
-# SUSPECT, TRUST and STOP never wait for a worker's row: a locked row must not stop the sweep of all others.
+# SUSPECT, TRUST and STOP skip locked rows: one locked row must not stop the sweep of all others.
 SUSPECT = """
 WITH free AS MATERIALIZED (
     SELECT id FROM tasks_worker WHERE id = ANY(%(ids)s::text[]) AND missing_since IS NULL AND stopped_at IS NULL
@@ -67,9 +67,9 @@ FROM convicted WHERE worker.id = convicted.id
 RETURNING worker.id
 """
 
-# A task is due at once after its first attempt, and ever later after the next ones: one that kills its workers must not
-# spin (F14). Locked rows and queues that ask a person are skipped before LIMIT counts, so they cannot starve the rest
-# (F19).
+# A task is due at once after its first attempt, and ever later after the next ones. So a task that kills its workers
+# cannot spin (F14). Locked rows and queues that ask a person are skipped before LIMIT counts, so they cannot starve the
+# rest (F19).
 TAKE_BACK = """
 WITH lost AS MATERIALIZED (
     SELECT task.id, task.version, task.attempt, task.claimed_by, task.started_at,

@@ -41,9 +41,9 @@ DEFAULT_STRATEGY = "skip_locked"
 def claim(connection: Connection, claimer: Claimer, limit: int, strategy: str = DEFAULT_STRATEGY) -> list[Claim]:
     """Claim up to `limit` due tasks in the order priority, run_after, id.
 
-    Two claims may meet on one ordering key, and the unique index lets one through. The other tries again, the last time
-    without keyed tasks, so that one busy key cannot keep it from the rest. Raises the error of a constraint or trigger
-    that refuses a row. For some seconds rows are then claimed one by one, around those that are refused.
+    Two claims may meet on one ordering key, and the unique index lets one through. The other tries again. Its last try
+    leaves out keyed tasks, so that one busy key cannot keep it from the rest. Raises the error of a constraint or
+    trigger that refuses a row. For some seconds rows are then claimed one by one, around those that are refused.
     """
     chosen = STRATEGIES["optimistic" if claimer.is_careful else strategy]
     limit = min(limit, chosen.max_batch, STRATEGIES[strategy].max_batch)

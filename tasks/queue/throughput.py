@@ -201,9 +201,9 @@ def add_up(connection: Connection, worker_id: str, sums_by_queue: SumsByQueue) -
 
 
 def fold(connection: Connection | None = None) -> bool:
-    """Add closed minutes to the totals and the next closed half hour to the slots; True if there is more to add.
+    """Add closed minutes to the totals, and the next closed half hour to the slots.
 
-    Does nothing while another session folds.
+    Returns True if there is more to add. Does nothing while another session folds.
     """
     connection = connection or default_connection
     params: dict[str, Any] = {
