@@ -41,8 +41,8 @@ class PatternCommand(OperatorCommand):
             "--on-locked",
             choices=get_args(OnLocked),
             default="skip",
-            help="A row that somebody else holds is left to the next run (skip), left and told with who holds it "
-            "(report), or waited for up to 2 s (wait).",
+            help="What to do with a row that somebody else holds: leave it to the next run (skip), name its holder too "
+            "(report), or wait for it up to 2 s (wait).",
         )
         for choice in patterns.get(self.pattern).choices:
             meanings = " ".join(f"{value}: {meaning}" for value, meaning in choice.values.items())
@@ -66,12 +66,12 @@ class PatternCommand(OperatorCommand):
                 **{choice.name: options[choice.name] for choice in pattern.choices},
             )
         holders = _holders(pattern, report) if options["on_locked"] == "report" else {}
-        told = [f"{pattern.model._meta.object_name} {key} was left: {holder}." for key, holder in holders.items()]
+        left = [f"{pattern.model._meta.object_name} {key} was left: {holder}." for key, holder in holders.items()]
         data = report.as_dict()
         if holders:
             data["locked"] = [{"id": plain(key), "holder": holder} for key, holder in holders.items()]
         text = f"Dry run, nothing was changed. {report}" if options["dry_run"] else str(report)
-        return Report(data=data, text=text, problems=report.problems + told, failure=report.failure)
+        return Report(data=data, text=text, problems=report.problems + left, failure=report.failure)
 
 
 def _run(pattern: Pattern, **options: Any) -> RunReport:

@@ -11,9 +11,9 @@ from tasks.operations import Progress, Result
 
 class Command(TaskCommand):
     help = (
-        "Cancel tasks. What no live worker holds is CANCELLED at once. What runs is ended by its worker, which this "
-        "command waits for; the rest is told as `cancelling` and is still being ended. Filters without --status mean "
-        "READY tasks. Exit status 1 when some were refused; --json says why."
+        "Cancel tasks. A task that no live worker holds is CANCELLED at once. Workers end the tasks that they run, and "
+        "the command waits for them; `cancelling` counts those that still run. Filters without --status mean READY "
+        "tasks. Exit status 1 when some were refused; --json says why."
     )
     verb = operations.Cancel
     participle = "cancelled"

@@ -58,7 +58,7 @@ def overdue_problems(late: list[Expectation]) -> list[str]:
     return [
         f"Command {command.name} is overdue: a run was due {spoken(command.overdue_seconds)} ago, and none has "
         "succeeded since. Does cron still start it, does it fail, or does somebody hold its lock? The page of cron and "
-        f"named locks tells; `forget_command {command.name}` ends the expectation."
+        f"named locks shows it; `forget_command {command.name}` ends the expectation."
         for command in late
     ]
 

@@ -11,8 +11,8 @@ from tasks.queue.presence import WorkerState
 class Command(OperatorCommand):
     help = (
         "Take back the PROCESSING tasks of dead workers: READY again, or FAILED when no attempt is left. Workers do "
-        "this by themselves; this command also does it for queues whose recovery is `ask`, for whoever runs it is "
-        "the person that they ask. It takes two looks 0.3 s apart when a worker has just died."
+        "this by themselves; this command also does it for queues whose recovery is `ask`. It checks twice, 0.3 s "
+        "apart, when a worker has just died."
     )
 
     def add_options(self, parser: CommandParser) -> None:

@@ -9,8 +9,8 @@ from tasks.operations.locks import release_lock
 
 class Command(OperatorCommand):
     help = (
-        "Free a named lock whose holder is gone: its lease is over, or its session has ended. A lock of a holder that "
-        "nothing tells of (another language, Redis) is freed for a --reason. The lock of a live holder stays."
+        "Free a named lock whose holder is gone: its lease is over, or its session has ended. If the holder cannot be "
+        "seen (another language, Redis), this needs a --reason. The lock of a live holder stays."
     )
 
     def add_options(self, parser: CommandParser) -> None:
@@ -20,7 +20,7 @@ class Command(OperatorCommand):
             required=True,
             type=types.fence,
             metavar="N",
-            help="Its fence: the page and `run_locked` tell it.",
+            help="Its fence, as shown on the page and by `run_locked`.",
         )
 
     def run(self, options: Options) -> Report:

@@ -31,10 +31,10 @@ class Command(OperatorCommand):
         parser.add_argument("--wait", type=types.seconds, metavar="S", help="Wait for the lock. Default: try once.")
         parser.add_argument(
             "--expect-every", type=types.duration, metavar="D",
-            help="Remember that a run is expected so often, like 5m or 1d: `queue_status` tells when none came.",
+            help="Expect a run this often, like 5m or 1d: `queue_status` reports it when none came.",
         )  # fmt: skip
         parser.add_argument("--shell", action="store_true", help="COMMAND is a program, or one line for the shell.")
-        parser.add_argument("--dry-run", action="store_true", help="Only tell what would run, or who holds the lock.")
+        parser.add_argument("--dry-run", action="store_true", help="Only say what would run, or who holds the lock.")
 
     def run(self, options: Options) -> Report:
         job = self.job(options)
