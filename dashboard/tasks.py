@@ -5,7 +5,7 @@ import os
 import time
 
 from dashboard import demo
-from dashboard.lab import records
+from dashboard.lab import requests
 from tasks.compat import FRAMEWORK, TaskContext, task
 from tasks.operations import bulk
 
@@ -37,7 +37,7 @@ logging.getLogger(FRAMEWORK).addFilter(is_news)
 @task(queue_name="rowlock-lab")
 def run_lab(batch: str) -> dict[str, int]:
     """The runs of one batch of the lab, one after the other; gives how many ended how."""
-    return bulk.in_own_session(lambda _: records.carry_out(batch), 0)
+    return bulk.in_own_session(lambda _: requests.run_batch(batch), 0)
 
 
 @task(queue_name=demo.REPORTS)

@@ -19,10 +19,10 @@ from psycopg import sql
 from dashboard import demo
 from dashboard.demo import control
 from dashboard.demo.scenes import Chain, list_ids
-from dashboard.demo.victims import Victim
-from dashboard.lab import records, runner
-from dashboard.lab.form import BY_NAME
-from dashboard.lab.plan import Plan
+from dashboard.lab import requests, runner
+from dashboard.lab.drill import Victim
+from dashboard.lab.requests import PRESETS_BY_NAME
+from dashboard.lab.worker import Plan
 from dashboard.models import DemoRow, LabRun
 from dashboard.tasks import count_primes, nap, pack_parcel, pay_out
 from tasks.compat import Task
@@ -184,8 +184,8 @@ class Director:
 def compare_once() -> None:
     """Ask the lab for a first comparison, unless it has runs already or is off."""
     if runner.is_allowed() and not LabRun.objects.exists():
-        preset = BY_NAME[PRESET]
-        records.ask([Plan(pattern, **preset.numbers) for pattern in preset.patterns], new_token(), DEMO)
+        preset = PRESETS_BY_NAME[PRESET]
+        requests.request_runs([Plan(pattern, **preset.numbers) for pattern in preset.patterns], new_token(), DEMO)
 
 
 def enqueue(task: "Task[Any, Any]", *args: object) -> None:

@@ -1,4 +1,4 @@
-"""Runs side by side as a table for a terminal."""
+"""Conclusions from runs side by side, and the runs as a table for a terminal."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from django.utils.translation import ngettext
 
 from dashboard.lab.measure import Result
 from dashboard.lab.patterns import PATTERNS
-from dashboard.lab.plan import Plan
+from dashboard.lab.worker import Plan
 from dashboard.numbers import decimal
 from tasks.commands.output import table as aligned
 

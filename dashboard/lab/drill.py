@@ -1,5 +1,9 @@
 """The kill drill: kill a real worker with SIGKILL in the middle of a real task, and watch the row."""
 
+import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
@@ -7,20 +11,81 @@ from dataclasses import asdict, dataclass
 from typing import Any
 from uuid import uuid4
 
+import psutil
 import psycopg
+from django.conf import settings
 from django.utils.translation import gettext_lazy
 
-from dashboard.demo.victims import Victim
+from dashboard.demo import VICTIM
 from dashboard.lab.schema import LabRefused
+from dashboard.processes import bound
 from tasks.framework.declaration import PostgresTask
 from tasks.support.database import connect_directly, fetch
 
+# Uses the worker's reported current task, not any claimed one, so that it is killed in the middle of it.
+RUNNING = """
+SELECT task.id, worker.id AS worker_id
+FROM tasks_worker AS worker JOIN tasks_task AS task ON task.id = worker.current_task_id
+WHERE worker.stopped_at IS NULL AND worker.pid = ANY(%(pids)s::int[]) AND worker.queues = ARRAY[%(queue)s::text]
+  AND task.status = 'PROCESSING' AND task.claimed_by = worker.id
+"""
+VICTIM_END_SECONDS = 2.0
+
+
+@dataclass
+class Victim:
+    """One `run_worker` for one queue, which takes one task at a time."""
+
+    queue: str
+    process: "subprocess.Popen[bytes]"
+
+    @classmethod
+    def start(cls, queue: str) -> "Victim":
+        """Start it; call this from the main thread, because the kernel ends it with the calling thread."""
+        argv = [sys.executable, str(settings.BASE_DIR / "manage.py"), "run_worker", "--queue", queue]
+        process = subprocess.Popen(
+            bound([*argv, "--batch-size", "1", "-v0"], at_parents_death=signal.SIGKILL),
+            env={**os.environ, VICTIM: "1", "LOG_LEVEL": "ERROR"},
+            stdin=subprocess.DEVNULL,
+            process_group=0,
+        )
+        return cls(queue, process)
+
+    def running(self, connection: psycopg.Connection) -> dict[str, Any] | None:
+        """Its current task, as `id` and `worker_id`, or None."""
+        found = fetch(connection, RUNNING, {"pids": self._pids(), "queue": self.queue})
+        return found[0] if found else None
+
+    def is_alive(self) -> bool:
+        return self.process.poll() is None
+
+    def kill(self) -> None:
+        """Send SIGKILL to the supervisor and its worker at once, like a power failure."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def end(self) -> None:
+        """Ask it to stop, and kill it after END_SECONDS; other workers recover its task."""
+        if self.is_alive():
+            self.process.terminate()
+            try:
+                self.process.wait(VICTIM_END_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+    def _pids(self) -> list[int]:
+        try:
+            return [child.pid for child in psutil.Process(self.process.pid).children()]
+        except psutil.NoSuchProcess:
+            return []
+
+
 NAME = "kill_drill"
 QUEUE_PREFIX = "rowlock-drill-"
-START_SECONDS, END_SECONDS, LOOK_SECONDS = 60.0, 60.0, 0.005
+START_SECONDS, END_SECONDS, SAMPLE_SECONDS = 60.0, 60.0, 0.005
 
 # The row, and the state of the killed worker, at one moment of the database's clock.
-LOOK = """
+SAMPLE = """
 SELECT task.status, task.version, task.attempt, task.claimed_by, clock_timestamp() AS at,
     victim.missing_since IS NOT NULL AS is_missed, victim.stopped_at IS NOT NULL AS is_convicted
 FROM tasks_task AS task LEFT JOIN tasks_worker AS victim ON victim.id = %(victim)s::text
@@ -39,7 +104,7 @@ WHERE task.id = %(id)s::bigint AND task.status = 'COMPLETED'
 NOW = "SELECT clock_timestamp() AS at"
 FORGET = "DELETE FROM tasks_task WHERE queue_name = %(queue)s::text"
 # The text of each event, by its `what`.
-TOLD = {
+EVENT_TEXTS = {
     "running": gettext_lazy("A worker is in the middle of the task."),
     "killed": gettext_lazy("The worker is killed with SIGKILL, its supervisor with it."),
     "missed": gettext_lazy("Another worker sees that the lock which was its sign of life is gone."),
@@ -66,7 +131,7 @@ class Event:
 
     @property
     def told(self) -> str:
-        return str(TOLD[self.what])
+        return str(EVENT_TEXTS[self.what])
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -77,7 +142,7 @@ def recovered_ms(events: Iterable[Event]) -> int | None:
     return next((event.ms for event in events if event.what == "taken"), None)
 
 
-def carry_out(progress: Progress) -> list[Event]:
+def kill_a_worker(progress: Progress) -> list[Event]:
     """Start a worker on its own queue, kill it in the middle of a task, and follow the row to COMPLETED.
 
     Raises LabRefused if a worker does not start, or the task does not end.
@@ -121,7 +186,7 @@ class Drill:
                 rows.append(row)
             if time.monotonic() > deadline or not self.progress(0):
                 raise LabRefused("The drill was stopped before the task had come to its end.")
-            time.sleep(LOOK_SECONDS)
+            time.sleep(SAMPLE_SECONDS)
         rows = self._with_what_was_missed(rows, task_id)
         ms = [round(1000 * (row["at"] - killed_at).total_seconds()) for row in rows]
         return [event_of(at, old, new) for at, old, new in zip(ms, [{}, *rows], rows, strict=False)]
@@ -141,14 +206,14 @@ class Drill:
         return rows
 
     def _look(self, task_id: int, victim_id: str) -> dict[str, Any]:
-        return fetch(self.connection, LOOK, {"id": task_id, "victim": victim_id})[0]
+        return fetch(self.connection, SAMPLE, {"id": task_id, "victim": victim_id})[0]
 
     def _wait(self, condition: Callable[[], Any], complaint: str) -> Any:
         deadline = time.monotonic() + START_SECONDS
         while not (found := condition()):
             if time.monotonic() > deadline or not self.progress(0):
                 raise LabRefused(f"The drill ended early: its worker {complaint}.")
-            time.sleep(LOOK_SECONDS)
+            time.sleep(SAMPLE_SECONDS)
         return found
 
 

@@ -12,8 +12,7 @@ from django.db import DatabaseError, connection
 from django.db.models import QuerySet
 from django.utils.functional import cached_property
 
-from dashboard.lab import measure as spans
-from dashboard.lab import waits
+from dashboard.lab import measure
 from dashboard.lab.measure import Span
 from dashboard.lab.patterns import PATTERNS
 from dashboard.locks import activity, attribution
@@ -106,7 +105,7 @@ class LivePage:
 
     def _named(self, session: Session) -> Session:
         number = self.run.workers.get(session.pid)
-        return session if number is None else replace(session, label=waits.worker_name(number))
+        return session if number is None else replace(session, label=measure.worker_name(number))
 
     @cached_property
     def lines(self) -> list[Line]:
@@ -174,8 +173,8 @@ GONE = ("42P01", "3F000", "42883", "55P03")  # the table, schema or function is 
 def _look(run: LabRun) -> LiveRun:
     subject = PATTERNS[run.pattern].subject
     [counters] = fetch(connection, COUNTERS)
-    workers = {row["pid"]: row["worker"] for row in fetch(connection, waits.WORKERS)}
+    workers = {row["pid"]: row["worker"] for row in fetch(connection, measure.WORKERS)}
     rows = NEXT[subject]()[:MOST_ROWS] if subject in NEXT else Task.objects.none()
     held = attribution.held(rows.model, [row.pk for row in rows.only("pk")])
-    drawn = spans.latest(connection, has_attempts=subject == "accounts")
+    drawn = measure.latest_spans(connection, has_attempts=subject == "accounts")
     return LiveRun(run.schema, Counters(**counters), activity.look(), tuple(held), workers, tuple(drawn))

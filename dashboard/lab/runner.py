@@ -1,4 +1,4 @@
-"""Limits of a run on the server: timeouts for each session, and a check for free connections."""
+"""Run one plan: its schema, its processes, their limits on the server, kills, and the result."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -10,16 +10,13 @@ import psycopg
 from django.conf import settings
 from django.db import connections
 
-from dashboard.lab import ledger, schema
-from dashboard.lab import measure as spans
-from dashboard.lab import spawning as nursery
-from dashboard.lab.measure import Result, Span, measure
+from dashboard.lab import schema
+from dashboard.lab.forkserver import START_SECONDS, Forkserver, RunProcess, open_forkserver
+from dashboard.lab.measure import Result, Span, Wait, WaitSampler, measure, read_spans
 from dashboard.lab.patterns import PATTERNS, orders, registered
 from dashboard.lab.patterns.pattern import Pattern
-from dashboard.lab.plan import Plan
 from dashboard.lab.schema import LabRefused
-from dashboard.lab.spawning import START_SECONDS, Hand, Nursery
-from dashboard.lab.waits import Wait, WaitSampler
+from dashboard.lab.worker import CREATE_LEDGER, EMPTY_LEDGER, Plan
 from tasks.support.database import connect_directly
 
 GRACE_SECONDS = 5  # the runner ends a run in time; if it cannot, the server ends what is left
@@ -53,8 +50,8 @@ def session_options(plan: Plan, server_version: int, *, start_seconds: int) -> s
     """
     names = ENDS if server_version < 170_000 else (*ENDS, ENDS_17)
     seconds = plan.seconds + GRACE_SECONDS
-    told = [f"-c {name}={seconds}s" for name in names]
-    return " ".join([*told, f"-c {IDLE}={seconds + start_seconds}s"])
+    options = [f"-c {name}={seconds}s" for name in names]
+    return " ".join([*options, f"-c {IDLE}={seconds + start_seconds}s"])
 
 
 def sessions_of(plan: Plan) -> int:
@@ -74,7 +71,7 @@ def refuse_when_crowded(control: psycopg.Connection, plan: Plan) -> None:
 
 
 DATABASE = ("NAME", "USER", "PASSWORD", "HOST", "PORT")
-LOOK_SECONDS = 0.05
+WATCH_SECONDS = 0.05
 STALL_SECONDS = 5.0  # in addition to the time of one item
 OVER = "INSERT INTO lab_ledger (kind, worker) VALUES ('over', -1)"
 ONLY_RUN = "SELECT pg_try_advisory_lock(hashtext('rowlock:lab'), 0)"
@@ -119,9 +116,9 @@ class Outcome(NamedTuple):
     waits: list[Wait]
 
 
-def run(plan: Plan, *, progress: Progress = go_on, crew: Nursery | None = None) -> Result:
+def run(plan: Plan, *, progress: Progress = go_on, forkserver: Forkserver | None = None) -> Result:
     """The numbers of one run; see `run_whole`."""
-    return run_whole(plan, progress=progress, crew=crew).result
+    return run_whole(plan, progress=progress, forkserver=forkserver).result
 
 
 def run_whole(
@@ -129,11 +126,13 @@ def run_whole(
     *,
     progress: Progress = go_on,
     begun: Callable[[str], object] = ignore,
-    crew: Nursery | None = None,
+    forkserver: Forkserver | None = None,
 ) -> Outcome:
     """Run the plan in a schema of its own, which is dropped afterwards; `begun` receives its name.
 
-    `crew` starts its processes; sharing one makes successive runs faster. Raises LabRefused if it cannot run here.
+    `forkserver` starts its processes; sharing one makes successive runs faster.
+
+    Raises LabRefused if it cannot run here.
     """
     pattern = PATTERNS.get(plan.pattern)
     if pattern is None:
@@ -149,39 +148,39 @@ def run_whole(
         try:
             schema.sweep(control)
             refuse_when_crowded(control, plan)
-            with nullcontext(crew) if crew else nursery.opened() as opened:
-                return _both_parts(plan, pattern, Place(control, opened, begun), progress)
+            with nullcontext(forkserver) if forkserver else open_forkserver() as opened:
+                return _both_parts(plan, pattern, Stage(control, opened, begun), progress)
         finally:
             if is_only:  # the server may notice the end of a session only after the next run has started
                 control.execute(LET_NEXT)
 
 
 @dataclass(frozen=True)
-class Place:
+class Stage:
     """The runner's session, its processes, and the callback for the schema's name."""
 
     control: psycopg.Connection
-    crew: Nursery
+    forkserver: Forkserver
     begun: Callable[[str], object]
 
 
-def _both_parts(plan: Plan, pattern: Pattern, place: Place, progress: Progress) -> Outcome:
+def _both_parts(plan: Plan, pattern: Pattern, stage: Stage, progress: Progress) -> Outcome:
     """The run; if the pattern lacks a possible guard, a second part runs with the guard.
 
     The verdict is that of the first part; the second only adds its numbers.
     """
-    outcome = _part(plan, pattern, place, progress)
+    outcome = _part(plan, pattern, stage, progress)
     if not pattern.guard_off or outcome.result.stopped:
         return outcome
-    guarded = _part(plan, replace(pattern, guard_off=""), place, lambda _: progress(plan.items))
+    guarded = _part(plan, replace(pattern, guard_off=""), stage, lambda _: progress(plan.items))
     return outcome._replace(result=replace(outcome.result, guarded=guarded.result.as_dict()))
 
 
-def _part(plan: Plan, pattern: Pattern, place: Place, progress: Progress) -> Outcome:
-    place.control.execute(SEEN_AS_BEFORE)
-    with schema.schema(place.control, schema.new_name(), also=pattern.models) as name:
-        place.begun(name)
-        return Run(plan, name, place.control, pattern, place.crew).go(progress)
+def _part(plan: Plan, pattern: Pattern, stage: Stage, progress: Progress) -> Outcome:
+    stage.control.execute(SEEN_AS_BEFORE)
+    with schema.schema(stage.control, schema.new_name(), also=pattern.models) as name:
+        stage.begun(name)
+        return Run(plan, name, stage.control, pattern, stage.forkserver).go(progress)
 
 
 @dataclass
@@ -190,40 +189,31 @@ class Run:
     schema: str
     control: psycopg.Connection
     pattern: Pattern
-    nursery: Nursery
-    crew: dict[int, Hand] = field(default_factory=dict)
-    started: list[Hand] = field(default_factory=list)
+    forkserver: Forkserver
+    workers: dict[int, RunProcess] = field(default_factory=dict)
+    started: list[RunProcess] = field(default_factory=list)
     kills: int = 0
-    blocked_samples: int = 0
 
     def go(self, progress: Progress) -> Outcome:
         """Fill, start, watch, measure."""
         pattern = self.pattern
         self.control.execute(SEEN_ALONE, {"schema": self.schema})
-        for statement in (ledger.CREATE, orders.CREATE, pattern.guard_off):
+        for statement in (CREATE_LEDGER, orders.CREATE_CACHE, pattern.guard_off):
             if statement:
                 self.control.execute(statement)
         self._fill()
         self.control.execute("ANALYZE")
         self.waits = WaitSampler(self.control, f"rowlock:lab:{self.schema}")
-        with self._crew() as outsiders:
+        with self._processes() as outsiders:
             stopped = self._watch(progress)
             self.control.execute(OVER)
             for outsider in outsiders:
                 outsider.wait()
         if pattern.registered:
             registered.note_left(self.control, pattern.registered)
-        result = measure(
-            self.control,
-            self.plan,
-            pattern,
-            kills=self.kills,
-            looks=self.waits.looks,
-            blocked_samples=self.blocked_samples,
-            stopped=stopped,
-        )
-        picture = spans.read(self.control, has_attempts=pattern.subject == "accounts")
-        return Outcome(result, picture, self.control.execute(STATEMENTS).fetchall(), self.waits.kept())
+        result = measure(self.control, self.plan, pattern, self.waits, kills=self.kills, stopped=stopped)
+        spans = read_spans(self.control, has_attempts=pattern.subject == "accounts")
+        return Outcome(result, spans, self.control.execute(STATEMENTS).fetchall(), self.waits.kept())
 
     def _fill(self) -> None:
         """Make the rows; for a registered pattern in a process that sees only this schema."""
@@ -233,7 +223,7 @@ class Run:
         process, problem = self._start(-1, "sample"), ""
         try:
             process.wait_until_ready()
-            process.tell("go")
+            process.send("go")
             if process.wait(self.plan.seconds):
                 problem = process.last_words()
         except TimeoutError as error:
@@ -246,25 +236,25 @@ class Run:
                 f"The sample of {self.pattern.name} was to make {self.plan.items} rows that meet its criteria, and "
                 f"there are {number}. {problem}".strip()
             )
-        self.control.execute(ledger.EMPTY)  # so that the run begins after its rows are made
+        self.control.execute(EMPTY_LEDGER)  # so that the run begins after its rows are made
 
     @contextmanager
-    def _crew(self) -> Iterator[list[Hand]]:
+    def _processes(self) -> Iterator[list[RunProcess]]:
         """Start all processes together, once all are ready; none outlives the block."""
         self.started = []
         try:
-            self.crew = {number: self._start(number, "worker") for number in range(self.plan.workers)}
+            self.workers = {number: self._start(number, "worker") for number in range(self.plan.workers)}
             outsiders = [self._start(-1 - number, "outside") for number in range(self.plan.outside_lockers)]
             for process in self.started:
                 process.wait_until_ready()
             for process in self.started:
-                process.tell("go")
+                process.send("go")
             yield outsiders
         finally:
             for process in self.started:
                 process.close()
 
-    def _start(self, number: int, role: str) -> Hand:
+    def _start(self, number: int, role: str) -> RunProcess:
         job = {
             "database": {key: connections["default"].settings_dict[key] for key in DATABASE},
             "schema": self.schema,
@@ -273,7 +263,7 @@ class Run:
             "limits": session_options(self.plan, self.control.info.server_version, start_seconds=START_SECONDS),
             "plan": self.plan.as_dict(),
         }
-        self.started.append(self.nursery.start(job))
+        self.started.append(self.forkserver.start(job))
         return self.started[-1]
 
     def _watch(self, progress: Progress) -> str:
@@ -281,8 +271,8 @@ class Run:
         kills, moved, at = self.plan.kills(), 0, time.monotonic()
         deadline = at + self.plan.seconds
         patience = STALL_SECONDS + (self.plan.work_ms + self.plan.remote_ms) / 1000
-        while any(worker.poll() is None for worker in self.crew.values()):
-            effects, starts, lines = self._look()
+        while any(worker.poll() is None for worker in self.workers.values()):
+            effects, starts, lines = self._progress()
             if lines != moved or starts < len(self.started):  # a starting process cannot move
                 moved, at = lines, time.monotonic()
             if kills and effects >= kills[0][0]:
@@ -293,35 +283,35 @@ class Run:
                 return f"not ended after {self.plan.seconds} s"
             if time.monotonic() > at + patience:
                 return f"nothing moved for {patience:.0f} s"
-            time.sleep(LOOK_SECONDS)
-        return self._told_broken()
+            time.sleep(WATCH_SECONDS)
+        return self._broken_workers()
 
-    def _told_broken(self) -> str:
+    def _broken_workers(self) -> str:
         """The workers that ended with an error, and the output of the first."""
-        broken = {number: worker for number, worker in self.crew.items() if worker.poll()}
+        broken = {number: worker for number, worker in self.workers.items() if worker.poll()}
         if not broken:
             return ""
         said = next(iter(broken.values())).last_words()
         return f"worker {', '.join(map(str, broken))} ended with an error{': ' if said else ''}{said}"
 
-    def _look(self) -> tuple[int, int, int]:
+    def _progress(self) -> tuple[int, int, int]:
         """Count effects, starts and lines, and sample the waits once."""
-        self.blocked_samples += self.waits.sample()
+        self.waits.sample()
         [(effects, starts, lines)] = self.control.execute(PROGRESS).fetchall()
         return effects, starts, lines
 
     def _kill(self, number: int) -> None:
         """Kill a worker in the middle of an effect (if there is none: `number`), and start another one instead."""
         busy = [worker for (worker,) in self.control.execute(IN_THE_MIDDLE).fetchall()]
-        living = [worker for worker in (*busy, number, *self.crew) if self.crew[worker].poll() is None]
+        living = [worker for worker in (*busy, number, *self.workers) if self.workers[worker].poll() is None]
         if not living:
             return
         victim = living[0]
-        self.crew[victim].kill()
+        self.workers[victim].kill()
         self.control.execute(NOTE_KILL, {"worker": victim})
         self.kills += 1
-        self.crew[victim] = self._start(victim, "worker")
-        self.crew[victim].tell("go")  # it begins when it is ready, because the others do not wait for it
+        self.workers[victim] = self._start(victim, "worker")
+        self.workers[victim].send("go")  # it begins when it is ready, because the others do not wait for it
 
 
 def is_allowed() -> bool:

@@ -14,13 +14,12 @@ from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
 
-from dashboard.lab import drill, gantt, live, records, runner, waits
-from dashboard.lab import page as export
-from dashboard.lab.form import BY_NAME, PRESETS, LabForm
+from dashboard.lab import charts, drill, live, measure, pages, requests, runner
 from dashboard.lab.measure import Span
-from dashboard.lab.page import Board, board, command_of
+from dashboard.lab.pages import Comparison, command_of, comparison_of
 from dashboard.lab.patterns import PATTERNS
-from dashboard.lab.plan import Plan
+from dashboard.lab.requests import PRESETS, PRESETS_BY_NAME, LabForm
+from dashboard.lab.worker import Plan
 from dashboard.live import snapshot
 from dashboard.models import LabRun
 from tasks.admin.rights import missing, require, who
@@ -53,7 +52,7 @@ def paths(view: Callable[..., Any]) -> list[URLPattern]:
 def lab(request: HttpRequest) -> HttpResponse:
     """The form, filled from a named preset if there is one, and the latest runs."""
     require(request.user, SEE)
-    preset = BY_NAME.get(request.GET.get("preset", ""))
+    preset = PRESETS_BY_NAME.get(request.GET.get("preset", ""))
     form = LabForm(initial=preset.initial() if preset else {"patterns": ["unsafe", "double_checked"]})
     return page(request, "dashboard/lab.html", lab_context(request, form) | {"preset": preset})
 
@@ -67,7 +66,7 @@ def lab_context(request: HttpRequest, form: LabForm) -> dict[str, Any]:
         "drill_token": new_token(),
         "drill_command": command("kill_drill"),
         "presets": PRESETS,
-        "board": board(runs),
+        "board": comparison_of(runs),
         "is_allowed": runner.is_allowed(),
         "cannot_run": missing(request.user, RUN),
         "commands": [] if form.is_bound else commands_of(form.initial),
@@ -110,7 +109,7 @@ def start_drill(request: HttpRequest) -> HttpResponse:
 
 def asked(request: HttpRequest, plans: Sequence[Plan], token: str) -> HttpResponse:
     """Request the runs and redirect to the run, or to the comparison if there are several."""
-    runs = LabRun.objects.filter(batch=records.ask(plans, token, who(request.user)))
+    runs = LabRun.objects.filter(batch=requests.request_runs(plans, token, who(request.user)))
     if len(plans) == 1:
         return redirect("admin:ops_lab_run", runs.get().pk)
     return redirect(f"{reverse('admin:ops_lab_compare')}?{urlencode({'batch': token})}")
@@ -120,7 +119,7 @@ def asked(request: HttpRequest, plans: Sequence[Plan], token: str) -> HttpRespon
 def compare(request: HttpRequest) -> HttpResponse:
     """Compare runs, by `?batch=` or by `?run=1&run=2`; `format` (one of FORMATS) exports them."""
     require(request.user, SEE)
-    found = board(asked_for(request))
+    found = comparison_of(asked_for(request))
     if request.GET.get("format") in FORMATS:
         return exported(found, request.GET["format"])
     query = request.GET.copy()
@@ -141,13 +140,13 @@ def asked_for(request: HttpRequest) -> list[LabRun]:
     return list(runs.filter(pk__in=[run_id for run_id in ids if run_id is not None and run_id <= BIGGEST_ID]))
 
 
-def exported(found: Board, kind: str) -> HttpResponse:
+def exported(found: Comparison, kind: str) -> HttpResponse:
     if kind == "json":
-        return JsonResponse(export.as_json(found), json_dumps_params={"indent": 2})
+        return JsonResponse(pages.as_json(found), json_dumps_params={"indent": 2})
     if kind == "csv":
-        return to_save(export.as_csv(found), "text/csv", "lab.csv")
+        return to_save(pages.as_csv(found), "text/csv", "lab.csv")
     if kind == "md":
-        return to_save(export.as_markdown(found), "text/markdown", "lab.md")
+        return to_save(pages.as_markdown(found), "text/markdown", "lab.md")
     return to_save(render_to_string("dashboard/lab_chart.svg", {"board": found}), "image/svg+xml", "lab.svg")
 
 
@@ -161,7 +160,7 @@ def run(request: HttpRequest, run_id: int) -> HttpResponse:
     """One run: its progress, then its numbers, chart and statements."""
     require(request.user, SEE)
     found = get_object_or_404(LabRun, pk=run_id)
-    shown = board([found])
+    shown = comparison_of([found])
     line = shown.lines[0]
     now = None if line.is_over else live_of(request, found)
     context = {
@@ -171,7 +170,7 @@ def run(request: HttpRequest, run_id: int) -> HttpResponse:
         "pattern": PATTERNS.get(found.pattern),
         "live": now,
         "gantt": picture(found, now),
-        "waits": waits.read(found.waits),
+        "waits": measure.stored_waits(found.waits),
         "cannot_run": missing(request.user, RUN),
     }
     if request.headers.get("HX-Request"):
@@ -188,12 +187,12 @@ def live_of(request: HttpRequest, found: LabRun) -> live.LivePage | None:
     return live.LivePage(seen) if seen and seen.schema == found.schema else None
 
 
-def picture(found: LabRun, now: live.LivePage | None) -> gantt.Gantt | None:
+def picture(found: LabRun, now: live.LivePage | None) -> charts.Gantt | None:
     """The chart of work over time; None if there is nothing to draw, and for a drill, which has events instead."""
     if found.pattern == drill.NAME:
         return None
     drawn = now.run.spans if now else [Span.from_json(values) for values in found.spans or []]
-    return gantt.draw(drawn, found.plan["workers"]) if drawn else None
+    return charts.draw_gantt(drawn, found.plan["workers"]) if drawn else None
 
 
 @require_POST
@@ -202,7 +201,7 @@ def stop(request: HttpRequest, run_id: int) -> HttpResponse:
     require(request.user, SEE)
     require(request.user, RUN)
     found = get_object_or_404(LabRun, pk=run_id)
-    if records.stop(found, who(request.user)):
+    if requests.stop(found, who(request.user)):
         messages.success(request, _("Run %(id)d is asked to end.") % {"id": found.pk})
     else:
         messages.info(request, _("Run %(id)d is over, or was asked before.") % {"id": found.pk})
@@ -213,7 +212,7 @@ def stop(request: HttpRequest, run_id: int) -> HttpResponse:
 def patterns(request: HttpRequest) -> HttpResponse:
     """For each pattern: its promises, limits, use, code, and its SQL from the latest run."""
     require(request.user, SEE)
-    runs = records.latest_of_each(PATTERNS)
+    runs = requests.latest_of_each(PATTERNS)
     explained = [(pattern, runs.get(name)) for name, pattern in PATTERNS.items()]
     return page(request, "dashboard/lab_patterns.html", {"title": _("Patterns"), "patterns": explained})
 

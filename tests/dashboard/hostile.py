@@ -10,7 +10,7 @@ from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.utils import timezone
 
-from dashboard.lab.plan import Plan
+from dashboard.lab.worker import Plan
 from orders.models import Account, Order
 from tasks.models import Task, TaskStatus
 from tests import old_rows

@@ -7,7 +7,7 @@ from django.db import connection
 
 from dashboard.demo import control, director, scenes
 from dashboard.demo.director import AlreadyDirected, Director
-from dashboard.demo.victims import Victim
+from dashboard.lab.drill import Victim
 from dashboard.models import DemoRow, LabRun
 from dashboard.tasks import nap
 from tasks.models import Task

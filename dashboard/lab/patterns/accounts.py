@@ -6,8 +6,8 @@ from decimal import Decimal
 
 from django.utils.translation import gettext_lazy as _
 
-from dashboard.lab.bench import Bench
 from dashboard.lab.patterns.pattern import Pattern
+from dashboard.lab.worker import Worker
 from orders import accounts
 from orders.accounts import Contended
 from orders.models import Account, Entry
@@ -16,59 +16,59 @@ from tasks.exceptions import Busy
 ONE = Decimal("1.00")
 
 
-def account_unsafe(bench: Bench) -> None:
+def account_unsafe(worker: Worker) -> None:
     """Read, decide and save, whatever others wrote meanwhile."""
-    for number, account_id in _operations(bench):
+    for number, account_id in _operations(worker):
         account = Account.objects.get(pk=account_id)
-        _work(bench, number)
+        _work(worker, number)
         Account.objects.filter(pk=account_id).update(balance=account.balance + ONE)
         Entry.objects.create(account_id=account_id, amount=ONE, kind=Entry.Kind.DEPOSIT)
-        bench.ledger.note("effect", number)
+        worker.ledger.note("effect", number)
 
 
-def account_pessimistic(bench: Bench) -> None:
-    _deposit_all(bench, "pessimistic")
+def account_pessimistic(worker: Worker) -> None:
+    _deposit_all(worker, "pessimistic")
 
 
-def account_optimistic(bench: Bench) -> None:
-    _deposit_all(bench, "optimistic")
+def account_optimistic(worker: Worker) -> None:
+    _deposit_all(worker, "optimistic")
 
 
-def _deposit_all(bench: Bench, strategy: accounts.Strategy) -> None:
-    for number, account_id in _operations(bench):
-        while not _deposit(bench, number, account_id, strategy):
-            bench.ledger.lost_races += 1
-        bench.ledger.note("effect", number)
+def _deposit_all(worker: Worker, strategy: accounts.Strategy) -> None:
+    for number, account_id in _operations(worker):
+        while not _deposit(worker, number, account_id, strategy):
+            worker.ledger.lost_races += 1
+        worker.ledger.note("effect", number)
 
 
-def _deposit(bench: Bench, number: int, account_id: int, strategy: accounts.Strategy) -> bool:
+def _deposit(worker: Worker, number: int, account_id: int, strategy: accounts.Strategy) -> bool:
     """One operation, with the plan's work between reading and writing; False if it gave up."""
 
     def work(read: list[Account]) -> None:
-        _work(bench, number)
+        _work(worker, number)
 
     try:
         change = accounts.deposit(account_id, ONE, strategy=strategy, check=work)
     except (Busy, Contended):
         return False
-    bench.ledger.retries += change.retries
+    worker.ledger.retries += change.retries
     return True
 
 
-def _work(bench: Bench, number: int) -> None:
+def _work(worker: Worker, number: int) -> None:
     """The work and the slow call between reading and writing; no rollback undoes the call."""
-    with bench.ledger.effect(number, "attempt"):
-        time.sleep(bench.plan.work_ms / 1000)
-    if bench.plan.remote_ms:
-        with bench.ledger.effect(number, "remote"):
-            time.sleep(bench.plan.remote_ms / 1000)
+    with worker.ledger.effect(number, "attempt"):
+        time.sleep(worker.plan.work_ms / 1000)
+    if worker.plan.remote_ms:
+        with worker.ledger.effect(number, "remote"):
+            time.sleep(worker.plan.remote_ms / 1000)
 
 
-def _operations(bench: Bench) -> Iterator[tuple[int, int]]:
+def _operations(worker: Worker) -> Iterator[tuple[int, int]]:
     """This worker's share of the operations that the ledger does not record as done, with the account."""
     account_id = Account.objects.values_list("pk", flat=True).get()
-    done = bench.ledger.items_done()
-    for number in range(bench.number, bench.plan.items, bench.plan.workers):
+    done = worker.ledger.items_done()
+    for number in range(worker.number, worker.plan.items, worker.plan.workers):
         if number not in done:
             yield number, account_id
 

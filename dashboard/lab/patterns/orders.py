@@ -1,7 +1,8 @@
-"""The lock that one writes first: set if absent, poll, delete at the end (patterns, system B).
+"""Patterns over rows of orders (patterns, systems A and B): double-checked, batched, idempotent, and under named locks.
 
-It has no expiry and no owner. It is a row instead of the article's cache key: the semantics of `cache.add` are the
-same, and its faults do not depend on the server that keeps it.
+`hold` is the lock that one writes first: set if absent, poll, delete at the end. It has no expiry and no owner. It is a
+row instead of the article's cache key: the semantics of `cache.add` are the same, and its faults do not depend on the
+server that keeps it.
 """
 
 import time
@@ -13,9 +14,8 @@ from django.db import connection
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from dashboard.lab.bench import Bench
-from dashboard.lab.ledger import Ledger
 from dashboard.lab.patterns.pattern import Pattern
+from dashboard.lab.worker import Ledger, Worker
 from orders.models import Order
 from orders.shipping import Run, ship
 from tasks import conf
@@ -25,7 +25,7 @@ from tasks.locking.double_checked import DoubleChecked
 from tasks.locking.named.backends import CACHE, LEASE, REDIS, problem_of
 from tasks.locking.report import Report
 
-CREATE = "CREATE TABLE lab_cache (key text PRIMARY KEY)"
+CREATE_CACHE = "CREATE TABLE lab_cache (key text PRIMARY KEY)"
 ADD = "INSERT INTO lab_cache (key) VALUES (%s) ON CONFLICT DO NOTHING"
 DELETE = "DELETE FROM lab_cache WHERE key = %s"
 POLL_SECONDS = 0.1
@@ -54,22 +54,22 @@ BATCH = 50
 PASSED_BY = 50  # lost races between two notes of progress
 
 
-def double_checked(bench: Bench) -> None:
-    _ship(bench, "skip")
+def double_checked(worker: Worker) -> None:
+    _ship(worker, "skip")
 
 
-def double_checked_nowait(bench: Bench) -> None:
-    _ship(bench, "report")
+def double_checked_nowait(worker: Worker) -> None:
+    _ship(worker, "report")
 
 
-def _ship(bench: Bench, on_locked: str) -> None:
+def _ship(worker: Worker, on_locked: str) -> None:
     def note_races(report: Report) -> None:
-        bench.ledger.lost_races = report.lost_races
+        worker.ledger.lost_races = report.lost_races
 
     ship("send_first", on_locked=on_locked, until_empty=True, progress=note_races)  # type: ignore[arg-type]
 
 
-def unsafe(bench: Bench) -> None:
+def unsafe(worker: Worker) -> None:
     """The same criteria and e-mail, but without the lock and the second check, and with `save()`."""
     with Run() as run:
         for orders in _rounds():
@@ -79,7 +79,7 @@ def unsafe(bench: Bench) -> None:
                 order.save()
 
 
-def double_checked_batched(bench: Bench) -> None:
+def double_checked_batched(worker: Worker) -> None:
     with Run() as run:
 
         def send_all(orders: list[Order]) -> None:
@@ -92,7 +92,7 @@ def double_checked_batched(bench: Bench) -> None:
             locked_batches(Order.objects.to_mail(), send_all, size=BATCH)
 
 
-def idempotent_update(bench: Bench) -> None:
+def idempotent_update(worker: Worker) -> None:
     with Run() as run:
 
         def sent(order: Order) -> dict[str, object]:
@@ -102,9 +102,9 @@ def idempotent_update(bench: Bench) -> None:
         update_each(Order.objects.to_mail(), sent)
 
 
-def cache_lock(bench: Bench) -> None:
+def cache_lock(worker: Worker) -> None:
     backend = REDIS if conf.get("REDIS_URL") else LEASE
-    _under_locks(bench, lambda name: lock(name, ttl=LOCK_SECONDS, backend=backend))
+    _under_locks(worker, lambda name: lock(name, ttl=LOCK_SECONDS, backend=backend))
 
 
 def cache_lock_runs_on() -> str:
@@ -124,15 +124,15 @@ def naive_runs_on() -> str:
     return f"{table} {problem_of(f'{CACHE}default') or ''}".strip()
 
 
-def advisory_lock(bench: Bench) -> None:
-    _under_locks(bench, lambda name: lock(name, ttl=LOCK_SECONDS, backend="advisory"))
+def advisory_lock(worker: Worker) -> None:
+    _under_locks(worker, lambda name: lock(name, ttl=LOCK_SECONDS, backend="advisory"))
 
 
-def cache_lock_naive(bench: Bench) -> None:
-    _under_locks(bench, lambda name: hold(name, bench.ledger))
+def cache_lock_naive(worker: Worker) -> None:
+    _under_locks(worker, lambda name: hold(name, worker.ledger))
 
 
-def _under_locks(bench: Bench, locked: Callable[[str], AbstractContextManager[object]]) -> None:
+def _under_locks(worker: Worker, locked: Callable[[str], AbstractContextManager[object]]) -> None:
     """Handle each order under a lock with its name; check it again once the lock is held."""
     with Run() as run:
         for orders in _rounds():
@@ -141,18 +141,18 @@ def _under_locks(bench: Bench, locked: Callable[[str], AbstractContextManager[ob
                     with locked(f"order-{order.pk}"):
                         again = Order.objects.to_mail().filter(pk=order.pk).first()
                         if again is None:
-                            _lose(bench)
+                            _lose(worker)
                         else:
                             run.send_then_mark(again)
                 except LockHeld:
-                    _lose(bench)
+                    _lose(worker)
 
 
-def _lose(bench: Bench) -> None:
+def _lose(worker: Worker) -> None:
     """Count a lost race, and note it now and then: a worker that always comes too late is not stalled."""
-    bench.ledger.lost_races += 1
-    if bench.ledger.lost_races % PASSED_BY == 0:
-        bench.ledger.note("passed")
+    worker.ledger.lost_races += 1
+    if worker.ledger.lost_races % PASSED_BY == 0:
+        worker.ledger.note("passed")
 
 
 def _rounds() -> Iterator[list[Order]]:

@@ -1,4 +1,4 @@
-"""The rows that patterns work on: SQL that makes them, disturbs them, and checks them at the end."""
+"""One pattern of the lab, and its rows: SQL that makes them, disturbs them, and checks them at the end."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from typing import Any
 from django.db import models
 from django.utils.functional import Promise
 
-from dashboard.lab.bench import Bench
+from dashboard.lab.worker import Worker
 from tasks import patterns as registry
 
 FILL_ORDERS = """
@@ -121,7 +121,7 @@ class Pattern:
     """
 
     name: str
-    run: Callable[[Bench], None]
+    run: Callable[[Worker], None]
     subject: str
     is_safe: bool
     promise: Promise | str

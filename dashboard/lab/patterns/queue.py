@@ -1,8 +1,8 @@
-"""Optimistic completion without a claim: kept for the lab, to show what it loses. No worker uses it.
+"""Patterns over a table of tasks: the worker's two claims, and three forms from the article (reference D).
 
-Read a READY row with its version, do the work, then complete the row if its version is still that one. Nobody is kept
-from reading the same row meanwhile, so the work is done twice and one result is lost; and any write to the row in
-between loses the result too. Source: the naive variant of the article on a table of tasks (reference D).
+`optimistic_complete` completes without a claim, to show what that loses. No worker uses it. It reads a READY row with
+its version, does the work, then completes the row if its version is still that one. Others may read the same row
+meanwhile: the work is done twice and one result is lost. Any write to the row in between loses the result too.
 """
 
 import time
@@ -12,8 +12,8 @@ from uuid import uuid4
 from django.db import connection, transaction
 from django.utils.translation import gettext_lazy as _
 
-from dashboard.lab.bench import Bench
 from dashboard.lab.patterns.pattern import Pattern
+from dashboard.lab.worker import Worker
 from tasks.models import Task
 from tasks.queue import presence, recovery, strategies
 from tasks.queue.claim import Claim, Claimer
@@ -83,23 +83,23 @@ UPDATE tasks_task SET status = 'COMPLETED', claimed_by = NULL, finished_at = sta
 WITHOUT_TRIGGERS = "ALTER TABLE tasks_task DISABLE TRIGGER USER"
 
 
-def skip_locked_claim(bench: Bench) -> None:
-    _claim_and_flush(bench, "skip_locked")
+def skip_locked_claim(worker: Worker) -> None:
+    _claim_and_flush(worker, "skip_locked")
 
 
-def optimistic_claim(bench: Bench) -> None:
-    _claim_and_flush(bench, "optimistic")
+def optimistic_claim(worker: Worker) -> None:
+    _claim_and_flush(worker, "optimistic")
 
 
-def _claim_and_flush(bench: Bench, strategy: str) -> None:
+def _claim_and_flush(worker: Worker, strategy: str) -> None:
     """Work as a worker does: presence, claims in batches, completions in one write, and recovery of dead workers."""
     claimer = Claimer(_register(strategy), [QUEUE])
     swept = time.monotonic()
     while _is_unfinished():
         claimed = strategies.claim(connection, claimer, BATCH, strategy)
-        bench.ledger.lost_races = claimer.lost_races
+        worker.ledger.lost_races = claimer.lost_races
         if claimed:
-            _flush_at_most_50_ms(claimer.worker_id, claimed, bench.work)
+            _flush_at_most_50_ms(claimer.worker_id, claimed, worker.work)
         elif time.monotonic() < swept + presence.SECOND_LOOK_SECONDS:
             time.sleep(PAUSE_SECONDS)
         else:
@@ -128,39 +128,39 @@ def _register(strategy: str) -> str:
     return worker_id
 
 
-def skip_locked_held(bench: Bench) -> None:
-    while _hold_one(bench) or _is_unfinished():
+def skip_locked_held(worker: Worker) -> None:
+    while _hold_one(worker) or _is_unfinished():
         pass
 
 
-def _hold_one(bench: Bench) -> bool:
+def _hold_one(worker: Worker) -> bool:
     with transaction.atomic():
         rows = fetch(connection, LOCK_NEXT)
         for row in rows:
-            bench.work(row["id"])
+            worker.work(row["id"])
             with connection.cursor() as cursor:
                 cursor.execute(COMPLETE_LOCKED, row)
     return bool(rows)
 
 
-def optimistic_complete(bench: Bench) -> None:
+def optimistic_complete(worker: Worker) -> None:
     while (found := read_next(connection, QUEUE)) is not None:
         task_id, version = found
-        bench.work(task_id)
+        worker.work(task_id)
         if not complete_if_unchanged(connection, task_id, version):
-            bench.ledger.note("lost", task_id)
+            worker.ledger.note("lost", task_id)
 
 
-def optimistic_claim_as_printed(bench: Bench) -> None:
+def optimistic_claim_as_printed(worker: Worker) -> None:
     worker_id = _register("optimistic")
-    while rows := fetch(connection, READ_AS_PRINTED, {"limit": 2 * bench.plan.workers}):
+    while rows := fetch(connection, READ_AS_PRINTED, {"limit": 2 * worker.plan.workers}):
         for row in rows:
             if fetch(connection, SWAP_AS_PRINTED, {**row, "worker_id": worker_id}):
-                bench.work(row["id"])
+                worker.work(row["id"])
                 with connection.cursor() as cursor:
                     cursor.execute(COMPLETE_AS_PRINTED, row)
                 break
-            bench.ledger.lost_races += 1
+            worker.ledger.lost_races += 1
 
 
 def _is_unfinished() -> bool:

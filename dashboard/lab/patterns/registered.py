@@ -1,8 +1,8 @@
-"""Patterns that apps have registered for their own models: the same run as their button and command."""
+"""Patterns that apps have registered for their own models, and all patterns by name."""
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from hashlib import blake2b
@@ -12,11 +12,41 @@ import psycopg
 from django.db import connection, models, transaction
 from django.utils.translation import gettext_lazy as _
 
-from dashboard.lab.bench import Bench
 from dashboard.lab.patterns.pattern import Pattern, Subject
+from dashboard.lab.worker import Worker
 from tasks import patterns as registry
 from tasks.locking import Report, around_each_row
 from tasks.support.database import fetch
+
+
+class Catalogue(Mapping[str, Pattern]):
+    """Entries by name, the built-in ones first. It reads the registry each time, because apps register when loaded.
+
+    A registered pattern has an entry if it can make rows (`sample`). A built-in one with its code or its name replaces
+    it.
+    """
+
+    def __init__(self, built_in: Sequence[Pattern]) -> None:
+        self.built_in = {pattern.name: pattern for pattern in built_in}
+        self.stood_for = {pattern.stands_for for pattern in built_in}
+
+    def __getitem__(self, name: str) -> Pattern:
+        if name in self.built_in:
+            return self.built_in[name]
+        if name not in self._registered():
+            raise KeyError(name)
+        return entry(registry.get(name))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([*self.built_in, *self._registered()])
+
+    def __len__(self) -> int:
+        return len(self.built_in) + len(self._registered())
+
+    def _registered(self) -> list[str]:
+        known = {*self.built_in, *self.stood_for}
+        return [name for name in registry.names() if name not in known and registry.get(name).sample]
+
 
 # The work of an outside locker: it locks a row and changes nothing.
 TOUCH = """
@@ -50,15 +80,15 @@ def entry(pattern: registry.Pattern) -> Pattern:
     )
 
 
-def run_registered(pattern: registry.Pattern, bench: Bench) -> None:
+def run_registered(pattern: registry.Pattern, worker: Worker) -> None:
     """Run until no row meets the criteria; each row's body is one effect in the ledger."""
 
     def note_races(report: Report) -> None:
-        bench.ledger.lost_races = report.lost_races
+        worker.ledger.lost_races = report.lost_races
 
     @contextmanager
     def noted(row: models.Model) -> Iterator[None]:
-        bench.work(item_of(row.pk))
+        worker.work(item_of(row.pk))
         yield
 
     chosen = {choice.name: choice.default for choice in pattern.choices}
@@ -106,12 +136,12 @@ PAUSE_SECONDS = 0.02
 IS_OVER = "SELECT EXISTS (SELECT FROM lab_ledger WHERE kind = 'over') AS over"
 
 
-def touch_until_told(bench: Bench, rows: Subject) -> None:
+def touch_until_over(worker: Worker, rows: Subject) -> None:
     """Lock one row after the other, change it, and hold it a moment, until the run is over."""
-    chance = random.Random(f"{bench.plan.seed}/{bench.number}")  # noqa: S311  # nosec B311  pauses, no secret
+    chance = random.Random(f"{worker.plan.seed}/{worker.number}")  # noqa: S311  # nosec B311  pauses, no secret
     while not fetch(connection, IS_OVER)[0]["over"]:
         with transaction.atomic():
             [row] = fetch(connection, rows.touch)
             time.sleep(HOLD_SECONDS * chance.random())
-        bench.ledger.note("touch", item_of(row["id"]))
+        worker.ledger.note("touch", item_of(row["id"]))
         time.sleep(PAUSE_SECONDS * chance.random())

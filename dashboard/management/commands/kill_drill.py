@@ -20,13 +20,13 @@ class Command(OperatorCommand):
     def run(self, options: Options) -> Report:
         runner.refuse_unless_allowed()
         with self.signals.finishing_item():
-            events = drill.carry_out(lambda effects: self.signals.received is None)
+            events = drill.kill_a_worker(lambda effects: self.signals.received is None)
         recovered_ms = drill.recovered_ms(events)
-        text = f"{told_of(events)}\n\nThe task was running again {recovered_ms} ms after the kill."
+        text = f"{table_of(events)}\n\nThe task was running again {recovered_ms} ms after the kill."
         return Report(data={"recovered_ms": recovered_ms, "events": [event.as_dict() for event in events]}, text=text)
 
 
-def told_of(events: Sequence[Event]) -> str:
+def table_of(events: Sequence[Event]) -> str:
     lines = [
         (event.told, f"{event.ms} ms", event.status, f"v{event.version}", event.attempt, event.worker or None)
         for event in events

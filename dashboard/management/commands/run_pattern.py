@@ -8,13 +8,12 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from dashboard.lab import conclusions, runner, spawning, sweep
-from dashboard.lab import conclusions as comparison
+from dashboard.lab import charts, conclusions, runner
 from dashboard.lab.conclusions import Case
+from dashboard.lab.forkserver import Forkserver, open_forkserver
 from dashboard.lab.measure import Result
 from dashboard.lab.patterns import PATTERNS
-from dashboard.lab.plan import LIMITS, Plan
-from dashboard.lab.spawning import Nursery
+from dashboard.lab.worker import LIMITS, Plan
 from tasks.commands import OperatorCommand, Options, Report, types
 from tasks.commands.base import UsageError
 from tasks.commands.output import ProgressLine
@@ -75,18 +74,18 @@ class Command(OperatorCommand):
         if options["sweep"]:
             name, values = options["sweep"]
             plans = [replace(plan, **{name: value}) for plan in plans for value in values]
-        with self.signals.finishing_item(), spawning.opened() as crew:
-            results = [self._one(plan, options, crew) for plan in plans if not self.signals.received]
+        with self.signals.finishing_item(), open_forkserver() as forkserver:
+            results = [self._one(plan, options, forkserver) for plan in plans if not self.signals.received]
         if len(plans) == 1:
-            return Report(data=results[0].as_dict() | runs_on(names), text=told_of(results))
+            return Report(data=results[0].as_dict() | runs_on(names), text=report_of(results))
         cases = [Case(plan, result) for plan, result in zip(plans, results, strict=False)]
-        varied, told = [], conclusions.drawn(cases)
+        varied, conclusion = [], conclusions.drawn(cases)
         if options["sweep"]:
-            varied, drawn = [f"{name}={getattr(case.plan, name)}" for case in cases], sweep.draw(cases, name)
-            told = list(drawn.told) if drawn else []
+            varied, drawn = [f"{name}={getattr(case.plan, name)}" for case in cases], charts.draw_sweep(cases, name)
+            conclusion = list(drawn.told) if drawn else []
         runs = [plan.as_dict() | result.as_dict() for plan, result in zip(plans, results, strict=False)]
-        text = "\n".join([told_of(results, varied), "", *told])
-        return Report(data={"runs": runs, "conclusion": told} | runs_on(names), text=text)
+        text = "\n".join([report_of(results, varied), "", *conclusion])
+        return Report(data={"runs": runs, "conclusion": conclusion} | runs_on(names), text=text)
 
     def _names(self, options: Options) -> list[str]:
         if options["all"] == bool(options["pattern"]):
@@ -97,7 +96,7 @@ class Command(OperatorCommand):
             raise UsageError(f"There is no pattern {options['pattern']!a}: choose one of {', '.join(PATTERNS)}.")
         return [options["pattern"]]
 
-    def _one(self, plan: Plan, options: dict[str, Any], crew: Nursery) -> Result:
+    def _one(self, plan: Plan, options: dict[str, Any], forkserver: Forkserver) -> Result:
         line = ProgressLine(self.stderr)
 
         def progress(effects: int) -> bool:
@@ -106,12 +105,12 @@ class Command(OperatorCommand):
             return self.signals.received is None
 
         try:
-            return runner.run(plan, progress=progress, crew=crew)
+            return runner.run(plan, progress=progress, forkserver=forkserver)
         finally:
             line.close()
 
 
-def told_of(results: Sequence[Result], varied: Sequence[str] = ()) -> str:
+def report_of(results: Sequence[Result], varied: Sequence[str] = ()) -> str:
     """The table, with a guarded run below its unguarded one, and the lock backends of patterns that name one."""
     lines: list[tuple[Result, str]] = []
     for result, what in zip(results, varied or [""] * len(results), strict=True):
@@ -119,7 +118,7 @@ def told_of(results: Sequence[Result], varied: Sequence[str] = ()) -> str:
         if result.guarded:
             guard = str(PATTERNS[result.pattern].guard)
             lines.append((Result(**known(result.guarded)), f"{what} with {guard}".strip()))
-    table = comparison.table([result for result, _ in lines], [what for _, what in lines])
+    table = conclusions.table([result for result, _ in lines], [what for _, what in lines])
     kept = runs_on(result.pattern for result in results).get("runs_on", {})
     return "\n".join([table, *(f"{name} runs on: {text}" for name, text in kept.items())])
 
@@ -131,6 +130,5 @@ def known(values: dict[str, Any]) -> dict[str, Any]:
 
 def runs_on(names: Iterable[str]) -> dict[str, dict[str, str]]:
     """The lock backends of these patterns; empty if none names one."""
-    told = {name: PATTERNS[name].runs_on() for name in names}
-    told = {name: text for name, text in told.items() if text}
-    return {"runs_on": told} if told else {}
+    texts = {name: text for name in names if (text := PATTERNS[name].runs_on())}
+    return {"runs_on": texts} if texts else {}

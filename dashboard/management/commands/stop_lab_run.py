@@ -2,7 +2,7 @@
 
 from django.core.management.base import CommandError, CommandParser
 
-from dashboard.lab import records
+from dashboard.lab import requests
 from dashboard.models import LabRun
 from tasks.commands import OperatorCommand, Options, Report, operator, types
 
@@ -20,7 +20,7 @@ class Command(OperatorCommand):
         run = LabRun.objects.filter(pk=options["id"]).first()
         if run is None:
             raise CommandError(f"No lab run has the id {options['id']}.")
-        requested = records.stop(run, operator(), reason=options["reason"], dry_run=options["dry_run"])
+        requested = requests.stop(run, operator(), reason=options["reason"], dry_run=options["dry_run"])
         text = (
             f"Lab run {run.pk} is asked to end."
             if requested

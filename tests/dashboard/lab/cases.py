@@ -2,7 +2,7 @@
 
 from dashboard.lab.conclusions import Case
 from dashboard.lab.measure import Result
-from dashboard.lab.plan import Plan
+from dashboard.lab.worker import Plan
 
 
 def case(pattern: str, speed: float = 100.0, *, plan: dict[str, int] | None = None, **numbers: object) -> Case:

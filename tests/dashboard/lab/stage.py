@@ -6,8 +6,8 @@ from contextlib import contextmanager
 import psycopg
 from django.utils import timezone
 
-from dashboard.lab import ledger, runner, schema
-from dashboard.lab.plan import Plan
+from dashboard.lab import runner, schema
+from dashboard.lab.worker import CREATE_LEDGER, Plan
 from dashboard.models import LabRun
 from tests.commands import database_url
 from tests.dashboard.scenes import PATIENCE, Scene
@@ -38,7 +38,7 @@ def staged() -> Iterator[Stage]:
     """A run that its row says to be at work, and its schema."""
     with psycopg.connect(database_url(), autocommit=True) as control, schema.schema(control, schema.new_name()) as name:
         control.execute(runner.SEEN_ALONE, {"schema": name})
-        control.execute(ledger.CREATE)
+        control.execute(CREATE_LEDGER)
         control.execute(FILL)
         plan = Plan("double_checked", workers=2, items=1).as_dict()
         columns = {"state": "running", "schema": name, "task_id": rows.ready().pk, "started_at": timezone.now()}

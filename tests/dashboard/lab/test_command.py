@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from dashboard.lab.patterns import BUILT_IN, PATTERNS
-from dashboard.management.commands.run_pattern import told_of
+from dashboard.management.commands.run_pattern import report_of
 from tests import commands
 from tests.dashboard.lab.cases import result
 
@@ -48,7 +48,7 @@ def test_a_sweep_varies_one_number():
 def test_what_lacks_a_guard_stands_above_the_same_with_it():
     guarded = dataclasses.asdict(result("optimistic_claim_as_printed", lost_races=13)) | {"is_clean": True}
     lacking = result("optimistic_claim_as_printed", duplicates=15, guarded=guarded)
-    heading, first, second = told_of([lacking]).splitlines()
+    heading, first, second = report_of([lacking]).splitlines()
     assert heading.startswith("PATTERN")
     assert first.split()[:3] == ["optimistic_claim_as_printed", "100", "15"]
     assert first.endswith("UNSAFE")
@@ -58,12 +58,12 @@ def test_what_lacks_a_guard_stands_above_the_same_with_it():
 
 
 def test_a_lock_without_redis_is_told_from_one_with_it(monkeypatch):
-    told = told_of([result("cache_lock"), result("cache_lock_naive"), result("unsafe")])
+    told = report_of([result("cache_lock"), result("cache_lock_naive"), result("unsafe")])
     assert "cache_lock runs on: A table of leases in PostgreSQL" in told
     assert "LocMemCache) cannot keep a lock: it is kept in one process" in told
     assert "cache_lock_naive runs on: A table of the run's own" in told
     monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:6379/0")
-    assert "cache_lock runs on: Redis (REDIS_URL)" in told_of([result("cache_lock")])
+    assert "cache_lock runs on: Redis (REDIS_URL)" in report_of([result("cache_lock")])
 
 
 @pytest.mark.parametrize(

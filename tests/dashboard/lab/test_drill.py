@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from dashboard.lab import drill, records
+from dashboard.lab import drill, requests
 from dashboard.lab.drill import Event
-from dashboard.lab.plan import Plan
-from dashboard.management.commands.kill_drill import told_of
+from dashboard.lab.worker import Plan
+from dashboard.management.commands.kill_drill import table_of
 from dashboard.models import LabRun
 from tasks.models import Task, Worker
 from tasks.support.audit import Who
@@ -40,7 +40,7 @@ def assert_followed_to_its_end(events: list[dict[str, Any]]) -> None:
 
 def test_the_row_is_followed_from_the_kill_to_its_end(monkeypatch):
     monkeypatch.setenv("DATABASE_URL", database_url())
-    batch = records.ask([Plan("kill_drill", workers=2, items=1, kill=1)], "d" * 22, Who("anna", "page"))
+    batch = requests.request_runs([Plan("kill_drill", workers=2, items=1, kill=1)], "d" * 22, Who("anna", "page"))
     run_due()
     found = LabRun.objects.get(batch=batch)
     assert (found.state, found.error) == ("finished", "")
@@ -52,13 +52,13 @@ def test_the_row_is_followed_from_the_kill_to_its_end(monkeypatch):
 
 def test_the_command_tells_the_same_even_where_it_looks_so_seldom_that_states_are_missed(monkeypatch):
     monkeypatch.setenv("DATABASE_URL", database_url())
-    monkeypatch.setattr(drill, "LOOK_SECONDS", 2.0)
+    monkeypatch.setattr(drill, "SAMPLE_SECONDS", 2.0)
     outcome = run("kill_drill", "--json")
     assert outcome.status == 0, outcome.stderr
     assert_followed_to_its_end(outcome.data["events"])
     [taken] = [event for event in outcome.data["events"] if event["what"] == "taken"]
     assert outcome.data["recovered_ms"] == taken["ms"]
-    told = told_of([Event(**event) for event in outcome.data["events"]]).splitlines()
+    told = table_of([Event(**event) for event in outcome.data["events"]]).splitlines()
     assert told[0].split() == ["WHAT", "HAPPENED", "AFTER", "THE", "KILL", "STATUS", "VERSION", "ATTEMPT", "WORKER"]
     assert told[-1].startswith("The task has come to its end.")
 

@@ -1,6 +1,6 @@
 """The picture of a run: a lane for each worker, its waits, kills and what was done again."""
 
-from dashboard.lab import gantt
+from dashboard.lab import charts
 from dashboard.lab.measure import Span
 
 
@@ -10,7 +10,7 @@ def span(worker: int, began: float, ended: float, *, wait: float = 0.0, kind: st
 
 def test_work_waits_repetitions_and_kills_stand_in_their_lanes():
     kill = span(1, 1.5, 1.5, kind="kill")
-    drawn = gantt.draw([span(0, 0.0, 0.5), span(1, 1.0, 2.0, wait=0.5, again=True), kill], workers=3)
+    drawn = charts.draw_gantt([span(0, 0.0, 0.5), span(1, 1.0, 2.0, wait=0.5, again=True), kill], workers=3)
     assert [(bar.style, bar.x, bar.width) for bar in drawn.bars] == [
         ("work", 0, 2500),
         ("wait", 2500, 2500),
@@ -24,6 +24,6 @@ def test_work_waits_repetitions_and_kills_stand_in_their_lanes():
 
 
 def test_a_worker_that_did_nothing_has_a_lane():
-    drawn = gantt.draw([span(3, 0.0, 1.0)], workers=4)
+    drawn = charts.draw_gantt([span(3, 0.0, 1.0)], workers=4)
     assert [worker for worker, _ in drawn.names] == [0, 1, 2, 3]
-    assert drawn.high == 4 * gantt.LANE
+    assert drawn.high == 4 * charts.LANE

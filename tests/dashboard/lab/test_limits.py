@@ -5,8 +5,8 @@ import pytest
 from django.db import connection
 
 from dashboard.lab import runner
-from dashboard.lab.plan import LIMITS, Plan
 from dashboard.lab.schema import LabRefused
+from dashboard.lab.worker import LIMITS, Plan
 from tests.commands import database_url
 
 pytestmark = pytest.mark.django_db(transaction=True)

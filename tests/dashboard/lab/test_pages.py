@@ -7,10 +7,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from dashboard.lab import page as board
-from dashboard.lab import records
-from dashboard.lab.form import BY_NAME
-from dashboard.lab.plan import Plan
+from dashboard.lab import pages, requests
+from dashboard.lab.requests import PRESETS_BY_NAME
+from dashboard.lab.worker import Plan
 from dashboard.models import LabRun
 from tasks.models import Intervention, Task
 from tasks.support.audit import Who
@@ -38,7 +37,7 @@ def token_of(client) -> str:
 def asked(*patterns: str, **numbers: int) -> list[LabRun]:
     """Runs that nobody has begun."""
     plans = [Plan(pattern, **{**NUMBERS, **numbers}) for pattern in patterns]
-    batch = records.ask(plans, "t" * 22, Who("anna", "page"))
+    batch = requests.request_runs(plans, "t" * 22, Who("anna", "page"))
     return list(LabRun.objects.filter(batch=batch).order_by("pk"))
 
 
@@ -48,11 +47,11 @@ def asked(*patterns: str, **numbers: int) -> list[LabRun]:
         ("", ["unsafe", "double_checked"]),
         (
             "?preset=double-click",
-            [f"{name} --workers=2 --items=60 --work-ms=10" for name in BY_NAME["double-click"].patterns],
+            [f"{name} --workers=2 --items=60 --work-ms=10" for name in PRESETS_BY_NAME["double-click"].patterns],
         ),
         (
             "?preset=crowd",
-            [f"{name} --items=120 --work-ms=2 --sweep=workers=1,2,4,8" for name in BY_NAME["crowd"].patterns],
+            [f"{name} --items=120 --work-ms=2 --sweep=workers=1,2,4,8" for name in PRESETS_BY_NAME["crowd"].patterns],
         ),
         ("?preset=all", ["--all --items=100 --work-ms=2"]),
     ],
@@ -189,7 +188,7 @@ def test_polling_ends_with_the_run():
 
 def test_a_sweep_is_drawn_and_taken_away():
     plans = [Plan("account_pessimistic", **{**NUMBERS, "workers": number}) for number in (1, 2)]
-    batch = records.ask(plans, "s" * 22, Who("anna", "page"))
+    batch = requests.request_runs(plans, "s" * 22, Who("anna", "page"))
     run_due()
     client = client_of("Viewers")
     page = client.get(f"{LAB}compare/?batch={batch}").text
@@ -216,19 +215,19 @@ def test_the_best_of_each_column_is_marked_among_the_clean():
         {"items_per_second": 50.0, "lost_races": 1},
     ]
     for run, numbers in zip(runs, values, strict=True):  # all of one load
-        run.result = {**dict.fromkeys(board.Result.__dataclass_fields__, 0), "stopped": "", "share": {}, **numbers}
+        run.result = {**dict.fromkeys(pages.Result.__dataclass_fields__, 0), "stopped": "", "share": {}, **numbers}
         run.result["pattern"] = run.pattern
-    best = [line.best for line in board.board(runs).lines]
+    best = [line.best for line in pages.comparison_of(runs).lines]
     assert best[0] == frozenset()
     assert "items_per_second" in best[1] - best[2]
     assert "lost_races" in best[2] - best[1]
-    assert [line.fits for line in board.board(runs).lines] == [False, True, False]
+    assert [line.fits for line in pages.comparison_of(runs).lines] == [False, True, False]
     other = LabRun(pk=0, pattern="account_pessimistic", plan={**runs[1].plan, "pattern": "account_pessimistic"})
     other.result = {**runs[1].result, "pattern": "account_pessimistic", "items_per_second": 60.0}
-    assert [line.fits for line in board.board([*runs, other]).lines] == [False, True, False, False]
+    assert [line.fits for line in pages.comparison_of([*runs, other]).lines] == [False, True, False, False]
     other.result["items_per_second"] = 160.0
-    assert [line.fits for line in board.board([*runs, other]).lines] == [False, True, False, True]
-    bars = board.board(runs).bars
+    assert [line.fits for line in pages.comparison_of([*runs, other]).lines] == [False, True, False, True]
+    bars = pages.comparison_of(runs).bars
     assert [(bar.label, bar.width, bar.is_unsafe, bar.is_best) for bar in bars.bars] == [
         ("unsafe", "100.0%", True, False),
         ("double_checked", "11.1%", False, True),
@@ -236,4 +235,4 @@ def test_the_best_of_each_column_is_marked_among_the_clean():
     ]
     assert "Not clean: unsafe." in bars.summary
     runs[1].plan["items"] = 7
-    assert {line.best for line in board.board(runs).lines} == {frozenset()}  # nothing is best of different loads
+    assert {line.best for line in pages.comparison_of(runs).lines} == {frozenset()}  # different loads: no best

@@ -2,8 +2,8 @@
 
 import pytest
 
-from dashboard.lab.plan import LIMITS, Plan
 from dashboard.lab.schema import LabRefused
+from dashboard.lab.worker import LIMITS, Plan
 
 
 @pytest.mark.parametrize("name", LIMITS)

@@ -6,11 +6,11 @@ import sys
 import pytest
 
 from dashboard.lab import runner
-from dashboard.lab.form import LabForm
 from dashboard.lab.patterns import PATTERNS
 from dashboard.lab.patterns.registered import item_of
-from dashboard.lab.plan import Plan
+from dashboard.lab.requests import LabForm
 from dashboard.lab.schema import LabRefused
+from dashboard.lab.worker import Plan
 from tasks import patterns
 from tests import commands
 from tests.dashboard.lab.live import rows_unchanged

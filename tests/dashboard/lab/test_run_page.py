@@ -4,7 +4,7 @@ import pytest
 
 from dashboard.lab.measure import Result
 from dashboard.lab.patterns import BUILT_IN, PATTERNS
-from dashboard.lab.plan import Plan
+from dashboard.lab.worker import Plan
 from dashboard.models import LabRun
 from tests.people import client_of
 

@@ -9,12 +9,11 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
-from dashboard.lab import runner, spawning
-from dashboard.lab import runner as limits
+from dashboard.lab import forkserver, runner
 from dashboard.lab.measure import Result
 from dashboard.lab.patterns import BUILT_IN
-from dashboard.lab.plan import Plan
 from dashboard.lab.schema import LabRefused
+from dashboard.lab.worker import Plan
 from tests.commands import database_url
 from tests.dashboard.lab.live import rows_unchanged
 from tests.waiting import wait_until
@@ -30,14 +29,14 @@ LOADS = {
 }
 
 
-CREW: list[spawning.Nursery] = []
+CREW: list[forkserver.Forkserver] = []
 RESULTS: dict[str, Result] = {}
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _crew():
     """One for all runs: each start is a fork. A busy machine may stand still for seconds: no run ends for that."""
-    with spawning.opened() as crew, pytest.MonkeyPatch.context() as patch:
+    with forkserver.open_forkserver() as crew, pytest.MonkeyPatch.context() as patch:
         patch.setattr(runner, "STALL_SECONDS", 60.0)
         CREW[:] = [crew]
         yield
@@ -65,7 +64,7 @@ def shown(name: str, is_seen: Callable[[Result], object]) -> Result:
 def run(name: str, **numbers: int) -> Result:
     threads = threading.active_count()
     with rows_unchanged():
-        result = runner.run(Plan(name, **{"workers": 2, "items": 12, "work_ms": 5, **numbers}), crew=CREW[0])
+        result = runner.run(Plan(name, **{"workers": 2, "items": 12, "work_ms": 5, **numbers}), forkserver=CREW[0])
     assert threading.active_count() == threads
     return result
 
@@ -148,7 +147,7 @@ def test_one_run_at_a_time():
 
 
 def test_a_run_that_would_take_the_last_connections_is_refused(monkeypatch):
-    monkeypatch.setattr(limits, "KEPT_FREE", 10_000)
+    monkeypatch.setattr(runner, "KEPT_FREE", 10_000)
     with pytest.raises(LabRefused, match="10000 are kept for others"):
         run("unsafe")
 
@@ -156,6 +155,6 @@ def test_a_run_that_would_take_the_last_connections_is_refused(monkeypatch):
 def test_a_run_that_is_stopped_says_so():
     with rows_unchanged():
         plan = Plan("double_checked", workers=1, items=500, work_ms=20)
-        result = runner.run(plan, progress=lambda effects: effects < 5, crew=CREW[0])
+        result = runner.run(plan, progress=lambda effects: effects < 5, forkserver=CREW[0])
     assert result.stopped == "stopped by a person"
     assert 5 <= result.processed < 500

@@ -2,19 +2,19 @@
 
 import re
 
-from dashboard.lab import sweep
+from dashboard.lab import charts
 from tests.dashboard.lab.cases import case
 
 HELD, CLAIM = "skip_locked_held", "optimistic_claim"
 
 
-def drawn(held: list[float], claim: list[float], values: tuple[int, ...] = (0, 1, 5, 20)) -> sweep.Sweep:
+def drawn(held: list[float], claim: list[float], values: tuple[int, ...] = (0, 1, 5, 20)) -> charts.Sweep:
     cases = [
         case(pattern, speed, plan={"work_ms": value})
         for pattern, speeds in ((HELD, held), (CLAIM, claim))
         for value, speed in zip(values, speeds, strict=True)
     ]
-    return sweep.draw(cases, "work_ms")
+    return charts.draw_sweep(cases, "work_ms")
 
 
 def test_lines_that_cross_are_named_with_the_values_on_either_side():
@@ -56,4 +56,4 @@ def test_every_measured_value_is_a_dot_and_coordinates_are_whole():
 
 
 def test_one_value_is_no_curve():
-    assert sweep.draw([case(HELD), case(CLAIM)], "work_ms") is None
+    assert charts.draw_sweep([case(HELD), case(CLAIM)], "work_ms") is None

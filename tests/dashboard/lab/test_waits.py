@@ -3,8 +3,8 @@
 import pytest
 from django.contrib.auth.models import Permission
 
-from dashboard.lab import live, runner, waits
-from dashboard.lab.plan import Plan
+from dashboard.lab import live, measure, runner
+from dashboard.lab.worker import Plan
 from dashboard.models import LabRun
 from tasks.models import Task
 from tests.dashboard.lab.stage import staged
@@ -56,7 +56,7 @@ def test_the_page_is_whole_when_the_run_has_just_ended():
 
 def test_a_sampler_keeps_who_waited_for_whom_how_long():
     with staged() as stage:
-        sampler = waits.WaitSampler(stage.control, f"rowlock:lab:{stage.run.schema}")
+        sampler = measure.WaitSampler(stage.control, f"rowlock:lab:{stage.run.schema}")
         assert sampler.sample() == 0
         stage.holding(stage.worker(0), LOCK_ORDER, [1])
         stage.waiting(stage.worker(1), LOCK_ORDER, [1])
@@ -64,7 +64,7 @@ def test_a_sampler_keeps_who_waited_for_whom_how_long():
         [wait] = sampler.kept()
         assert (wait.who, wait.behind, wait.target) == ("worker 1", "worker 0", "order 1")
         assert wait.seconds > 0
-        assert waits.Wait.from_json(wait.as_json()).target == "order 1"
+        assert measure.Wait.from_json(wait.as_json()).target == "order 1"
 
 
 def test_the_waits_of_a_run_stay_on_its_page():

@@ -1,17 +1,35 @@
-"""Loads worth one click, and what each of them shows."""
+"""Runs requested on a page: presets, the form, and rows that a worker runs one after the other."""
 
+import logging
+import os
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from django import forms
+from django.db import connection
+from django.db.models import QuerySet
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from dashboard.lab import drill, runner
+from dashboard.lab.forkserver import Forkserver, open_forkserver
 from dashboard.lab.patterns import PATTERNS
-from dashboard.lab.plan import LIMITS, Plan
-from dashboard.lab.records import MOST_RUNS
+from dashboard.lab.schema import LabRefused
+from dashboard.lab.worker import LIMITS
+from dashboard.lab.worker import Plan
+from dashboard.models import LabRun
 from tasks.admin.forms import WholeNumberField
+from tasks.framework.declaration import PostgresTask
+from tasks.models import Task
+from tasks.operations import tokens
+from tasks.operations.chunks import short_waits
+from tasks.support import audit
+from tasks.support.audit import Change
+from tasks.support.audit import Who
+from tasks.support.database import fetch
+from tasks.support.durations import StatementTimestamp
 
 
 @dataclass(frozen=True)
@@ -92,7 +110,7 @@ PRESETS = (
         {"workers": 4, "items": 100, "work_ms": 2},
     ),
 )
-BY_NAME = {preset.name: preset for preset in PRESETS}
+PRESETS_BY_NAME = {preset.name: preset for preset in PRESETS}
 
 
 LABELS = {
@@ -106,7 +124,7 @@ LABELS = {
     "seconds": gettext_lazy("At most so many seconds"),
 }
 # Limits for a page, because the server has other work; the command allows more.
-MOST = {"workers": 12, "items": 2000, "work_ms": 1000, "seconds": 120, "remote_ms": 2000}
+PAGE_LIMITS = {"workers": 12, "items": 2000, "work_ms": 1000, "seconds": 120, "remote_ms": 2000}
 VARIED = ("workers", "work_ms", "items", "outside_lockers")
 
 
@@ -143,7 +161,7 @@ class LabForm(forms.Form):
             self.fields[name] = WholeNumberField(
                 label=label,
                 min_value=least,
-                max_value=MOST.get(name, most),
+                max_value=PAGE_LIMITS.get(name, most),
                 initial=Plan.__dataclass_fields__[name].default,
             )
 
@@ -177,3 +195,124 @@ class LabForm(forms.Form):
         if not asked["vary"]:
             return plans
         return [replace(plan, **{asked["vary"]: value}) for plan in plans for value in asked["values"]]
+
+
+logger = logging.getLogger(__name__)
+State = LabRun.State
+UNFINISHED = (State.WAITING, State.RUNNING)
+LAST_RUNS = 500
+MOST_RUNS = 40  # in one batch
+VERSION = "SELECT split_part(current_setting('server_version'), ' ', 1) AS version"
+
+
+def request_runs(plans: Sequence[Plan], token: str, who: Who) -> str:
+    """Store the plans and enqueue their task, once for each token. Returns the batch's name."""
+    from dashboard.tasks import run_lab  # dashboard.tasks imports this module
+
+    if not 1 <= len(plans) <= MOST_RUNS:
+        raise LabRefused(f"That is {len(plans)} runs: ask for 1 to {MOST_RUNS}.")
+
+    def create() -> str:
+        task = PostgresTask.of(run_lab).enqueue(token)
+        runs = LabRun.objects.bulk_create(
+            LabRun(batch=token, pattern=plan.pattern, plan=plan.as_dict(), actor=who.actor, task_id=int(task.id))
+            for plan in plans
+        )
+        audit.record(connection, who, "run lab", [Change(f"lab run:{run.pk}") for run in runs])
+        return token
+
+    return tokens.once(token, create).target
+
+
+def run_batch(batch: str) -> dict[str, int]:
+    """Run the rest of the batch, one run after the other; a run that fails stores its error."""
+    _end(
+        LabRun.objects.filter(batch=batch, state=State.RUNNING),
+        state=State.FAILED,
+        error="Its worker died in the middle. What it left in the database is gone.",
+    )
+    with open_forkserver() as forkserver:
+        for run in LabRun.objects.filter(batch=batch, state=State.WAITING).order_by("pk"):
+            _run_one(run, forkserver)
+    states = LabRun.objects.filter(batch=batch).values_list("state", flat=True)
+    return {state: list(states).count(state) for state in State.values}
+
+
+def _run_one(run: LabRun, forkserver: Forkserver) -> None:
+    row = LabRun.objects.filter(pk=run.pk)
+    if not row.filter(stop_requested_at=None).update(state=State.RUNNING, started_at=StatementTimestamp()):
+        _end(row, state=State.FAILED, error="It was stopped before it began.")
+        return
+
+    def progress(effects: int) -> bool:
+        row.update(effects=effects)
+        return row.filter(stop_requested_at=None).exists()
+
+    try:
+        columns = drilled(progress) if run.pattern == drill.NAME else ran(run, row, progress, forkserver)
+    except LabRefused as error:
+        _end(row, state=State.FAILED, error=str(error))
+    except Exception as error:
+        logger.exception("lab run %s failed", run.pk)
+        _end(row, state=State.FAILED, error=f"{type(error).__name__}: the log of the worker says more.")
+    else:
+        _end(row, state=State.FINISHED, **columns)
+
+
+def drilled(progress: runner.Progress) -> dict[str, Any]:
+    """Run a drill. Returns the columns of its result."""
+    return {"effects": 1, "spans": [event.as_dict() for event in drill.kill_a_worker(progress)]}
+
+
+def ran(run: LabRun, row: "QuerySet[LabRun]", progress: runner.Progress, forkserver: Forkserver) -> dict[str, Any]:
+    """Run a pattern. Returns the columns of its result."""
+    plan = Plan.from_dict(run.plan)
+    outcome = runner.run_whole(
+        plan, progress=progress, begun=lambda name: row.update(schema=name), forkserver=forkserver
+    )
+    return {
+        "effects": outcome.result.processed + outcome.result.duplicates,
+        "result": outcome.result.as_dict(),
+        "spans": [span.as_json() for span in outcome.spans],
+        "statements": [[statement.strip(), number] for statement, number in outcome.statements],
+        "waits": [wait.as_json() for wait in outcome.waits],
+        "server": server(),
+    }
+
+
+def server() -> str:
+    """The server of a run's measurements: numbers mean little without it.
+
+    The CPUs are those of the worker's machine, which need not be the server's.
+    """
+    [row] = fetch(connection, VERSION)
+    return f"PostgreSQL {row['version']}, {os.cpu_count()} CPUs"
+
+
+def _end(row: "QuerySet[LabRun]", **columns: Any) -> None:
+    row.update(finished_at=StatementTimestamp(), schema="", **columns)
+
+
+def stop(run: LabRun, who: Who, *, reason: str = "", dry_run: bool = False) -> bool:
+    """Ask a run to end; False if it is over, or was asked before."""
+    row = LabRun.objects.filter(pk=run.pk, state__in=UNFINISHED, stop_requested_at=None)
+    with short_waits(rollback=dry_run):
+        is_asked = bool(row.update(stop_requested_at=StatementTimestamp()))
+        if is_asked:
+            audit.record(connection, who, "stop lab", [Change(f"lab run:{run.pk}")], reason)
+    return is_asked
+
+
+def latest_of_each(patterns: Iterable[str]) -> dict[str, LabRun]:
+    """The latest finished run of each pattern with its statements, among the latest LAST_RUNS runs."""
+    last = LabRun.objects.order_by("-pk").values("pk")[:LAST_RUNS]
+    found = LabRun.objects.filter(
+        pk__in=last, pattern__in=list(patterns), state=State.FINISHED, statements__isnull=False
+    )
+    latest = found.order_by("pattern", "-pk").distinct("pattern")
+    return {run.pattern: run for run in latest.only("pattern", "statements")}
+
+
+def is_orphaned(run: LabRun) -> bool:
+    """True if the run will never end, because its task has ended."""
+    return run.state in UNFINISHED and not Task.objects.unfinished().filter(pk=run.task_id or 0).exists()

@@ -1,4 +1,4 @@
-"""Runs for the pages: results, the best of each column, and charts."""
+"""Runs for the pages: results, the best of each column, and exports."""
 
 import csv
 import io
@@ -11,11 +11,11 @@ from django.utils.functional import cached_property
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from dashboard.lab import bars, conclusions, drill, records, sweep
+from dashboard.lab import charts, conclusions, drill, requests
 from dashboard.lab.conclusions import Case
 from dashboard.lab.measure import Result
 from dashboard.lab.patterns import PATTERNS
-from dashboard.lab.plan import LIMITS, Plan
+from dashboard.lab.worker import LIMITS, Plan
 from dashboard.models import LabRun
 from tasks.diagnosis.finding import command
 
@@ -33,7 +33,7 @@ def command_of(pattern: str, numbers: Mapping[str, Any], *more: str) -> str:
 
 
 @dataclass(frozen=True)
-class Line:
+class RunLine:
     """One run; `result` is None until it has numbers. `best`: the columns in which no clean run is better.
 
     `fits`: it was the fastest clean run under this load, of all or for its kind of rows.
@@ -47,11 +47,11 @@ class Line:
 
     @property
     def is_over(self) -> bool:
-        return self.run.state not in records.UNFINISHED or self.is_orphaned
+        return self.run.state not in requests.UNFINISHED or self.is_orphaned
 
     @cached_property
     def is_orphaned(self) -> bool:
-        return records.is_orphaned(self.run)
+        return requests.is_orphaned(self.run)
 
     @property
     def is_drill(self) -> bool:
@@ -93,8 +93,8 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Board:
-    lines: Sequence[Line]
+class Comparison:
+    lines: Sequence[RunLine]
     varied: str
 
     @property
@@ -118,16 +118,18 @@ class Board:
         return list(self.sweep.told) if self.sweep else [] if self.varied else conclusions.drawn(self.cases)
 
     @cached_property
-    def sweep(self) -> sweep.Sweep | None:
-        return sweep.draw(self.cases, self.varied) if self.varied else None
+    def sweep(self) -> charts.Sweep | None:
+        return charts.draw_sweep(self.cases, self.varied) if self.varied else None
 
     @cached_property
-    def bars(self) -> bars.Bars | None:
+    def bars(self) -> charts.Bars | None:
         """The chart of a comparison; a sweep has curves instead."""
-        return None if self.varied else bars.draw(self.cases, [line.result for line in self.fitting if line.result])
+        return (
+            None if self.varied else charts.draw_bars(self.cases, [line.result for line in self.fitting if line.result])
+        )
 
     @property
-    def fitting(self) -> list[Line]:
+    def fitting(self) -> list[RunLine]:
         return [line for line in self.lines if line.fits]
 
     @property
@@ -143,16 +145,16 @@ class Board:
         return loads.pop() if len(loads) == 1 else ""
 
 
-def board(runs: Sequence[LabRun]) -> Board:
+def comparison_of(runs: Sequence[LabRun]) -> Comparison:
     """Put runs side by side, with the varied number; under one load the best of each column is marked."""
-    results = {run.pk: read(run.result) for run in runs}
+    results = {run.pk: stored_result(run.result) for run in runs}
     varied = what_varies(runs)
     is_one_load = len({words_of(Plan.from_dict(run.plan)) for run in runs}) < 2
     best = winners([result for result in results.values() if result]) if is_one_load else {}
     fitting = fastest(runs, results) if is_one_load else set()
-    return Board(
+    return Comparison(
         [
-            Line(
+            RunLine(
                 run,
                 results[run.pk],
                 f"{varied}={run.plan[varied]}" if varied else "",
@@ -191,7 +193,7 @@ def words_of(plan: Plan, without: str = "") -> str:
     return ", ".join(text % {"n": getattr(plan, name)} for name, text in told.items() if text and name != without)
 
 
-def read(values: dict[str, Any] | None) -> Result | None:
+def stored_result(values: dict[str, Any] | None) -> Result | None:
     """The stored numbers; fields that a later version added are 0."""
     if values is None:
         return None
@@ -227,16 +229,16 @@ HEADINGS = (
 )  # fmt: skip
 
 
-def rows(board: Board) -> list[dict[str, Any]]:
+def rows(board: Comparison) -> list[dict[str, Any]]:
     """The numbers of the runs, with their plans."""
     return [{"run": line.run.pk, **line.run.plan, **line.result.as_dict()} for line in board.lines if line.result]
 
 
-def as_json(board: Board) -> dict[str, Any]:
+def as_json(board: Comparison) -> dict[str, Any]:
     return {"runs": rows(board), "conclusion": board.conclusion, "server": board.server}
 
 
-def as_csv(board: Board) -> str:
+def as_csv(board: Comparison) -> str:
     found, written = rows(board), io.StringIO()
     writer = csv.DictWriter(written, list(found[0]) if found else ["run"])
     writer.writeheader()
@@ -246,7 +248,7 @@ def as_csv(board: Board) -> str:
     return written.getvalue()
 
 
-def as_markdown(board: Board) -> str:
+def as_markdown(board: Comparison) -> str:
     """Text for a pull request: the load, the table, the conclusions, and the commands that repeat the runs."""
     table = [HEADINGS, ("---", *["---:"] * (len(HEADINGS) - 2), "---")]
     table += [_cells(line, line.result) for line in board.lines if line.result]
@@ -260,7 +262,7 @@ def as_markdown(board: Board) -> str:
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def _cells(line: Line, result: Result) -> tuple[str, ...]:
+def _cells(line: RunLine, result: Result) -> tuple[str, ...]:
     return (
         f"`{result.pattern}` {line.varied}".rstrip(),
         f"{result.items_per_second:.0f}",
@@ -274,7 +276,7 @@ def _cells(line: Line, result: Result) -> tuple[str, ...]:
     )
 
 
-def verdict(line: Line, result: Result) -> str:
+def verdict(line: RunLine, result: Result) -> str:
     """One word or two, for readers who see only the table."""
     if result.stopped:
         return f"ended: {result.stopped}"
