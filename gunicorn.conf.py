@@ -41,7 +41,7 @@ def post_worker_init(worker: Any) -> None:
     """After the fork, which no thread survives: each process prefetches, and one of all keeps the history of locks."""
     from dashboard import garbage
     from dashboard.live import prefetch, seats
-    from dashboard.locks.sampling import SamplingThread
+    from dashboard.locks.history import SamplingThread
 
     seats.limit(worker.cfg.threads)
     prefetch.start()

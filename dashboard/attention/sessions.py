@@ -8,7 +8,7 @@ from django.utils.translation import ngettext
 
 from dashboard import links
 from dashboard.locks import activity
-from dashboard.locks.activity import Node, Session
+from dashboard.locks.tree import Node, Session
 from tasks import panels
 from tasks.diagnosis.finding import command
 from tasks.panels import Figure, Line, Look, Severity, Step
@@ -23,7 +23,7 @@ SEE = "dashboard.view_backend"
 @panels.attention
 def blocked(look: Look) -> Iterator[Line]:
     """The roots of the lock tree, with the number of sessions that each one blocks."""
-    for root in look.once(activity.look).roots:
+    for root in look.once(activity.read).roots:
         waited = longest_wait(root)
         if waited >= BLOCKED_SECONDS:
             yield blocked_line(look, root, waited)
@@ -61,7 +61,7 @@ def longest_wait(root: Node) -> float:
 @panels.attention
 def open_transactions(look: Look) -> Iterator[Line]:
     """Transactions open too long, except those that already have a line of their own as blockers."""
-    seen = look.once(activity.look)
+    seen = look.once(activity.read)
     told = {root.session.pid for root in seen.roots if longest_wait(root) >= BLOCKED_SECONDS}
     for session in seen.sessions:
         if session.pid not in told and not session.blocked_by and is_open_too_long(session):
@@ -89,7 +89,7 @@ def open_line(look: Look, session: Session) -> Line:
 @panels.figures
 def figures(look: Look) -> Iterator[Figure]:
     """The number of sessions that wait for a lock, and the oldest transaction."""
-    seen = look.once(activity.look)
+    seen = look.once(activity.read)
     number = len(seen.blocked)
     url = links.page("admin:ops_locks")
     yield Figure(_("Blocked sessions"), str(number), url, permission=SEE)

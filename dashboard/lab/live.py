@@ -16,10 +16,9 @@ from dashboard.lab import measure
 from dashboard.lab.measure import Span
 from dashboard.lab.patterns import PATTERNS
 from dashboard.locks import activity, attribution
-from dashboard.locks.activity import Activity, Session, limited
+from dashboard.locks.activity import Activity, limited
 from dashboard.locks.attribution import ROWS_SHOWN, Behind, HeldRow, rows_by_pid
-from dashboard.locks.sessions import RowRef
-from dashboard.locks.tree import Line, build_tree, lines
+from dashboard.locks.tree import RowRef, Session, TreeLine, build_tree, tree_lines
 from dashboard.models import LabRun
 from orders.models import Account, Order
 from tasks.models import Task
@@ -108,8 +107,8 @@ class LivePage:
         return session if number is None else replace(session, label=measure.worker_name(number))
 
     @cached_property
-    def lines(self) -> list[Line]:
-        return lines(build_tree(self.sessions, self.run.seen.locks))
+    def lines(self) -> list[TreeLine]:
+        return tree_lines(build_tree(self.sessions, self.run.seen.locks))
 
     @cached_property
     def behind(self) -> dict[int, Behind]:
@@ -177,4 +176,4 @@ def _look(run: LabRun) -> LiveRun:
     rows = NEXT[subject]()[:MOST_ROWS] if subject in NEXT else Task.objects.none()
     held = attribution.held(rows.model, [row.pk for row in rows.only("pk")])
     drawn = measure.latest_spans(connection, has_attempts=subject == "accounts")
-    return LiveRun(run.schema, Counters(**counters), activity.look(), tuple(held), workers, tuple(drawn))
+    return LiveRun(run.schema, Counters(**counters), activity.read(), tuple(held), workers, tuple(drawn))

@@ -1,5 +1,6 @@
-"""Timeouts for queries of the server's statistics, so that a page never causes an outage (fault F21)."""
+"""Read the sessions and locks of the server, with timeouts, and redact their statements (fault F21)."""
 
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
@@ -14,14 +15,10 @@ from psycopg import sql
 from dashboard.locks import named_locks
 from dashboard.locks.identity import identify, split
 from dashboard.locks.named_locks import Edge
-from dashboard.locks.query_text import redact_query
-from dashboard.locks.sessions import HIDDEN, RowRef, outsider
-from dashboard.locks.sessions import Lock as Lock
-from dashboard.locks.sessions import Session as Session
-from dashboard.locks.tree import Node as Node
-from dashboard.locks.tree import build_tree as build_tree
-from dashboard.locks.tree import circles
+from dashboard.locks.tree import HIDDEN, Lock, Node, RowRef, Session, build_tree, circles, outsider
 from tasks.support.database import Connection, fetch, transaction
+from tasks.support.redaction import REDACTED
+from tasks.support.secret_finder import mentions_secret
 
 STATEMENT_MS, LOCK_MS = 2000, 500
 PERSON_STATEMENT_MS = 10_000  # for a command, because one person waits for it
@@ -43,7 +40,7 @@ def limited(connection: Connection, statement_ms: int = STATEMENT_MS) -> Iterato
         yield
 
 
-KEYS = "SELECT ctid::text AS place, {key} AS id FROM {table} WHERE ctid = ANY(%(places)s::text[]::tid[])"
+KEYS_OF_PLACES = "SELECT ctid::text AS place, {key} AS id FROM {table} WHERE ctid = ANY(%(places)s::text[]::tid[])"
 
 
 def rows_waited_for(connection: Connection, locks: Iterable[dict[str, Any]]) -> dict[int, RowRef]:
@@ -56,16 +53,16 @@ def rows_waited_for(connection: Connection, locks: Iterable[dict[str, Any]]) -> 
     return {
         pid: RowRef(model, ids[place])
         for model, by_pid in places.items()
-        for ids in [_keys(connection, model, by_pid.values())]
+        for ids in [_primary_keys(connection, model, by_pid.values())]
         for pid, place in by_pid.items()
         if place in ids
     }
 
 
-def _keys(connection: Connection, model: type[models.Model], places: Iterable[str]) -> dict[str, Any]:
+def _primary_keys(connection: Connection, model: type[models.Model], places: Iterable[str]) -> dict[str, Any]:
     key = model._meta.pk
     names = {"table": sql.Identifier(model._meta.db_table), "key": sql.Identifier(key.column or key.attname)}
-    statement = sql.SQL(KEYS).format(**names).as_string()
+    statement = sql.SQL(KEYS_OF_PLACES).format(**names).as_string()
     return {row["place"]: row["id"] for row in fetch(connection, statement, {"places": sorted(set(places))})}
 
 
@@ -174,7 +171,7 @@ class Activity:
         return _involved(self.sessions)
 
 
-def look(connection: Connection | None = None, *, limit: int = SESSION_CAP, with_held: bool = False) -> Activity:
+def read(connection: Connection | None = None, *, limit: int = SESSION_CAP, with_held: bool = False) -> Activity:
     """The sessions of this database and the tree of blockers; one statement if nobody waits or holds a lease.
 
     `with_held`: also read the locks that these sessions hold, six times as many.
@@ -265,15 +262,109 @@ def lock_of(row: dict[str, Any], names: dict[tuple[int, int, int], str], waited_
         mode=row["mode"],
         granted=row["granted"],
         relation=row["relation"],
-        name=_name(row, names),
+        name=_lock_name(row, names),
         wait_seconds=row["wait_seconds"],
         since=row["since"],
         row=waited_for.get(row["pid"]) if is_of_row else None,
     )
 
 
-def _name(row: dict[str, Any], names: dict[tuple[int, int, int], str]) -> str | None:
+def _lock_name(row: dict[str, Any], names: dict[tuple[int, int, int], str]) -> str | None:
     if row["locktype"] == "advisory":
         default = f"{row['class']}, {row['object']}" if row["form"] == 2 else str(row["class"] << 32 | row["object"])
         return names.get((row["class"], row["object"], row["form"]), default)
     return row["transaction"]
+
+
+# PostgreSQL's own lexer (src/backend/parser/scan.l), as far as it decides where literals begin and end. A token that
+# the server has cut off reaches to the end of the text. Each alternative is possessive.
+LETTER = r"A-Za-z_\x80-\U0010ffff"
+TOKEN = re.compile(
+    rf"""
+    (?P<line>--)[^\n\r]*+
+    | (?P<block>/\*)
+    | (?P<escaped>[eE]'(?:[^'\\]|''|\\.)*+(?:'|\\?\Z))
+    | (?P<text>(?:[bBnNxX]|[uU]&)?'(?:[^']|'')*+(?:'|\Z))
+    | (?P<identifier>(?:[uU]&)?"(?:[^"]|"")*+(?:"|\Z))
+    | (?P<dollar>\$(?P<tag>(?:[{LETTER}][{LETTER}0-9]*+)?)\$.*?(?:\$(?P=tag)\$|\Z))
+    | (?P<parameter>\$[0-9]++)
+    | (?P<number>\.?[0-9][{LETTER}0-9.]*+)
+    | (?P<word>[{LETTER}][{LETTER}0-9$]*+)
+    | (?P<other>.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+BLOCK_EDGE = re.compile(r"/\*|\*/")
+HIDDEN_LITERAL, HIDDEN_LINE, HIDDEN_BLOCK = f"'{REDACTED}'", f"-- {REDACTED}", f"/* {REDACTED} */"
+CODED_NAME = re.compile(r'[uU]&"')  # U&"p\0061ssword" may be any name
+SETTERS = ("set", "alter", "create")  # statements that take bare words as values: SET app.token TO hunter2
+
+
+class Unsure(Exception):
+    """The end of a literal depends on a session's setting that is unknown here."""
+
+
+def redact_query(query: str, *, is_cut: bool = False) -> str:
+    """The statement, but without any literal or comment if it names a secret (`password`) anywhere.
+
+    All literals go, because any may be the secret: it may stand before the name (`'x' AS password`), inside it
+    (`dblink('… password=x')`) or in another list (`INSERT … VALUES`). They also go from a truncated statement
+    (`is_cut`), whose end may have the name. If a literal's end depends on standard_conforming_strings, everything is
+    hidden.
+
+    >>> redact_query("ALTER ROLE anna PASSWORD 'hunter2'")
+    "ALTER ROLE anna PASSWORD '[redacted]'"
+    >>> redact_query("SELECT 'shown' WHERE id = 7")
+    "SELECT 'shown' WHERE id = 7"
+    """
+    if not (is_cut or mentions_secret(query) or CODED_NAME.search(query)):
+        return query
+    try:
+        return "".join(_redacted(query))
+    except Unsure:
+        return REDACTED
+
+
+def _redacted(query: str) -> Iterator[str]:
+    place, statement = 0, _Statement()
+    while token := TOKEN.match(query, place):
+        kind, text = token.lastgroup, token[0]
+        place = _end_of_block(query, place) if kind == "block" else token.end()
+        yield statement.shown(kind, text) if kind in ("word", "identifier", "other") else _redacted_token(kind, text)
+
+
+def _redacted_token(kind: str | None, text: str) -> str:
+    if kind == "parameter":
+        return text
+    if kind == "text" and "\\'" in text:
+        raise Unsure
+    return {"line": HIDDEN_LINE, "block": HIDDEN_BLOCK}.get(kind or "", HIDDEN_LITERAL)
+
+
+def _end_of_block(query: str, start: int) -> int:
+    """The position after a block comment, which may be nested; the end of the text if it is not closed."""
+    depth = 0
+    for edge in BLOCK_EDGE.finditer(query, start):
+        depth += 1 if edge[0] == "/*" else -1
+        if not depth:
+            return edge.end()
+    return len(query)
+
+
+class _Statement:
+    """The statement read so far. After `SET name TO` and `SET name =` a bare word is a literal."""
+
+    def __init__(self) -> None:
+        self.words: list[str] = []
+        self.is_value = False
+
+    def shown(self, kind: str | None, text: str) -> str:
+        if text == ";":
+            self.words, self.is_value = [], False
+        elif self.is_value and kind != "other":
+            return HIDDEN_LITERAL
+        elif kind == "word":
+            self.words.append(text.lower())
+        if text.lower() in ("=", "to") and "set" in self.words and self.words[0] in SETTERS:
+            self.is_value = True
+        return text

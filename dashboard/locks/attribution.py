@@ -1,4 +1,8 @@
-"""Currently locked rows among those that operators watch, and the backends that hold them."""
+"""The work behind each session: its task, the rows it holds, its lab run.
+
+`lock_page` puts it together with the tree. It needs no connection pool of its own. However many tabs ask, each process
+queries once a second, in at most one session, with timeouts (dashboard/live/snapshot.py).
+"""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -6,13 +10,15 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from django.apps import apps
+from django.db import connection, models
 from django.db import connection as default_connection
-from django.db import models
+from django.utils.functional import cached_property
 
 from dashboard import links
+from dashboard.locks import activity
 from dashboard.locks.activity import Activity
 from dashboard.locks.identity import Identity
-from dashboard.locks.sessions import RowRef
+from dashboard.locks.tree import RowRef, TreeLine, tree_lines
 from dashboard.models import LabRun
 from orders.models import Account, Order
 from tasks.diagnosis import Link
@@ -20,6 +26,7 @@ from tasks.exceptions import RowlockError
 from tasks.locking import rowlocks
 from tasks.locking.rowlocks import RowLock
 from tasks.models import Task
+from tasks.panels import Look
 from tasks.support.database import Connection, fetch
 
 NEXT_READY = NEWEST = 200
@@ -45,7 +52,7 @@ class HeldRow:
         return RowRef(model_of(self.table), self.id).url
 
 
-def look(table: str | None = None, ids: Iterable[int] = ()) -> list[HeldRow]:
+def watched_rows_held(table: str | None = None, ids: Iterable[int] = ()) -> list[HeldRow]:
     """Locked rows among PROCESSING tasks, the next READY ones, the newest orders and accounts, and `ids` of `table`.
 
     It checks some hundreds of rows of each, never a whole table. Raises UnknownTable.
@@ -202,3 +209,64 @@ def page_of(identity: Identity) -> str:
         case "lab":
             return links.page("admin:ops_lab")
     return ""
+
+
+GRANTS = """
+SELECT current_user AS role, pg_has_role('pg_read_all_stats', 'USAGE') AS sees_all,
+    pg_has_role('pg_signal_backend', 'USAGE') AS may_signal
+"""
+
+
+@dataclass(frozen=True)
+class Grants:
+    """The rights of the dashboard's own database role."""
+
+    role: str
+    sees_all: bool
+    may_signal: bool
+
+
+@dataclass(frozen=True)
+class LockPage:
+    """Everything that the lock page shows, at one moment."""
+
+    seen: Activity
+    held: tuple[HeldRow, ...]
+    behind: Mapping[int, Behind]
+    grants: Grants
+
+    @cached_property
+    def lines(self) -> list[TreeLine]:
+        return tree_lines(self.seen.roots)
+
+    @property
+    def longest_wait(self) -> float | None:
+        """The longest current wait, in seconds."""
+        return max((lock.wait_seconds for lock in self.seen.locks if lock.wait_seconds is not None), default=None)
+
+    @cached_property
+    def not_shown(self) -> int:
+        """The number of sessions in the tree beyond the last line shown."""
+        return sum(1 + root.victims for root in self.seen.roots) - len(self.lines)
+
+    @cached_property
+    def bystanders(self) -> set[int]:
+        """Pids of sessions outside the tree."""
+        return {session.pid for session in self.seen.sessions} - {line.node.session.pid for line in self.lines}
+
+
+def lock_page(shared: Look) -> LockPage:
+    """The locks of a shared snapshot; runs only the queries that the snapshot has not run."""
+    seen, held = shared.once(activity.read), shared.once(watched_rows_held)
+    is_lab_at_work = any("lab" in session.identity.kinds for session in seen.sessions)
+    lab_runs = shared.once(running_lab_runs) if is_lab_at_work else {}
+    return LockPage(seen, tuple(held), behind(seen, held, shared.once(running_tasks), lab_runs), shared.once(grants))
+
+
+def fresh_lock_page() -> LockPage:
+    return lock_page(Look())
+
+
+def grants() -> Grants:
+    [row] = fetch(connection, GRANTS)
+    return Grants(**row)

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from zlib import crc32
 
-from dashboard.locks.sessions import NAMED, SAME_WORKER, Lock, Session, outsider
+from dashboard.locks.tree import NAMED, SAME_WORKER, Lock, Session, outsider
 from tasks.locking.named import postgres
 from tasks.locking.named.holder import Holder, Waiter
 from tasks.support.database import Connection, fetch

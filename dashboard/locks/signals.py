@@ -7,11 +7,10 @@ from typing import Any
 from django.db import connection, transaction
 from django.utils.translation import gettext as _
 
-from dashboard.locks import look as lock_look
-from dashboard.locks import tree
+from dashboard.locks import attribution, tree
 from dashboard.locks.attribution import Behind, RunningTask
 from dashboard.locks.identity import identify
-from dashboard.locks.sessions import Session
+from dashboard.locks.tree import Session
 from tasks.exceptions import RowlockError
 from tasks.support import audit
 from tasks.support.audit import Change, Who
@@ -177,11 +176,11 @@ class Consequences:
 
 def foresee(pid: int, started: datetime) -> Consequences:
     """Foresee a signal to the session with this pid and start, as it is now."""
-    look = lock_look.fresh()
+    look = attribution.fresh_lock_page()
     session = look.seen.by_pid.get(pid)
     if session is None or session.backend_start != started:
         return Consequences(None, problem=problem_of(pid, started))
-    node = tree.find(look.seen.roots, pid)
+    node = tree.find_node(look.seen.roots, pid)
     at_once = [below.session for below in node.blocked if set(below.session.blocked_by) <= {pid}] if node else []
     everybody = [look.seen.by_pid[victim] for victim in node.victim_pids()] if node else []
     return Consequences(
@@ -193,7 +192,7 @@ def foresee(pid: int, started: datetime) -> Consequences:
     )
 
 
-def told_undoing(session: Session, action: str) -> str:
+def undone_work(session: Session, action: str) -> str:
     """The work that is rolled back."""
     if session.xact_start is None:
         return _("nothing: no transaction is open")
@@ -207,7 +206,7 @@ def told_undoing(session: Session, action: str) -> str:
     return _("nothing that was written: so far its transaction has only read")
 
 
-def told_task(task: RunningTask) -> str:
+def consequence_for_task(task: RunningTask) -> str:
     """The consequence for the task whose worker's session is signalled."""
     told = {"number": task.attempt, "of": task.max_attempts}
     if not task.has_attempts_left:

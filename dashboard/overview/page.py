@@ -41,8 +41,8 @@ def counts() -> Counts:
 def of(request: HttpRequest) -> Counts:
     """Take the counts from data that this request already has, else query them; zeros on a timeout."""
     look = snapshot.of(request)
-    if look.knows(numbers) and look.knows(activity.look):
-        return Counts(sum(queue.stale for queue in look.once(numbers).queues), len(look.once(activity.look).blocked))
+    if look.knows(numbers) and look.knows(activity.read):
+        return Counts(sum(queue.stale for queue in look.once(numbers).queues), len(look.once(activity.read).blocked))
     try:
         return look.once(counts)
     except OperationalError as error:

@@ -6,17 +6,15 @@ from django import template
 from django.template.defaultfilters import truncatechars
 from django.utils.translation import gettext as _
 
-from dashboard.locks import tree as lock_words
-from dashboard.locks.attribution import Behind, page_of
+from dashboard.locks.attribution import Behind, LockPage, page_of
 from dashboard.locks.identity import identify
-from dashboard.locks.look import LockLook
-from dashboard.locks.sessions import Session
+from dashboard.locks.tree import Session, wait_in_words
 from tasks.diagnosis.finding import command
 
 QUERY_SHOWN = 160
 
 register = template.Library()
-register.filter("told_wait", lock_words.told_wait)
+register.filter("told_wait", wait_in_words)
 register.filter("identity", identify)
 register.filter("page_of_identity", page_of)
 
@@ -40,7 +38,7 @@ def of_session(behind: Mapping[int, Behind], session: Session) -> Behind | None:
 
 
 @register.filter
-def is_bystander(session: Session, look: LockLook) -> bool:
+def is_bystander(session: Session, look: LockPage) -> bool:
     """True if the session is in no line of the lock tree."""
     return session.pid in look.bystanders
 

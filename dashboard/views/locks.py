@@ -19,10 +19,9 @@ from django.views.decorators.http import require_POST, require_safe
 
 from dashboard.live import snapshot
 from dashboard.live.fragment import SharedPart
-from dashboard.locks import activity, signals
-from dashboard.locks import history as lock_history
-from dashboard.locks import look as lock_look
+from dashboard.locks import activity, attribution, signals
 from dashboard.locks.attribution import RUNNING
+from dashboard.locks.history import DEADLOCKS, WAITS, look_back
 from tasks.admin.rights import missing, require, who
 from tasks.diagnosis.finding import command
 from tasks.locking import rowlocks
@@ -105,13 +104,13 @@ def history_paths(view: Callable[..., Any]) -> list[URLPattern]:
 def history(request: HttpRequest) -> HttpResponse:
     require(request.user, SEE_HISTORY)
     moment = Moment.of(request)
-    past = lock_history.look_back(moment.at, timedelta(minutes=moment.around), before=moment.before)
+    past = look_back(moment.at, timedelta(minutes=moment.around), before=moment.before)
     context = {
         "title": _("Who blocked whom"),
         "moment": moment,
         "choices": AROUND.items(),
         "past": past,
-        "statements": [lock_history.WAITS.strip(), lock_history.DEADLOCKS.strip()],
+        "statements": [WAITS.strip(), DEADLOCKS.strip()],
     }
     return render(request, "dashboard/lock_history.html", {**admin.site.each_context(request), **context})
 
@@ -176,7 +175,7 @@ def locks(request: HttpRequest) -> HttpResponse:
 
 
 def live_context(request: HttpRequest) -> dict[str, Any]:
-    look = lock_look.of(snapshot.of(request))
+    look = attribution.lock_page(snapshot.of(request))
     return {
         "look": look,
         "rows": look.held[:MOST_ROWS],
@@ -216,8 +215,8 @@ def preview(request: HttpRequest, asked: Signal, fault: str) -> HttpResponse:
         "expected": expected,
         "session": expected.session,
         "work": expected.work,
-        "undoing": signals.told_undoing(expected.session, asked.action) if expected.session else "",
-        "task_fate": signals.told_task(expected.work.task) if expected.work.task else "",
+        "undoing": signals.undone_work(expected.session, asked.action) if expected.session else "",
+        "task_fate": signals.consequence_for_task(expected.work.task) if expected.work.task else "",
         "fault": fault,
     }
     status = 409 if expected.problem else 200

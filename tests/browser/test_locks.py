@@ -11,7 +11,7 @@ from django.contrib.auth.models import User
 from django.db import connection
 
 from dashboard.locks import activity
-from dashboard.locks.sampling import Sampler
+from dashboard.locks.history import Sampler
 from dashboard.models import LockWait
 from orders.models import Account
 from tasks.models import Intervention
@@ -125,7 +125,7 @@ def test_a_query_is_cancelled_from_the_page(visit, chain: tuple[int, int]) -> No
     page.locator("button[data-action=cancel-backend]").click()
     page.get_by_text(f"Backend {blocked} was signalled.").wait_for()
     page.get_by_text("Nobody waits for a lock.").wait_for()
-    assert root in activity.look().by_pid
+    assert root in activity.read().by_pid
 
 
 def test_the_past_is_looked_up_by_its_time(visit) -> None:

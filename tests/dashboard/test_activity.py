@@ -12,8 +12,7 @@ from django.contrib.auth.models import User
 from dashboard.embedded import cluster
 from dashboard.embedded.server import running
 from dashboard.locks import activity
-from dashboard.locks.activity import Node, Session, build_tree
-from dashboard.locks.tree import DEEPEST, circles, lines
+from dashboard.locks.tree import DEEPEST, Node, Session, build_tree, circles, tree_lines
 from orders.models import Account
 from tests.postgres import THROW_AWAY
 from tests.sessions import session, wait_until_blocked
@@ -61,7 +60,7 @@ def test_a_chain_of_row_waits_is_a_chain_in_the_tree(account: Account, django_as
             waiting(LOCK, [account.pk], "rowlock:cmd:transfer") as second,
         ):
             with django_assert_num_queries(3):  # the sessions, the locks and the row
-                seen = activity.look()
+                seen = activity.read()
             [top] = seen.roots
             assert pids((top,)) == [root.info.backend_pid]
             assert pids(top.blocked) == [first.info.backend_pid]
@@ -75,7 +74,7 @@ def test_a_chain_of_row_waits_is_a_chain_in_the_tree(account: Account, django_as
             assert bystander.info.backend_pid in seen.by_pid
             assert {s.pid for s in seen.blocked} == {first.info.backend_pid, second.info.backend_pid}
             assert {lock.locktype for lock in seen.locks if lock.granted} == {"tuple"}
-            held = {lock.locktype for lock in activity.look(with_held=True).locks if lock.granted}
+            held = {lock.locktype for lock in activity.read(with_held=True).locks if lock.granted}
             assert held >= {"tuple", "relation", "transactionid"}
 
 
@@ -84,7 +83,7 @@ def test_advisory_waits_are_called_by_their_name() -> None:
     with session() as holder:
         holder.execute(sweep)
         with waiting(sweep, [], "rowlock:test") as blocked:
-            waits = [lock for lock in activity.look().locks if not lock.granted]
+            waits = [lock for lock in activity.read().locks if not lock.granted]
             assert [(lock.pid, lock.locktype, lock.name) for lock in waits] == [
                 (blocked.info.backend_pid, "advisory", "the sweep for dead workers")
             ]
@@ -95,21 +94,21 @@ def test_relation_waits_name_the_table(account: Account) -> None:
     with session() as holder:
         holder.execute("LOCK TABLE orders_account")
         with waiting(LOCK, [account.pk], "rowlock:test"):
-            [waits] = [lock for lock in activity.look().locks if not lock.granted]
+            [waits] = [lock for lock in activity.read().locks if not lock.granted]
             assert (waits.locktype, waits.relation) == ("relation", "orders_account")
 
 
 def test_nobody_waiting_reads_no_locks(django_assert_num_queries) -> None:
     with session() as holder, django_assert_num_queries(1):
         holder.execute("SELECT 1")
-        assert activity.look().roots == ()
+        assert activity.read().roots == ()
 
 
 def test_f21_a_capped_look_says_so_and_keeps_those_that_wait_and_their_blockers(account: Account) -> None:
     with session() as root:
         root.execute(LOCK, [account.pk])
         with waiting(LOCK, [account.pk], "rowlock:test") as blocked:
-            seen = activity.look(limit=1)
+            seen = activity.read(limit=1)
             assert seen.is_capped
             assert [s.pid for s in seen.sessions] == [blocked.info.backend_pid, root.info.backend_pid]
 
@@ -140,7 +139,7 @@ def test_two_circles_are_two() -> None:
 def test_a_tree_is_written_line_by_line_and_cut_at_its_cap() -> None:
     """A queue of a thousand: nothing recurses, and every level that opens is closed."""
     roots = build_tree([made(0), *(made(pid, pid - 1) for pid in range(1, 1000))])
-    found = lines(roots, cap=200)
+    found = tree_lines(roots, cap=200)
     assert [line.level for line in found] == list(range(1, 201))
     assert [line.opens for line in found] == [True] * 199 + [False]
     assert len(found[-1].closes) == 199
@@ -148,7 +147,7 @@ def test_a_tree_is_written_line_by_line_and_cut_at_its_cap() -> None:
 
 
 def test_levels_that_end_are_closed_before_the_next_line() -> None:
-    found = lines(build_tree([made(1), made(2, 1), made(3, 2), made(4, 1), made(5), made(6, 5)]))
+    found = tree_lines(build_tree([made(1), made(2, 1), made(3, 2), made(4, 1), made(5), made(6, 5)]))
     assert [(line.node.session.pid, line.opens, len(line.closes)) for line in found] == [
         (1, True, 0), (2, True, 0), (3, False, 1), (4, False, 1), (5, True, 0), (6, False, 1),
     ]  # fmt: skip

@@ -11,7 +11,7 @@ from django.db import connection
 from django.test import Client
 from django.utils import timezone
 
-from dashboard.locks.sampling import Sampler
+from dashboard.locks.history import Sampler
 from dashboard.models import LockWait
 from orders.models import Account
 from tasks.locking import lock

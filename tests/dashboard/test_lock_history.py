@@ -8,7 +8,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from dashboard.locks import history as lock_history
+from dashboard.locks import history
 from dashboard.models import Deadlocks, LockWait
 from tests.commands import run
 from tests.dashboard.scenes import Scene
@@ -47,7 +47,7 @@ class TestLookingBack:
         wait(915, 902, night(-1), night(1), blocked_who="rowlock:cmd:transfer", locktype="tuple")
         wait(930, 812, night(-9), night(-5))
         wait(940, 812, night(5), night(6))
-        tree = lock_history.look_back(NIGHT, timedelta(minutes=15)).tree
+        tree = history.look_back(NIGHT, timedelta(minutes=15)).tree
         assert [(line.node.session.pid, line.level) for line in tree] == [(812, 1), (902, 2), (915, 3)]
         assert tree[0].node.session.transaction_seconds == 20 * 60
         assert tree[1].node.waits_for is not None
@@ -56,14 +56,14 @@ class TestLookingBack:
     def test_the_list_holds_what_overlaps_the_window(self) -> None:
         for pid, (begin, end) in enumerate(((-30, -16), (-30, -14), (14, 20), (16, 20)), start=1):
             wait(pid, 812, night(begin), night(end))
-        waits = lock_history.look_back(NIGHT, timedelta(minutes=15)).waits
+        waits = history.look_back(NIGHT, timedelta(minutes=15)).waits
         assert [row.blocked_pid for row in waits] == [3, 2]
 
     def test_it_is_paged_by_key(self) -> None:
-        made = [wait(number, 812, night(0), night(1)).pk for number in range(1, lock_history.PAGE + 4)]
-        first = lock_history.look_back(NIGHT, timedelta(minutes=5))
+        made = [wait(number, 812, night(0), night(1)).pk for number in range(1, history.PAGE + 4)]
+        first = history.look_back(NIGHT, timedelta(minutes=5))
         assert [row.pk for row in first.waits] == made[:2:-1]
-        second = lock_history.look_back(NIGHT, timedelta(minutes=5), before=first.before)
+        second = history.look_back(NIGHT, timedelta(minutes=5), before=first.before)
         assert [row.pk for row in second.waits] == made[2::-1]
         assert second.before is None
 
@@ -77,14 +77,14 @@ class TestLookingBack:
     def test_deadlocks_of_the_window_are_summed(self) -> None:
         for minutes, number in ((-20, 1), (-3, 2), (4, 3)):
             Deadlocks.objects.create(at=night(minutes), number=number, total=number)
-        assert lock_history.look_back(NIGHT, timedelta(minutes=5)).deadlocks == 5
+        assert history.look_back(NIGHT, timedelta(minutes=5)).deadlocks == 5
 
     def test_an_old_moment_is_found_through_the_index(self) -> None:
         with connection.cursor() as cursor:
             cursor.execute(MANY_WAITS, [NIGHT, NIGHT])
             cursor.execute("ANALYZE dashboard_lockwait")
             cursor.execute(
-                f"EXPLAIN {lock_history.WAITS}", {"since": night(10), "until": night(12), "before": None, "limit": 51}
+                f"EXPLAIN {history.WAITS}", {"since": night(10), "until": night(12), "before": None, "limit": 51}
             )
             plan = "\n".join(line for (line,) in cursor.fetchall())
         assert "dashboard_lockwait_when" in plan
@@ -144,13 +144,13 @@ class TestTheCommand:
         assert text.rstrip().endswith("2 deadlocks around it.")
 
     def test_its_json_goes_on_by_key(self) -> None:
-        made = [wait(pid, 812, night(0), night(1)).pk for pid in range(1, lock_history.PAGE + 3)]
+        made = [wait(pid, 812, night(0), night(1)).pk for pid in range(1, history.PAGE + 3)]
         argv = ("show_lock_history", "--at", NIGHT.isoformat(), "--around", "5m", "--json")
         first = run(*argv).data
         assert [row["id"] for row in first["waits"]] == made[:1:-1]
         second = run(*argv, "--before-id", first["before_id"]).data
         assert ([row["id"] for row in second["waits"]], second["before_id"]) == (made[1::-1], None)
-        assert first["blockers"] == [{"pid": 812, "blocked": list(range(1, lock_history.PAGE + 3))}]
+        assert first["blockers"] == [{"pid": 812, "blocked": list(range(1, history.PAGE + 3))}]
 
     def test_the_page_shows_the_command(self) -> None:
         html = client_of("Viewers").get(HISTORY, {"at": "2026-11-21T03:10", "around": "5"}).content.decode()

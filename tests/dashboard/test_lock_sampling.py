@@ -3,8 +3,8 @@
 import pytest
 from django.db import connection
 
-from dashboard.locks import sampling
-from dashboard.locks.sampling import Sampler, SamplingThread
+from dashboard.locks import history
+from dashboard.locks.history import Sampler, SamplingThread
 from dashboard.models import Deadlocks, LockWait
 from orders.models import Order
 from tasks.models import Worker
@@ -108,7 +108,7 @@ class TestTheThread:
         assert LockWait.objects.count() == 1
 
     def test_a_database_without_the_tables_is_asked_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(sampling, "ELECT", "SELECT 1 FROM no_such_table")
+        monkeypatch.setattr(history, "ELECT", "SELECT 1 FROM no_such_table")
         thread = SamplingThread(every_seconds=0.01, ask_again_seconds=0.01)
         thread.start()
         monkeypatch.undo()

@@ -11,8 +11,8 @@ from django.db import connection
 
 from dashboard.locks import activity, identity
 from dashboard.locks.activity import Activity
-from dashboard.locks.sampling import Sampler
-from dashboard.locks.tree import lines
+from dashboard.locks.history import Sampler
+from dashboard.locks.tree import tree_lines
 from dashboard.models import LabRun, LockWait
 from orders.models import Order
 from tasks.locking.named import session as lock_sessions
@@ -57,13 +57,13 @@ def chain(seen: Activity) -> list[tuple[int, str, str]]:
     """The tree, line by line: level, who, and what for."""
     return [
         (line.level, str(line.node.session.identity), line.node.waits_for.target if line.node.waits_for else "")
-        for line in lines(seen.roots)
+        for line in tree_lines(seen.roots)
     ]
 
 
 def test_a_waiter_stands_under_the_session_of_the_holder() -> None:
     with holder("nightly"), waiter("nightly"):
-        seen = activity.look()
+        seen = activity.read()
         assert chain(seen) == [(1, "named lock nightly", ""), (2, "named lock nightly", "nightly")]
         [waits] = [found for found in seen.locks if not found.granted and found.locktype == "named lock"]
         assert (waits.mode, waits.wait_seconds is not None) == ("lease", True)
@@ -81,7 +81,7 @@ def test_who_stands_behind_the_session_of_a_named_lock_is_named_and_linked() -> 
         waiter("nightly", "rowlock:worker:w7f"),
         waiter("nightly", "rowlock:lab:lab_4711"),
     ):
-        told = [who for _level, who, _target in chain(activity.look())]
+        told = [who for _level, who, _target in chain(activity.read())]
         html = client_of("Viewers").get(LOCKS).content.decode()
         text = run("show_locks", "--tree").stdout
     parties = ["command send_shipped_emails", "worker w7f", "lab run lab_4711"]
@@ -103,7 +103,7 @@ def test_the_examples_of_names(module) -> None:
 def test_a_long_or_strange_name_of_a_lock_hides_nobody(name) -> None:
     with session(lock_sessions.session_name(name, "rowlock:cmd:send_shipped_emails")) as other:
         other.execute("SELECT")
-        one = activity.look().by_pid[other.info.backend_pid]
+        one = activity.read().by_pid[other.info.backend_pid]
     assert (one.identity.kind, str(one.identity.party)) == ("lock", "command send_shipped_emails")
 
 
@@ -111,7 +111,7 @@ def test_a_holder_without_a_session_is_a_node_of_its_own() -> None:
     with connection.cursor() as cursor:
         cursor.execute(ACQUIRE)
     with waiter("nightly"):
-        [root] = activity.look().roots
+        [root] = activity.read().roots
         assert root.session.is_outsider
         assert "held by db9 pid 77 (a shell script), lease ends in" in root.session.label
         assert root.victims == 1
@@ -128,7 +128,7 @@ def test_who_holds_one_lock_and_waits_for_another_links_both_queues() -> None:
     with holder("b"), holder("a"), waiter("a"), waiter("b"):
         # As if the waiter for b were the thread that holds a.
         LockWaiter.objects.filter(name="b").update(holds=[fence_of("a")])
-        assert chain(activity.look()) == [
+        assert chain(activity.read()) == [
             (1, "named lock b", ""),
             (2, "named lock b", "b"),
             (3, "named lock a", "its holder waits for b"),
@@ -152,7 +152,7 @@ def test_a_circle_through_a_row_and_a_named_lock_is_said() -> None:
             Worker.objects.create(id=worker_id, hostname=socket.gethostname(), pid=process.pid)
         scene.holding("rowlock:worker:two", LOCK_ORDER, [order.pk])
         scene.waiting("rowlock:worker:one", LOCK_ORDER, [order.pk])
-        seen = activity.look()
+        seen = activity.read()
         html = client_of("Viewers").get(LOCKS).content.decode()
         text = run("show_locks", "--tree").stdout
         [circle] = seen.circles
@@ -171,4 +171,4 @@ def test_waits_for_named_locks_are_kept_in_the_history() -> None:
 
 def test_nobody_waiting_for_a_named_lock_costs_one_more_statement(django_assert_num_queries) -> None:
     with holder("nightly"), django_assert_num_queries(2):
-        assert activity.look().roots == ()
+        assert activity.read().roots == ()

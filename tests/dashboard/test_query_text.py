@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dashboard.locks import activity
-from dashboard.locks.query_text import redact_query
+from dashboard.locks.activity import redact_query
 from tests.dashboard.scenes import Scene
 
 SECRET = "hunter2"
@@ -180,7 +180,7 @@ def test_the_names_are_those_of_the_setting(settings) -> None:
 def test_pages_and_commands_get_it_redacted() -> None:
     with Scene() as scene:
         scene.holding("psql", f"SELECT '{SECRET}' AS password")
-        assert SECRET not in activity.look().by_pid[scene.pid("psql")].query
+        assert SECRET not in activity.read().by_pid[scene.pid("psql")].query
 
 
 @pytest.mark.django_db(transaction=True)
@@ -190,7 +190,7 @@ def test_a_statement_that_the_server_or_we_cut_off_is_known_as_such() -> None:
         scene.holding("ours", f"SELECT '{SECRET}' AS {names}")
         scene.opened("theirs", options="-c statement_timeout=60s")
         scene.holding("theirs", f"SELECT '{SECRET}', '{'ä' * 600}' AS password")
-        seen = activity.look().by_pid
+        seen = activity.read().by_pid
         assert SECRET not in seen[scene.pid("ours")].query
         assert SECRET not in seen[scene.pid("theirs")].query
         assert seen[scene.pid("theirs")].query == "SELECT '[redacted]', '[redacted]'"

@@ -8,8 +8,8 @@ from django.db import connection, connections
 from django.db.backends.utils import CursorWrapper
 
 from dashboard.locks import activity
+from dashboard.locks.history import Sampler
 from dashboard.locks.identity import naming, split
-from dashboard.locks.sampling import Sampler
 from dashboard.models import LockWait
 from orders.models import Account
 from tests.dashboard.scenes import LOCK_ACCOUNT, Scene
@@ -55,7 +55,7 @@ def test_the_tree_and_the_history_say_which_request_waits() -> None:
         thread.start()
         wait_until(lambda: bool(pids))
         wait_until_blocked(pids[0])
-        session = activity.look().by_pid[pids[0]]
+        session = activity.read().by_pid[pids[0]]
         Sampler(connection).sample()
         scene.sessions["psql"].rollback()
         thread.join(10)
@@ -81,5 +81,5 @@ def lock_as_request(account_id: int, pids: list[int]) -> None:
 def test_another_program_cannot_pass_for_a_request() -> None:
     with Scene() as scene:
         scene.holding("psql", "/* POST /admin/ */ SELECT 1")
-        session = activity.look().by_pid[scene.pid("psql")]
+        session = activity.read().by_pid[scene.pid("psql")]
     assert (str(session.identity), session.may_be_signalled) == ("psql", True)

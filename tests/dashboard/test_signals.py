@@ -7,10 +7,9 @@ import pytest
 from django.contrib.auth.models import User
 from django.db import connection
 
-from dashboard.locks import look as lock_look
-from dashboard.locks import signals
-from dashboard.locks.sessions import RowRef
+from dashboard.locks import attribution, signals
 from dashboard.locks.signals import AlreadySignalled, NotSignalled
+from dashboard.locks.tree import RowRef
 from orders.models import Account, Order
 from tasks.models import Intervention, Worker
 from tasks.support.audit import Who
@@ -54,12 +53,12 @@ class TestForesight:
             scene.holding("reader", "SELECT 1")
             scene.holding("writer", LOCK_ORDER, [order.pk])
             scene.opened("idle", autocommit=True).execute("SELECT 1")
-            seen = lock_look.fresh().seen
-            told = {name: signals.told_undoing(seen.by_pid[pid], "terminate") for name, pid in scene.pids.items()}
+            seen = attribution.fresh_lock_page().seen
+            told = {name: signals.undone_work(seen.by_pid[pid], "terminate") for name, pid in scene.pids.items()}
             assert "only read" in told["reader"]
             assert "everything it wrote or locked" in told["writer"]
             assert "no transaction" in told["idle"]
-            cancelled = signals.told_undoing(seen.by_pid[scene.pid("writer")], "cancel")
+            cancelled = signals.undone_work(seen.by_pid[scene.pid("writer")], "cancel")
             assert "stays open, with its locks" in cancelled
 
     @pytest.mark.parametrize(("attempt", "fate"), [(1, "may happen twice"), (5, "ends as FAILED")])

@@ -3,7 +3,6 @@
 from django.core.management.base import CommandError, CommandParser
 
 from dashboard.attention import inbox
-from dashboard.attention import inbox as acknowledging
 from tasks.commands import OperatorCommand, Options, Report, UsageError, types
 from tasks.commands.base import operator
 from tasks.panels import Look
@@ -27,7 +26,7 @@ class Command(OperatorCommand):
         line = inbox.gather(Look(), lambda right: True).find(options["line"])
         if line is None:
             raise CommandError(f"Nothing named {options['line']!r} needs attention: see `show_attention`.")
-        is_new = acknowledging.acknowledge(
+        is_new = inbox.acknowledge(
             line,
             operator(),
             reason=options["reason"],
@@ -40,7 +39,7 @@ class Command(OperatorCommand):
 
 
 def withdraw(options: Options) -> Report:
-    was_known = acknowledging.withdraw(
+    was_known = inbox.withdraw(
         options["line"], operator(), reason=options["reason"], dry_run=options["dry_run"]
     )
     text = "The line is shown again." if was_known else "That line was not acknowledged."

@@ -5,10 +5,10 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from dashboard.locks import history as lock_history
+from dashboard.locks import history
 from dashboard.locks.history import Past
 from dashboard.locks.identity import identify
-from dashboard.locks.tree import Line, told_wait
+from dashboard.locks.tree import TreeLine, wait_in_words
 from dashboard.models import LockWait
 from tasks.commands import OperatorCommand, Options, Report, types
 from tasks.commands.output import counted, table
@@ -34,7 +34,7 @@ class Command(OperatorCommand):
         parser.add_argument("--before-id", type=types.row_id, metavar="ID", help="Go on below this wait's id.")
 
     def run(self, options: Options) -> Report:
-        past = lock_history.look_back(options["at"], options["around"], before=options["before_id"])
+        past = history.look_back(options["at"], options["around"], before=options["before_id"])
         return Report(data=as_data(past), text=as_text(past, options["at"]))
 
 
@@ -77,11 +77,11 @@ def as_text(past: Past, at: datetime) -> str:
     return "\n\n".join([*parts, f"{counted(past.deadlocks, 'deadlock')} around it."])
 
 
-def tree_line(line: Line) -> str:
+def tree_line(line: TreeLine) -> str:
     session, waits = line.node.session, line.node.waits_for
     parts = [
         session.label or f"{session.pid}  {session.identity}",
-        told_wait(waits) if waits else session.state or "",
+        wait_in_words(waits) if waits else session.state or "",
         f"{line.node.victims} blocked" if line.node.blocked else "",
     ]
     return "  " * (line.indent - 1) + reading.one_line(" · ".join(filter(None, parts)))

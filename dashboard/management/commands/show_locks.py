@@ -8,8 +8,7 @@ from django.db import connection
 from dashboard.locks import activity, attribution
 from dashboard.locks.activity import PERSON_STATEMENT_MS, Activity, limited
 from dashboard.locks.attribution import Behind, HeldRow, behind, running_tasks
-from dashboard.locks.sessions import Lock, Session
-from dashboard.locks.tree import Line, lines, told_wait
+from dashboard.locks.tree import Lock, Session, TreeLine, tree_lines, wait_in_words
 from tasks.commands import OperatorCommand, Options, Report, UsageError, types
 from tasks.commands.output import table
 from tasks.support import reading
@@ -37,8 +36,8 @@ class Command(OperatorCommand):
         if bool(options["table"]) != bool(options["ids"]):
             raise UsageError("Give --table and --ids together: which rows of which table.")
         with limited(connection, PERSON_STATEMENT_MS):
-            seen = activity.look(with_held=True)
-            rows = attribution.look(options["table"], options["ids"])
+            seen = activity.read(with_held=True)
+            rows = attribution.watched_rows_held(options["table"], options["ids"])
         sessions = shown(seen, only_blocked=options["blocked"])
         return Report(data=as_data(seen, sessions, rows), text=as_text(seen, sessions, rows, is_tree=options["tree"]))
 
@@ -118,14 +117,14 @@ def as_text(seen: Activity, sessions: list[Session], rows: list[HeldRow], *, is_
 
 
 def tree(seen: Activity, rows: list[HeldRow]) -> str:
-    found = lines(seen.roots)
+    found = tree_lines(seen.roots)
     works = behind(seen, rows, running_tasks())
     left_out = sum(1 + root.victims for root in seen.roots) - len(found)
     told = [tree_line(line, works.get(line.node.session.pid)) for line in found]
     return "\n".join([*told, *([f"… and {left_out} more"] if left_out else [])]) or "Nobody waits for a lock."
 
 
-def tree_line(line: Line, work: Behind | None) -> str:
+def tree_line(line: TreeLine, work: Behind | None) -> str:
     """`902  worker w7f · task 4711 · active · waits 4 minutes for order 1042 (…) · 2 blocked · UPDATE …`."""
     session, waits = line.node.session, line.node.waits_for
     parts = [
@@ -134,7 +133,7 @@ def tree_line(line: Line, work: Behind | None) -> str:
         f"holds {', '.join(map(str, work.rows))}" if work and work.rows else "",
         session.state or "",
         f"transaction open for {spoken(session.transaction_seconds)}" if session.transaction_seconds else "",
-        told_wait(waits) if waits else "",
+        wait_in_words(waits) if waits else "",
         f"{line.node.victims} blocked" if line.node.blocked else "",
         one_line(session.query),
     ]

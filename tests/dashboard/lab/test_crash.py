@@ -6,7 +6,7 @@ import signal
 import psutil
 import pytest
 
-from dashboard.locks.sampling import SamplingThread
+from dashboard.locks.history import SamplingThread
 from tests import commands
 from tests.dashboard.lab.live import SCHEMAS, fetched
 from tests.waiting import wait_until
