@@ -22,10 +22,10 @@ SWITCH_SECONDS = 0.0005
 
 def on_starting(server: Any) -> None:
     """Ends with one line when there is no database; each worker would die of that, and be started again at once."""
-    from dashboard import databases
+    from dashboard import environment
 
     var = Path(os.environ.get("ROWLOCK_VAR") or Path(__file__).parent / "var")
-    databases.from_environment(environ.Env(), var, sys.argv)
+    environment.database_settings(environ.Env(), var, sys.argv)
 
 
 def pre_fork(server: Any, worker: Any) -> None:
@@ -39,7 +39,7 @@ def pre_fork(server: Any, worker: Any) -> None:
 
 def post_worker_init(worker: Any) -> None:
     """After the fork, which no thread survives: each process prefetches, and one of all keeps the history of locks."""
-    from dashboard import garbage
+    from dashboard import serving
     from dashboard.live import prefetch, seats
     from dashboard.locks.history import SamplingThread
 
@@ -48,4 +48,4 @@ def post_worker_init(worker: Any) -> None:
     SamplingThread().start()
     # The thread that prefetches renders for 50 ms, and each request waits for Python's lock several times meanwhile.
     sys.setswitchinterval(SWITCH_SECONDS)
-    garbage.freeze()
+    serving.freeze_garbage()

@@ -1,25 +1,187 @@
-"""The dashboard's app, and the admin app with our own site."""
+"""The dashboard's app and the admin app with our own site: a system check, names of columns, groups of operators."""
 
+from typing import Any
+
+import environ
 from django.apps import AppConfig, apps
 from django.contrib.admin.apps import AdminConfig
 from django.contrib.postgres.apps import PostgresConfig
+from django.core.checks import CheckMessage, Tags, Warning, register
+from django.db import connection
 from django.db.backends.signals import connection_created
+from django.db.models import Q
 from django.db.models.signals import post_migrate
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
+
+from dashboard import environment
+from tasks.support.database import fetch
+
+# Settings that the role gives to a session; a management command has no limits of its own.
+UNLIMITED = """
+SELECT name FROM pg_settings
+WHERE name IN ('statement_timeout', 'lock_timeout', 'idle_in_transaction_session_timeout') AND setting = '0'
+ORDER BY name
+"""
+
+
+@register(Tags.database)
+def check_page_limits(**kwargs: Any) -> list[CheckMessage]:
+    """Warn if the pages go through a pooling proxy and their role sets no limits; the proxy accepts no options."""
+    if "default" not in (kwargs.get("databases") or ()) or not environment.is_pooled(environ.Env()):
+        return []
+    missing = [row["name"] for row in fetch(connection, UNLIMITED)]
+    if not missing:
+        return []
+    return [
+        Warning(
+            f"Behind the pooling proxy the sessions of the pages have no {', '.join(missing)}.",
+            hint="Give them to the role of the web server with ALTER ROLE … SET, as docs/proxies.md says. Where this "
+            "role is not the web server's, ask there.",
+            id="rowlock.W005",
+        )
+    ]
+
+
+SEE: frozenset[str] = frozenset()  # in addition, every group may view all our tables
+OPERATE = frozenset(
+    {
+        "requeue_task", "recover_task", "cancel_task", "pause_queue", "configure_queue", "ship_order", "forget_command",
+        "acknowledge", "direct_demo", "edit_task", "enqueue_task", "run_burst", "run_pattern", "stop_worker",
+    }
+)  # fmt: skip
+GROUPS = {
+    "Viewers": SEE,
+    "Operators": OPERATE,
+    "Lock administrators": OPERATE | {"signal_backend", "release_lock"},
+    "Account managers": frozenset({"move_money"}),
+}
+
+
+def create_groups(sender: AppConfig, using: str, **kwargs: Any) -> None:
+    """Receiver of `post_migrate`: waits for the last app, when the permissions of all of them exist.
+
+    Django sends the signal only for apps that have models.
+    """
+    with_models = [config for config in apps.get_app_configs() if config.models_module is not None]
+    if sender is not with_models[-1]:
+        return
+    from django.contrib.auth.models import Group, Permission
+
+    for name, codenames in GROUPS.items():
+        group, _ = Group.objects.using(using).get_or_create(name=name)
+        rights = Permission.objects.using(using).filter(
+            Q(codename__in=codenames) | Q(codename__startswith="view_"), content_type__app_label__in=APP_NAMES
+        )
+        group.permissions.add(*rights)
+
+
+APP_NAMES: dict[str, Promise] = {"tasks": _("Task queue"), "orders": _("Orders"), "dashboard": _("Dashboard")}
+TABLES: dict[str, tuple[Promise, Promise]] = {
+    "tasks.Task": (_("task"), _("tasks")),
+    "tasks.Queue": (_("queue"), _("queues")),
+    "tasks.Attempt": (_("attempt"), _("attempts")),
+    "tasks.Worker": (_("worker"), _("workers")),
+    "tasks.RefusedWrite": (_("refused write"), _("refused writes")),
+    "tasks.Intervention": (_("intervention"), _("interventions")),
+    "orders.Order": (_("order"), _("orders")),
+    "orders.Account": (_("account"), _("accounts")),
+    "orders.Entry": (_("entry"), _("entries")),
+}
+COLUMNS: dict[str, Promise] = {
+    "action": _("action"),
+    "actor": _("actor"),
+    "actual_version": _("actual version"),
+    "args": _("arguments"),
+    "at": _("at"),
+    "attempt": _("attempt"),
+    "balance": _("balance"),
+    "cancel_requested_at": _("cancel requested at"),
+    "claimed_by": _("claimed by"),
+    "created_at": _("created at"),
+    "current_since": _("current since"),
+    "current_task_id": _("current task"),
+    "customer_email": _("customer's e-mail"),
+    "email_attempts": _("attempts of the e-mail"),
+    "email_next_at": _("next attempt of the e-mail"),
+    "email_owner": _("sender of the e-mail"),
+    "email_reply": _("last reply"),
+    "email_since": _("being sent since"),
+    "email_state": _("state of the e-mail"),
+    "exception_class": _("exception"),
+    "expected_version": _("expected version"),
+    "finished_at": _("finished at"),
+    "finished_by": _("finished by"),
+    "heartbeat_at": _("last heartbeat"),
+    "hostname": _("host"),
+    "intent": _("intent"),
+    "kwargs": _("keyword arguments"),
+    "lease_seconds": _("lease, seconds"),
+    "max_attempts": _("attempts allowed"),
+    "missing_since": _("missing since"),
+    "name": _("name"),
+    "number": _("number"),
+    "ordering_key": _("ordering key"),
+    "outcome": _("outcome"),
+    "owner": _("owner"),
+    "paused": _("paused"),
+    "paused_at": _("paused at"),
+    "paused_by": _("paused by"),
+    "placed_at": _("placed at"),
+    "presence_epoch": _("epoch of its presence"),
+    "priority": _("priority"),
+    "queue_name": _("queue"),
+    "queues": _("queues"),
+    "reason": _("reason"),
+    "recovery": _("recovery"),
+    "return_value": _("return value"),
+    "run_after": _("not before"),
+    "shipped_at": _("shipped at"),
+    "shipped_email_sent": _("e-mail sent"),
+    "source": _("source"),
+    "started_at": _("started at"),
+    "status": _("status"),
+    "stop_reason": _("reason of its end"),
+    "stop_requested_at": _("stop requested at"),
+    "stopped_at": _("stopped at"),
+    "strategy": _("strategy"),
+    "target": _("target"),
+    "task": _("task"),
+    "task_id": _("task"),
+    "task_path": _("function"),
+    "task_paths": _("functions"),
+    "traceback": _("traceback"),
+    "version": _("version"),
+    "version_after": _("version after"),
+    "version_before": _("version before"),
+    "worker_id": _("worker"),
+}
+
+
+def name_tables() -> None:
+    """Set these names on the models of our apps."""
+    for label, told in APP_NAMES.items():
+        if apps.is_installed(label):
+            apps.get_app_config(label).verbose_name = told  # type: ignore[assignment]
+    for label, (one, many) in TABLES.items():
+        if apps.is_installed(label.partition(".")[0]):
+            options = apps.get_model(label)._meta
+            options.verbose_name, options.verbose_name_plural = one, many
+            for column in options.concrete_fields:
+                column.verbose_name = COLUMNS.get(column.name, column.verbose_name)
 
 
 class DashboardConfig(AppConfig):
     name = "dashboard"
 
     def ready(self) -> None:
-        from dashboard import checks as checks  # registers the checks
-        from dashboard import login, names
+        from dashboard import login
         from dashboard.attention import inbox
         from dashboard.locks import history as lock_history
-        from dashboard.permissions import create_groups
         from tasks.operations.prune import register_history
 
         register_history(*lock_history.HISTORY, *inbox.HISTORY)
-        names.name_tables()
+        name_tables()
         login.log_logins()
         post_migrate.connect(create_groups, dispatch_uid="dashboard.permissions")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import environ
 
-from dashboard import databases, mail
+from dashboard import environment
 from tasks.compat import CSP_IN_DJANGO, TASKS_IN_DJANGO
 
 env = environ.Env()
@@ -23,7 +23,7 @@ if BASE_DIR != PACKAGES:
 VAR_DIR = Path(os.environ.get("ROWLOCK_VAR") or BASE_DIR / "var")
 
 DEBUG = env.bool("DEBUG", default=False)
-SECRET_KEY = env.str("SECRET_KEY", default="") or databases.generated_secret(VAR_DIR / "secret_key")
+SECRET_KEY = env.str("SECRET_KEY", default="") or environment.generated_secret(VAR_DIR / "secret_key")
 ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=["localhost", "127.0.0.1", "[::1]"])
 CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", default=[])
 
@@ -83,10 +83,10 @@ TEMPLATES = [
 ]
 SILENCED_SYSTEM_CHECKS = ["templates.W003"]  # warns of the library above, which replaces Django's on purpose
 
-DATABASES = {"default": databases.from_environment(env, VAR_DIR, sys.argv)}
+DATABASES = {"default": environment.database_settings(env, VAR_DIR, sys.argv)}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 TASKS = {"default": {"BACKEND": "tasks.backend.PostgresBackend"}}
-vars().update(mail.from_environment(env, VAR_DIR))
+vars().update(environment.mail_settings(env, VAR_DIR))
 DEFAULT_FROM_EMAIL = env.str("DEFAULT_FROM_EMAIL", default="Rowlock <orders@localhost>")
 # Each missing key falls back to its environment variable: see tasks/conf.py.
 ROWLOCK: dict[str, object] = {}

@@ -13,7 +13,7 @@ from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext_lazy as _
 from django.views.decorators.http import require_POST
 
-from orders import accounts, ledger
+from orders import accounts
 from orders.accounts import InvalidAmount
 from orders.models import Account
 from tasks.admin import LockAwareAdmin
@@ -135,7 +135,7 @@ class AccountAdmin(LockAwareAdmin):
             "opts": self.opts,
             "account": account,
             "entries": account.entries.order_by("-id")[:ENTRIES],
-            "mismatch": ledger.mismatch_of(account.pk),
+            "mismatch": accounts.mismatch_of(account.pk),
             "form": form,
             "transfer_command": command("transfer", str(account.pk), "TO", "AMOUNT"),
             "missing_right": missing(request.user, RIGHT),

@@ -16,8 +16,7 @@ from django.utils.translation import gettext_lazy, ngettext
 from django.views.decorators.http import require_POST
 
 from orders.mailer import message_id
-from orders.models import Order
-from orders.querysets import OrderQuerySet
+from orders.models import Order, OrderQuerySet
 from orders.resolving import CONSEQUENCES, Decision, Resolution, resolve
 from tasks.admin import LockAwareAdmin, PatternAdmin
 from tasks.admin.rights import missing, require, who

@@ -12,8 +12,8 @@ from urllib.parse import quote
 import psutil
 import psycopg
 
+from dashboard.embedded import USER
 from dashboard.embedded import cluster as runtime
-from dashboard.embedded.ownership import USER
 from dashboard.embedded.server import EmbeddedServer, running
 from tests.postgres import THROW_AWAY, throw_away_server
 from tests.waiting import wait_until

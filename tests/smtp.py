@@ -20,7 +20,7 @@ from typing import Any, Literal
 import pytest
 from aiosmtpd.smtp import SMTP, Envelope, Session
 
-from dashboard.mail import from_url
+from dashboard.environment import mail_settings_of_url
 
 FOREVER = 10_000
 logging.getLogger("mail.log").setLevel(logging.WARNING)  # aiosmtpd logs every line of every conversation
@@ -149,7 +149,7 @@ def mail_server() -> Iterator[MailServer]:
 
 def use(settings: Any, server: MailServer, *, timeout: float) -> None:
     """Point Django's settings to the server, through the project's own backend."""
-    for name, value in from_url(server.url, timeout=timeout).items():
+    for name, value in mail_settings_of_url(server.url, timeout=timeout).items():
         setattr(settings, name, value)
 
 

@@ -1,15 +1,17 @@
-"""Control the director: its state, and requests to stop, kill one of its workers, or rebuild the lock chain.
+"""Control the demo: its state and scenes, requests to its director, and its removal.
 
 Requests are notifications, which only a live director receives; none is left for a later one. Pages and commands can
-ask for these three things only.
+ask to stop, to kill one of its workers, or to rebuild the lock chain. Only rows recorded as the demo's own are removed.
 """
 
 import json
 import re
 import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
+from itertools import pairwise
 from typing import Any
 
 from django.db import connection
@@ -18,6 +20,8 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 from dashboard import demo
+from tasks.operations.chunks import short_waits
+from tasks.queue import presence
 from tasks.support import audit
 from tasks.support.audit import Change, Who
 from tasks.support.database import fetch
@@ -27,7 +31,7 @@ POLL_SECONDS = 0.05
 
 # Channels and lock keys include the schema, like the queue's.
 CHANNEL = "SELECT 'rowlock_demo_' || current_schema() AS name"
-ASK = "SELECT pg_notify('rowlock_demo_' || current_schema(), %(payload)s::text)"
+SEND_REQUEST = "SELECT pg_notify('rowlock_demo_' || current_schema(), %(payload)s::text)"
 TAKE = "SELECT pg_try_advisory_lock(hashtext('rowlock:demo'), hashtext(current_schema())) AS taken"
 # Always one row, with or without a director.
 STATE = """
@@ -126,12 +130,12 @@ def director() -> Director | None:
     return state().director
 
 
-def ask(request: Request, who: Who) -> bool:
+def send_request(request: Request, who: Who) -> bool:
     """Send a request to the director; False if none runs. Repeating a request has no further effect."""
     if director() is None:
         return False
     with connection.cursor() as cursor:
-        cursor.execute(ASK, {"payload": json.dumps({"do": request, "actor": who.actor, "source": who.source})})
+        cursor.execute(SEND_REQUEST, {"payload": json.dumps({"do": request, "actor": who.actor, "source": who.source})})
     if request is not Request.KILL:  # the director itself records a kill, with time and worker
         audit.record(connection, who, f"demo-{request}", [Change(audit.queue(demo.REPORTS))])
     return True
@@ -140,7 +144,7 @@ def ask(request: Request, who: Who) -> bool:
 def stop(who: Who) -> bool:
     """Ask the director to end and wait; False if it still runs after STOP_SECONDS."""
     deadline = time.monotonic() + STOP_SECONDS
-    ask(Request.STOP, who)
+    send_request(Request.STOP, who)
     while director() is not None:
         if time.monotonic() > deadline:
             return False
@@ -244,3 +248,142 @@ def _parameters() -> dict[str, str]:
         "nightly": demo.NIGHTLY,
         "domain": demo.DOMAIN,
     }
+
+
+CHUNK = 5000
+MOST_COUNTED = 10_000
+
+COUNTS = """
+SELECT (SELECT count(*) FROM (SELECT FROM tasks_task AS task JOIN dashboard_demorow AS made ON made.row_id = task.id
+                              WHERE made.kind = 'task' LIMIT %(most)s::int) AS t) AS tasks,
+    (SELECT count(*) FROM (SELECT FROM orders_order AS shop JOIN dashboard_demorow AS made ON made.row_id = shop.id
+                           WHERE made.kind = 'order' LIMIT %(most)s::int) AS o) AS orders,
+    (SELECT count(*) FROM tasks_queue
+     WHERE name IN (SELECT name FROM dashboard_demorow WHERE kind = 'queue')) AS queues,
+    (SELECT count(*) FROM tasks_expectedcommand
+     WHERE name IN (SELECT name FROM dashboard_demorow WHERE kind = 'command')) AS commands
+"""
+HOLDERS = """
+SELECT DISTINCT task.claimed_by FROM tasks_task AS task JOIN dashboard_demorow AS made ON made.row_id = task.id
+WHERE made.kind = 'task' AND task.status = 'PROCESSING'
+"""
+# A task that a live worker runs stays until it is done. Attempts are deleted with their task, by the table's foreign
+# key.
+TASKS = """
+WITH doomed AS MATERIALIZED (
+    SELECT task.id FROM tasks_task AS task JOIN dashboard_demorow AS made ON made.row_id = task.id
+    WHERE made.kind = 'task' AND (task.status <> 'PROCESSING' OR task.claimed_by <> ALL (%(alive)s::text[]))
+    LIMIT %(chunk)s::int FOR UPDATE OF task SKIP LOCKED
+), forgotten AS (
+    DELETE FROM tasks_refusedwrite USING doomed WHERE tasks_refusedwrite.task_id = doomed.id
+), unlisted AS (
+    DELETE FROM dashboard_demorow AS made USING doomed WHERE made.kind = 'task' AND made.row_id = doomed.id
+)
+DELETE FROM tasks_task USING doomed WHERE tasks_task.id = doomed.id RETURNING tasks_task.id
+"""
+ORDERS = """
+WITH doomed AS MATERIALIZED (
+    SELECT shop.id FROM orders_order AS shop JOIN dashboard_demorow AS made ON made.row_id = shop.id
+    WHERE made.kind = 'order' LIMIT %(chunk)s::int FOR UPDATE OF shop SKIP LOCKED
+), unlisted AS (
+    DELETE FROM dashboard_demorow AS made USING doomed WHERE made.kind = 'order' AND made.row_id = doomed.id
+)
+DELETE FROM orders_order USING doomed WHERE orders_order.id = doomed.id RETURNING orders_order.id
+"""
+# A queue of this name with somebody else's tasks keeps its setting and its figures.
+OWN_QUEUES = """
+SELECT name FROM dashboard_demorow AS made
+WHERE kind = 'queue' AND NOT EXISTS (SELECT FROM tasks_task AS task WHERE task.queue_name = made.name)
+"""
+QUEUES = "DELETE FROM tasks_queue WHERE name = ANY(%(queues)s::text[]) RETURNING name"
+COMMANDS = """
+DELETE FROM tasks_expectedcommand WHERE name IN (SELECT name FROM dashboard_demorow WHERE kind = 'command')
+RETURNING name
+"""
+THE_REST = (
+    "DELETE FROM tasks_commandrun WHERE name IN (SELECT name FROM dashboard_demorow WHERE kind = 'command')",
+    "DELETE FROM tasks_throughput WHERE queue_name = ANY(%(queues)s::text[])",
+    "DELETE FROM tasks_throughputslot WHERE queue_name = ANY(%(queues)s::text[])",
+    """DELETE FROM dashboard_demorow AS made
+    WHERE NOT EXISTS (SELECT FROM tasks_task AS task WHERE made.kind = 'task' AND task.id = made.row_id)
+      AND NOT EXISTS (SELECT FROM orders_order AS shop WHERE made.kind = 'order' AND shop.id = made.row_id)""",
+)
+
+
+def preview() -> dict[str, int]:
+    """The `tasks`, `orders`, `queues` and `commands` that would go; tasks and orders counted up to MOST_COUNTED."""
+    found: dict[str, int] = fetch(connection, COUNTS, {"most": MOST_COUNTED})[0]
+    return found
+
+
+def remove(who: Who, *, reason: str = "", dry_run: bool = False) -> dict[str, int]:
+    """Delete the demo's rows. Returns the number of `tasks`, `orders`, `queues` and `commands`; the audit names them.
+
+    The director must have ended. Locked rows, and tasks that a live worker runs, are left: call it again.
+    """
+    if dry_run:
+        return preview()
+    parameters = {"alive": alive_holders(), "chunk": CHUNK}
+    removed = {
+        "tasks": _remove_all("tasks_task", TASKS, parameters, who, reason),
+        "orders": _remove_all("orders_order", ORDERS, parameters, who, reason),
+    }
+    queues, commands = ([], []) if is_anything_left() else _remove_names(who, reason)
+    return removed | {"queues": len(queues), "commands": len(commands)}
+
+
+def is_anything_left() -> bool:
+    """True if tasks or orders of the demo are left. Its list stays with them, and the ribbon reads the list."""
+    counts = preview()
+    return bool(counts["tasks"] or counts["orders"])
+
+
+def alive_holders() -> list[str]:
+    """Workers that run tasks of the demo and are not dead."""
+    holders = [row["claimed_by"] for row in fetch(connection, HOLDERS)]
+    return [state.id for state in presence.states(holders).values() if not state.is_dead] if holders else []
+
+
+def _remove_all(table: str, statement: str, parameters: Mapping[str, Any], who: Who, reason: str) -> int:
+    """Delete in chunks, each a short transaction with an audit entry, until only locked rows are left."""
+    total = 0
+    while ids := _remove_chunk(table, statement, parameters, who, reason):
+        total += len(ids)
+    return total
+
+
+def _remove_chunk(table: str, statement: str, parameters: Mapping[str, Any], who: Who, reason: str) -> list[int]:
+    with short_waits():
+        ids = [row["id"] for row in fetch(connection, statement, parameters)]
+        if ids:
+            action = f"demo-remove count={len(ids)} ids={spans(ids)}"
+            audit.record(connection, who, action, [Change(audit.table(table))], reason)
+    return ids
+
+
+def _remove_names(who: Who, reason: str) -> tuple[list[str], list[str]]:
+    """Delete the queues' settings and the expected commands, with their runs and figures."""
+    with short_waits():
+        parameters = {"queues": [row["name"] for row in fetch(connection, OWN_QUEUES)]}
+        queues = [row["name"] for row in fetch(connection, QUEUES, parameters)]
+        commands = [row["name"] for row in fetch(connection, COMMANDS)]
+        with connection.cursor() as cursor:
+            for statement in THE_REST:
+                cursor.execute(statement, parameters)
+        targets = [*map(audit.queue, queues), *map(audit.command, commands)]
+        audit.record(connection, who, "demo-remove", map(Change, targets), reason)
+    return queues, commands
+
+
+def spans(ids: Iterable[int]) -> str:
+    """Numbers as ranges, because the audit cuts long texts.
+
+    >>> spans([7, 1, 2, 3, 9, 10])
+    '1-3,7,9-10'
+    """
+    ordered = sorted(ids)
+    starts = [ordered[0], *(later for earlier, later in pairwise(ordered) if later != earlier + 1)]
+    ends = [*(earlier for earlier, later in pairwise(ordered) if later != earlier + 1), ordered[-1]]
+    return ",".join(
+        f"{first}" if first == last else f"{first}-{last}" for first, last in zip(starts, ends, strict=True)
+    )

@@ -1,14 +1,128 @@
-"""The PostgreSQL that `manage.py up` runs for this checkout if DATABASE_URL is unset.
+"""The PostgreSQL that `manage.py up` runs for this checkout if DATABASE_URL is unset, and who owns it.
 
 Its home (`var/postgres`) keeps the data, the owner's lock and the owner's record. Each run has a folder of its own for
-the socket and, if needed, copies of the binaries (`runtime`). Every process imports this package with the settings, so
-only processes that start a server import `dashboard.embedded.server`.
+the socket and, if needed, copies of the binaries (`cluster`). Every process imports this package with the settings, so
+only processes that start a server import `dashboard.embedded.server`. It needs only the standard library.
 """
 
+import fcntl
+import json
+import os
 import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
+from urllib.parse import quote
 
-from dashboard.embedded import ownership
+
+class ServerError(Exception):
+    """The embedded PostgreSQL is unavailable."""
+
+
+class HomeInUse(ServerError):
+    """Another process runs a server in this home."""
+
+
+USER = DATABASE = "rowlock"
+RECORD = "owner.json"
+STOP_PATIENCE_SECONDS = 60
+POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class Owner:
+    """The owner's record: its pid, its server's socket folder, a description of the process, and if it is stopping."""
+
+    pid: int
+    socket_folder: str
+    runs: str
+    is_stopping: bool = False
+
+    def __str__(self) -> str:
+        return f"process {self.pid} ({self.runs})"
+
+
+def database_url(socket_folder: str) -> str:
+    """The URL of the server whose socket is in this folder."""
+    return f"postgres://{USER}@/{DATABASE}?host={quote(socket_folder, safe='')}"
+
+
+@contextmanager
+def held(home: Path) -> Iterator[Callable[[Owner], None]]:
+    """Own `home` (created if missing); yields the function that publishes the owner's record.
+
+    Raises:
+        HomeInUse: another process owns it; the message names that process.
+    """
+    lock = open_lock(home)
+    try:
+        take(lock, home)
+        forget(home)  # the record of a killed owner
+        try:
+            yield partial(record, home)
+        finally:
+            forget(home)
+    finally:
+        os.close(lock)
+
+
+def open_lock(home: Path) -> int:
+    """Open the home's lock file; programs do not inherit the descriptor, so none of them keeps the lock."""
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        return os.open(home / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    except PermissionError as error:
+        raise ServerError(
+            f"{error.filename} belongs to another user: run this as that user, or remove the folder."
+        ) from error
+
+
+def take(lock: int, home: Path) -> None:
+    """Take the lock: wait if the owner is stopping, else raise HomeInUse at once."""
+    deadline = time.monotonic() + STOP_PATIENCE_SECONDS
+    while not is_free(lock):
+        owner = recorded(home)
+        if owner is None or not owner.is_stopping or time.monotonic() > deadline:
+            who = owner or "a process that is just starting"
+            raise HomeInUse(f"{home} is in use by {who}: use that one, or stop it first.")
+        time.sleep(POLL_SECONDS)
+
+
+def is_free(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def publish_stopping(home: Path) -> None:
+    """Publish, as the owner of `home`, that it will be free soon."""
+    owner = recorded(home)
+    if owner:
+        record(home, replace(owner, is_stopping=True))
+
+
+def record(home: Path, owner: Owner) -> None:
+    """Write the record atomically, because other processes may read it at any moment."""
+    fresh = home / f"{RECORD}.new"
+    fresh.write_text(json.dumps(asdict(owner)))
+    fresh.replace(home / RECORD)
+
+
+def forget(home: Path) -> None:
+    (home / RECORD).unlink(missing_ok=True)
+
+
+def recorded(home: Path) -> Owner | None:
+    """The recorded owner of `home`, which may have died since."""
+    try:
+        return Owner(**json.loads((home / RECORD).read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
 
 
 def home(var_dir: Path) -> Path:
@@ -22,8 +136,8 @@ def running_url(var_dir: Path) -> str | None:
     Args:
         var_dir: the checkout's `var` folder.
     """
-    owner = ownership.recorded(home(var_dir))
-    return ownership.database_url(owner.socket_folder) if owner and listens(owner.socket_folder) else None
+    owner = recorded(home(var_dir))
+    return database_url(owner.socket_folder) if owner and listens(owner.socket_folder) else None
 
 
 def listens(socket_folder: str) -> bool:

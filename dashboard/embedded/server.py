@@ -13,10 +13,9 @@ from typing import IO
 
 import psutil
 
-from dashboard.embedded import cluster
+from dashboard.embedded import Owner, ServerError, cluster, database_url, held
 from dashboard.embedded import cluster as binaries
 from dashboard.embedded import cluster as runtime
-from dashboard.embedded.ownership import Owner, ServerError, database_url, held
 from dashboard.processes import Account, bound
 
 POLL_SECONDS = 0.02

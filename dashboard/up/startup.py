@@ -17,10 +17,8 @@ from typing import Any
 import psutil
 from django.conf import settings
 
-from dashboard import embedded
-from dashboard.embedded import ownership
-from dashboard.embedded import server as postmaster
-from dashboard.embedded.server import EmbeddedServer, prepared
+from dashboard.embedded import held, home, publish_stopping
+from dashboard.embedded.server import POLL_SECONDS, EmbeddedServer, prepared
 from dashboard.up.supervisor import Program, Supervisor, describe
 
 HOST = "127.0.0.1"
@@ -72,11 +70,11 @@ def run(plan: Plan, supervisor: Supervisor) -> None:
         refuse_taken_port(plan.port)
         asyncio.run(serve(plan, supervisor))
         return
-    home = embedded.home(settings.VAR_DIR)
-    with ownership.held(home):  # "in use by this process" is a better message than "port taken"
+    folder = home(settings.VAR_DIR)
+    with held(folder):  # "in use by this process" is a better message than "port taken"
         refuse_taken_port(plan.port)
-    with prepared(home, runs=f"manage.py up, {plan.site}") as server:
-        supervisor.at_stop = partial(ownership.tell_stopping, home)
+    with prepared(folder, runs=f"manage.py up, {plan.site}") as server:
+        supervisor.at_stop = partial(publish_stopping, folder)
         asyncio.run(serve_on(server, plan, supervisor))
 
 
@@ -136,7 +134,7 @@ async def first_readiness(server: EmbeddedServer, supervisor: Supervisor) -> Non
     """Wait until PostgreSQL is ready or a stop is requested. Raises ServerError if it ends."""
     await asyncio.sleep(0)  # lets its launch begin
     while not (supervisor.stopping.is_set() or server.is_ready()):
-        await asyncio.sleep(postmaster.POLL_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)
 
 
 async def serve(plan: Plan, supervisor: Supervisor) -> None:

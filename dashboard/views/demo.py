@@ -10,7 +10,7 @@ from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from dashboard.demo import control, removal
+from dashboard.demo import control
 from dashboard.demo import control as staged
 from dashboard.demo.control import Request
 from tasks.admin.rights import missing, require, who
@@ -67,7 +67,7 @@ def ask(request: HttpRequest) -> HttpResponse:
     elif asked == Request.STOP:
         stop(request)
     else:
-        control.ask(Request(asked), who(request.user))
+        control.send_request(Request(asked), who(request.user))
         messages.success(request, _("The director was asked; below is what comes of it."))
     return redirect("admin:ops_demo")
 
@@ -92,9 +92,9 @@ def remove(request: HttpRequest) -> HttpResponse:
     if not control.stop(who(request.user)):
         messages.error(request, _("The director did not end, so nothing was removed. Try again in a moment."))
         return redirect("admin:ops_demo_remove")
-    removed = removal.remove(who(request.user), reason=reason)
+    removed = control.remove(who(request.user), reason=reason)
     told = _("Removed: %(tasks)d tasks, %(orders)d orders, %(queues)d queues, %(commands)d cron lines.") % removed
-    if removal.is_anything_left():
+    if control.is_anything_left():
         messages.warning(request, " ".join((told, _("Some rows are held at this moment: remove again."))))
         return redirect("admin:ops_demo_remove")
     messages.success(request, told)
@@ -113,8 +113,8 @@ def preview(request: HttpRequest, *, fault: str = "", status: int = 200) -> Http
     context = {
         "fault": fault,
         "title": _("Remove the demo?"),
-        "counts": removal.preview(),
-        "most": removal.MOST_COUNTED,
+        "counts": control.preview(),
+        "most": control.MOST_COUNTED,
         "command": COMMANDS["remove"],
     }
     return render(request, "dashboard/demo_remove.html", {**admin.site.each_context(request), **context}, status=status)

@@ -3,7 +3,7 @@
 import pytest
 from playwright.sync_api import Page
 
-from dashboard.demo import control, scenes
+from dashboard.demo import control, director
 from tests.browser.looks import SIZES, assert_accessible, assert_fits, assert_nothing_inline
 from tests.dashboard import sites
 from tests.sessions import session
@@ -17,7 +17,7 @@ PASSWORD = "seen in a browser"
 def _directed(live_server, monkeypatch):
     """The demo's rows, and a session that is its director as far as anybody can see."""
     monkeypatch.setenv("ROWLOCK_DEMO", "1")
-    scenes.load_once()
+    director.load_once()
     with session("rowlock:demo:director", autocommit=True) as conn:
         wait_until(lambda: conn.execute(control.TAKE).fetchone()[0])
         yield

@@ -13,7 +13,7 @@ from django.contrib.auth.models import User
 from django.utils import timezone
 from playwright.sync_api import Page, expect
 
-from dashboard.demo import control, scenes
+from dashboard.demo import control, director
 from dashboard.models import LabRun
 from orders.models import Account
 from tasks.models import Attempt, BulkRun, ExpectedCommand, Lock, Queue, Task, Worker
@@ -239,7 +239,7 @@ def demo(tour: Tour) -> None:
     """Asked of a session that is its director as far as anybody can see, and that ends before all is removed."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("ROWLOCK_DEMO", "1")
-        scenes.load_once()
+        director.load_once()
         with session("rowlock:demo:director", autocommit=True) as conn:
             wait_until(lambda: conn.execute(control.TAKE).fetchone()[0])
             for button in ("aside [data-action=demo-kill]", ".demo-kill button", "[data-action=demo-chain]"):

@@ -4,7 +4,7 @@ import signal
 import sys
 from pathlib import Path
 
-from dashboard.embedded.ownership import ServerError
+from dashboard.embedded import ServerError
 from dashboard.embedded.server import running
 
 

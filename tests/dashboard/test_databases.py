@@ -9,7 +9,7 @@ import pytest
 from django.core.checks import run_checks
 from django.db import connection, connections
 
-from dashboard import checks, databases, health, mail
+from dashboard import apps, environment, middleware
 from tests.databases import ROOT
 
 SERVER = ["/venv/bin/gunicorn", "dashboard.wsgi"]
@@ -33,7 +33,7 @@ def test_an_address_of_no_postgresql_is_refused_in_one_line_without_the_password
 @pytest.mark.parametrize(
     ("argv", "direct_url", "options"),
     [
-        (SERVER, "", databases.PAGE_SESSION),
+        (SERVER, "", environment.PAGE_SESSION),
         (WORKER, "", ""),
         (["manage.py", "prune_tasks"], "", ""),
         (SERVER, "postgres:///direct", ""),
@@ -42,24 +42,24 @@ def test_an_address_of_no_postgresql_is_refused_in_one_line_without_the_password
 )
 def test_sessions_of_pages_alone_have_limits(argv, direct_url, options, monkeypatch):
     monkeypatch.setenv("DIRECT_DATABASE_URL", direct_url)
-    assert databases.session_limits(environ.Env(), argv) == options
+    assert environment.session_limits(environ.Env(), argv) == options
 
 
 @pytest.mark.parametrize(
     ("argv", "options"),
-    [(SERVER, f"{databases.PAGE_SESSION} -csearch_path=rowlock"), (WORKER, "-csearch_path=rowlock")],
+    [(SERVER, f"{environment.PAGE_SESSION} -csearch_path=rowlock"), (WORKER, "-csearch_path=rowlock")],
 )
 def test_options_in_the_address_do_not_take_the_limits_away(monkeypatch, tmp_path, argv, options):
     monkeypatch.setenv("DATABASE_URL", "postgres://anna@db.example.com/shop?options=-csearch_path%3Drowlock")
-    assert databases.from_environment(environ.Env(), tmp_path, argv)["OPTIONS"]["options"] == options
+    assert environment.database_settings(environ.Env(), tmp_path, argv)["OPTIONS"]["options"] == options
 
 
 def test_the_probe_keeps_the_options_of_the_address(monkeypatch):
     own = connections["default"]
     monkeypatch.setitem(own.settings_dict["OPTIONS"], "options", "-csearch_path=rowlock")
     try:
-        probe = health.probing_connection()
-        assert probe.settings_dict["OPTIONS"]["options"] == f"-csearch_path=rowlock {health.PROBE_SESSION}"
+        probe = middleware.probing_connection()
+        assert probe.settings_dict["OPTIONS"]["options"] == f"-csearch_path=rowlock {middleware.PROBE_SESSION}"
     finally:
         connections["default"] = own  # the probe stands in its place
 
@@ -68,18 +68,18 @@ def test_the_probe_keeps_the_options_of_the_address(monkeypatch):
 def test_behind_a_pooling_proxy_a_role_without_limits_is_a_warning(monkeypatch):
     assert run_checks(databases=["default"], tags=["database"]) == []
     monkeypatch.setenv("DIRECT_DATABASE_URL", "postgres:///direct")
-    [warning] = checks.check_page_limits(databases=["default"])
+    [warning] = apps.check_page_limits(databases=["default"])
     assert warning.id == "rowlock.W005"
     assert "no idle_in_transaction_session_timeout, lock_timeout, statement_timeout" in warning.msg
     with connection.cursor() as cursor:
         for name in ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"):
             cursor.execute(f"SET LOCAL {name} = '5s'")
-    assert checks.check_page_limits(databases=["default"]) == checks.check_page_limits() == []
+    assert apps.check_page_limits(databases=["default"]) == apps.check_page_limits() == []
 
 
 @pytest.mark.parametrize("url", ["nonsense", "gopher://user:hunter2@host/", "smtp://user:hunter2@host:port"])
 def test_an_address_for_mails_that_is_none_ends_in_one_line(monkeypatch, tmp_path, url):
     monkeypatch.setenv("EMAIL_URL", url)
     with pytest.raises(SystemExit, match=r"^EMAIL_URL is not an address") as end:
-        mail.from_environment(environ.Env(), tmp_path)
+        environment.mail_settings(environ.Env(), tmp_path)
     assert "hunter2" not in str(end.value)

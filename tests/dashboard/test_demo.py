@@ -6,7 +6,7 @@ import pytest
 from django.db.models.functions import Now
 
 from dashboard import demo, tasks
-from dashboard.demo import scenes
+from dashboard.demo import director
 from orders.models import Order
 from tasks.models import Queue, Task
 from tasks.schedule import expectations
@@ -16,43 +16,43 @@ pytestmark = pytest.mark.django_db
 
 
 def test_it_is_loaded_once_whatever_becomes_of_its_rows():
-    assert scenes.load_once() == Task.objects.count() > 30
+    assert director.load_once() == Task.objects.count() > 30
     Task.objects.all().delete()
     Order.objects.all().delete()
-    assert scenes.load_once() == 0
+    assert director.load_once() == 0
     assert not Order.objects.exists()
 
 
 def test_it_keeps_to_queues_and_orders_of_its_own():
-    scenes.load_once()
+    director.load_once()
     queues = {*Task.objects.values_list("queue_name", flat=True), *Queue.objects.values_list("name", flat=True)}
     assert all(name.startswith(demo.PREFIX) for name in queues)
     assert not Order.objects.exclude(customer_email__endswith=demo.DOMAIN).exists()
 
 
 def test_twelve_orders_are_to_be_mailed_and_the_fate_of_one_is_unknown():
-    scenes.load_once()
+    director.load_once()
     assert Order.objects.to_mail().count() == 12
     assert Order.objects.of_unknown_fate().count() == 1
 
 
 def test_a_cron_line_is_overdue():
-    scenes.load_once()
+    director.load_once()
     assert [one.name for one in expectations.overdue()] == [demo.NIGHTLY]
 
 
 def test_its_payouts_wait_for_a_person():
-    scenes.load_once()
+    director.load_once()
     assert Queue.objects.get(name=demo.PAYOUTS).recovery == Queue.Recovery.ASK
 
 
 def test_it_leaves_one_group_of_failures_and_a_held_key():
-    scenes.load_once()
+    director.load_once()
     run_due()
     Task.objects.filter(status="READY", queue_name=demo.MAIL).update(run_after=Now())  # as if their backoff were over
     run_due()
     failed = Task.objects.filter(status="FAILED").values_list("task_path", flat=True)
-    assert list(failed) == ["dashboard.tasks.charge_card"] * scenes.DECLINED
+    assert list(failed) == ["dashboard.tasks.charge_card"] * director.DECLINED
     behind = Task.objects.filter(task_path="dashboard.tasks.write_invoice", status="READY").order_by("id")
     assert [task.attempt for task in behind] == [1, 0, 0, 0]
 

@@ -5,7 +5,7 @@ import signal
 import pytest
 from django.db import connection
 
-from dashboard.demo import control, director, scenes
+from dashboard.demo import control, director
 from dashboard.demo.director import AlreadyDirected, Director
 from dashboard.lab.drill import Victim
 from dashboard.models import DemoRow, LabRun
@@ -51,7 +51,7 @@ def sessions():
 
 
 def test_it_ends_by_itself_and_leaves_no_session():
-    scenes.load_once()
+    director.load_once()
     Director(minutes=A_FRACTION).run()
     wait_until(lambda: control.director() is None)
     wait_until(lambda: sessions() == 0)

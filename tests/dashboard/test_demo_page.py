@@ -9,8 +9,8 @@ from django.db import connection
 from django.urls import reverse
 
 from dashboard import demo
-from dashboard.demo import control, removal, scenes
-from dashboard.demo.scenes import list_ids, list_names
+from dashboard.demo import control
+from dashboard.demo.director import list_ids, list_names, load_once
 from dashboard.models import DemoRow
 from orders.models import Order
 from tasks.models import Attempt, ExpectedCommand, Intervention, Queue, RefusedWrite, Task
@@ -31,7 +31,7 @@ ANNA = Who("anna", "page")
 @pytest.fixture
 def _on(monkeypatch):
     monkeypatch.setenv("ROWLOCK_DEMO", "1")
-    scenes.load_once()
+    load_once()
 
 
 @contextlib.contextmanager
@@ -62,11 +62,11 @@ class TestTheRibbon:
 
     @pytest.mark.usefixtures("_on")
     def test_it_goes_with_the_demo(self):
-        removal.remove(ANNA)
+        control.remove(ANNA)
         assert RIBBON not in client_of("Viewers").get("/admin/all/").content.decode()
 
     def test_a_site_without_the_demo_has_none_and_asks_nothing(self, monkeypatch, django_assert_max_num_queries):
-        scenes.load_once()
+        load_once()
         monkeypatch.delenv("ROWLOCK_DEMO", raising=False)
         with django_assert_max_num_queries(100) as captured:
             assert RIBBON not in client_of("Operators").get("/admin/all/").content.decode()
@@ -106,7 +106,7 @@ class TestThePage:
             answers += [client.get(address)] if address != ASK else []
         assert {answer.status_code for answer in answers} == {404}
         assert not any("orders_order" in query["sql"] for query in captured.captured_queries)
-        scenes.load_once()
+        load_once()
         assert client.get(PAGE).status_code == client.get(REMOVE).status_code == 200
 
     @pytest.mark.usefixtures("_on")
@@ -169,7 +169,7 @@ class TestTheMeasure:
         at = control.kills()[0].at
         Attempt.objects.create(task=task, number=1, worker_id="w1", outcome="abandoned", finished_at=at)
         Task.objects.filter(pk=task.pk).update(
-            claimed_by="w2", attempt=2, started_at=at + scenes.timedelta(seconds=0.75)
+            claimed_by="w2", attempt=2, started_at=at + director.timedelta(seconds=0.75)
         )
         [kill] = control.kills()
         assert (kill.convicted_seconds, kill.seconds, kill.taken_by) == (0, 0.75, "w2")
@@ -178,20 +178,20 @@ class TestTheMeasure:
 
 class TestRemoving:
     def test_the_preview_removes_nothing_and_counts(self):
-        scenes.load_once()
+        load_once()
         text = client_of("Operators").get(REMOVE).content.decode()
         assert f"<dd>{Task.objects.count()}</dd>" in text
         assert Order.objects.count() == 13
 
     def test_only_what_the_demo_made_goes(self):
-        scenes.load_once()
+        load_once()
         task = made(rows.completed(queue_name="moved away"))
         RefusedWrite.objects.create(task_id=task.pk, worker_id="w", expected_version=1, intent="complete")
         kept = [rows.ready(queue_name="demo-x"), rows.failed(queue_name=demo.BILLING), rows.ready()]
         order = Order.objects.create(customer_email=f"ada{demo.DOMAIN}")
         Queue.objects.create(name="demo-x", paused=True)
         Queue.objects.create(name=demo.BILLING, paused=True)  # with a task of somebody else in it
-        ExpectedCommand.objects.create(name="nightly-report", every=scenes.timedelta(hours=1))
+        ExpectedCommand.objects.create(name="nightly-report", every=director.timedelta(hours=1))
 
         client_of("Operators").post(REMOVE, {"reason": "seen it"})
 
@@ -204,7 +204,7 @@ class TestRemoving:
         assert set(Intervention.objects.values_list("reason", flat=True)) == {"seen it"}
 
     def test_the_audit_says_which_rows_went(self):
-        scenes.load_once()
+        load_once()
         tasks = sorted(Task.objects.values_list("pk", flat=True))
         orders = sorted(Order.objects.values_list("pk", flat=True))
         client_of("Operators").post(REMOVE, {"reason": "seen it"})
@@ -217,14 +217,14 @@ class TestRemoving:
         ]
 
     def test_it_needs_a_reason(self):
-        scenes.load_once()
+        load_once()
         for reason in ("", "  "):
             answer = client_of("Operators").post(REMOVE, {"reason": reason})
             assert (answer.status_code, "needs a reason" in answer.text) == (400, True)
         assert Order.objects.count() == 13
 
     def test_it_has_a_right_of_its_own(self):
-        scenes.load_once()
+        load_once()
         group = Group.objects.get(name="Operators")
         right = group.permissions.get(codename="direct_demo")
         group.permissions.remove(right)
@@ -235,24 +235,24 @@ class TestRemoving:
         assert Order.objects.count() == 13
 
     def test_a_second_time_does_nothing_and_leaves_no_line(self):
-        scenes.load_once()
-        removal.remove(ANNA)
+        load_once()
+        control.remove(ANNA)
         told = Intervention.objects.count()
-        assert removal.remove(ANNA) == {"tasks": 0, "orders": 0, "queues": 0, "commands": 0}
+        assert control.remove(ANNA) == {"tasks": 0, "orders": 0, "queues": 0, "commands": 0}
         assert Intervention.objects.count() == told
 
     def test_what_a_dead_worker_left_goes_too(self):
         made(rows.processing("w-gone", queue_name=demo.PAYOUTS))
-        assert removal.remove(ANNA)["tasks"] == 1
+        assert control.remove(ANNA)["tasks"] == 1
 
     def test_what_a_living_worker_is_at_stays_until_it_is_done(self):
         with rows.living_worker() as worker_id:
             task = made(rows.processing(worker_id, queue_name=demo.REPORTS))
-            assert removal.remove(ANNA)["tasks"] == 0
+            assert control.remove(ANNA)["tasks"] == 0
         assert Task.objects.get() == task
 
     def test_a_row_that_somebody_holds_stays_and_that_is_said(self):
-        scenes.load_once()
+        load_once()
         order = Order.objects.first()
         with session() as holder:
             holder.execute("SELECT 1 FROM orders_order WHERE id = %s FOR UPDATE", [order.pk])
@@ -262,7 +262,7 @@ class TestRemoving:
         assert control.state().is_loaded, "the ribbon still offers to remove it"
 
     def test_a_director_that_does_not_end_keeps_everything(self, monkeypatch):
-        scenes.load_once()
+        load_once()
         monkeypatch.setattr(control, "STOP_SECONDS", 0.1)
         with director():
             client_of("Operators").post(REMOVE, {"reason": "seen it"})
@@ -276,7 +276,7 @@ class TestTheCommand:
         assert "manage.py direct_demo" in done.stderr
 
     def test_what_is_left_because_somebody_holds_it_is_told(self):
-        scenes.load_once()
+        load_once()
         with rows.living_worker() as alive:
             made(rows.processing(alive, queue_name=demo.REPORTS))
             held = run("demo", "--remove", "--json")
@@ -287,13 +287,13 @@ class TestTheCommand:
         assert not control.state().is_loaded
 
     def test_a_dry_run_removes_nothing(self):
-        scenes.load_once()
+        load_once()
         done = run("demo", "--remove", "--dry-run", "--json")
         assert done.data["removed"]["orders"] == 13
         assert Order.objects.count() == 13
 
     def test_without_an_option_it_says_how_the_demo_stands(self):
-        scenes.load_once()
+        load_once()
         with director():
             done = run("demo", "--json")
         assert (done.data["running"], done.data["orders"]) == (True, 13)

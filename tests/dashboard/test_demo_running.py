@@ -11,7 +11,7 @@ from contextlib import closing
 import psycopg
 import pytest
 
-from dashboard.embedded import ownership
+from dashboard import embedded
 from tests.dashboard import sites
 from tests.waiting import wait_until
 
@@ -77,7 +77,7 @@ def second(checkout, stage, password):
     """The second start, after the first has ended in order."""
     stage.connection.close()
     assert stage.site.end(signal.SIGTERM) == 0
-    assert not checkout.home.joinpath(ownership.RECORD).exists()
+    assert not checkout.home.joinpath(embedded.RECORD).exists()
     with sites.running(checkout) as again:
         yield again
 

@@ -11,8 +11,7 @@ import psutil
 import psycopg
 import pytest
 
-from dashboard.embedded import home, running_url
-from dashboard.embedded.ownership import ServerError
+from dashboard.embedded import ServerError, home, running_url
 from dashboard.embedded.server import running
 from dashboard.processes import Account
 from tests.dashboard.servers import (

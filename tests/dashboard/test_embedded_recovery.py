@@ -10,8 +10,8 @@ import psutil
 import psycopg
 import pytest
 
-from dashboard import processes
-from dashboard.embedded import cluster, home, ownership, running_url, server
+from dashboard import embedded, processes
+from dashboard.embedded import cluster, home, running_url, server
 from dashboard.embedded import cluster as runtime
 from dashboard.processes import bound
 from tests.dashboard.servers import killed_at_the_end, launched, supervised
@@ -32,7 +32,7 @@ def test_the_server_ends_with_its_killed_supervisor_and_the_next_start_recovers(
         assert all(server.ends_within(backend, 10) for backend in backends)
         assert killed.socket_folder.exists()
         # A dead owner's record is no answer.
-        assert ownership.recorded(home(base)).pid == killed.process.pid
+        assert embedded.recorded(home(base)).pid == killed.process.pid
         assert running_url(base) is None
     with supervised(home(base)) as supervisor:
         assert supervisor.query("SELECT answer FROM kept") == [(42,)]

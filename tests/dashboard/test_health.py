@@ -15,7 +15,7 @@ from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
 from django.test import Client
 
-from dashboard import databases, health, middleware
+from dashboard import environment, middleware
 from tests.people import PASSWORD, client_of
 from tests.sessions import session
 from tests.waiting import wait_until
@@ -38,7 +38,7 @@ def database_at(host: str) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _no_probe_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "_latest", None)
+    monkeypatch.setattr(middleware, "_latest", None)
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def no_database(tmp_path):
 def page_session():
     """Django's connection as a process that serves pages opens it; commands and the other tests have no limits."""
     connection.close()
-    limits = databases.session_limits(environ.Env(), ["/venv/bin/gunicorn", "dashboard.wsgi"])
+    limits = environment.session_limits(environ.Env(), ["/venv/bin/gunicorn", "dashboard.wsgi"])
     connection.settings_dict["OPTIONS"]["options"] = limits
     yield
     connection.close()
@@ -98,8 +98,8 @@ def test_readyz_names_the_migrations_that_are_missing(client):
 
 def test_readyz_answers_within_two_seconds_when_the_database_is_frozen(client, monkeypatch, private_server):
     """Twice: the second caller finds the first one's probe still at it, which has longer than the answer here."""
-    assert health.ANSWER_SECONDS < 2
-    monkeypatch.setattr(health, "CONNECT_SECONDS", 60)
+    assert middleware.ANSWER_SECONDS < 2
+    monkeypatch.setattr(middleware, "CONNECT_SECONDS", 60)
     main = private_server.server.process.pid
     os.kill(main, signal.SIGSTOP)
     try:
@@ -248,8 +248,8 @@ def sessions_ever() -> int:
 
 
 def test_all_who_ask_within_a_second_share_one_session_that_is_not_left_behind(client, monkeypatch):
-    monkeypatch.setattr(health, "ANSWER_SECONDS", 60)
-    monkeypatch.setattr(health, "KEPT_SECONDS", 60)
+    monkeypatch.setattr(middleware, "ANSWER_SECONDS", 60)
+    monkeypatch.setattr(middleware, "KEPT_SECONDS", 60)
     statuses: list[int] = []
     before = sessions_ever()
     callers = [threading.Thread(target=lambda: statuses.append(Client().get("/readyz").status_code)) for _ in range(10)]
@@ -258,10 +258,10 @@ def test_all_who_ask_within_a_second_share_one_session_that_is_not_left_behind(c
         for caller in callers:
             caller.start()
         wait_until(lambda: number(WAITING_SESSIONS) == 1)
-        probe = health._latest
+        probe = middleware._latest
         with monkeypatch.context() as patch:
-            patch.setattr(health, "KEPT_SECONDS", 0)
-            assert health.shared_probe() is probe, "one that is under way is shared for as long as it takes"
+            patch.setattr(middleware, "KEPT_SECONDS", 0)
+            assert middleware.shared_probe() is probe, "one that is under way is shared for as long as it takes"
     for caller in callers:
         caller.join()
     assert client.get("/readyz").status_code == 200
@@ -272,6 +272,6 @@ def test_all_who_ask_within_a_second_share_one_session_that_is_not_left_behind(c
 def test_an_answer_is_kept_for_a_second_and_no_longer(client):
     assert client.get("/readyz").status_code == 200
     before = sessions_ever()
-    health._latest = health._latest._replace(began=time.monotonic() - 1)
+    middleware._latest = middleware._latest._replace(began=time.monotonic() - 1)
     assert client.get("/readyz").status_code == 200
     assert sessions_ever() - before == 1

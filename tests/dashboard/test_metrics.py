@@ -12,7 +12,7 @@ from django.utils import timezone
 from prometheus_client.parser import text_string_to_metric_families
 from psycopg.errors import QueryCanceled
 
-from dashboard.metrics.figures import LONGEST, MOST, label
+from dashboard.metrics import LONGEST, MOST, label
 from orders.models import Order
 from tasks.models import Attempt, ExpectedCommand, Lock, Queue, RefusedWrite, Task, Throughput
 from tasks.queue import throughput

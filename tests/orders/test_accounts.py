@@ -14,7 +14,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.db import IntegrityError, connection, connections, transaction
 
-from orders import accounts, ledger
+from orders import accounts
 from orders.accounts import AccountError, BalanceTooLarge, InsufficientFunds, InvalidAmount, SameAccount, UnknownAccount
 from orders.models import Account, Entry
 from tasks.exceptions import Busy
@@ -119,7 +119,7 @@ def test_transfer_moves_both_sides_and_writes_both_entries(
         other.pk: Decimal("30.50"),
     }
     assert len({entry.transfer_id for entry in entries}) == 1
-    assert ledger.mismatches() == []
+    assert accounts.mismatches() == []
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -212,13 +212,13 @@ def test_random_transfers_by_both_strategies_from_8_processes_keep_the_sum(owner
     refused = [int(line) for line in said.splitlines()]
     assert len(refused) == 8
     assert sum(Account.objects.values_list("balance", flat=True)) == 500
-    assert ledger.mismatches() == []
+    assert accounts.mismatches() == []
     assert Entry.objects.filter(kind="transfer").count() == 2 * (8 * 60 - sum(refused))
 
 
 def test_the_ledger_check_finds_a_balance_changed_past_it(account: Account) -> None:
     Account.objects.filter(pk=account.pk).update(balance=Decimal(70))
-    assert ledger.mismatches() == [ledger.Mismatch(account.pk, Decimal(70), HUNDRED)]
+    assert accounts.mismatches() == [accounts.Mismatch(account.pk, Decimal(70), HUNDRED)]
 
 
 def test_deadlocks_cannot_arise_from_opposite_transfers(owner: User, in_thread) -> None:

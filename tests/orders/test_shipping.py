@@ -9,7 +9,7 @@ from django.db import connection, connections
 from django.utils import timezone
 from psycopg.errors import LockNotAvailable
 
-from dashboard.mail import from_url
+from dashboard.environment import mail_settings_of_url
 from orders.models import Order
 from orders.shipping import Mode, retry_seconds, ship
 from tests.orders import orders
@@ -160,13 +160,13 @@ class TestOtherBackends:
     @MODES
     def test_files_instead_of_a_server(self, settings, tmp_path, mode):
         orders.shipped(2)
-        use(settings, from_url(f"filemail:///{tmp_path}/mail", timeout=1))
+        use(settings, mail_settings_of_url(f"filemail:///{tmp_path}/mail", timeout=1))
         assert ship(mode).sent == 2
         assert "Message-ID: <order-" in "".join(path.read_text() for path in (tmp_path / "mail").iterdir())
 
     def test_one_that_fails_has_not_said_how_far_it_came(self, settings):
         orders.shipped()
-        use(settings, from_url("dummymail://", timeout=1), backend=f"{__name__}.FailingBackend")
+        use(settings, mail_settings_of_url("dummymail://", timeout=1), backend=f"{__name__}.FailingBackend")
         assert ship(Mode.SEND_FIRST).failed == 1
         due_now()
         assert ship(Mode.MARK_FIRST).unknown == 1

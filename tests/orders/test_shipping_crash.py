@@ -6,8 +6,7 @@ from contextlib import contextmanager
 import pytest
 from django.db import connection
 
-from orders.models import Order
-from orders.querysets import Sender
+from orders.models import Order, Sender
 from orders.shipping import Mode, ship
 from tests import commands
 from tests.orders import orders

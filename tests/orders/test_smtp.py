@@ -5,7 +5,7 @@ import socket
 import pytest
 from django.core.mail import EmailMessage
 
-from dashboard.mail import from_url
+from dashboard.environment import mail_settings_of_url
 from orders.mailer import NotSent, Unanswered, Unreachable
 from tasks.compat import mail_backend
 from tests.smtp import MailServer
@@ -82,7 +82,7 @@ class TestUnreachable:
 
     def test_somebody_listens_and_says_nothing(self, settings):
         with socket.create_server(("127.0.0.1", 0)) as silent:
-            for name, value in from_url(f"smtp://127.0.0.1:{silent.getsockname()[1]}", timeout=0.5).items():
+            for name, value in mail_settings_of_url(f"smtp://127.0.0.1:{silent.getsockname()[1]}", timeout=0.5).items():
                 setattr(settings, name, value)
             with pytest.raises(Unreachable, match="timed out"):
                 mail_backend().send_messages([message()])

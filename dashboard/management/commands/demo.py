@@ -2,7 +2,7 @@
 
 from django.core.management.base import CommandParser
 
-from dashboard.demo import control, removal
+from dashboard.demo import control
 from dashboard.demo.control import Request
 from tasks.commands import OperatorCommand, Options, Report
 from tasks.commands.base import operator
@@ -32,7 +32,7 @@ class Command(OperatorCommand):
         return self.status()
 
     def status(self) -> Report:
-        director, counts = control.director(), removal.preview()
+        director, counts = control.director(), control.preview()
         seconds = round(director.remaining_seconds) if director else None
         running = f"runs for another {seconds} s" if director else "does not run"
         held = ", ".join(f"{name} {number}" for name, number in counts.items())
@@ -49,10 +49,10 @@ class Command(OperatorCommand):
     def remove(self, options: Options) -> Report:
         if not options["dry_run"] and not control.stop(operator()):
             return Report(data={"removed": {}}, text="", failure="The director did not end; nothing was removed.")
-        removed = removal.remove(operator(), reason=options["reason"], dry_run=options["dry_run"])
+        removed = control.remove(operator(), reason=options["reason"], dry_run=options["dry_run"])
         done = "Would be removed" if options["dry_run"] else "Removed"
         text = ", ".join(f"{name} {number}" for name, number in removed.items())
-        is_partly = not options["dry_run"] and removal.is_anything_left()
+        is_partly = not options["dry_run"] and control.is_anything_left()
         failure = "Some rows are held at this moment: remove again." if is_partly else ""
         return Report(data={"removed": removed}, text=f"{done}: {text}.", failure=failure)
 
@@ -60,5 +60,5 @@ class Command(OperatorCommand):
         is_running = control.director() is not None
         if not is_running:
             return Report(data={"asked": False}, text="", failure=NOT_RUNNING)
-        asked = not options["dry_run"] and control.ask(request, operator())
+        asked = not options["dry_run"] and control.send_request(request, operator())
         return Report(data={"asked": asked}, text=f"The director was asked: {what}." if asked else "It would be asked.")

@@ -11,7 +11,7 @@ from django.contrib.auth import get_user_model
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandParser
 
-from dashboard.demo import scenes
+from dashboard.demo import director
 
 HELP = """Migrates the database, collects static files, creates the superuser `admin` unless there is a superuser
 (password: ADMIN_PASSWORD, or a generated one that is printed this once), and loads demo data with --demo, once."""
@@ -29,7 +29,7 @@ class Command(BaseCommand):
         messages = sys.stderr if options["json"] else sys.stdout
         call_command("migrate", interactive=False, verbosity=options["verbosity"], stdout=messages)
         call_command("collectstatic", interactive=False, verbosity=0)
-        report = {**create_admin(), "demo_tasks": scenes.load_once() if options["demo"] else 0}
+        report = {**create_admin(), "demo_tasks": director.load_once() if options["demo"] else 0}
         if options["json"]:
             self.stdout.write(json.dumps(report))
         elif options["verbosity"]:

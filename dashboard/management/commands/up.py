@@ -9,7 +9,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from dashboard.embedded.ownership import ServerError
+from dashboard.embedded import ServerError
 from dashboard.up.startup import CannotStart, Plan, run
 from dashboard.up.supervisor import Console, Supervisor
 from tasks import conf

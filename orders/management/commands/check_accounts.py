@@ -1,6 +1,6 @@
 """`check_accounts`: check that every balance is the sum of its entries."""
 
-from orders import ledger
+from orders import accounts
 from tasks.commands import OperatorCommand, Options, Report
 from tasks.commands.base import UNHEALTHY
 
@@ -10,7 +10,7 @@ class Command(OperatorCommand):
     changes_data = False
 
     def run(self, options: Options) -> Report:
-        found = ledger.mismatches()
+        found = accounts.mismatches()
         return Report(
             data={
                 "mismatched": [

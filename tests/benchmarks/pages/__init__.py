@@ -68,11 +68,11 @@ def set_up(url: str):  # type: ignore[no-untyped-def]  # Django is not there bef
     from django.conf import settings
     from django.test import Client
 
-    from dashboard import garbage
+    from dashboard import serving
     from tests.people import person
 
     client = Client(headers={"host": "localhost"})
     client.force_login(person(username="root", is_superuser=True))
     settings.SHARED_LOOK_SECONDS = 0  # in this process alone: gunicorn has its own
-    garbage.freeze()  # as gunicorn's processes do
+    serving.freeze_garbage()  # as gunicorn's processes do
     return client

@@ -1,6 +1,6 @@
 """The tests' settings with the limits and the sharing of a real web server's sessions."""
 
-from dashboard.databases import PAGE_SESSION
+from dashboard.environment import PAGE_SESSION
 from tests.settings import *  # noqa: F403
 
 DATABASES["default"]["OPTIONS"]["options"] = PAGE_SESSION  # noqa: F405

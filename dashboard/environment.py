@@ -1,4 +1,4 @@
-"""Database settings: DATABASE_URL, or else this checkout's embedded server, and the session's name and limits."""
+"""Settings from the environment: the database with its sessions' names and limits, and e-mail."""
 
 import contextlib
 import os
@@ -7,9 +7,12 @@ import tempfile
 import warnings
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import environ
 from django.core.exceptions import ImproperlyConfigured
+
+from tasks.compat import MAILERS_IN_DJANGO
 
 COMMANDS_WITHOUT_DATABASE = {"check", "collectstatic", "help", "makemigrations", "up", "version"}
 # Django's dummy backend: makemigrations asks it nothing, and everything else fails instead of using a wrong database.
@@ -21,7 +24,7 @@ PAGE_SESSION = "-c statement_timeout=5s -c lock_timeout=2s -c idle_in_transactio
 TCP_KEEPALIVE = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3, "tcp_user_timeout": 15_000}
 
 
-def from_environment(env: environ.Env, var_dir: Path, argv: list[str]) -> dict[str, Any]:
+def database_settings(env: environ.Env, var_dir: Path, argv: list[str]) -> dict[str, Any]:
     """Django's settings of the one database; exits with one line if there is none and the command needs one."""
     url = env.str("DATABASE_URL", default="") or embedded_url(var_dir)
     if not url:
@@ -31,7 +34,7 @@ def from_environment(env: environ.Env, var_dir: Path, argv: list[str]) -> dict[s
                 "Start it with `make run`, or set DATABASE_URL."
             )
         return NO_DATABASE
-    database = parsed(env, url)
+    database = parsed_database_url(env, url)
     # django-environ leaves a socket's directory in OPTIONS, where `dbshell` does not look.
     database["HOST"] = database.setdefault("OPTIONS", {}).pop("host", database["HOST"])
     # PostgreSQL takes the last of repeated options, so DATABASE_URL can extend or override these limits.
@@ -50,7 +53,7 @@ def from_environment(env: environ.Env, var_dir: Path, argv: list[str]) -> dict[s
     return database
 
 
-def parsed(env: environ.Env, url: str) -> dict[str, Any]:
+def parsed_database_url(env: environ.Env, url: str) -> dict[str, Any]:
     """Parse the URL into Django's settings; if it is invalid, exit with one line that repeats no password."""
     database: dict[str, Any] = {}
     with warnings.catch_warnings(), contextlib.suppress(ValueError, ImproperlyConfigured):
@@ -111,3 +114,53 @@ def generated_secret(path: Path) -> str:
             os.link(fresh, path)
         os.unlink(fresh)
     return path.read_text()
+
+
+EMAIL_TIMEOUT_SECONDS = 20.0
+
+
+def mail_settings(env: environ.Env, var_dir: Path) -> dict[str, Any]:
+    """The settings for EMAIL_URL, by default files under `var_dir`/mail; EMAIL_TIMEOUT in seconds.
+
+    For an invalid address it exits with one line that repeats no password.
+    """
+    url = env.str("EMAIL_URL", default="") or f"filemail:///{quote(str(var_dir / 'mail'))}"
+    timeout = env.float("EMAIL_TIMEOUT", default=EMAIL_TIMEOUT_SECONDS)
+    try:
+        return mail_settings_of_url(url, timeout=timeout)
+    except (ImproperlyConfigured, ValueError):
+        raise SystemExit("EMAIL_URL is not an address for e-mails: write it like smtp://127.0.0.1:1025.") from None
+
+
+def mail_settings_of_url(url: str, *, timeout: float) -> dict[str, Any]:
+    """The settings for one address, such as `smtp+tls://user:password@mail.example.com:587`.
+
+    `timeout`: seconds to wait for a server. Raises ImproperlyConfigured for an unknown scheme.
+    """
+    parts = environ.Env.email_url_config(url)
+    # Our backend distinguishes a refused message from one that may or may not have been sent.
+    backend = parts["EMAIL_BACKEND"].replace("django.core.mail.backends.smtp.", "orders.mailer.")
+    options = {}
+    if parts["EMAIL_BACKEND"].endswith("smtp.EmailBackend"):
+        options = {
+            "host": parts["EMAIL_HOST"] or "localhost",
+            "port": parts["EMAIL_PORT"] or 25,
+            "username": parts["EMAIL_HOST_USER"] or "",
+            "password": parts["EMAIL_HOST_PASSWORD"] or "",
+            "use_tls": parts.get("EMAIL_USE_TLS", False),
+            "use_ssl": parts.get("EMAIL_USE_SSL", False),
+            "timeout": timeout,
+        }
+    elif backend.endswith("filebased.EmailBackend"):
+        options = {"file_path": parts["EMAIL_FILE_PATH"]}
+    return _mail_settings(backend, options)
+
+
+def _mail_settings(backend: str, options: dict[str, Any]) -> dict[str, Any]:
+    if MAILERS_IN_DJANGO:
+        return {"MAILERS": {"default": {"BACKEND": backend, "OPTIONS": options}}}
+    renamed = {"username": "host_user", "password": "host_password"}  # nosec B105 -- names of settings
+    return {
+        "EMAIL_BACKEND": backend,
+        **{f"EMAIL_{renamed.get(name, name).upper()}": value for name, value in options.items()},
+    }
