@@ -15,9 +15,7 @@ from orders.models import Account, Entry
 from tasks.exceptions import Busy, RowlockError, StaleVersion
 from tasks.locking import update_if_unchanged
 from tasks.locking.rowlocks import lockers
-from tasks.support.database import fetch
-from tasks.support.database import is_lock_not_available
-from tasks.support.database import is_retryable
+from tasks.support.database import fetch, is_lock_not_available, is_retryable
 
 
 class AccountError(RowlockError):

@@ -40,8 +40,7 @@ from dashboard.tasks import (
 from orders.models import Order
 from tasks.compat import Task
 from tasks.framework.declaration import PostgresTask
-from tasks.models import ExpectedCommand
-from tasks.models import Queue
+from tasks.models import ExpectedCommand, Queue
 from tasks.operations.tokens import new_token
 from tasks.support import audit, reading
 from tasks.support.audit import Change, Who

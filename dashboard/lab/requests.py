@@ -17,8 +17,7 @@ from dashboard.lab import drill, runner
 from dashboard.lab.forkserver import Forkserver, open_forkserver
 from dashboard.lab.patterns import PATTERNS
 from dashboard.lab.schema import LabRefused
-from dashboard.lab.worker import LIMITS
-from dashboard.lab.worker import Plan
+from dashboard.lab.worker import LIMITS, Plan
 from dashboard.models import LabRun
 from tasks.admin.forms import WholeNumberField
 from tasks.framework.declaration import PostgresTask
@@ -26,8 +25,7 @@ from tasks.models import Task
 from tasks.operations import tokens
 from tasks.operations.chunks import short_waits
 from tasks.support import audit
-from tasks.support.audit import Change
-from tasks.support.audit import Who
+from tasks.support.audit import Change, Who
 from tasks.support.database import fetch
 from tasks.support.durations import StatementTimestamp
 

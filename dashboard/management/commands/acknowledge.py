@@ -39,8 +39,6 @@ class Command(OperatorCommand):
 
 
 def withdraw(options: Options) -> Report:
-    was_known = inbox.withdraw(
-        options["line"], operator(), reason=options["reason"], dry_run=options["dry_run"]
-    )
+    was_known = inbox.withdraw(options["line"], operator(), reason=options["reason"], dry_run=options["dry_run"])
     text = "The line is shown again." if was_known else "That line was not acknowledged."
     return Report(data={"withdrawn": was_known, "line": options["line"]}, text=text)
