@@ -75,13 +75,9 @@ TEMPLATES = [
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
             ],
-            # Instead of Django's own translate, blocktranslate and url.
-            "builtins": ["dashboard.templatetags.kept"],
-            "libraries": {"i18n": "dashboard.templatetags.kept"},
         },
     }
 ]
-SILENCED_SYSTEM_CHECKS = ["templates.W003"]  # warns of the library above, which replaces Django's on purpose
 
 DATABASES = {"default": environment.database_settings(env, VAR_DIR, sys.argv)}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"

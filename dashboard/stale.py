@@ -1,7 +1,7 @@
 """PROCESSING tasks whose worker is dead or does not answer, by worker, with the evidence."""
 
 from collections import Counter
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import sha256
@@ -10,16 +10,19 @@ from typing import Self
 
 from django.db import connection
 from django.db.models import Q
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from dashboard.task_pages.actions import PAGE_ACTIONS, PageAction, Seen
+from dashboard.templatetags.rowlock import age
 from tasks import operations
-from tasks.diagnosis import Facts, Finding, Verdict, WorkerSession, decide, gather
+from tasks.diagnosis import Facts, Verdict, WorkerSession, decide, gather
 from tasks.diagnosis.sentences import death, recovery_of, silent
 from tasks.models import Queue, Task, TaskQuerySet
 from tasks.operations.filters import Params, given, parse_id
 from tasks.queue import presence
 from tasks.queue.presence import Life, WorkerState
+from tasks.support.addresses import address
 from tasks.support.audit import Who
 from tasks.support.database import fetch
 
@@ -54,21 +57,29 @@ class Place:
 
 @dataclass(frozen=True)
 class Row:
-    """One stale task: its verdict, whether its effects may repeat, and the action that a person may take."""
+    """One stale task, in texts that the page prints as they are.
+
+    `effect` says if the worker had begun it and if its effects may repeat; `seen` is its value in the form.
+    """
 
     task: Task
-    finding: Finding
-    seen: Seen
-    repeats: str
-    began: str
+    id: str
+    url: str
+    version: str
+    path: str
+    queue: str
+    attempts: str
+    verdict: str
+    label: str
     recovery: str
     asks: bool
+    claimed: SafeString | str
+    effect: str
+    seen: str
+    tick: str
     action: PageAction
-
-    @property
-    def shown(self) -> Hashable:
-        """A cache key of everything that the page shows before its age."""
-        return self.seen, self.task.task_path, self.finding.verdict, self.recovery, self.asks
+    action_label: str
+    action_url: str
 
 
 @dataclass(frozen=True)
@@ -181,13 +192,23 @@ def row_of(task: Task, worker: WorkerState, facts: Facts) -> Row:
     action = PAGE_ACTIONS["recover" if is_dead else "requeue"]
     return Row(
         task=task,
-        finding=finding,
-        seen=Seen.of(task),
-        repeats=action.repeats(task, finding),
-        began=told_beginning(task, worker),
+        id=str(task.pk),
+        url=address("admin:tasks_task_change", task.pk),
+        version=str(task.version),
+        path=task.task_path,
+        queue=task.queue_name,
+        attempts=f"{task.attempt}/{task.max_attempts}",
+        verdict=finding.verdict.value,
+        label=str(finding.verdict.label),
         recovery=recovery_of(task, facts) if is_dead else finding.sentence,
         asks=queue is not None and queue.recovery == Queue.Recovery.ASK,
+        claimed=age(task.started_at, facts.now),
+        effect=f"{told_beginning(task, worker)} {action.repeats(task, finding)}",
+        seen=str(Seen.of(task)),
+        tick=_("Tick #%(id)s") % {"id": task.pk},
         action=action,
+        action_label=str(action.label),
+        action_url=address("admin:tasks_task_action", action.name),
     )
 
 

@@ -1,6 +1,6 @@
 """Sessions, the locks between them, and the tree of who waits for whom."""
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
@@ -76,12 +76,6 @@ class Session:
         if self.backend_type not in (CLIENT, None):
             return Identity("other", self.backend_type or "")
         return identify(self.application_name)
-
-    @property
-    def shown(self) -> Hashable:
-        """A cache key of everything that the pages show of it, except its times and its wait."""
-        who = self.pid, self.identity, self.label, self.role, self.client, self.backend_start, self.backend_type
-        return *who, self.state, self.query, self.blocked_by
 
     @property
     def key(self) -> str:

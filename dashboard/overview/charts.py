@@ -1,9 +1,9 @@
 """Finished attempts and their latency over an hour, a day or a week, from the rollup."""
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from typing import Any
 
@@ -83,11 +83,6 @@ class Slot:
     run_buckets: list[int] = field(default_factory=list)
     wait_buckets: list[int] = field(default_factory=list)
 
-    @property
-    def shown(self) -> Hashable:
-        """A cache key of everything that the pages show of this slot. Only recent slots change."""
-        return self.at, self.completed, self.failed, tuple(self.run_buckets), tuple(self.wait_buckets)
-
     @cached_property
     def run_median(self) -> float | None:
         return throughput.percentile(self.run_buckets, 0.5)
@@ -129,6 +124,48 @@ def slot(row: dict[str, Any]) -> Slot:
 def asking(key: str) -> Callable[[], list[Slot]]:
     """The query of one span. It is one cached object per span, because answers are cached by their callable."""
     return partial(series, SPANS[key])
+
+
+@dataclass(frozen=True)
+class SlotRow:
+    """One line of the table below the charts, in texts that the page prints as they are."""
+
+    id: str
+    at: str
+    completed: str
+    failed: str
+    wait_median: str
+    wait_slow: str
+    run_median: str
+    run_slow: str
+
+
+def slot_rows(slots: Sequence[Slot], span: Span) -> list[SlotRow]:
+    """The slots in which something finished, the latest first."""
+    return [
+        SlotRow(
+            id=f"slot-{int(slot.at.timestamp())}",
+            at=clock_time(slot.at, span),
+            completed=str(slot.completed),
+            failed=str(slot.failed),
+            wait_median=written(slot.wait_median),
+            wait_slow=written(slot.wait_slow),
+            run_median=written(slot.run_median),
+            run_slow=written(slot.run_slow),
+        )
+        for slot in reversed(slots)
+        if slot.completed or slot.failed
+    ]
+
+
+def axis(slots: Sequence[Slot], span: Span) -> list[str]:
+    """The times below a chart: at its left end, in the middle and at its right end."""
+    first, middle, last = (clock_time(slot.at, span) for slot in (slots[0], slots[len(slots) // 2], slots[-1]))
+    return [first, middle, f"{last} UTC"]
+
+
+def clock_time(at: datetime, span: Span) -> str:
+    return at.astimezone(UTC).strftime(span.clock)
 
 
 WIDE, HIGH = 6000, 1200

@@ -21,6 +21,7 @@ from dashboard.lab.patterns import PATTERNS
 from dashboard.lab.requests import PRESETS, PRESETS_BY_NAME, LabForm
 from dashboard.lab.worker import Plan
 from dashboard.live import snapshot
+from dashboard.locks.rows import busy_row, tree_rows
 from dashboard.models import LabRun
 from tasks.admin.rights import missing, require, who
 from tasks.diagnosis.finding import command
@@ -169,6 +170,8 @@ def run(request: HttpRequest, run_id: int) -> HttpResponse:
         "run": found,
         "pattern": PATTERNS.get(found.pattern),
         "live": now,
+        "tree": tree_rows(now.lines, now.behind, may_signal=False) if now else [],
+        "busy": [busy_row(session, now.behind.get(session.pid)) for session in now.busy] if now else [],
         "gantt": picture(found, now),
         "waits": measure.stored_waits(found.waits),
         "cannot_run": missing(request.user, RUN),

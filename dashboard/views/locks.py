@@ -19,7 +19,7 @@ from django.views.decorators.http import require_POST, require_safe
 
 from dashboard.live import snapshot
 from dashboard.live.fragment import SharedPart
-from dashboard.locks import activity, attribution, signals
+from dashboard.locks import activity, attribution, rows, signals
 from dashboard.locks.attribution import RUNNING
 from dashboard.locks.history import DEADLOCKS, WAITS, look_back
 from tasks.admin.rights import missing, require, who
@@ -110,6 +110,8 @@ def history(request: HttpRequest) -> HttpResponse:
         "moment": moment,
         "choices": AROUND.items(),
         "past": past,
+        "tree": rows.tree_rows(past.tree, {}, may_signal=False),
+        "waits": [rows.past_wait(wait) for wait in past.waits],
         "statements": [WAITS.strip(), DEADLOCKS.strip()],
     }
     return render(request, "dashboard/lock_history.html", {**admin.site.each_context(request), **context})
@@ -176,12 +178,14 @@ def locks(request: HttpRequest) -> HttpResponse:
 
 def live_context(request: HttpRequest) -> dict[str, Any]:
     look = attribution.lock_page(snapshot.of(request))
+    cannot_signal = missing(request.user, SIGNAL)
     return {
         "look": look,
+        "tree": rows.tree_rows(look.lines, look.behind, may_signal=not cannot_signal),
         "rows": look.held[:MOST_ROWS],
-        "sessions": look.seen.sessions[:MOST_SESSIONS],
+        "sessions": rows.session_rows(look, MOST_SESSIONS, may_signal=not cannot_signal),
         "more_sessions": max(0, len(look.seen.sessions) - MOST_SESSIONS),
-        "cannot_signal": missing(request.user, SIGNAL),
+        "cannot_signal": cannot_signal,
         "statements": STATEMENTS,
     }
 

@@ -113,7 +113,8 @@ def chart_context(request: HttpRequest, look: Look) -> dict[str, Any]:
     return {
         "span": span,
         "spans": throughput.SPANS.values(),
-        "slots": slots,
+        "rows": charts.slot_rows(slots, span),
+        "axis": charts.axis(slots, span),
         "throughput": charts.throughput_chart(slots, span),
         "latency": charts.latencies(slots, span),
     }

@@ -1,0 +1,330 @@
+"""Sessions and waits as rows of a page: frozen, in texts that a template prints as they are."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.template.defaultfilters import truncatechars
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from dashboard.locks.attribution import Behind, LockPage, page_of
+from dashboard.locks.identity import Identity, identify
+from dashboard.locks.tree import Session, TreeLine, wait_in_words
+from dashboard.models import LockWait
+from tasks.diagnosis.finding import command
+from tasks.support.addresses import address
+from tasks.support.durations import spoken
+
+QUERY_SHOWN = 160
+BUSY_QUERY_SHOWN = 120
+BLOCKERS_SHOWN = 3
+NOTHING = "\u2013"  # an en dash
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """A text and the address of its page; an empty `url` if it has none."""
+
+    text: str
+    url: str = ""
+
+
+@dataclass(frozen=True)
+class Work:
+    """The task, the lab run and the held rows behind a session; `more`: how many rows are not in `rows`."""
+
+    task: Anchor | None
+    task_path: str
+    task_age: str
+    lab_run: Anchor | None
+    rows: tuple[Anchor, ...]
+    more: str
+
+
+@dataclass(frozen=True)
+class SignalForm:
+    """The hidden fields of the buttons that end a session."""
+
+    pid: str
+    started: str
+    may_cancel: bool
+
+
+@dataclass(frozen=True)
+class TreeRow:
+    """One line of the lock tree.
+
+    `note` names the reason why a root blocker has no buttons: "prepared", "named lock", "own" or "no client".
+    """
+
+    key: str
+    level: int
+    indent: int
+    pid: str
+    owners: tuple[Anchor, ...]
+    work: Work | None
+    role: str
+    client: str
+    blockers: str
+    victims: str
+    state: str
+    state_age: str
+    transaction: str
+    wait: str
+    query: str
+    form: SignalForm | None
+    command: str
+    note: str
+    opens: bool
+    closes: range
+    summary: str
+
+    @property
+    def is_root(self) -> bool:
+        return self.level == 1
+
+
+@dataclass(frozen=True)
+class SessionRow:
+    """One line of the table of sessions. `waits_for`: its first blockers, or what it waits for within the server."""
+
+    key: str
+    pid: str
+    owners: tuple[Anchor, ...]
+    work: Work | None
+    state: str
+    state_age: str
+    transaction_age: str
+    waits_for: tuple[Anchor, ...]
+    more: str
+    query: str
+    form: SignalForm | None
+
+
+@dataclass(frozen=True)
+class BusyRow:
+    """One line of the lab's table of workers that go on."""
+
+    pid: str
+    worker: str
+    holds: str
+    state: str
+    query: str
+
+
+@dataclass(frozen=True)
+class PastWait:
+    """One line of the lock history."""
+
+    id: str
+    began: datetime
+    lasted: str
+    blocked_pid: str
+    blocked: Anchor
+    blocked_task: Anchor | None
+    blocked_query: str
+    blocker_pid: str
+    blocker: Anchor
+    blocker_task: Anchor | None
+    blocker_state: str
+    blocker_query: str
+    target: str
+    lock: str
+
+
+def tree_rows(lines: Iterable[TreeLine], behind: Mapping[int, Behind], *, may_signal: bool) -> list[TreeRow]:
+    """The lines of a tree, for a reader who may or may not end sessions."""
+    return [tree_row(line, behind.get(line.node.session.pid), may_signal=may_signal) for line in lines]
+
+
+def tree_row(line: TreeLine, work: Behind | None, *, may_signal: bool) -> TreeRow:
+    node, session = line.node, line.node.session
+    form = form_of(session) if may_signal else None
+    is_other = session.identity.kind == "other"
+    return TreeRow(
+        key=session.key,
+        level=line.level,
+        indent=line.indent,
+        pid="" if session.is_outsider else str(session.pid),
+        owners=owners(session.identity),
+        work=work_of(work),
+        role=(session.role or "") if is_other else "",
+        client=(session.client or "") if is_other and session.role else "",
+        blockers=blockers_of(line),
+        victims=number_blocked(node.victims) if node.blocked else "",
+        state=session.state or "",
+        state_age=age(session.state_seconds) if session.state else "",
+        transaction=transaction_of(session),
+        wait=wait_in_words(node.waits_for) if node.waits_for else "",
+        query=beginning(session.query),
+        form=form,
+        command=terminate_command(session) if form and line.level == 1 else "",
+        note=note_of(session, may_signal=may_signal) if line.level == 1 and not form else "",
+        opens=line.opens,
+        closes=line.closes,
+        summary=summary_of(len(node.blocked), session.shortly) if line.opens else "",
+    )
+
+
+def session_rows(look: LockPage, most: int, *, may_signal: bool) -> list[SessionRow]:
+    """The first `most` sessions, for a reader who may or may not end sessions."""
+    return [session_row(session, look, may_signal=may_signal) for session in look.seen.sessions[:most]]
+
+
+def session_row(session: Session, look: LockPage, *, may_signal: bool) -> SessionRow:
+    is_bystander = session.pid in look.bystanders
+    return SessionRow(
+        key=f"{'node' if is_bystander else 'session'}-{session.pid}",
+        pid=str(session.pid),
+        owners=owners(session.identity),
+        work=work_of(look.behind.get(session.pid)),
+        state=session.state or NOTHING,
+        state_age=age(session.state_seconds),
+        transaction_age=age(session.transaction_seconds) or NOTHING,
+        waits_for=waits_of(session, look.seen.by_pid),
+        more=beyond(session.blocked_by),
+        query=beginning(session.query),
+        form=form_of(session) if may_signal and is_bystander and session.xact_start else None,
+    )
+
+
+def busy_row(session: Session, behind: Behind | None) -> BusyRow:
+    rows = ", ".join(map(str, behind.rows)) if behind else ""
+    more = _("and %(number)s more") % {"number": behind.more} if behind and behind.more else ""
+    return BusyRow(
+        pid=str(session.pid),
+        worker=session.label,
+        holds=f"{rows or NOTHING} {more}".rstrip(),
+        state=session.state or NOTHING,
+        query=truncatechars(session.query, BUSY_QUERY_SHOWN),
+    )
+
+
+def past_wait(wait: LockWait) -> PastWait:
+    return PastWait(
+        id=str(wait.pk),
+        began=wait.waiting_since,
+        lasted=age(wait.seconds),
+        blocked_pid=str(wait.blocked_pid),
+        blocked=past_owner(wait.blocked_who),
+        blocked_task=task_anchor(wait.blocked_task) if wait.blocked_task else None,
+        blocked_query=beginning(wait.blocked_query),
+        blocker_pid=str(wait.blocker_pid) if wait.blocker_pid > 0 else "",
+        blocker=past_owner(wait.blocker_who),
+        blocker_task=task_anchor(wait.blocker_task) if wait.blocker_task else None,
+        blocker_state=wait.blocker_state,
+        blocker_query=beginning(wait.blocker_query),
+        target=wait.target,
+        lock=f"{wait.locktype} {wait.mode}",
+    )
+
+
+def owners(identity: Identity) -> tuple[Anchor, ...]:
+    """The session's owner; for a named lock also the worker, command or run that took it, if that has a page."""
+    owner = Anchor(str(identity), page_of(identity))
+    page = page_of(identity.party) if identity.party else ""
+    return (owner, Anchor(str(identity.party), page)) if page else (owner,)
+
+
+def past_owner(application_name: str) -> Anchor:
+    """The owner of a session that has ended."""
+    identity = identify(application_name)
+    return Anchor(str(identity), page_of(identity))
+
+
+def task_anchor(task_id: int) -> Anchor:
+    return Anchor(_("task %(id)s") % {"id": task_id}, address("admin:tasks_task_change", task_id))
+
+
+def work_of(behind: Behind | None) -> Work | None:
+    if behind is None:
+        return None
+    task = behind.task
+    return Work(
+        task=task_anchor(task.id) if task else None,
+        task_path=task.task_path if task else "",
+        task_age=age(task.seconds) if task else "",
+        lab_run=Anchor(_("run %(id)s") % {"id": behind.lab_run}, behind.lab_page) if behind.lab_page else None,
+        rows=tuple(Anchor(str(row), row.url) for row in behind.rows),
+        more=_("and %(number)s more") % {"number": behind.more} if behind.more else "",
+    )
+
+
+def form_of(session: Session) -> SignalForm | None:
+    """The buttons that end this session; None if it may not be signalled."""
+    if not session.may_be_signalled:
+        return None
+    return SignalForm(str(session.pid), started(session), may_cancel=session.state == "active")
+
+
+def started(session: Session) -> str:
+    return session.backend_start.isoformat() if session.backend_start else ""
+
+
+def terminate_command(session: Session) -> str:
+    """The command that terminates this session."""
+    return command("signal_backend", str(session.pid), "--started", started(session) or "…", "--terminate")
+
+
+def note_of(session: Session, *, may_signal: bool) -> str:
+    """The reason why a root blocker has no buttons; empty if the page already says so elsewhere."""
+    if session.is_outsider:
+        return "prepared" if session.pid == 0 else "named lock"
+    if session.is_ours:
+        return "own"
+    return "no client" if may_signal and not session.is_hidden else ""
+
+
+def blockers_of(line: TreeLine) -> str:
+    if line.level == 1:
+        return ""
+    pids = line.node.session.blocked_by
+    # In a long queue each session waits for all before it.
+    first = ", ".join(map(str, pids[:BLOCKERS_SHOWN])) + beyond(pids)
+    return _("blocked by %(blockers)s, level %(level)s") % {"blockers": first, "level": line.level}
+
+
+def beyond(pids: Sequence[int]) -> str:
+    """The text "and N more", or an empty one if all are shown."""
+    hidden = len(pids) - BLOCKERS_SHOWN
+    return " " + _("and %(number)s more") % {"number": hidden} if hidden > 0 else ""
+
+
+def number_blocked(number: int) -> str:
+    return ngettext("%(number)s blocked", "%(number)s blocked", number) % {"number": number}
+
+
+def summary_of(number: int, who: str) -> str:
+    text = ngettext("%(number)s session waits for %(who)s", "%(number)s sessions wait for %(who)s", number)
+    return text % {"number": number, "who": who}
+
+
+def transaction_of(session: Session) -> str:
+    if session.transaction_seconds is None:
+        return ""
+    text = _("held for %(age)s") if session.is_outsider else _("transaction open for %(age)s")
+    return text % {"age": spoken(session.transaction_seconds)}
+
+
+def waits_of(session: Session, by_pid: Mapping[int, Session]) -> tuple[Anchor, ...]:
+    """Its first blockers, linked to their sessions; without blockers its wait event."""
+    if not session.blocked_by:
+        return (Anchor((session.wait_event if session.state == "active" else "") or NOTHING),)
+    return tuple(blocker(pid, by_pid) for pid in session.blocked_by[:BLOCKERS_SHOWN])
+
+
+def blocker(pid: int, by_pid: Mapping[int, Session]) -> Anchor:
+    """A blocker by its pid; an outsider has none, and is named."""
+    if pid > 0:
+        return Anchor(str(pid), f"#node-{pid}")
+    return Anchor(str(by_pid[pid].identity) if pid in by_pid else str(pid))
+
+
+def age(seconds: float | None) -> str:
+    return "" if seconds is None else spoken(seconds)
+
+
+def beginning(query: str) -> str:
+    """The beginning of a statement. Django's filter alone would walk every character of a short text too."""
+    return query if len(query) <= QUERY_SHOWN else truncatechars(query, QUERY_SHOWN)
