@@ -182,11 +182,6 @@ def claim_locked(connection: Connection, claimer: Claimer, limit: int) -> list[C
     return taken
 
 
-def claim_one(connection: Connection, claimer: Claimer, limit: int) -> list[Claim]:
-    """Claim one task, whatever `limit` says: the pessimistic worker holds its row through the work."""
-    return claim_locked(connection, claimer, 1)
-
-
 def send(connection: psycopg.Connection, claimer: Claimer, limit: int) -> Callable[[], list[Claim]] | None:
     """Send a claim behind the last task; returns the function that reads its answer, or None without a shortcut.
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from tasks.queue.claim import Claim, Claimer
 from tasks.queue.optimistic import claim_optimistic, is_key_taken, is_of_a_row
 from tasks.queue.set_aside import ERRORS
-from tasks.queue.shortcut import claim_locked, claim_one
+from tasks.queue.shortcut import claim_locked
 from tasks.support.database import Connection
 
 CAREFUL_SECONDS = 10.0
@@ -33,7 +33,7 @@ class Strategy:
 STRATEGIES = {
     "skip_locked": Strategy(claim_locked, max_batch=2_000, joins_flush=True),
     "optimistic": Strategy(claim_optimistic, max_batch=50),
-    "pessimistic": Strategy(claim_one, max_batch=1, holds_row=True),
+    "pessimistic": Strategy(claim_locked, max_batch=1, holds_row=True),
 }
 DEFAULT_STRATEGY = "skip_locked"
 
