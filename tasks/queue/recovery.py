@@ -166,8 +166,6 @@ def _elected_sweep(writes: Writes, limit: int) -> Sweep:
         swept = _sweep(writes, limit=limit, include_ask=False, task_ids=None, aside=aside)
         if aside.has_due:
             set_aside.forget(connection, writes)
-        if swept.requeued:
-            wakeup.announce(connection)
     return swept
 
 
@@ -221,8 +219,6 @@ def _recover_chunk(
         swept = _sweep(writes, aside=Aside(tasks=frozenset(refused)), **chosen)
         if record and swept.rows:
             record(writes.connection, swept.rows)
-        if swept.requeued:
-            wakeup.announce(writes.connection)
     return swept
 
 
@@ -235,7 +231,7 @@ def take_back(
     def take(writes: Writes) -> Sweep:
         with _transaction(writes):
             writes.for_workers(dead, lambda ids: _write(connection, STOP, {"ids": ids, "reason": reason}))
-            rows = _take_back(writes, dead, limit=CHUNK, include_ask=False, task_ids=task_ids)
+            rows = _take_tasks(writes, dead, limit=CHUNK, include_ask=False, task_ids=task_ids)
             set_aside.note(connection, writes)
             if any(row["status"] == "READY" for row in rows):
                 wakeup.announce(connection)
@@ -277,13 +273,17 @@ def _sweep(
     assume_dead: Iterable[str] = (),
 ) -> Sweep:
     """Check the workers and take back tasks of the dead, except for targets that are set aside."""
-    presence.see_epoch(writes.connection)
+    connection = writes.connection
+    presence.see_epoch(connection)
     judged = _judge(writes, _states(writes, aside.workers))
     twice_missing = [id for id in assume_dead if id in judged.suspects]
     dead = judged.dead + twice_missing
-    rows = _take_back(writes, dead, limit=limit, include_ask=include_ask, task_ids=task_ids, but=aside.tasks)
-    set_aside.note(writes.connection, writes)
-    return replace(judged, rows=rows, dead=dead, refused=_refused(writes))
+    rows = _take_tasks(writes, dead, limit=limit, include_ask=include_ask, task_ids=task_ids, but=aside.tasks)
+    set_aside.note(connection, writes)
+    swept = replace(judged, rows=rows, dead=dead, refused=_refused(writes))
+    if swept.requeued:
+        wakeup.announce(connection)
+    return swept
 
 
 def _judge(writes: Writes, states: list[WorkerState]) -> Sweep:
@@ -323,7 +323,7 @@ def _convict(connection: Connection, condemned: Sequence[WorkerState]) -> list[s
     return ids
 
 
-def _take_back(
+def _take_tasks(
     writes: Writes,
     dead: list[str],
     *,
