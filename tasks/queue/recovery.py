@@ -180,10 +180,8 @@ def recover(
 ) -> Sweep:
     """Do both checks in one call, for commands and pages. It takes about 0.3 s when a worker has just died.
 
-    Args:
-        task_ids: take back only these tasks.
-        dry_run: select and lock the same rows, then roll back, the first check too.
-        record: called with the rows inside the transaction that takes them back, for the audit.
+    With `task_ids`, only these tasks are taken back. `record` is called with the rows inside the transaction that takes
+    them back, for the audit. A dry run selects and locks the same rows, then rolls back, its first check too.
     """
     connection = connection or default_connection
     ids = None if task_ids is None else list(task_ids)
@@ -195,7 +193,7 @@ def recover(
         # A dry run has one chunk: after its rollback the next chunk would find the same rows.
         chunk = DRY_RUN_CHUNK if dry_run else CHUNK
         size = chunk if limit is None else min(chunk, limit - len(result.rows))
-        next_chunk = partial(
+        recover_chunk = partial(
             _recover_chunk,
             limit=size,
             include_ask=include_ask,
@@ -206,7 +204,7 @@ def recover(
             dry_run=dry_run,
             record=record,
         )
-        again = set_aside.attempt(connection, next_chunk)
+        again = set_aside.attempt(connection, recover_chunk)
         result = replace(again, rows=result.rows + again.rows, refused=result.refused | again.refused)
         if dry_run or len(again.rows) + len(again.refused) < size or len(result.rows) == limit:
             return result
