@@ -129,20 +129,17 @@ def _passed_over(chosen: TaskFilter, ids: set[int]) -> dict[int, Refusal]:
     if not ids:
         return {}
     existing = set(Task.objects.filter(among(ids)).values_list("id", flat=True))
-    refused = _locked(list(chosen.criteria(Task.objects.filter(among(ids)))))
+    locked = list(chosen.criteria(Task.objects.filter(among(ids))))
+    holders = rowlocks.lockers(Task, [task.id for task in locked], connection)
+    refused = {task.id: _refusal_of_lock(task, holders.get(task.id)) for task in locked}
     if chosen.ids:
         refused |= dict.fromkeys(existing - set(refused), Refusal.of_id(UNMATCHED))
         refused |= dict.fromkeys(ids - existing, Refusal.of_id(MISSING))
     return refused
 
 
-def _locked(tasks: list[Task]) -> dict[int, Refusal]:
-    """Refusals that name the holders of these rows, if they can still be seen."""
-    holders = rowlocks.lockers(Task, [task.id for task in tasks], connection)
-    return {task.id: _refusal_of_lock(task, holders.get(task.id)) for task in tasks}
-
-
 def _refusal_of_lock(task: Task, lock: RowLock | None) -> Refusal:
+    """The refusal of a locked row, with its holder's name if that can still be seen."""
     refusal = Refusal.of_row(task, LOCKED)
     if lock is None:
         return refusal

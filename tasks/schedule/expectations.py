@@ -4,7 +4,6 @@ import logging
 import os
 import socket
 import time
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -239,29 +238,23 @@ class Board:
 
 def board() -> Board:
     """Every command that has run or is expected, and every lock that is held, waited for, or was recently held."""
-    entries: defaultdict[str, Entry] = _Entries()
+    entries: dict[str, Entry] = {}
+
+    def entry(name: str) -> Entry:
+        return entries.setdefault(name, Entry(name))
+
     for row in fetch(connection, RUNS, {"names": NAMES_SHOWN, "runs": RUNS_SHOWN}):
-        entries[row["name"]].runs.append(Run(**row))
-    problem = _add_expectations(entries)
-    seen = backends.everywhere()
-    for holder in seen.holders:
-        entries[holder.name].holders.append(holder)
-    for waiter in seen.waiters:
-        entries[waiter.name].waiters.append(waiter)
-    ordered = sorted(entries.values(), key=lambda entry: entry.rank)
-    return Board(ordered[:NAMES_SHOWN], problem or seen.problem, len(ordered) > NAMES_SHOWN)
-
-
-def _add_expectations(entries: "defaultdict[str, Entry]") -> str:
+        entry(row["name"]).runs.append(Run(**row))
+    problem = ""
     try:
         for expectation in expectations():
-            entries[expectation.name].expectation = expectation
+            entry(expectation.name).expectation = expectation
     except LockUnavailable as error:
-        return str(error)
-    return ""
-
-
-class _Entries(defaultdict[str, Entry]):
-    def __missing__(self, name: str) -> Entry:
-        self[name] = Entry(name)
-        return self[name]
+        problem = str(error)
+    seen = backends.everywhere()
+    for holder in seen.holders:
+        entry(holder.name).holders.append(holder)
+    for waiter in seen.waiters:
+        entry(waiter.name).waiters.append(waiter)
+    ordered = sorted(entries.values(), key=lambda entry: entry.rank)
+    return Board(ordered[:NAMES_SHOWN], problem or seen.problem, len(ordered) > NAMES_SHOWN)

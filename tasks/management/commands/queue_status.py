@@ -120,15 +120,8 @@ def queue_table(numbers: Numbers) -> str:
 
 def worker_table(numbers: Numbers) -> str:
     rows = [
-        (
-            worker.id,
-            worker.hostname,
-            worker.pid,
-            worker.life,
-            age(worker.heartbeat_age_seconds),
-            worker.current_task_id,
-        )
-        for worker in numbers.workers
+        (state.id, state.hostname, state.pid, state.life, age(state.heartbeat_age_seconds), state.current_task_id)
+        for state in numbers.workers
     ]
     return table(WORKER_HEADINGS, rows) if rows else "No worker is running: start one with `manage.py run_worker`."
 

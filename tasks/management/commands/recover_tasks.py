@@ -35,10 +35,8 @@ class Command(OperatorCommand):
             f"{counted(len(sweep.rows))} of {counted(len(sweep.dead), 'dead worker')} {said('taken back', options)}: "
             f"{data['requeued']} READY, {data['failed']} FAILED, {data['cancelled']} CANCELLED."
         )
-        problems = [sentence(state) for state in sweep.waiting]
-        problems += [
-            f"Task {task_id}: the database refused: {error}" for task_id, error in sorted(sweep.refused.items())
-        ]
+        refused = [f"Task {task_id}: the database refused: {error}" for task_id, error in sorted(sweep.refused.items())]
+        problems = [sentence(state) for state in sweep.waiting] + refused
         failure = f"{counted(len(sweep.refused), 'task')} could not be taken back." if sweep.refused else ""
         return Report(data=data, text=text, problems=problems, failure=failure)
 
