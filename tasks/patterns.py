@@ -20,7 +20,6 @@ from tasks.locking.double_checked import UNTIL_EMPTY, OnLocked, Progress
 from tasks.models import Task
 from tasks.support import audit
 from tasks.support.audit import Change, Who
-from tasks.tasks import run_registered_pattern
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,62}", re.ASCII)
 COUNT_CAP = 10_000
@@ -211,6 +210,8 @@ def request(pattern: Pattern, options: Mapping[str, Any], who: Who) -> Requested
 
     `options` are the choices and `limit`. Task and intervention commit together.
     """
+    from tasks.tasks import run_registered_pattern  # it imports this module
+
     with transaction.atomic():
         with connection.cursor() as cursor:
             cursor.execute(ONE_AT_A_TIME, {"name": pattern.name})
