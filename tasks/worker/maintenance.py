@@ -61,7 +61,7 @@ WAIT_FOR_NOBODY = "SET LOCAL lock_timeout = '20ms'"
 
 
 @dataclass
-class Process:
+class Child:
     """One worker process as its supervisor knows it.
 
     `killed_for`: why it was ended on purpose, or empty; `doomed`: the task that was meant, as (id, attempt).
@@ -88,7 +88,7 @@ class Maintenance:
         self.to_end: set[int] = set()
         self.stops: set[str] = set()  # workers that are to stop
         self.published: dict[str, int | None] = {}
-        self.ended: dict[str, tuple[Process, float]] = {}
+        self.ended: dict[str, tuple[Child, float]] = {}
         self.beat_at = self.sweep_at = self.requests_at = self.fold_at = self.retry_at = self.log_at = 0.0
         self.lost_at: float | None = None
         self.is_sweep_put_off = False
@@ -105,7 +105,7 @@ class Maintenance:
             self.pending.append(lambda connection: give_back(connection, worker_id, unstarted))
             self.hurry()
 
-    def take_back(self, child: Process) -> None:
+    def take_back(self, child: Child) -> None:
         """Take back what a dead worker held: end the task that it ran, give back the others with their attempt."""
         begun = self._give_back_unbegun(child)
         running = child.state.running()
@@ -123,7 +123,7 @@ class Maintenance:
         self.ended[child.id] = child, time.monotonic() + SESSION_ENDS_WITHIN_SECONDS
         self.hurry()
 
-    def _give_back_unbegun(self, child: Process) -> list[int] | None:
+    def _give_back_unbegun(self, child: Child) -> list[int] | None:
         """Give back also rows whose claim's answer died with the child. Returns the ids that have begun."""
         begun = child.state.begun()
         if begun is None:
@@ -146,7 +146,7 @@ class Maintenance:
         due = min(self.beat_at, self.sweep_at, self.requests_at)
         return max(0.0, max(due, self.retry_at) - time.monotonic())
 
-    def tick(self, children: Iterable[Process]) -> None:
+    def tick(self, children: Iterable[Child]) -> None:
         """Do what is due; when the database is away, keep it for later."""
         children = list(children)
         now = time.monotonic()
@@ -251,7 +251,7 @@ class Maintenance:
             logger.warning("supervisor: a row is locked, trying again: %s", str(error).strip())
             self.log_at = now + LOG_SECONDS
 
-    def _take_back_ahead(self, connection: psycopg.Connection, children: list[Process]) -> None:
+    def _take_back_ahead(self, connection: psycopg.Connection, children: list[Child]) -> None:
         """Take back what a worker claimed ahead of a long task; its rows stand in no list yet."""
         for child in children:
             listed = child.state.listed()
@@ -273,7 +273,7 @@ class Maintenance:
                 del self.ended[worker_id]
         self._write_pending(connection)
 
-    def _beat(self, connection: psycopg.Connection, children: list[Process], now: float) -> None:
+    def _beat(self, connection: psycopg.Connection, children: list[Child], now: float) -> None:
         """Renew the leases of workers that can work. A frozen one gets none: its lease is to end."""
         if now < self.beat_at:
             return
@@ -287,7 +287,7 @@ class Maintenance:
             else:
                 child.state.convicted = 1
 
-    def _publish(self, connection: psycopg.Connection, children: list[Process]) -> None:
+    def _publish(self, connection: psycopg.Connection, children: list[Child]) -> None:
         """Write which task each worker has been running for a moment, if that has changed."""
         task_ids: dict[str, int | None] = {}
         seconds: dict[str, float] = {}
@@ -302,7 +302,7 @@ class Maintenance:
             connection.execute(PUBLISH, params)
             self.published.update(task_ids)
 
-    def _read_requests(self, connection: psycopg.Connection, children: list[Process], now: float) -> None:
+    def _read_requests(self, connection: psycopg.Connection, children: list[Child], now: float) -> None:
         """Read requests to cancel a task or stop a worker."""
         if now < self.requests_at:
             return

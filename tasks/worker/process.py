@@ -32,7 +32,7 @@ LEAVE_SECONDS = 3.0
 DONE, ID_TAKEN, RETIRED = 0, 81, 82
 
 
-class Child:
+class WorkerProcess:
     """The loop of one worker process.
 
     `lifeline` closes when the supervisor dies; `busy` tells it that work began; its workers share the leader `token`.

@@ -17,9 +17,9 @@ from django.db import connections
 from tasks import conf
 from tasks.support.database import name_sessions_of_handlers
 from tasks.worker.leader import LeaderToken
-from tasks.worker.maintenance import Maintenance, Process
+from tasks.worker.maintenance import Child, Maintenance
 from tasks.worker.options import Allowance, Options
-from tasks.worker.process import DONE, ID_TAKEN, RETIRED, Child
+from tasks.worker.process import DONE, ID_TAKEN, RETIRED, WorkerProcess
 from tasks.worker.shared_state import SharedState
 
 logger = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ class Supervisor:
     """Runs `options.concurrency` children until stopped or, in a burst, until nothing is due."""
 
     options: Options
-    children: dict[int, Process] = field(default_factory=dict)
+    children: dict[int, Child] = field(default_factory=dict)
     report: Report = field(default_factory=Report)
     signals: list[int] = field(default_factory=list)
     crashes: int = 0
@@ -103,7 +103,7 @@ class Supervisor:
         self.wake_read, self.wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def run(self) -> int:
-        """The whole life; the exit status: 0 when all ended in order, 128 + n when a second signal cut it short."""
+        """Supervise until all ends. Returns 0 after an orderly end, 128 + n if a second signal n cut it short."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda caught, _: self.signals.append(caught))
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -130,24 +130,26 @@ class Supervisor:
 
     # Starting.
 
+    @property
+    def is_missing_some(self) -> bool:
+        return not self.is_over and len(self.children) + self.retired < self.options.concurrency
+
     def spawn_missing(self) -> None:
         """Start children until there are enough; after crashes with growing pauses."""
-        while not self.is_over and len(self.children) + self.retired < self.options.concurrency:
-            if time.monotonic() < self.spawn_at:
-                return
+        while self.is_missing_some and time.monotonic() >= self.spawn_at:
             self.spawn()
 
     def spawn(self) -> None:
-        process = Process(os.urandom(8).hex(), 0, SharedState(), time.monotonic())
-        process.state.renew_lease()
+        child = Child(os.urandom(8).hex(), 0, SharedState(), time.monotonic())
+        child.state.renew_lease()
         connections.close_all()
-        process.pid = os.fork()
-        if process.pid == 0:
-            os._exit(self._be_child(process))
-        self.children[process.pid] = process
+        child.pid = os.fork()
+        if child.pid == 0:
+            os._exit(self._be_child(child))
+        self.children[child.pid] = child
 
-    def _be_child(self, process: Process) -> int:
-        """In the new process: let go of what is the supervisor's alone, and run. Never returns to the caller's code."""
+    def _be_child(self, child: Child) -> int:
+        """Run the worker in the forked process; the fork must never return into the supervisor's loop."""
         try:
             self.maintenance.let_go()
             for descriptor in (self.lifeline_write, self.busy_read, self.wake_read, self.wake_write):
@@ -155,21 +157,16 @@ class Supervisor:
             # What handlers print is log; stdout is for the report alone.
             os.dup2(2, 1)
             sys.stdout = sys.stderr
-            name_sessions_of_handlers(f"rowlock:worker:{process.id}")
-            child = Child(
-                process.id,
-                self.options,
-                process.state,
-                self.allowance,
-                self.leader_token,
-                lifeline=self.lifeline_read,
-                busy=self.busy_write,
+            name_sessions_of_handlers(f"rowlock:worker:{child.id}")
+            state, lifeline, busy = child.state, self.lifeline_read, self.busy_write
+            worker = WorkerProcess(
+                child.id, self.options, state, self.allowance, self.leader_token, lifeline=lifeline, busy=busy
             )
-            return child.main()
+            return worker.main()
         except psycopg.OperationalError as error:
-            logger.error("worker %s cannot reach the database: %s", process.id, str(error).strip())
+            logger.error("worker %s cannot reach the database: %s", child.id, str(error).strip())
         except BaseException:
-            logger.exception("worker %s ended by an error of its own", process.id)
+            logger.exception("worker %s ended by an error of its own", child.id)
         return 1
 
     # Waiting and signals.
@@ -177,7 +174,7 @@ class Supervisor:
     def wait(self) -> None:
         is_busy = any(child.state.busy for child in self.children.values())
         seconds = min(TICK_SECONDS if is_busy or self.signals else IDLE_TICK_SECONDS, self.maintenance.due_in())
-        if not self.is_over and len(self.children) + self.retired < self.options.concurrency:
+        if self.is_missing_some:
             seconds = min(seconds, max(0.0, self.spawn_at - time.monotonic()))
         sources = [self.busy_read, self.wake_read, *self.maintenance.descriptors()]
         for source in select.select(sources, [], [], seconds)[0]:
@@ -208,7 +205,7 @@ class Supervisor:
             running[0] for child in self.children.values() if (running := child.state.running())
         }
 
-    def _watch_one(self, child: Process) -> None:
+    def _watch_one(self, child: Child) -> None:
         state = child.state
         running = state.running()
         is_slow = running is not None and running[2] > SLOW_SECONDS
@@ -231,13 +228,13 @@ class Supervisor:
             child.is_leaving = True
             self._send(child, signal.SIGTERM)
 
-    def _outlast(self, child: Process) -> None:
+    def _outlast(self, child: Child) -> None:
         """End a convicted child that does not end by itself: it hangs in its task or on a silent connection."""
         child.convicted_at = child.convicted_at or time.monotonic()
         if time.monotonic() - child.convicted_at > self.lease_seconds:
             self.kill(child, "convicted")
 
-    def _end(self, child: Process, reason: str, task: tuple[int, int]) -> None:
+    def _end(self, child: Child, reason: str, task: tuple[int, int]) -> None:
         """Kill the child if it still runs `task`, as (id, attempt).
 
         Its other endings get a moment to be written: what is written is not repeated.
@@ -250,14 +247,14 @@ class Supervisor:
         child.doomed = child.doomed or task
         self.kill(child, reason)
 
-    def kill(self, child: Process, reason: str) -> None:
+    def kill(self, child: Child, reason: str) -> None:
         if not child.killed_for:
             child.killed_for = reason
             logger.warning("ending worker %s (pid %s): %s", child.id, child.pid, reason)
         self._send(child, signal.SIGKILL)
 
     @staticmethod
-    def _send(child: Process, number: int) -> None:
+    def _send(child: Child, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(child.pid, number)
 
@@ -280,7 +277,7 @@ class Supervisor:
             else:
                 self.account_for(self.children.pop(pid), status)
 
-    def account_for(self, child: Process, status: int) -> None:
+    def account_for(self, child: Child, status: int) -> None:
         """Account for a child that ended, and decide whether another takes its place."""
         self.report.add(child.state)
         self.leader_token.pass_on(child.state)
@@ -295,7 +292,7 @@ class Supervisor:
             return
         self._slow_down(child, code)
 
-    def _slow_down(self, child: Process, code: int) -> None:
+    def _slow_down(self, child: Child, code: int) -> None:
         lived = time.monotonic() - child.started
         self.crashes = 0 if lived > CRASH_LOOP_SECONDS else self.crashes + 1
         pause = min(CRASH_CAP_SECONDS, 0.0 if self.crashes <= 1 else 0.25 * 2 ** (self.crashes - 2))

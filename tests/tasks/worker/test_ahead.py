@@ -14,9 +14,9 @@ from tasks.queue.shortcut import MANY, Place, Shortcut
 from tasks.worker import options
 from tasks.worker.fetch import CHECK_SECONDS, MUCH_WORK
 from tasks.worker.leader import LeaderToken
-from tasks.worker.maintenance import Maintenance, Process
+from tasks.worker.maintenance import Child, Maintenance
 from tasks.worker.options import Allowance, Options
-from tasks.worker.process import Child
+from tasks.worker.process import WorkerProcess
 from tasks.worker.shared_state import SharedState
 from tests.tasks.worker_app import tasks as handlers
 from tests.waiting import wait_until
@@ -39,7 +39,7 @@ def child(settings, database):
     """In the middle of much work: MANY tasks have ended and are not written yet, three times as many are due."""
     settings.ROWLOCK = {"DIRECT_DATABASE_URL": database.url}
     lifeline, busy = os.pipe()
-    child = Child("w1", Options(), SharedState(), Allowance(None), LeaderToken(), lifeline=lifeline, busy=busy)
+    child = WorkerProcess("w1", Options(), SharedState(), Allowance(None), LeaderToken(), lifeline=lifeline, busy=busy)
     child.state.renew_lease()
     assert child.session.open(lambda connection: options.register(connection, "w1", Options()))
     child.fetcher.full_claims = MUCH_WORK
@@ -74,7 +74,7 @@ def begin(child, other=None):
 
 
 def process(child):
-    return Process("w1", 1, child.state, time.monotonic())
+    return Child("w1", 1, child.state, time.monotonic())
 
 
 def ids(rows):

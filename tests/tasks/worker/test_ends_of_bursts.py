@@ -11,7 +11,7 @@ from tasks.worker.complete import SEND_FROM
 from tasks.worker.fetch import MUCH_WORK
 from tasks.worker.leader import LeaderToken
 from tasks.worker.options import Allowance, Options
-from tasks.worker.process import Child
+from tasks.worker.process import WorkerProcess
 from tasks.worker.shared_state import SharedState
 from tests.tasks.worker_app import tasks as handlers
 
@@ -19,7 +19,9 @@ from tests.tasks.worker_app import tasks as handlers
 @pytest.fixture
 def child(database):
     read, write = os.pipe()
-    child = Child("w1", Options(burst=True), SharedState(), Allowance(None), LeaderToken(), lifeline=read, busy=write)
+    child = WorkerProcess(
+        "w1", Options(burst=True), SharedState(), Allowance(None), LeaderToken(), lifeline=read, busy=write
+    )
     child.state.renew_lease()
     with psycopg.connect(database.url, autocommit=True) as child.session.connection:
         child.session.is_ready = child.session.is_presence_held = True

@@ -10,7 +10,7 @@ import pytest
 from tasks.queue import presence, strategies
 from tasks.queue import release as releases
 from tasks.queue.claim import Claimer
-from tasks.worker.maintenance import STALL_SECONDS, Maintenance, Process
+from tasks.worker.maintenance import STALL_SECONDS, Child, Maintenance
 from tasks.worker.shared_state import EARLIER_LIMIT, SharedState
 from tests.tasks.worker_app import tasks as handlers
 from tests.waiting import wait_until
@@ -36,7 +36,7 @@ def child_running(batch, **attributes):
     state = SharedState()
     state.publish(batch)
     state.begin(0, None)
-    return Process("w1", 1, state, time.monotonic(), **attributes)
+    return Child("w1", 1, state, time.monotonic(), **attributes)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_what_ended_in_earlier_batches_and_is_not_written_has_begun(database, ma
         state.end()
         state.clear()
         unwritten += [done.id for done in batch]
-    maintenance.take_back(Process("w1", 1, state, time.monotonic()))
+    maintenance.take_back(Child("w1", 1, state, time.monotonic()))
     maintenance.tick([])
     assert [fates(database, batch) for batch in batches] == 3 * [[ABANDONED, ABANDONED]]
 
@@ -240,7 +240,7 @@ def child_running_behind(earlier, batch):
     state = SharedState()
     state.publish(batch, range(-earlier, 0))
     state.begin(0, None)
-    return Process("w1", 1, state, time.monotonic())
+    return Child("w1", 1, state, time.monotonic())
 
 
 KNOWN = pytest.mark.parametrize("earlier", [0, EARLIER_LIMIT + 1], ids=["begun rows known", "unstarted rows known"])
