@@ -19,6 +19,7 @@ from tasks.models import Attempt, Intervention, RefusedWrite, Task, TaskStatus
 from tasks.operations.filters import TaskFilter
 from tasks.queue.presence import WorkerState
 from tasks.support import audit
+from tasks.support.durations import spoken
 from tasks.support.redaction import redact, redact_call
 
 HISTORY = 50  # entries of each kind
@@ -126,7 +127,6 @@ def detail_context(task: Task, user: Any) -> dict[str, Any]:
     """All that is known about one task."""
     facts = gather([task])
     finding = decide(task, facts)
-    worker = facts.workers.get(task.claimed_by or "")
     attempts = list(Attempt.objects.filter(task=task).order_by("-id")[:HISTORY])
     interventions = list(Intervention.objects.filter(target=audit.task(task.pk)).order_by("-id")[:HISTORY])
     refused = list(RefusedWrite.objects.filter(task_id=task.pk).order_by("-id")[:HISTORY])
@@ -141,8 +141,7 @@ def detail_context(task: Task, user: Any) -> dict[str, Any]:
         "kin": kin_of(task, user),
         "lock": facts.locks.get(task.pk),
         "behind": behind(task, facts),
-        "worker": worker,
-        "session": facts.sessions.get(task.claimed_by or ""),
+        **holder_context(task, facts),
         "statements": decision.statements_of(task),
         "arguments": pretty(args),
         "keyword_arguments": pretty(kwargs),
@@ -150,7 +149,9 @@ def detail_context(task: Task, user: Any) -> dict[str, Any]:
         "attempts": attempts,
         "interventions": interventions,
         "refused_writes": refused,
-        "events": events(task, attempts[::-1], interventions[::-1], refused[::-1], worker),
+        "events": events(
+            task, attempts[::-1], interventions[::-1], refused[::-1], facts.workers.get(task.claimed_by or "")
+        ),
     }
 
 
@@ -159,6 +160,7 @@ class Kin:
     """A button for every task of one function, and the list's filter that selects them."""
 
     button: Button
+    label: str
     query: str
 
 
@@ -167,11 +169,25 @@ def kin_of(task: Task, user: Any) -> list[Kin]:
     path = TaskFilter(task_paths=(task.task_path,))
     offered = {}
     if task.status == TaskStatus.FAILED:
-        offered["requeue"] = path.with_statuses(TaskStatus.FAILED).as_query()
+        failed = path.with_statuses(TaskStatus.FAILED)
+        offered["requeue"] = _("Run all that failed again…"), failed.as_query()
     if task.status in (TaskStatus.FAILED, TaskStatus.READY):
-        offered["quarantine"] = path.as_query()
+        offered["quarantine"] = _("Quarantine the function…"), path.as_query()
     buttons = buttons_of([PAGE_ACTIONS[name] for name in offered], [], user)
-    return [Kin(button, offered[button.action.name]) for button in buttons]
+    return [Kin(button, *offered[button.action.name]) for button in buttons]
+
+
+def holder_context(task: Task, facts: Facts) -> dict[str, Any]:
+    """The worker that holds the task, and its database session, in words; empty if nobody holds it."""
+    worker, session = facts.workers.get(task.claimed_by or ""), facts.sessions.get(task.claimed_by or "")
+    name = heard = ""
+    if worker:
+        name = f"{worker.id} ({worker.hostname}, pid {worker.pid})" if worker.registered else worker.id
+    if worker and worker.heartbeat_age_seconds is not None:
+        ago = _("%(age)s ago") % {"age": spoken(worker.heartbeat_age_seconds)}
+        heard = ago if worker.held else ", ".join((ago, _("its session is gone")))
+    waits_for = f"{session.wait_event_type}:{session.wait_event}" if session and session.wait_event else ""
+    return {"worker_name": name, "last_heard": heard, "session": session, "waits_for": waits_for}
 
 
 def behind(task: Task, facts: Facts) -> list[Task]:
