@@ -42,8 +42,9 @@ def without(guard: str, where: str, text: str, *tests: str) -> Mutant:
 GUARDED_PAGES = (
     *(f"dashboard.views.{name}" for name in (
         "audit", "burst", "demo", "lab", "locks", "overview", "schedule", "stale", "workers")),
-    *(f"tasks.admin.{name}" for name in (
-        "bulk", "enqueue", "pattern_admin", "queue_admin", "task_admin", "task_pages")),
+    *(f"dashboard.task_pages.{name}" for name in (
+        "bulk", "confirmation", "detail", "enqueue", "listing", "queues")),
+    "tasks.admin.pattern_admin",
     "orders.account_admin",
     "orders.order_admin",
 )  # fmt: skip
