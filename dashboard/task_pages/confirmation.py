@@ -67,20 +67,20 @@ class ActionRequest:
         return self.action.fault(self.settings)
 
 
-def form_context(asked: ActionRequest, *, can_force: bool) -> dict[str, Any]:
+def form_context(submission: ActionRequest, *, can_force: bool) -> dict[str, Any]:
     """The fields of the preview's form."""
-    if asked.action.needs_reason:
+    if submission.action.needs_reason:
         label = _("Reason, kept in the audit")
     elif can_force:
         label = _("Reason, kept in the audit; needed when you force")
     else:
         label = _("Reason, kept in the audit; may be empty")
     return {
-        "submission": asked,
-        "action": asked.action,
+        "submission": submission,
+        "action": submission.action,
         "can_force": can_force,
         "reason_label": label,
-        "queues": known_queues() if asked.action.fields else [],
+        "queues": known_queues() if submission.action.fields else [],
     }
 
 
@@ -152,11 +152,11 @@ def preview_rows(action: PageAction, tasks: Iterable[Task], facts: Facts, rehear
     return rows
 
 
-def rehearse(asked: ActionRequest, tasks: Iterable[Task], who: Who) -> Result:
+def rehearse(submission: ActionRequest, tasks: Iterable[Task], who: Who) -> Result:
     """Perform the action on these tasks and roll it back."""
     versions = {task.pk: task.version for task in tasks}
-    settings = replace(asked.settings, reason=asked.settings.reason or _("rehearsal"))
-    return asked.action.perform(versions, who, settings, dry_run=True) if versions else Result()
+    settings = replace(submission.settings, reason=submission.settings.reason or _("rehearsal"))
+    return submission.action.perform(versions, who, settings, dry_run=True) if versions else Result()
 
 
 def changes_of(submission: Submission, tasks: Mapping[int, Task]) -> list[Change]:

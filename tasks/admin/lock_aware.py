@@ -84,8 +84,8 @@ class SeenVersionForm(forms.ModelForm):
             for name in self._meta.fields or ()
             if name in cleaned and name != "seen_version" and (value := getattr(now, name)) != cleaned[name]
         ]
-        told = {"seen": cleaned["seen_version"], "now": now.version}
-        changed = _("Somebody changed this row since you opened it (version %(seen)s, now %(now)s).") % told
+        values = {"seen": cleaned["seen_version"], "now": now.version}
+        changed = _("Somebody changed this row since you opened it (version %(seen)s, now %(now)s).") % values
         advice = _("Nothing was saved; open it again and decide again.")
         raise ValidationError([changed, *differences, advice])
 
@@ -160,11 +160,11 @@ class LockAwareAdmin(DeclaredFilters):
         except DatabaseError as error:
             if not is_lock_not_available(error):
                 raise
-            told = {"holder": self._told_holder(object_id)}
-            messages.error(request, _("The row is busy: %(holder)s. Nothing was saved; try again.") % told)
+            values = {"holder": self._holder_of(object_id)}
+            messages.error(request, _("The row is busy: %(holder)s. Nothing was saved; try again.") % values)
         return HttpResponseRedirect(request.get_full_path())
 
-    def _told_holder(self, object_id: str | None) -> Any:
+    def _holder_of(self, object_id: str | None) -> Any:
         key = self.model._meta.pk.to_python(unquote(object_id or ""))
         lock = rowlocks.lockers(self.model, [key]).get(key)
         return describe_lock(lock) if lock else _("another session held it until a moment ago")

@@ -61,10 +61,10 @@ class PatternAdmin(admin.ModelAdmin):
             for field, errors in form.errors.items():
                 messages.error(request, f"{form.fields[field].label}: {' '.join(map(str, errors))}")
             return HttpResponseRedirect(reverse(f"admin:{self._url_name('changelist')}"))
-        asked = patterns.request(pattern, form.cleaned_data, who(request.user))
-        if not asked.is_new:
+        run = patterns.request(pattern, form.cleaned_data, who(request.user))
+        if not run.is_new:
             messages.info(request, _("A run was asked for already and has not ended: this is it."))
-        return HttpResponseRedirect(reverse(f"admin:{self._url_name('watch')}", args=[name, asked.task_id]))
+        return HttpResponseRedirect(reverse(f"admin:{self._url_name('watch')}", args=[name, run.task_id]))
 
     def watch_view(self, request: HttpRequest, name: str, task_id: int) -> HttpResponse:
         """The page; htmx gets the part that refreshes itself, and a full reload at the end."""

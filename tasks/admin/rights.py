@@ -16,12 +16,12 @@ def missing(user: Any, right: str) -> str:
     app_label, _dot, codename = right.partition(".")
     permission = Permission.objects.filter(content_type__app_label=app_label, codename=codename).first()
     groups = Group.objects.filter(permissions=permission).order_by("name").values_list("name", flat=True)
-    told = {
+    values = {
         "right": right,
         "name": permission.name if permission else right,
         "groups": ", ".join(groups) or _("nobody"),
     }
-    return _("You lack the right %(right)s (“%(name)s”). Groups that have it: %(groups)s.") % told
+    return _("You lack the right %(right)s (“%(name)s”). Groups that have it: %(groups)s.") % values
 
 
 def require(user: Any, right: str) -> None:
