@@ -13,11 +13,12 @@ import environ
 from django.core.exceptions import ImproperlyConfigured
 
 from tasks.compat import MAILERS_IN_DJANGO
+from tasks.support.database import session_name
 
 COMMANDS_WITHOUT_DATABASE = {"check", "collectstatic", "help", "makemigrations", "up", "version"}
 # Django's dummy backend: makemigrations asks it nothing, and everything else fails instead of using a wrong database.
 NO_DATABASE = {"ENGINE": "django.db.backends.dummy"}
-APPLICATION_NAMES = {"run_worker": "rowlock:worker", "up": "rowlock:up", "direct_demo": "rowlock:demo:director"}
+LONG_RUNNING = {"run_worker": ("worker", ""), "up": ("up", ""), "direct_demo": ("demo", "director")}
 # Given at connect, so that every query of a page has them, even the login's, without a transaction around it. JIT is
 # off because no statement of a page runs long enough: compiling made a count take 27 ms instead of 12.
 PAGE_SESSION = "-c statement_timeout=5s -c lock_timeout=2s -c idle_in_transaction_session_timeout=30s -c jit=off"
@@ -85,8 +86,8 @@ def needs_database(argv: list[str]) -> bool:
 def application_name(argv: list[str]) -> str:
     """The session's name: `rowlock:web`, `rowlock:cmd:<command>`, or the own name of a long-running command."""
     if len(argv) > 1 and Path(argv[0]).name == "manage.py":
-        return APPLICATION_NAMES.get(argv[1], f"rowlock:cmd:{argv[1]}")[:63]
-    return "rowlock:web"
+        return session_name(*LONG_RUNNING.get(argv[1], ("cmd", argv[1])))
+    return session_name("web")
 
 
 def session_limits(env: environ.Env, argv: list[str]) -> str:
@@ -94,7 +95,7 @@ def session_limits(env: environ.Env, argv: list[str]) -> str:
 
     Such a proxy refuses options, so the limits are set on the role, with ALTER ROLE … SET.
     """
-    return PAGE_SESSION if application_name(argv) == "rowlock:web" and not is_pooled(env) else ""
+    return PAGE_SESSION if application_name(argv) == session_name("web") and not is_pooled(env) else ""
 
 
 def is_pooled(env: environ.Env) -> bool:

@@ -16,7 +16,7 @@ from tasks.operations.filters import InvalidFilter, Params, given
 from tasks.operations.workers import HANGS_AFTER_SECONDS
 from tasks.queue import presence
 from tasks.queue.presence import Life, WorkerState
-from tasks.support.database import fetch
+from tasks.support.database import fetch, session_name
 
 MOST = 200
 ENDED_PAGE = 25
@@ -160,7 +160,7 @@ def age(moment: datetime | None, now: datetime) -> float:
 
 
 def sessions_of(states: list[WorkerState]) -> dict[str, Session]:
-    names = {f"rowlock:worker:{state.id}": state.id for state in states}
+    names = {session_name("worker", state.id): state.id for state in states}
     rows = fetch(connection, SESSIONS, {"names": list(names)})
     return {names[row["application_name"]]: Session(row["pid"], bool(row["waits"])) for row in rows}
 

@@ -13,12 +13,12 @@ from typing import ClassVar, Self
 
 import psycopg
 from django.conf import settings
-from django.db import connection, models
+from django.db import models
 from django.db.models import BooleanField, ExpressionWrapper, F, Field, Func, Q
 from django.utils.translation import gettext_lazy as _
 
 from tasks.locking import VersionedModel
-from tasks.support.database import own_session
+from tasks.support.database import name_of_this_process, own_session
 from tasks.support.durations import StatementTimestamp
 
 TAKE = "SELECT pg_try_advisory_lock(hashtext('rowlock:sender:' || current_schema()), hashtext(%(id)s::text))"
@@ -50,7 +50,7 @@ class Sender:
     def introduce(self) -> str:
         """Take the lock once; returns the sender's id, which contains host and process id."""
         if self._session is None:
-            self._session = own_session(_application_name())
+            self._session = own_session(name_of_this_process() or "rowlock")
         while not self.id:
             chosen = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
             if self._session.execute(TAKE, {"id": chosen}).fetchone() == (True,):
@@ -60,12 +60,6 @@ class Sender:
     def close(self) -> None:
         if self._session is not None:
             self._session.close()
-
-
-def _application_name() -> str:
-    """The name of the process's own connection, so that the lock shows its owner."""
-    connection.ensure_connection()
-    return connection.connection.info.parameter_status("application_name") or "rowlock"
 
 
 PENDING = Q(shipped_at__isnull=False, shipped_email_sent=False)  # the condition of a partial index

@@ -44,7 +44,7 @@ from tasks.models import ExpectedCommand, Queue
 from tasks.operations.tokens import new_token
 from tasks.support import audit, reading
 from tasks.support.audit import Change, Who
-from tasks.support.database import connect_directly, fetch
+from tasks.support.database import connect_directly, fetch, session_name
 
 logger = logging.getLogger(__name__)
 
@@ -130,7 +130,7 @@ def end_waiting(thread: threading.Thread, session: psycopg.Connection) -> None:
 
 def open_session(name: str) -> psycopg.Connection:
     """Open a session whose next statement begins a transaction. Raises psycopg.OperationalError."""
-    session = connect_directly(f"rowlock:demo:{name}", answer_seconds=PATIENT_SECONDS)
+    session = connect_directly(session_name("demo", name), answer_seconds=PATIENT_SECONDS)
     session.execute(PATIENCE)
     session.autocommit = False
     return session
@@ -258,7 +258,7 @@ class Director:
 
     def run(self) -> None:
         """Direct until the end. Raises AlreadyDirected, and psycopg.OperationalError if the session is lost."""
-        with contextlib.closing(connect_directly("rowlock:demo:director")) as self.connection:
+        with contextlib.closing(connect_directly(session_name("demo", "director"))) as self.connection:
             if not fetch(self.connection, control.TAKE)[0]["taken"]:
                 raise AlreadyDirected
             for number in (signal.SIGTERM, signal.SIGINT):

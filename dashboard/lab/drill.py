@@ -20,7 +20,7 @@ from dashboard.demo import VICTIM
 from dashboard.lab.schema import LabRefused
 from dashboard.processes import bound
 from tasks.framework.declaration import PostgresTask
-from tasks.support.database import connect_directly, fetch
+from tasks.support.database import connect_directly, fetch, session_name
 
 # Uses the worker's reported current task, not any claimed one, so that it is killed in the middle of it.
 RUNNING = """
@@ -148,7 +148,7 @@ def kill_a_worker(progress: Progress) -> list[Event]:
     Raises LabRefused if a worker does not start, or the task does not end.
     """
     queue = QUEUE_PREFIX + uuid4().hex[:8]
-    with connect_directly("rowlock:lab:drill") as connection, ExitStack() as stack:
+    with connect_directly(session_name("lab", "drill")) as connection, ExitStack() as stack:
         stack.callback(connection.execute, FORGET, {"queue": queue})
         victim = Victim.start(queue)
         stack.callback(victim.end)

@@ -172,9 +172,10 @@ def connected(job: dict[str, Any]) -> Iterator[psycopg.Connection]:
     from django.db import connections
 
     from tasks.compat import MAILERS_IN_DJANGO
+    from tasks.support.database import session_name
 
     wrapper = connections["default"]
-    options = {**wrapper.settings_dict["OPTIONS"], "application_name": f"rowlock:lab:{job['schema']}"}
+    options = {**wrapper.settings_dict["OPTIONS"], "application_name": session_name("lab", job["schema"])}
     options["options"] = f"-c search_path={job['schema']} {job['limits']}"
     wrapper.settings_dict.update(job["database"])
     wrapper.settings_dict["OPTIONS"] = options

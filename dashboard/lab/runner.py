@@ -17,7 +17,7 @@ from dashboard.lab.patterns import PATTERNS, orders, registered
 from dashboard.lab.patterns.pattern import Pattern
 from dashboard.lab.schema import LabRefused
 from dashboard.lab.worker import CREATE_LEDGER, EMPTY_LEDGER, Plan
-from tasks.support.database import connect_directly
+from tasks.support.database import connect_directly, session_name
 
 GRACE_SECONDS = 5  # the runner ends a run in time; if it cannot, the server ends what is left
 SESSIONS_EACH = 3  # for each process: the pattern's, the ledger's, and that of a named lock
@@ -137,7 +137,7 @@ def run_whole(
     pattern = PATTERNS.get(plan.pattern)
     if pattern is None:
         raise LabRefused(f"There is no pattern {plan.pattern!r}: choose one of {', '.join(PATTERNS)}.")
-    with connect_directly("rowlock:lab:runner", answer_seconds=70) as control:
+    with connect_directly(session_name("lab", "runner"), answer_seconds=70) as control:
         control.execute("SET statement_timeout = '60s'")
         [(is_only,)] = control.execute(ONLY_RUN).fetchall()
         if not is_only and not plan.alongside:
@@ -203,7 +203,7 @@ class Run:
                 self.control.execute(statement)
         self._fill()
         self.control.execute("ANALYZE")
-        self.waits = WaitSampler(self.control, f"rowlock:lab:{self.schema}")
+        self.waits = WaitSampler(self.control, session_name("lab", self.schema))
         with self._processes() as outsiders:
             stopped = self._watch(progress)
             self.control.execute(OVER)

@@ -25,7 +25,7 @@ from dashboard.locks.tree import OUTSIDER, Lock, Node, Session, TreeLine, build_
 from dashboard.models import LockWait
 from tasks.exceptions import PooledSession
 from tasks.operations.prune import History
-from tasks.support.database import Connection, fetch, own_session
+from tasks.support.database import Connection, fetch, own_session, session_name
 
 PAGE = 50
 TREE_CAP = 500
@@ -290,7 +290,7 @@ def pair_of(blocked: Session, blocker: Session, since: datetime) -> str:
 def who_of(session: Session) -> str:
     """A name from which a page can tell its kind later: the application's name if it has one."""
     if session.request:
-        return f"rowlock:web:{session.request}"
+        return session_name("web", session.request)
     return session.application_name or str(session.identity)
 
 
@@ -332,7 +332,7 @@ class SamplingThread(threading.Thread):
 
         Raises psycopg.Error or PooledSession.
         """
-        with own_session("rowlock:web:sampler", connect_timeout=5) as connection:
+        with own_session(session_name("web", "sampler"), connect_timeout=5) as connection:
             if not fetch(connection, ELECT)[0]["elected"]:
                 return
             sampler, sweep_at = Sampler(connection), 0.0

@@ -14,7 +14,7 @@ from tasks.models import HOLDS_ITS_KEY, Queue, Task, TaskStatus
 from tasks.queue import presence
 from tasks.queue.presence import WorkerState
 from tasks.support import audit
-from tasks.support.database import Connection, fetch
+from tasks.support.database import Connection, fetch, session_name
 
 COUNT_CAP = 1000
 
@@ -71,8 +71,6 @@ FROM pg_stat_activity
 WHERE application_name = ANY(%(names)s::text[]) AND datname = current_database()
 ORDER BY application_name, state = 'active' DESC, xact_start NULLS LAST, pid
 """
-SESSION_NAME = "rowlock:worker:"
-
 ERRORS = """
 SELECT DISTINCT ON (task_id) task_id, exception_class FROM tasks_attempt
 WHERE task_id = ANY(%(ids)s::bigint[]) ORDER BY task_id, id DESC
@@ -173,9 +171,10 @@ def _positions(connection: Connection, ready: list[Task], now: datetime) -> dict
 
 
 def _sessions(connection: Connection, processing: list[Task]) -> dict[str, WorkerSession]:
-    names = list({f"{SESSION_NAME}{task.claimed_by}" for task in processing})
+    worker_ids = {session_name("worker", str(task.claimed_by)): str(task.claimed_by) for task in processing}
+    names = list(worker_ids)
     return {
-        row["application_name"].removeprefix(SESSION_NAME): WorkerSession(
+        worker_ids[row["application_name"]]: WorkerSession(
             row["pid"], row["wait_event_type"], row["wait_event"], tuple(row["blockers"])
         )
         for row in _fetch_some(connection, SESSIONS, {"names": names}, names)

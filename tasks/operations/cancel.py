@@ -14,6 +14,7 @@ from tasks.operations.verb import COMPLETED, LOCKED, Progress, Reason, Refusal, 
 from tasks.queue import wakeup
 from tasks.support import audit
 from tasks.support.audit import Change, Who
+from tasks.support.database import session_name
 
 POLL_SECONDS = 0.1
 FAILED = Reason("failed", gettext_lazy("it failed for good before its worker could end it"))
@@ -90,7 +91,7 @@ class Cancel(TaskAction):
         own = [
             tasks[id]
             for id, lock in rowlocks.lockers(Task, tasks).items()
-            if any(locker.application_name == f"rowlock:worker:{tasks[id].claimed_by}" for locker in lock.lockers)
+            if any(locker.application_name == session_name("worker", tasks[id].claimed_by or "") for locker in lock.lockers)
             and (versions is None or versions[id] == tasks[id].version)
         ]
         if not own:

@@ -27,6 +27,8 @@ SERIALIZATION_FAILURE = "40001"
 DEADLOCK_DETECTED = "40P01"
 PID = "SELECT pg_backend_pid() AS pid"
 ROUNDS = 2
+LONGEST_NAME = 63  # bytes of an application_name
+OURS = "rowlock:"
 # PgBouncer's error for the limits that each of these sessions sets.
 REFUSED_OPTIONS = "unsupported startup parameter"
 
@@ -231,6 +233,31 @@ def is_pooled(connection: psycopg.Connection) -> bool:
 def _pid(connection: psycopg.Connection) -> int:
     pid: int = fetch(connection, PID)[0]["pid"]
     return pid
+
+
+def session_name(kind: str, name: str = "", *, party: str = "") -> str:
+    """The `application_name` of a session of ours; a name that is too long loses its end.
+
+    Its length is counted as the server writes it: a non-ASCII byte takes four. `party` is the name of the process that
+    uses the session; it is included if that process is one of ours.
+
+    >>> session_name("worker", "7f3a"), session_name("web")
+    ('rowlock:worker:7f3a', 'rowlock:web')
+    >>> session_name("lock", "nightly", party="rowlock:cmd:run_locked")
+    'rowlock:lock:nightly@cmd:run_locked'
+    >>> session_name("lock", "nightly", party="report.py")
+    'rowlock:lock:nightly'
+    """
+    start = f"{OURS}{kind}:" if name else f"{OURS}{kind}"
+    end = f"@{party.removeprefix(OURS)}" if party.startswith(OURS) else ""
+    while sum(1 if byte < 128 else 4 for byte in name.encode()) > LONGEST_NAME - len(start) - len(end):
+        name = name[:-1]
+    return f"{start}{name}{end}"
+
+
+def name_of_this_process() -> str:
+    """The application name of Django's sessions in this process."""
+    return str(connections["default"].settings_dict.get("OPTIONS", {}).get("application_name", ""))
 
 
 def name_sessions_of_handlers(application_name: str) -> None:

@@ -19,7 +19,7 @@ from tasks.exceptions import Convicted
 from tasks.queue import completion
 from tasks.queue.completion import Ending, Failure, Flush
 from tasks.queue.throughput import SumsByQueue
-from tasks.support.database import connect_directly
+from tasks.support.database import connect_directly, session_name
 from tasks.worker.leader import HAND_OVER_SECONDS, Leadership
 from tasks.worker.session import Session
 from tasks.worker.shared_state import SharedState
@@ -50,7 +50,7 @@ class Writer:
     def send(self, completions: Sequence[Ending], carried: SumsByQueue) -> None:
         """Send them without waiting for the answer. Raises psycopg.Error if it cannot connect: nothing was sent."""
         if self.connection is None or self.connection.closed:
-            self.connection = connect_directly(f"rowlock:worker:{self.worker_id}")
+            self.connection = connect_directly(session_name("worker", self.worker_id))
         self._sent = list(completions)
         self._read = completion.send(self.connection, self.worker_id, self._sent, carried)
 
@@ -195,7 +195,7 @@ class Completer:
         if not self._endings:
             return
         try:
-            with connect_directly(f"rowlock:worker:{self.worker_id}", connect_timeout=2) as connection:
+            with connect_directly(session_name("worker", self.worker_id), connect_timeout=2) as connection:
                 self.flush(connection)
         except psycopg.Error as error:
             logger.error("worker %s could not say what it had done: %s", self.worker_id, str(error).strip())

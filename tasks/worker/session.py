@@ -13,7 +13,7 @@ from psycopg import sql
 from tasks import conf
 from tasks.exceptions import Convicted
 from tasks.queue import presence
-from tasks.support.database import connect_directly, fetch
+from tasks.support.database import connect_directly, fetch, session_name
 from tasks.worker.shared_state import SharedState
 
 logger = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class Session:
 
     def open(self, register: Callable[[psycopg.Connection], None]) -> bool:
         """First connection: presence, then `register`; False when this id's presence key is taken."""
-        self.connection = connect_directly(f"rowlock:worker:{self.worker_id}")
+        self.connection = connect_directly(session_name("worker", self.worker_id))
         self.is_presence_held = presence.take(self.connection, self.worker_id)
         if self.is_presence_held:
             register(self.connection)
@@ -223,7 +223,7 @@ class Session:
             raise psycopg.OperationalError("the database is not usable yet; the next attempt is due in a moment")
         self.forget()
         try:
-            self.connection = connect_directly(f"rowlock:worker:{self.worker_id}")
+            self.connection = connect_directly(session_name("worker", self.worker_id))
             self._prepare(self.connection)
         except psycopg.Error as error:
             self.is_read_only = isinstance(error, READ_ONLY)

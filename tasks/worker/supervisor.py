@@ -15,7 +15,7 @@ import psycopg
 from django.db import connections
 
 from tasks import conf
-from tasks.support.database import name_sessions_of_handlers
+from tasks.support.database import name_sessions_of_handlers, session_name
 from tasks.worker.leader import LeaderToken
 from tasks.worker.maintenance import Child, Maintenance
 from tasks.worker.options import Allowance, Options
@@ -157,7 +157,7 @@ class Supervisor:
             # What handlers print is log; stdout is for the report alone.
             os.dup2(2, 1)
             sys.stdout = sys.stderr
-            name_sessions_of_handlers(f"rowlock:worker:{child.id}")
+            name_sessions_of_handlers(session_name("worker", child.id))
             state, lifeline, busy = child.state, self.lifeline_read, self.busy_write
             worker = WorkerProcess(
                 child.id, self.options, state, self.allowance, self.leader_token, lifeline=lifeline, busy=busy

@@ -1,6 +1,7 @@
 """The demo's page and ribbon: who may do what, what is refused, what goes and what stays."""
 
 import contextlib
+from datetime import timedelta
 
 import psycopg
 import pytest
@@ -168,9 +169,7 @@ class TestTheMeasure:
         self.killed(task)
         at = control.kills()[0].at
         Attempt.objects.create(task=task, number=1, worker_id="w1", outcome="abandoned", finished_at=at)
-        Task.objects.filter(pk=task.pk).update(
-            claimed_by="w2", attempt=2, started_at=at + director.timedelta(seconds=0.75)
-        )
+        Task.objects.filter(pk=task.pk).update(claimed_by="w2", attempt=2, started_at=at + timedelta(seconds=0.75))
         [kill] = control.kills()
         assert (kill.convicted_seconds, kill.seconds, kill.taken_by) == (0, 0.75, "w2")
         assert "0.75 s" in client_of("Viewers").get(PAGE).content.decode()
@@ -191,7 +190,7 @@ class TestRemoving:
         order = Order.objects.create(customer_email=f"ada{demo.DOMAIN}")
         Queue.objects.create(name="demo-x", paused=True)
         Queue.objects.create(name=demo.BILLING, paused=True)  # with a task of somebody else in it
-        ExpectedCommand.objects.create(name="nightly-report", every=director.timedelta(hours=1))
+        ExpectedCommand.objects.create(name="nightly-report", every=timedelta(hours=1))
 
         client_of("Operators").post(REMOVE, {"reason": "seen it"})
 

@@ -15,8 +15,9 @@ from dashboard.locks.history import Sampler
 from dashboard.locks.tree import tree_lines
 from dashboard.models import LabRun, LockWait
 from orders.models import Order
-from tasks.locking.named import session as lock_sessions
 from tasks.models import LockWaiter, Worker
+from tasks.support import database
+from tasks.support.database import session_name
 from tests.commands import database_url, run
 from tests.dashboard.scenes import LOCK_ORDER, Scene
 from tests.lockers import Locker, locker
@@ -93,7 +94,7 @@ def test_who_stands_behind_the_session_of_a_named_lock_is_named_and_linked() -> 
     assert [link for link in [*links, f"/admin/tasks/task/{task.pk}/"] if f'href="{link}"' not in tree] == []
 
 
-@pytest.mark.parametrize("module", [identity, lock_sessions])
+@pytest.mark.parametrize("module", [identity, database])
 def test_the_examples_of_names(module) -> None:
     results = doctest.testmod(module)
     assert (results.failed, results.attempted > 0) == (0, True)
@@ -101,7 +102,7 @@ def test_the_examples_of_names(module) -> None:
 
 @pytest.mark.parametrize("name", ["n" * 80, "ночной отчёт", "a@b", "a@cmd:b"])
 def test_a_long_or_strange_name_of_a_lock_hides_nobody(name) -> None:
-    with session(lock_sessions.session_name(name, "rowlock:cmd:send_shipped_emails")) as other:
+    with session(session_name("lock", name, party="rowlock:cmd:send_shipped_emails")) as other:
         other.execute("SELECT")
         one = activity.read().by_pid[other.info.backend_pid]
     assert (one.identity.kind, str(one.identity.party)) == ("lock", "command send_shipped_emails")

@@ -11,10 +11,7 @@ from django.db import connections
 from psycopg import sql
 
 from tasks import conf
-from tasks.support.database import connect_directly, fetch
-
-LONGEST_NAME = 63  # bytes of an application_name
-OURS = "rowlock:"
+from tasks.support.database import OURS, connect_directly, fetch, name_of_this_process, session_name
 
 # Behind a proxy the session is not this client's own: its process id differs from the announced one.
 OPEN = "SELECT rowlock_lock_class() AS class, rowlock_lock_channel() AS channel, pg_backend_pid() AS pid"
@@ -35,28 +32,6 @@ RENAME = "SELECT set_config('application_name', %(session_name)s::text, false)"
 LIMIT_WAIT = "SELECT set_config('lock_timeout', %(wait_ms)s::text, true)"
 WATCH_PRESENCE = "SELECT pg_advisory_xact_lock_shared(%(class)s::int, hashtext(%(owner)s::text))"
 WATCH_KEY = "SELECT pg_advisory_xact_lock_shared(rowlock_lock_key(%(name)s::text))"
-
-
-def session_name(name: str, process: str) -> str:
-    """The name of the lock's session in `pg_stat_activity`; it includes the process if that is one of ours.
-
-    A name that is too long loses its end. Its length is counted as the server writes it: a non-ASCII byte takes four.
-
-    >>> session_name("nightly", "rowlock:cmd:run_locked")
-    'rowlock:lock:nightly@cmd:run_locked'
-    >>> session_name("nightly", "report.py")
-    'rowlock:lock:nightly'
-    """
-    party = f"@{process.removeprefix(OURS)}" if process.startswith(OURS) else ""
-    room = LONGEST_NAME - len(f"{OURS}lock:{party}")
-    while sum(1 if byte < 128 else 4 for byte in name.encode()) > room:
-        name = name[:-1]
-    return f"{OURS}lock:{name}{party}"
-
-
-def process_name() -> str:
-    """The application name of Django's sessions in this process."""
-    return str(connections["default"].settings_dict.get("OPTIONS", {}).get("application_name", ""))
 
 
 class Spare:
@@ -186,7 +161,7 @@ class LockSession:
     def let_go(self) -> None:
         """End presence at once; closing the session alone takes some milliseconds."""
         self.connection.execute(LET_GO)
-        self._holds_nothing = self.is_direct and process_name().startswith(KEEPING_PROCESSES)
+        self._holds_nothing = self.is_direct and name_of_this_process().startswith(KEEPING_PROCESSES)
 
     def close(self) -> None:
         """End the session and all its locks; a worker's released session is kept for its next lock."""
@@ -199,7 +174,7 @@ class LockSession:
     def _connect(self) -> None:
         self.close()
         self._holds_nothing = False
-        name = session_name(self.name, process_name())
+        name = session_name("lock", self.name, party=name_of_this_process())
         self._connection = spare.take(name) or connect_directly(name, connect_timeout=2)
         [row] = fetch(self._connection, OPEN)
         self._class, self._channel = row["class"], row["channel"]
