@@ -1,4 +1,4 @@
-"""Concurrent-safe changes of accounts, and a check that each balance is the sum of its entries."""
+"""Concurrent-safe changes of accounts, and the check that each balance is the sum of its entries."""
 
 import random
 import time

@@ -4,7 +4,7 @@ import csv
 import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from django.utils.functional import cached_property
@@ -19,7 +19,7 @@ from dashboard.lab.worker import LIMITS, Plan
 from dashboard.models import LabRun
 from tasks.diagnosis.finding import command
 
-DEFAULTS = {name: field.default for name, field in Plan.__dataclass_fields__.items()}
+DEFAULTS = {field.name: field.default for field in fields(Plan)}
 VARIED = ("workers", "work_ms", "items", "outside_lockers", "remote_ms", "kill")
 # Columns in which less is better.
 FEWER = ("lost_races", "wait_ms_p95", "queries_per_item")
@@ -197,7 +197,7 @@ def stored_result(values: dict[str, Any] | None) -> Result | None:
     """The stored numbers; fields that a later version added are 0."""
     if values is None:
         return None
-    known: dict[str, Any] = {name: values.get(name, 0) for name in Result.__dataclass_fields__}
+    known: dict[str, Any] = {field.name: values.get(field.name, 0) for field in fields(Result)}
     return Result(**known)
 
 

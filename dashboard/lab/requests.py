@@ -160,7 +160,7 @@ class LabForm(forms.Form):
                 label=label,
                 min_value=least,
                 max_value=PAGE_LIMITS.get(name, most),
-                initial=Plan.__dataclass_fields__[name].default,
+                initial=getattr(Plan, name),
             )
 
     @property

@@ -42,6 +42,30 @@ SELECT least(
 )
 """
 
+DATABASE = ("NAME", "USER", "PASSWORD", "HOST", "PORT")
+WATCH_SECONDS = 0.05
+STALL_SECONDS = 5.0  # in addition to the time of one item
+OVER = "INSERT INTO lab_ledger (kind, worker) VALUES ('over', -1)"
+ONLY_RUN = "SELECT pg_try_advisory_lock(hashtext('rowlock:lab'), 0)"
+LET_NEXT = "SELECT pg_advisory_unlock(hashtext('rowlock:lab'), 0)"
+PROGRESS = """
+SELECT count(*) FILTER (WHERE kind = 'effect') AS effects, count(*) FILTER (WHERE kind = 'start') AS starts,
+    count(*) AS lines
+FROM lab_ledger WHERE kind <> 'touch'
+"""
+IN_THE_MIDDLE = """
+SELECT worker FROM lab_ledger WHERE kind IN ('effect', 'attempt') AND ended IS NULL ORDER BY id DESC
+"""
+NOTE_KILL = """
+WITH cut AS (
+    UPDATE lab_ledger SET ended = clock_timestamp() WHERE worker = %(worker)s::int AND ended IS NULL
+)
+INSERT INTO lab_ledger (kind, worker, ended) VALUES ('kill', %(worker)s::int, clock_timestamp())
+"""
+STATEMENTS = "SELECT statement, sum(number)::int FROM lab_statement GROUP BY statement ORDER BY 2 DESC, 1"
+SEEN_AS_BEFORE = "RESET search_path"
+SEEN_ALONE = "SELECT set_config('search_path', %(schema)s::text, false)"
+
 
 def session_options(plan: Plan, server_version: int, *, start_seconds: int) -> str:
     """The timeouts of a run's sessions, as PostgreSQL's `options`, in case the runner cannot end them.
@@ -69,30 +93,6 @@ def refuse_when_crowded(control: psycopg.Connection, plan: Plan) -> None:
             "others: ask for fewer workers and outside lockers, or wait until sessions have ended."
         )
 
-
-DATABASE = ("NAME", "USER", "PASSWORD", "HOST", "PORT")
-WATCH_SECONDS = 0.05
-STALL_SECONDS = 5.0  # in addition to the time of one item
-OVER = "INSERT INTO lab_ledger (kind, worker) VALUES ('over', -1)"
-ONLY_RUN = "SELECT pg_try_advisory_lock(hashtext('rowlock:lab'), 0)"
-LET_NEXT = "SELECT pg_advisory_unlock(hashtext('rowlock:lab'), 0)"
-PROGRESS = """
-SELECT count(*) FILTER (WHERE kind = 'effect') AS effects, count(*) FILTER (WHERE kind = 'start') AS starts,
-    count(*) AS lines
-FROM lab_ledger WHERE kind <> 'touch'
-"""
-IN_THE_MIDDLE = """
-SELECT worker FROM lab_ledger WHERE kind IN ('effect', 'attempt') AND ended IS NULL ORDER BY id DESC
-"""
-NOTE_KILL = """
-WITH cut AS (
-    UPDATE lab_ledger SET ended = clock_timestamp() WHERE worker = %(worker)s::int AND ended IS NULL
-)
-INSERT INTO lab_ledger (kind, worker, ended) VALUES ('kill', %(worker)s::int, clock_timestamp())
-"""
-STATEMENTS = "SELECT statement, sum(number)::int FROM lab_statement GROUP BY statement ORDER BY 2 DESC, 1"
-SEEN_AS_BEFORE = "RESET search_path"
-SEEN_ALONE = "SELECT set_config('search_path', %(schema)s::text, false)"
 
 # Called with the number of effects so far; False ends the run.
 Progress = Callable[[int], bool]

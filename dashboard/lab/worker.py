@@ -176,9 +176,12 @@ class Worker:
     ledger: Ledger
     statements: Counter[str] = field(default_factory=Counter)
 
-    def work(self, item: int) -> None:
-        """Do the item: record an effect outside the database, sleep for the work, and make the plan's slow call."""
-        with self.ledger.effect(item):
+    def work(self, item: int, kind: str = "effect") -> None:
+        """Do the item: record it outside the database, sleep for the work, and make the plan's slow call.
+
+        No rollback undoes the call. `kind`: "attempt" if the effect is recorded by itself, after success.
+        """
+        with self.ledger.effect(item, kind):
             time.sleep(self.plan.work_ms / 1000)
         if self.plan.remote_ms:
             with self.ledger.effect(item, "remote"):

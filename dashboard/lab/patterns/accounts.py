@@ -1,8 +1,8 @@
 """Concurrent updates of one hot account (patterns, system C); every operation deposits 1.00."""
 
-import time
 from collections.abc import Iterator
 from decimal import Decimal
+from functools import partial
 
 from django.utils.translation import gettext_lazy as _
 
@@ -20,7 +20,7 @@ def account_unsafe(worker: Worker) -> None:
     """Read, decide and save, whatever others wrote meanwhile."""
     for number, account_id in _operations(worker):
         account = Account.objects.get(pk=account_id)
-        _work(worker, number)
+        worker.work(number, "attempt")
         Account.objects.filter(pk=account_id).update(balance=account.balance + ONE)
         Entry.objects.create(account_id=account_id, amount=ONE, kind=Entry.Kind.DEPOSIT)
         worker.ledger.note("effect", number)
@@ -45,7 +45,7 @@ def _deposit(worker: Worker, number: int, account_id: int, strategy: accounts.St
     """One operation, with the plan's work between reading and writing; False if it gave up."""
 
     def work(read: list[Account]) -> None:
-        _work(worker, number)
+        worker.work(number, "attempt")
 
     try:
         change = accounts.deposit(account_id, ONE, strategy=strategy, check=work)
@@ -53,15 +53,6 @@ def _deposit(worker: Worker, number: int, account_id: int, strategy: accounts.St
         return False
     worker.ledger.retries += change.retries
     return True
-
-
-def _work(worker: Worker, number: int) -> None:
-    """The work and the slow call between reading and writing; no rollback undoes the call."""
-    with worker.ledger.effect(number, "attempt"):
-        time.sleep(worker.plan.work_ms / 1000)
-    if worker.plan.remote_ms:
-        with worker.ledger.effect(number, "remote"):
-            time.sleep(worker.plan.remote_ms / 1000)
 
 
 def _operations(worker: Worker) -> Iterator[tuple[int, int]]:
@@ -73,32 +64,30 @@ def _operations(worker: Worker) -> Iterator[tuple[int, int]]:
             yield number, account_id
 
 
+accounts_pattern = partial(Pattern, subject="accounts")
 PATTERNS = (
-    Pattern(
+    accounts_pattern(
         name="account_unsafe",
         run=account_unsafe,
-        code=(_work,),
-        subject="accounts",
+        code=(Worker.work,),
         is_safe=False,
         promise=_("None."),
         weakness=_("Two operations read one balance; the second write wipes out the first: a lost update."),
         use=_("Never."),
     ),
-    Pattern(
+    accounts_pattern(
         name="account_pessimistic",
         run=account_pessimistic,
         code=(_deposit_all, _deposit, accounts.deposit),
-        subject="accounts",
         is_safe=True,
         promise=_("The row is locked before it is read; nobody decides on a balance that is about to change."),
         weakness=_("Everybody waits in line for the whole work; a slow call in between stops them all."),
         use=_("High contention, short work, or work whose effects must not be repeated."),
     ),
-    Pattern(
+    accounts_pattern(
         name="account_optimistic",
         run=account_optimistic,
         code=(_deposit_all, _deposit, accounts.deposit),
-        subject="accounts",
         is_safe=True,
         promise=_("The write happens only if the version is the one that was read; otherwise it starts again."),
         weakness=_("Under contention most of the work is done in vain, and its effects are repeated."),

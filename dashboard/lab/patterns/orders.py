@@ -8,6 +8,7 @@ server that keeps it.
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from itertools import count
 
 from django.db import connection
@@ -29,6 +30,9 @@ CREATE_CACHE = "CREATE TABLE lab_cache (key text PRIMARY KEY)"
 ADD = "INSERT INTO lab_cache (key) VALUES (%s) ON CONFLICT DO NOTHING"
 DELETE = "DELETE FROM lab_cache WHERE key = %s"
 POLL_SECONDS = 0.1
+LOCK_SECONDS = 30
+BATCH = 50
+PASSED_BY = 50  # lost races between two notes of progress
 
 
 @contextmanager
@@ -47,11 +51,6 @@ def _run(statement: str, name: str) -> bool:
     with connection.cursor() as cursor:
         cursor.execute(statement, [name])
         return bool(cursor.rowcount)
-
-
-LOCK_SECONDS = 30
-BATCH = 50
-PASSED_BY = 50  # lost races between two notes of progress
 
 
 def double_checked(worker: Worker) -> None:
@@ -164,85 +163,78 @@ def _rounds() -> Iterator[list[Order]]:
         yield orders
 
 
+orders_pattern = partial(Pattern, subject="orders")
 PATTERNS = (
-    Pattern(
+    orders_pattern(
         name="unsafe",
         run=unsafe,
-        subject="orders",
         is_safe=False,
         promise=_("None."),
         weakness=_("Two processes see the same order and both mail it; save() writes stale columns back over others'."),
         use=_("Never with more than one process. It is here to show what the others prevent."),
     ),
-    Pattern(
+    orders_pattern(
         name="double_checked",
         run=double_checked,
         code=(_ship, ship, Run.send_then_mark, DoubleChecked),
         stands_for="shipped_emails",
-        subject="orders",
         is_safe=True,
         promise=_("Each order is handled by one process at a time; orders that others hold are passed by."),
         weakness=_("One transaction for each row; a crash between the e-mail and the commit sends it again."),
         use=_("A column says that something outside the database is to be done, and other code needs the rows."),
     ),
-    Pattern(
+    orders_pattern(
         name="double_checked_nowait",
         run=double_checked_nowait,
         code=(_ship, ship, Run.send_then_mark, DoubleChecked),
-        subject="orders",
         is_safe=True,
         promise=_("As double_checked; PostgreSQL says which rows were locked, so that they can be reported."),
         weakness=_("Each locked row costs an error and its rollback."),
         use=_("An operator wants to know who holds the rows that were not handled."),
     ),
-    Pattern(
+    orders_pattern(
         name="double_checked_batched",
         run=double_checked_batched,
         code=(locked_batches,),
         repeats=BATCH,
-        subject="orders",
         is_safe=True,
         promise=_("Each order is handled by one process at a time, with one read and one write for many."),
         weakness=_("All rows of a batch stay locked until the last is done; a crash repeats the whole batch."),
         use=_("Quick work inside the database."),
     ),
-    Pattern(
+    orders_pattern(
         name="idempotent_update",
         run=idempotent_update,
         code=(update_each,),
-        subject="orders",
         is_safe=False,
         promise=_("Only the columns named are written, and only where the criteria still hold."),
         weakness=_("Two processes may both do the work of a row: it must do no harm when it is done twice."),
         use=_("Work that is idempotent: then no lock is needed at all."),
     ),
-    Pattern(
+    orders_pattern(
         name="cache_lock",
         run=cache_lock,
         code=(_under_locks, lock),
         runs_on=cache_lock_runs_on,
-        subject="orders",
         is_safe=True,
         promise=_("One process at a time under each name, across machines; it is free again when its holder is dead."),
         weakness=_("Two servers to keep in agreement where Redis keeps the lock, and several statements for each row."),
         use=_("What is to be protected is not a row, such as a run of a cron job."),
     ),
-    Pattern(
+    orders_pattern(
         name="cache_lock_naive",
         run=cache_lock_naive,
         code=(_under_locks, hold),
         runs_on=naive_runs_on,
-        subject="orders",
         is_safe=False,
         promise=_("One process at a time, as long as nobody dies and nobody is slow."),
         weakness=_("No expiry and no owner: a dead holder blocks for ever, and anybody's release frees the lock."),
         use=_("Never. It is here because it is what one writes first."),
     ),
-    Pattern(
+    orders_pattern(
         name="advisory_lock",
         run=advisory_lock,
         code=(_under_locks, lock),
-        subject="orders",
         is_safe=True,
         promise=_("One process at a time under each name; PostgreSQL frees it with the session."),
         weakness=_("It needs a session of its own, which a transaction-pooling proxy does not give."),

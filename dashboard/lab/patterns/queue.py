@@ -7,6 +7,7 @@ meanwhile: the work is done twice and one result is lost. Any write to the row i
 
 import time
 from collections.abc import Callable
+from functools import partial
 from uuid import uuid4
 
 from django.db import connection, transaction
@@ -167,53 +168,49 @@ def _is_unfinished() -> bool:
     return Task.objects.filter(status__in=["READY", "PROCESSING"]).exists()
 
 
+tasks_pattern = partial(Pattern, subject="tasks")
 PATTERNS = (
-    Pattern(
+    tasks_pattern(
         name="skip_locked_held",
         run=skip_locked_held,
         code=(_hold_one,),
-        subject="tasks",
         is_safe=True,
         promise=_("Each task is locked through its work; a killed worker's task is free at once."),
         weakness=_("A transaction as long as the work; attempts are not counted, so poison kills for ever."),
         use=_("Short work whose effects are in the same database."),
     ),
-    Pattern(
+    tasks_pattern(
         name="skip_locked_claim",
         run=skip_locked_claim,
         code=(_claim_and_flush, strategies.claim_locked, flush),
         repeats=BATCH,
-        subject="tasks",
         is_safe=True,
         promise=_("One claim for a batch, one write for its completions; the dead are recovered. Our default."),
         weakness=_("A killed worker's batch waits for its recovery, about a second."),
         use=_("A queue."),
     ),
-    Pattern(
+    tasks_pattern(
         name="optimistic_claim",
         run=optimistic_claim,
         code=(_claim_and_flush, strategies.claim_optimistic, flush),
         repeats=BATCH,
-        subject="tasks",
         is_safe=True,
         promise=_("Compare-and-swap by version: no row stays locked, connections are free early."),
         weakness=_("Lost races cost a statement each; a dead worker's tasks need recovery."),
         use=_("Writers outside the program change the same rows, and locks must be short."),
     ),
-    Pattern(
+    tasks_pattern(
         name="optimistic_complete",
         run=optimistic_complete,
         code=(read_next, complete_if_unchanged),
-        subject="tasks",
         is_safe=False,
         promise=_("No task is completed twice."),
         weakness=_("The work itself is done twice, and its result lost when anybody touched the row."),
         use=_("Never with effects. It is here to show what is lost."),
     ),
-    Pattern(
+    tasks_pattern(
         name="optimistic_claim_as_printed",
         run=optimistic_claim_as_printed,
-        subject="tasks",
         is_safe=False,
         promise=_("None: the version is set to the value that it has."),
         weakness=_("Two workers claim one row. With our version trigger only one of them does: see the second part."),

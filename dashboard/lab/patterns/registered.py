@@ -59,6 +59,9 @@ DONE = """
 SELECT item AS id FROM lab_ledger WHERE kind = 'effect' EXCEPT SELECT item FROM lab_ledger WHERE kind = 'left'
 """
 NOT_KNOWN = "SELECT 0"
+HOLD_SECONDS = 0.01
+PAUSE_SECONDS = 0.02
+IS_OVER = "SELECT EXISTS (SELECT FROM lab_ledger WHERE kind = 'over') AS over"
 
 
 class BodyFailed(Exception):
@@ -129,11 +132,6 @@ def item_of(key: Any) -> int:
     if isinstance(key, int):
         return key
     return int.from_bytes(blake2b(str(key).encode(), digest_size=7).digest(), "big")
-
-
-HOLD_SECONDS = 0.01
-PAUSE_SECONDS = 0.02
-IS_OVER = "SELECT EXISTS (SELECT FROM lab_ledger WHERE kind = 'over') AS over"
 
 
 def touch_until_over(worker: Worker, rows: Subject) -> None:

@@ -2,7 +2,7 @@
 
 from argparse import ArgumentTypeError
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
@@ -61,7 +61,7 @@ class Command(OperatorCommand):
             parser.add_argument(
                 f"--{name.replace('_', '-')}",
                 type=partial(whole_number, least, most),
-                default=Plan.__dataclass_fields__[name].default,
+                default=getattr(Plan, name),
                 metavar="N",
                 help=f"{text} {least} to {most}, by default %(default)s.",
             )
@@ -125,7 +125,8 @@ def report_of(results: Sequence[Result], varied: Sequence[str] = ()) -> str:
 
 def known(values: dict[str, Any]) -> dict[str, Any]:
     """The values that are fields of Result."""
-    return {name: value for name, value in values.items() if name in Result.__dataclass_fields__}
+    names = {field.name for field in fields(Result)}
+    return {name: value for name, value in values.items() if name in names}
 
 
 def runs_on(names: Iterable[str]) -> dict[str, dict[str, str]]:
