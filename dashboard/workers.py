@@ -8,6 +8,8 @@ from typing import NamedTuple, Self
 from django.db import connection
 from django.db.models import Q
 from django.utils.dateparse import parse_datetime
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from dashboard.stale import held_by
 from tasks.diagnosis.stats import Rate, rates
@@ -20,6 +22,13 @@ from tasks.support.database import fetch, session_name
 
 MOST = 200
 ENDED_PAGE = 25
+LIVES = {
+    Life.ALIVE: gettext_lazy("Alive"),
+    Life.SILENT: gettext_lazy("Silent"),
+    Life.MISSING: gettext_lazy("Missing"),
+    Life.RESTARTED: gettext_lazy("Away since the restart"),
+    Life.DEAD: gettext_lazy("Dead"),
+}
 # Workers that need attention come first.
 ORDER = (Life.DEAD, Life.MISSING, Life.SILENT, Life.RESTARTED, Life.ALIVE)
 
@@ -55,6 +64,22 @@ class Line:
     def key(self) -> str:
         """The worker's id as an HTML id."""
         return sha256(self.worker.id.encode()).hexdigest()[:12]
+
+    @property
+    def life(self) -> str:
+        """The worker's state, in a word or two."""
+        return str(LIVES[self.worker.life])
+
+    @property
+    def version(self) -> str:
+        """A text that changes when the row changes enough to be marked."""
+        stopping = "stopping" if self.worker.stop_requested_at else ""
+        return f"{self.worker.life} {self.worker.current_task_id or ''} {stopping} {self.hangs}"
+
+    @property
+    def announcement(self) -> str:
+        """The sentence for screen readers and the list of changes."""
+        return _("worker %(id)s: %(life)s") % {"id": self.worker.id, "life": self.life}
 
     @property
     def unstarted(self) -> int:

@@ -3,33 +3,18 @@
 from datetime import datetime
 
 from django import template
-from django.utils.translation import gettext_lazy as _
 
 from dashboard.numbers import decimal
 from tasks.diagnosis.stats import Rate
-from tasks.queue.presence import Life
 from tasks.support.durations import spoken
 
 register = template.Library()
-
-WORDS = {
-    Life.ALIVE: _("Alive"),
-    Life.SILENT: _("Silent"),
-    Life.MISSING: _("Missing"),
-    Life.RESTARTED: _("Away since the restart"),
-    Life.DEAD: _("Dead"),
-}
 
 
 @register.filter
 def between(start: datetime | None, end: datetime | None) -> str:
     """The time between two moments, in words."""
     return spoken((end - start).total_seconds()) if start and end else ""
-
-
-@register.filter
-def life(value: Life) -> str:
-    return str(WORDS[value])
 
 
 @register.filter

@@ -29,6 +29,7 @@ from tasks.locking.named import postgres
 from tasks.operations.filters import BIGGEST_ID
 from tasks.support import reading
 from tasks.support.database import is_lock_not_available
+from tasks.support.durations import spoken
 
 SEE_HISTORY = "dashboard.view_lockwait"
 AROUND = {  # minutes before and after the moment
@@ -181,6 +182,7 @@ def live_context(request: HttpRequest) -> dict[str, Any]:
     cannot_signal = missing(request.user, SIGNAL)
     return {
         "look": look,
+        "longest_wait": longest_of(look.longest_wait),
         "tree": rows.tree_rows(look.lines, look.behind, may_signal=not cannot_signal),
         "rows": look.held[:MOST_ROWS],
         "sessions": rows.session_rows(look, MOST_SESSIONS, may_signal=not cannot_signal),
@@ -188,6 +190,10 @@ def live_context(request: HttpRequest) -> dict[str, Any]:
         "cannot_signal": cannot_signal,
         "statements": STATEMENTS,
     }
+
+
+def longest_of(seconds: float | None) -> str:
+    return "" if seconds is None else _(", the longest for %(age)s") % {"age": spoken(seconds)}
 
 
 LIVE = SharedPart("dashboard/_locks.html", live_context, every=2)
@@ -218,7 +224,7 @@ def preview(request: HttpRequest, asked: Signal, fault: str) -> HttpResponse:
         "asked": asked,
         "expected": expected,
         "session": expected.session,
-        "work": expected.work,
+        "work": rows.work_of(expected.work),
         "undoing": signals.undone_work(expected.session, asked.action) if expected.session else "",
         "task_fate": signals.consequence_for_task(expected.work.task) if expected.work.task else "",
         "fault": fault,

@@ -68,6 +68,7 @@ def live_context(request: HttpRequest) -> dict[str, Any]:
         "board": expectations.board(),
         "cannot_release": missing(request.user, RELEASE),
         "cannot_forget": missing(request.user, FORGET),
+        "example": command("run_locked", "nightly-report", "--expect-every", "1d", "--", "COMMAND"),
     }
 
 

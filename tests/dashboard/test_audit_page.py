@@ -15,6 +15,7 @@ from tasks.models import Intervention
 from tasks.operations import Settings
 from tasks.support import audit
 from tasks.support.audit import Change, Who
+from tests.html import flat
 from tests.people import client_of
 from tests.tasks import rows
 
@@ -46,7 +47,7 @@ def shown(client, query: str = "") -> list[int]:
 
 def test_an_entry_says_who_what_why_from_where_and_the_versions(viewer):
     audit.record(connection, Who("root@db1", "command"), "requeue", [Change("task:4711", 4, 5)], "card works again")
-    page = viewer.get(AUDIT).text
+    page = flat(viewer.get(AUDIT).text)
     for text in ("root@db1", "command", "requeue", "/admin/tasks/task/4711/", "v4 → v5", "card works again"):
         assert text in page
 

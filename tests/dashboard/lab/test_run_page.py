@@ -6,6 +6,7 @@ from dashboard.lab.measure import Result
 from dashboard.lab.patterns import BUILT_IN, PATTERNS
 from dashboard.lab.worker import Plan
 from dashboard.models import LabRun
+from tests.html import flat
 from tests.people import client_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -18,7 +19,7 @@ def page_of(pattern: str, **numbers: object) -> str:
     run = LabRun.objects.create(
         batch="b" * 22, pattern=pattern, plan=Plan(pattern).as_dict(), state="finished", actor="anna", result=result
     )
-    return client_of("Viewers").get(f"/admin/ops/lab/{run.pk}/").text
+    return flat(client_of("Viewers").get(f"/admin/ops/lab/{run.pk}/").text)
 
 
 def test_the_two_parts_stand_side_by_side():
