@@ -1,23 +1,62 @@
-"""Filters and tags for times, ages and links."""
+"""The template library of all pages: times and ages, numbers, links, and words for states."""
 
-from datetime import UTC, datetime
+import shlex
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from urllib.parse import quote
 
 from django import template
+from django.utils.functional import Promise
 from django.utils.html import escape, format_html
+from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
+from dashboard.attention.queues import COUNT_CAP
+from dashboard.links import page
+from dashboard.numbers import decimal, milliseconds
 from tasks.diagnosis import Link, finding
+from tasks.diagnosis.stats import Rate
+from tasks.locking.named.holder import Life
 from tasks.locking.rowlocks import RowLock
-from tasks.models import Attempt
-from tasks.support import reading
+from tasks.models import Attempt, CommandRun
+from tasks.support import durations, reading
 from tasks.support.addresses import address
 from tasks.support.durations import spoken
 
 register = template.Library()
+register.filter(milliseconds)
+
 MESSAGE = 300  # characters of an exception's message
+TONES = ("#0b4f71", "#8f1212", "#17592b", "#5d4400", "#222222", "#6b3fa0")  # for charts on paper
+PAGES = {"lock": "admin:ops_schedule", "command": "admin:ops_schedule", "attention": "admin:index"}
+ROWS = {
+    "task": "admin:tasks_task_change",
+    "order": "admin:orders_order_change",
+    "account": "admin:orders_account_change",
+    "lab run": "admin:ops_lab_run",
+}
+LIVES: dict[str, tuple[Promise, Promise]] = {
+    Life.ALIVE: (gettext_lazy("Alive"), gettext_lazy("Its session is there: the holder lives and renews its lease.")),
+    Life.MISSING: (
+        gettext_lazy("Holder gone"),
+        gettext_lazy("Its session has ended: the next one that asks gets the lock, after a second look."),
+    ),
+    Life.EXPIRED: (
+        gettext_lazy("Lease over"),
+        gettext_lazy("Its lease is over: the next one that asks gets the lock at once."),
+    ),
+    Life.RESTARTED: (
+        gettext_lazy("Database restarted"),
+        gettext_lazy("The database restarted, so that its absence proves nothing: it has its lease to come back."),
+    ),
+    Life.UNSEEN: (
+        gettext_lazy("Held"),
+        gettext_lazy("Only its lease tells whether it lives: it holds the lock from another language, or in Redis."),
+    ),
+}
 
 
 @register.simple_tag
@@ -45,14 +84,94 @@ def written(at: datetime) -> str:
 
 
 @register.filter
-def one_line(text: str) -> str:
-    """A stored name on one line, with line breaks and escapes made visible."""
-    return reading.one_line(text)
+def ago(seconds: float | None) -> str:
+    return "" if seconds is None else spoken(seconds)
 
 
 @register.filter
-def ago(seconds: float | None) -> str:
-    return "" if seconds is None else spoken(seconds)
+def between(start: datetime | None, end: datetime | None) -> str:
+    """The time between two moments, in words."""
+    return spoken((end - start).total_seconds()) if start and end else ""
+
+
+@register.filter
+def rhythm(every: timedelta) -> str:
+    """An interval as `every` takes it: `5m`."""
+    return durations.describe(every)
+
+
+@register.filter
+def lasted(seconds: float) -> str:
+    """Format the duration of a run.
+
+    >>> lasted(0.5), lasted(59.6), lasted(7384)
+    ('0.5 s', '60 s', '2 h 03 min')
+    """
+    if seconds < 10:
+        return _("%(number)s s") % {"number": decimal(seconds, 1)}
+    if seconds < 120:
+        return _("%(number)d s") % {"number": round(seconds)}
+    minutes = int(seconds // 60)
+    if minutes < 120:
+        return _("%(minutes)d min") % {"minutes": minutes}
+    return _("%(hours)d h %(minutes)02d min") % {"hours": minutes // 60, "minutes": minutes % 60}
+
+
+@register.filter
+def capped(number: int) -> str:
+    """A count, with a plus sign if it stopped at its cap."""
+    return f"{number}+" if number >= COUNT_CAP else str(number)
+
+
+@register.filter
+def per_minute(rate: Rate) -> str:
+    """The rate, with one digit after the point below ten."""
+    return decimal(rate.per_minute, 0 if rate.per_minute >= 10 or not rate.per_minute else 1)
+
+
+@register.filter
+def rate(value: float) -> str:
+    """Format a number with as many digits as are meaningful.
+
+    >>> rate(0.123), rate(12.34), rate(3456.7)
+    ('0.12', '12.3', '3,457')
+    """
+    return decimal(value, 0 if value >= 100 else 1 if value >= 10 else 2)
+
+
+@register.filter
+def modulo(number: int, divisor: int) -> int:
+    """The remainder; it picks the style of the next curve."""
+    return number % divisor
+
+
+@register.filter
+def tone(number: int) -> str:
+    """The colour of a curve where there is no style sheet."""
+    return TONES[number % len(TONES)]
+
+
+@register.filter
+def life(value: str) -> str:
+    """The state of a holder, in a word or two."""
+    return str(LIVES[value][0]) if value in LIVES else ""
+
+
+@register.filter
+def life_means(value: str) -> str:
+    """The state of a holder, as a sentence."""
+    return str(LIVES[value][1]) if value in LIVES else ""
+
+
+@register.filter
+def outcome(value: str) -> str:
+    return str(CommandRun.Outcome(value).label)
+
+
+@register.filter
+def one_line(text: str) -> str:
+    """A stored name on one line, with line breaks and escapes made visible."""
+    return reading.one_line(text)
 
 
 @register.filter
@@ -96,3 +215,20 @@ def told(link: Link) -> str:
         case "session":
             phrase = _("session %s")
     return phrase % link.target
+
+
+@register.filter
+def shell_line(argv: Sequence[str]) -> str:
+    """A command line, quoted for a shell."""
+    return argv[0] if len(argv) == 1 else shlex.join(argv)
+
+
+@register.filter
+def target_href(target: str) -> str:
+    """Link to the page of an intervention's target; empty if there is none."""
+    kind, _colon, name = target.partition(":")
+    if kind in ROWS and name.isascii() and name.isdecimal():
+        return page(ROWS[kind], int(name))
+    if kind in ("queue", "worker"):
+        return f"{address('admin:tasks_task_changelist')}?{urlencode({kind: name})}"
+    return page(PAGES[kind]) if kind in PAGES else ""

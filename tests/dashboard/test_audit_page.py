@@ -9,7 +9,7 @@ from django.utils import timezone
 from dashboard import audit_trail
 from dashboard.audit_trail import AuditFilter
 from dashboard.task_pages.listing import PageCursor
-from dashboard.templatetags.audit import target_href
+from dashboard.templatetags.rowlock import target_href
 from tasks import operations
 from tasks.models import Intervention
 from tasks.operations import Settings

@@ -17,7 +17,7 @@ from django.utils.translation.template import templatize
 
 from dashboard.numbers import decimal, milliseconds
 from dashboard.overview import charts
-from dashboard.templatetags.schedule import lasted
+from dashboard.templatetags.rowlock import lasted
 from tasks.support.durations import spoken
 from tests.people import client_of
 from tests.tasks import rows
