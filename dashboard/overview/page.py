@@ -1,4 +1,4 @@
-"""The counts in every page's navigation: cached for a second, and left out if a query times out."""
+"""The overview's parts, and the counts in every page's navigation; a part is left out if its query times out."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

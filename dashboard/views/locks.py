@@ -1,4 +1,4 @@
-"""The page of past lock waits."""
+"""The page of locks and sessions, signals to a session, and the page of past lock waits."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,6 +31,17 @@ from tasks.support import reading
 from tasks.support.database import is_lock_not_available
 from tasks.support.durations import spoken
 
+SEE, SIGNAL = "dashboard.view_backend", "dashboard.signal_backend"
+INSUFFICIENT_PRIVILEGE = "42501"
+LARGEST_PID = 2**31 - 1
+MOST_ROWS = 50
+MOST_SESSIONS = 50  # waiting ones first, then by the age of their transaction
+# "SQL behind this": the statements of each panel, as sent.
+STATEMENTS = {
+    "tree": [text.strip() for text in (activity.LOCKS, postgres.WAITERS, postgres.HOLDERS)],
+    "rows": [rowlocks.LOCKERS.strip()],
+    "sessions": [text.strip() for text in (activity.SESSIONS, RUNNING)],
+}
 SEE_HISTORY = "dashboard.view_lockwait"
 AROUND = {  # minutes before and after the moment
     1: gettext_lazy("1 minute"),
@@ -97,10 +108,6 @@ def parsed(text: str) -> datetime | None:
     return at if OLDEST < at < NEWEST else None
 
 
-def history_paths(view: Callable[..., Any]) -> list[URLPattern]:
-    return [path("ops/locks/history/", view(history), name="ops_lock_history")]
-
-
 @require_safe
 def history(request: HttpRequest) -> HttpResponse:
     require(request.user, SEE_HISTORY)
@@ -116,19 +123,6 @@ def history(request: HttpRequest) -> HttpResponse:
         "statements": [WAITS.strip(), DEADLOCKS.strip()],
     }
     return render(request, "dashboard/lock_history.html", {**admin.site.each_context(request), **context})
-
-
-SEE, SIGNAL = "dashboard.view_backend", "dashboard.signal_backend"
-INSUFFICIENT_PRIVILEGE = "42501"
-LARGEST_PID = 2**31 - 1
-MOST_ROWS = 50
-MOST_SESSIONS = 50  # waiting ones first, then by the age of their transaction
-# "SQL behind this": the statements of each panel, as sent.
-STATEMENTS = {
-    "tree": [text.strip() for text in (activity.LOCKS, postgres.WAITERS, postgres.HOLDERS)],
-    "rows": [rowlocks.LOCKERS.strip()],
-    "sessions": [text.strip() for text in (activity.SESSIONS, RUNNING)],
-}
 
 
 @dataclass(frozen=True)
@@ -162,7 +156,7 @@ class Signal:
 def paths(view: Callable[..., Any]) -> list[URLPattern]:
     return [
         path("ops/locks/", view(locks), name="ops_locks"),
-        *history_paths(view),
+        path("ops/locks/history/", view(history), name="ops_lock_history"),
         path("ops/locks/signal/", view(signal), name="ops_signal"),
     ]
 

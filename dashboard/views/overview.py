@@ -13,12 +13,10 @@ from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
 
 from dashboard.attention import inbox
-from dashboard.attention import inbox as acknowledging
 from dashboard.attention.inbox import LASTS
 from dashboard.live import snapshot
 from dashboard.live.fragment import SharedPart
 from dashboard.overview import charts, page
-from dashboard.overview import charts as throughput
 from dashboard.overview.charts import Span
 from tasks.admin.rights import missing, require, who
 from tasks.diagnosis.finding import command
@@ -64,8 +62,8 @@ def overview(request: HttpRequest) -> HttpResponse:
     """The page; for htmx only its live fragment."""
     if request.headers.get("HX-Request"):
         return LIVE.answer(request)
-    charts = chart_context(request, look_of(span_of(request)))
-    context = {"title": _("Overview"), "panel": LIVE.text(request), **charts}
+    drawn = chart_context(request, look_of(span_of(request)))
+    context = {"title": _("Overview"), "panel": LIVE.text(request), **drawn}
     return TemplateResponse(request, "dashboard/overview.html", {**admin.site.each_context(request), **context})
 
 
@@ -95,7 +93,7 @@ def live_charts(request: HttpRequest) -> dict[str, Any]:
 
 def span_of(request: HttpRequest) -> Span:
     """The span in the URL, by default the last hour."""
-    return throughput.SPANS.get(request.GET.get("span", ""), throughput.SPANS["1h"])
+    return charts.SPANS.get(request.GET.get("span", ""), charts.SPANS["1h"])
 
 
 def look_of(span: Span) -> Look:
@@ -107,12 +105,12 @@ def chart_context(request: HttpRequest, look: Look) -> dict[str, Any]:
     span = span_of(request)
     if not request.user.has_perm(SEE_CHARTS):
         return {"span": None}
-    slots = page.told(look, throughput.asking(span.key))
+    slots = page.told(look, charts.asking(span.key))
     if slots is None:
-        return {"span": span, "spans": throughput.SPANS.values()}
+        return {"span": span, "spans": charts.SPANS.values()}
     return {
         "span": span,
-        "spans": throughput.SPANS.values(),
+        "spans": charts.SPANS.values(),
         "rows": charts.slot_rows(slots, span),
         "axis": charts.axis(slots, span),
         "throughput": charts.throughput_chart(slots, span),
@@ -142,7 +140,7 @@ def acknowledge(request: HttpRequest) -> HttpResponse:
         return answer(request, line, fault=_("Acknowledging needs a reason, which the next shift reads."), status=400)
     choice = LASTS[asked.lasts]
     size = asked.size if choice.is_until_it_grows else None
-    acknowledging.acknowledge(line, who(request.user), reason=asked.reason, lasts=choice.lasts, size=size)
+    inbox.acknowledge(line, who(request.user), reason=asked.reason, lasts=choice.lasts, size=size)
     snapshot.forget()
     messages.success(request, _("Acknowledged: it stands folded below the list."))
     return redirect("admin:index")
@@ -155,7 +153,7 @@ def withdraw(request: HttpRequest) -> HttpResponse:
     name = request.POST.get("line", "")
     if reading.name_problem(name, LONGEST_NAME):
         return answer(request, None, status=400)
-    acknowledging.withdraw(name, who(request.user))
+    inbox.withdraw(name, who(request.user))
     snapshot.forget()
     messages.success(request, _("The line stands in the list again while its trouble lasts."))
     return redirect("admin:index")

@@ -14,8 +14,7 @@ from django.utils.translation import get_language, ngettext
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
 
-from dashboard import stale as rows
-from dashboard import stale as taking
+from dashboard import stale as stale_tasks
 from dashboard.live import snapshot
 from dashboard.live.fragment import SharedPart
 from dashboard.task_pages.actions import PAGE_ACTIONS, buttons_of
@@ -58,19 +57,19 @@ def stale(request: HttpRequest) -> HttpResponse:
     """The page; for htmx only its live fragment."""
     require(request.user, SEE)
     try:
-        place = rows.Place.from_params(request.GET)
+        place = stale_tasks.Place.from_params(request.GET)
     except InvalidFilter as error:
         return page(request, "dashboard/stale.html", {"fault": str(error)}, status=400)
     is_part = "HX-Request" in request.headers
-    if place == rows.Place():
+    if place == stale_tasks.Place():
         if is_part:
             return LIVE.answer(request)
         LIVE.expect(request)
     template = "dashboard/_stale.html" if is_part else "dashboard/stale.html"
-    return page(request, template, context_of(request, rows.look(place)))
+    return page(request, template, context_of(request, stale_tasks.look(place)))
 
 
-def context_of(request: HttpRequest, seen: rows.Stale) -> dict[str, Any]:
+def context_of(request: HttpRequest, seen: stale_tasks.Stale) -> dict[str, Any]:
     buttons = buttons_of([PAGE_ACTIONS["recover"], PAGE_ACTIONS["requeue"]], [], request.user)
     return {
         "seen": seen,
@@ -92,12 +91,12 @@ LIVE = SharedPart("dashboard/_stale.html", first_context, every=2)
 
 
 @cache
-def first_page(language: str) -> Callable[[], rows.Stale]:
+def first_page(language: str) -> Callable[[], stale_tasks.Stale]:
     """The query of the first page in this language, which must be active when it runs."""
-    return lambda: rows.look(rows.Place())
+    return lambda: stale_tasks.look(stale_tasks.Place())
 
 
-def following(seen: rows.Stale) -> str:
+def following(seen: stale_tasks.Stale) -> str:
     """The query string of the next page; empty if this is the last."""
     place = seen.next_place
     return "?" + urlencode({"worker": place.worker_id, "after": place.task_id}) if place else ""
@@ -111,19 +110,19 @@ def take_back(request: HttpRequest) -> HttpResponse:
     asked = Asked.from_post(request)
     if asked is None:
         return page(request, "dashboard/take_back.html", {"title": _("Take back")}, status=400)
-    found = taking.look_at_holdings(asked.worker_ids)
+    found = stale_tasks.look_at_holdings(asked.worker_ids)
     if not asked.is_confirmed and found.number:
         words = ["--reason", asked.reason or "…"]
         context = {"title": _("Take these tasks back?"), "asked": asked, "found": found, "start": command("run_worker")}
         return page(request, "dashboard/take_back.html", {**context, "command": command("recover_tasks", *words)})
-    outcome = taking.take_back(asked.worker_ids, who(request.user), reason=asked.reason)
+    outcome = stale_tasks.take_back(asked.worker_ids, who(request.user), reason=asked.reason)
     snapshot.forget()
     for level, text in told(outcome):
         messages.add_message(request, level, text)
     return redirect("admin:ops_stale")
 
 
-def told(outcome: taking.Outcome) -> list[tuple[int, str]]:
+def told(outcome: stale_tasks.Outcome) -> list[tuple[int, str]]:
     """Messages for the operator: pairs of level and sentence."""
     if not outcome.taken and not outcome.left:
         return [(messages.INFO, _("Nothing was left to take back: these workers hold no task any more."))]

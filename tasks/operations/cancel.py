@@ -91,7 +91,9 @@ class Cancel(TaskAction):
         own = [
             tasks[id]
             for id, lock in rowlocks.lockers(Task, tasks).items()
-            if any(locker.application_name == session_name("worker", tasks[id].claimed_by or "") for locker in lock.lockers)
+            if any(
+                locker.application_name == session_name("worker", tasks[id].claimed_by or "") for locker in lock.lockers
+            )
             and (versions is None or versions[id] == tasks[id].version)
         ]
         if not own:
