@@ -4,7 +4,7 @@ import re
 
 import pytest
 from django.conf import settings
-from django.contrib.auth.models import Group, User
+from django.contrib.auth.models import Group, Permission, User
 from django.db import connection
 from django.http import HttpResponse
 from django.test import Client
@@ -121,6 +121,15 @@ def test_parts_that_refresh_themselves_open_to_the_same_roles(role):
 @pytest.mark.parametrize("role", ROLES)
 def test_posting_does_nothing_for_roles_that_may_not(role):
     assert differences(role, "post", ROUTES) == []
+
+
+def test_a_right_to_act_opens_no_action_on_tasks_that_the_person_may_not_see():
+    client, user = Client(), person(username="blind")
+    user.user_permissions.set(Permission.objects.exclude(codename="view_task"))
+    client.force_login(user)
+    actions = [(route, name) for route, name in ROUTES if name in ("tasks_task_action", "tasks_task_all")]
+    answers = [ask(client, "post", route, name) for route, name in actions]
+    assert [(answer.status_code, written) for answer, written in answers] == [(403, 0)] * 2
 
 
 @pytest.mark.parametrize("method", ["put", "delete"])
