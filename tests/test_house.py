@@ -23,7 +23,7 @@ NAMES = {
 MAY_NAME = {("tasks/checks.py", "dashboard"), ("tasks/checks.py", "orders")}
 TEMPLATES = ROOT / "templates"
 TEMPLATES_OF = {"tasks": TEMPLATES / "admin" / "tasks", "orders": TEMPLATES / "admin" / "orders"}
-FOLDERS = ("admin/orders", "admin/tasks", "shared", "task_pages")
+FOLDERS = ("admin/orders", "admin/tasks", "dashboard", "shared", "task_pages")
 INCLUDED = re.compile(r"""{%-? *include +["']([^"']+)["']""")
 
 
