@@ -54,7 +54,7 @@ lint: $(VENV)/test.stamp ## ruff, mypy, bandit, missing migrations, deployment c
 chaos: $(VENV)/test.stamp ## the long drills of kills, freezes and outages, into docs/reliability.md
 	$(VENV_PYTHON) -m pytest -m chaos -o faulthandler_timeout=0 $(ARGS)
 
-soak: $(VENV)/test.stamp ## an hour of load beside an open transaction, into docs/soak.json
+soak: $(VENV)/test.stamp ## an hour of load beside an open transaction, into docs/reliability.md
 	$(VENV_PYTHON) -m tests.chaos.soak $(ARGS)
 
 bench: $(VENV)/test.stamp ## Rowlock beside its peers, into docs/benchmarks.md

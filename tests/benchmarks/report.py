@@ -20,13 +20,20 @@ from tests.databases import ROOT
 FOLDER = ROOT / "docs"
 INTRODUCTION = """# Benchmarks
 
-Written by `make bench`; `make bench ARGS="drain --rounds 5"` measures parts again and leaves the others as they were.
-What is compared was alternated in one run, on one server that syncs to disk (fsync and synchronous_commit on) and
-whose WAL files are in use again, as of any that has been at work (making new ones took a third of the rate of whoever
-writes most), beside its clients on the same machine, with ANALYZE after each fill. So compare **ratios within one
-table**: on a machine that others use too, rounds differ by a third, and differences under a quarter mean nothing. The
-same figures, with those of each round, are in [benchmarks.json](benchmarks.json).
+For whoever compares Rowlock with other queues. `make bench` measures everything; `make bench ARGS="drain --rounds 5"`
+measures one part again and keeps the others. Rivals alternate in one run, on one PostgreSQL that syncs to disk, on the
+same machine as their clients. So compare **ratios within a row**: rounds differ by a third on a shared machine, and
+differences below a quarter mean nothing.
+
+The next best is the fastest rival that does the same work; statements on bare rows are left out. Every table, round and
+version is in [measurements/benchmarks.txt](measurements/benchmarks.txt) and `measurements/benchmarks.json`.
 """
+LOG_INTRODUCTION = """Every table of `make bench`, part by part. Compare ratios within one table.
+"""
+OURS = "Rowlock"
+# They move bare rows and are no queue.
+LONGEST_TEXT = 600  # characters of a printed report that the page shows whole
+FLOORS = ("pgbench", "Python on bare rows", "plain ")
 
 Cell = str | float | int | None
 
@@ -89,17 +96,58 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def keep(folder: Path, part: Part, surroundings: Mapping[str, Any], order: Sequence[str]) -> None:
-    """Put this part into `benchmarks.json` and `benchmarks.md` of the folder, where `order` has its name."""
-    path = folder / "benchmarks.json"
+    """Put this part into the folder's measurements, where `order` has its name, and write the page anew."""
+    path = folder / "measurements" / "benchmarks.json"
+    path.parent.mkdir(exist_ok=True)
     kept: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     kept[part.name] = {**asdict(part), **surroundings}
     kept = {name: kept[name] for name in order if name in kept}
     path.write_text(json.dumps(kept, indent=1) + "\n")
-    (folder / "benchmarks.md").write_text(markdown(kept))
+    write(folder, kept)
 
 
-def markdown(kept: Mapping[str, Any]) -> str:
-    return "\n".join([INTRODUCTION, *(section(part) for part in kept.values())])
+def write(folder: Path, kept: Mapping[str, Any]) -> None:
+    """Write the page and the log from the kept parts alone."""
+    (folder / "measurements" / "benchmarks.txt").write_text(
+        "\n".join([LOG_INTRODUCTION, *(section(part) for part in kept.values())])
+    )
+    (folder / "benchmarks.md").write_text("\n".join([INTRODUCTION, *(comparison(part) for part in kept.values())]))
+
+
+def comparison(part: Mapping[str, Any]) -> str:
+    """The section of one part: each table in one line, where it has a line of ours beside rivals."""
+    lines = [f"## {part['title']}", ""]
+    rows = [cells for table in part["tables"] if (cells := compared(table))]
+    if rows:
+        lines += [line(["", OURS, "next best", "ratio"]), line(["---", "--:", "---", "--:"])]
+        lines += [line(cells) for cells in rows]
+    elif part["tables"]:
+        first = part["tables"][0]
+        lines += [line(first["columns"]), line(["---"] + ["--:"] * (len(first["columns"]) - 1))]
+        lines += [line([shown(cell) for cell in row]) for row in first["rows"]]
+    elif len(part["text"]) <= LONGEST_TEXT:
+        lines += ["```", part["text"].strip(), "```"]
+    else:
+        lines += [f"`{part['command']}` prints the figures; the log has them."]
+    revision = part["versions"].rpartition("Rowlock ")[2]
+    return "\n".join([*lines, "", f"<sub>{part['date'][:10]}, {revision}</sub>", ""])
+
+
+def compared(table: Mapping[str, Any]) -> list[str] | None:
+    """Our line of a table beside the next best: the most tasks a second, or the least milliseconds (p50 / p99)."""
+    if table["columns"][1:2] == ["median"] and table["columns"][-1].endswith("/ this"):
+        figures = {row[0]: (shown(row[1]), row[1]) for row in table["rows"]}
+    elif table["columns"][1:4] == ["n", "p50", "p99"]:
+        figures = {row[0]: (f"{shown(row[2])} / {shown(row[3])} ms", -row[2]) for row in table["rows"]}
+    else:
+        return None
+    ours = next((name for name in figures if name.startswith(OURS)), None)
+    rivals = {name: found for name, found in figures.items() if not name.startswith((OURS, *FLOORS))}
+    if ours is None or not rivals:
+        return None
+    best = max(rivals, key=lambda name: rivals[name][1])
+    ratio = figures[ours][1] / rivals[best][1]
+    return [table["title"], figures[ours][0], f"{best} {rivals[best][0]}", f"{ratio:.2f}"]
 
 
 def section(part: Mapping[str, Any]) -> str:

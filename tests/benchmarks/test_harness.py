@@ -54,8 +54,9 @@ def test_a_part_runs_and_gives_figures(scene, name, tmp_path):
     assert all(math.isfinite(cell) and cell >= 0 for cell in cells)
     assert not scene.excuses
     report.keep(tmp_path, part, report.surroundings(part.server, "make bench"), PARTS)
-    assert json.loads((tmp_path / "benchmarks.json").read_text())[name]["tables"]
-    assert f"## {part.title}" in (tmp_path / "benchmarks.md").read_text()
+    assert json.loads((tmp_path / "measurements" / "benchmarks.json").read_text())[name]["tables"]
+    for page in ("benchmarks.md", "measurements/benchmarks.txt"):
+        assert f"## {part.title}" in (tmp_path / page).read_text()
 
 
 def test_who_cannot_be_measured_is_left_out_with_the_reason(scene, monkeypatch):
@@ -96,3 +97,13 @@ def test_a_wait_for_a_lock_counts_from_the_first_release_meanwhile():
     again = locks.Held("0", asked=1.0, began=1.0, ended=2.0)
     waiting = locks.Held("1", asked=0.5, began=2.25, ended=3.0)
     assert locks.waited([first, again, waiting]) == [1.25]
+
+
+def test_the_page_sets_us_beside_the_best_rival_and_not_beside_bare_rows():
+    rates = report.rates(
+        "drain", "tasks a second", {"Rowlock": [30.0], "pgbench, batch 100": [90.0], "PgQueuer": [20.0]}
+    )
+    waits = report.waits("pickup", {"Rowlock": [0.002, 0.004], "PgQueuer": [0.001, 0.003], "pg-boss": [0.009]})
+    assert report.compared(vars(rates)) == ["drain", "30.00", "PgQueuer 20.00", "1.50"]
+    assert report.compared(vars(waits)) == ["pickup", "4.00 / 4.00 ms", "PgQueuer 3.00 / 3.00 ms", "1.33"]
+    assert report.compared(vars(report.Table("one alone", ["", "median"]))) is None

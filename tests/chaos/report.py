@@ -1,4 +1,4 @@
-"""The figures of the long drills: docs/reliability.json, and from it alone the section between two marks beside it."""
+"""The figures of the long drills: kept as JSON, and from it alone a section of docs/reliability.md."""
 
 import json
 import os
@@ -15,7 +15,7 @@ import django
 from tests.chaos.account import Summary
 from tests.databases import ROOT, QueueDatabase
 
-JSON_FILE = ROOT / "docs" / "reliability.json"
+JSON_FILE = ROOT / "docs" / "measurements" / "reliability.json"
 PAGE = ROOT / "docs" / "reliability.md"
 SECTION = re.compile(r"(?<=<!-- chaos: begin -->\n).*?(?=<!-- chaos: end -->)", re.DOTALL)
 COURSES = {
@@ -181,17 +181,14 @@ def _recovery(milliseconds: dict[str, float | None]) -> str:
 
 
 def _bounds(courses: Any) -> str:
-    tasks = sum(course["tasks"] for course in courses)
+    """What so few or no findings allow to say. Strikes, not tasks, are independent, so they give the bound."""
     strikes = sum(sum(course["strikes"].values()) for course in courses)
     workers = sum(course["workers"] for course in courses)
     total = {name: sum(course[name] for course in courses) for name in ("lost", "forbidden", "falsely_recovered")}
     return (
-        "What these numbers allow to say, and no more. Chance does not hit tasks one by one but by strikes, so "
-        "that the bound by these is the stricter one:\n\n"
-        f"- tasks lost: {bound(total['lost'], tasks)}; by strikes, {bound(total['lost'], strikes)}\n"
-        f"- tasks repeated without an excuse: {bound(total['forbidden'], tasks)}; by strikes, "
-        f"{bound(total['forbidden'], strikes)}\n"
-        f"- living workers taken for dead: {bound(total['falsely_recovered'], workers)}"
+        f"- tasks lost, by strikes: {bound(total['lost'], strikes)}\n"
+        f"- tasks repeated without an excuse, by strikes: {bound(total['forbidden'], strikes)}\n"
+        f"- living workers declared dead: {bound(total['falsely_recovered'], workers)}"
     )
 
 
@@ -199,7 +196,7 @@ def _outside(courses: Any) -> str:
     total: Counter[str] = Counter()
     for course in courses:
         total.update(course["outside"])
-    return "What the other oracles say: " + "; ".join(f"{name} {number:,}" for name, number in total.items()) + "."
+    return "The other judges: " + "; ".join(f"{name} {number:,}" for name, number in total.items()) + "."
 
 
 def replaced(page: str, section: str) -> str:

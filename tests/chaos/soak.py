@@ -1,7 +1,7 @@
 """A soak: steady load for long, half of the time beside a transaction that somebody forgot to end, and what grows.
 
-`make soak` takes an hour on a server that syncs to disk, with the web server and its tabs, and writes docs/soak.json
-and the section "Soak" of docs/reliability.md. What is flat is found by comparison within the
+`make soak` takes an hour on a server that syncs to disk, with the web server and its tabs, and writes
+docs/measurements/soak.json and the section "Soak" of docs/reliability.md. What is flat is found by comparison within the
 run, never with a limit from elsewhere.
 """
 
@@ -230,7 +230,9 @@ def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(prog="python -m tests.chaos.soak", description=__doc__)
     found.add_argument("--minutes", type=float, default=60.0, help="how long (default: 60)")
     found.add_argument("--rate", type=int, default=200, help="tasks a second (default: 200)")
-    found.add_argument("--report", type=Path, default=ROOT / "docs", help="the folder of reliability.md and soak.json")
+    found.add_argument(
+        "--report", type=Path, default=ROOT / "docs", help="the folder of reliability.md and measurements/"
+    )
     return found
 
 

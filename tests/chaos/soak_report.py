@@ -1,4 +1,4 @@
-"""What a soak has found: docs/soak.json, and from it alone the section between two marks of docs/reliability.md."""
+"""The findings of a soak: docs/measurements/soak.json, and from it alone a section of docs/reliability.md."""
 
 import json
 import os
@@ -29,7 +29,9 @@ Figures = dict[str, Any]
 def keep(folder: Path, versions: dict[str, str], samples: Sequence[Sample], pages: dict[str, list[float]]) -> None:
     """Write both files; `pages` are the seconds of each answer of the web server by page."""
     text = json.dumps(figures(versions, samples, pages), indent=1) + "\n"
-    (folder / "soak.json").write_text(text)
+    kept = folder / "measurements" / "soak.json"
+    kept.parent.mkdir(exist_ok=True)
+    kept.write_text(text)
     page = folder / "reliability.md"
     if page.exists():
         page.write_text(SECTION.sub(lambda _: render(json.loads(text)), page.read_text()))
@@ -136,7 +138,7 @@ def ms(seconds: Sequence[float], share: float) -> float:
 
 
 def render(found: Figures) -> str:
-    """The section's text from the values of docs/soak.json."""
+    """The section's text from the values of docs/measurements/soak.json."""
     versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
     rate = found["phases"]["before"]["enqueued_per_second"]
     lines = [

@@ -69,5 +69,5 @@ def test_a_soak_of_seconds_gives_every_figure(probe, database, start_worker, tmp
     assert "psql:" in {kind for sample in samples for kind in sample.sessions if sample.phase == "held"}
     (tmp_path / "reliability.md").write_text("<!-- soak: begin -->\n<!-- soak: end -->\n")
     soak_report.keep(tmp_path, soak_report.surroundings("18"), samples, {"tasks": [0.1]})
-    assert json.loads((tmp_path / "soak.json").read_text())["ended"] == samples[-1].done
+    assert json.loads((tmp_path / "measurements" / "soak.json").read_text())["ended"] == samples[-1].done
     assert "| attempts ended a second |" in (tmp_path / "reliability.md").read_text()
