@@ -1,8 +1,7 @@
 """A soak: steady load for long, half of the time beside a transaction that somebody forgot to end, and what grows.
 
-`make soak` takes an hour on a server that syncs to disk, with the web server and its tabs, and writes
-docs/measurements/soak.json and the section "Soak" of docs/reliability.md. What is flat is found by comparison within the
-run, never with a limit from elsewhere.
+`make soak` takes an hour on a server that syncs to disk, with the web server and its tabs. It writes
+docs/measurements/soak.json and a section of docs/reliability.md. Values are compared within the run alone.
 """
 
 import argparse
