@@ -177,10 +177,10 @@ class DashboardConfig(AppConfig):
     def ready(self) -> None:
         from dashboard import login
         from dashboard.attention import inbox
-        from dashboard.locks import history as lock_history
+        from dashboard.locks import history
         from tasks.operations.prune import register_history
 
-        register_history(*lock_history.HISTORY, *inbox.HISTORY)
+        register_history(*history.HISTORY, *inbox.HISTORY)
         name_tables()
         login.log_logins()
         post_migrate.connect(create_groups, dispatch_uid="dashboard.permissions")

@@ -1,6 +1,5 @@
 """The dashboard's own lines of "Needs attention", one module per subject; see tasks/panels.py."""
 
 from dashboard.attention import failures, queues, schedule, sessions
-from dashboard.attention import failures as recovery
 
 __all__ = ["failures", "queues", "recovery", "schedule", "sessions"]

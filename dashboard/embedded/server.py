@@ -14,8 +14,6 @@ from typing import IO
 import psutil
 
 from dashboard.embedded import Owner, ServerError, cluster, database_url, held
-from dashboard.embedded import cluster as binaries
-from dashboard.embedded import cluster as runtime
 from dashboard.processes import Account, bound
 
 POLL_SECONDS = 0.02
@@ -105,14 +103,14 @@ def prepared(home: Path, *, runs: str, settings: Mapping[str, str] | None = None
         HomeInUse: another process runs it.
         ServerError: it cannot be created.
     """
-    with held(home) as record, runtime.folder() as folder:
+    with held(home) as record, cluster.folder() as folder:
         data = home / "data"
         account = cluster.owner_account(data)
         server = EmbeddedServer(
             data=data,
             account=account,
-            installation=binaries.installation(account, folder),
-            socket_folder=runtime.private_folder(folder / "socket", account),
+            installation=cluster.installation(account, folder),
+            socket_folder=cluster.private_folder(folder / "socket", account),
             settings={**SETTINGS, **(settings or {})},
         )
         if data.exists():

@@ -11,7 +11,6 @@ from django.utils.translation import gettext as _
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from dashboard.demo import control
-from dashboard.demo import control as staged
 from dashboard.demo.control import Request
 from tasks.admin.rights import missing, require, who
 from tasks.diagnosis.finding import command
@@ -46,7 +45,7 @@ def demo(request: HttpRequest) -> HttpResponse:
         "title": _("Demo"),
         "is_loaded": state.is_loaded,
         "director": state.director,
-        "scenes": staged.scenes() if state.is_loaded else [],
+        "scenes": control.scenes() if state.is_loaded else [],
         "kills": control.kills() if state.is_loaded else [],
         "cannot_direct": missing(request.user, DIRECT),
         "commands": COMMANDS,

@@ -8,7 +8,6 @@ from django.db import IntegrityError
 from django.utils import timezone
 
 from dashboard.attention import inbox
-from dashboard.attention import inbox as acknowledging
 from dashboard.models import Acknowledgement
 from tasks.models import Attempt, Intervention, Task
 from tasks.panels import Line, Look, Severity
@@ -123,7 +122,7 @@ def test_another_time_is_another_one(minutes):
 
 def acknowledge_until(end: datetime) -> None:
     line = Line(key=KEY, text="", severity=Severity.SLOW)
-    acknowledging.acknowledge(line, Who("anna", "page"), reason="known", lasts=end - timezone.now(), size=None)
+    inbox.acknowledge(line, Who("anna", "page"), reason="known", lasts=end - timezone.now(), size=None)
 
 
 @pytest.mark.parametrize("group", ["Viewers", "Account managers"])

@@ -12,7 +12,6 @@ import pytest
 
 from dashboard import embedded, processes
 from dashboard.embedded import cluster, home, running_url, server
-from dashboard.embedded import cluster as runtime
 from dashboard.processes import bound
 from tests.dashboard.servers import killed_at_the_end, launched, supervised
 from tests.waiting import wait_until
@@ -96,10 +95,10 @@ def test_a_server_deaf_to_its_shutdown_is_stopped_with_more_force():
 
 
 def test_the_sweep_removes_only_what_runs_have_left():
-    with runtime.folder() as alive, tempfile.TemporaryDirectory(prefix=runtime.PREFIX, dir="/tmp") as foreign:
-        left = Path(tempfile.mkdtemp(prefix=runtime.PREFIX, dir="/tmp"))
-        (left / runtime.MARK).touch()
-        runtime.sweep()
+    with cluster.folder() as alive, tempfile.TemporaryDirectory(prefix=cluster.PREFIX, dir="/tmp") as foreign:
+        left = Path(tempfile.mkdtemp(prefix=cluster.PREFIX, dir="/tmp"))
+        (left / cluster.MARK).touch()
+        cluster.sweep()
         assert alive.exists()
         assert Path(foreign).exists()
         assert not left.exists()

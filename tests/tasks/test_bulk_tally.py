@@ -4,7 +4,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from tasks.operations import bulk as tallies
+from tasks.operations import bulk
 from tasks.operations.bulk import highest_id, tally
 from tasks.operations.filters import TaskFilter
 from tests.tasks import handlers, rows
@@ -20,13 +20,13 @@ def test_matches_are_counted_by_status():
 
 
 def test_windows_join_without_a_gap_or_an_overlap(monkeypatch):
-    monkeypatch.setattr(tallies, "FIRST_WINDOW", 2)
+    monkeypatch.setattr(bulk, "FIRST_WINDOW", 2)
     rows.many(37, status="READY")
     assert tally(TaskFilter(queue_names=("default",)), highest_id()).number == 37
 
 
 def test_what_an_index_has_is_counted_at_once_and_not_window_by_window(monkeypatch):
-    monkeypatch.setattr(tallies, "FIRST_WINDOW", 2)
+    monkeypatch.setattr(bulk, "FIRST_WINDOW", 2)
     rows.many(37, status="READY"), rows.failed(), rows.completed()
     unfinished = TaskFilter(statuses=("READY", "FAILED"))
     with CaptureQueriesContext(connection) as queries:
@@ -36,7 +36,7 @@ def test_what_an_index_has_is_counted_at_once_and_not_window_by_window(monkeypat
 
 
 def test_where_that_takes_too_long_the_windows_tell_as_much_as_they_can(monkeypatch):
-    monkeypatch.setattr(tallies, "_count_each", lambda *_args: None)
+    monkeypatch.setattr(bulk, "_count_each", lambda *_args: None)
     rows.many(3, status="READY")
     assert tally(TaskFilter(statuses=("READY",)), highest_id()).number == 3
 

@@ -6,7 +6,6 @@ import pytest
 from django.db import connection, connections
 
 from tasks import patterns
-from tasks import patterns as pattern_runs
 from tasks.models import Intervention, Task
 from tasks.support.audit import Who
 from tests.sessions import session
@@ -17,9 +16,9 @@ TAKE = "SELECT pg_advisory_lock(hashtext('rowlock:pattern:' || current_schema())
 WAITING = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
 
 
-def ask(actor: str) -> pattern_runs.Requested:
+def ask(actor: str) -> patterns.Requested:
     try:
-        return pattern_runs.request(patterns.get("shipped_emails"), {"mode": "send_first"}, Who(actor, "page"))
+        return patterns.request(patterns.get("shipped_emails"), {"mode": "send_first"}, Who(actor, "page"))
     finally:
         connections.close_all()
 

@@ -10,7 +10,7 @@ from django.db import models
 from django.utils.functional import Promise
 
 from dashboard.lab.worker import Worker
-from tasks import patterns as registry
+from tasks import patterns
 
 FILL_ORDERS = """
 INSERT INTO orders_order (customer_email, placed_at, shipped_at)
@@ -133,7 +133,7 @@ class Pattern:
     runs_on: Callable[[], str] = nothing_to_say
     stands_for: str = ""
     code: tuple[Callable[..., Any], ...] = ()
-    registered: registry.Pattern | None = None
+    registered: patterns.Pattern | None = None
     own_rows: Subject | None = None
 
     @property

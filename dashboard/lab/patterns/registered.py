@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy as _
 
 from dashboard.lab.patterns.pattern import Pattern, Subject
 from dashboard.lab.worker import Worker
-from tasks import patterns as registry
+from tasks import patterns
 from tasks.locking import Report, around_each_row
 from tasks.support.database import fetch
 
@@ -35,7 +35,7 @@ class Catalogue(Mapping[str, Pattern]):
             return self.built_in[name]
         if name not in self._registered():
             raise KeyError(name)
-        return entry(registry.get(name))
+        return entry(patterns.get(name))
 
     def __iter__(self) -> Iterator[str]:
         return iter([*self.built_in, *self._registered()])
@@ -45,7 +45,7 @@ class Catalogue(Mapping[str, Pattern]):
 
     def _registered(self) -> list[str]:
         known = {*self.built_in, *self.stood_for}
-        return [name for name in registry.names() if name not in known and registry.get(name).sample]
+        return [name for name in patterns.names() if name not in known and patterns.get(name).sample]
 
 
 # The work of an outside locker: it locks a row and changes nothing.
@@ -68,7 +68,7 @@ class BodyFailed(Exception):
     """The registered code raised for some rows; the message is that of the first."""
 
 
-def entry(pattern: registry.Pattern) -> Pattern:
+def entry(pattern: patterns.Pattern) -> Pattern:
     return Pattern(
         name=pattern.name,
         run=partial(run_registered, pattern),
@@ -83,7 +83,7 @@ def entry(pattern: registry.Pattern) -> Pattern:
     )
 
 
-def run_registered(pattern: registry.Pattern, worker: Worker) -> None:
+def run_registered(pattern: patterns.Pattern, worker: Worker) -> None:
     """Run until no row meets the criteria; each row's body is one effect in the ledger."""
 
     def note_races(report: Report) -> None:
@@ -103,13 +103,13 @@ def run_registered(pattern: registry.Pattern, worker: Worker) -> None:
         raise BodyFailed(next(iter(report.problems), report.failure))
 
 
-def keys_left(control: psycopg.Connection, pattern: registry.Pattern) -> list[Any]:
+def keys_left(control: psycopg.Connection, pattern: patterns.Pattern) -> list[Any]:
     """The primary keys of the rows that meet the criteria, in the schema that the session sees."""
     statement, params = pattern.queryset.order_by().values_list("pk").query.sql_with_params()
     return [key for (key,) in psycopg.ClientCursor(control).execute(statement, params)]
 
 
-def note_left(control: psycopg.Connection, pattern: registry.Pattern) -> None:
+def note_left(control: psycopg.Connection, pattern: patterns.Pattern) -> None:
     """Record the rows that are not done."""
     control.execute(NOTE_LEFT, {"items": [item_of(key) for key in keys_left(control, pattern)]})
 
