@@ -16,6 +16,7 @@ from django.db.migrations.recorder import MigrationRecorder
 from django.test import Client
 
 from dashboard import environment, middleware
+from tests.html import flat
 from tests.people import PASSWORD, client_of
 from tests.sessions import session
 from tests.waiting import wait_until
@@ -212,7 +213,7 @@ def test_what_was_pressed_in_vain_leads_back_to_its_page(referrer, leads_to, tmp
     with database_at(str(tmp_path)):
         answer = client.post("/admin/ops/stale/take-back/", headers={"referer": referrer})
     assert answer.status_code == 503
-    assert f'<a class="back" href="{leads_to}">Back to the page' in answer.text
+    assert f'<a class="back" href="{leads_to}">Back to the page' in flat(answer.text)
     assert "look before you press again" in answer.text
 
 
