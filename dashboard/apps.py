@@ -7,7 +7,7 @@ from django.apps import AppConfig, apps
 from django.contrib.admin.apps import AdminConfig
 from django.contrib.postgres.apps import PostgresConfig
 from django.core.checks import CheckMessage, Tags, Warning, register
-from django.db import connection
+from django.db import connection, connections
 from django.db.backends.signals import connection_created
 from django.db.models import Q
 from django.db.models.signals import post_migrate
@@ -67,6 +67,9 @@ def create_groups(sender: AppConfig, using: str, **kwargs: Any) -> None:
     if sender is not with_models[-1]:
         return
     from django.contrib.auth.models import Group, Permission
+
+    if Group._meta.db_table not in connections[using].introspection.table_names():
+        return  # `migrate tasks` alone, before the tables of people
 
     for name, codenames in GROUPS.items():
         group, _ = Group.objects.using(using).get_or_create(name=name)
