@@ -107,7 +107,7 @@ def test_a_notification_that_came_with_an_answer_ends_the_wait(database):
 def test_f05_a_former_session_does_not_keep_presence_from_a_new_one(settings, database):
     """The server need not know for long that the client has given up a dead path."""
     settings.ROWLOCK = {"DIRECT_DATABASE_URL": database.url}
-    session = Session("w1")
+    session = Session("w1", SharedState())
     assert session.open(lambda connection: options.register(connection, "w1", Options()))
     former, session.connection = session.connection, None
     session.forget()
