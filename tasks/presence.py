@@ -45,6 +45,16 @@ WHERE tasks_epoch.token <> excluded.token
 
 TAKE = "SELECT pg_try_advisory_lock(hashtext('rowlock:presence:' || current_schema()), hashtext(%(id)s::text))"
 
+# A session whose client gave up a dead path is alive for the server until its own timeout, and holds the lock so long.
+END_FORMER_SESSION = """
+SELECT pg_terminate_backend(held.pid, 200) FROM pg_locks AS held JOIN pg_stat_activity AS session USING (pid)
+WHERE held.locktype = 'advisory' AND held.objsubid = 2 AND held.granted AND held.pid <> pg_backend_pid()
+  AND held.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+  AND held.classid::bigint = (hashtext('rowlock:presence:' || current_schema())::bigint & 4294967295)
+  AND held.objid::bigint = (hashtext(%(id)s::text)::bigint & 4294967295)
+  AND session.application_name = %(name)s::text
+"""
+
 # Zero rows: the worker was convicted meanwhile and may not come back under this id.
 CONFIRM = """
 UPDATE tasks_worker
@@ -198,6 +208,18 @@ def take(connection: Connection, worker_id: str) -> bool:
     with connection.cursor() as cursor:
         cursor.execute(TAKE, {"id": worker_id})
         return bool(cursor.fetchone()[0])
+
+
+def take_again(connection: Connection, worker_id: str) -> bool:
+    """Take the presence lock on a new session, and end the former session of this worker if that holds it still.
+
+    Were the former session left to its own timeout, the lock would be free for a moment at any time after that, and
+    two looks of a sweep would take the worker for dead. False: try again soon.
+    """
+    if take(connection, worker_id):
+        return True
+    fetch(connection, END_FORMER_SESSION, {"id": worker_id, "name": f"rowlock:worker:{worker_id}"})
+    return take(connection, worker_id)
 
 
 def confirm(connection: Connection, worker_id: str) -> bool:

@@ -33,6 +33,8 @@ class Idleness:
         spread = random.uniform(0.8, 1.2)  # noqa: S311  of the workers' polls
         is_lookout = self.lookout.take(self.page)
         seconds = self._look_out(spread * POLL_SECONDS) if is_lookout else spread * SLEEP_SECONDS
+        if not self.session.is_settled:
+            seconds = min(seconds, SOON_SECONDS)  # presence is not held yet
         if seconds and not is_stopping():
             self.page.words[BUSY] = 0
             if not is_lookout:

@@ -230,9 +230,9 @@ class Session:
     def _settle_in(self, connection: psycopg.Connection) -> None:
         """Hold presence under the same id, unless convicted meanwhile; hear what was heard.
 
-        Our own former session may hold the lock for a moment yet; then the next call tries again.
+        Our own former session may hold the lock yet: it is ended, and if that takes longer, the next call tries again.
         """
-        self.is_presence_held = self.is_presence_held or presence.take(connection, self.worker_id)
+        self.is_presence_held = self.is_presence_held or presence.take_again(connection, self.worker_id)
         if self.is_presence_held and not presence.confirm(connection, self.worker_id):
             raise Convicted(f"Worker {self.worker_id} was declared dead while its session was lost.")
         if self.is_hearing:

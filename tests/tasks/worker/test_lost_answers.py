@@ -3,7 +3,11 @@
 import time
 
 import psycopg
+import pytest
 
+from tasks import presence
+from tasks.worker import registration
+from tasks.worker.options import Options
 from tasks.worker.session import Session
 from tests.relay import relay
 from tests.tasks.worker_app import tasks as handlers
@@ -97,3 +101,17 @@ def test_a_notification_that_came_with_an_answer_ends_the_wait(database):
         began = time.monotonic()
         session.wait(300, session.connection.fileno())
         assert time.monotonic() - began < 300
+
+
+def test_f05_a_former_session_does_not_keep_presence_from_a_new_one(settings, database):
+    """The server need not know for long that the client has given up a dead path."""
+    settings.ROWLOCK = {"DIRECT_DATABASE_URL": database.url}
+    session = Session("w1")
+    assert session.open(lambda connection: registration.register(connection, "w1", Options()))
+    former, session.connection = session.connection, None
+    session.forget()
+    wait_until(lambda: session.ensure() and session.is_settled)
+    assert presence.states(["w1"], database.connection)["w1"].is_alive
+    with pytest.raises(psycopg.OperationalError):
+        former.execute("SELECT 1")
+    session.forget()
