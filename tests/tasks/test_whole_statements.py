@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from django.db import Error, connection, transaction
 
-from dashboard.lab import ledger
+from dashboard.lab import worker
 from dashboard.lab.patterns import orders
 from dashboard.overview import charts
 from tasks.queue import claim, optimistic, shortcut, throughput
@@ -22,7 +22,7 @@ PARAMETER = re.compile(r"%\(\w+\)s|%s")
 SAMPLES = {"{table}": "tasks_task", "{key}": "id", "{column}": "version", "unnest(NULL,": "unnest(NULL::bigint[],"}
 # They take a table's name in an identifier's place, which no parameter can hold.
 OF_ANY_TABLE = {"dashboard.lab.patterns.registered", "tasks.locking.version_trigger"}
-NO_STATEMENTS = {"dashboard.lab.bench.WAITS"}  # the beginnings of statements that wait
+NO_STATEMENTS = {"dashboard.lab.worker.WAITS"}  # the beginnings of statements that wait
 
 
 def modules() -> Iterator[tuple[str, ast.Module]]:
@@ -114,8 +114,8 @@ def parts_of(node: ast.AST) -> list[ast.expr]:
 def test_every_statement_is_whole():
     broken = {}
     with connection.cursor() as cursor:
-        cursor.execute(ledger.CREATE)
-        cursor.execute(orders.CREATE)
+        cursor.execute(worker.CREATE_LEDGER)
+        cursor.execute(orders.CREATE_CACHE)
         for name, text in STATEMENTS:
             text = PARAMETER.sub("NULL", text).replace("%%", "%")
             for placeholder, sample in SAMPLES.items():
