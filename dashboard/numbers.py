@@ -1,6 +1,6 @@
 """Numbers in the format of the reader's language, for parts of pages that Django does not format."""
 
-from django.template.defaultfilters import floatformat
+from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 
 
@@ -10,7 +10,7 @@ def decimal(value: float, digits: int = 0) -> str:
     >>> decimal(1234.56), decimal(1234.56, 1)
     ('1,235', '1,234.6')
     """
-    return str(floatformat(value, f"{digits}g"))
+    return number_format(round(value, digits), digits, force_grouping=True)
 
 
 def milliseconds(value: float) -> str:

@@ -22,7 +22,6 @@ from tasks.models import Queue, Task, TaskQuerySet
 from tasks.operations.filters import Params, given, parse_id
 from tasks.queue import presence
 from tasks.queue.presence import Life, WorkerState
-from tasks.support.addresses import address
 from tasks.support.audit import Who
 from tasks.support.database import fetch
 
@@ -62,9 +61,7 @@ class Row:
     `effect` says if the worker had begun it and if its effects may repeat; `seen` is its value in the form.
     """
 
-    task: Task
     id: str
-    url: str
     version: str
     path: str
     queue: str
@@ -76,10 +73,7 @@ class Row:
     claimed: SafeString | str
     effect: str
     seen: str
-    tick: str
     action: PageAction
-    action_label: str
-    action_url: str
 
 
 @dataclass(frozen=True)
@@ -191,9 +185,7 @@ def row_of(task: Task, worker: WorkerState, facts: Facts) -> Row:
     is_dead = finding.verdict is Verdict.WORKER_DEAD
     action = PAGE_ACTIONS["recover" if is_dead else "requeue"]
     return Row(
-        task=task,
         id=str(task.pk),
-        url=address("admin:tasks_task_change", task.pk),
         version=str(task.version),
         path=task.task_path,
         queue=task.queue_name,
@@ -205,10 +197,7 @@ def row_of(task: Task, worker: WorkerState, facts: Facts) -> Row:
         claimed=age(task.started_at, facts.now),
         effect=f"{told_beginning(task, worker)} {action.repeats(task, finding)}",
         seen=str(Seen.of(task)),
-        tick=_("Tick #%(id)s") % {"id": task.pk},
         action=action,
-        action_label=str(action.label),
-        action_url=address("admin:tasks_task_action", action.name),
     )
 
 

@@ -307,6 +307,14 @@ MUTANTS = [
     Mutant("pruning: finished tasks only", "tasks.operations.prune.PRUNE_TASKS",
            "task.status = ANY(%(statuses)s::text[]) AND task.finished_at",
            "coalesce(task.finished_at, task.created_at)", ("tests/tasks/test_commands_prune.py",)),
+    Mutant(
+        "pages: a kept row's language", "dashboard.templatetags.rowlock.each", "get_language()", "None",
+        ("tests/dashboard/test_templates.py",),
+    ),
+    Mutant(
+        "pages: a kept row's surroundings", "dashboard.templatetags.rowlock.each", "tuple(others.items())", "()",
+        ("tests/dashboard/test_templates.py",),
+    ),
     without("pages: statement timeout", "dashboard.environment.PAGE_SESSION", "-c statement_timeout=5s ", PAGE_LIMITS),
     without("pages: lock timeout", "dashboard.environment.PAGE_SESSION", "-c lock_timeout=2s ", PAGE_LIMITS),
     without("pages: limits are given to their sessions", "dashboard.environment.database_settings",

@@ -23,7 +23,6 @@ from tasks.operations import Result
 from tasks.operations.filters import InvalidFilter, TaskFilter, parse_id
 from tasks.operations.quarantine import QUEUE as QUARANTINE
 from tasks.operations.verb import NO_SETTINGS, Settings, Verb
-from tasks.support.addresses import address
 from tasks.support.audit import Who
 
 SHOWN_RUNS = 50
@@ -99,7 +98,6 @@ class TaskRow:
     """What every table of tasks shows of one; `seen` is the value of the form's field."""
 
     id: str
-    url: str
     task_path: str
     status: str
     version: str
@@ -112,7 +110,6 @@ class TaskRow:
         """The fields of this class, for the rows of a certain table."""
         return {
             "id": str(task.pk),
-            "url": address("admin:tasks_task_change", task.pk),
             "task_path": task.task_path,
             "status": task.status,
             "version": f"v{task.version}",

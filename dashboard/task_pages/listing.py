@@ -13,18 +13,19 @@ from django.db.transaction import atomic
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, path
 from django.utils.functional import cached_property
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from dashboard.live.fragment import SharedPart
 from dashboard.task_pages import VIEW, page
 from dashboard.task_pages.actions import PAGE_ACTIONS, PageAction, TaskRow, buttons_of, unfinished_runs
+from dashboard.templatetags.rowlock import age
 from tasks.admin import rights
 from tasks.diagnosis import Finding, decide, gather
 from tasks.framework import declaration
 from tasks.models import Task, TaskStatus
 from tasks.operations.filters import InvalidFilter, Params, TaskFilter, given, parse_id
 from tasks.support import durations
-from tasks.support.addresses import address
 from tasks.support.database import fetch
 
 PAGE = 50
@@ -226,22 +227,17 @@ class ListRow(TaskRow):
 
     queue_name: str
     priority: str
-    since: datetime
-    tick: str
+    since: SafeString | str
     action: PageAction | None
-    action_url: str
 
     @classmethod
-    def of(cls, task: Task, finding: Finding) -> Self:
-        action = fitting_action(task, finding)
+    def of(cls, task: Task, finding: Finding, now: datetime) -> Self:
         return cls(
             **cls.values(task, finding),
             queue_name=task.queue_name,
             priority=str(task.priority),
-            since=task.finished_at or task.started_at or task.created_at,
-            tick=_("Tick #%(id)s") % {"id": task.pk},
-            action=action,
-            action_url=address("admin:tasks_task_action", action.name) if action else "",
+            since=age(task.finished_at or task.started_at or task.created_at, now),
+            action=fitting_action(task, finding),
         )
 
 
@@ -253,7 +249,7 @@ def rows_context(chosen: TaskFilter, cursor: PageCursor) -> dict[str, Any]:
     facts = gather(listing.rows)
     return {
         "is_live": is_quick and listing.looked_down_to is None,
-        "rows": [ListRow.of(task, decide(task, facts)) for task in listing.rows],
+        "rows": [ListRow.of(task, decide(task, facts), facts.now) for task in listing.rows],
         "listing": listing,
         "now": facts.now,
         "links": neighbours(chosen, listing),

@@ -1,18 +1,21 @@
 """The template library of all pages: times and ages, numbers, links, and words for states."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from urllib.parse import quote
 
 from django import template
+from django.template import Context, Template
+from django.urls import get_script_prefix
 from django.utils.functional import Promise
 from django.utils.html import escape, format_html
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
+from django.utils.translation import get_language, gettext_lazy
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
 
 from dashboard.attention.queues import COUNT_CAP
 from dashboard.links import page
@@ -29,6 +32,7 @@ from tasks.support.durations import spoken
 register = template.Library()
 register.filter(milliseconds)
 
+MOST_TEXTS = 4000  # rendered rows that a process keeps, a kilobyte or two each
 MESSAGE = 300  # characters of an exception's message
 TONES = ("#0b4f71", "#8f1212", "#17592b", "#5d4400", "#222222", "#6b3fa0")  # for charts on paper
 PAGES = {"lock": "admin:ops_schedule", "command": "admin:ops_schedule", "attention": "admin:index"}
@@ -57,6 +61,26 @@ LIVES: dict[str, tuple[Promise, Promise]] = {
         gettext_lazy("Only its lease tells whether it lives: it holds the lock from another language, or in Redis."),
     ),
 }
+
+
+@register.simple_tag(takes_context=True)
+def each(context: Context, template_name: str, rows: Iterable[Hashable], **others: Hashable) -> SafeString:
+    """Each row by the template, which sees `row` and `others` alone, so equal rows are rendered once.
+
+    A row is a frozen view model: a list that refreshes itself shows mostly the rows that it showed before.
+    """
+    assert context.template is not None
+    compiled = context.template.engine.get_template(template_name)
+    seen = (compiled, get_language(), get_script_prefix(), tuple(others.items()))
+    return SafeString("".join(text_of(row, *seen) for row in rows))  # nosec B703
+
+
+@lru_cache(MOST_TEXTS)
+def text_of(
+    row: Hashable, compiled: Template, _language: str | None, _prefix: str, others: tuple[tuple[str, Hashable], ...]
+) -> str:
+    """The row's text. A change of the language or of the address prefix takes another text."""
+    return compiled.render(Context({"row": row, **dict(others)}))
 
 
 @register.simple_tag

@@ -76,7 +76,7 @@ def context_of(request: HttpRequest, seen: stale_tasks.Stale) -> dict[str, Any]:
         "older": following(seen),
         "cannot_take": missing(request.user, TAKE),
         "buttons": buttons,
-        "forbidden": [button.action.name for button in buttons if button.missing_right],
+        "forbidden": tuple(button.action.name for button in buttons if button.missing_right),
         "command": command("recover_tasks"),
         "start": command("run_worker"),
     }

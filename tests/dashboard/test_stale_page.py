@@ -26,7 +26,7 @@ def operator():
 
 def shown(client, query: str = "") -> list[int]:
     groups = client.get(STALE + query).context["seen"].groups
-    return [row.task.pk for group in groups for row in group.rows]
+    return [int(row.id) for group in groups for row in group.rows]
 
 
 def statuses() -> list[str]:
