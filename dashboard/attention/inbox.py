@@ -18,8 +18,8 @@ from dashboard.models import Acknowledgement
 from tasks import panels
 from tasks.diagnosis.finding import command
 from tasks.exceptions import RowlockError
-from tasks.operations.chunks import short_waits
 from tasks.operations.prune import History
+from tasks.operations.verb import short_waits
 from tasks.panels import Figure, Line, Look, Severity, Step
 from tasks.support import audit, durations
 from tasks.support.audit import Change, Who

@@ -20,7 +20,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 from dashboard import demo
-from tasks.operations.chunks import short_waits
+from tasks.operations.verb import short_waits
 from tasks.queue import presence
 from tasks.support import audit
 from tasks.support.audit import Change, Who

@@ -23,7 +23,7 @@ from tasks.admin.forms import WholeNumberField
 from tasks.framework.declaration import PostgresTask
 from tasks.models import Task
 from tasks.operations import tokens
-from tasks.operations.chunks import short_waits
+from tasks.operations.verb import short_waits
 from tasks.support import audit
 from tasks.support.audit import Change, Who
 from tasks.support.database import fetch

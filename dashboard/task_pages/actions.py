@@ -164,8 +164,7 @@ class PageAction(ABC):
 
     def perform(self, versions: Mapping[int, int], who: Who, settings: Settings, *, dry_run: bool = False) -> Result:
         """Perform it on the tasks that still have these versions, by id."""
-        spread = settings.spread(of=len(versions))
-        return self.verb.act(versions, who, settings, versions=versions, dry_run=dry_run, spread=spread)
+        return self.verb.act(versions, who, settings, versions=versions, dry_run=dry_run)
 
 
 class Recover(PageAction):

@@ -3,8 +3,8 @@
 import json
 from argparse import ArgumentTypeError
 from collections.abc import Callable
-from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from datetime import datetime
+from typing import Any, TypeVar, cast
 
 from django.utils import timezone
 
@@ -15,12 +15,16 @@ Value = TypeVar("Value")
 FIRST_YEAR, LAST_YEAR = 2000, 9000  # beyond them PostgreSQL stores times that Python cannot read back
 
 
-def _explained(parse: Callable[[str], Value], written: str) -> Value:
-    """Convert a ValueError, whose message argparse would hide."""
-    try:
-        return parse(written)
-    except ValueError as error:
-        raise ArgumentTypeError(str(error)) from error
+def option(parse: Callable[[str], Value]) -> Callable[[str], Value]:
+    """A type of `parse`, with the message of its ValueError, which argparse would hide."""
+
+    def read(written: str) -> Value:
+        try:
+            return parse(written)
+        except ValueError as error:
+            raise ArgumentTypeError(str(error)) from error
+
+    return read
 
 
 def text(written: str) -> str:
@@ -30,34 +34,24 @@ def text(written: str) -> str:
     return written
 
 
-def reason(written: str) -> str:
-    """A reason: one line of at most 1000 characters."""
-    return _explained(reading.reason, text(written))
+def whole_number(lowest: int, highest: int, what: str) -> Callable[[str], int]:
+    """A type for whole numbers in this range; `what` describes them in the error message."""
+    return option(lambda written: reading.whole_number(written, lowest, highest, what))
 
 
-def task_id(written: str) -> int:
-    """The id of a task, from 1."""
-    return _explained(filters.parse_id, written)
-
-
-def status(written: str) -> str:
-    """A status, in any case."""
-    return _explained(filters.parse_status, written)
-
-
-def duration(written: str) -> timedelta:
-    """A duration: 90s, 15m, 12h, 7d or 2w."""
-    return _explained(durations.parse, written)
-
-
-def name(written: str) -> str:
-    """The name of a queue, a worker or an ordering key: 1 to 255 characters without control characters."""
-    return _explained(reading.name, written)
-
-
-def destination(written: str) -> str:
-    """The name of a queue for new or moved tasks: any but those of the demo."""
-    return _explained(reading.destination, written)
+reason = option(lambda written: reading.reason(text(written)))  # one line of at most 1000 characters
+task_id = option(filters.parse_id)
+status = option(filters.parse_status)  # in any case
+duration = option(durations.parse)  # 90s, 15m, 12h, 7d or 2w
+name = option(reading.name)  # of a queue, a worker or an ordering key
+destination = option(reading.destination)  # the queue of new or moved tasks: any but those of the demo
+row_id = whole_number(1, filters.BIGGEST_ID, "an id: a whole number from 1")
+pid = whole_number(1, 2**31 - 1, "a pid: a whole number from 1")
+run_id = whole_number(1, filters.BIGGEST_ID, "the id of a run: a whole number from 1")
+priority = whole_number(-100, 100, "a priority: a whole number from -100 to 100, where 100 runs first")
+count = whole_number(1, 10_000_000, "a count: a whole number from 1 to 10000000")
+fence = whole_number(1, filters.BIGGEST_ID, "a fence: a whole number from 1")
+limit = whole_number(0, 2**31 - 1, "a limit: a whole number from 0")
 
 
 def seconds(written: str) -> float:
@@ -89,45 +83,23 @@ def moment(written: str) -> datetime:
 
 def json_array(written: str) -> list[Any]:
     """A JSON array: positional arguments."""
-    value = _json(written)
-    if not isinstance(value, list):
-        raise ArgumentTypeError(f"{written!a} is JSON but not an array: write it like '[1, \"two\"]'.")
-    return value
+    return cast("list[Any]", _json(written, list, "an array: write it like '[1, \"two\"]'"))
 
 
 def json_object(written: str) -> dict[str, Any]:
     """A JSON object: keyword arguments."""
-    value = _json(written)
-    if not isinstance(value, dict):
-        raise ArgumentTypeError(f"{written!a} is JSON but not an object: write it like '{{\"name\": 1}}'.")
-    return value
+    return cast("dict[str, Any]", _json(written, dict, "an object: write it like '{\"name\": 1}'"))
 
 
-def _json(written: str) -> Any:
+def _json(written: str, kind: type, what: str) -> Any:
     try:
-        return json.loads(written, parse_constant=_refuse_constant)
+        value = json.loads(written, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise ArgumentTypeError(f"{written[:200]!a} is not JSON: {error}.") from error
+    if not isinstance(value, kind):
+        raise ArgumentTypeError(f"{written!a} is JSON but not {what}.")
+    return value
 
 
 def _refuse_constant(constant: str) -> None:
     raise ValueError(f"{constant} is no JSON value")
-
-
-def whole_number(written: str, lowest: int, highest: int, what: str) -> int:
-    """A whole number in this range; `what` describes it in the error message."""
-    return _explained(lambda text: reading.whole_number(text, lowest, highest, what), written)
-
-
-def _whole(lowest: int, highest: int, what: str) -> Callable[[str], int]:
-    """A type for whole numbers in this range; `what` describes them in the error message."""
-    return lambda written: whole_number(written, lowest, highest, what)
-
-
-row_id = _whole(1, filters.BIGGEST_ID, "an id: a whole number from 1")
-pid = _whole(1, 2**31 - 1, "a pid: a whole number from 1")
-run_id = _whole(1, filters.BIGGEST_ID, "the id of a run: a whole number from 1")
-priority = _whole(-100, 100, "a priority: a whole number from -100 to 100, where 100 runs first")
-count = _whole(1, 10_000_000, "a count: a whole number from 1 to 10000000")
-fence = _whole(1, filters.BIGGEST_ID, "a fence: a whole number from 1")
-limit = _whole(0, 2**31 - 1, "a limit: a whole number from 0")

@@ -1,11 +1,11 @@
 """A person's actions on the queue. Pages and commands call the same functions and show the same results.
 
 Every function takes `who` and writes one intervention for each thing that it changes, in the same transaction. With
-`dry_run` it does all of it and rolls back. No function waits for a task's locked row.
+`dry_run` it does all of it and rolls back. No function waits for a task's locked row, and none for more than two
+seconds for a lock on a whole table.
 """
 
 from tasks.operations.cancel import Cancel, await_cancelled, cancel
-from tasks.operations.chunks import short_waits
 from tasks.operations.edit import Edit, edit
 from tasks.operations.enqueue import enqueue
 from tasks.operations.prune import prune_history, prune_tasks
@@ -13,7 +13,7 @@ from tasks.operations.quarantine import PutBack, Quarantine, put_back, quarantin
 from tasks.operations.queues import configure_queue, pause, resume
 from tasks.operations.recover import Recover, recover
 from tasks.operations.requeue import Requeue, requeue
-from tasks.operations.verb import Progress, Result, Selection, Settings, Spread, Verb
+from tasks.operations.verb import Progress, Result, Selection, Settings, Verb, short_waits
 from tasks.operations.workers import NoSuchWorker, NotHanging, release_unstarted, stop_worker
 
 # Verbs on tasks in the order of their buttons, destructive ones last.
@@ -27,7 +27,6 @@ __all__ = [
     "Result",
     "Selection",
     "Settings",
-    "Spread",
     "Verb",
     "await_cancelled",
     "cancel",

@@ -16,9 +16,8 @@ from tasks import operations
 from tasks.framework.declaration import PostgresTask
 from tasks.models import BulkRun, Task, TaskStatus
 from tasks.operations import tokens
-from tasks.operations.chunks import CHUNK, short_waits
 from tasks.operations.filters import TaskFilter
-from tasks.operations.verb import Result, Settings
+from tasks.operations.verb import CHUNK, Result, Settings, Share, short_waits
 from tasks.support import audit
 from tasks.support.audit import Change, Who
 from tasks.support.database import fetch
@@ -206,10 +205,10 @@ def carry_out(run_id: int) -> Numbers:
     since, total = time.monotonic() - elapsed, run.looked + len(ids)
     for start in range(0, len(ids), CHUNK):
         slice_ids = list(ids[start : start + CHUNK])
-        spread = settings.spread(total, run.done, time.monotonic() - since)
+        share = Share(total, run.done, time.monotonic() - since)
         found = replace(chosen, ids=tuple(shown_ids(chosen, slice_ids)))
         who = Who(run.actor, "page")
-        result = act(found, who, settings, spread=spread) if found.ids else Result()
+        result = act(found, who, settings, share=share) if found.ids else Result()
         if note(run, slice_ids, result):
             break
     fetch(connection, FINISH, {"id": run.pk})

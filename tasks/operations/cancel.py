@@ -1,16 +1,14 @@
 """Cancel: idle tasks at once; for a running task its worker is asked to end it."""
 
 import time
-from collections.abc import Mapping
 
 from django.db import connection, transaction
 from django.utils.translation import gettext_lazy
 
 from tasks.locking import rowlocks
 from tasks.models import Task, TaskStatus
-from tasks.operations.chunks import TaskAction
 from tasks.operations.filters import TaskFilter, among
-from tasks.operations.verb import COMPLETED, LOCKED, Progress, Reason, Refusal, Result, Settings, go_on
+from tasks.operations.verb import COMPLETED, LOCKED, Progress, Reason, Refusal, Result, Settings, Verb, go_on
 from tasks.queue import wakeup
 from tasks.support import audit
 from tasks.support.audit import Change, Who
@@ -41,7 +39,7 @@ RETURNING id, version
 """
 
 
-class Cancel(TaskAction):
+class Cancel(Verb):
     """Cancel unfinished and FAILED tasks: at once, unless a live worker holds them.
 
     Tasks that are held end up in `asked`: their worker ends them within moments, see `await_cancelled`.
@@ -56,46 +54,38 @@ class Cancel(TaskAction):
 
     def refusal(self, task: Task) -> Refusal | None:
         if task.status == TaskStatus.COMPLETED:
-            return Refusal.of_row(task, COMPLETED)
-        if task.status == TaskStatus.CANCELLED:
-            return Refusal.of_row(task, ALREADY)
-        return None
+            return COMPLETED.refuse(task)
+        return ALREADY.refuse(task) if task.status == TaskStatus.CANCELLED else None
 
-    def write(self, tasks: list[Task], result: Result) -> None:
+    def write(self, tasks: list[Task]) -> None:
         idle = [task for task in tasks if not self.is_live(task)]
         running = [task for task in tasks if self.is_live(task)]
         if idle:
-            result.done += self.change(CANCEL, idle)
+            self.result.done += self.change(CANCEL, idle)
             wakeup.announce(connection)  # a cancelled task releases its ordering key
         if running:
             self.change(ASK, running, action=f"{self.name} requested")
             wakeup.summon(connection)
-        result.asked += [task.id for task in running]
+        self.result.asked += [task.id for task in running]
 
-    def is_live(self, task: Task) -> bool:
-        """True if a worker that is not dead holds the task."""
-        return task.status == TaskStatus.PROCESSING and not self.is_stale(task)
-
-    def perform(
-        self, chosen: TaskFilter, *, versions: Mapping[int, int] | None, dry_run: bool, progress: Progress
-    ) -> Result:
-        result = super().perform(chosen, versions=versions, dry_run=dry_run, progress=progress)
-        if not dry_run:
-            self._ask_workers_that_lock(result, versions)
+    def perform(self, chosen: TaskFilter) -> Result:
+        result = super().perform(chosen)
+        if not self.dry_run:
+            self._ask_workers_that_lock()
         return result
 
-    def _ask_workers_that_lock(self, result: Result, versions: Mapping[int, int] | None) -> None:
+    def _ask_workers_that_lock(self) -> None:
         """Ask the workers whose own transaction locks the row that they run (the pessimistic strategy)."""
-        locked = [id for id, refusal in result.refused.items() if refusal.code == LOCKED.code]
+        refused = self.result.refused
+        locked = [task_id for task_id, refusal in refused.items() if refusal.code == LOCKED.code]
         tasks = {task.id: task for task in Task.objects.processing().filter(among(locked))} if locked else {}
-        own = [
-            tasks[id]
-            for id, lock in rowlocks.lockers(Task, tasks).items()
-            if any(
-                locker.application_name == session_name("worker", tasks[id].claimed_by or "") for locker in lock.lockers
-            )
-            and (versions is None or versions[id] == tasks[id].version)
-        ]
+        own = []
+        for task_id, lock in rowlocks.lockers(Task, tasks).items():
+            task = tasks[task_id]
+            names = {locker.application_name for locker in lock.lockers}
+            is_as_seen = self.versions is None or self.versions[task_id] == task.version
+            if is_as_seen and session_name("worker", task.claimed_by or "") in names:
+                own.append(task)
         if not own:
             return
         with transaction.atomic():
@@ -103,8 +93,8 @@ class Cancel(TaskAction):
             audit.record(connection, self.who, f"{self.name} requested", changes, self.settings.reason)
             wakeup.ask_to_end(connection, [task.id for task in own])
         for task in own:
-            del result.refused[task.id]
-            result.asked.append(task.id)
+            del refused[task.id]
+            self.result.asked.append(task.id)
 
 
 cancel = Cancel.act
@@ -132,6 +122,6 @@ def _sort_ended(result: Result) -> bool:
         if task.status == TaskStatus.CANCELLED:
             result.done.append(task.id)
         elif task.status in ENDED_OTHERWISE:
-            result.refused[task.id] = Refusal.of_row(task, ENDED_OTHERWISE[task.status])
+            result.refused[task.id] = ENDED_OTHERWISE[task.status].refuse(task)
     result.asked = [id for id, task in rows.items() if task.status in (TaskStatus.READY, TaskStatus.PROCESSING)]
     return any(rows[id].status == TaskStatus.PROCESSING for id in result.asked)

@@ -1,14 +1,14 @@
 """Edit: another queue, priority or time for waiting tasks."""
 
+from typing import ClassVar
+
 from django.db import connection
 from django.utils.translation import gettext_lazy
 
 from tasks.models import Task, TaskStatus
-from tasks.operations.chunks import TaskAction
-from tasks.operations.verb import AT_ONCE, FINISHED, HELD, NO_SETTINGS, Refusal, Result, Settings, Spread
+from tasks.operations.verb import Verb
 from tasks.queue import wakeup
 from tasks.support import reading
-from tasks.support.audit import Who
 
 EDIT = """
 UPDATE tasks_task
@@ -21,7 +21,7 @@ RETURNING id, version
 """
 
 
-class Edit(TaskAction):
+class Edit(Verb):
     """Set what is not None on READY tasks: queue, priority (-100 to 100), earliest time to run.
 
     Raises Unreadable for an invalid name of a queue, or a queue of the demo.
@@ -32,33 +32,17 @@ class Edit(TaskAction):
     right = "tasks.edit_task"
     statuses = (TaskStatus.READY,)
     words = ("edit_tasks",)
+    options: ClassVar = {"queue_name": "--set-queue", "priority": "--set-priority", "run_after": "--set-run-after"}
 
-    def __init__(self, who: Who, settings: Settings = NO_SETTINGS, spread: Spread = AT_ONCE) -> None:
-        super().__init__(who, settings, spread)
-        self.changes = {
-            "queue_name": None if settings.queue_name is None else reading.destination(settings.queue_name),
-            "priority": settings.priority,
-            "run_after": settings.run_after.isoformat() if settings.run_after else None,
-        }
+    def __post_init__(self) -> None:
+        if self.settings.queue_name is not None:
+            reading.destination(self.settings.queue_name)
 
-    @classmethod
-    def options(cls, settings: Settings) -> list[tuple[str, object]]:
-        return [
-            ("--set-queue", settings.queue_name),
-            ("--set-priority", settings.priority),
-            ("--set-run-after", settings.run_after.isoformat() if settings.run_after else None),
-        ]
-
-    def refusal(self, task: Task) -> Refusal | None:
-        if task.status == TaskStatus.PROCESSING:
-            return Refusal.of_row(task, HELD)
-        if task.status != TaskStatus.READY:
-            return Refusal.of_row(task, FINISHED)
-        return None
-
-    def write(self, tasks: list[Task], result: Result) -> None:
-        changes = [f"{name}={value}" for name, value in self.changes.items() if value is not None]
-        result.done += self.change(EDIT, tasks, self.changes, action=" ".join([self.name, *changes]))
+    def write(self, tasks: list[Task]) -> None:
+        values = self.settings.as_json()
+        changes = {name: values[name] for name in self.options}
+        action = [self.name, *(f"{name}={value}" for name, value in changes.items() if value is not None)]
+        self.result.done += self.change(EDIT, tasks, changes, action=" ".join(action))
         wakeup.announce(connection)
 
 

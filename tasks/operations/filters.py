@@ -1,8 +1,8 @@
-"""The filter for actions and lists of tasks: parsing, query and count, for pages and commands."""
+"""The filter for actions and lists of tasks: parsing and query, for pages and commands."""
 
 import json
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, NamedTuple, Protocol, Self
@@ -19,7 +19,6 @@ from tasks.support import durations, reading
 from tasks.support.durations import StatementTimestamp
 from tasks.support.redaction import redact_call
 
-COUNT_CAP = 100_000
 BIGGEST_ID = 2**63 - 1
 # Each is an index's condition, and together they cover every READY row, so the planner can use these indexes.
 IS_READY = Q(status=TaskStatus.READY) & (Q(ordering_key__isnull=True) | Q(ordering_key__isnull=False))
@@ -33,13 +32,6 @@ class Params(Protocol):
     """The part of Django's QueryDict from which a filter is read."""
 
     def getlist(self, key: str) -> list[str]: ...
-
-
-class Count(NamedTuple):
-    """The number of matching tasks; `capped` if there are more than `number`."""
-
-    number: int
-    capped: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,17 +65,12 @@ class TaskFilter:
     @classmethod
     def from_params(cls, params: Params) -> Self:
         """Read a URL's query; `id`, `status`, `queue` and `task` may repeat. Raises InvalidFilter."""
-        return cls(
-            ids=tuple(dict.fromkeys(parse_id(text) for text in given(params, "id"))),
-            statuses=tuple(parse_status(text) for text in given(params, "status")),
-            queue_names=given(params, "queue"),
-            task_paths=given(params, "task"),
-            error=first(params, "error"),
-            older_than=next((parse_age(text) for text in given(params, "older_than")), None),
-            text=first(params, "q"),
-            ordering_key=first(params, "key"),
-            worker_id=first(params, "worker"),
-        )
+        values: dict[str, Any] = {}
+        for field, condition in CONDITIONS.items():
+            read = tuple(dict.fromkeys(map(condition.parse, given(params, condition.param))))
+            if read:
+                values[field] = read if condition.may_repeat else read[0]
+        return cls(**values)
 
     @classmethod
     def from_query(cls, query: str) -> Self:
@@ -96,30 +83,19 @@ class TaskFilter:
 
     def as_params(self) -> list[tuple[str, str]]:
         """The pairs of a URL's query that `from_params` reads back."""
-        names = ("id", "status", "queue", "task", "error", "older_than", "q", "key", "worker")
-        return [(name, value) for name, values in zip(names, self._values(), strict=True) for value in values if value]
+        return [(condition.param, text) for condition, text in self._texts()]
 
     def as_words(self) -> list[str]:
         """Ids and options of a command that select the same tasks."""
-        names = ("--status", "--queue", "--task", "--error", "--older-than", "--text", "--ordering-key", "--worker")
-        ids, *values = self._values()
-        options = zip(names, values, strict=True)
-        return [*ids, *(word for name, values in options for value in values if value for word in (name, value))]
+        return [word for condition, text in self._texts() for word in (condition.option, text) if word]
 
-    def _values(self) -> tuple[Sequence[str], ...]:
-        """The texts of each condition, in the order of the fields."""
-        age = durations.describe(self.older_than) if self.older_than is not None else ""
-        return (
-            [str(id) for id in self.ids],
-            self.statuses,
-            self.queue_names,
-            self.task_paths,
-            [self.error],
-            [age],
-            [self.text],
-            [self.ordering_key],
-            [self.worker_id],
-        )
+    def _texts(self) -> "Iterator[tuple[Condition, str]]":
+        """Each given condition with the text of each of its values."""
+        for field, condition in CONDITIONS.items():
+            value = getattr(self, field)
+            for each in value if condition.may_repeat else (value,):
+                if each not in ("", None):
+                    yield condition, durations.describe(each) if isinstance(each, timedelta) else str(each)
 
     @property
     def is_empty(self) -> bool:
@@ -183,11 +159,6 @@ class TaskFilter:
             ids = self.queryset().order_by("id").values_list("id", flat=True)
             return array("q", ids.iterator(chunk_size=10_000))
 
-    def count(self, cap: int = COUNT_CAP) -> Count:
-        """The number of matches, counted up to `cap`."""
-        number = self.queryset().order_by()[: cap + 1].count()
-        return Count(min(number, cap), number > cap)
-
 
 class Among(Lookup):
     """`lhs = ANY(array)`: `id__in` makes a parameter of each id, and a statement allows at most 65,535."""
@@ -222,11 +193,6 @@ def given(params: Params, key: str) -> tuple[str, ...]:
     return values
 
 
-def first(params: Params, key: str) -> str:
-    """The first non-blank value of `key`, or an empty text."""
-    return next(iter(given(params, key)), "")
-
-
 def parse_id(text: str) -> int:
     """A task's id. Raises InvalidFilter unless it is a whole number in the column's range."""
     number = reading.digits(text.strip())
@@ -249,3 +215,25 @@ def parse_age(text: str) -> timedelta:
         return durations.parse(text)
     except ValueError as error:
         raise InvalidFilter(str(error)) from error
+
+
+class Condition(NamedTuple):
+    """One condition of a filter: its parameter in a URL, its option of a command, and the reader of its value."""
+
+    param: str
+    option: str
+    parse: Callable[[str], Any] = str
+    may_repeat: bool = False
+
+
+CONDITIONS = {
+    "ids": Condition("id", "", parse_id, may_repeat=True),
+    "statuses": Condition("status", "--status", parse_status, may_repeat=True),
+    "queue_names": Condition("queue", "--queue", may_repeat=True),
+    "task_paths": Condition("task", "--task", may_repeat=True),
+    "error": Condition("error", "--error"),
+    "older_than": Condition("older_than", "--older-than", parse_age),
+    "text": Condition("q", "--text"),
+    "ordering_key": Condition("key", "--ordering-key"),
+    "worker_id": Condition("worker", "--worker"),
+}

@@ -9,7 +9,7 @@ from tasks.exceptions import LockUnavailable
 from tasks.locking.named import backends
 from tasks.locking.named.holder import Holder, Life
 from tasks.models import Lock
-from tasks.operations.chunks import short_waits
+from tasks.operations.verb import short_waits
 from tasks.support import audit
 from tasks.support.audit import Change, Who
 from tasks.support.durations import spoken

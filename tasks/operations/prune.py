@@ -13,8 +13,7 @@ from typing import NamedTuple
 from django.db import connection
 
 from tasks.models import FINISHED
-from tasks.operations.chunks import short_waits
-from tasks.operations.verb import Progress, go_on
+from tasks.operations.verb import Progress, go_on, short_waits
 from tasks.queue import throughput
 from tasks.support import audit, durations
 from tasks.support.audit import Change, Who

@@ -1,17 +1,15 @@
 """Quarantine: harmful tasks wait in a paused queue for a person, who can put them back."""
 
 from collections import defaultdict
-from collections.abc import Mapping
 
 from django.db import connection
 from django.utils.translation import gettext_lazy
 
 from tasks.models import Intervention, Task, TaskStatus
-from tasks.operations.chunks import TaskAction
 from tasks.operations.filters import TaskFilter
 from tasks.operations.queues import pause
 from tasks.operations.requeue import MOST_ATTEMPTS, allowance
-from tasks.operations.verb import EXHAUSTED, FINISHED, HELD, Progress, Reason, Refusal, Result
+from tasks.operations.verb import EXHAUSTED, Reason, Refusal, Result, Verb
 from tasks.queue import wakeup
 from tasks.support import audit
 
@@ -41,7 +39,7 @@ NO_ORIGIN = Reason(
 )
 
 
-class Quarantine(TaskAction):
+class Quarantine(Verb):
     """Move READY and FAILED tasks into the paused queue `quarantine`, as READY.
 
     The queue is paused first, so that none of them can be claimed on its way.
@@ -53,34 +51,28 @@ class Quarantine(TaskAction):
     statuses = (TaskStatus.READY, TaskStatus.FAILED)
     words = ("quarantine_tasks",)
 
-    def perform(
-        self, chosen: TaskFilter, *, versions: Mapping[int, int] | None, dry_run: bool, progress: Progress
-    ) -> Result:
-        pause(QUEUE, self.who, reason=self.settings.reason, dry_run=dry_run)
-        return super().perform(chosen, versions=versions, dry_run=dry_run, progress=progress)
+    def perform(self, chosen: TaskFilter) -> Result:
+        pause(QUEUE, self.who, reason=self.settings.reason, dry_run=self.dry_run)
+        return super().perform(chosen)
 
     def refusal(self, task: Task) -> Refusal | None:
-        if task.status == TaskStatus.PROCESSING:
-            return Refusal.of_row(task, HELD)
-        if task.status not in (TaskStatus.READY, TaskStatus.FAILED):
-            return Refusal.of_row(task, FINISHED)
         if task.queue_name == QUEUE and task.status == TaskStatus.READY:
-            return Refusal.of_row(task, QUARANTINED)
-        if attempts_for(task) > MOST_ATTEMPTS:
-            return Refusal.of_row(task, EXHAUSTED)
-        return None
+            return QUARANTINED.refuse(task)
+        if task.status in self.statuses and attempts_for(task) > MOST_ATTEMPTS:
+            return EXHAUSTED.refuse(task)
+        return super().refusal(task)
 
-    def write(self, tasks: list[Task], result: Result) -> None:
+    def write(self, tasks: list[Task]) -> None:
         by_queue = defaultdict(list)
         for task in tasks:
             by_queue[task.queue_name].append(task)
         for queue_name, some in by_queue.items():
             params = {"queue": QUEUE, "limits": list(map(attempts_for, some))}
-            result.done += self.change(QUARANTINE, some, params, action=FROM + queue_name)
+            self.result.done += self.change(QUARANTINE, some, params, action=FROM + queue_name)
         wakeup.announce(connection)  # a failed task may have blocked others of its key
 
 
-class PutBack(TaskAction):
+class PutBack(Verb):
     """Move tasks of the queue `quarantine` back to their previous queue, which the audit keeps."""
 
     name = "put_back"
@@ -90,15 +82,14 @@ class PutBack(TaskAction):
     words = ("quarantine_tasks", "--undo")
 
     def refusal(self, task: Task) -> Refusal | None:
-        if task.status == TaskStatus.READY and task.queue_name == QUEUE:
-            return None
-        return Refusal.of_row(task, NOT_QUARANTINED)
+        is_quarantined = task.status == TaskStatus.READY and task.queue_name == QUEUE
+        return None if is_quarantined else NOT_QUARANTINED.refuse(task)
 
-    def write(self, tasks: list[Task], result: Result) -> None:
+    def write(self, tasks: list[Task]) -> None:
         origins = origins_of(tasks)
         known = [task for task in tasks if task.id in origins]
-        result.refused |= {task.id: Refusal.of_row(task, NO_ORIGIN) for task in tasks if task.id not in origins}
-        result.done += self.change(PUT_BACK, known, {"names": [origins[task.id] for task in known]})
+        self.result.refused |= {task.id: NO_ORIGIN.refuse(task) for task in tasks if task.id not in origins}
+        self.result.done += self.change(PUT_BACK, known, {"names": [origins[task.id] for task in known]})
         wakeup.announce(connection)
 
 

@@ -10,7 +10,7 @@ from django.utils.translation import gettext_lazy
 
 from tasks.diagnosis.finding import command
 from tasks.models import Queue
-from tasks.operations.chunks import short_waits
+from tasks.operations.verb import short_waits
 from tasks.queue import wakeup
 from tasks.support import audit, reading
 from tasks.support.audit import Change, Who

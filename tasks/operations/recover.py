@@ -1,6 +1,6 @@
 """Recover by hand: take back the tasks of dead workers now, also in queues that wait for a person."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from django.db import connection as default_connection
@@ -8,7 +8,7 @@ from django.utils.translation import gettext_lazy
 
 from tasks.models import Task, TaskStatus
 from tasks.operations.filters import TaskFilter
-from tasks.operations.verb import Progress, Reason, Refusal, Result, Verb
+from tasks.operations.verb import Reason, Result, Settings, Verb
 from tasks.queue import recovery
 from tasks.queue.recovery import Sweep
 from tasks.support import audit
@@ -34,19 +34,16 @@ class Recover(Verb):
     words = ("recover_tasks",)
 
     @classmethod
-    def subject(cls, chosen: TaskFilter) -> list[str]:
-        """None: the command takes no filter, and recovers from every dead worker."""
-        return []
+    def command(cls, chosen: TaskFilter, settings: Settings) -> str:
+        """The command takes no filter: it recovers from every dead worker."""
+        return super().command(TaskFilter(), settings)
 
-    def perform(
-        self, chosen: TaskFilter, *, versions: Mapping[int, int] | None, dry_run: bool, progress: Progress
-    ) -> Result:
+    def perform(self, chosen: TaskFilter) -> Result:
         ids = list(chosen.queryset().order_by("id").values_list("id", flat=True))
-        sweep = recover(self.who, task_ids=ids, reason=self.settings.reason, dry_run=dry_run)
+        sweep = recover(self.who, task_ids=ids, reason=self.settings.reason, dry_run=self.dry_run)
         done = {row["id"] for row in sweep.rows}
         left = Task.objects.in_bulk(task_id for task_id in ids if task_id not in done)
-        refused = {task_id: Refusal.of_row(task, NOT_DEAD) for task_id, task in left.items()}
-        return Result(done=sorted(done), refused=refused)
+        return Result(done=sorted(done), refused={task_id: NOT_DEAD.refuse(task) for task_id, task in left.items()})
 
 
 def recover(

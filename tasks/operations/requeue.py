@@ -1,6 +1,7 @@
 """Requeue: run failed, cancelled and stale tasks again, with new attempts."""
 
 from math import ceil
+from typing import ClassVar
 
 from django.db import connection
 from django.utils.translation import gettext_lazy
@@ -8,20 +9,8 @@ from django.utils.translation import gettext_lazy
 from tasks import conf
 from tasks.framework import declaration
 from tasks.models import Task, TaskStatus
-from tasks.operations.chunks import TaskAction
-from tasks.operations.verb import (
-    AT_ONCE,
-    COMPLETED,
-    EXHAUSTED,
-    NO_SETTINGS,
-    Reason,
-    Refusal,
-    Result,
-    Settings,
-    Spread,
-)
+from tasks.operations.verb import COMPLETED, EXHAUSTED, Reason, Refusal, Share, Verb
 from tasks.queue import wakeup
-from tasks.support.audit import Who
 
 MOST_ATTEMPTS = 32_767  # the column is a smallint
 
@@ -53,8 +42,8 @@ WAITING = Reason(
 )
 
 
-class Requeue(TaskAction):
-    """Make FAILED, CANCELLED and stale PROCESSING tasks READY, at once or as `spread` says; `attempt` stays.
+class Requeue(Verb):
+    """Make FAILED, CANCELLED and stale PROCESSING tasks READY, at once or spread evenly; `attempt` stays.
 
     `force` takes PROCESSING tasks from live workers too: the effect may happen twice, and the worker's late write is
     refused. It needs a reason (ValueError). Takes 0.3 s longer if a worker has just died.
@@ -65,41 +54,36 @@ class Requeue(TaskAction):
     right = "tasks.requeue_task"
     statuses = (TaskStatus.FAILED, TaskStatus.CANCELLED, TaskStatus.PROCESSING)
     words = ("requeue_tasks",)
+    options: ClassVar = {"spread_minutes": "--spread"}
     checks_workers = True
 
-    def __init__(self, who: Who, settings: Settings = NO_SETTINGS, spread: Spread = AT_ONCE) -> None:
-        super().__init__(who, settings, spread)
-        if settings.force and not settings.reason.strip():
+    def __post_init__(self) -> None:
+        if self.settings.force and not self.settings.reason.strip():
             raise ValueError("Taking a task from a live worker needs a reason, which the audit keeps.")
-
-    @classmethod
-    def options(cls, settings: Settings) -> list[tuple[str, object]]:
-        return [("--spread", f"{settings.spread_minutes}m" if settings.spread_minutes else None)]
 
     def refusal(self, task: Task) -> Refusal | None:
         if task.status == TaskStatus.READY:
-            return Refusal.of_row(task, READY)
+            return READY.refuse(task)
         if task.status == TaskStatus.COMPLETED:
-            return Refusal.of_row(task, COMPLETED)
-        if task.status == TaskStatus.PROCESSING and not self.is_stale(task) and not self.settings.force:
+            return COMPLETED.refuse(task)
+        if self.is_live(task) and not self.settings.force:
             return self._refusal_of_live(task)
-        if task.attempt + allowance(task.task_path) > MOST_ATTEMPTS:
-            return Refusal.of_row(task, EXHAUSTED)
-        return None
+        return EXHAUSTED.refuse(task) if task.attempt + allowance(task.task_path) > MOST_ATTEMPTS else None
 
-    def write(self, tasks: list[Task], result: Result) -> None:
+    def write(self, tasks: list[Task]) -> None:
         limits = [task.attempt + allowance(task.task_path) for task in tasks]
-        places = range(len(result.done), len(result.done) + len(tasks))
-        delays = [self.spread.delay(place) for place in places]
-        result.done += self.change(REQUEUE, tasks, {"limits": limits, "delays": delays, "dead": list(self.dead)})
+        places = range(len(self.result.done), len(self.result.done) + len(tasks))
+        delays = [self.settings.delay(place, self.share or Share(of=1)) for place in places]
+        params = {"limits": limits, "delays": delays, "dead": list(self.dead)}
+        self.result.done += self.change(REQUEUE, tasks, params)
         wakeup.announce(connection)
 
     def _refusal_of_live(self, task: Task) -> Refusal:
         state = self.waiting.get(task.claimed_by or "")
         if state is None:
-            return Refusal.of_row(task, LIVE)
+            return LIVE.refuse(task)
         lease_left = state.lease_seconds - (state.heartbeat_age_seconds or 0)
-        return Refusal.of_row(task, WAITING, seconds=max(1, ceil(max(lease_left, state.grace_seconds))))
+        return WAITING.refuse(task, seconds=max(1, ceil(max(lease_left, state.grace_seconds))))
 
 
 def allowance(task_path: str) -> int:

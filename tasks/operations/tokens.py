@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from django.db import connection
 
-from tasks.operations.chunks import short_waits
+from tasks.operations.verb import short_waits
 from tasks.support.database import fetch
 
 LONGEST_TOKEN = 100

@@ -1,22 +1,42 @@
 """An operator's verb on tasks: its names, right and settings, and its result. Pages, bulk runs and commands call it."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Any, ClassVar, NamedTuple, Self
 
+from django.db import connection
 from django.utils.functional import Promise
+from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from tasks.diagnosis.finding import command
+from tasks.diagnosis.finding import command, describe_lock
+from tasks.locking import rowlocks
 from tasks.models import Task, TaskStatus
-from tasks.operations.filters import TaskFilter
-from tasks.support.audit import Who
+from tasks.operations.filters import TaskFilter, among
+from tasks.queue import recovery
+from tasks.queue.presence import WorkerState
+from tasks.support import audit
+from tasks.support.audit import Change, Who
+from tasks.support.database import fetch, transaction
 
 Selection = Iterable[int] | TaskFilter
 # Called between chunks with the number of rows done, and of all rows (None: unknown); False stops the action.
 Progress = Callable[[int, int | None], bool]
+
+CHUNK = 1000
+# Rows are never waited for; this is for a lock on the whole table (ALTER TABLE, VACUUM FULL).
+LIMIT_WAITS = "SET LOCAL lock_timeout = '2s'"
+
+
+@contextmanager
+def short_waits(*, rollback: bool = False) -> Iterator[None]:
+    """A transaction that fails with 55P03 rather than wait for a lock; with `rollback` it is rolled back."""
+    with transaction(connection, rollback=rollback):
+        with connection.cursor() as cursor:
+            cursor.execute(LIMIT_WAITS)
+        yield
 
 
 def go_on(done: int, total: int | None) -> bool:
@@ -24,11 +44,26 @@ def go_on(done: int, total: int | None) -> bool:
     return True
 
 
+@dataclass(frozen=True)
+class Refusal:
+    """One task that was left as it is: the code for scripts, the sentence for people, and the task's state."""
+
+    code: str
+    sentence: str
+    status: str | None = None
+    version: int | None = None
+
+
 class Reason(NamedTuple):
     """Why a task is left as it is: a code for scripts, and a sentence with the row's columns in braces."""
 
     code: str
     sentence: str | Promise
+
+    def refuse(self, task: Task, **details: Any) -> Refusal:
+        """The refusal of a row that was read; its columns and `details` fill the sentence."""
+        sentence = str(self.sentence).format_map({**vars(task), **details})
+        return Refusal(self.code, sentence, task.status, task.version)
 
 
 MISSING = Reason("missing", gettext_lazy("there is no such task; it was pruned, or the id is wrong"))
@@ -49,32 +84,6 @@ EXHAUSTED = Reason(
 )
 
 
-@dataclass(frozen=True)
-class Refusal:
-    """One task that was left as it is: the code for scripts, the sentence for people, and the task's state."""
-
-    code: str
-    sentence: str
-    status: str | None = None
-    version: int | None = None
-
-    @classmethod
-    def of_row(cls, task: Task, reason: Reason, **details: Any) -> "Refusal":
-        """The refusal of a row that was read; `details` and the row's columns fill the sentence."""
-        known = {
-            "status": task.status,
-            "version": task.version,
-            "claimed_by": task.claimed_by,
-            "attempt": task.attempt,
-        }
-        return cls(reason.code, str(reason.sentence).format(**known, **details), task.status, task.version)
-
-    @classmethod
-    def of_id(cls, reason: Reason) -> "Refusal":
-        """The refusal of an id whose row could not be read."""
-        return cls(reason.code, str(reason.sentence))
-
-
 @dataclass
 class Result:
     """The outcome for the tasks of one action.
@@ -90,41 +99,24 @@ class Result:
     unreached: int = 0
 
 
-@dataclass(frozen=True)
-class Spread:
-    """Makes `of` tasks due one by one, evenly over `seconds`.
+class Share(NamedTuple):
+    """The share of one call in an action `of` so many tasks: the tasks `before` it, and the time since the start."""
 
-    In an action of several chunks, `first` counts the earlier tasks and `elapsed_seconds` the time since the start. So
-    all chunks keep one schedule.
-    """
-
-    seconds: float
     of: int
-    first: int = 0
+    before: int = 0
     elapsed_seconds: float = 0.0
-
-    def delay(self, place: int) -> float:
-        """Seconds from now until the task at this place (from 0) is due.
-
-        >>> [Spread(60, of=3).delay(place) for place in range(3)]
-        [0.0, 20.0, 40.0]
-        """
-        return max(0.0, self.seconds * (self.first + place) / max(1, self.of) - self.elapsed_seconds)
-
-
-AT_ONCE = Spread(0, of=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The settings of a verb, which a form fills and a bulk run stores; each verb reads its own."""
+    """The settings of a verb, which a form or a command fills and a bulk run stores; each verb reads its own."""
 
     reason: str = ""
     force: bool = False
     queue_name: str | None = None
     priority: int | None = None
     run_after: datetime | None = None
-    spread_minutes: int | None = None
+    spread_minutes: float | None = None
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
@@ -136,20 +128,31 @@ class Settings:
         """The values for a column; times as ISO 8601."""
         return {**asdict(self), "run_after": self.run_after.isoformat() if self.run_after else None}
 
-    def spread(self, of: int, first: int = 0, elapsed_seconds: float = 0.0) -> Spread:
-        """The spread of requeued tasks over the requested minutes."""
-        if not self.spread_minutes:
-            return AT_ONCE
-        return Spread(60.0 * self.spread_minutes, of, first, elapsed_seconds)
+    def delay(self, place: int, share: Share) -> float:
+        """Seconds from now until the task at this place (from 0) is due, when all are spread evenly.
+
+        >>> [Settings(spread_minutes=1).delay(place, Share(of=3)) for place in range(3)]
+        [0.0, 20.0, 40.0]
+        """
+        seconds = 60.0 * (self.spread_minutes or 0)
+        return max(0.0, seconds * (share.before + place) / max(1, share.of) - share.elapsed_seconds)
 
 
 NO_SETTINGS = Settings()
 
 
-class Verb(ABC):
-    """One verb. A subclass names it and performs it; one instance serves one call.
+@dataclass
+class Verb:
+    """One verb, which locks rows, refuses some of them and changes the others. One instance serves one call.
 
-    `statuses` are the states that it can change, `right` is what a person needs for it, and `words` begin its command.
+    A subclass defines `write`. `statuses` are the states that it can change, `right` is what a person needs for it, and
+    `words` begin its command. `options` are the command's options by setting. With `checks_workers`, `dead` and
+    `waiting` have the workers that are dead and those that may come back.
+
+    Args:
+        versions: the version of each task that the operator saw; a row that changed since is refused.
+        share: of a call that is a part of a larger action.
+        dry_run: select and lock the same rows, write the same changes, and roll back.
     """
 
     name: ClassVar[str]
@@ -157,51 +160,114 @@ class Verb(ABC):
     right: ClassVar[str]
     statuses: ClassVar[tuple[TaskStatus, ...]]
     words: ClassVar[tuple[str, ...]]
+    options: ClassVar[dict[str, str]] = {}
+    checks_workers: ClassVar[bool] = False
 
-    def __init__(self, who: Who, settings: Settings = NO_SETTINGS, spread: Spread = AT_ONCE) -> None:
-        self.who = who
-        self.settings = settings
-        self.spread = spread
+    who: Who
+    settings: Settings = NO_SETTINGS
+    versions: Mapping[int, int] | None = None
+    share: Share | None = None
+    dry_run: bool = False
+    progress: Progress = go_on
+    dead: frozenset[str] = field(default=frozenset(), init=False)
+    waiting: dict[str, WorkerState] = field(default_factory=dict, init=False)
+    result: Result = field(default_factory=Result, init=False)
+
+    def __post_init__(self) -> None:
+        """Raise if it cannot be done with these settings."""
 
     @classmethod
-    def act(
-        cls,
-        selection: Selection,
-        who: Who,
-        settings: Settings = NO_SETTINGS,
-        *,
-        versions: Mapping[int, int] | None = None,
-        spread: Spread = AT_ONCE,
-        dry_run: bool = False,
-        progress: Progress = go_on,
-    ) -> Result:
-        """Perform the verb on every selected task that allows it.
-
-        `versions`: the version of each task that the operator saw; a row that changed since is refused. A dry run
-        selects and locks the same rows, writes the same changes, and rolls back.
-        """
-        verb = cls(who, settings, spread)
-        return verb.perform(TaskFilter.of(selection), versions=versions, dry_run=dry_run, progress=progress)
-
-    @abstractmethod
-    def perform(
-        self, chosen: TaskFilter, *, versions: Mapping[int, int] | None, dry_run: bool, progress: Progress
-    ) -> Result:
-        """Do the work of `act`."""
+    def act(cls, selection: Selection, who: Who, settings: Settings = NO_SETTINGS, **fields: Any) -> Result:
+        """Perform the verb on every selected task that allows it; `fields` are those of the class."""
+        return cls(who, settings, **fields).perform(TaskFilter.of(selection))
 
     @classmethod
     def command(cls, chosen: TaskFilter, settings: Settings) -> str:
         """The command line that does the same to these tasks."""
-        pairs = [*cls.options(settings), ("--reason", settings.reason or None)]
-        own = [word for name, value in pairs if value is not None for word in (name, str(value))]
-        return command(*cls.words, *cls.subject(chosen), *own)
+        written = settings.as_json()
+        if settings.spread_minutes:
+            written["spread_minutes"] = f"{settings.spread_minutes}m"
+        names = {**cls.options, "reason": "--reason"}
+        pairs = [(option, written[name]) for name, option in names.items() if written[name] not in (None, "")]
+        return command(*cls.words, *chosen.as_words(), *(str(word) for pair in pairs for word in pair))
 
-    @classmethod
-    def subject(cls, chosen: TaskFilter) -> list[str]:
-        """The words of the command that select the tasks."""
-        return chosen.as_words()
+    def refusal(self, task: Task) -> Refusal | None:
+        """The reason to leave this locked row as it is; None lets it pass."""
+        if task.status in self.statuses:
+            return None
+        return (HELD if task.status == TaskStatus.PROCESSING else FINISHED).refuse(task)
 
-    @classmethod
-    def options(cls, settings: Settings) -> list[tuple[str, object]]:
-        """The verb's own options of the command; None leaves one away."""
-        return []
+    def write(self, tasks: list[Task]) -> None:
+        """Change the rows that passed, write one intervention each, and add them to the result."""
+        raise NotImplementedError
+
+    def perform(self, chosen: TaskFilter) -> Result:
+        """Do the work of `act`, chunk by chunk."""
+        if self.checks_workers:
+            self._find_dead_workers(chosen)
+        ids = chosen.selected_ids()
+        self.share = self.share or Share(of=len(ids))
+        for start in range(0, len(ids), CHUNK):
+            with short_waits(rollback=self.dry_run):
+                self._perform_chunk(chosen, ids[start : start + CHUNK])
+            done = min(start + CHUNK, len(ids))
+            if not self.progress(done, len(ids)):
+                self.result.unreached = len(ids) - done
+                break
+        return self.result
+
+    def change(
+        self, statement: str, tasks: list[Task], params: Mapping[str, object] | None = None, *, action: str = ""
+    ) -> list[int]:
+        """Run the statement on these rows and audit each changed one; returns their ids."""
+        rows = fetch(connection, statement, {"ids": [task.id for task in tasks], **(params or {})})
+        after = {row["id"]: row["version"] for row in rows}
+        changes = [Change(audit.task(task.id), task.version, after[task.id]) for task in tasks if task.id in after]
+        audit.record(connection, self.who, action or self.name, changes, self.settings.reason)
+        return list(after)
+
+    def is_live(self, task: Task) -> bool:
+        """True if a worker that is not dead holds the task."""
+        return task.status == TaskStatus.PROCESSING and task.claimed_by not in self.dead
+
+    def _find_dead_workers(self, chosen: TaskFilter) -> None:
+        """Find dead workers before any row is locked, because the two checks are 0.3 s apart."""
+        if chosen.queryset().processing().exists():
+            sweep = recovery.recover(connection, limit=0, dry_run=self.dry_run)
+            self.dead = frozenset(sweep.dead)
+            self.waiting = {state.id: state for state in sweep.waiting}
+
+    def _perform_chunk(self, chosen: TaskFilter, ids: Sequence[int]) -> None:
+        rows = chosen.criteria(Task.objects.filter(among(ids))).order_by("id")
+        locked = list(rows.select_for_update(no_key=True, skip_locked=True))
+        self.result.refused |= _passed_over(chosen, set(ids) - {task.id for task in locked})
+        passed = []
+        for task in locked:
+            refusal = self._refusal_of_change(task) or self.refusal(task)
+            if refusal:
+                self.result.refused[task.id] = refusal
+            else:
+                passed.append(task)
+        if passed:
+            self.write(passed)
+
+    def _refusal_of_change(self, task: Task) -> Refusal | None:
+        seen = (self.versions or {}).get(task.id, task.version)
+        return None if seen == task.version else CHANGED.refuse(task, seen=seen)
+
+
+def _passed_over(chosen: TaskFilter, ids: set[int]) -> dict[int, Refusal]:
+    """Refusals of rows that were not locked. A selection by conditions alone ignores rows that no longer match."""
+    if not ids:
+        return {}
+    existing = set(Task.objects.filter(among(ids)).values_list("id", flat=True))
+    locked = list(chosen.criteria(Task.objects.filter(among(ids))))
+    holders = rowlocks.lockers(Task, [task.id for task in locked], connection)
+    refused = {task.id: LOCKED.refuse(task) for task in locked}
+    for task_id, lock in holders.items():
+        sentence = _("busy: {holder}; try again").format(holder=describe_lock(lock))
+        refused[task_id] = replace(refused[task_id], sentence=sentence)
+    if chosen.ids:
+        refused |= dict.fromkeys(existing - set(refused), Refusal(UNMATCHED.code, str(UNMATCHED.sentence)))
+        refused |= dict.fromkeys(ids - existing, Refusal(MISSING.code, str(MISSING.sentence)))
+    return refused

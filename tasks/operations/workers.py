@@ -1,6 +1,7 @@
 """Ask a worker to stop, or release the tasks that a hanging worker has not begun."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from django.db import connection
@@ -8,9 +9,7 @@ from django.utils.translation import gettext as _
 
 from tasks.exceptions import RowlockError
 from tasks.models import Task, TaskStatus
-from tasks.operations.chunks import TaskAction, short_waits
-from tasks.operations.filters import TaskFilter
-from tasks.operations.verb import CHANGED, Refusal, Result, Settings, go_on
+from tasks.operations.verb import CHANGED, Refusal, Result, Settings, Verb, short_waits
 from tasks.queue import presence, wakeup
 from tasks.queue.presence import WorkerState
 from tasks.support import audit
@@ -90,15 +89,14 @@ class Current(NamedTuple):
     is_reported: bool
 
 
-class Release(TaskAction):
+@dataclass(kw_only=True)
+class Release(Verb):
     """Release a worker's tasks except the current one."""
 
     name = "release"
 
-    def __init__(self, who: Who, settings: Settings, worker_id: str, current_id: int) -> None:
-        super().__init__(who, settings)
-        self.worker_id = worker_id
-        self.current_id = current_id
+    worker_id: str
+    current_id: int
 
     def refusal(self, task: Task) -> Refusal | None:
         worker = {"id": self.worker_id}
@@ -108,8 +106,8 @@ class Release(TaskAction):
             return Refusal("live", _("worker %(id)s is on it") % worker, task.status, task.version)
         return None
 
-    def write(self, tasks: list[Task], result: Result) -> None:
-        result.done += self.change(RELEASE, tasks, action=f"{self.name} unstarted")
+    def write(self, tasks: list[Task]) -> None:
+        self.result.done += self.change(RELEASE, tasks, action=f"{self.name} unstarted")
         wakeup.announce(connection)
 
 
@@ -129,8 +127,8 @@ def release_unstarted(
     """
     current_id = hanging_on(worker_id).id
     ids = list(versions) if versions is not None else unstarted(worker_id, current_id)
-    verb = Release(who, Settings(reason=reason), worker_id, current_id)
-    return verb.perform(TaskFilter.of(ids), versions=versions, dry_run=dry_run, progress=go_on)
+    how = {"versions": versions, "dry_run": dry_run, "worker_id": worker_id, "current_id": current_id}
+    return Release.act(ids, who, Settings(reason=reason), **how)
 
 
 def hanging_on(worker_id: str) -> Current:

@@ -5,7 +5,7 @@ from django.db import connection
 
 from tasks import operations
 from tasks.models import Intervention, Task
-from tasks.operations import Settings, chunks
+from tasks.operations import Settings, verb
 from tasks.operations.filters import TaskFilter
 from tasks.support.audit import Who
 from tests.commands import run
@@ -125,7 +125,7 @@ class TestWhatWasSelectedAndMovedOn:
 class TestChunks:
     @pytest.fixture(autouse=True)
     def small_chunks(self, monkeypatch):
-        monkeypatch.setattr(chunks, "CHUNK", 10)
+        monkeypatch.setattr(verb, "CHUNK", 10)
 
     def test_all_that_match_are_reached(self):
         ids = rows.many(35, status="FAILED", attempt=1, finished_at="2026-01-01T00:00:00Z")

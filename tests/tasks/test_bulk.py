@@ -6,7 +6,7 @@ import pytest
 from django.db import connection, connections, transaction
 
 from tasks.models import BulkRun, Intervention, SubmittedForm, Task
-from tasks.operations import bulk, chunks, tokens
+from tasks.operations import bulk, tokens, verb
 from tasks.operations.bulk import highest_id
 from tasks.operations.filters import TaskFilter
 from tasks.testing import run_due
@@ -265,7 +265,7 @@ def waiting() -> int:
 
 
 def test_the_actions_own_chunk_is_that_of_the_run():
-    assert bulk.CHUNK == chunks.CHUNK
+    assert bulk.CHUNK == verb.CHUNK
 
 
 def test_runs_that_are_long_over_are_pruned():

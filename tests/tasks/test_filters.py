@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 from django.http import QueryDict
 
-from tasks.operations.filters import Count, InvalidFilter, TaskFilter
+from tasks.operations.filters import InvalidFilter, TaskFilter
 from tasks.support import durations
 from tests.tasks import rows
 
@@ -68,12 +68,6 @@ class TestRows:
     def test_an_empty_filter_matches_every_task(self):
         tasks = {rows.ready(), rows.failed()}
         assert set(TaskFilter().queryset()) == tasks
-
-    def test_a_count_stops_at_its_cap(self):
-        rows.many(3)
-        assert TaskFilter().count() == Count(3, capped=False)
-        assert TaskFilter().count(cap=3) == Count(3, capped=False)
-        assert TaskFilter().count(cap=2) == Count(2, capped=True)
 
     def test_more_ids_than_a_statement_takes_parameters(self):
         task = rows.ready()

@@ -32,7 +32,7 @@ NUMBERS = {
 
 
 def whole_number(least: int, most: int, written: str) -> int:
-    return types.whole_number(written, least, most, f"a whole number from {least} to {most}")
+    return types.whole_number(least, most, f"a whole number from {least} to {most}")(written)
 
 
 def variation(written: str) -> tuple[str, list[int]]:

@@ -30,11 +30,11 @@ def hear_signals_again() -> None:
 
 
 def port(text: str) -> int:
-    return types.whole_number(text, 1, 65_535, "a port: a whole number from 1 to 65535")
+    return types.whole_number(1, 65_535, "a port: a whole number from 1 to 65535")(text)
 
 
 def not_negative(text: str) -> int:
-    return types.whole_number(text, 0, 10_000, "a number of processes, from 0")
+    return types.whole_number(0, 10_000, "a number of processes, from 0")(text)
 
 
 class Command(BaseCommand):

@@ -3,9 +3,8 @@
 from django.core.management.base import CommandParser
 
 from tasks import operations
-from tasks.commands import Options, UsageError, types
+from tasks.commands import Options, Report, UsageError, types
 from tasks.commands.selection import TaskCommand
-from tasks.operations import Settings
 
 
 class Command(TaskCommand):
@@ -18,18 +17,15 @@ class Command(TaskCommand):
     default_statuses = ("READY",)
 
     def add_settings(self, parser: CommandParser) -> None:
-        parser.add_argument("--set-queue", type=types.destination, metavar="Q", help="The queue to move them to.")
-        parser.add_argument("--set-priority", type=types.priority, metavar="N", help="-100 to 100; 100 runs first.")
-        parser.add_argument(
-            "--set-run-after",
-            type=types.moment,
-            metavar="ISO",
-            help="When they may run, like 2030-01-31T03:00:00+02:00, or now; without an offset in the project's "
-            "TIME_ZONE.",
-        )
+        when = "When they may run, like 2030-01-31T03:00:00+02:00, or now; without an offset in TIME_ZONE."
+        for field, kind, metavar, text in (
+            ("queue_name", types.destination, "Q", "The queue to move them to."),
+            ("priority", types.priority, "N", "-100 to 100; 100 runs first."),
+            ("run_after", types.moment, "ISO", when),
+        ):
+            parser.add_argument(self.verb.options[field], dest=field, type=kind, metavar=metavar, help=text)
 
-    def settings(self, options: Options) -> Settings:
-        queue_name, priority, run_after = (options[f"set_{name}"] for name in ("queue", "priority", "run_after"))
-        if queue_name is None and priority is None and run_after is None:
+    def run(self, options: Options) -> Report:
+        if all(options[field] is None for field in self.verb.options):
             raise UsageError("What to change? Add --set-queue, --set-priority or --set-run-after.")
-        return Settings(reason=options["reason"], queue_name=queue_name, priority=priority, run_after=run_after)
+        return super().run(options)

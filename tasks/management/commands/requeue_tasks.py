@@ -3,11 +3,8 @@
 from django.core.management.base import CommandParser
 
 from tasks import operations
-from tasks.commands import Options, UsageError, types
+from tasks.commands import Options, Report, UsageError, types
 from tasks.commands.selection import TaskCommand
-from tasks.operations import Settings, Spread
-from tasks.operations.filters import TaskFilter
-from tasks.operations.verb import AT_ONCE
 
 
 class Command(TaskCommand):
@@ -27,18 +24,13 @@ class Command(TaskCommand):
         )
         parser.add_argument(
             "--spread",
-            type=types.duration,
+            dest="spread_minutes",
+            type=lambda text: types.duration(text).total_seconds() / 60,
             metavar="D",
             help="Make them due one by one, evenly over this time, like 10m. Default: all at once.",
         )
 
-    def settings(self, options: Options) -> Settings:
-        if options["force"] and not options["reason"].strip():
+    def run(self, options: Options) -> Report:
+        if options["force"] and not options["reason"]:
             raise UsageError("--force takes tasks from live workers, so say why: add --reason TEXT.")
-        return Settings(reason=options["reason"], force=options["force"])
-
-    def spread(self, chosen: TaskFilter, options: Options) -> Spread:
-        """Spread evenly over the tasks that match now."""
-        if options["spread"] is None:
-            return AT_ONCE
-        return Spread(options["spread"].total_seconds(), of=len(chosen.selected_ids()))
+        return super().run(options)
