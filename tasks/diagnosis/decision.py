@@ -26,18 +26,8 @@ def verdict_of(task: Task, facts: Facts) -> Verdict:
     """The verdict alone. Pure: the same row and facts give the same verdict."""
     if task.status == TaskStatus.READY:
         return next(hindrances(task, facts), Verdict.READY)
-    if task.status == TaskStatus.PROCESSING:
-        return verdict_of_held(task, facts)
-    return Verdict(task.status.lower())
-
-
-def hindrances(task: Task, facts: Facts) -> Iterator[Verdict]:
-    """Every reason why a READY task does not run, most important first."""
-    return (verdict for verdict, is_met in HINDRANCES.items() if is_met(task, facts))
-
-
-def verdict_of_held(task: Task, facts: Facts) -> Verdict:
-    """The verdict on a PROCESSING task, by the state of its worker."""
+    if task.status != TaskStatus.PROCESSING:
+        return Verdict(task.status.lower())
     worker = facts.workers.get(task.claimed_by or "")
     if worker is None or worker.life in (Life.DEAD, Life.MISSING):
         return Verdict.WORKER_DEAD
@@ -46,6 +36,11 @@ def verdict_of_held(task: Task, facts: Facts) -> Verdict:
     if task.cancel_requested_at is not None:
         return Verdict.CANCELLING
     return Verdict.RUNNING if worker.current_task_id == task.pk else Verdict.IN_BATCH
+
+
+def hindrances(task: Task, facts: Facts) -> Iterator[Verdict]:
+    """Every reason why a READY task does not run, most important first."""
+    return (verdict for verdict, is_met in HINDRANCES.items() if is_met(task, facts))
 
 
 def is_waiting(task: Task, facts: Facts) -> bool:
@@ -88,15 +83,14 @@ HINDRANCES: dict[Verdict, Callable[[Task, Facts], bool]] = {
 
 def statements_of(task: Task) -> list[str]:
     """The statements that decided this task's verdict, as they were sent; `%(…)s` are their parameters."""
-    found = [rowlocks.statement_of(Task)]
-    if task.status == TaskStatus.READY:
-        found += [facts.POSITIONS, presence.STATES]
-    if task.status == TaskStatus.PROCESSING:
-        found += [presence.STATES, facts.SESSIONS]
-    if task.status == TaskStatus.FAILED:
-        found.append(facts.ERRORS)
-    if task.status == TaskStatus.CANCELLED:
-        found.append(facts.CANCELLERS)
+    by_status = {
+        TaskStatus.READY: [facts.POSITIONS, presence.STATES],
+        TaskStatus.PROCESSING: [presence.STATES, facts.SESSIONS],
+        TaskStatus.FAILED: [facts.ERRORS],
+        TaskStatus.CANCELLED: [facts.CANCELLERS],
+        TaskStatus.COMPLETED: [],
+    }
+    found = [rowlocks.statement_of(Task), *by_status[TaskStatus(task.status)]]
     if task.ordering_key is not None and task.finished_at is None:
         found.append(facts.KEYS)
     return [statement.strip() for statement in found]

@@ -1,11 +1,10 @@
 """The facts behind verdicts, gathered for one page of tasks in a fixed number of statements."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 
-from django.db import connection as default_connection
+from django.db import connection
 from django.utils.functional import cached_property
 
 from tasks.locking import rowlocks
@@ -14,7 +13,7 @@ from tasks.models import HOLDS_ITS_KEY, Queue, Task, TaskStatus
 from tasks.queue import presence
 from tasks.queue.presence import WorkerState
 from tasks.support import audit
-from tasks.support.database import Connection, fetch, session_name
+from tasks.support.database import fetch, session_name
 
 COUNT_CAP = 1000
 
@@ -97,17 +96,14 @@ class WorkerSession:
     pid: int
     wait_event_type: str | None = None
     wait_event: str | None = None
-    blockers: tuple[int, ...] = ()
+    blockers: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
 class Facts:
     """Everything about one page of tasks, as of `now` by the database's clock.
 
-    Args:
-        positions: positions in the order of the claim from 1, up to COUNT_CAP.
-        errors: the class of the last exception of each FAILED task.
-        cancellers: the person who cancelled each CANCELLED task.
+    `positions` are those in the order of the claim from 1, up to COUNT_CAP; `errors` the classes of last exceptions.
     """
 
     now: datetime
@@ -129,71 +125,54 @@ class Facts:
         """The live workers that claim from this queue."""
         return [worker for worker in self.live_workers if worker.serves(queue_name)]
 
-    @property
-    def has_live_worker(self) -> bool:
-        return bool(self.live_workers)
 
-
-def gather(tasks: Iterable[Task], connection: Connection | None = None) -> Facts:
+def gather(tasks: Iterable[Task]) -> Facts:
     """The facts for at most some hundreds of tasks: eleven statements, however many tasks there are."""
-    connection = connection or default_connection
     tasks = list(tasks)
     ready = [task for task in tasks if task.status == TaskStatus.READY]
     processing = [task for task in tasks if task.status == TaskStatus.PROCESSING]
     unfinished = [task for task in tasks if task.status in HOLDS_ITS_KEY]
     # Workers are read before the clock, so that no age of theirs is negative.
-    workers = presence.states(connection=connection) if unfinished else {}
+    workers = presence.states() if unfinished else {}
     now: datetime = fetch(connection, NOW)[0]["now"]
     return Facts(
         now=now,
         workers=workers,
         queues=Queue.objects.in_bulk({task.queue_name for task in unfinished}),
-        keys=_keys(connection, unfinished),
-        locks=rowlocks.lockers(Task, [task.pk for task in tasks], connection),
-        positions=_positions(connection, ready, now),
-        sessions=_sessions(connection, processing),
-        errors=_errors(connection, tasks),
-        cancellers=_cancellers(connection, tasks),
+        keys=_keys(unfinished),
+        locks=rowlocks.lockers(Task, [task.pk for task in tasks]),
+        positions=_positions(ready, now),
+        sessions=_sessions(processing),
+        errors=_errors(tasks),
+        cancellers=_cancellers(tasks),
     )
 
 
-def _keys(connection: Connection, tasks: list[Task]) -> dict[str, KeyState]:
+def _keys(tasks: list[Task]) -> dict[str, KeyState]:
     keys = list({task.ordering_key for task in tasks if task.ordering_key is not None})
-    rows = _fetch_some(connection, KEYS, {"keys": keys, "cap": COUNT_CAP}, keys)
+    rows = fetch(connection, KEYS, {"keys": keys, "cap": COUNT_CAP}) if keys else []
     return {row["key"]: KeyState(row["holder_id"], row["number"] - 1) for row in rows}
 
 
-def _positions(connection: Connection, ready: list[Task], now: datetime) -> dict[int, int]:
-    due = [task for task in ready if task.ordering_key is None and task.run_after <= now]
-    queues = list({task.queue_name for task in due})
-    params = {"queues": queues, "ids": [task.pk for task in due], "cap": COUNT_CAP}
-    return {row["id"]: row["position"] for row in _fetch_some(connection, POSITIONS, params, due)}
+def _positions(ready: list[Task], now: datetime) -> dict[int, int]:
+    due = {task.pk: task.queue_name for task in ready if task.ordering_key is None and task.run_after <= now}
+    params = {"queues": list(set(due.values())), "ids": list(due), "cap": COUNT_CAP}
+    return {row["id"]: row["position"] for row in (fetch(connection, POSITIONS, params) if due else [])}
 
 
-def _sessions(connection: Connection, processing: list[Task]) -> dict[str, WorkerSession]:
+def _sessions(processing: list[Task]) -> dict[str, WorkerSession]:
     worker_ids = {session_name("worker", str(task.claimed_by)): str(task.claimed_by) for task in processing}
-    names = list(worker_ids)
-    return {
-        worker_ids[row["application_name"]]: WorkerSession(
-            row["pid"], row["wait_event_type"], row["wait_event"], tuple(row["blockers"])
-        )
-        for row in _fetch_some(connection, SESSIONS, {"names": names}, names)
-    }
+    rows = fetch(connection, SESSIONS, {"names": list(worker_ids)}) if worker_ids else []
+    return {worker_ids[row.pop("application_name")]: WorkerSession(**row) for row in rows}
 
 
-def _errors(connection: Connection, tasks: list[Task]) -> dict[int, str]:
+def _errors(tasks: list[Task]) -> dict[int, str]:
     ids = [task.pk for task in tasks if task.status == TaskStatus.FAILED]
-    return {row["task_id"]: row["exception_class"] for row in _fetch_some(connection, ERRORS, {"ids": ids}, ids)}
+    rows = fetch(connection, ERRORS, {"ids": ids}) if ids else []
+    return {row["task_id"]: row["exception_class"] for row in rows}
 
 
-def _cancellers(connection: Connection, tasks: list[Task]) -> dict[int, str]:
+def _cancellers(tasks: list[Task]) -> dict[int, str]:
     targets = {audit.task(task.pk): task.pk for task in tasks if task.status == TaskStatus.CANCELLED}
-    rows = _fetch_some(connection, CANCELLERS, {"targets": list(targets)}, targets)
+    rows = fetch(connection, CANCELLERS, {"targets": list(targets)}) if targets else []
     return {targets[row["target"]]: row["actor"] for row in rows}
-
-
-def _fetch_some(
-    connection: Connection, statement: str, params: dict[str, Any], wanted: Iterable[Any]
-) -> list[dict[str, Any]]:
-    """The rows of the statement; none, without a query, if nothing is `wanted`."""
-    return fetch(connection, statement, params) if wanted else []

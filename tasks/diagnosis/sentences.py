@@ -33,7 +33,7 @@ def held_by_key(task: Task, facts: Facts) -> Finding:
     holder_id = facts.keys[task.ordering_key or ""].holder_id
     values = {"id": holder_id, "key": task.ordering_key}
     sentence = _("Held by #%(id)d, the unfinished task before it with the key “%(key)s”.") % values
-    return Finding(Verdict.HELD_BY_KEY, sentence, (Link("task", str(holder_id)), key_link(task)))
+    return Finding(Verdict.HELD_BY_KEY, sentence, (Link("task", str(holder_id)), Link("key", task.ordering_key or "")))
 
 
 def paused(task: Task, facts: Facts) -> Finding:
@@ -42,13 +42,14 @@ def paused(task: Task, facts: Facts) -> Finding:
     sentence = _("The queue %(queue)s was paused by %(actor)s") % values
     if queue.paused_at is not None:
         sentence += _(", %(age)s ago") % {"age": age_of(facts, queue.paused_at)}
-    return Finding(Verdict.PAUSED, sentence + ".", (queue_link(task),), command("resume_queue", task.queue_name))
+    links = (Link("queue", queue.name),)
+    return Finding(Verdict.PAUSED, sentence + ".", links, command("resume_queue", queue.name))
 
 
 def no_worker(task: Task, facts: Facts) -> Finding:
     sentence = _("No live worker serves the queue %(queue)s.") % {"queue": task.queue_name}
     start = command("run_worker", "--queue", task.queue_name)
-    return Finding(Verdict.NO_WORKER, sentence, (queue_link(task),), start)
+    return Finding(Verdict.NO_WORKER, sentence, (Link("queue", task.queue_name),), start)
 
 
 def unknown_task(task: Task, facts: Facts) -> Finding:
@@ -68,7 +69,7 @@ def ready(task: Task, facts: Facts) -> Finding:
     position = facts.positions.get(task.pk)
     if task.ordering_key is not None:
         sentence = _("Due, and the first of its key “%(key)s”.") % {"key": task.ordering_key}
-        return Finding(Verdict.READY, sentence + waiting_behind(task, facts), (key_link(task),))
+        return Finding(Verdict.READY, sentence + waiting_behind(task, facts), (Link("key", task.ordering_key),))
     if position is None:
         return Finding(Verdict.READY, _("Due; more than %(cap)d tasks go before it.") % {"cap": COUNT_CAP})
     return Finding(Verdict.READY, _("Due; number %(position)d in its queue.") % {"position": position})
@@ -80,7 +81,7 @@ def running(task: Task, facts: Facts) -> Finding:
     values = {"worker": worker.id, "age": age_of(facts, since) if since else _("a moment")}
     sentence = _("Worker %(worker)s has been on it for %(age)s.") % values
     session = facts.sessions.get(worker.id)
-    links = (worker_link(worker.id), *session_links([session.pid] if session and session.blockers else []))
+    links = (Link("worker", worker.id), *session_links([session.pid] if session and session.blockers else []))
     return Finding(Verdict.RUNNING, sentence + wait_of(worker, facts) + waiting_behind(task, facts), links)
 
 
@@ -88,10 +89,10 @@ def in_batch(task: Task, facts: Facts) -> Finding:
     worker = worker_of(task, facts)
     if worker.current_task_id is None:
         sentence = _("Claimed by worker %(worker)s, which is on its way through a batch of short tasks.")
-        return Finding(Verdict.IN_BATCH, sentence % {"worker": worker.id}, (worker_link(worker.id),))
+        return Finding(Verdict.IN_BATCH, sentence % {"worker": worker.id}, (Link("worker", worker.id),))
     values = {"worker": worker.id, "id": worker.current_task_id}
     sentence = _("Claimed by worker %(worker)s, which is still on #%(id)d.") % values
-    links = (worker_link(worker.id), Link("task", str(worker.current_task_id)))
+    links = (Link("worker", worker.id), Link("task", str(worker.current_task_id)))
     return Finding(Verdict.IN_BATCH, sentence + wait_of(worker, facts), links)
 
 
@@ -100,7 +101,7 @@ def cancelling(task: Task, facts: Facts) -> Finding:
     worker = worker_of(task, facts)
     values = {"worker": worker.id, "age": age_of(facts, task.cancel_requested_at)}
     sentence = _("Worker %(worker)s was asked to end it %(age)s ago, and has not yet.") % values
-    return Finding(Verdict.CANCELLING, sentence + wait_of(worker, facts), (worker_link(worker.id),))
+    return Finding(Verdict.CANCELLING, sentence + wait_of(worker, facts), (Link("worker", worker.id),))
 
 
 def worker_silent(task: Task, facts: Facts) -> Finding:
@@ -110,24 +111,22 @@ def worker_silent(task: Task, facts: Facts) -> Finding:
 def silent(worker: WorkerState) -> Finding:
     """The finding for a worker whose heartbeat is late, whatever it holds."""
     if worker.life is Life.RESTARTED:
+        lease_left = worker.lease_seconds - (worker.heartbeat_age_seconds or 0)
         sentence = _("The database restarted and worker %(worker)s is not back yet; recovery waits %(left)s for it.")
-        values = {"worker": worker.id, "left": spoken(max(worker.grace_seconds, lease_left(worker)))}
+        values = {"worker": worker.id, "left": spoken(max(0.0, worker.grace_seconds, lease_left))}
     else:
         sentence = _(
             "Worker %(worker)s keeps its session but has not been heard for %(age)s; recovery waits %(left)s for it."
         )
-        values = {
-            "worker": worker.id,
-            "age": spoken(worker.heartbeat_age_seconds or 0),
-            "left": spoken(worker.grace_seconds),
-        }
-    return Finding(Verdict.WORKER_SILENT, sentence % values, (worker_link(worker.id),))
+        age, left = spoken(worker.heartbeat_age_seconds or 0), spoken(worker.grace_seconds)
+        values = {"worker": worker.id, "age": age, "left": left}
+    return Finding(Verdict.WORKER_SILENT, sentence % values, (Link("worker", worker.id),))
 
 
 def worker_dead(task: Task, facts: Facts) -> Finding:
     worker = facts.workers.get(task.claimed_by or "")
     sentence = " ".join((death(task, worker, facts), recovery_of(task, facts)))
-    return Finding(Verdict.WORKER_DEAD, sentence, (worker_link(task.claimed_by or ""),), command("recover_tasks"))
+    return Finding(Verdict.WORKER_DEAD, sentence, (Link("worker", task.claimed_by or ""),), command("recover_tasks"))
 
 
 def death(task: Task, worker: WorkerState | None, facts: Facts) -> str:
@@ -149,7 +148,7 @@ def recovery_of(task: Task, facts: Facts) -> str:
     queue = facts.queues.get(task.queue_name)
     if queue is not None and queue.recovery == Queue.Recovery.ASK:
         return _("The queue %(queue)s asks a person to take it back.") % {"queue": task.queue_name}
-    if not facts.has_live_worker:
+    if not facts.live_workers:
         return _("No live worker is there to take it back: start one.")
     values = {"age": spoken(conf.get("SWEEP_SECONDS"))}
     return _("A living worker takes it back with its next sweep, due within %(age)s.") % values
@@ -160,7 +159,7 @@ def completed(task: Task, facts: Facts) -> Finding:
     if task.started_at and task.finished_at:
         age = spoken((task.finished_at - task.started_at).total_seconds())
         sentence += " " + _("It ran for %(age)s.") % {"age": age}
-    links = (worker_link(task.finished_by),) if task.finished_by else ()
+    links = (Link("worker", task.finished_by),) if task.finished_by else ()
     return Finding(Verdict.COMPLETED, sentence, links)
 
 
@@ -179,23 +178,14 @@ def cancelled(task: Task, facts: Facts) -> Finding:
     return Finding(Verdict.CANCELLED, sentence, (), command("requeue_tasks", str(task.pk)))
 
 
+# Each function's name is the value of its verdict.
 SENTENCES: dict[Verdict, Callable[[Task, Facts], Finding]] = {
-    Verdict.WAITING: waiting,
-    Verdict.HELD_BY_KEY: held_by_key,
-    Verdict.PAUSED: paused,
-    Verdict.NO_WORKER: no_worker,
-    Verdict.UNKNOWN_TASK: unknown_task,
-    Verdict.ROW_LOCKED: row_locked,
-    Verdict.READY: ready,
-    Verdict.CANCELLING: cancelling,
-    Verdict.RUNNING: running,
-    Verdict.IN_BATCH: in_batch,
-    Verdict.WORKER_SILENT: worker_silent,
-    Verdict.WORKER_DEAD: worker_dead,
-    Verdict.COMPLETED: completed,
-    Verdict.FAILED: failed,
-    Verdict.CANCELLED: cancelled,
-}
+    Verdict(function.__name__): function
+    for function in (
+        waiting, held_by_key, paused, no_worker, unknown_task, row_locked, ready, cancelling, running, in_batch,
+        worker_silent, worker_dead, completed, failed, cancelled,
+    )
+}  # fmt: skip
 
 
 def worker_of(task: Task, facts: Facts) -> WorkerState:
@@ -226,26 +216,10 @@ def wait_of(worker: WorkerState, facts: Facts) -> str:
     return " " + _("Its session, pid %(pid)d, waits for %(event)s, blocked by pid %(blockers)s.") % values
 
 
-def lease_left(worker: WorkerState) -> float:
-    return max(0.0, worker.lease_seconds - (worker.heartbeat_age_seconds or 0))
-
-
 def age_of(facts: Facts, moment: datetime) -> str:
     return spoken((facts.now - moment).total_seconds())
-
-
-def worker_link(worker_id: str) -> Link:
-    return Link("worker", worker_id)
 
 
 def session_links(pids: Iterable[int | None]) -> tuple[Link, ...]:
     """Links to sessions of the database; a prepared transaction has none."""
     return tuple(Link("session", str(pid)) for pid in pids if pid is not None)
-
-
-def queue_link(task: Task) -> Link:
-    return Link("queue", task.queue_name)
-
-
-def key_link(task: Task) -> Link:
-    return Link("key", task.ordering_key or "")

@@ -4,17 +4,16 @@ The counts stay fast with ten million finished rows. Each uses a partial index a
 rollup of minutes.
 """
 
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from django.db import connection as default_connection
+from django.db import connection
 
 from tasks.queue import presence
 from tasks.queue.presence import Life, WorkerState
-from tasks.support.database import Connection, fetch
+from tasks.support.database import fetch
 
 COUNT_CAP = 1_000_000
 # Workers in these states do not work on their tasks. RESTARTED is not among them: after a restart of the database every
@@ -166,26 +165,49 @@ class Rate:
     is_shared: bool
 
 
-def stuck(connection: Connection | None = None, *, cap: int = COUNT_CAP) -> int:
+class _Queues(dict[str, QueueNumbers]):
+    """The numbers by name of the queue; a queue that is asked for is there."""
+
+    def __missing__(self, name: str) -> QueueNumbers:
+        self[name] = QueueNumbers(name)
+        return self[name]
+
+    def add_ready(self, cap: int, queue_name: str | None = None) -> None:
+        unkeyed = fetch(connection, UNKEYED_READY, {"cap": cap, "queue": queue_name})
+        for row in unkeyed + fetch(connection, KEYED_READY, {"cap": cap}):
+            queue = self[row["queue_name"]]
+            queue.ready += row["ready"]
+            queue.scheduled += row["scheduled"]
+            ages = [age for age in (queue.oldest_ready_seconds, row["oldest_ready_seconds"]) if age is not None]
+            queue.oldest_ready_seconds = max(ages, default=None)
+
+    def add_processing(self, rows: list[dict[str, Any]], workers: Mapping[str, WorkerState]) -> None:
+        for row in rows:
+            queue = self[row["queue_name"]]
+            queue.processing += row["number"]
+            worker = workers.get(row["claimed_by"])
+            if worker is not None and worker.life in GONE:
+                queue.stale += row["number"]
+                last_seen = worker.stopped_at or worker.missing_since or worker.heartbeat_at
+                queue.stale_since = min((at for at in (queue.stale_since, last_seen) if at), default=None)
+
+
+def stuck(*, cap: int = COUNT_CAP) -> int:
     """The number of PROCESSING tasks whose worker does not answer, counted up to the cap."""
-    connection = connection or default_connection
-    queues: defaultdict[str, QueueNumbers] = _Queues()
-    processing = fetch(connection, PROCESSING, {"cap": cap})
-    if not processing:
-        return 0
-    _add_processing(queues, processing, presence.states(connection=connection))
+    queues, processing = _Queues(), fetch(connection, PROCESSING, {"cap": cap})
+    if processing:
+        queues.add_processing(processing, presence.states())
     return sum(queue.stale for queue in queues.values())
 
 
-def collect(connection: Connection | None = None, *, cap: int = COUNT_CAP) -> Numbers:
+def collect(*, cap: int = COUNT_CAP) -> Numbers:
     """The numbers of every queue with a task, a setting or a worker that names it, and of every worker."""
-    connection = connection or default_connection
-    queues: defaultdict[str, QueueNumbers] = _Queues()
-    _add_ready(queues, connection, cap)
+    queues = _Queues()
+    queues.add_ready(cap)
     processing = fetch(connection, PROCESSING, {"cap": cap})
     # Workers are read after their tasks, so that a worker that starts in between does not seem missing.
-    workers = presence.states(connection=connection)
-    _add_processing(queues, processing, workers)
+    workers = presence.states()
+    queues.add_processing(processing, workers)
     for row in fetch(connection, FAILED, {"cap": cap}):
         queues[row["queue_name"]].failed = row["failed"]
     for row in fetch(connection, COMPLETED):
@@ -197,56 +219,17 @@ def collect(connection: Connection | None = None, *, cap: int = COUNT_CAP) -> Nu
     return Numbers([queues[name] for name in sorted(queues)], sorted(workers.values(), key=lambda worker: worker.id))
 
 
-def waiting(
-    queue_name: str, workers: Mapping[str, WorkerState], connection: Connection | None = None, *, cap: int = COUNT_CAP
-) -> QueueNumbers:
+def waiting(queue_name: str, workers: Mapping[str, WorkerState], *, cap: int = COUNT_CAP) -> QueueNumbers:
     """The numbers of one queue's waiting and running tasks, given these workers; three statements."""
-    connection = connection or default_connection
-    queues: defaultdict[str, QueueNumbers] = _Queues()
-    _add_ready(queues, connection, cap, queue_name)
-    _add_processing(queues, fetch(connection, PROCESSING, {"cap": cap}), workers)
+    queues = _Queues()
+    queues.add_ready(cap, queue_name)
+    queues.add_processing(fetch(connection, PROCESSING, {"cap": cap}), workers)
     return queues[queue_name]
 
 
-class _Queues(defaultdict[str, QueueNumbers]):
-    def __missing__(self, name: str) -> QueueNumbers:
-        self[name] = QueueNumbers(name)
-        return self[name]
-
-
-def _add_ready(
-    queues: defaultdict[str, QueueNumbers], connection: Connection, cap: int, queue_name: str | None = None
-) -> None:
-    unkeyed = fetch(connection, UNKEYED_READY, {"cap": cap, "queue": queue_name})
-    for row in unkeyed + fetch(connection, KEYED_READY, {"cap": cap}):
-        queue = queues[row["queue_name"]]
-        queue.ready += row["ready"]
-        queue.scheduled += row["scheduled"]
-        ages = [age for age in (queue.oldest_ready_seconds, row["oldest_ready_seconds"]) if age is not None]
-        queue.oldest_ready_seconds = max(ages, default=None)
-
-
-def _add_processing(
-    queues: defaultdict[str, QueueNumbers], rows: list[dict[str, Any]], workers: Mapping[str, WorkerState]
-) -> None:
-    for row in rows:
-        queue = queues[row["queue_name"]]
-        queue.processing += row["number"]
-        worker = workers.get(row["claimed_by"])
-        if worker is not None and worker.life in GONE:
-            queue.stale += row["number"]
-            since = [at for at in (queue.stale_since, last_seen(worker)) if at is not None]
-            queue.stale_since = min(since, default=None)
-
-
-def last_seen(worker: WorkerState) -> datetime | None:
-    """The last known time at which a worker that is gone was alive."""
-    return worker.stopped_at or worker.missing_since or worker.heartbeat_at
-
-
-def rates(lived_seconds: dict[str, float], connection: Connection | None = None) -> dict[str, Rate]:
+def rates(lived_seconds: dict[str, float]) -> dict[str, Rate]:
     """The rate of each worker by id; a worker younger than the window is measured over its own life."""
-    rows = fetch(connection or default_connection, RATES, {"ids": list(lived_seconds)})
+    rows = fetch(connection, RATES, {"ids": list(lived_seconds)})
     return {
         row["id"]: Rate(60 * row["ended"] / max(1.0, min(row["seconds"], lived_seconds[row["id"]])), row["is_shared"])
         for row in rows

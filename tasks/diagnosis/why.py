@@ -1,12 +1,11 @@
 """Explain why the tasks of one queue do not run: its READY and PROCESSING tasks, counted by verdict."""
 
-from collections import Counter
-from collections.abc import Sequence
+from collections import defaultdict
 from dataclasses import dataclass
 
 from django.db.models import QuerySet
 
-from tasks.diagnosis import Facts, Finding, Verdict, decide, gather, stats, verdict_of
+from tasks.diagnosis import Finding, Verdict, decide, gather, stats, verdict_of
 from tasks.diagnosis.finding import STUCK, command
 from tasks.diagnosis.stats import QueueNumbers
 from tasks.models import HOLDS_ITS_KEY, Task
@@ -32,7 +31,10 @@ class Reason:
 
 @dataclass(frozen=True)
 class Why:
-    """One queue. Not `is_complete`: only the first `judged` of its tasks have a verdict."""
+    """One queue: those that may need a person come first in `reasons`, then by frequency.
+
+    Not `is_complete`: only the first `judged` of its tasks have a verdict.
+    """
 
     queue: QueueNumbers
     reasons: list[Reason]
@@ -44,11 +46,15 @@ class Why:
 def explain(queue_name: str) -> Why:
     """Judge the first tasks of the queue in the order of the claim, and those that workers hold."""
     samples = [list(kind[:SAMPLE]) for kind in kinds(queue_name)]
-    tasks = list({task.pk: task for sample in samples for task in sample}.values())
+    tasks = {task.pk: task for sample in samples for task in sample}.values()
     facts = gather(tasks)
+    by_verdict = defaultdict(list)
+    for task in tasks:
+        by_verdict[verdict_of(task, facts)].append(task)
+    reasons = [Reason(verdict, len(of), decide(of[0], facts), of[0].pk) for verdict, of in by_verdict.items()]
     return Why(
         queue=stats.waiting(queue_name, facts.workers, cap=COUNT_CAP),
-        reasons=reasons(tasks, facts),
+        reasons=sorted(reasons, key=lambda reason: (reason.verdict not in STUCK, -reason.number)),
         judged=len(tasks),
         is_complete=all(len(sample) < SAMPLE for sample in samples),
         command=command("run_worker", "--queue", queue_name),
@@ -70,14 +76,3 @@ def keyed(queue_name: str) -> "QuerySet[Task, int]":
     """The ids of the unfinished tasks with a key, by key; from the index alone, whatever other queues hold."""
     unfinished = Task.objects.filter(ordering_key__isnull=False, status__in=HOLDS_ITS_KEY, queue_name=queue_name)
     return unfinished.order_by("ordering_key", "id").values_list("pk", flat=True)
-
-
-def reasons(tasks: Sequence[Task], facts: Facts) -> list[Reason]:
-    """The verdicts with their numbers: first those that may need a person, then by frequency."""
-    verdicts = {task.pk: verdict_of(task, facts) for task in tasks}
-    numbers = Counter(verdicts.values())
-    firsts: dict[Verdict, Task] = {}
-    for task in tasks:
-        firsts.setdefault(verdicts[task.pk], task)
-    found = [Reason(verdict, numbers[verdict], decide(task, facts), task.pk) for verdict, task in firsts.items()]
-    return sorted(found, key=lambda reason: (reason.verdict not in STUCK, -reason.number))
