@@ -7,11 +7,11 @@ import signal
 import socket
 import threading
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import FrameType, TracebackType
-from typing import Any, Self
+from types import FrameType
+from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -46,27 +46,24 @@ ADVICE = {
 class Interrupted(KeyboardInterrupt):
     """A signal ends the command. As a KeyboardInterrupt it also makes psycopg cancel the running statement."""
 
-    def __init__(self, number: int) -> None:
-        super().__init__(signal.Signals(number).name)
-        self.number = number
-
 
 class Signals:
-    """While entered, TERM and INT raise Interrupted; inside `finishing_item` the first one is only recorded."""
+    """TERM and INT raise Interrupted; inside `finishing_item` the first one is only recorded."""
 
     def __init__(self) -> None:
         self.received: int | None = None
         self._shielded = False
-        self._previous: dict[int, Any] = {}
 
-    def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():
-            self._previous = {number: signal.signal(number, self._receive) for number in HANDLED}
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
+    @contextmanager
+    def handled(self) -> Iterator[None]:
+        """Handle the signals of this process within the block."""
+        is_main = threading.current_thread() is threading.main_thread()
+        previous = {number: signal.signal(number, self._receive) for number in HANDLED} if is_main else {}
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
 
     @contextmanager
     def finishing_item(self) -> Iterator[None]:
@@ -81,7 +78,7 @@ class Signals:
         is_first = self.received is None
         self.received = number
         if not (is_first and self._shielded):
-            raise Interrupted(number)
+            raise Interrupted
 
 
 class UsageError(CommandError):
@@ -126,11 +123,20 @@ class OperatorCommand(BaseCommand):
         """Do the work. Raises UsageError or CommandError when it cannot be done at all."""
 
     def handle(self, *args: Any, **options: Any) -> None:
-        with Signals() as self.signals, read_committed():
+        self.signals = Signals()
+        failure: CommandError | None = None
+        with self.signals.handled(), read_committed():
             try:
-                failure = self._report(options)
-            except Interrupted as interruption:
-                failure = _interrupted(interruption.number)
+                with _explained():
+                    report = self.run(options)
+                self._print(report, options)
+                if self.signals.received:
+                    raise Interrupted
+                if report.failure:
+                    failure = CommandError(printable(report.failure), returncode=report.exit_status)
+            except Interrupted:
+                status = 128 + (self.signals.received or 0)
+                failure = CommandError("Interrupted: what was done until then stays done.", returncode=status)
             except CommandError as error:
                 failure = error
                 if options["json"] and error.returncode != USAGE:
@@ -154,15 +160,6 @@ class OperatorCommand(BaseCommand):
             finally:
                 line.close()
 
-    def _report(self, options: Options) -> CommandError | None:
-        """Run and print the report; returns the error with which the command must end, if any."""
-        with _explained():
-            report = self.run(options)
-        self._print(report, options)
-        if self.signals.received:
-            return _interrupted(self.signals.received)
-        return CommandError(printable(report.failure), returncode=report.exit_status) if report.failure else None
-
     def _print(self, report: Report, options: Options) -> None:
         hidden = len(report.problems) - SHOWN_PROBLEMS
         for problem in report.problems[:SHOWN_PROBLEMS]:
@@ -175,8 +172,28 @@ class OperatorCommand(BaseCommand):
             write_line(self.stdout, printable(report.text))
 
 
-def _interrupted(number: int) -> CommandError:
-    return CommandError("Interrupted: what was done until then stays done.", returncode=128 + number)
+class ChangeCommand(OperatorCommand):
+    """Makes one `change` to one thing, and says whether anything changed.
+
+    `argument`: the thing's name on the command line, its type and help. `keys` are those of the thing and of the change
+    in the JSON; `texts` say that it was made, and that nothing changed.
+    """
+
+    argument: tuple[str, Callable[[str], Any], str]
+    keys: tuple[str, str]
+    texts: tuple[str, str]
+    data: Mapping[str, object] = {}
+    change: Callable[..., bool]
+
+    def add_options(self, parser: CommandParser) -> None:
+        name, kind, text = self.argument
+        parser.add_argument(name, type=kind, metavar=name.upper(), help=text)
+
+    def run(self, options: Options) -> Report:
+        target = options[self.argument[0]]
+        changed = self.change(target, operator(), **audited(options))
+        text = self.texts[0 if changed else 1].format(target)
+        return Report(data={self.keys[0]: target, **self.data, self.keys[1]: changed}, text=text)
 
 
 def operator() -> Who:

@@ -79,12 +79,11 @@ def highest_id() -> int:
 def tally(chosen: TaskFilter, upto: int, *, seconds: float = SECONDS) -> Tally:
     """Count the tasks that match, from the id `upto` downwards, for at most `seconds`."""
     deadline = time.monotonic() + seconds
-    if is_indexed(chosen):
-        by_status = _count_each(chosen, upto, deadline - seconds / 2)
-        if by_status is not None:
-            return Tally(by_status)
-    found = Tally(counted_down_to=upto)
-    window = FIRST_WINDOW
+    # Indexes contain every row that can match: one read of them replaces the windows of ids.
+    is_indexed = bool(chosen.statuses) and TaskStatus.COMPLETED not in chosen.statuses and not chosen.text
+    if is_indexed and (by_status := _count_each(chosen, upto, deadline - seconds / 2)) is not None:
+        return Tally(by_status)
+    found, window = Tally(counted_down_to=upto), FIRST_WINDOW
     while found.counted_down_to > 0:
         below = max(0, found.counted_down_to - window)
         counted = _count(chosen.within(found.counted_down_to, below), deadline)
@@ -95,11 +94,6 @@ def tally(chosen: TaskFilter, upto: int, *, seconds: float = SECONDS) -> Tally:
         found.counted_down_to = below
         window *= WINDOW_GROWTH
     return found
-
-
-def is_indexed(chosen: TaskFilter) -> bool:
-    """True if indexes contain every row that can match: one read of them replaces the windows of ids."""
-    return bool(chosen.statuses) and TaskStatus.COMPLETED not in chosen.statuses and not chosen.text
 
 
 def _count_each(chosen: TaskFilter, upto: int, deadline: float) -> Counter[str] | None:
@@ -121,24 +115,16 @@ def _count(chosen: TaskFilter, deadline: float) -> Counter[str] | None:
     try:
         with atomic(), connection.cursor() as cursor:
             cursor.execute(LIMIT_STATEMENT, {"milliseconds": str(milliseconds)})
-            return _read(chosen) if chosen.text else _counted(chosen)
+            if not chosen.text:
+                rows = chosen.queryset().order_by().values("status").annotate(number=Count("pk"))
+                return Counter({row["status"]: row["number"] for row in rows})
+            # Row by row, because a count of matches in redacted arguments would reveal them.
+            tasks = list(chosen.queryset()[: MOST_READ + 1])
+            return Counter(task.status for task in tasks if chosen.shows(task)) if len(tasks) <= MOST_READ else None
     except OperationalError as error:
         if getattr(error.__cause__, "sqlstate", None) != QUERY_CANCELED:
             raise
         return None
-
-
-def _counted(chosen: TaskFilter) -> Counter[str]:
-    rows = chosen.queryset().order_by().values("status").annotate(number=Count("pk"))
-    return Counter({row["status"]: row["number"] for row in rows})
-
-
-def _read(chosen: TaskFilter) -> Counter[str] | None:
-    """Count row by row, because a count of matches in redacted arguments would reveal them."""
-    tasks = list(chosen.queryset()[: MOST_READ + 1])
-    if len(tasks) > MOST_READ:
-        return None
-    return Counter(task.status for task in tasks if chosen.shows(task))
 
 
 def request(action: str, chosen: TaskFilter, upto: int, settings: Settings, who: Who, token: str) -> int:
@@ -205,10 +191,11 @@ def carry_out(run_id: int) -> Numbers:
     since, total = time.monotonic() - elapsed, run.looked + len(ids)
     for start in range(0, len(ids), CHUNK):
         slice_ids = list(ids[start : start + CHUNK])
+        found = replace(chosen, ids=tuple(slice_ids))
+        if chosen.text:  # only tasks that a person can have seen with this filter
+            found = replace(found, ids=tuple(task.pk for task in found.queryset().order_by("id") if chosen.shows(task)))
         share = Share(total, run.done, time.monotonic() - since)
-        found = replace(chosen, ids=tuple(shown_ids(chosen, slice_ids)))
-        who = Who(run.actor, "page")
-        result = act(found, who, settings, share=share) if found.ids else Result()
+        result = act(found, Who(run.actor, "page"), settings, share=share) if found.ids else Result()
         if note(run, slice_ids, result):
             break
     fetch(connection, FINISH, {"id": run.pk})
@@ -237,18 +224,8 @@ def note(run: BulkRun, ids: list[int], result: Result) -> bool:
 
 def add_refusals(kept: dict[str, Any], result: Result) -> None:
     """Count the refusals by their code, with a few ids and a sentence as examples."""
-    numbers = Counter(refusal.code for refusal in result.refused.values())
     for task_id, refusal in result.refused.items():
         entry = kept.setdefault(refusal.code, {"number": 0, "ids": [], "sentence": refusal.sentence})
+        entry["number"] += 1
         if len(entry["ids"]) < EXAMPLES:
             entry["ids"].append(task_id)
-    for code, number in numbers.items():
-        kept[code]["number"] += number
-
-
-def shown_ids(chosen: TaskFilter, ids: list[int]) -> list[int]:
-    """The ids that a person can have seen with this filter."""
-    if not chosen.text:
-        return ids
-    tasks = replace(chosen, ids=tuple(ids)).queryset().order_by("id")
-    return [task.pk for task in tasks if chosen.shows(task)]

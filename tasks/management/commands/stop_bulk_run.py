@@ -1,29 +1,26 @@
 """`stop_bulk_run`: end a bulk run after the current chunk."""
 
-from django.core.management.base import CommandError, CommandParser
+from typing import Any
 
-from tasks.commands import OperatorCommand, Options, Report, audited, operator, types
+from django.core.management.base import CommandError
+
+from tasks.commands import ChangeCommand, types
 from tasks.models import BulkRun
 from tasks.operations import bulk
+from tasks.support.audit import Who
 
 
-class Command(OperatorCommand):
+class Command(ChangeCommand):
     help = (
         "End a bulk run after the chunk in hand; what is done stays done. Its page names the id. The command does not "
         "wait for the end."
     )
+    argument = ("id", types.run_id, "The bulk run's id.")
+    keys = ("run", "requested")
+    texts = ("Bulk run {} ends after the chunk in hand.", "Bulk run {} is over or was asked before; nothing changed.")
 
-    def add_options(self, parser: CommandParser) -> None:
-        parser.add_argument("id", type=types.run_id, metavar="ID", help="The bulk run's id.")
-
-    def run(self, options: Options) -> Report:
-        run = BulkRun.objects.filter(pk=options["id"]).first()
+    def change(self, target: int, who: Who, **audit: Any) -> bool:
+        run = BulkRun.objects.filter(pk=target).first()
         if run is None:
-            raise CommandError(f"No bulk run has the id {options['id']}: it was pruned, or the number is wrong.")
-        requested = bulk.stop(run, operator(), **audited(options))
-        text = (
-            f"Bulk run {run.pk} ends after the chunk in hand."
-            if requested
-            else f"Bulk run {run.pk} is over or was asked before; nothing changed."
-        )
-        return Report(data={"run": run.pk, "requested": requested}, text=text)
+            raise CommandError(f"No bulk run has the id {target}: it was pruned, or the number is wrong.")
+        return bulk.stop(run, who, **audit)
