@@ -55,13 +55,9 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     A row stays one line: names stored by earlier versions may contain line breaks.
     """
     cells = [list(headings), *(["-" if cell is None else one_line(str(cell)) for cell in row] for row in rows)]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(headings))]
-    return "\n".join(_aligned(row, widths) for row in cells)
-
-
-def _aligned(row: list[str], widths: list[int]) -> str:
-    first, *rest = zip(row, widths, strict=True)
-    return "  ".join([first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in rest)]).rstrip()
+    first, *others = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    aligned = [[row[0].ljust(first), *map(str.rjust, row[1:], others)] for row in cells]
+    return "\n".join("  ".join(row).rstrip() for row in aligned)
 
 
 class ProgressLine:

@@ -30,41 +30,30 @@ class PatternCommand(OperatorCommand):
         self.help = str(patterns.get(self.pattern).description)
 
     def add_options(self, parser: CommandParser) -> None:
-        parser.add_argument("--dry-run", action="store_true", help="Lock the same rows and let them go.")
-        parser.add_argument("--limit", type=types.count, metavar="N", help="Handle at most so many rows.")
-        parser.add_argument(
-            "--until-empty",
-            action="store_true",
-            help="Go round until nothing is left to do; bounded to some 15 s of waiting.",
+        add = parser.add_argument
+        add("--dry-run", action="store_true", help="Lock the same rows and let them go.")
+        add("--limit", type=types.count, metavar="N", help="Handle at most so many rows.")
+        bound = "Go round until nothing is left to do; bounded to some 15 s of waiting."
+        add("--until-empty", action="store_true", help=bound)
+        locked = (
+            "What to do with a row that somebody else holds: leave it to the next run (skip), name its holder too "
+            "(report), or wait for it up to 2 s (wait)."
         )
-        parser.add_argument(
-            "--on-locked",
-            choices=get_args(OnLocked),
-            default="skip",
-            help="What to do with a row that somebody else holds: leave it to the next run (skip), name its holder too "
-            "(report), or wait for it up to 2 s (wait).",
-        )
+        add("--on-locked", choices=get_args(OnLocked), default="skip", help=locked)
         for choice in patterns.get(self.pattern).choices:
             meanings = " ".join(f"{value}: {meaning}" for value, meaning in choice.values.items())
-            parser.add_argument(
-                f"--{choice.name}",
-                choices=list(choice.values),
-                default=choice.default,
-                help=f"{meanings} Default: {choice.default}.".replace("%", "%%"),
-            )
+            text = f"{meanings} Default: {choice.default}.".replace("%", "%%")
+            add(f"--{choice.name}", choices=list(choice.values), default=choice.default, help=text)
 
     def run(self, options: Options) -> Report:
         pattern = patterns.get(self.pattern)
-        with self.chunks(options) as progress:
-            report = _run(
-                pattern,
-                on_locked=options["on_locked"],
-                limit=options["limit"],
-                until_empty=options["until_empty"],
-                dry_run=options["dry_run"],
-                progress=lambda rows: progress(rows.candidates, None),
-                **{choice.name: options[choice.name] for choice in pattern.choices},
-            )
+        names = ["on_locked", "limit", "until_empty", "dry_run", *(choice.name for choice in pattern.choices)]
+        chosen = {name: options[name] for name in names}
+        try:
+            with self.chunks(options) as progress:
+                report = pattern.run(progress=lambda rows: progress(rows.candidates, None), **chosen)
+        except NotSupportedError as error:  # not an unreachable database
+            raise CommandError(str(error)) from error
         holders = _holders(pattern, report) if options["on_locked"] == "report" else {}
         left = [f"{pattern.model._meta.object_name} {key} was left: {holder}." for key, holder in holders.items()]
         data = report.as_dict()
@@ -72,14 +61,6 @@ class PatternCommand(OperatorCommand):
             data["locked"] = [{"id": plain(key), "holder": holder} for key, holder in holders.items()]
         text = f"Dry run, nothing was changed. {report}" if options["dry_run"] else str(report)
         return Report(data=data, text=text, problems=report.problems + left, failure=report.failure)
-
-
-def _run(pattern: Pattern, **options: Any) -> RunReport:
-    """Report NotSupportedError as it is, not as an unreachable database."""
-    try:
-        return pattern.run(**options)
-    except NotSupportedError as error:
-        raise CommandError(str(error)) from error
 
 
 def _holders(pattern: Pattern, report: RunReport) -> dict[Any, str]:

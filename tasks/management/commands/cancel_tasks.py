@@ -20,13 +20,8 @@ class Command(TaskCommand):
     default_statuses = ("READY",)
 
     def add_settings(self, parser: CommandParser) -> None:
-        parser.add_argument(
-            "--wait",
-            type=types.seconds,
-            default=10.0,
-            metavar="SECONDS",
-            help="How long to wait for workers to end what runs (default 10).",
-        )
+        text = "How long to wait for workers to end what runs (default 10)."
+        parser.add_argument("--wait", type=types.seconds, default=10.0, metavar="SECONDS", help=text)
 
     def finish(self, result: Result, options: Options, progress: Progress) -> None:
         if not options["dry_run"]:

@@ -12,33 +12,29 @@ class Command(OperatorCommand):
     help = "Enqueue a registered task, with its arguments as JSON. With --count, so many equal ones: all or none."
 
     def add_options(self, parser: CommandParser) -> None:
+        when = "Not before this time, like 2030-01-31T03:00:00+02:00; without an offset in TIME_ZONE."
         parser.add_argument("path", type=types.text, metavar="PATH", help="Its dotted path, like shop.tasks.send_mail.")
-        parser.add_argument("--args", type=types.json_array, default=[], metavar="JSON", dest="task_args",
-                            help="Positional arguments: a JSON array.")  # fmt: skip
-        parser.add_argument("--kwargs", type=types.json_object, default={}, metavar="JSON", dest="task_kwargs",
-                            help="Keyword arguments: a JSON object.")  # fmt: skip
-        parser.add_argument(
-            "--queue", type=types.destination, metavar="Q", help="Another queue than the task declares."
-        )
-        parser.add_argument("--priority", type=types.priority, metavar="N", help="-100 to 100; 100 runs first.")
-        parser.add_argument("--run-after", type=types.moment, metavar="ISO",
-                            help="Not before this time, like 2030-01-31T03:00:00+02:00; without an offset in the "
-                            "project's TIME_ZONE.")  # fmt: skip
-        parser.add_argument("--ordering-key", type=types.name, metavar="K", help="Tasks of one key run one by one.")
-        parser.add_argument("--count", type=types.count, default=1, metavar="N", help="How many (default 1).")
+        for option, field, kind, default, metavar, text in (
+            ("--args", "task_args", types.json_array, [], "JSON", "Positional arguments: a JSON array."),
+            ("--kwargs", "task_kwargs", types.json_object, {}, "JSON", "Keyword arguments: a JSON object."),
+            ("--queue", "queue_name", types.destination, None, "Q", "Another queue than the task declares."),
+            ("--priority", "priority", types.priority, None, "N", "-100 to 100; 100 runs first."),
+            ("--run-after", "run_after", types.moment, None, "ISO", when),
+            ("--ordering-key", "ordering_key", types.name, None, "K", "Tasks of one key run one by one."),
+            ("--count", "count", types.count, 1, "N", "How many (default 1)."),
+        ):
+            parser.add_argument(option, dest=field, type=kind, default=default, metavar=metavar, help=text)
 
     def run(self, options: Options) -> Report:
+        names = ("queue_name", "priority", "run_after", "ordering_key", "count")
+        fields = {name: options[name] for name in names}
         try:
             ids = operations.enqueue(
                 options["path"],
                 operator(),
                 args=options["task_args"],
                 kwargs=options["task_kwargs"],
-                queue_name=options["queue"],
-                priority=options["priority"],
-                run_after=options["run_after"],
-                ordering_key=options["ordering_key"],
-                count=options["count"],
+                **fields,
                 **audited(options),
             )
         except InvalidTask as error:

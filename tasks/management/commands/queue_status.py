@@ -12,7 +12,6 @@ from tasks.diagnosis.stats import Numbers, QueueNumbers
 from tasks.operations import short_waits
 from tasks.queue.presence import WorkerState
 from tasks.schedule import expectations
-from tasks.schedule.expectations import Expectation
 from tasks.support.durations import spoken
 
 QUEUE_HEADINGS = ("QUEUE", "READY", "OLDEST", "SCHEDULED", "PROCESSING", "STALE", "FAILED", "COMPLETED/H", "STATE")
@@ -37,30 +36,20 @@ class Command(OperatorCommand):
             numbers = stats.collect()
         late = expectations.overdue()
         problems = [
-            *overdue_problems(late),
-            *stale_problems(numbers, options["max_stale"]),
-            *age_problems(numbers, options["max_ready_age"]),
+            f"Command {command.name} is overdue: a run was due {spoken(command.overdue_seconds)} ago, and none has "
+            "succeeded since. Does cron still start it, does it fail, or does somebody hold its lock? The page of cron "
+            f"and named locks shows it; `forget_command {command.name}` ends the expectation."
+            for command in late
         ]
+        problems += stale_problems(numbers, options["max_stale"]) + age_problems(numbers, options["max_ready_age"])
+        queues, workers = map(queue_data, numbers.queues), map(worker_data, numbers.workers)
         return Report(
-            data={
-                "overdue": [command.name for command in late],
-                "queues": [queue_data(queue) for queue in numbers.queues],
-                "workers": [worker_data(worker) for worker in numbers.workers],
-            },
+            data={"overdue": [command.name for command in late], "queues": list(queues), "workers": list(workers)},
             text=f"{queue_table(numbers)}\n\n{worker_table(numbers)}",
             problems=problems,
             failure="Unhealthy: a limit is passed, or a command is overdue." if problems else "",
             exit_status=UNHEALTHY,
         )
-
-
-def overdue_problems(late: list[Expectation]) -> list[str]:
-    return [
-        f"Command {command.name} is overdue: a run was due {spoken(command.overdue_seconds)} ago, and none has "
-        "succeeded since. Does cron still start it, does it fail, or does somebody hold its lock? The page of cron and "
-        f"named locks shows it; `forget_command {command.name}` ends the expectation."
-        for command in late
-    ]
 
 
 def stale_problems(numbers: Numbers, most: int | None) -> list[str]:
@@ -72,13 +61,11 @@ def stale_problems(numbers: Numbers, most: int | None) -> list[str]:
 
 
 def age_problems(numbers: Numbers, most: float | None) -> list[str]:
-    if most is None:
-        return []
     return [
         f"Queue {queue.name}: a due task waits for {queue.oldest_ready_seconds:.0f} s, allowed are {most:g}. "
         + ("The queue is paused: `resume_queue` it." if queue.paused else "Are enough workers running?")
         for queue in numbers.queues
-        if (queue.oldest_ready_seconds or 0) > most
+        if most is not None and (queue.oldest_ready_seconds or 0) > most
     ]
 
 
@@ -88,29 +75,18 @@ def queue_data(queue: QueueNumbers) -> dict[str, Any]:
 
 
 def worker_data(worker: WorkerState) -> dict[str, Any]:
-    return {
-        "id": worker.id,
-        "hostname": worker.hostname,
-        "pid": worker.pid,
-        "alive": worker.is_alive,
-        "heartbeat_age_seconds": rounded(worker.heartbeat_age_seconds),
-        "life": worker.life,
-        "queues": worker.queues,
-        "current_task_id": worker.current_task_id,
-    }
+    same = {name: getattr(worker, name) for name in ("id", "hostname", "pid", "life", "queues", "current_task_id")}
+    return {**same, "alive": worker.is_alive, "heartbeat_age_seconds": rounded(worker.heartbeat_age_seconds)}
 
 
 def queue_table(numbers: Numbers) -> str:
+    counts = ("scheduled", "processing", "stale", "failed", "completed_last_hour")
     rows = [
         (
             queue.name,
             queue.ready,
             age(queue.oldest_ready_seconds),
-            queue.scheduled,
-            queue.processing,
-            queue.stale,
-            queue.failed,
-            queue.completed_last_hour,
+            *(getattr(queue, name) for name in counts),
             "paused" if queue.paused else queue.recovery,
         )
         for queue in numbers.queues

@@ -20,35 +20,31 @@ class Command(OperatorCommand):
 
     def run(self, options: Options) -> Report:
         sweep = operations.recover(operator(), limit=options["limit"], **audited(options))
+        waiting = [(state, seconds_left(state)) for state in sweep.waiting]
+        refused = sorted(sweep.refused.items())
         data = {
             "requeued": len(sweep.requeued),
             "failed": len(sweep.failed),
             "cancelled": len(sweep.cancelled),
             "ids": sorted(row["id"] for row in sweep.rows),
             "dead_workers": sorted(sweep.dead),
-            "waiting": [
-                {"worker": state.id, "life": state.life, "seconds": seconds_left(state)} for state in sweep.waiting
-            ],
-            "refused": [{"id": task_id, "error": error} for task_id, error in sorted(sweep.refused.items())],
+            "waiting": [{"worker": state.id, "life": state.life, "seconds": left} for state, left in waiting],
+            "refused": [{"id": task_id, "error": error} for task_id, error in refused],
         }
         text = (
             f"{counted(len(sweep.rows))} of {counted(len(sweep.dead), 'dead worker')} {said('taken back', options)}: "
             f"{data['requeued']} READY, {data['failed']} FAILED, {data['cancelled']} CANCELLED."
         )
-        refused = [f"Task {task_id}: the database refused: {error}" for task_id, error in sorted(sweep.refused.items())]
-        problems = [sentence(state) for state in sweep.waiting] + refused
-        failure = f"{counted(len(sweep.refused), 'task')} could not be taken back." if sweep.refused else ""
+        problems = [
+            f"Worker {state.id} does not answer, but the database restarted a moment ago: it has {left} s left to come "
+            "back before its tasks are taken. Run this again then."
+            for state, left in waiting
+        ]
+        problems += [f"Task {task_id}: the database refused: {error}" for task_id, error in refused]
+        failure = f"{counted(len(refused), 'task')} could not be taken back." if refused else ""
         return Report(data=data, text=text, problems=problems, failure=failure)
 
 
 def seconds_left(state: WorkerState) -> float:
     """Seconds that the worker has left to come back."""
     return round(max(0.0, state.grace_seconds, state.lease_seconds - (state.heartbeat_age_seconds or 0)), 1)
-
-
-def sentence(state: WorkerState) -> str:
-    """The reason why this worker keeps its tasks for now."""
-    return (
-        f"Worker {state.id} does not answer, but the database restarted a moment ago: it has {seconds_left(state)} s "
-        "left to come back before its tasks are taken. Run this again then."
-    )

@@ -15,13 +15,8 @@ class Command(OperatorCommand):
 
     def add_options(self, parser: CommandParser) -> None:
         parser.add_argument("name", type=types.name, metavar="NAME", help="The lock.")
-        parser.add_argument(
-            "--fence",
-            required=True,
-            type=types.fence,
-            metavar="N",
-            help="Its fence, as shown on the page and by `run_locked`.",
-        )
+        text = "Its fence, as shown on the page and by `run_locked`."
+        parser.add_argument("--fence", required=True, type=types.fence, metavar="N", help=text)
 
     def run(self, options: Options) -> Report:
         name, fence = options["name"], options["fence"]
