@@ -49,18 +49,15 @@ def enqueue(
 
 
 def registered(path: str) -> PostgresTask:
-    """The task declared under `path`. Raises UnknownTask that names similar paths."""
+    """The task declared under `path`. Raises UnknownTask with similar paths, or the known ones."""
     task = declaration.find(path)
     if task is not None:
         return task
-    similar = get_close_matches(path, declaration.paths(), n=3, cutoff=0.5)
-    hint = f"Did you mean {' or '.join(similar)}?" if similar else known_paths()
-    raise UnknownTask(f"No task is registered as {path!r}. {hint}")
-
-
-def known_paths() -> str:
-    """A sentence with the registered paths, or how to register one."""
     paths = declaration.paths()
-    if not paths:
-        return "No task is registered at all: declare one with @task in the `tasks` module of an installed app."
-    return f"Registered are: {', '.join(paths[:10])}{', …' if len(paths) > 10 else ''}."
+    if similar := get_close_matches(path, paths, n=3, cutoff=0.5):
+        hint = f"Did you mean {' or '.join(similar)}?"
+    elif paths:
+        hint = f"Registered are: {', '.join(paths[:10])}{', …' if len(paths) > 10 else ''}."
+    else:
+        hint = "No task is registered at all: declare one with @task in the `tasks` module of an installed app."
+    raise UnknownTask(f"No task is registered as {path!r}. {hint}")

@@ -67,7 +67,9 @@ def release_lock(name: str, fence: int, who: Who, *, reason: str = "", dry_run: 
         time.sleep(SECOND_CHECK_SECONDS)
         holder = holder_of(name, fence)
     if problem := _refusal(name, fence, holder, reason):
-        return Release(False, holder, problem, is_over=holder is None and _was_held(name, fence))
+        # PostgreSQL may have seen it held under that fence or a later one; Redis keeps no history.
+        was_held = holder is None and Lock.objects.filter(name=name, fence__gte=fence).exists()
+        return Release(False, holder, problem, is_over=was_held)
     assert holder is not None
     with short_waits(rollback=dry_run):
         audit.record(connection, who, f"release fence={fence}", [Change(audit.lock(name))], reason)
@@ -102,11 +104,6 @@ def _refusal(name: str, fence: int, holder: Holder | None, reason: str) -> str:
         Life.UNSEEN: f"cannot be seen, so that it may live; its lease ends in {left}. Give a reason to free it before",
     }
     return f"The holder of the lock {name!r}, {holder.who}, {why[holder.life]}."
-
-
-def _was_held(name: str, fence: int) -> bool:
-    """True if PostgreSQL saw this lock held under that fence or a later one; Redis keeps no history."""
-    return Lock.objects.filter(name=name, fence__gte=fence).exists()
 
 
 def _free(holder: Holder) -> bool:

@@ -187,7 +187,7 @@ def prune_tasks(
     names = [str(status) for status in statuses]
     action = f"prune older_than={durations.describe(older_than)} status={','.join(names)}"
     record = partial(audit.record, connection, who, action, [Change(audit.table("tasks_task"))], reason)
-    return _walk(PRUNE_TASKS, {"age": older_than, "statuses": names}, record, dry_run=dry_run, progress=progress)
+    return _walk(PRUNE_TASKS, {"age": older_than, "statuses": names}, record, dry_run, progress)
 
 
 def prune_history(
@@ -203,17 +203,12 @@ def prune_history(
     deleted = {}
     for name, table, statement in HISTORY:
         record = partial(audit.record, connection, who, action, [Change(audit.table(table))], reason)
-        deleted[name] = _walk(statement, {"age": older_than}, record, dry_run=dry_run, progress=progress)
+        deleted[name] = _walk(statement, {"age": older_than}, record, dry_run, progress)
     return deleted
 
 
 def _walk(
-    statement: str,
-    params: Mapping[str, object],
-    record: Callable[[], None],
-    *,
-    dry_run: bool,
-    progress: Progress,
+    statement: str, params: Mapping[str, object], record: Callable[[], None], dry_run: bool, progress: Progress
 ) -> int:
     """Delete window after window; `record` writes the intervention together with the first deleted rows."""
     total, after, goes_on = 0, 0, True

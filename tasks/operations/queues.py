@@ -37,23 +37,22 @@ ON CONFLICT (name) DO UPDATE SET recovery = excluded.recovery WHERE tasks_queue.
 
 def pause(name: str, who: Who, *, reason: str = "", dry_run: bool = False) -> bool:
     """Stop claims from the queue; running tasks continue. True if it was not paused."""
-    return _change(name, PAUSE, {"actor": who.actor}, who, "pause", reason, dry_run)
+    return _change(name, who, "pause", PAUSE, {"actor": who.actor}, reason, dry_run)
 
 
 def resume(name: str, who: Who, *, reason: str = "", dry_run: bool = False) -> bool:
     """Allow claims from the queue again; True if it was paused."""
-    return _change(name, RESUME, {}, who, "resume", reason, dry_run)
+    return _change(name, who, "resume", RESUME, {}, reason, dry_run)
 
 
 def configure_queue(name: str, who: Who, *, recovery: Queue.Recovery, reason: str = "", dry_run: bool = False) -> bool:
     """Let stale tasks of the queue be recovered automatically, or wait for a person; True if that is a change."""
-    return _change(
-        name, CONFIGURE, {"recovery": recovery.value}, who, f"configure recovery={recovery.value}", reason, dry_run
-    )
+    params = {"recovery": recovery.value}
+    return _change(name, who, f"configure recovery={recovery.value}", CONFIGURE, params, reason, dry_run)
 
 
 def _change(
-    name: str, statement: str, params: Mapping[str, str], who: Who, action: str, reason: str, dry_run: bool
+    name: str, who: Who, action: str, statement: str, params: Mapping[str, str], reason: str, dry_run: bool
 ) -> bool:
     """Run one statement on one queue's row; if it changed anything, audit it and wake the workers."""
     with short_waits(rollback=dry_run), connection.cursor() as cursor:
@@ -79,25 +78,18 @@ class Switch:
         return command(self.words[0], queue_name, *self.words[1:])
 
 
-PAUSE_RIGHT, CONFIGURE_RIGHT = "tasks.pause_queue", "tasks.configure_queue"
+def _recovery(label: str | Promise, recovery: Queue.Recovery) -> Switch:
+    words = ("configure_queue", "--recovery", recovery.value)
+    change = partial(configure_queue, recovery=recovery)
+    return Switch(recovery.value, label, "tasks.configure_queue", change, words)
+
+
 SWITCHES = {
     switch.name: switch
     for switch in (
-        Switch("pause", gettext_lazy("Pause"), PAUSE_RIGHT, pause, ("pause_queue",)),
-        Switch("resume", gettext_lazy("Resume"), PAUSE_RIGHT, resume, ("resume_queue",)),
-        Switch(
-            "automatic",
-            gettext_lazy("Recover by itself"),
-            CONFIGURE_RIGHT,
-            partial(configure_queue, recovery=Queue.Recovery.AUTOMATIC),
-            ("configure_queue", "--recovery", "automatic"),
-        ),
-        Switch(
-            "ask",
-            gettext_lazy("Ask a person"),
-            CONFIGURE_RIGHT,
-            partial(configure_queue, recovery=Queue.Recovery.ASK),
-            ("configure_queue", "--recovery", "ask"),
-        ),
+        Switch("pause", gettext_lazy("Pause"), "tasks.pause_queue", pause, ("pause_queue",)),
+        Switch("resume", gettext_lazy("Resume"), "tasks.pause_queue", resume, ("resume_queue",)),
+        _recovery(gettext_lazy("Recover by itself"), Queue.Recovery.AUTOMATIC),
+        _recovery(gettext_lazy("Ask a person"), Queue.Recovery.ASK),
     )
 }

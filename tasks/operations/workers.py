@@ -9,7 +9,7 @@ from django.utils.translation import gettext as _
 
 from tasks.exceptions import RowlockError
 from tasks.models import Task, TaskStatus
-from tasks.operations.verb import CHANGED, Refusal, Result, Settings, Verb, short_waits
+from tasks.operations.verb import CHANGED, Reason, Refusal, Result, Settings, Verb, short_waits
 from tasks.queue import presence, wakeup
 from tasks.queue.presence import WorkerState
 from tasks.support import audit
@@ -66,9 +66,7 @@ def stop_worker(worker_id: str, who: Who, *, reason: str = "", dry_run: bool = F
 
     False for a worker that has already stopped. Raises NoSuchWorker for an unknown id and for a dead worker.
     """
-    state = presence.states([worker_id])[worker_id]
-    if not state.registered:
-        raise NoSuchWorker(f"No worker has the id {worker_id!r}; `queue_status` lists the ids of those that live.")
+    state = registered(worker_id)
     if state.stopped_at is not None:
         return False
     if state.is_dead:
@@ -80,6 +78,14 @@ def stop_worker(worker_id: str, who: Who, *, reason: str = "", dry_run: bool = F
             audit.record(connection, who, "stop", [Change(audit.worker(worker_id))], reason)
             wakeup.summon(connection)
     return requested
+
+
+def registered(worker_id: str) -> WorkerState:
+    """The state of the worker. Raises NoSuchWorker for an unknown id."""
+    state = presence.states([worker_id])[worker_id]
+    if not state.registered:
+        raise NoSuchWorker(f"No worker has the id {worker_id!r}; `queue_status` lists the ids of those that live.")
+    return state
 
 
 class Current(NamedTuple):
@@ -101,10 +107,9 @@ class Release(Verb):
     def refusal(self, task: Task) -> Refusal | None:
         worker = {"id": self.worker_id}
         if task.status != TaskStatus.PROCESSING or task.claimed_by != self.worker_id:
-            return Refusal(CHANGED.code, _("worker %(id)s holds it no more") % worker, task.status, task.version)
-        if task.pk == self.current_id:
-            return Refusal("live", _("worker %(id)s is on it") % worker, task.status, task.version)
-        return None
+            return Reason(CHANGED.code, _("worker %(id)s holds it no more") % worker).refuse(task)
+        is_current = task.pk == self.current_id
+        return Reason("live", _("worker %(id)s is on it") % worker).refuse(task) if is_current else None
 
     def write(self, tasks: list[Task]) -> None:
         self.result.done += self.change(RELEASE, tasks, action=f"{self.name} unstarted")
@@ -133,8 +138,9 @@ def release_unstarted(
 
 def hanging_on(worker_id: str) -> Current:
     """The task on which a live worker hangs. Raises as `release_unstarted`."""
-    state = presence.states([worker_id])[worker_id]
-    _refuse_dead(state)
+    state = registered(worker_id)
+    if state.is_dead or state.stopped_at is not None:
+        raise NoSuchWorker(f"Worker {worker_id} is dead; `recover_tasks` takes back all that it held.")
     reported = fetch(connection, CURRENT, {"id": worker_id})
     found = reported or (fetch(connection, FIRST, {"id": worker_id}) if state.is_late else [])
     if not found or found[0]["seconds"] < HANGS_AFTER_SECONDS:
@@ -143,13 +149,6 @@ def hanging_on(worker_id: str) -> Current:
             "batch, or holds none. Nothing was released."
         )
     return Current(found[0]["id"], is_reported=bool(reported))
-
-
-def _refuse_dead(state: WorkerState) -> None:
-    if not state.registered:
-        raise NoSuchWorker(f"No worker has the id {state.id!r}; `queue_status` lists the ids of those that live.")
-    if state.is_dead or state.stopped_at is not None:
-        raise NoSuchWorker(f"Worker {state.id} is dead; `recover_tasks` takes back all that it held.")
 
 
 def unstarted(worker_id: str, current_id: int) -> list[int]:
