@@ -1,9 +1,7 @@
 """Form fields with the checks of the commands' options, and the confirmation that every change by hand needs."""
 
-import re
 from argparse import ArgumentTypeError
 from collections.abc import Callable
-from decimal import Decimal
 from typing import Any
 
 from django import forms
@@ -30,26 +28,26 @@ class OptionField(forms.CharField):
             raise forms.ValidationError(str(error)) from error
 
 
-class WholeNumberField(forms.IntegerField):
-    """A whole number in plain digits; Django's own field also accepts 1_000 and the digits of other scripts."""
+class PlainDigits(forms.IntegerField):
+    """A number in plain digits; Django's own fields also accept 1_000, 1e1 and the digits of other scripts."""
 
-    def to_python(self, value: Any) -> int | None:
-        return super().to_python(plain(value, reading.WHOLE, self))
+    pattern = reading.WHOLE
 
-
-class DecimalField(forms.DecimalField):
-    """A sum in plain digits; Django's own field also accepts 1e1, 1_000 and the digits of other scripts."""
-
-    def to_python(self, value: Any) -> Decimal | None:  # type: ignore[override]  # as of Django's own, under IntegerField
-        return super().to_python(plain(value, reading.PLAIN_DECIMAL, self))
+    def to_python(self, value: Any) -> Any:
+        written = value.strip() if isinstance(value, str) else value
+        if isinstance(written, str) and written and not self.pattern.fullmatch(written):
+            raise forms.ValidationError(self.error_messages["invalid"], code="invalid")
+        return super().to_python(written)
 
 
-def plain(value: Any, pattern: re.Pattern[str], field: forms.Field) -> Any:
-    """Return the text if it matches; raise ValidationError with the field's own message if not."""
-    written = value.strip() if isinstance(value, str) else value
-    if isinstance(written, str) and written and not pattern.fullmatch(written):
-        raise forms.ValidationError(field.error_messages["invalid"], code="invalid")
-    return written
+class WholeNumberField(PlainDigits):
+    """A whole number in plain digits."""
+
+
+class DecimalField(PlainDigits, forms.DecimalField):
+    """A sum in plain digits."""
+
+    pattern = reading.PLAIN_DECIMAL
 
 
 class ConfirmedForm(forms.Form):

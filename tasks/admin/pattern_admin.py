@@ -1,6 +1,5 @@
 """A button on a model's page for each pattern registered for it, and the progress of its run."""
 
-from dataclasses import dataclass
 from typing import Any
 
 from django import forms
@@ -17,20 +16,8 @@ from tasks.admin.forms import WholeNumberField
 from tasks.admin.rights import missing, require, who
 from tasks.diagnosis import decide, gather
 from tasks.diagnosis.finding import command
-from tasks.models import Task
 from tasks.patterns import Pattern
 from tasks.support.redaction import redact
-
-
-@dataclass(frozen=True)
-class Button:
-    """One pattern on the page: its form, the right that this person lacks, and its unfinished run."""
-
-    pattern: Pattern
-    form: forms.Form
-    missing_right: str
-    running: Task | None
-    command: str
 
 
 class PatternAdmin(admin.ModelAdmin):
@@ -49,7 +36,16 @@ class PatternAdmin(admin.ModelAdmin):
         ]
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        buttons = [button_of(pattern, request.user) for pattern in patterns.of_model(self.model)]
+        buttons = [
+            {
+                "pattern": pattern,
+                "form": form_of(pattern),
+                "missing_right": missing(request.user, pattern.permission),
+                "running": patterns.unfinished(pattern),
+                "command": command(pattern.command, "--until-empty") if pattern.command else "",
+            }
+            for pattern in patterns.of_model(self.model)
+        ]
         return super().changelist_view(request, {**(extra_context or {}), "buttons": buttons})
 
     def run_view(self, request: HttpRequest, name: str) -> HttpResponse:
@@ -98,23 +94,13 @@ class PatternAdmin(admin.ModelAdmin):
         }
 
     def _pattern(self, name: str) -> Pattern:
-        for pattern in patterns.of_model(self.model):
-            if pattern.name == name:
-                return pattern
-        raise Http404(_("No pattern of this name is registered for this model."))
+        found = {pattern.name: pattern for pattern in patterns.of_model(self.model)}
+        if name not in found:
+            raise Http404(_("No pattern of this name is registered for this model."))
+        return found[name]
 
     def _url_name(self, view: str) -> str:
         return f"{self.opts.app_label}_{self.opts.model_name}_{view}"
-
-
-def button_of(pattern: Pattern, user: Any) -> Button:
-    return Button(
-        pattern=pattern,
-        form=form_of(pattern),
-        missing_right=missing(user, pattern.permission),
-        running=patterns.unfinished(pattern),
-        command=command(pattern.command, "--until-empty") if pattern.command else "",
-    )
 
 
 def form_of(pattern: Pattern, data: Any = None) -> forms.Form:

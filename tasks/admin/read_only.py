@@ -1,5 +1,6 @@
 """Read-only lists of the queue's tables, for any project: no full counts and no expensive lookups."""
 
+from collections.abc import Callable
 from typing import Any, cast
 
 from django.contrib import admin
@@ -66,14 +67,22 @@ class ReadOnlyAdmin(DeclaredFilters):
     list_per_page = 50
     actions = None
 
-    def has_add_permission(self, request: HttpRequest) -> bool:
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
 
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
+    has_change_permission = has_delete_permission = has_add_permission
 
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
+
+def column(label: Any, text: Callable[[Any], str]) -> Callable[[Any, Any], str]:
+    """A computed column of a list."""
+    return admin.display(description=label)(lambda _admin, row: text(row))
+
+
+def task_link(task_id: int | None) -> str:
+    """A link to the task's page, or an empty text."""
+    if task_id is None:
+        return ""
+    return format_html('<a href="{}">#{}</a>', address("admin:tasks_task_change", task_id), str(task_id))
 
 
 @admin.register(Task)
@@ -105,42 +114,18 @@ class WorkerList(ChangeList):
 
 @admin.register(Worker)
 class WorkerAdmin(ReadOnlyAdmin):
-    list_display = (
-        "id",
-        "hostname",
-        "pid_text",
-        "life",
-        "heartbeat",
-        "current_task",
-        "served",
-        "started_at",
-        "stop_reason",
-    )
+    list_display = ("id", "hostname", "pid_text", "life", "heartbeat", "task", "served", "started_at", "stop_reason")
     ordering = ("-started_at",)
     search_fields = ("id", "hostname")
 
+    pid_text = column(_("pid"), lambda worker: str(worker.pid))
+    life = column(_("life"), lambda worker: str(worker.state.life))
+    heartbeat = column(_("last heard"), lambda worker: spoken(worker.state.heartbeat_age_seconds))
+    task = column(_("current task"), lambda worker: task_link(worker.current_task_id))
+    served = column(_("queues"), lambda worker: ", ".join(worker.queues) or str(_("every queue")))
+
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return WorkerList
-
-    @admin.display(description=_("pid"))
-    def pid_text(self, worker: Worker) -> str:
-        return str(worker.pid)
-
-    @admin.display(description=_("life"))
-    def life(self, worker: Any) -> str:
-        return str(worker.state.life)
-
-    @admin.display(description=_("last heard"))
-    def heartbeat(self, worker: Any) -> str:
-        return spoken(worker.state.heartbeat_age_seconds)
-
-    @admin.display(description=_("current task"))
-    def current_task(self, worker: Worker) -> str:
-        return task_link(worker.current_task_id)
-
-    @admin.display(description=_("queues"))
-    def served(self, worker: Worker) -> str:
-        return ", ".join(worker.queues) or str(_("every queue"))
 
 
 @admin.register(Attempt)
@@ -148,13 +133,10 @@ class AttemptAdmin(ReadOnlyAdmin):
     list_display = ("id", "of_task", "number", "outcome", "exception_class", "worker_id", "finished_at")
     ordering = ("-id",)
     search_fields = ("=task__id",)
+    of_task = column(_("task"), lambda row: task_link(row.task_id))
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Attempt]:
         return super().get_queryset(request).defer("traceback")
-
-    @admin.display(description=_("task"))
-    def of_task(self, attempt: Attempt) -> str:
-        return task_link(attempt.task_id)
 
 
 @admin.register(RefusedWrite)
@@ -162,10 +144,7 @@ class RefusedWriteAdmin(ReadOnlyAdmin):
     list_display = ("id", "of_task", "worker_id", "intent", "expected_version", "actual_version", "at")
     ordering = ("-id",)
     search_fields = ("=task_id",)
-
-    @admin.display(description=_("task"))
-    def of_task(self, refused: RefusedWrite) -> str:
-        return task_link(refused.task_id)
+    of_task = column(_("task"), lambda row: task_link(row.task_id))
 
 
 @admin.register(Intervention)
@@ -173,10 +152,3 @@ class InterventionAdmin(ReadOnlyAdmin):
     list_display = ("at", "actor", "source", "action", "target", "version_before", "version_after", "reason", "role")
     ordering = ("-id",)
     search_fields = ("=target", "=actor")
-
-
-def task_link(task_id: int | None) -> str:
-    """A link to the task's page, or an empty text."""
-    if task_id is None:
-        return ""
-    return format_html('<a href="{}">#{}</a>', address("admin:tasks_task_change", task_id), str(task_id))
