@@ -17,7 +17,7 @@ from dashboard.task_pages.actions import PAGE_ACTIONS, PageAction, Seen
 from dashboard.templatetags.rowlock import age
 from tasks import operations
 from tasks.diagnosis import Facts, Verdict, WorkerSession, decide, gather
-from tasks.diagnosis.sentences import death, recovery_of, silent
+from tasks.diagnosis.decision import death, recovery_of, silent
 from tasks.models import Queue, Task, TaskQuerySet
 from tasks.operations.filters import Params, given, parse_id
 from tasks.queue import presence

@@ -19,8 +19,7 @@ from tasks.admin import rights
 from tasks.admin.forms import OptionField, WholeNumberField, reason_of
 from tasks.commands import types
 from tasks.diagnosis import Facts, Finding, decide, gather
-from tasks.diagnosis.decision import is_unserved
-from tasks.diagnosis.sentences import no_worker
+from tasks.diagnosis.decision import is_unserved, no_worker
 from tasks.models import Intervention, Task, TaskStatus
 from tasks.operations import Result
 from tasks.operations.filters import InvalidFilter

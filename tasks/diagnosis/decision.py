@@ -1,16 +1,25 @@
-"""Decide which verdict a task has. HINDRANCES lists the reasons why a READY task does not run, in their order."""
+"""Decide which verdict a task has, and put it into words: a sentence, its references, and the command that would help.
 
-from collections.abc import Callable, Iterator
+HINDRANCES lists the reasons why a READY task does not run, in their order. Each function in SENTENCES is called only
+with a task that has its verdict.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from datetime import datetime
 
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from tasks import conf
 from tasks.diagnosis import facts
-from tasks.diagnosis.facts import Facts
-from tasks.diagnosis.finding import Finding, Verdict
-from tasks.diagnosis.sentences import SENTENCES
+from tasks.diagnosis.facts import COUNT_CAP, Facts
+from tasks.diagnosis.finding import Finding, Link, Verdict, command, describe_lock
 from tasks.locking import rowlocks
-from tasks.models import Task, TaskStatus
+from tasks.models import Queue, Task, TaskStatus
 from tasks.queue import presence
-from tasks.queue.presence import Life
+from tasks.queue.presence import Life, WorkerState
+from tasks.support.durations import spoken
 
 
 def decide(task: Task, facts: Facts) -> Finding:
@@ -94,3 +103,211 @@ def statements_of(task: Task) -> list[str]:
     if task.ordering_key is not None and task.finished_at is None:
         found.append(facts.KEYS)
     return [statement.strip() for statement in found]
+
+
+def waiting(task: Task, facts: Facts) -> Finding:
+    values = {
+        "attempt": task.attempt + 1,
+        "limit": task.max_attempts,
+        "time": f"{task.run_after:%Y-%m-%d %H:%M:%S} UTC",
+        "age": spoken((task.run_after - facts.now).total_seconds()),
+    }
+    sentence = _("Attempt %(attempt)d of %(limit)d waits until %(time)s, in %(age)s.") % values
+    now = command("edit_tasks", str(task.pk), "--set-run-after", "now")
+    return Finding(Verdict.WAITING, sentence + waiting_behind(task, facts), (), now)
+
+
+def held_by_key(task: Task, facts: Facts) -> Finding:
+    holder_id = facts.keys[task.ordering_key or ""].holder_id
+    values = {"id": holder_id, "key": task.ordering_key}
+    sentence = _("Held by #%(id)d, the unfinished task before it with the key “%(key)s”.") % values
+    return Finding(Verdict.HELD_BY_KEY, sentence, (Link("task", str(holder_id)), Link("key", task.ordering_key or "")))
+
+
+def paused(task: Task, facts: Facts) -> Finding:
+    queue = facts.queues[task.queue_name]
+    values = {"queue": queue.name, "actor": queue.paused_by or _("somebody")}
+    sentence = _("The queue %(queue)s was paused by %(actor)s") % values
+    if queue.paused_at is not None:
+        sentence += _(", %(age)s ago") % {"age": age_of(facts, queue.paused_at)}
+    links = (Link("queue", queue.name),)
+    return Finding(Verdict.PAUSED, sentence + ".", links, command("resume_queue", queue.name))
+
+
+def no_worker(task: Task, facts: Facts) -> Finding:
+    sentence = _("No live worker serves the queue %(queue)s.") % {"queue": task.queue_name}
+    start = command("run_worker", "--queue", task.queue_name)
+    return Finding(Verdict.NO_WORKER, sentence, (Link("queue", task.queue_name),), start)
+
+
+def unknown_task(task: Task, facts: Facts) -> Finding:
+    sentence = _(
+        "No worker of the queue %(queue)s has a function registered as %(path)s; attempts are not spent on it."
+    )
+    return Finding(Verdict.UNKNOWN_TASK, sentence % {"queue": task.queue_name, "path": task.task_path})
+
+
+def row_locked(task: Task, facts: Facts) -> Finding:
+    lock = facts.locks[task.pk]
+    sentence = _("%(holder)s; workers pass it by until then.") % {"holder": describe_lock(lock)}
+    return Finding(Verdict.ROW_LOCKED, sentence, session_links(locker.pid for locker in lock.lockers))
+
+
+def ready(task: Task, facts: Facts) -> Finding:
+    position = facts.positions.get(task.pk)
+    if task.ordering_key is not None:
+        sentence = _("Due, and the first of its key “%(key)s”.") % {"key": task.ordering_key}
+        return Finding(Verdict.READY, sentence + waiting_behind(task, facts), (Link("key", task.ordering_key),))
+    if position is None:
+        return Finding(Verdict.READY, _("Due; more than %(cap)d tasks go before it.") % {"cap": COUNT_CAP})
+    return Finding(Verdict.READY, _("Due; number %(position)d in its queue.") % {"position": position})
+
+
+def running(task: Task, facts: Facts) -> Finding:
+    worker = worker_of(task, facts)
+    since = worker.current_since or task.started_at
+    values = {"worker": worker.id, "age": age_of(facts, since) if since else _("a moment")}
+    sentence = _("Worker %(worker)s has been on it for %(age)s.") % values
+    session = facts.sessions.get(worker.id)
+    links = (Link("worker", worker.id), *session_links([session.pid] if session and session.blockers else []))
+    return Finding(Verdict.RUNNING, sentence + wait_of(worker, facts) + waiting_behind(task, facts), links)
+
+
+def in_batch(task: Task, facts: Facts) -> Finding:
+    worker = worker_of(task, facts)
+    if worker.current_task_id is None:
+        sentence = _("Claimed by worker %(worker)s, which is on its way through a batch of short tasks.")
+        return Finding(Verdict.IN_BATCH, sentence % {"worker": worker.id}, (Link("worker", worker.id),))
+    values = {"worker": worker.id, "id": worker.current_task_id}
+    sentence = _("Claimed by worker %(worker)s, which is still on #%(id)d.") % values
+    links = (Link("worker", worker.id), Link("task", str(worker.current_task_id)))
+    return Finding(Verdict.IN_BATCH, sentence + wait_of(worker, facts), links)
+
+
+def cancelling(task: Task, facts: Facts) -> Finding:
+    assert task.cancel_requested_at is not None
+    worker = worker_of(task, facts)
+    values = {"worker": worker.id, "age": age_of(facts, task.cancel_requested_at)}
+    sentence = _("Worker %(worker)s was asked to end it %(age)s ago, and has not yet.") % values
+    return Finding(Verdict.CANCELLING, sentence + wait_of(worker, facts), (Link("worker", worker.id),))
+
+
+def worker_silent(task: Task, facts: Facts) -> Finding:
+    return silent(worker_of(task, facts))
+
+
+def silent(worker: WorkerState) -> Finding:
+    """The finding for a worker whose heartbeat is late, whatever it holds."""
+    if worker.life is Life.RESTARTED:
+        lease_left = worker.lease_seconds - (worker.heartbeat_age_seconds or 0)
+        sentence = _("The database restarted and worker %(worker)s is not back yet; recovery waits %(left)s for it.")
+        values = {"worker": worker.id, "left": spoken(max(0.0, worker.grace_seconds, lease_left))}
+    else:
+        sentence = _(
+            "Worker %(worker)s keeps its session but has not been heard for %(age)s; recovery waits %(left)s for it."
+        )
+        age, left = spoken(worker.heartbeat_age_seconds or 0), spoken(worker.grace_seconds)
+        values = {"worker": worker.id, "age": age, "left": left}
+    return Finding(Verdict.WORKER_SILENT, sentence % values, (Link("worker", worker.id),))
+
+
+def worker_dead(task: Task, facts: Facts) -> Finding:
+    worker = facts.workers.get(task.claimed_by or "")
+    sentence = " ".join((death(task, worker, facts), recovery_of(task, facts)))
+    return Finding(Verdict.WORKER_DEAD, sentence, (Link("worker", task.claimed_by or ""),), command("recover_tasks"))
+
+
+def death(task: Task, worker: WorkerState | None, facts: Facts) -> str:
+    """The evidence that the worker is dead, and since when."""
+    values = {"worker": task.claimed_by}
+    if worker is None or not worker.registered:
+        return _("Worker %(worker)s is registered nowhere.") % values
+    if worker.stopped_at is not None:
+        values |= {"age": age_of(facts, worker.stopped_at), "reason": worker.stop_reason or _("stopped")}
+        return _("Worker %(worker)s ended %(age)s ago (%(reason)s).") % values
+    if worker.is_presence_lost:
+        values |= {"age": spoken(worker.missing_seconds or 0)}
+        return _("The database session of worker %(worker)s is gone, since %(age)s at least.") % values
+    values |= {"age": spoken(worker.heartbeat_age_seconds or 0)}
+    return _("Worker %(worker)s has not been heard for %(age)s, longer than its lease.") % values
+
+
+def recovery_of(task: Task, facts: Facts) -> str:
+    queue = facts.queues.get(task.queue_name)
+    if queue is not None and queue.recovery == Queue.Recovery.ASK:
+        return _("The queue %(queue)s asks a person to take it back.") % {"queue": task.queue_name}
+    if not facts.live_workers:
+        return _("No live worker is there to take it back: start one.")
+    values = {"age": spoken(conf.get("SWEEP_SECONDS"))}
+    return _("A living worker takes it back with its next sweep, due within %(age)s.") % values
+
+
+def completed(task: Task, facts: Facts) -> Finding:
+    sentence = _("Completed by worker %(worker)s.") % {"worker": task.finished_by or _("unknown")}
+    if task.started_at and task.finished_at:
+        age = spoken((task.finished_at - task.started_at).total_seconds())
+        sentence += " " + _("It ran for %(age)s.") % {"age": age}
+    links = (Link("worker", task.finished_by),) if task.finished_by else ()
+    return Finding(Verdict.COMPLETED, sentence, links)
+
+
+def failed(task: Task, facts: Facts) -> Finding:
+    text = ngettext("Failed after %(number)d attempt", "Failed after %(number)d attempts", task.attempt)
+    error = facts.errors.get(task.pk, "")
+    sentence = text % {"number": task.attempt} + (f": {error}" if error else ".")
+    return Finding(Verdict.FAILED, sentence, (), command("requeue_tasks", str(task.pk)))
+
+
+def cancelled(task: Task, facts: Facts) -> Finding:
+    actor = facts.cancellers.get(task.pk)
+    sentence = (
+        _("Cancelled by %(actor)s.") % {"actor": actor} if actor else _("Cancelled; the audit does not say by whom.")
+    )
+    return Finding(Verdict.CANCELLED, sentence, (), command("requeue_tasks", str(task.pk)))
+
+
+# Each function's name is the value of its verdict.
+SENTENCES: dict[Verdict, Callable[[Task, Facts], Finding]] = {
+    Verdict(function.__name__): function
+    for function in (
+        waiting, held_by_key, paused, no_worker, unknown_task, row_locked, ready, cancelling, running, in_batch,
+        worker_silent, worker_dead, completed, failed, cancelled,
+    )
+}  # fmt: skip
+
+
+def worker_of(task: Task, facts: Facts) -> WorkerState:
+    """The worker that holds the task; it must be known."""
+    return facts.workers[task.claimed_by or ""]
+
+
+def waiting_behind(task: Task, facts: Facts) -> str:
+    """The number of tasks that wait for this task's key, if it holds one."""
+    key = facts.keys.get(task.ordering_key or "")
+    if key is None or key.holder_id != task.pk or not key.waiting:
+        return ""
+    if key.waiting > COUNT_CAP:
+        return " " + _("More than %(cap)d wait behind it.") % {"cap": COUNT_CAP}
+    text = ngettext("%(number)d task waits behind it.", "%(number)d tasks wait behind it.", key.waiting)
+    return " " + text % {"number": key.waiting}
+
+
+def wait_of(worker: WorkerState, facts: Facts) -> str:
+    """The wait event of the worker's database session, if it has one."""
+    session = facts.sessions.get(worker.id)
+    if session is None or session.wait_event is None:
+        return ""
+    values = {"pid": session.pid, "event": f"{session.wait_event_type}:{session.wait_event}"}
+    if not session.blockers:
+        return " " + _("Its session, pid %(pid)d, waits for %(event)s.") % values
+    values["blockers"] = ", ".join(map(str, session.blockers))
+    return " " + _("Its session, pid %(pid)d, waits for %(event)s, blocked by pid %(blockers)s.") % values
+
+
+def age_of(facts: Facts, moment: datetime) -> str:
+    return spoken((facts.now - moment).total_seconds())
+
+
+def session_links(pids: Iterable[int | None]) -> tuple[Link, ...]:
+    """Links to sessions of the database; a prepared transaction has none."""
+    return tuple(Link("session", str(pid)) for pid in pids if pid is not None)

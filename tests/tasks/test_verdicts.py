@@ -7,7 +7,7 @@ import pytest
 
 from tasks import diagnosis
 from tasks.diagnosis import Facts, KeyState, Link, Verdict, WorkerSession
-from tasks.diagnosis.sentences import SENTENCES
+from tasks.diagnosis.decision import SENTENCES
 from tasks.locking.rowlocks import Hold, Locker, RowLock
 from tasks.models import Queue, Task
 from tasks.queue.presence import WorkerState
