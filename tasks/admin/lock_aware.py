@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from django import forms
-from django.contrib import admin, messages
+from django.contrib import messages
 from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import FieldDoesNotExist, ValidationError
@@ -13,7 +13,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.html import format_html, format_html_join
 from django.utils.translation import gettext_lazy as _
 
-from tasks.admin.read_only import DeclaredFilters
+from tasks.admin.read_only import DeclaredFilters, column
 from tasks.diagnosis.finding import describe_lock
 from tasks.exceptions import StaleVersion
 from tasks.locking import rowlocks, update_if_unchanged
@@ -25,7 +25,6 @@ VERDICTS = {
     Hold.UNCERTAIN: _("Row locked, holder uncertain"),
     Hold.TOUCHED: _("Touched"),
 }
-
 
 SessionPage = Callable[[int], str]
 SESSION_PAGES: list[SessionPage] = []
@@ -68,16 +67,13 @@ class SeenVersionForm(forms.ModelForm):
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or self.cleaned_data
-        if self.instance.pk is not None and "seen_version" in cleaned:
-            self._refuse_if_moved_on(cleaned)
-        return cleaned
-
-    def _refuse_if_moved_on(self, cleaned: dict[str, Any]) -> None:
+        if self.instance.pk is None or "seen_version" not in cleaned:
+            return cleaned
         now = type(self.instance)._base_manager.filter(pk=self.instance.pk).first()
         if now is None:
             raise ValidationError(_("This row was deleted by somebody else meanwhile."))
         if now.version == cleaned["seen_version"]:
-            return
+            return cleaned
         differences = [
             _("%(field)s is %(now)s now, and you wrote %(yours)s")
             % {"field": name, "now": value, "yours": cleaned[name]}
@@ -98,6 +94,10 @@ class LockAwareAdmin(DeclaredFilters):
     """
 
     list_per_page = 50  # as in the other lists: a hundred rows took the web server twice as long
+
+    verdict = column(_("verdict"), lambda row: VERDICTS[row.lock.hold] if row.lock else _("Free"))
+    holder = column(_("holder"), lambda row: linked(row.lock) if row.lock else "")
+    row_version = column(_("version"), lambda row: f"v{row.version}", ordering="version")
 
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
         if self.is_versioned and self.form is forms.ModelForm:
@@ -128,19 +128,6 @@ class LockAwareAdmin(DeclaredFilters):
         except FieldDoesNotExist:
             return False
 
-    @admin.display(description=_("verdict"))
-    def verdict(self, row: Any) -> Any:
-        lock: RowLock | None = row.lock
-        return VERDICTS[lock.hold] if lock else _("Free")
-
-    @admin.display(description=_("holder"))
-    def holder(self, row: Any) -> str:
-        return linked(row.lock) if row.lock else ""
-
-    @admin.display(description=_("version"), ordering="version")
-    def row_version(self, row: Any) -> str:
-        return f"v{row.version}"
-
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         """Write only the person's changes, and only over the version that the form showed."""
         if not change or not self.is_versioned:
@@ -160,11 +147,9 @@ class LockAwareAdmin(DeclaredFilters):
         except DatabaseError as error:
             if not is_lock_not_available(error):
                 raise
-            values = {"holder": self._holder_of(object_id)}
-            messages.error(request, _("The row is busy: %(holder)s. Nothing was saved; try again.") % values)
+            key = self.model._meta.pk.to_python(unquote(object_id or ""))
+            lock = rowlocks.lockers(self.model, [key]).get(key)
+            holder = describe_lock(lock) if lock else _("another session held it until a moment ago")
+            busy = _("The row is busy: %(holder)s. Nothing was saved; try again.") % {"holder": holder}
+            messages.error(request, busy)
         return HttpResponseRedirect(request.get_full_path())
-
-    def _holder_of(self, object_id: str | None) -> Any:
-        key = self.model._meta.pk.to_python(unquote(object_id or ""))
-        lock = rowlocks.lockers(self.model, [key]).get(key)
-        return describe_lock(lock) if lock else _("another session held it until a moment ago")

@@ -73,9 +73,9 @@ class ReadOnlyAdmin(DeclaredFilters):
     has_change_permission = has_delete_permission = has_add_permission
 
 
-def column(label: Any, text: Callable[[Any], str]) -> Callable[[Any, Any], str]:
+def column(label: Any, text: Callable[[Any], Any], ordering: str | None = None) -> Callable[[Any, Any], Any]:
     """A computed column of a list."""
-    return admin.display(description=label)(lambda _admin, row: text(row))
+    return admin.display(description=label, ordering=ordering)(lambda _admin, row: text(row))
 
 
 def task_link(task_id: int | None) -> str:

@@ -16,7 +16,6 @@ from tasks.diagnosis.finding import describe_lock
 from tasks.locking import rowlocks
 from tasks.locking.double_checked import OnLocked
 from tasks.locking.report import SHOWN, plain
-from tasks.patterns import Pattern, RunReport
 
 
 class PatternCommand(OperatorCommand):
@@ -54,16 +53,13 @@ class PatternCommand(OperatorCommand):
                 report = pattern.run(progress=lambda rows: progress(rows.candidates, None), **chosen)
         except NotSupportedError as error:  # not an unreachable database
             raise CommandError(str(error)) from error
-        holders = _holders(pattern, report) if options["on_locked"] == "report" else {}
-        left = [f"{pattern.model._meta.object_name} {key} was left: {holder}." for key, holder in holders.items()]
-        data = report.as_dict()
-        if holders:
-            data["locked"] = [{"id": plain(key), "holder": holder} for key, holder in holders.items()]
+        data, left = report.as_dict(), []
+        if options["on_locked"] == "report" and report.locked:
+            data["locked"] = []
+            locks = rowlocks.lockers(pattern.model, report.locked[:SHOWN])
+            for key in report.locked[:SHOWN]:
+                holder = describe_lock(locks[key]) if key in locks else "whoever held it has let go since"
+                left.append(f"{pattern.model._meta.object_name} {key} was left: {holder}.")
+                data["locked"].append({"id": plain(key), "holder": holder})
         text = f"Dry run, nothing was changed. {report}" if options["dry_run"] else str(report)
         return Report(data=data, text=text, problems=report.problems + left, failure=report.failure)
-
-
-def _holders(pattern: Pattern, report: RunReport) -> dict[Any, str]:
-    left = report.locked[:SHOWN]
-    locks = rowlocks.lockers(pattern.model, left)
-    return {key: describe_lock(locks[key]) if key in locks else "whoever held it has let go since" for key in left}

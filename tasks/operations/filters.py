@@ -128,7 +128,9 @@ class TaskFilter:
         if self.task_paths:
             tasks = tasks.filter(task_path__in=self.task_paths)
         if self.error:
-            tasks = tasks.alias(error=latest_error()).filter(error__icontains=self.error)
+            latest = Attempt.objects.filter(task=OuterRef("pk")).order_by("-id")
+            text = Concat("exception_class", Value("\n", TextField()), "traceback")
+            tasks = tasks.alias(error=Subquery(latest.values(text=text)[:1])).filter(error__icontains=self.error)
         if self.older_than is not None:
             tasks = tasks.filter(created_at__lt=StatementTimestamp() - self.older_than)
         if self.ordering_key:
@@ -174,12 +176,6 @@ class Among(Lookup):
 def among(ids: Iterable[int]) -> Q:
     """Tasks with one of these ids."""
     return Q(Among(F("id"), list(ids)))
-
-
-def latest_error() -> Subquery:
-    """The exception and traceback of a task's latest recorded attempt, as one text."""
-    latest = Attempt.objects.filter(task=OuterRef("pk")).order_by("-id")
-    return Subquery(latest.values(text=Concat("exception_class", Value("\n", TextField()), "traceback"))[:1])
 
 
 def given(params: Params, key: str) -> tuple[str, ...]:

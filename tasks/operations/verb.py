@@ -203,8 +203,11 @@ class Verb:
 
     def perform(self, chosen: TaskFilter) -> Result:
         """Do the work of `act`, chunk by chunk."""
-        if self.checks_workers:
-            self._find_dead_workers(chosen)
+        # Before any row is locked, because the two checks of a dead worker are 0.3 s apart.
+        if self.checks_workers and chosen.queryset().processing().exists():
+            sweep = recovery.recover(connection, limit=0, dry_run=self.dry_run)
+            self.dead = frozenset(sweep.dead)
+            self.waiting = {state.id: state for state in sweep.waiting}
         ids = chosen.selected_ids()
         self.share = self.share or Share(of=len(ids))
         for start in range(0, len(ids), CHUNK):
@@ -229,13 +232,6 @@ class Verb:
     def is_live(self, task: Task) -> bool:
         """True if a worker that is not dead holds the task."""
         return task.status == TaskStatus.PROCESSING and task.claimed_by not in self.dead
-
-    def _find_dead_workers(self, chosen: TaskFilter) -> None:
-        """Find dead workers before any row is locked, because the two checks are 0.3 s apart."""
-        if chosen.queryset().processing().exists():
-            sweep = recovery.recover(connection, limit=0, dry_run=self.dry_run)
-            self.dead = frozenset(sweep.dead)
-            self.waiting = {state.id: state for state in sweep.waiting}
 
     def _perform_chunk(self, chosen: TaskFilter, ids: Sequence[int]) -> None:
         rows = chosen.criteria(Task.objects.filter(among(ids))).order_by("id")

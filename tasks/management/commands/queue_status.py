@@ -12,6 +12,7 @@ from tasks.diagnosis.stats import Numbers, QueueNumbers
 from tasks.operations import short_waits
 from tasks.queue.presence import WorkerState
 from tasks.schedule import expectations
+from tasks.schedule.expectations import Expectation
 from tasks.support.durations import spoken
 
 QUEUE_HEADINGS = ("QUEUE", "READY", "OLDEST", "SCHEDULED", "PROCESSING", "STALE", "FAILED", "COMPLETED/H", "STATE")
@@ -35,38 +36,40 @@ class Command(OperatorCommand):
         with short_waits():
             numbers = stats.collect()
         late = expectations.overdue()
-        problems = [
-            f"Command {command.name} is overdue: a run was due {spoken(command.overdue_seconds)} ago, and none has "
-            "succeeded since. Does cron still start it, does it fail, or does somebody hold its lock? The page of cron "
-            f"and named locks shows it; `forget_command {command.name}` ends the expectation."
-            for command in late
-        ]
-        problems += stale_problems(numbers, options["max_stale"]) + age_problems(numbers, options["max_ready_age"])
-        queues, workers = map(queue_data, numbers.queues), map(worker_data, numbers.workers)
+        found = problems(numbers, late, options["max_stale"], options["max_ready_age"])
         return Report(
-            data={"overdue": [command.name for command in late], "queues": list(queues), "workers": list(workers)},
-            text=f"{queue_table(numbers)}\n\n{worker_table(numbers)}",
-            problems=problems,
-            failure="Unhealthy: a limit is passed, or a command is overdue." if problems else "",
+            data={
+                "overdue": [command.name for command in late],
+                "queues": [queue_data(queue) for queue in numbers.queues],
+                "workers": [worker_data(worker) for worker in numbers.workers],
+            },
+            text=tables(numbers),
+            problems=found,
+            failure="Unhealthy: a limit is passed, or a command is overdue." if found else "",
             exit_status=UNHEALTHY,
         )
 
 
-def stale_problems(numbers: Numbers, most: int | None) -> list[str]:
-    stale = {queue.name: queue.stale for queue in numbers.queues if queue.stale}
-    if most is None or sum(stale.values()) <= most:
-        return []
-    where = ", ".join(f"{number} in {name}" for name, number in stale.items())
-    return [f"Stale tasks: {where}; allowed are {most}. Start a worker, or run `recover_tasks`."]
-
-
-def age_problems(numbers: Numbers, most: float | None) -> list[str]:
-    return [
-        f"Queue {queue.name}: a due task waits for {queue.oldest_ready_seconds:.0f} s, allowed are {most:g}. "
-        + ("The queue is paused: `resume_queue` it." if queue.paused else "Are enough workers running?")
-        for queue in numbers.queues
-        if most is not None and (queue.oldest_ready_seconds or 0) > most
+def problems(
+    numbers: Numbers, late: list[Expectation], max_stale: int | None, max_ready_age: float | None
+) -> list[str]:
+    """A sentence for each overdue command and each limit that is passed."""
+    found = [
+        f"Command {command.name} is overdue: a run was due {spoken(command.overdue_seconds)} ago, and none has "
+        "succeeded since. Does cron still start it, does it fail, or does somebody hold its lock? The page of cron and "
+        f"named locks shows it; `forget_command {command.name}` ends the expectation."
+        for command in late
     ]
+    stale = {queue.name: queue.stale for queue in numbers.queues if queue.stale}
+    if max_stale is not None and sum(stale.values()) > max_stale:
+        where = ", ".join(f"{number} in {name}" for name, number in stale.items())
+        found.append(f"Stale tasks: {where}; allowed are {max_stale}. Start a worker, or run `recover_tasks`.")
+    for queue in numbers.queues:
+        if max_ready_age is not None and (queue.oldest_ready_seconds or 0) > max_ready_age:
+            waits = f"a due task waits for {queue.oldest_ready_seconds:.0f} s, allowed are {max_ready_age:g}"
+            advice = "The queue is paused: `resume_queue` it." if queue.paused else "Are enough workers running?"
+            found.append(f"Queue {queue.name}: {waits}. {advice}")
+    return found
 
 
 def queue_data(queue: QueueNumbers) -> dict[str, Any]:
@@ -79,9 +82,10 @@ def worker_data(worker: WorkerState) -> dict[str, Any]:
     return {**same, "alive": worker.is_alive, "heartbeat_age_seconds": rounded(worker.heartbeat_age_seconds)}
 
 
-def queue_table(numbers: Numbers) -> str:
+def tables(numbers: Numbers) -> str:
+    """The queues and the workers."""
     counts = ("scheduled", "processing", "stale", "failed", "completed_last_hour")
-    rows = [
+    queues = [
         (
             queue.name,
             queue.ready,
@@ -91,15 +95,13 @@ def queue_table(numbers: Numbers) -> str:
         )
         for queue in numbers.queues
     ]
-    return table(QUEUE_HEADINGS, rows) if rows else "No queue has a task yet."
-
-
-def worker_table(numbers: Numbers) -> str:
-    rows = [
+    workers = [
         (state.id, state.hostname, state.pid, state.life, age(state.heartbeat_age_seconds), state.current_task_id)
         for state in numbers.workers
     ]
-    return table(WORKER_HEADINGS, rows) if rows else "No worker is running: start one with `manage.py run_worker`."
+    first = table(QUEUE_HEADINGS, queues) if queues else "No queue has a task yet."
+    none = "No worker is running: start one with `manage.py run_worker`."
+    return f"{first}\n\n{table(WORKER_HEADINGS, workers) if workers else none}"
 
 
 def rounded(seconds: float | None) -> float | None:
