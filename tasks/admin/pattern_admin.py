@@ -73,13 +73,9 @@ class PatternAdmin(admin.ModelAdmin):
         is_part = "HX-Request" in request.headers
         if is_part and progress.is_over:
             return HttpResponse(headers={"HX-Refresh": "true"})
-        template = "admin/tasks/pattern/_progress.html" if is_part else "admin/tasks/pattern/progress.html"
-        return TemplateResponse(request, template, self._watch_context(request, pattern, progress))
-
-    def _watch_context(self, request: HttpRequest, pattern: Pattern, progress: patterns.RunState) -> dict[str, Any]:
         facts = gather([progress.task])
         report = redact(progress.task.return_value) or {}
-        return {
+        context = {
             **self.admin_site.each_context(request),
             "title": pattern.label,
             "opts": self.opts,
@@ -92,6 +88,8 @@ class PatternAdmin(admin.ModelAdmin):
             "stopped": report.get("stopped", ""),
             "list_url": reverse(f"admin:{self._url_name('changelist')}"),
         }
+        template = "admin/tasks/pattern/_progress.html" if is_part else "admin/tasks/pattern/progress.html"
+        return TemplateResponse(request, template, context)
 
     def _pattern(self, name: str) -> Pattern:
         found = {pattern.name: pattern for pattern in patterns.of_model(self.model)}

@@ -9,8 +9,8 @@ from tasks.operations.cancel import Cancel, await_cancelled, cancel
 from tasks.operations.edit import Edit, edit
 from tasks.operations.enqueue import enqueue
 from tasks.operations.prune import prune_history, prune_tasks
-from tasks.operations.quarantine import PutBack, Quarantine, put_back, quarantine
-from tasks.operations.queues import configure_queue, pause, resume
+from tasks.operations.quarantine import PutBack, Quarantine, quarantine
+from tasks.operations.queues import pause, resume
 from tasks.operations.recover import Recover, recover
 from tasks.operations.requeue import Requeue, requeue
 from tasks.operations.verb import Progress, Result, Selection, Settings, Verb, short_waits
@@ -30,13 +30,11 @@ __all__ = [
     "Verb",
     "await_cancelled",
     "cancel",
-    "configure_queue",
     "edit",
     "enqueue",
     "pause",
     "prune_history",
     "prune_tasks",
-    "put_back",
     "quarantine",
     "recover",
     "release_unstarted",

@@ -1,7 +1,6 @@
 """Enqueue a task by its path: registered tasks only, never an arbitrary dotted path."""
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from difflib import get_close_matches
 from itertools import repeat
 from typing import Any
@@ -22,24 +21,19 @@ def enqueue(
     *,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
-    queue_name: str | None = None,
-    priority: int | None = None,
-    run_after: datetime | None = None,
-    ordering_key: str | None = None,
     count: int = 1,
     reason: str = "",
     dry_run: bool = False,
+    **options: Any,
 ) -> list[int]:
-    """Enqueue `count` identical tasks, all or none; returns their ids. None keeps what the task declares.
+    """Enqueue `count` identical tasks, all or none; returns their ids. One intervention covers all of them.
 
-    One intervention covers all of them. Raises UnknownTask, InternalTask, Unreadable for a queue of the demo, and the
-    backend's errors about arguments and options.
+    `options` are those of the task's `using`; None keeps what the task declares. Raises UnknownTask, InternalTask,
+    Unreadable for a queue of the demo, and the backend's errors about arguments and options.
     """
     if declaration.is_internal(path):
         raise InternalTask(f"{path}: {InternalTask.__doc__}")
-    task = registered(path).using(
-        queue_name=queue_name, priority=priority, run_after=run_after, ordering_key=ordering_key
-    )
+    task = registered(path).using(**options)
     reading.destination(task.queue_name)
     with transaction(connection, rollback=dry_run):
         ids = task.enqueue_many(repeat((list(args), dict(kwargs or {})), count))

@@ -105,4 +105,4 @@ def origins_of(tasks: list[Task]) -> dict[int, str]:
     return {targets[target]: action.removeprefix(FROM) for target, action in moves.values_list("target", "action")}
 
 
-quarantine, put_back = Quarantine.act, PutBack.act
+quarantine = Quarantine.act

@@ -1,8 +1,6 @@
 """Settings of a queue: pause, and recovery from dead workers."""
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 
 from django.db import connection
 from django.utils.functional import Promise
@@ -35,61 +33,44 @@ ON CONFLICT (name) DO UPDATE SET recovery = excluded.recovery WHERE tasks_queue.
 """
 
 
-def pause(name: str, who: Who, *, reason: str = "", dry_run: bool = False) -> bool:
-    """Stop claims from the queue; running tasks continue. True if it was not paused."""
-    return _change(name, who, "pause", PAUSE, {"actor": who.actor}, reason, dry_run)
-
-
-def resume(name: str, who: Who, *, reason: str = "", dry_run: bool = False) -> bool:
-    """Allow claims from the queue again; True if it was paused."""
-    return _change(name, who, "resume", RESUME, {}, reason, dry_run)
-
-
-def configure_queue(name: str, who: Who, *, recovery: Queue.Recovery, reason: str = "", dry_run: bool = False) -> bool:
-    """Let stale tasks of the queue be recovered automatically, or wait for a person; True if that is a change."""
-    params = {"recovery": recovery.value}
-    return _change(name, who, f"configure recovery={recovery.value}", CONFIGURE, params, reason, dry_run)
-
-
-def _change(
-    name: str, who: Who, action: str, statement: str, params: Mapping[str, str], reason: str, dry_run: bool
-) -> bool:
-    """Run one statement on one queue's row; if it changed anything, audit it and wake the workers."""
-    with short_waits(rollback=dry_run), connection.cursor() as cursor:
-        cursor.execute(statement, {"name": reading.name(name), **params})
-        changed = bool(cursor.rowcount)
-        if changed:
-            audit.record(connection, who, action, [Change(audit.queue(name))], reason)
-            wakeup.announce(connection)
-    return changed
-
-
 @dataclass(frozen=True)
 class Switch:
-    """One button of a queue: its label, its right, its effect (True if it changed something), and its command."""
+    """One setting of a queue: its button's label and right, its statement, the word of the audit, and its command."""
 
     name: str
     label: str | Promise
     right: str
-    change: Callable[..., bool]
+    statement: str
+    action: str
     words: tuple[str, ...]
+
+    def change(self, queue_name: str, who: Who, *, reason: str = "", dry_run: bool = False) -> bool:
+        """Set it, audit it and wake the workers; False if the queue was like that already."""
+        params = {"name": reading.name(queue_name), "actor": who.actor, "recovery": self.name}
+        with short_waits(rollback=dry_run), connection.cursor() as cursor:
+            cursor.execute(self.statement, params)
+            changed = bool(cursor.rowcount)
+            if changed:
+                audit.record(connection, who, self.action, [Change(audit.queue(queue_name))], reason)
+                wakeup.announce(connection)
+        return changed
 
     def command(self, queue_name: str) -> str:
         return command(self.words[0], queue_name, *self.words[1:])
 
 
-def _recovery(label: str | Promise, recovery: Queue.Recovery) -> Switch:
-    words = ("configure_queue", "--recovery", recovery.value)
-    change = partial(configure_queue, recovery=recovery)
-    return Switch(recovery.value, label, "tasks.configure_queue", change, words)
+def _recovery(label: str | Promise, recovery: str) -> Switch:
+    words = ("configure_queue", "--recovery", recovery)
+    return Switch(recovery, label, "tasks.configure_queue", CONFIGURE, f"configure recovery={recovery}", words)
 
 
 SWITCHES = {
     switch.name: switch
     for switch in (
-        Switch("pause", gettext_lazy("Pause"), "tasks.pause_queue", pause, ("pause_queue",)),
-        Switch("resume", gettext_lazy("Resume"), "tasks.pause_queue", resume, ("resume_queue",)),
-        _recovery(gettext_lazy("Recover by itself"), Queue.Recovery.AUTOMATIC),
-        _recovery(gettext_lazy("Ask a person"), Queue.Recovery.ASK),
+        Switch("pause", gettext_lazy("Pause"), "tasks.pause_queue", PAUSE, "pause", ("pause_queue",)),
+        Switch("resume", gettext_lazy("Resume"), "tasks.pause_queue", RESUME, "resume", ("resume_queue",)),
+        _recovery(gettext_lazy("Recover by itself"), Queue.Recovery.AUTOMATIC.value),
+        _recovery(gettext_lazy("Ask a person"), Queue.Recovery.ASK.value),
     )
 }
+pause, resume = SWITCHES["pause"].change, SWITCHES["resume"].change

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tasks import operations
-from tasks.models import Queue, Worker
+from tasks.models import Worker
 from tasks.operations import Settings
+from tasks.operations.queues import SWITCHES
 from tasks.queue import completion, presence, recovery, release
 from tasks.queue.claim import Claimer
 from tasks.queue.completion import Ending, Failure
@@ -293,7 +294,7 @@ class Life(RuleBasedStateMachine):
         is_paused = not name and queue not in self.model.paused and self.draw([True, True, False], "is paused")
         is_asking = self.draw([True, False], "is asking")
         (operations.pause if is_paused else operations.resume)(queue, ANNA)
-        operations.configure_queue(queue, ANNA, recovery=Queue.Recovery("ask" if is_asking else "automatic"))
+        SWITCHES["ask" if is_asking else "automatic"].change(queue, ANNA)
         self.model.decide(queue, is_paused=is_paused, is_asking=is_asking)
 
     def prune(self) -> None:

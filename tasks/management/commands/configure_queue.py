@@ -2,9 +2,9 @@
 
 from django.core.management.base import CommandParser
 
-from tasks import operations
 from tasks.commands import OperatorCommand, Options, Report, audited, operator, types
 from tasks.models import Queue
+from tasks.operations.queues import SWITCHES
 
 
 class Command(OperatorCommand):
@@ -18,7 +18,7 @@ class Command(OperatorCommand):
         parser.add_argument("--recovery", required=True, choices=Queue.Recovery.values, help="Who takes tasks back.")
 
     def run(self, options: Options) -> Report:
-        name, recovery = options["name"], Queue.Recovery(options["recovery"])
-        changed = operations.configure_queue(name, operator(), recovery=recovery, **audited(options))
+        name, recovery = options["name"], options["recovery"]
+        changed = SWITCHES[recovery].change(name, operator(), **audited(options))
         text = f"Recovery of queue {name} is {recovery}" + ("." if changed else " as before; nothing changed.")
         return Report(data={"queue": name, "recovery": recovery, "changed": changed}, text=text)

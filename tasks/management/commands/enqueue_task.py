@@ -27,16 +27,10 @@ class Command(OperatorCommand):
 
     def run(self, options: Options) -> Report:
         names = ("queue_name", "priority", "run_after", "ordering_key", "count")
-        fields = {name: options[name] for name in names}
+        chosen = {name: options[name] for name in names} | audited(options)
+        args, kwargs = options["task_args"], options["task_kwargs"]
         try:
-            ids = operations.enqueue(
-                options["path"],
-                operator(),
-                args=options["task_args"],
-                kwargs=options["task_kwargs"],
-                **fields,
-                **audited(options),
-            )
+            ids = operations.enqueue(options["path"], operator(), args=args, kwargs=kwargs, **chosen)
         except InvalidTask as error:
             raise CommandError(str(error)) from error
         shown = ids if len(ids) <= 2 else [ids[0], ids[-1]]
