@@ -28,8 +28,8 @@ class OptionField(forms.CharField):
             raise forms.ValidationError(str(error)) from error
 
 
-class PlainDigits(forms.IntegerField):
-    """A number in plain digits; Django's own fields also accept 1_000, 1e1 and the digits of other scripts."""
+class WholeNumberField(forms.IntegerField):
+    """A whole number in plain digits; Django's own fields also accept 1_000, 1e1 and the digits of other scripts."""
 
     pattern = reading.WHOLE
 
@@ -40,11 +40,7 @@ class PlainDigits(forms.IntegerField):
         return super().to_python(written)
 
 
-class WholeNumberField(PlainDigits):
-    """A whole number in plain digits."""
-
-
-class DecimalField(PlainDigits, forms.DecimalField):
+class DecimalField(WholeNumberField, forms.DecimalField):
     """A sum in plain digits."""
 
     pattern = reading.PLAIN_DECIMAL

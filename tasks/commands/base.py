@@ -29,6 +29,7 @@ HANDLED = (signal.SIGTERM, signal.SIGINT)
 FAILED, USAGE, UNHEALTHY = 1, 2, 3
 SHOWN_PROBLEMS = 20
 Options = dict[str, Any]
+Argument = tuple[str, Callable[[str], Any], str]
 
 # Advice about an error of the database, by SQLSTATE; a broken connection has none.
 ADVICE = {
@@ -103,16 +104,23 @@ class Report:
 
 
 class OperatorCommand(BaseCommand):
-    """A subclass adds options in `add_options` and does the work in `run`."""
+    """A subclass adds options in `add_options` and does the work in `run`.
+
+    `argument`: the name of the thing that it works on, its type and help; None without one.
+    """
 
     requires_system_checks: list[str] = []  # they import every page; cron starts this each minute
     changes_data = True
+    argument: Argument | None = None
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--json", action="store_true", help="Print one JSON object on stdout.")
         if self.changes_data:
             parser.add_argument("--dry-run", action="store_true", help="Do it and roll it back: nothing changes.")
             parser.add_argument("--reason", type=types.reason, default="", help="Why; the audit keeps it.")
+        if self.argument:
+            name, kind, text = self.argument
+            parser.add_argument(name, type=kind, metavar=name.upper(), help=text)
         self.add_options(parser)
 
     def add_options(self, parser: CommandParser) -> None:
@@ -173,21 +181,16 @@ class OperatorCommand(BaseCommand):
 
 
 class ChangeCommand(OperatorCommand):
-    """Makes one `change` to one thing, and says whether anything changed.
+    """Makes one `change` to the thing that `argument` names, and says whether anything changed.
 
-    `argument`: the thing's name on the command line, its type and help. `keys` are those of the thing and of the change
-    in the JSON; `texts` say that it was made, and that nothing changed.
+    `keys` are those of the thing and of the change in the JSON; `texts` say that it was made, and that nothing changed.
     """
 
-    argument: tuple[str, Callable[[str], Any], str]
+    argument: Argument
     keys: tuple[str, str]
     texts: tuple[str, str]
     data: Mapping[str, object] = {}
     change: Callable[..., bool]
-
-    def add_options(self, parser: CommandParser) -> None:
-        name, kind, text = self.argument
-        parser.add_argument(name, type=kind, metavar=name.upper(), help=text)
 
     def run(self, options: Options) -> Report:
         target = options[self.argument[0]]

@@ -52,10 +52,6 @@ def hindrances(task: Task, facts: Facts) -> Iterator[Verdict]:
     return (verdict for verdict, is_met in HINDRANCES.items() if is_met(task, facts))
 
 
-def is_waiting(task: Task, facts: Facts) -> bool:
-    return task.run_after > facts.now
-
-
 def is_held_by_key(task: Task, facts: Facts) -> bool:
     key = facts.keys.get(task.ordering_key or "")
     return key is not None and key.holder_id != task.pk
@@ -81,7 +77,7 @@ def is_row_locked(task: Task, facts: Facts) -> bool:
 
 
 HINDRANCES: dict[Verdict, Callable[[Task, Facts], bool]] = {
-    Verdict.WAITING: is_waiting,
+    Verdict.WAITING: lambda task, facts: task.run_after > facts.now,
     Verdict.HELD_BY_KEY: is_held_by_key,
     Verdict.PAUSED: is_paused,
     Verdict.NO_WORKER: is_unserved,

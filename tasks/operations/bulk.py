@@ -184,9 +184,11 @@ def carry_out(run_id: int) -> Numbers:
     If a worker dies in the middle of a chunk, that chunk may be missing in the numbers; nothing is done twice.
     """
     run = BulkRun.objects.get(pk=run_id)
-    act, settings = operations.VERBS[run.action].act, Settings.from_json(run.options)
-    chosen = subject(run.action, TaskFilter.from_query(run.filter), run.upto, run.cursor)
-    ids = chosen.selected_ids() if chosen.statuses else []
+    verb, settings = operations.VERBS[run.action], Settings.from_json(run.options)
+    asked = TaskFilter.from_query(run.filter).within(run.upto, run.cursor)
+    statuses = [str(status) for status in verb.statuses if not asked.statuses or status in asked.statuses]
+    chosen = asked.with_statuses(*statuses)
+    ids = chosen.selected_ids() if statuses else []  # a filter without statuses would reach every task
     elapsed = fetch(connection, BEGIN, {"id": run.pk, "left": len(ids)})[0]["elapsed_seconds"]
     since, total = time.monotonic() - elapsed, run.looked + len(ids)
     for start in range(0, len(ids), CHUNK):
@@ -195,21 +197,11 @@ def carry_out(run_id: int) -> Numbers:
         if chosen.text:  # only tasks that a person can have seen with this filter
             found = replace(found, ids=tuple(task.pk for task in found.queryset().order_by("id") if chosen.shows(task)))
         share = Share(total, run.done, time.monotonic() - since)
-        result = act(found, Who(run.actor, "page"), settings, share=share) if found.ids else Result()
+        result = verb.act(found, Who(run.actor, "page"), settings, share=share) if found.ids else Result()
         if note(run, slice_ids, result):
             break
     fetch(connection, FINISH, {"id": run.pk})
     return {"looked": run.looked, "done": run.done, "asked": run.asked, "refused": run.refused}
-
-
-def subject(action: str, chosen: TaskFilter, upto: int, above: int = 0) -> TaskFilter:
-    """The matching tasks in a state that the action can change.
-
-    Without such a state the filter has no statuses, which means no tasks here.
-    """
-    wanted = operations.VERBS[action].statuses
-    statuses = [status for status in wanted if not chosen.statuses or status in chosen.statuses]
-    return chosen.with_statuses(*map(str, statuses)).within(upto, above)
 
 
 def note(run: BulkRun, ids: list[int], result: Result) -> bool:

@@ -12,9 +12,9 @@ class Command(OperatorCommand):
         "Say what becomes of a queue's tasks when their worker dies: `automatic` takes them back by itself (the "
         "default), `ask` leaves them to a person, who takes them back on the page or by `recover_tasks`."
     )
+    argument = ("name", types.name, "The queue.")
 
     def add_options(self, parser: CommandParser) -> None:
-        parser.add_argument("name", type=types.name, metavar="NAME", help="The queue.")
         parser.add_argument("--recovery", required=True, choices=Queue.Recovery.values, help="Who takes tasks back.")
 
     def run(self, options: Options) -> Report:

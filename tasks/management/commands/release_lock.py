@@ -12,9 +12,9 @@ class Command(OperatorCommand):
         "Free a named lock whose holder is gone: its lease is over, or its session has ended. If the holder cannot be "
         "seen (another language, Redis), this needs a --reason. The lock of a live holder stays."
     )
+    argument = ("name", types.name, "The lock.")
 
     def add_options(self, parser: CommandParser) -> None:
-        parser.add_argument("name", type=types.name, metavar="NAME", help="The lock.")
         text = "Its fence, as shown on the page and by `run_locked`."
         parser.add_argument("--fence", required=True, type=types.fence, metavar="N", help=text)
 

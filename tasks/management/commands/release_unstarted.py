@@ -1,7 +1,5 @@
 """`release_unstarted`: release tasks that a worker claimed but did not start, while it hangs on another."""
 
-from django.core.management.base import CommandParser
-
 from tasks import operations
 from tasks.commands import OperatorCommand, Options, Report, audited, operator, types
 from tasks.commands.selection import report_of
@@ -12,9 +10,7 @@ class Command(OperatorCommand):
         "Give back the tasks that a worker has claimed and not begun, while it hangs on one. Their attempts are not "
         "spent. Should the worker go on, what it reports of them is refused. `queue_status` lists the ids of workers."
     )
-
-    def add_options(self, parser: CommandParser) -> None:
-        parser.add_argument("id", type=types.name, metavar="ID", help="The worker's id.")
+    argument = ("id", types.name, "The worker's id.")
 
     def run(self, options: Options) -> Report:
         result = operations.release_unstarted(options["id"], operator(), **audited(options))
