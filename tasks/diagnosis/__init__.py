@@ -4,14 +4,4 @@ from tasks.diagnosis.decision import decide, verdict_of
 from tasks.diagnosis.facts import Facts, KeyState, WorkerSession, gather
 from tasks.diagnosis.finding import Finding, Link, Verdict
 
-__all__ = [
-    "Facts",
-    "Finding",
-    "KeyState",
-    "Link",
-    "Verdict",
-    "WorkerSession",
-    "decide",
-    "gather",
-    "verdict_of",
-]
+__all__ = ["Facts", "Finding", "KeyState", "Link", "Verdict", "WorkerSession", "decide", "gather", "verdict_of"]

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from django.db import OperationalError, connection
+from django.db import OperationalError, connection, connections
 from django.db.models import Count, Max
 from django.db.transaction import atomic
 
@@ -168,14 +168,11 @@ def in_own_session(work: Callable[[int], Numbers], run_id: int) -> Numbers:
     if not connection.in_atomic_block:
         return work(run_id)
 
-    def apart() -> Numbers:
-        try:
-            return work(run_id)
-        finally:
-            connection.close()
-
     with ThreadPoolExecutor(1) as pool:
-        return pool.submit(apart).result()
+        try:
+            return pool.submit(work, run_id).result()
+        finally:
+            pool.submit(connections.close_all)  # that thread's
 
 
 def carry_out(run_id: int) -> Numbers:
@@ -185,9 +182,9 @@ def carry_out(run_id: int) -> Numbers:
     """
     run = BulkRun.objects.get(pk=run_id)
     verb, settings = operations.VERBS[run.action], Settings.from_json(run.options)
-    asked = TaskFilter.from_query(run.filter).within(run.upto, run.cursor)
-    statuses = [str(status) for status in verb.statuses if not asked.statuses or status in asked.statuses]
-    chosen = asked.with_statuses(*statuses)
+    requested = TaskFilter.from_query(run.filter).within(run.upto, run.cursor)
+    statuses = [str(status) for status in verb.statuses if not requested.statuses or status in requested.statuses]
+    chosen = requested.with_statuses(*statuses)
     ids = chosen.selected_ids() if statuses else []  # a filter without statuses would reach every task
     elapsed = fetch(connection, BEGIN, {"id": run.pk, "left": len(ids)})[0]["elapsed_seconds"]
     since, total = time.monotonic() - elapsed, run.looked + len(ids)

@@ -117,12 +117,7 @@ class Release(Verb):
 
 
 def release_unstarted(
-    worker_id: str,
-    who: Who,
-    *,
-    reason: str = "",
-    versions: Mapping[int, int] | None = None,
-    dry_run: bool = False,
+    worker_id: str, who: Who, *, reason: str = "", versions: Mapping[int, int] | None = None, dry_run: bool = False
 ) -> Result:
     """Release a live worker's tasks except the one on which it hangs; no attempt is spent.
 

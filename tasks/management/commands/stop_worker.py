@@ -11,8 +11,5 @@ class Command(ChangeCommand):
     )
     argument = ("id", types.name, "The worker's id.")
     keys = ("worker", "requested")
-    texts = (
-        "Worker {} is asked to finish and stop.",
-        "Worker {} has stopped or was asked before; nothing changed.",
-    )
+    texts = ("Worker {} is asked to finish and stop.", "Worker {} has stopped or was asked before; nothing changed.")
     change = staticmethod(operations.stop_worker)
