@@ -9,6 +9,8 @@ VENV_PYTHON := $(VENV)/bin/python
 PYTHON_NEXT ?= $(shell for next in python3.14 python3.13 python3.12 "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/3.1[2-9]*/bin/python; \
 	do "$$next" -c 'import venv' >/dev/null 2>&1 && { echo "$$next"; break; }; done)
 VENV_NEXT := var/venv-next
+# Beside requirements.txt: what it is compiled from, and the pins of the tests and of Django 6.
+PINS := tests/requirements
 # Debian's python3 makes environments with pip only beside its package python3-venv; its pip can install into any.
 PIP_INSTALL = if $(VENV_PYTHON) -m pip --version >/dev/null 2>&1; then pip="$(VENV_PYTHON) -m pip"; \
 	else pip="$(PYTHON) -m pip --python $(VENV_PYTHON)"; fi; \
@@ -60,11 +62,11 @@ soak: $(VENV)/test.stamp ## an hour of load beside an open transaction, into doc
 bench: $(VENV)/test.stamp ## Rowlock beside its peers, into docs/benchmarks.md
 	$(VENV_PYTHON) -m tests.benchmarks $(ARGS)
 
-pins: $(VENV)/test.stamp ## compile requirements*.in into pins with hashes
-	$(PIN) --python-version 3.11 requirements.in --output-file requirements.txt
-	$(PIN) --python-version 3.11 requirements-test.in --output-file requirements-test.txt
-	$(PIN) --python-version 3.12 requirements-next.in --output-file requirements-next.txt
-	$(PIN) --python-version 3.12 requirements-test-next.in --output-file requirements-test-next.txt
+pins: $(VENV)/test.stamp ## compile tests/requirements/*.in into pins with hashes
+	$(PIN) --python-version 3.11 $(PINS)/run.in --output-file requirements.txt
+	$(PIN) --python-version 3.11 $(PINS)/test.in --output-file $(PINS)/test.txt
+	$(PIN) --python-version 3.12 $(PINS)/next.in --output-file $(PINS)/next.txt
+	$(PIN) --python-version 3.12 $(PINS)/test-next.in --output-file $(PINS)/test-next.txt
 	$(PIN) --python-version 3.11 tests/benchmarks/peers/requirements.in --output-file tests/benchmarks/peers/requirements.txt
 
 clean: python ## remove .venv and var/, unless the server runs
@@ -83,14 +85,14 @@ $(VENV)/run.stamp: requirements.txt | $(VENV_PYTHON)
 	@$(PIP_INSTALL) requirements.txt
 	@touch $@
 
-$(VENV_NEXT)/stamp: requirements-next.txt requirements-test-next.txt
-	@echo "Installing requirements-next.txt into $(VENV_NEXT)"
+$(VENV_NEXT)/stamp: $(PINS)/next.txt $(PINS)/test-next.txt
+	@echo "Installing $(PINS)/next.txt into $(VENV_NEXT)"
 	@"$(PYTHON_NEXT)" -m venv --clear $(VENV_NEXT)
 	@$(VENV_NEXT)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes \
-		--requirement requirements-next.txt --requirement requirements-test-next.txt
+		--requirement $(PINS)/next.txt --requirement $(PINS)/test-next.txt
 	@touch $@
 
-$(VENV)/test.stamp: requirements-test.txt $(VENV)/run.stamp
-	@echo "Installing requirements-test.txt into $(VENV)"
-	@$(PIP_INSTALL) requirements-test.txt
+$(VENV)/test.stamp: $(PINS)/test.txt $(VENV)/run.stamp
+	@echo "Installing $(PINS)/test.txt into $(VENV)"
+	@$(PIP_INSTALL) $(PINS)/test.txt
 	@touch $@

