@@ -5,7 +5,7 @@ from typing import Any
 
 from django import forms
 from django.contrib import admin, messages
-from django.db import connection, transaction
+from django.db import transaction
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import get_object_or_404
 from django.template.response import TemplateResponse
@@ -18,13 +18,12 @@ from orders.accounts import InvalidAmount
 from orders.models import Account
 from tasks.admin import LockAwareAdmin
 from tasks.admin.forms import ConfirmedForm, DecimalField, WholeNumberField
-from tasks.admin.read_only import CappedPaginator
+from tasks.admin.read_only import ReadOnlyAdmin
 from tasks.admin.rights import missing, require, who
 from tasks.diagnosis.finding import command
 from tasks.exceptions import RowlockError
 from tasks.locking import rowlocks
 from tasks.operations.tokens import once
-from tasks.support import audit
 
 RIGHT = "orders.move_money"
 ENTRIES = 50
@@ -66,23 +65,11 @@ class MoneyForm(ConfirmedForm):
 
 
 @admin.register(Account)
-class AccountAdmin(LockAwareAdmin):
+class AccountAdmin(ReadOnlyAdmin, LockAwareAdmin):
     list_display = ("id", "owner", "balance")
     list_select_related = ("owner",)
     search_fields = ("=id", "owner__username")
     ordering = ("-id",)
-    actions = None
-    paginator = CappedPaginator
-    show_full_result_count = False
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
 
     def get_urls(self) -> list[URLPattern]:
         move = self.admin_site.admin_view(require_POST(self.move_view))
@@ -112,20 +99,18 @@ class AccountAdmin(LockAwareAdmin):
         except RowlockError as error:
             messages.error(request, str(error))
         else:
-            told = dict(zip(("balance", "retries"), moved.target.split(), strict=True))
-            messages.success(request, _("Done: the balance is %(balance)s, after %(retries)s retries.") % told)
+            balance, retries = moved.target.split()
+            values = {"balance": balance, "retries": retries}
+            messages.success(request, _("Done: the balance is %(balance)s, after %(retries)s retries.") % values)
         return HttpResponseRedirect(reverse("admin:orders_account_change", args=[account_id]))
 
     @staticmethod
     def _move(request: HttpRequest, account_id: int, form: MoneyForm) -> str:
         """Move and audit; returns balance and number of retries as text, for a repeated click."""
+        data = form.cleaned_data
         with transaction.atomic():
             change = form.carry_out(account_id)
-            changes = [
-                audit.Change(f"account:{id}", version - 1, version) for id, version in sorted(change.versions.items())
-            ]
-            action = f"{form.cleaned_data['operation']} {form.cleaned_data['amount']}"
-            audit.record(connection, who(request.user), action, changes, form.cleaned_data["reason"])
+            accounts.record(change, who(request.user), f"{data['operation']} {data['amount']}", data["reason"])
         return f"{change.balances[account_id]} {change.retries}"
 
     def _page(self, request: HttpRequest, account: Account, form: MoneyForm, status: int = 200) -> HttpResponse:

@@ -6,15 +6,17 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
-from typing import Literal
+from typing import Literal, NamedTuple, TypedDict, Unpack, get_args
 
 from django.db import DatabaseError, connection, transaction
-from django.db.models import QuerySet
 
 from orders.models import Account, Entry
+from tasks.diagnosis.finding import describe_lock
 from tasks.exceptions import Busy, RowlockError, StaleVersion
 from tasks.locking import update_if_unchanged
 from tasks.locking.rowlocks import lockers
+from tasks.support import audit
+from tasks.support.audit import Who
 from tasks.support.database import fetch, is_lock_not_available, is_retryable
 
 
@@ -48,6 +50,7 @@ class Contended(Busy):
 
 Strategy = Literal["pessimistic", "optimistic"]
 Check = Callable[[list[Account]], object]
+Changes = dict[int, Decimal]
 LARGEST_BALANCE = Decimal("9999999999.99")
 TRIES = 20
 PAUSE_SECONDS = 0.005
@@ -56,11 +59,14 @@ WAIT_SECONDS = 2.0
 SET_LOCK_TIMEOUT = "SELECT set_config('lock_timeout', %s, true)"
 
 
-@dataclass(frozen=True)
-class Terms:
-    """The options of an operation; see `deposit`."""
+class Options(TypedDict, total=False):
+    """The options of an operation: by default pessimistic, and waiting at most WAIT_SECONDS for the row.
 
-    strategy: str
+    `nowait`: raise Busy at once. `check`: called with the accounts as read, before anything is written; it may raise to
+    refuse. The optimistic strategy calls it again at each retry, so it must be safe to repeat.
+    """
+
+    strategy: Strategy
     nowait: bool
     check: Check | None
 
@@ -74,48 +80,28 @@ class Change:
     retries: int = 0
 
 
-def deposit(
-    account_id: int,
-    amount: Decimal | int,
-    *,
-    strategy: Strategy = "pessimistic",
-    nowait: bool = False,
-    check: Check | None = None,
-) -> Change:
-    """Put `amount` on the account. Raises AccountError, or Busy when another session holds the row.
-
-    `check` is called with the accounts as read, before anything is written; it may raise to refuse. The optimistic
-    strategy calls it again at each retry, so it must be safe to repeat.
-    """
-    return _apply({account_id: checked(amount)}, Entry.Kind.DEPOSIT, Terms(strategy, nowait, check))
+def deposit(account_id: int, amount: Decimal | int, **options: Unpack[Options]) -> Change:
+    """Put `amount` on the account. Raises AccountError, or Busy when another session holds the row."""
+    return _apply({account_id: checked(amount)}, Entry.Kind.DEPOSIT, **options)
 
 
-def withdraw(
-    account_id: int,
-    amount: Decimal | int,
-    *,
-    strategy: Strategy = "pessimistic",
-    nowait: bool = False,
-    check: Check | None = None,
-) -> Change:
+def withdraw(account_id: int, amount: Decimal | int, **options: Unpack[Options]) -> Change:
     """Take `amount` from the account. Raises AccountError (InsufficientFunds among others), or Busy."""
-    return _apply({account_id: -checked(amount)}, Entry.Kind.WITHDRAWAL, Terms(strategy, nowait, check))
+    return _apply({account_id: -checked(amount)}, Entry.Kind.WITHDRAWAL, **options)
 
 
-def transfer(
-    from_id: int,
-    to_id: int,
-    amount: Decimal | int,
-    *,
-    strategy: Strategy = "pessimistic",
-    nowait: bool = False,
-    check: Check | None = None,
-) -> Change:
+def transfer(from_id: int, to_id: int, amount: Decimal | int, **options: Unpack[Options]) -> Change:
     """Move `amount` from one account to another: both sides or neither. Raises AccountError, or Busy."""
     if from_id == to_id:
         raise SameAccount(f"Account {from_id} cannot transfer to itself.")
     amount = checked(amount)
-    return _apply({from_id: -amount, to_id: amount}, Entry.Kind.TRANSFER, Terms(strategy, nowait, check))
+    return _apply({from_id: -amount, to_id: amount}, Entry.Kind.TRANSFER, **options)
+
+
+def record(change: Change, who: Who, action: str, reason: str) -> None:
+    """Write one intervention for each changed account, in the caller's transaction."""
+    changes = [audit.Change(f"account:{id}", version - 1, version) for id, version in sorted(change.versions.items())]
+    audit.record(connection, who, action, changes, reason)
 
 
 def checked(amount: Decimal | int) -> Decimal:
@@ -143,94 +129,72 @@ def checked(amount: Decimal | int) -> Decimal:
     return cents
 
 
-Changes = dict[int, Decimal]
-
-
-def _apply(changes: Changes, kind: Entry.Kind, terms: Terms) -> Change:
-    if terms.strategy not in READERS:
-        raise ValueError(f"Unknown strategy {terms.strategy!r}: use 'pessimistic' or 'optimistic'.")
+def _apply(
+    changes: Changes,
+    kind: Entry.Kind,
+    *,
+    strategy: Strategy = "pessimistic",
+    nowait: bool = False,
+    check: Check | None = None,
+) -> Change:
+    if strategy not in get_args(Strategy):
+        raise ValueError(f"Unknown strategy {strategy!r}: use 'pessimistic' or 'optimistic'.")
     for retries in range(TRIES):
         try:
             with transaction.atomic():
-                changed = _change(changes, kind, terms)
-            return Change(
-                {account.pk: account.balance for account in changed},
-                {account.pk: account.version for account in changed},
-                retries,
-            )
+                accounts = _read(changes, strategy, nowait)
+                if check:
+                    check(accounts)
+                _write(accounts, changes, kind)
+            balances = {account.pk: account.balance for account in accounts}
+            return Change(balances, {account.pk: account.version for account in accounts}, retries)
         except StaleVersion:
-            _pause(retries)
+            pass
         except DatabaseError as error:
             if is_lock_not_available(error):
-                raise Busy(_who_holds(changes)) from error
+                raise Busy(_busy(changes)) from error
             # Inside a caller's transaction only the caller can repeat the whole of it.
             if not is_retryable(error) or connection.in_atomic_block:
                 raise
-            _pause(retries)
+        # With jitter, so that transactions which collided do not collide again.
+        time.sleep(min(PAUSE_CAP_SECONDS, PAUSE_SECONDS * 2**retries) * random.random())  # noqa: S311  no secret
     raise Contended(f"Accounts {sorted(changes)} were changed by others at each of {TRIES} tries; nothing was changed.")
 
 
-def _change(changes: Changes, kind: Entry.Kind, terms: Terms) -> list[Account]:
-    accounts = _read(READERS[terms.strategy](terms.nowait), changes)
-    if terms.check:
-        terms.check(accounts)
-    return _write(accounts, changes, kind)
-
-
-def _locking(nowait: bool) -> "QuerySet[Account]":
-    with connection.cursor() as cursor:
-        cursor.execute(SET_LOCK_TIMEOUT, [f"{int(WAIT_SECONDS * 1000)}ms"])
-    return Account.objects.select_for_update(of=("self",), no_key=True, nowait=nowait)
-
-
-READERS: dict[str, Callable[[bool], "QuerySet[Account]"]] = {
-    "pessimistic": _locking,
-    "optimistic": lambda nowait: Account.objects.all(),
-}
-
-
-def _read(accounts: "QuerySet[Account]", changes: Changes) -> list[Account]:
+def _read(changes: Changes, strategy: Strategy, nowait: bool) -> list[Account]:
     """Read the accounts ordered by id: all transfers lock in this order, so they cannot deadlock."""
-    found = list(accounts.filter(pk__in=changes).order_by("pk"))
-    if missing := set(changes) - {account.pk for account in found}:
+    rows = Account.objects.filter(pk__in=changes).order_by("pk")
+    if strategy == "pessimistic":
+        with connection.cursor() as cursor:
+            cursor.execute(SET_LOCK_TIMEOUT, [f"{int(WAIT_SECONDS * 1000)}ms"])
+        rows = rows.select_for_update(of=("self",), no_key=True, nowait=nowait)
+    accounts = list(rows)
+    if missing := set(changes) - {account.pk for account in accounts}:
         raise UnknownAccount(f"There is no account {', '.join(map(str, sorted(missing)))}.")
-    return found
+    return accounts
 
 
-def _write(accounts: list[Account], changes: Changes, kind: Entry.Kind) -> list[Account]:
+def _write(accounts: list[Account], changes: Changes, kind: Entry.Kind) -> None:
     """Swap each balance by its version, under a lock too: both strategies share this path."""
-    transfer_id = uuid.uuid4() if kind is Entry.Kind.TRANSFER else None
     for account in accounts:
-        update_if_unchanged(account, balance=_new_balance(account, changes[account.pk]))
+        change = changes[account.pk]
+        balance = account.balance + change
+        if balance < 0:
+            raise InsufficientFunds(f"Account {account.pk} holds {account.balance}, which does not cover {-change}.")
+        if balance > LARGEST_BALANCE:
+            raise BalanceTooLarge(f"Account {account.pk} would hold {balance}, more than {LARGEST_BALANCE}.")
+        update_if_unchanged(account, balance=balance)
+    transfer_id = uuid.uuid4() if kind is Entry.Kind.TRANSFER else None
     Entry.objects.bulk_create(
         Entry(account_id=account_id, amount=amount, kind=kind, transfer_id=transfer_id)
         for account_id, amount in changes.items()
     )
-    return accounts
 
 
-def _new_balance(account: Account, change: Decimal) -> Decimal:
-    balance = account.balance + change
-    if balance < 0:
-        raise InsufficientFunds(f"Account {account.pk} holds {account.balance}, which does not cover {-change}.")
-    if balance > LARGEST_BALANCE:
-        raise BalanceTooLarge(f"Account {account.pk} would hold {balance}, more than {LARGEST_BALANCE}.")
-    return balance
-
-
-def _pause(retries: int) -> None:
-    """Sleep with exponential backoff and jitter, so that transactions which collided do not collide again."""
-    time.sleep(min(PAUSE_CAP_SECONDS, PAUSE_SECONDS * 2**retries) * random.random())  # noqa: S311  no secret
-
-
-def _who_holds(changes: Changes) -> str:
-    holders = {
-        f"pid {locker.pid} ({locker.application_name}, transaction open for {locker.transaction_seconds or 0:.0f} s)"
-        for row_lock in lockers(Account, changes).values()
-        for locker in row_lock.lockers
-    }
-    by = " and ".join(sorted(holders)) or "another session"
-    return f"Account {', '.join(map(str, sorted(changes)))} is busy: held by {by}. Nothing was changed; try again."
+def _busy(changes: Changes) -> str:
+    holders = {describe_lock(lock) for lock in lockers(Account, changes).values()} or {"another session holds it"}
+    ids, why = ", ".join(map(str, sorted(changes))), "; ".join(sorted(holders))
+    return f"Account {ids} is busy: {why}. Nothing was changed; try again."
 
 
 MISMATCHES = """
@@ -249,8 +213,7 @@ WHERE account.id = %(id)s::bigint AND account.balance <> sums.entries
 """
 
 
-@dataclass(frozen=True)
-class Mismatch:
+class Mismatch(NamedTuple):
     """An account whose balance is not the sum of its entries."""
 
     id: int
@@ -265,5 +228,4 @@ def mismatches(limit: int = 100) -> list[Mismatch]:
 
 def mismatch_of(account_id: int) -> Mismatch | None:
     """The mismatch of this account; None if its balance is right."""
-    rows = fetch(connection, MISMATCH, {"id": account_id})
-    return Mismatch(**rows[0]) if rows else None
+    return next((Mismatch(**row) for row in fetch(connection, MISMATCH, {"id": account_id})), None)

@@ -16,55 +16,47 @@ from tasks.panels import Figure, Line, Look, Severity, Step
 
 COUNT_CAP = 10_000
 SEE = "orders.view_order"
-
-
-class Unknown(NamedTuple):
-    """The number of e-mails of unknown fate, and the time of the oldest."""
-
-    number: int
-    since: datetime | None
+UNKNOWN = "?email_state__exact=unknown"  # a filter of the list of orders
 
 
 class Emails(NamedTuple):
+    """Counts up to the cap, and the time of the oldest e-mail of unknown fate."""
+
     to_mail: int
-    unknown: Unknown
-
-
-def to_mail() -> int:
-    """Shipped orders whose e-mail may be sent now, counted up to the cap."""
-    return Order.objects.to_mail().order_by()[:COUNT_CAP].count()
-
-
-def unknown() -> Unknown:
-    """Orders whose e-mail is of unknown fate, counted up to the cap."""
-    first = Order.objects.of_unknown_fate().order_by("pk")[:COUNT_CAP]
-    return Unknown(**first.aggregate(number=Count("pk"), since=Min("email_since")))
+    unknown: int
+    unknown_since: datetime | None
 
 
 def emails() -> Emails:
-    """Both counts, so that one request reads them once."""
-    return Emails(to_mail(), unknown())
+    """Both counts, so that one snapshot reads them once."""
+    to_mail = Order.objects.to_mail().order_by()[:COUNT_CAP].count()
+    first = Order.objects.of_unknown_fate().order_by("pk")[:COUNT_CAP]
+    return Emails(to_mail, **first.aggregate(unknown=Count("pk"), unknown_since=Min("email_since")))
 
 
 @panels.attention
 def unknown_fate(look: Look) -> Iterator[Line]:
     """One line for all of them, because a person must decide about each."""
-    found = look.once(emails).unknown
-    if not found.number:
+    found = look.once(emails)
+    if not found.unknown:
         return
     text = ngettext(
         "%(number)d e-mail of unknown fate: sent or not, nobody knows.",
         "%(number)d e-mails of unknown fate: sent or not, nobody knows.",
-        found.number,
+        found.unknown,
     )
     yield Line(
         key="orders:unknown",
-        text=text % {"number": found.number},
+        text=text % {"number": found.unknown},
         severity=Severity.LOSING,
         why=_("Their sender died in between, or the server did not answer; they are not sent again by themselves."),
-        since=found.since,
-        size=found.number,
-        step=Step(_("Resolve"), orders(email_state="unknown"), command("resolve_emails", "ID", "--as", "resend")),
+        since=found.unknown_since,
+        size=found.unknown,
+        step=Step(
+            _("Resolve"),
+            reverse("admin:orders_order_changelist") + UNKNOWN,
+            command("resolve_emails", "ID", "--as", "resend"),
+        ),
         permission=SEE,
     )
 
@@ -73,15 +65,9 @@ def unknown_fate(look: Look) -> Iterator[Line]:
 def figures(look: Look) -> Iterator[Figure]:
     """Figures for orders to mail and for e-mails of unknown fate."""
     found = look.once(emails)
-    lost = orders(email_state="unknown")
-    yield Figure(_("Orders to mail"), capped(found.to_mail), orders(), permission=SEE)
-    yield Figure(_("E-mails unknown"), capped(found.unknown.number), lost, "", found.unknown.number > 0, SEE)
-
-
-def orders(**filters: str) -> str:
-    """URL of the list of orders; `email_state` is a filter of the stock admin."""
     url = reverse("admin:orders_order_changelist")
-    return f"{url}?email_state__exact={filters['email_state']}" if filters else url
+    yield Figure(_("Orders to mail"), capped(found.to_mail), url, permission=SEE)
+    yield Figure(_("E-mails unknown"), capped(found.unknown), url + UNKNOWN, "", found.unknown > 0, SEE)
 
 
 def capped(number: int) -> str:

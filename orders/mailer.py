@@ -1,4 +1,4 @@
-"""Django's SMTP backend, which also tells how far a message got before it failed.
+"""Django's SMTP backend, which also tells how far a message got before it failed, and the e-mail about a shipment.
 
 `NotSent`: it never went out, or was refused. `Unreachable`: no connection to the server. `Unanswered`: all of it went
 out and no answer came, so it may or may not have been delivered.
@@ -6,11 +6,9 @@ out and no answer came, so it may or may not have been delivered.
 
 import smtplib
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime
 from email.utils import parseaddr
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.conf import settings
 from django.core.mail import EmailMessage
@@ -24,10 +22,29 @@ SERVICE_ENDS = 421
 REFUSALS = range(400, 600)
 PERMANENT = range(500, 600)
 LONGEST = 1000  # characters of a reply
+GIVE_UP_AFTER = 3  # attempts in a row that did not reach the server
 
 
-class NotSent(Exception):
-    """The server has not taken the message, so it is safe to send it again."""
+class Result(StrEnum):
+    """The outcome of one e-mail."""
+
+    SENT = "sent"
+    FAILED = "failed"  # to be sent again
+    UNKNOWN = "unknown"  # it may or may not have been delivered; a person resolves it
+
+
+class Ending(NamedTuple):
+    """The outcome of one e-mail and the server's last reply about it."""
+
+    result: Result
+    reply: str = ""
+    is_permanent: bool = False
+
+
+class Failure(Exception):
+    """A message that was not taken, with the server's reply or the error."""
+
+    result = Result.FAILED
 
     def __init__(self, reply: str, *, is_permanent: bool = False, is_connection_lost: bool = False) -> None:
         super().__init__(reply)
@@ -36,16 +53,18 @@ class NotSent(Exception):
         self.is_connection_lost = is_connection_lost
 
 
+class NotSent(Failure):
+    """The server has not taken the message, so it is safe to send it again."""
+
+
 class Unreachable(NotSent):
     """No connection to the server, which says nothing about the message."""
 
 
-class Unanswered(Exception):
+class Unanswered(Failure):
     """The whole message went out and the server did not answer."""
 
-    def __init__(self, reply: str) -> None:
-        super().__init__(reply)
-        self.reply = reply
+    result = Result.UNKNOWN
 
 
 class _Conversation(smtplib.SMTP):
@@ -99,90 +118,49 @@ class EmailBackend(smtp.EmailBackend):
         try:
             return super().open()
         except OSError as error:
-            raise Unreachable(_reply_of(error)) from error
+            raise Unreachable(_reply_of(error)[1]) from error
 
     def _deliver(self, message: EmailMessage) -> int:
         is_used = self.connection is not None
-        try:
-            return self._converse(message)
-        except NotSent as failure:
-            if not (is_used and failure.is_connection_lost):
-                raise
-        return self._converse(message)
-
-    def _converse(self, message: EmailMessage) -> int:
         self.open()
         try:
             return super().send_messages([message])
         except Exception as error:
-            raise self._verdict(error) from error
+            failure = self._failure_of(error)
+            if not (is_used and failure.is_connection_lost):
+                raise failure from error
+        return self._deliver(message)
 
-    def _verdict(self, error: Exception) -> Exception:
-        """Return NotSent or Unanswered for this failure; close the connection if it is of no more use."""
-        is_lost = _code_of(error) == SERVICE_ENDS or isinstance(error, smtplib.SMTPServerDisconnected)
+    def _failure_of(self, error: Exception) -> Failure:
+        """Return NotSent or Unanswered; close the connection if it is of no more use."""
+        code, reply = _reply_of(error)
+        is_lost = code == SERVICE_ENDS or isinstance(error, smtplib.SMTPServerDisconnected)
         is_message_out = getattr(self.connection, "is_message_out", False)
         if is_lost or is_message_out:
             self.close()
         if is_message_out:
-            return Unanswered(_reply_of(error))
-        is_permanent = _code_of(error) in PERMANENT or not isinstance(error, OSError)
-        return NotSent(_reply_of(error), is_permanent=is_permanent, is_connection_lost=is_lost)
+            return Unanswered(reply)
+        is_permanent = code in PERMANENT or not isinstance(error, OSError)
+        return NotSent(reply, is_permanent=is_permanent, is_connection_lost=is_lost)
+
+
+def _reply_of(error: Exception) -> tuple[int, str]:
+    """The server's code (0: none) and its reply, or the error: `ConnectionRefusedError: [Errno 111] …`."""
+    if isinstance(error, smtplib.SMTPRecipientsRefused):
+        code, text = next(iter(error.recipients.values()))
+        return code, readable(code, text)
+    if isinstance(error, smtplib.SMTPResponseException):
+        return error.smtp_code, readable(error.smtp_code, error.smtp_error)
+    return 0, _one_line(f"{type(error).__name__}: {error}")
 
 
 def readable(code: int, text: bytes | str) -> str:
     """The server's reply on one line, without NUL bytes: `550 5.1.1 no such user`."""
-    said = text.decode(errors="replace") if isinstance(text, bytes) else text
-    return _one_line(f"{code} {said}")
-
-
-def readable_error(error: Exception) -> str:
-    """An error in the form of a reply: `ConnectionRefusedError: [Errno 111] Connection refused`."""
-    return _one_line(f"{type(error).__name__}: {error}")
+    return _one_line(f"{code} {text.decode(errors='replace') if isinstance(text, bytes) else text}")
 
 
 def _one_line(text: str) -> str:
     return " ".join(text.replace("\0", "").split())[:LONGEST]
-
-
-def _response(error: Exception) -> tuple[int, bytes | str] | None:
-    if isinstance(error, smtplib.SMTPRecipientsRefused):
-        return next(iter(error.recipients.values()))
-    if isinstance(error, smtplib.SMTPResponseException):
-        return error.smtp_code, error.smtp_error
-    return None
-
-
-def _code_of(error: Exception) -> int | None:
-    response = _response(error)
-    return response[0] if response else None
-
-
-def _reply_of(error: Exception) -> str:
-    response = _response(error)
-    return readable(*response) if response else readable_error(error)
-
-
-GIVE_UP_AFTER = 3  # attempts in a row that did not reach the server
-
-SUBJECT = "Your order {number} has been shipped"
-TEXT = "Your order {number} of {placed} has been on its way to you since {shipped}.\n"
-
-
-class Fate(StrEnum):
-    """The outcome of one e-mail."""
-
-    SENT = "sent"
-    NOT_SENT = "not_sent"  # certain: it is safe to send again
-    UNANSWERED = "unanswered"  # it went out and no answer came
-
-
-@dataclass(frozen=True)
-class Ending:
-    """The fate of one e-mail and the server's last reply about it."""
-
-    fate: Fate
-    reply: str = ""
-    is_permanent: bool = False
 
 
 def message_id(order: Order) -> str:
@@ -192,18 +170,14 @@ def message_id(order: Order) -> str:
 
 
 def message_for(order: Order) -> EmailMessage:
-    """The e-mail to the customer; times in the project's TIME_ZONE."""
-    facts = {"number": order.pk, "placed": _day(order.placed_at), "shipped": _day(order.shipped_at)}
+    """The e-mail to the customer; dates in the project's TIME_ZONE."""
+    placed, shipped = (f"{localtime(at):%Y-%m-%d}" for at in (order.placed_at, order.shipped_at))
     return EmailMessage(
-        SUBJECT.format(**facts),
-        TEXT.format(**facts),
+        f"Your order {order.pk} has been shipped",
+        f"Your order {order.pk} of {placed} has been on its way to you since {shipped}.\n",
         to=[order.customer_email],
         headers={"Message-ID": message_id(order)},
     )
-
-
-def _day(at: datetime | None) -> str:
-    return f"{localtime(at):%Y-%m-%d}" if at else "today"
 
 
 class Mailer:
@@ -211,50 +185,41 @@ class Mailer:
 
     def __init__(self) -> None:
         self.backend = mail_backend()
-        self.last_problem = ""
-        self._unreachable_in_a_row = 0
+        self._unreachable_in_a_row: list[str] = []
 
     @property
-    def has_given_up(self) -> bool:
-        """True when the server is unreachable, so that a run does not try every order in turn."""
-        return self._unreachable_in_a_row >= GIVE_UP_AFTER
+    def gave_up(self) -> str:
+        """The last error, if the server cannot be reached and trying the other orders is of no use; else empty."""
+        return self._unreachable_in_a_row[-1] if len(self._unreachable_in_a_row) >= GIVE_UP_AFTER else ""
 
     def send(self, order: Order) -> Ending:
         """Try once. Every failure becomes an Ending; none is raised."""
         try:
-            ending = Ending(Fate.SENT, self._send(order))
-        except Unreachable as failure:
-            self._unreachable_in_a_row += 1
-            self.last_problem = failure.reply
-            return Ending(Fate.NOT_SENT, failure.reply)
-        except NotSent as failure:
-            ending = Ending(Fate.NOT_SENT, failure.reply, failure.is_permanent)
-        except Unanswered as failure:
-            ending = Ending(Fate.UNANSWERED, failure.reply)
-        self._unreachable_in_a_row = 0
+            ending = Ending(Result.SENT, self._send(message_for(order)))
+        except Failure as failure:
+            ending = Ending(failure.result, failure.reply, failure.is_permanent)
+            if isinstance(failure, Unreachable):
+                self._unreachable_in_a_row.append(failure.reply)
+                return ending
+        self._unreachable_in_a_row.clear()
         return ending
 
-    def _send(self, order: Order) -> str:
-        message = message_for(order)
-        _refuse_unsendable(message)
+    def _send(self, message: EmailMessage) -> str:
+        """Return the server's reply. Raises Failure."""
+        if not message.recipients():
+            raise NotSent("the order has no e-mail address", is_permanent=True)
+        try:
+            message.message()
+        except Exception as error:  # no server would take it
+            raise NotSent(_reply_of(error)[1], is_permanent=True) from error
         try:
             self.backend.open()
             self.backend.send_messages([message])
-        except (NotSent, Unanswered):
+        except Failure:
             raise
         except Exception as error:  # another backend does not say how far the message got
-            raise Unanswered(readable_error(error)) from error
+            raise Unanswered(_reply_of(error)[1]) from error
         return getattr(self.backend, "last_reply", "")
 
     def close(self) -> None:
         self.backend.close()
-
-
-def _refuse_unsendable(message: EmailMessage) -> None:
-    """Raise NotSent for a message that no server would take."""
-    if not message.recipients():
-        raise NotSent("the order has no e-mail address", is_permanent=True)
-    try:
-        message.message()
-    except Exception as error:
-        raise NotSent(readable_error(error), is_permanent=True) from error

@@ -63,6 +63,8 @@ class Sender:
 
 
 PENDING = Q(shipped_at__isnull=False, shipped_email_sent=False)  # the condition of a partial index
+DUE = Q(email_state="none") & (Q(email_next_at__isnull=True) | Q(email_next_at__lte=StatementTimestamp()))
+ABANDONED = Q(SenderIsGone(F("email_owner")), email_state="sending")
 
 
 class OrderQuerySet(models.QuerySet["Order"]):
@@ -78,26 +80,18 @@ class OrderQuerySet(models.QuerySet["Order"]):
 
     def to_mail(self) -> Self:
         """Pending orders that nobody is sending and that do not wait for a retry."""
-        return self.pending().filter(_is_due())
+        return self.pending().filter(DUE)
 
     def abandoned(self) -> Self:
         """Marked as being sent by a sender that is gone: the e-mail may or may not have been sent."""
-        return self.pending().filter(_is_abandoned())
+        return self.pending().filter(ABANDONED)
 
     def to_handle(self) -> Self:
         """Orders that a run handles: orders to mail, and abandoned ones."""
-        return self.pending().filter(_is_due() | _is_abandoned())
+        return self.pending().filter(DUE | ABANDONED)
 
     def of_unknown_fate(self) -> Self:
         return self.pending().filter(email_state="unknown")
-
-
-def _is_due() -> Q:
-    return Q(email_state="none") & (Q(email_next_at__isnull=True) | Q(email_next_at__lte=StatementTimestamp()))
-
-
-def _is_abandoned() -> Q:
-    return Q(SenderIsGone(F("email_owner")), email_state="sending")
 
 
 class Order(VersionedModel):
@@ -124,16 +118,10 @@ class Order(VersionedModel):
 
     class Meta:
         indexes = [
-            models.Index(
-                fields=["id"],
-                condition=PENDING,
-                name="orders_order_to_mail",
-            ),
+            models.Index(fields=["id"], condition=PENDING, name="orders_order_to_mail"),
             models.Index(fields=["id"], condition=Q(email_state="unknown"), name="orders_order_unknown"),
             models.Index(
-                ExpressionWrapper(PENDING, models.BooleanField()).desc(),
-                F("id").desc(),
-                name="orders_order_pending_first",
+                ExpressionWrapper(PENDING, BooleanField()).desc(), F("id").desc(), name="orders_order_pending_first"
             ),
         ]
         constraints = [

@@ -5,11 +5,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from django.contrib import admin, messages
-from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
-from django.utils.functional import cached_property
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
@@ -17,8 +15,9 @@ from django.views.decorators.http import require_POST
 
 from orders.mailer import message_id
 from orders.models import Order, OrderQuerySet
-from orders.resolving import CONSEQUENCES, Decision, Resolution, resolve
+from orders.resolving import Decision, Resolution, resolve
 from tasks.admin import LockAwareAdmin, PatternAdmin
+from tasks.admin.read_only import CappedPaginator
 from tasks.admin.rights import missing, require, who
 from tasks.diagnosis.finding import command
 from tasks.operations.filters import parse_id
@@ -26,7 +25,6 @@ from tasks.support import reading
 
 RIGHT = "orders.ship_order"
 MOST_ORDERS = 500
-COUNT_CAP = 10_000
 SHOWN_REPLY = 100
 EMAIL_FIELDS = (
     "email_state",
@@ -38,15 +36,6 @@ EMAIL_FIELDS = (
     "email_reply",
     "message_id",
 )
-
-
-class CappedPaginator(Paginator):
-    """Stops counting at COUNT_CAP."""
-
-    @cached_property
-    def count(self) -> int:
-        rows: Any = self.object_list
-        return rows.order_by()[:COUNT_CAP].count()
 
 
 @admin.register(Order)
@@ -85,13 +74,9 @@ class OrderAdmin(PatternAdmin, LockAwareAdmin):
         if order.shipped_at is None:
             return ""
         if order.email_next_at:
-            told = {
-                "state": state,
-                "number": order.email_attempts + 1,
-                "at": written(order.email_next_at),
-                "reply": reply,
-            }
-            return _("%(state)s; attempt %(number)d at %(at)s; %(reply)s") % told
+            values = {"state": state, "number": order.email_attempts + 1, "reply": reply}
+            values["at"] = written(order.email_next_at)
+            return _("%(state)s; attempt %(number)d at %(at)s; %(reply)s") % values
         since = written(order.email_since) if order.email_since else ""
         return "; ".join(filter(None, (state, since, reply if order.email_state != Order.EmailState.SENT else "")))
 
@@ -128,7 +113,7 @@ class OrderAdmin(PatternAdmin, LockAwareAdmin):
         require(request.user, RIGHT)
         versions, decision = seen_versions(request), request.POST.get("as", "")
         reason = reading.reason(request.POST.get("reason", ""))
-        if not versions or decision not in list(Decision):
+        if not versions or decision not in Decision.values:
             messages.error(request, _("Choose orders and what became of their e-mails."))
             return HttpResponseRedirect(reverse("admin:orders_order_changelist"))
         if not reason:
@@ -173,15 +158,11 @@ def resolving_context(request: HttpRequest, orders: list[Order]) -> dict[str, An
     return {
         "unknown": [{"order": order, "message_id": message_id(order)} for order in orders],
         "decisions": [
-            {"value": decision.value, "consequence": consequence, "command": resolving_command(ids, decision)}
-            for decision, consequence in CONSEQUENCES.items()
+            {"value": value, "consequence": consequence, "command": command("resolve_emails", *ids, "--as", value)}
+            for value, consequence in Decision.choices
         ],
         "missing_right": missing(request.user, RIGHT),
     }
-
-
-def resolving_command(ids: list[str], decision: Decision) -> str:
-    return command("resolve_emails", *ids, "--as", decision.value)
 
 
 def seen_versions(request: HttpRequest) -> Mapping[int, int]:

@@ -6,14 +6,14 @@ Only the mail server's log can tell, by Message-ID, if the customer got the e-ma
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any
 
-from django.db import connection
+from django.db import connection, models
 from django.utils.translation import gettext_lazy as _
 
 from orders.models import Order
 from tasks.operations import short_waits
+from tasks.operations.verb import Refusal
 from tasks.support import audit
 from tasks.support.audit import Change, Who
 from tasks.support.durations import StatementTimestamp
@@ -21,28 +21,17 @@ from tasks.support.durations import StatementTimestamp
 CHUNK = 1000
 
 
-class Decision(StrEnum):
-    """A person's decision about an e-mail of unknown fate."""
+class Decision(models.TextChoices):
+    """A person's decision about an e-mail of unknown fate; the label is its consequence."""
 
-    RESEND = "resend"
-    SENT = "sent"
+    RESEND = "resend", _("send it again: the customer may get it twice, with the same Message-ID")
+    SENT = "sent", _("take it as sent: if it never went out, the customer gets none")
 
 
-CONSEQUENCES = {
-    Decision.RESEND: _("send it again: the customer may get it twice, with the same Message-ID"),
-    Decision.SENT: _("take it as sent: if it never went out, the customer gets none"),
-}
 COLUMNS: dict[Decision, dict[str, Any]] = {
     Decision.RESEND: {"email_state": Order.EmailState.NONE, "email_owner": "", "email_next_at": None},
     Decision.SENT: {"email_state": Order.EmailState.SENT, "shipped_email_sent": True},
 }
-
-
-class Refusal(NamedTuple):
-    """The reason why an order was left unchanged: a code for scripts, a sentence for people."""
-
-    code: str
-    sentence: str
 
 
 @dataclass
@@ -71,24 +60,25 @@ def resolve(
     resolution = Resolution()
     for start in range(0, len(chosen), CHUNK):
         with short_waits(rollback=dry_run):
-            _resolve_chunk(chosen[start : start + CHUNK], decision, who, reason, versions or {}, resolution)
+            orders, refused = _lock(chosen[start : start + CHUNK], versions or {})
+            if orders:
+                _write(orders, decision, who, reason)
+        resolution.resolved += [order.pk for order in orders]
+        resolution.refused |= refused
     return resolution
 
 
-def _resolve_chunk(
-    ids: list[int], decision: Decision, who: Who, reason: str, versions: Mapping[int, int], resolution: Resolution
-) -> None:
+def _lock(ids: list[int], versions: Mapping[int, int]) -> tuple[list[Order], dict[int, Refusal]]:
+    """Lock these orders. Returns those to resolve, and the refusals of the others."""
     rows = Order.objects.filter(pk__in=ids).order_by("pk").select_for_update(no_key=True, skip_locked=True)
     locked = {order.pk: order for order in rows}
-    missing = [pk for pk in ids if pk not in locked]
-    existing = set(Order.objects.filter(pk__in=missing).values_list("pk", flat=True)) if missing else set()
+    existing = set(Order.objects.filter(pk__in=ids).values_list("pk", flat=True)) if len(locked) < len(ids) else set()
+    refused = {}
     for pk in ids:
         refusal = _refusal(locked.get(pk), pk in existing, versions.get(pk))
         if refusal:
-            resolution.refused[pk] = refusal
-    passed = [order for pk, order in locked.items() if pk not in resolution.refused]
-    _write(passed, decision, who, reason)
-    resolution.resolved += [order.pk for order in passed]
+            refused[pk] = refusal
+    return [order for pk, order in locked.items() if pk not in refused], refused
 
 
 def _refusal(order: Order | None, is_there: bool, seen: int | None) -> Refusal | None:
@@ -108,8 +98,6 @@ def _refusal(order: Order | None, is_there: bool, seen: int | None) -> Refusal |
 
 
 def _write(orders: list[Order], decision: Decision, who: Who, reason: str) -> None:
-    if not orders:
-        return
     rows = Order.objects.filter(pk__in=[order.pk for order in orders])
     rows.update(email_since=StatementTimestamp(), **COLUMNS[decision])
     versions = dict(rows.values_list("pk", "version"))

@@ -8,18 +8,16 @@ chooses which error a crash may cause:
 """
 
 import logging
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from datetime import timedelta
-from enum import StrEnum
 from functools import partial
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any
 
 from django.db import models, transaction
 from django.utils.translation import gettext_lazy as _
 
-from orders.mailer import Ending, Fate, Mailer
+from orders.mailer import Ending, Mailer, Result
 from orders.models import Order, Sender
 from tasks.framework import backoff
 from tasks.locking import double_checked
@@ -27,28 +25,21 @@ from tasks.locking.double_checked import UNTIL_EMPTY, OnLocked, Progress
 from tasks.locking.report import SHOWN, Outcome, Report, describe
 from tasks.support.durations import StatementTimestamp
 
-
-class Result(StrEnum):
-    """The outcome of one order's e-mail in this run."""
-
-    SENT = "sent"
-    FAILED = "failed"  # will be retried
-    UNKNOWN = "unknown"  # for a person to resolve
-
-
-class Noted(NamedTuple):
-    """A result and the server's last reply about it."""
-
-    result: Result
-    reply: str
+logger = logging.getLogger(__name__)
+PERMANENT_FACTOR = 300
+LONGEST_SECONDS = 24 * 3600.0
+OURS = (Order.EmailState.SENDING, Order.EmailState.UNKNOWN)
 
 
 @dataclass
 class ShippingReport:
-    """The rows of the run and the outcome of each e-mail; `stopped` says why a run gave up early."""
+    """The rows of the run and the ending of each e-mail by order; `stopped` says why a run gave up early.
 
-    rows: Report = field(default_factory=Report)
-    results: dict[int, Noted] = field(default_factory=dict)
+    In `send_first` some of the failed e-mails may have gone out; all of them are sent again.
+    """
+
+    rows: Report
+    endings: dict[int, Ending]
     stopped: str = ""
 
     @property
@@ -57,13 +48,14 @@ class ShippingReport:
 
     @property
     def failed(self) -> int:
-        """E-mails to retry (in `send_first` some may have gone out), and rows whose transaction failed."""
-        return self._count(Result.FAILED) + self.rows.failed
+        return self._count(Result.FAILED)
 
     @property
     def unknown(self) -> int:
-        """Unanswered e-mails of this run, and those left by a dead sender."""
         return self._count(Result.UNKNOWN)
+
+    def _count(self, result: Result) -> int:
+        return sum(ending.result is result for ending in self.endings.values())
 
     @property
     def locked(self) -> list[int]:
@@ -71,9 +63,13 @@ class ShippingReport:
         return self.rows.locked
 
     @property
+    def troubles(self) -> dict[int, Ending]:
+        return {key: ending for key, ending in self.endings.items() if ending.result is not Result.SENT}
+
+    @property
     def problems(self) -> list[str]:
         """One line for each order that may need a person."""
-        return [f"Order {one['id']}: {one['result']}: {one['reply']}." for one in self._troubled()]
+        return [f"Order {key}: {ending.result}: {ending.reply}." for key, ending in self.troubles.items()]
 
     @property
     def failure(self) -> str:
@@ -99,7 +95,10 @@ class ShippingReport:
             "rounds": self.rows.rounds,
             "queries": self.rows.queries,
             "stopped": self.stopped,
-            "failures": self._troubled()[:SHOWN],
+            "failures": [
+                {"id": key, "result": ending.result.value, "reply": ending.reply}
+                for key, ending in list(self.troubles.items())[:SHOWN]
+            ],
         }
 
     def __str__(self) -> str:
@@ -108,34 +107,6 @@ class ShippingReport:
             f"{self.unknown} of unknown fate, {self.rows.skipped_locked} left to whoever holds them, "
             f"{self.rows.already_done} done by others."
         )
-
-    def _handled(self) -> Iterator[tuple[int, Noted]]:
-        """Results of committed rows; a row whose commit failed was rolled back, so its result does not count."""
-        for key in self.rows.keys(Outcome.DONE):
-            if key in self.results:
-                yield key, self.results[key]
-
-    def _count(self, result: Result) -> int:
-        return sum(noted.result is result for _, noted in self._handled())
-
-    def _troubled(self) -> list[dict[str, Any]]:
-        troubled = [
-            {"id": key, "result": noted.result.value, "reply": noted.reply}
-            for key, noted in self._handled()
-            if noted.result is not Result.SENT
-        ]
-        errors = [
-            {"id": key, "result": Result.FAILED.value, "reply": describe(error)}
-            for key, error in self.rows.errors.items()
-        ]
-        return troubled + errors
-
-
-logger = logging.getLogger(__name__)
-PERMANENT_FACTOR = 300
-LONGEST_SECONDS = 24 * 3600.0
-OURS = (Order.EmailState.SENDING, Order.EmailState.UNKNOWN)
-AT_MOST_ONCE = {Fate.SENT: Result.SENT, Fate.NOT_SENT: Result.FAILED, Fate.UNANSWERED: Result.UNKNOWN}
 
 
 class Mode(models.TextChoices):
@@ -179,84 +150,88 @@ def ship(
     A run with nothing to do costs one query. A run gives up after three attempts in a row that did not reach the mail
     server. Raises as `double_checked(…).each` does.
     """
-    chosen = Mode(mode)
     with Run() as run:
-        bodies = {Mode.SEND_FIRST: run.send_then_mark, Mode.MARK_FIRST: run.mark_then_send}
+        body = {Mode.SEND_FIRST: run.send_then_mark, Mode.MARK_FIRST: run.mark_then_send}[Mode(mode)]
 
         def go_on(rows: Report) -> bool:
-            return not run.mailer.has_given_up and (progress is None or progress(rows) is not False)
+            return not run.mailer.gave_up and (progress is None or progress(rows) is not False)
 
         rows = double_checked(Order.objects.to_handle()).each(
-            run.pretend if dry_run else bodies[chosen],
+            run.pretend if dry_run else body,
             on_locked=on_locked,
             limit=limit,
             max_rounds=UNTIL_EMPTY if until_empty else 1,
             progress=go_on,
         )
-    return ShippingReport(rows, run.results, run.mailer.last_problem if run.mailer.has_given_up else "")
+    # A row whose commit failed was rolled back: its error counts, not the ending of its e-mail.
+    done = {key: run.endings[key] for key in rows.keys(Outcome.DONE) if key in run.endings}
+    failed = {key: Ending(Result.FAILED, describe(error)) for key, error in rows.errors.items()}
+    return ShippingReport(rows, done | failed, run.mailer.gave_up)
 
 
-class Run:
-    """One run: its connection to the mail server, its sender's lock, and the outcome of each e-mail."""
+class Run(AbstractContextManager["Run"]):
+    """One run: its connection to the mail server, its sender's lock, and the ending of each e-mail."""
 
     def __init__(self) -> None:
         self.mailer = Mailer()
         self.sender = Sender()
-        self.results: dict[int, Noted] = {}
+        self.endings: dict[int, Ending] = {}
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self.sender.close()
         self.mailer.close()
 
     def send_then_mark(self, order: Order) -> None:
         """The body of `send_first`: the order stays locked from the check to the commit."""
         if is_abandoned(order):
-            return self._call_unknown(order)
+            self._call_unknown(order)
+            return
+        order.email_attempts += 1
         ending = self.mailer.send(order)
-        result = Result.SENT if ending.fate is Fate.SENT else Result.FAILED
-        itself(order).update(**columns(result, ending, order.email_attempts + 1))
-        return self._note(order, result, ending.reply)
+        if ending.result is Result.UNKNOWN:  # this mode may send twice
+            ending = ending._replace(result=Result.FAILED)
+        self._note(order, ending)
 
     def mark_then_send(self, order: Order) -> None:
         """The body of `mark_first`: it only marks under the lock; the e-mail goes out after the commit."""
         if is_abandoned(order):
-            return self._call_unknown(order)
+            self._call_unknown(order)
+            return
         order.email_owner = self.sender.introduce()
         order.email_attempts += 1
-        itself(order).update(
+        Order.objects.filter(pk=order.pk).update(
             email_state=Order.EmailState.SENDING,
             email_owner=order.email_owner,
             email_since=StatementTimestamp(),
             email_attempts=order.email_attempts,
         )
-        return transaction.on_commit(partial(self._send_marked, order))
+        transaction.on_commit(partial(self._send_marked, order))
 
     def pretend(self, order: Order) -> None:
-        self._note(order, Result.UNKNOWN if is_abandoned(order) else Result.SENT, "dry run")
+        self.endings[order.pk] = Ending(Result.UNKNOWN if is_abandoned(order) else Result.SENT, "dry run")
         transaction.set_rollback(True)
 
     def _send_marked(self, order: Order) -> None:
-        """Send, then write the outcome if the order still names us: a person may have resolved it meanwhile.
+        """Send, then write the ending if the order still names us: a person may have resolved it meanwhile.
 
         An `unknown` order may be ours too: another run marks it so if our session breaks while we live.
         """
         ending = self.mailer.send(order)
-        result = AT_MOST_ONCE[ending.fate]
-        ours = itself(order).filter(email_owner=order.email_owner, email_state__in=OURS)
-        if not ours.update(**columns(result, ending, order.email_attempts)):
+        if not self._note(order, ending, email_owner=order.email_owner, email_state__in=OURS):
             logger.warning("order %s was resolved while its e-mail was on its way: %s", order.pk, ending.reply)
-        self._note(order, result, ending.reply)
 
     def _call_unknown(self, order: Order) -> None:
         reply = f"its sender {order.email_owner} ended before it had noted the server's answer"
-        itself(order).update(**columns(Result.UNKNOWN, Ending(Fate.UNANSWERED, reply), order.email_attempts))
-        self._note(order, Result.UNKNOWN, reply)
+        self._note(order, Ending(Result.UNKNOWN, reply))
 
-    def _note(self, order: Order, result: Result, reply: str) -> None:
-        self.results[order.pk] = Noted(result, reply)
+    def _note(self, order: Order, ending: Ending, **expected: Any) -> bool:
+        """Write the ending by an UPDATE of its columns alone: `save()` would write stale ones back.
+
+        Returns False if the row no longer has the `expected` values.
+        """
+        self.endings[order.pk] = ending
+        row = Order.objects.filter(pk=order.pk, **expected)
+        return row.update(**columns(ending, order.email_attempts)) == 1
 
 
 def is_abandoned(order: Order) -> bool:
@@ -264,21 +239,16 @@ def is_abandoned(order: Order) -> bool:
     return order.email_state == Order.EmailState.SENDING
 
 
-def itself(order: Order) -> "models.QuerySet[Order]":
-    """The row alone, for an UPDATE of named columns: `save()` would write stale ones back."""
-    return Order.objects.filter(pk=order.pk)
-
-
-def columns(result: Result, ending: Ending, attempt: int) -> dict[str, Any]:
-    """Column values of the row after attempt number `attempt` ended with `result`."""
-    told = {"email_reply": ending.reply, "email_since": StatementTimestamp(), "email_attempts": attempt}
-    if result is Result.SENT:
-        return told | {"email_state": Order.EmailState.SENT, "shipped_email_sent": True, "email_next_at": None}
-    if result is Result.UNKNOWN:
-        return told | {"email_state": Order.EmailState.UNKNOWN, "email_next_at": None}
+def columns(ending: Ending, attempt: int) -> dict[str, Any]:
+    """Column values of the row after attempt number `attempt`."""
+    ended = {"email_reply": ending.reply, "email_since": StatementTimestamp(), "email_attempts": attempt}
+    if ending.result is Result.SENT:
+        return ended | {"email_state": Order.EmailState.SENT, "shipped_email_sent": True, "email_next_at": None}
+    if ending.result is Result.UNKNOWN:
+        return ended | {"email_state": Order.EmailState.UNKNOWN, "email_next_at": None}
     pause = timedelta(seconds=retry_seconds(attempt, is_permanent=ending.is_permanent))
     again = {"email_state": Order.EmailState.NONE, "email_owner": "", "email_next_at": StatementTimestamp() + pause}
-    return told | again
+    return ended | again
 
 
 def retry_seconds(attempt: int, *, is_permanent: bool, random: float | None = None) -> float:

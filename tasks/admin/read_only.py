@@ -28,7 +28,7 @@ class CappedPaginator(Paginator):
     @cached_property
     def count(self) -> int:
         rows = cast("QuerySet[Any]", self.object_list)
-        return rows[:COUNT_CAP].count()
+        return rows.order_by()[:COUNT_CAP].count()
 
 
 class DeclaredFilters(admin.ModelAdmin):

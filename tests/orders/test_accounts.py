@@ -170,7 +170,7 @@ def test_busy_names_the_holder(account: Account) -> None:
     with session("rowlock:test:holder") as other:
         other.execute(LOCK, [account.pk])
         pid = other.info.backend_pid
-        with pytest.raises(Busy, match=rf"held by pid {pid} \(rowlock:test:holder"):
+        with pytest.raises(Busy, match=rf"Held by pid {pid} \(rowlock:test:holder"):
             accounts.deposit(account.pk, Decimal(1), nowait=True)
     assert balance_of(account) == HUNDRED
 

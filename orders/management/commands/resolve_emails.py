@@ -2,8 +2,8 @@
 
 from django.core.management.base import CommandParser
 
-from orders.resolving import CONSEQUENCES, Decision, Resolution, resolve
-from tasks.commands import OperatorCommand, Options, Report, operator, types
+from orders.resolving import Decision, resolve
+from tasks.commands import OperatorCommand, Options, Report, audited, operator, types
 
 
 class Command(OperatorCommand):
@@ -15,29 +15,19 @@ class Command(OperatorCommand):
 
     def add_options(self, parser: CommandParser) -> None:
         parser.add_argument("ids", nargs="+", type=types.row_id, metavar="ID", help="Ids of orders.")
-        meanings = "; ".join(f"{decision.value}: {meaning}" for decision, meaning in CONSEQUENCES.items())
-        parser.add_argument(
-            "--as",
-            required=True,
-            dest="decision",
-            choices=[decision.value for decision in Decision],
-            help=f"{meanings}.",
-        )
+        meanings = "; ".join(f"{value}: {meaning}" for value, meaning in Decision.choices)
+        parser.add_argument("--as", required=True, dest="decision", choices=Decision.values, help=f"{meanings}.")
 
     def run(self, options: Options) -> Report:
         decision = Decision(options["decision"])
-        result = resolve(options["ids"], decision, operator(), reason=options["reason"], dry_run=options["dry_run"])
+        result = resolve(options["ids"], decision, operator(), **audited(options))
+        refused = [
+            {"id": id, "reason": refusal.code, "message": refusal.sentence} for id, refusal in result.refused.items()
+        ]
         would = "would be " if options["dry_run"] else ""
         return Report(
-            data=as_dict(result),
+            data={"resolved": len(result.resolved), "refused": refused, "ids": result.resolved},
             text=f"{len(result.resolved)} {would}resolved as `{decision.value}`.",
             problems=[f"Order {id}: {refusal.sentence}." for id, refusal in result.refused.items()],
-            failure=f"{len(result.refused)} refused." if result.refused else "",
+            failure=f"{len(refused)} refused." if refused else "",
         )
-
-
-def as_dict(result: Resolution) -> dict[str, object]:
-    refused = [
-        {"id": id, "reason": refusal.code, "message": refusal.sentence} for id, refusal in result.refused.items()
-    ]
-    return {"resolved": len(result.resolved), "refused": refused, "ids": result.resolved}

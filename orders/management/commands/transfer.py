@@ -4,13 +4,12 @@ from argparse import ArgumentTypeError
 from decimal import Decimal
 
 from django.core.management.base import CommandParser
-from django.db import connection, transaction
+from django.db import transaction
 
 from orders import accounts
 from orders.accounts import InvalidAmount
-from tasks.commands import OperatorCommand, Options, Report, types
-from tasks.commands.base import operator
-from tasks.support import audit, reading
+from tasks.commands import OperatorCommand, Options, Report, operator, types
+from tasks.support import reading
 from tasks.support.reading import Unreadable
 
 
@@ -40,16 +39,7 @@ class Command(OperatorCommand):
         from_id, to_id = options["from_id"], options["to_id"]
         with transaction.atomic():
             change = accounts.transfer(from_id, to_id, options["amount"], strategy=options["strategy"])
-            audit.record(
-                connection,
-                operator(),
-                f"transfer {options['amount']}",
-                [
-                    audit.Change(f"account:{id}", change.versions[id] - 1, change.versions[id])
-                    for id in (from_id, to_id)
-                ],
-                options["reason"],
-            )
+            accounts.record(change, operator(), f"transfer {options['amount']}", options["reason"])
             transaction.set_rollback(options["dry_run"])
         data = {
             "balance_from": str(change.balances[from_id]),
