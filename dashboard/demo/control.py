@@ -8,10 +8,10 @@ import json
 import re
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from itertools import pairwise
+from itertools import groupby
 from typing import Any
 
 from django.db import connection
@@ -103,7 +103,7 @@ class State:
         return self.is_loaded or self.director is not None
 
 
-@dataclass(frozen=True)
+@dataclass
 class Kill:
     """A worker of the demo that was killed at `at`; after `seconds` its task ran again, on worker `taken_by`.
 
@@ -156,19 +156,16 @@ def kills() -> list[Kill]:
     """The latest killed workers, and what happened to their tasks; latest first."""
     found = fetch(connection, KILLS, {"target": audit.queue(demo.PARCELS), "limit": SHOWN})
     known = [(row, match) for row in found if (match := ACTION.fullmatch(row["action"]))]
-    ids = [int(match[2]) for _row, match in known]
-    fates = {(row["id"], row["lost_by"]): row for row in fetch(connection, TAKEN_OVER, {"ids": ids})} if ids else {}
-    return [_kill(row, match, fates.get((int(match[2]), match[1]))) for row, match in known]
-
-
-def _kill(row: dict[str, Any], match: re.Match[str], fate: dict[str, Any] | None) -> Kill:
-    kill = Kill(row["at"], row["actor"], match[1], int(match[2]))
-    if fate is None:
-        return kill
-    kill = replace(kill, convicted_seconds=(fate["convicted_at"] - kill.at).total_seconds())
-    if fate["worker_id"] is None or fate["started_at"] <= kill.at:
-        return kill
-    return replace(kill, seconds=(fate["started_at"] - kill.at).total_seconds(), taken_by=fate["worker_id"])
+    killed = [Kill(row["at"], row["actor"], match[1], int(match[2])) for row, match in known]
+    ids = [kill.task_id for kill in killed]
+    attempts = {(row["id"], row["lost_by"]): row for row in fetch(connection, TAKEN_OVER, {"ids": ids})} if ids else {}
+    for kill in killed:
+        if lost := attempts.get((kill.task_id, kill.worker_id)):
+            kill.convicted_seconds = (lost["convicted_at"] - kill.at).total_seconds()
+            if lost["worker_id"] is not None and lost["started_at"] > kill.at:
+                kill.seconds = (lost["started_at"] - kill.at).total_seconds()
+                kill.taken_by = lost["worker_id"]
+    return killed
 
 
 # Each count stops at a hundred. FAILED and PROCESSING rows have indexes of their own; that of READY rows begins with
@@ -212,7 +209,11 @@ class Scene:
 
 def scenes() -> list[Scene]:
     """All scenes, in the order in which a visitor might look at them. One statement."""
-    [now] = fetch(connection, STAGED, _parameters())
+    parameters = {
+        "actor": demo.ACTOR, "reports": demo.REPORTS, "payouts": demo.PAYOUTS, "billing": demo.BILLING,
+        "nightly": demo.NIGHTLY, "domain": demo.DOMAIN,
+    }  # fmt: skip
+    [now] = fetch(connection, STAGED, parameters)
     tasks, locks = reverse("admin:tasks_task_changelist"), reverse("admin:ops_locks")
     orders = reverse("admin:orders_order_changelist")
     return [
@@ -237,17 +238,6 @@ def scenes() -> list[Scene]:
         Scene("trickle", _("Two tasks a second"), now["trickled"], f"{tasks}?queue={demo.REPORTS}",
               _("So that something moves, while the director runs.")),
     ]  # fmt: skip
-
-
-def _parameters() -> dict[str, str]:
-    return {
-        "actor": demo.ACTOR,
-        "reports": demo.REPORTS,
-        "payouts": demo.PAYOUTS,
-        "billing": demo.BILLING,
-        "nightly": demo.NIGHTLY,
-        "domain": demo.DOMAIN,
-    }
 
 
 CHUNK = 5000
@@ -312,8 +302,7 @@ THE_REST = (
 
 def preview() -> dict[str, int]:
     """The `tasks`, `orders`, `queues` and `commands` that would go; tasks and orders counted up to MOST_COUNTED."""
-    found: dict[str, int] = fetch(connection, COUNTS, {"most": MOST_COUNTED})[0]
-    return found
+    return fetch(connection, COUNTS, {"most": MOST_COUNTED})[0]
 
 
 def remove(who: Who, *, reason: str = "", dry_run: bool = False) -> dict[str, int]:
@@ -323,10 +312,12 @@ def remove(who: Who, *, reason: str = "", dry_run: bool = False) -> dict[str, in
     """
     if dry_run:
         return preview()
-    parameters = {"alive": alive_holders(), "chunk": CHUNK}
+    holders = [row["claimed_by"] for row in fetch(connection, HOLDERS)]
+    alive = [state.id for state in presence.states(holders).values() if not state.is_dead] if holders else []
+    parameters = {"alive": alive, "chunk": CHUNK}
     removed = {
-        "tasks": _remove_all("tasks_task", TASKS, parameters, who, reason),
-        "orders": _remove_all("orders_order", ORDERS, parameters, who, reason),
+        "tasks": _remove_rows("tasks_task", TASKS, parameters, who, reason),
+        "orders": _remove_rows("orders_order", ORDERS, parameters, who, reason),
     }
     queues, commands = ([], []) if is_anything_left() else _remove_names(who, reason)
     return removed | {"queues": len(queues), "commands": len(commands)}
@@ -338,27 +329,17 @@ def is_anything_left() -> bool:
     return bool(counts["tasks"] or counts["orders"])
 
 
-def alive_holders() -> list[str]:
-    """Workers that run tasks of the demo and are not dead."""
-    holders = [row["claimed_by"] for row in fetch(connection, HOLDERS)]
-    return [state.id for state in presence.states(holders).values() if not state.is_dead] if holders else []
-
-
-def _remove_all(table: str, statement: str, parameters: Mapping[str, Any], who: Who, reason: str) -> int:
+def _remove_rows(table: str, statement: str, parameters: Mapping[str, Any], who: Who, reason: str) -> int:
     """Delete in chunks, each a short transaction with an audit entry, until only locked rows are left."""
     total = 0
-    while ids := _remove_chunk(table, statement, parameters, who, reason):
-        total += len(ids)
-    return total
-
-
-def _remove_chunk(table: str, statement: str, parameters: Mapping[str, Any], who: Who, reason: str) -> list[int]:
-    with short_waits():
-        ids = [row["id"] for row in fetch(connection, statement, parameters)]
-        if ids:
+    while True:
+        with short_waits():
+            ids = [row["id"] for row in fetch(connection, statement, parameters)]
+            if not ids:
+                return total
             action = f"demo-remove count={len(ids)} ids={spans(ids)}"
             audit.record(connection, who, action, [Change(audit.table(table))], reason)
-    return ids
+        total += len(ids)
 
 
 def _remove_names(who: Who, reason: str) -> tuple[list[str], list[str]]:
@@ -381,9 +362,6 @@ def spans(ids: Iterable[int]) -> str:
     >>> spans([7, 1, 2, 3, 9, 10])
     '1-3,7,9-10'
     """
-    ordered = sorted(ids)
-    starts = [ordered[0], *(later for earlier, later in pairwise(ordered) if later != earlier + 1)]
-    ends = [*(earlier for earlier, later in pairwise(ordered) if later != earlier + 1), ordered[-1]]
-    return ",".join(
-        f"{first}" if first == last else f"{first}-{last}" for first, last in zip(starts, ends, strict=True)
-    )
+    runs = groupby(enumerate(sorted(ids)), key=lambda pair: pair[1] - pair[0])
+    ranges = [[number for _place, number in run] for _difference, run in runs]
+    return ",".join(f"{run[0]}" if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in ranges)

@@ -11,7 +11,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable
 from datetime import timedelta
 from typing import Any
 
@@ -92,40 +92,26 @@ class Chain:
             return False
         self.sessions = [open_session(name) for name in NAMES]
         try:
-            self._hold(ids)
+            for session, row_id in zip(self.sessions, ids, strict=False):
+                psycopg.ClientCursor(session).execute(HOLD, {"id": row_id})
         except psycopg.errors.LockNotAvailable:
             self.close()
             return False
-        self._wait(ids)
+        for session, row_id in zip(self.sessions[1:], ids, strict=True):
+            self.waiting.append(threading.Thread(target=wait_for_row, args=(session, row_id), daemon=True))
+            self.waiting[-1].start()
         return True
-
-    def _hold(self, ids: Sequence[int]) -> None:
-        for session, row_id in zip(self.sessions, ids, strict=False):
-            psycopg.ClientCursor(session).execute(HOLD, {"id": row_id})
-
-    def _wait(self, ids: Sequence[int]) -> None:
-        self.waiting = [
-            threading.Thread(target=wait_for_row, args=(session, row_id), daemon=True)
-            for session, row_id in zip(self.sessions[1:], ids, strict=True)
-        ]
-        for thread in self.waiting:
-            thread.start()
 
     def close(self) -> None:
         """End the sessions, the one that blocks all others first."""
         for session, thread in zip(self.sessions, [None, *self.waiting], strict=False):
             if thread is not None:
-                end_waiting(thread, session)
+                thread.join(END_SECONDS)  # its row is free by now
+                if thread.is_alive():  # unless a person holds the row
+                    session.cancel_safe(timeout=END_SECONDS)
+                    thread.join(END_SECONDS)
             session.close()
         self.sessions, self.waiting = [], []
-
-
-def end_waiting(thread: threading.Thread, session: psycopg.Connection) -> None:
-    """Wait for the thread's lock, which is free by now, or cancel it if a person holds the row."""
-    thread.join(END_SECONDS)
-    if thread.is_alive():
-        session.cancel_safe(timeout=END_SECONDS)
-        thread.join(END_SECONDS)
 
 
 def open_session(name: str) -> psycopg.Connection:
@@ -145,19 +131,8 @@ def wait_for_row(session: psycopg.Connection, row_id: int) -> None:
 
 CUSTOMERS = ("ada", "grace", "edsger")
 TO_MAIL = (
-    "ada",
-    "grace",
-    "edsger",
-    "barbara",
-    "donald",
-    "frances",
-    "john",
-    "margaret",
-    "niklaus",
-    "radia",
-    "tim",
-    "sophie",
-)
+    *CUSTOMERS, "barbara", "donald", "frances", "john", "margaret", "niklaus", "radia", "tim", "sophie",
+)  # fmt: skip
 UNKNOWN = "leslie"
 DECLINED = 14
 Calls = list[tuple["Task[Any, Any]", list[list[Any]]]]  # quoted, because it takes no parameters in Django 6
@@ -173,7 +148,11 @@ def load_once() -> int:
     list_names(DemoRow.Kind.COMMAND, [demo.NIGHTLY])
     Queue.objects.get_or_create(name=demo.PAYOUTS, defaults={"recovery": Queue.Recovery.ASK})
     list_ids(DemoRow.Kind.ORDER, make_orders())
-    expect_what_nobody_starts()
+    # The crontab line of an hourly report was lost two days ago.
+    since = timezone.now() - timedelta(days=2)
+    ExpectedCommand.objects.get_or_create(
+        name=demo.NIGHTLY, defaults={"every": timedelta(hours=1), "since": since, "succeeded_at": None}
+    )
     task_ids = enqueue_all()
     list_ids(DemoRow.Kind.TASK, task_ids)
     return len(task_ids)
@@ -215,14 +194,6 @@ def make_orders() -> list[int]:
         email_since=now, email_attempts=1, email_reply="no answer after DATA within 20 s",
     )  # fmt: skip
     return [order.pk for order in (*orders, unknown)]
-
-
-def expect_what_nobody_starts() -> None:
-    """Expect an hourly report whose crontab line was lost two days ago."""
-    since = timezone.now() - timedelta(days=2)
-    ExpectedCommand.objects.get_or_create(
-        name=demo.NIGHTLY, defaults={"every": timedelta(hours=1), "since": since, "succeeded_at": None}
-    )
 
 
 TICK_SECONDS = 0.1
@@ -274,30 +245,24 @@ class Director:
         self.is_stopping = True
 
     def _direct(self) -> None:
-        self._listen()
+        channel = fetch(self.connection, control.CHANNEL)[0]["name"]
+        self.connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
         self.build_chain()
         self.scenes.append(self.first_scenes())
         self.start(demo.PARCELS)
         while not self.is_stopping and time.monotonic() < self.ends_at:
-            self._hear()
+            # A list, because the connection serves nothing else while the generator runs.
+            for notice in list(self.connection.notifies(timeout=TICK_SECONDS)):
+                self.obey(notice.payload)
             self._trickle()
-            self.scenes = [scene for scene in self.scenes if goes_on(scene)]
-
-    def _listen(self) -> None:
-        channel = fetch(self.connection, control.CHANNEL)[0]["name"]
-        self.connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
-
-    def _hear(self) -> None:
-        # A list, because the connection serves nothing else while the generator runs.
-        for notice in list(self.connection.notifies(timeout=TICK_SECONDS)):
-            self.obey(notice.payload)
+            self.scenes = [scene for scene in self.scenes if next(scene, "over") != "over"]
 
     def obey(self, payload: str) -> None:
         """Carry out a request; other notifications are ignored, because any session may send them."""
         try:
-            asked = json.loads(payload)
-            request = control.Request(asked["do"])
-            who = Who(reading.name(asked["actor"]), "page" if asked["source"] == "page" else "command")
+            said = json.loads(payload)
+            request = control.Request(said["do"])
+            who = Who(reading.name(said["actor"]), "page" if said["source"] == "page" else "command")
         except (ValueError, KeyError, TypeError):
             logger.warning("not a request to the demo: %.80r", payload)
             return
@@ -325,17 +290,15 @@ class Director:
             enqueue(nap, round(random.uniform(0.05, 0.6), 2))  # noqa: S311  nosec B311
 
     def first_scenes(self) -> Scene:
-        """The lost payout, then the lab, which keeps a worker busy for some seconds."""
-        yield from self.lose_a_payout()
-        compare_once()
+        """Kill a worker in the middle of a payout, then ask the lab, which keeps a worker busy for some seconds.
 
-    def lose_a_payout(self) -> Scene:
-        """Kill a worker in the middle of a payout, unless a payout already waits for a person."""
-        if self.unfinished(demo.PAYOUTS)["processing"]:
-            return
-        victim = self.start(demo.PAYOUTS)
-        if (yield from self.occupied(victim, pay_out)):
-            self.victims.pop(victim.queue).kill()
+        No payout is lost while another one waits for a person.
+        """
+        if not self.unfinished(demo.PAYOUTS)["processing"]:
+            victim = self.start(demo.PAYOUTS)
+            if (yield from self.occupied(victim, pay_out)):
+                self.victims.pop(victim.queue).kill()
+        compare_once()
 
     def kill_a_worker(self, who: Who) -> Scene:
         """Kill a worker in the middle of a parcel, record it in the audit, and start another worker."""
@@ -384,12 +347,3 @@ def enqueue(task: "Task[Any, Any]", *args: object) -> None:
     """Enqueue one more task of the demo, and list it."""
     with transaction.atomic():
         list_ids(DemoRow.Kind.TASK, PostgresTask.of(task).enqueue_many([(list(args), {})]))
-
-
-def goes_on(scene: Scene) -> bool:
-    """Advance a scene until it has to wait; False if it is over."""
-    try:
-        next(scene)
-    except StopIteration:
-        return False
-    return True
