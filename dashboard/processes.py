@@ -7,43 +7,23 @@ which is unsafe with threads; CPython warns of it from 3.12 on.
 
 import ctypes
 import os
-import pwd
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from pwd import struct_passwd
 
 PR_SET_PDEATHSIG = 1
 
 
-@dataclass(frozen=True)
-class Account:
-    """A system user that runs a program instead of ours."""
-
-    name: str
-    uid: int
-    gid: int
-
-    @classmethod
-    def of(cls, uid: int) -> "Account":
-        """The account with this numeric id. Raises KeyError if there is none."""
-        entry = pwd.getpwuid(uid)
-        return cls(entry.pw_name, entry.pw_uid, entry.pw_gid)
-
-    @classmethod
-    def named(cls, name: str) -> "Account":
-        """The account with this name. Raises KeyError if there is none."""
-        return cls.of(pwd.getpwnam(name).pw_uid)
-
-
 def bound(
-    argv: Sequence[str], *, account: Account | None = None, at_parents_death: signal.Signals = signal.SIGTERM
+    argv: Sequence[str], *, account: struct_passwd | None = None, at_parents_death: signal.Signals = signal.SIGTERM
 ) -> list[str]:
     """The command line that runs `argv` (program with its path) as a process that ends with the caller.
 
-    The kernel watches the *thread* that starts it, so start it from a thread that lives long enough.
+    The kernel watches the *thread* that starts it, so start it from a thread that lives long enough. `account` is the
+    user who runs it instead of ours.
     """
-    user = f"{account.uid}:{account.gid}" if account else ""
+    user = f"{account.pw_uid}:{account.pw_gid}" if account else ""
     launcher = [sys.executable, "-I", "-S", os.path.abspath(__file__)]
     return [*launcher, str(os.getpid()), str(int(at_parents_death)), user, *argv]
 
@@ -51,7 +31,10 @@ def bound(
 def become(parent: int, at_parents_death: int, user: str, argv: list[str]) -> None:
     """Turn this process into `argv`, tied to `parent` (pid), as `user` ("uid:gid", empty: unchanged)."""
     if user:
-        drop_root(*map(int, user.split(":")))
+        uid, gid = map(int, user.split(":"))
+        os.setgroups([])
+        os.setgid(gid)
+        os.setuid(uid)
     die_with(parent, at_parents_death)  # after the change of user, which would clear it
     # Python ignores SIGPIPE from its start; the program expects the default.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
@@ -65,12 +48,6 @@ def die_with(parent: int, at_parents_death: int) -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, at_parents_death)
     if os.getppid() != parent:
         raise SystemExit("The process that asked for this one is gone.")
-
-
-def drop_root(uid: int, gid: int) -> None:
-    os.setgroups([])
-    os.setgid(gid)
-    os.setuid(uid)
 
 
 if __name__ == "__main__":

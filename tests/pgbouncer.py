@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import pwd
 import shutil
 import signal
 import subprocess
@@ -13,7 +14,7 @@ from urllib.parse import quote
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from dashboard.processes import Account, bound
+from dashboard.processes import bound
 from tests.databases import name_of
 from tests.waiting import wait_until
 
@@ -44,10 +45,10 @@ def pgbouncer(url: str, *, mode: str = "transaction", ignores_options: bool = Fa
     found = shutil.which("pgbouncer", path=os.pathsep.join([os.environ["PATH"], "/usr/sbin"]))
     assert found, "No pgbouncer: install the machine's package of that name."
     server = conninfo_to_dict(url)
-    account = Account.of(owner_of(str(server.get("host", "")))) if os.geteuid() == 0 else None
+    account = pwd.getpwuid(owner_of(str(server.get("host", "")))) if os.geteuid() == 0 else None
     with tempfile.TemporaryDirectory(prefix="pgbouncer-", dir="/tmp") as folder:
         if account:
-            os.chown(folder, account.uid, account.gid)
+            os.chown(folder, account.pw_uid, account.pw_gid)
         configuration = Path(folder) / "pgbouncer.ini"
         configuration.write_text(configured(server, folder, mode, ignores_options))
         argv = bound([found, str(configuration)], account=account, at_parents_death=signal.SIGKILL)
@@ -62,7 +63,7 @@ def pgbouncer(url: str, *, mode: str = "transaction", ignores_options: bool = Fa
 
 def owner_of(host: str) -> int:
     """The owner of the server's socket folder, which the proxy must enter; over TCP any user but root."""
-    return os.stat(host).st_uid if host.startswith("/") else Account.named("nobody").uid
+    return os.stat(host).st_uid if host.startswith("/") else pwd.getpwnam("nobody").pw_uid
 
 
 def configured(server: dict[str, object], folder: str, mode: str, ignores_options: bool) -> str:

@@ -73,5 +73,5 @@ def copy_at_rest(server: EmbeddedServer, home: Path) -> None:
     (home / "data" / "standby.signal").touch()
     if server.account:
         for path in [home / "data", *(home / "data").rglob("*")]:
-            os.chown(path, server.account.uid, server.account.gid)
+            os.chown(path, server.account.pw_uid, server.account.pw_gid)
     server.start()

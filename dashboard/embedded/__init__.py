@@ -10,10 +10,9 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
@@ -51,39 +50,36 @@ def database_url(socket_folder: str) -> str:
 
 
 @contextmanager
-def held(home: Path) -> Iterator[Callable[[Owner], None]]:
-    """Own `home` (created if missing); yields the function that publishes the owner's record.
+def held(home: Path) -> Iterator[None]:
+    """Own `home` (created if missing); the owner's record is removed at the end.
 
     Raises:
         HomeInUse: another process owns it; the message names that process.
     """
-    lock = open_lock(home)
-    try:
-        take(lock, home)
-        forget(home)  # the record of a killed owner
-        try:
-            yield partial(record, home)
-        finally:
-            forget(home)
-    finally:
-        os.close(lock)
-
-
-def open_lock(home: Path) -> int:
-    """Open the home's lock file; programs do not inherit the descriptor, so none of them keeps the lock."""
     try:
         home.mkdir(parents=True, exist_ok=True)
-        return os.open(home / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        lock = os.open(home / "lock", os.O_RDWR | os.O_CREAT, 0o600)  # not inherited, so no program keeps the lock
     except PermissionError as error:
         raise ServerError(
             f"{error.filename} belongs to another user: run this as that user, or remove the folder."
         ) from error
+    try:
+        take(lock, home)
+        (home / RECORD).unlink(missing_ok=True)  # of a killed owner
+        try:
+            yield
+        finally:
+            (home / RECORD).unlink(missing_ok=True)
+    finally:
+        os.close(lock)
 
 
 def take(lock: int, home: Path) -> None:
     """Take the lock: wait if the owner is stopping, else raise HomeInUse at once."""
     deadline = time.monotonic() + STOP_PATIENCE_SECONDS
-    while not is_free(lock):
+    while True:
+        with suppress(BlockingIOError):
+            return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         owner = recorded(home)
         if owner is None or not owner.is_stopping or time.monotonic() > deadline:
             who = owner or "a process that is just starting"
@@ -91,30 +87,17 @@ def take(lock: int, home: Path) -> None:
         time.sleep(POLL_SECONDS)
 
 
-def is_free(lock: int) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 def publish_stopping(home: Path) -> None:
     """Publish, as the owner of `home`, that it will be free soon."""
-    owner = recorded(home)
-    if owner:
+    if owner := recorded(home):
         record(home, replace(owner, is_stopping=True))
 
 
 def record(home: Path, owner: Owner) -> None:
-    """Write the record atomically, because other processes may read it at any moment."""
+    """Write the owner's record atomically, because other processes may read it at any moment."""
     fresh = home / f"{RECORD}.new"
     fresh.write_text(json.dumps(asdict(owner)))
     fresh.replace(home / RECORD)
-
-
-def forget(home: Path) -> None:
-    (home / RECORD).unlink(missing_ok=True)
 
 
 def recorded(home: Path) -> Owner | None:
@@ -131,17 +114,11 @@ def home(var_dir: Path) -> Path:
 
 
 def running_url(var_dir: Path) -> str | None:
-    """The running server's URL, or None. It tries the socket, because the record may be stale.
-
-    Args:
-        var_dir: the checkout's `var` folder.
-    """
+    """The URL of the server that runs for this `var` folder, or None. The record may be stale: it tries the socket."""
     owner = recorded(home(var_dir))
-    return database_url(owner.socket_folder) if owner and listens(owner.socket_folder) else None
-
-
-def listens(socket_folder: str) -> bool:
-    """True if a server accepts connections on the socket in this folder."""
+    if owner is None:
+        return None
     with socket.socket(socket.AF_UNIX) as client:
         client.settimeout(1)
-        return client.connect_ex(f"{socket_folder}/.s.PGSQL.5432") == 0
+        is_listening = client.connect_ex(f"{owner.socket_folder}/.s.PGSQL.5432") == 0
+    return database_url(owner.socket_folder) if is_listening else None

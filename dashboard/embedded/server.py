@@ -9,25 +9,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from pwd import struct_passwd
 from typing import IO
 
 import psutil
 
-from dashboard.embedded import Owner, ServerError, cluster, database_url, held
-from dashboard.processes import Account, bound
+from dashboard.embedded import Owner, ServerError, cluster, database_url, held, record
+from dashboard.processes import bound
 
 POLL_SECONDS = 0.02
 # Fast shutdown, then immediate shutdown (the next start replays the log), then SIGKILL.
 STOP = ((signal.SIGINT, 20.0), (signal.SIGQUIT, 10.0), (signal.SIGKILL, 10.0))
-
-
-def is_ready(data: Path, pid: int) -> bool:
-    """True if the server with this pid accepts connections; line 8 of its pid file says so."""
-    try:
-        lines = (data / "postmaster.pid").read_text().splitlines()
-    except FileNotFoundError:
-        return False
-    return len(lines) >= 8 and lines[0] == str(pid) and lines[7].strip() == "ready"
 
 
 def stop(process: psutil.Process, steps: Sequence[tuple[signal.Signals, float]] = STOP) -> None:
@@ -58,25 +50,21 @@ def ends_within(process: psutil.Process, seconds: float) -> bool:
 def clear_leftover(data: Path) -> None:
     """Prepare a data folder whose owner was killed: stop its server, or remove a stale pid file.
 
-    If another process has the pid in a stale file, PostgreSQL would refuse to start.
+    If another process has the pid in a stale file, PostgreSQL would refuse to start. PostgreSQL's working directory is
+    its data folder.
     """
     pid_file = data / "postmaster.pid"
     try:
         process = psutil.Process(int(pid_file.read_text().splitlines()[0]))
     except (FileNotFoundError, ValueError, IndexError, psutil.NoSuchProcess):
         return  # PostgreSQL itself notices that nobody is there
-    if works_in(process, data):
+    is_ours = False
+    with contextlib.suppress(psutil.Error, FileNotFoundError):
+        is_ours = process.name() == "postgres" and Path(process.cwd()).samefile(data)
+    if is_ours:
         stop(process)
     else:
         pid_file.unlink(missing_ok=True)
-
-
-def works_in(process: psutil.Process, data: Path) -> bool:
-    """True if this process is the server of `data`: PostgreSQL's working directory is its data folder."""
-    try:
-        return process.name() == "postgres" and Path(process.cwd()).samefile(data)
-    except (psutil.Error, FileNotFoundError):
-        return False
 
 
 START_PATIENCE_SECONDS = 120  # after a kill the server first replays the write-ahead log
@@ -103,9 +91,11 @@ def prepared(home: Path, *, runs: str, settings: Mapping[str, str] | None = None
         HomeInUse: another process runs it.
         ServerError: it cannot be created.
     """
-    with held(home) as record, cluster.folder() as folder:
+    with held(home), cluster.folder() as folder:
         data = home / "data"
         account = cluster.owner_account(data)
+        if account:
+            folder.chmod(0o711)  # the account can pass, but not list
         server = EmbeddedServer(
             data=data,
             account=account,
@@ -117,7 +107,7 @@ def prepared(home: Path, *, runs: str, settings: Mapping[str, str] | None = None
             clear_leftover(data)
         else:
             cluster.create(data, server.installation, account)
-        record(Owner(os.getpid(), str(server.socket_folder), runs))
+        record(home, Owner(os.getpid(), str(server.socket_folder), runs))
         try:
             yield server
         finally:
@@ -145,7 +135,7 @@ class EmbeddedServer:
     """
 
     data: Path
-    account: Account | None
+    account: struct_passwd | None
     installation: Path
     socket_folder: Path
     settings: Mapping[str, str]
@@ -156,10 +146,14 @@ class EmbeddedServer:
         return database_url(str(self.socket_folder))
 
     def start(self) -> None:
-        """Launch it with its log beside the data, and wait until it accepts connections."""
+        """Launch it with its log beside the data, and wait until it accepts connections. Raises ServerError."""
         with (self.data.parent / "server.log").open("ab") as log:
             self.launch(log)
-        self.wait_until_ready()
+        deadline = time.monotonic() + START_PATIENCE_SECONDS
+        while not self.is_ready():
+            if time.monotonic() > deadline:
+                raise ServerError(f"PostgreSQL did not accept connections within {START_PATIENCE_SECONDS} s.")
+            time.sleep(POLL_SECONDS)
 
     def launch(self, output: IO[bytes] | int) -> None:
         """Start its main process, in a process group of its own, so that a terminal's Ctrl-C does not reach it."""
@@ -179,19 +173,15 @@ class EmbeddedServer:
             )
 
     def is_ready(self) -> bool:
-        """True if it accepts connections. Raises ServerError if it has ended instead."""
+        """True if it accepts connections: line 8 of its pid file says so. Raises ServerError if it has ended."""
         if self.process is None or self.process.poll() is not None:
             status = self.process and self.process.returncode
             raise ServerError(f"PostgreSQL ended while it started (status {status}); its log says why.")
-        return is_ready(self.data, self.process.pid)
-
-    def wait_until_ready(self) -> None:
-        """Wait until it accepts connections. Raises ServerError if it ends or takes over START_PATIENCE_SECONDS."""
-        deadline = time.monotonic() + START_PATIENCE_SECONDS
-        while not self.is_ready():
-            if time.monotonic() > deadline:
-                raise ServerError(f"PostgreSQL did not accept connections within {START_PATIENCE_SECONDS} s.")
-            time.sleep(POLL_SECONDS)
+        try:
+            lines = (self.data / "postmaster.pid").read_text().splitlines()
+        except FileNotFoundError:
+            return False
+        return len(lines) >= 8 and lines[0] == str(self.process.pid) and lines[7].strip() == "ready"
 
     def stop(self) -> None:
         """Stop it and wait until it is gone; does nothing if it does not run."""

@@ -10,12 +10,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from pwd import struct_passwd
 
 import psutil
 import psycopg
 
 from dashboard.embedded.server import ends_within
-from dashboard.processes import Account, bound
+from dashboard.processes import bound
 
 ROOT = Path(__file__).resolve().parents[2]
 IS_ROOT = os.geteuid() == 0
@@ -65,7 +66,7 @@ def killed_at_the_end(argv: list[str], **options) -> Iterator["subprocess.Popen[
             process.kill()
 
 
-def launched(home: Path, *, account: Account | None = None, python: str = sys.executable, **variables: str):
+def launched(home: Path, *, account: struct_passwd | None = None, python: str = sys.executable, **variables: str):
     """A process that runs the server of `home`, as `account` where given, with these variables in its environment."""
     return killed_at_the_end(
         bound([python, "-m", "tests.dashboard.serve", str(home)], account=account),
@@ -113,9 +114,9 @@ def package_folder(name: str) -> Path:
     return found.with_name(name) if suffix else found
 
 
-def python_for(account: Account) -> str:
+def python_for(account: struct_passwd) -> str:
     """A Python that `account` may execute: this one may lie below a closed home."""
     for python in PYTHONS:
         if subprocess.run(bound([python, "--version"], account=account), capture_output=True).returncode == 0:
             return python
-    raise AssertionError(f"None of {PYTHONS} can be executed by {account.name}: install the system's python3.")
+    raise AssertionError(f"None of {PYTHONS} can be executed by {account.pw_name}: install the system's python3.")

@@ -1,6 +1,7 @@
 """The embedded PostgreSQL in its daily life: who runs it, where it works, who may connect, what it keeps."""
 
 import os
+import pwd
 import stat
 import subprocess
 import sys
@@ -13,7 +14,6 @@ import pytest
 
 from dashboard.embedded import ServerError, home, running_url
 from dashboard.embedded.server import running
-from dashboard.processes import Account
 from tests.dashboard.servers import (
     IS_ROOT,
     ROOT,
@@ -87,7 +87,7 @@ def test_it_serves_the_newest_postgresql_of_the_wheel(plain):
 
 @needs_root
 def test_root_has_another_user_run_it(plain, folder):
-    assert plain.server.uids().real == Account.named("nobody").uid
+    assert plain.server.uids().real == pwd.getpwnam("nobody").pw_uid
     assert plain.query("SHOW data_directory") == [(str(home(folder) / "data"),)]
 
 
@@ -124,7 +124,7 @@ def test_below_a_closed_folder_it_works_opens_nothing_and_keeps_its_data(closed_
     before = modes(home(closed_folder))
     with supervised(home(closed_folder)) as supervisor:
         supervisor.query("CREATE TABLE kept AS SELECT 42 AS answer")
-        assert supervisor.server.uids().real == (Account.named("nobody").uid if IS_ROOT else os.geteuid())
+        assert supervisor.server.uids().real == (pwd.getpwnam("nobody").pw_uid if IS_ROOT else os.geteuid())
         assert Path(supervisor.server.cwd()) == home(closed_folder) / "data"
         assert running_url(closed_folder) == supervisor.url
         assert supervisor.terminate() == 0
@@ -148,11 +148,11 @@ def test_binaries_that_the_servers_user_cannot_read_are_copied(code, tmp_path):
 
 
 def test_an_ordinary_user_runs_it_alone(code):
-    account = Account.named("nobody") if IS_ROOT else None
+    account = pwd.getpwnam("nobody") if IS_ROOT else None
     place = code / "place"
     place.mkdir()
     if account:
-        os.chown(place, account.uid, account.gid)
+        os.chown(place, account.pw_uid, account.pw_gid)
     python = python_for(account) if account else sys.executable
     with supervised(place / "home", account=account, python=python, PYTHONPATH=str(code)) as supervisor:
         assert supervisor.server.uids().real == psutil.Process(supervisor.process.pid).uids().real != 0
@@ -162,7 +162,7 @@ def test_an_ordinary_user_runs_it_alone(code):
 
 @needs_root
 def test_a_home_of_another_user_is_refused_in_one_line(code):
-    account = Account.named("nobody")
+    account = pwd.getpwnam("nobody")
     options = {"account": account, "python": python_for(account), "PYTHONPATH": str(code)}
     with launched(code / "var" / "postgres", **options) as process:
         _, message = process.communicate(timeout=20)
