@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -39,7 +38,6 @@ class CannotStart(Exception):
 class Plan:
     """The parameters of a start: port, worker processes, demo data, and our own server or not."""
 
-    base: Path
     port: int
     workers: int
     demo: bool
@@ -49,14 +47,15 @@ class Plan:
     def site(self) -> str:
         return f"http://{HOST}:{self.port}/"
 
-    def manage(self, name: str, *arguments: str) -> Program:
-        """A `manage.py` command as a program; it finds the running server itself."""
-        return Program(name, [sys.executable, str(self.base / "manage.py"), *arguments])
-
     def web(self) -> Program:
-        config = str(self.base / "gunicorn.conf.py")
-        argv = [sys.executable, "-m", "gunicorn", "--chdir", str(self.base), "--config", config]
+        config = str(settings.BASE_DIR / "gunicorn.conf.py")
+        argv = [sys.executable, "-m", "gunicorn", "--chdir", str(settings.BASE_DIR), "--config", config]
         return Program("web", argv, {"PORT": str(self.port), "ROWLOCK_DEMO": "1" if self.demo else "0"})
+
+
+def manage(name: str, *arguments: str) -> Program:
+    """A `manage.py` command as a program; it finds the running server itself."""
+    return Program(name, [sys.executable, str(settings.BASE_DIR / "manage.py"), *arguments])
 
 
 def run(plan: Plan, supervisor: Supervisor) -> None:
@@ -75,13 +74,7 @@ def run(plan: Plan, supervisor: Supervisor) -> None:
         refuse_taken_port(plan.port)
     with prepared(folder, runs=f"manage.py up, {plan.site}") as server:
         supervisor.at_stop = partial(publish_stopping, folder)
-        asyncio.run(serve_on(server, plan, supervisor))
-
-
-async def serve_on(server: EmbeddedServer, plan: Plan, supervisor: Supervisor) -> None:
-    """Like `serve`, on a PostgreSQL of our own."""
-    async with kept(server, supervisor):
-        await serve(plan, supervisor)
+        asyncio.run(serve(plan, supervisor, server))
 
 
 def refuse_taken_port(port: int) -> None:
@@ -104,10 +97,33 @@ def listener(port: int) -> str:
     return "another process"
 
 
+async def serve(plan: Plan, supervisor: Supervisor, server: EmbeddedServer | None = None) -> None:
+    """Prepare the site, then keep the worker and the web server running until a signal asks to stop.
+
+    `server`: a PostgreSQL of our own, which starts first and ends last.
+    """
+    supervisor.listen()
+    async with kept(server, supervisor) if server else contextlib.nullcontext():
+        report = await prepare(plan, supervisor)
+        if supervisor.stopping.is_set():
+            return
+        tasks = [asyncio.create_task(supervisor.keep(plan.web()))]
+        if plan.workers:
+            worker = manage("worker", "run_worker", "--concurrency", str(plan.workers))
+            tasks.append(asyncio.create_task(supervisor.keep(worker)))
+        await announce(plan, supervisor, report)
+        if plan.demo and not supervisor.stopping.is_set():
+            tasks.append(asyncio.create_task(supervisor.keep(manage("demo", "direct_demo"), until_done=True)))
+        await supervisor.stopping.wait()
+        await supervisor.wind_down(tasks)
+
+
 @contextlib.asynccontextmanager
 async def kept(server: EmbeddedServer, supervisor: Supervisor) -> AsyncIterator[None]:
-    """Keep the server running during the block, which begins once it accepts connections; then stop it."""
-    supervisor.listen()
+    """Keep the server running during the block, which begins once it accepts connections; then stop it.
+
+    Raises ServerError if it ends before.
+    """
 
     async def once() -> str:
         async with supervisor.console.pipe("postgres") as output:
@@ -120,7 +136,9 @@ async def kept(server: EmbeddedServer, supervisor: Supervisor) -> AsyncIterator[
 
     keeping = asyncio.create_task(supervisor.keep_up("postgres", once))
     try:
-        await first_readiness(server, supervisor)
+        await asyncio.sleep(0)  # lets its launch begin
+        while not (supervisor.stopping.is_set() or server.is_ready()):
+            await asyncio.sleep(POLL_SECONDS)
         yield
     finally:
         supervisor.stopping.set()
@@ -130,33 +148,9 @@ async def kept(server: EmbeddedServer, supervisor: Supervisor) -> AsyncIterator[
         await keeping
 
 
-async def first_readiness(server: EmbeddedServer, supervisor: Supervisor) -> None:
-    """Wait until PostgreSQL is ready or a stop is requested. Raises ServerError if it ends."""
-    await asyncio.sleep(0)  # lets its launch begin
-    while not (supervisor.stopping.is_set() or server.is_ready()):
-        await asyncio.sleep(POLL_SECONDS)
-
-
-async def serve(plan: Plan, supervisor: Supervisor) -> None:
-    """Prepare the site, then keep the worker and the web server running until a signal asks to stop."""
-    supervisor.listen()
-    report = await prepare(plan, supervisor)
-    if supervisor.stopping.is_set():
-        return
-    programs = [plan.web()]
-    if plan.workers:
-        programs.append(plan.manage("worker", "run_worker", "--concurrency", str(plan.workers)))
-    tasks = [asyncio.create_task(supervisor.keep(program)) for program in programs]
-    await announce(plan, supervisor, report)
-    if plan.demo and not supervisor.stopping.is_set():
-        tasks.append(asyncio.create_task(supervisor.keep(plan.manage("demo", "direct_demo"), until_done=True)))
-    await supervisor.stopping.wait()
-    await supervisor.wind_down(tasks)
-
-
 async def prepare(plan: Plan, supervisor: Supervisor) -> dict[str, Any]:
     """Run `prepare_site`. Returns its report, empty if a stop was requested meanwhile."""
-    program = plan.manage("setup", "prepare_site", "--json", "--demo" if plan.demo else "--no-demo")
+    program = manage("setup", "prepare_site", "--json", "--demo" if plan.demo else "--no-demo")
     with tempfile.TemporaryFile() as answer:
         status = await supervisor.run(program, stdout=answer)
         answer.seek(0)

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -13,7 +14,6 @@ from dashboard.processes import bound
 
 COLOURS = {"up": 1, "postgres": 34, "setup": 35, "worker": 32, "web": 36, "demo": 33}
 NAME_WIDTH = max(map(len, COLOURS))
-CHUNK_BYTES = 65_536
 LAST_WORDS_SECONDS = 5.0
 
 
@@ -23,6 +23,7 @@ class Console:
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
         self._coloured = stream.isatty() and not os.environ.get("NO_COLOR")
+        self._lock = threading.Lock()  # each program's output is copied by a thread
 
     def line(self, name: str, text: str) -> None:
         """Write one line of the program `name`."""
@@ -32,19 +33,19 @@ class Console:
         self.raw(f"{prefix} {text}")
 
     def raw(self, text: str) -> None:
-        """Write a line without a name, which stands out among the others."""
-        try:
-            self._stream.write(f"{text}\n")
-            self._stream.flush()
-        except OSError:
-            self._close()
+        """Write a line without a name, which stands out among the others.
 
-    def _close(self) -> None:
-        """Discard further output and stop everything, because the reader is gone (`| head`, a closed terminal)."""
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, self._stream.fileno())
-        os.close(nowhere)
-        signal.raise_signal(signal.SIGHUP)
+        If the reader is gone (`| head`, a closed terminal), discard further output and stop everything.
+        """
+        try:
+            with self._lock:
+                self._stream.write(f"{text}\n")
+                self._stream.flush()
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._stream.fileno())
+            os.close(nowhere)
+            signal.raise_signal(signal.SIGHUP)
 
     @asynccontextmanager
     async def pipe(self, name: str) -> AsyncIterator[int]:
@@ -54,30 +55,18 @@ class Console:
         the program (https://github.com/python/cpython/issues/119710).
         """
         reading, writing = os.pipe()
-        copying = asyncio.create_task(self._copy(name, reading))
+        copying = threading.Thread(target=self._copy, args=(name, reading), daemon=True)
+        copying.start()
         try:
             yield writing
         finally:
             os.close(writing)
-            await asyncio.wait([copying], timeout=LAST_WORDS_SECONDS)
-            copying.cancel()
+            await asyncio.to_thread(copying.join, LAST_WORDS_SECONDS)
 
-    async def _copy(self, name: str, descriptor: int) -> None:
-        """Copy the pipe's output line by line, however long the lines are."""
-        output = asyncio.StreamReader()
-        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(output), os.fdopen(descriptor, "rb")
-        )
-        unfinished = b""
-        try:
-            while chunk := await output.read(CHUNK_BYTES):
-                *lines, unfinished = (unfinished + chunk).split(b"\n")
-                for line in lines:
-                    self.line(name, line.decode(errors="replace"))
-        finally:
-            transport.close()
-        if unfinished:
-            self.line(name, unfinished.decode(errors="replace"))
+    def _copy(self, name: str, descriptor: int) -> None:
+        with os.fdopen(descriptor, "rb") as output:
+            for line in output:
+                self.line(name, line.removesuffix(b"\n").decode(errors="replace"))
 
 
 BACKOFF_SECONDS = (1, 2, 5, 10, 30)
@@ -176,7 +165,7 @@ class Supervisor:
         await self.keep_up(program.name, once)
 
     async def keep_up(self, name: str, once: Callable[[], Awaitable[str]]) -> None:
-        """Repeat `once` with growing delays. It runs the program and returns how it ended.
+        """Repeat `once`, which runs the program and returns how it ended, with growing delays.
 
         An empty text means that it is done for good.
         """

@@ -6,7 +6,6 @@ import signal
 import sys
 from typing import Any
 
-from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from dashboard.embedded import ServerError
@@ -18,15 +17,6 @@ from tasks.commands import types
 HELP = """Starts PostgreSQL (this checkout's own unless DATABASE_URL is set), prepares the site, runs a worker and the
 web server until Ctrl-C or TERM, and stops what it started: exit status 0. A second signal kills: 130 or 143."""
 MARGIN_SECONDS = 10  # beyond the grace period of running tasks
-
-
-def hear_signals_again() -> None:
-    """Restore the signals that a shell makes background jobs (`command &`) ignore.
-
-    Otherwise every process that we start would ignore them too.
-    """
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 
 def port(text: str) -> int:
@@ -53,10 +43,11 @@ class Command(BaseCommand):
         )  # fmt: skip
 
     def handle(self, *args: Any, **options: Any) -> None:
-        hear_signals_again()
+        # A shell makes background jobs (`command &`) ignore these; all that we start would ignore them too.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGQUIT, signal.SIG_DFL)
         own_server = not os.environ.get("DATABASE_URL")
         plan = Plan(
-            base=settings.BASE_DIR,
             port=options["port"],
             workers=options["workers"],
             demo=own_server if options["demo"] is None else options["demo"],
