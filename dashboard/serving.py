@@ -34,14 +34,6 @@ class Refused(Exception):
         self.status = status
 
 
-class Request(NamedTuple):
-    """A request as gunicorn parsed it, with its whole body, and the addresses of both ends."""
-
-    parsed: Any
-    client: Any
-    server: Any
-
-
 class Wait(NamedTuple):
     """One wait for a client, and the number of bytes held in memory during it."""
 
@@ -92,7 +84,10 @@ class ServingWorker(Worker):
         self.loop = asyncio.get_running_loop()
         stopping = asyncio.Event()
         self.loop.add_signal_handler(signal.SIGTERM, stopping.set)
-        servers = [await self.listen(listener.sock) for listener in self.sockets]
+        options: dict[str, Any] = {"limit": self.most_head, "backlog": self.cfg.backlog}
+        if self.cfg.is_ssl:
+            options |= {"ssl": ssl_context(self.cfg), "ssl_handshake_timeout": self.head_seconds}
+        servers = [await asyncio.start_server(self.connected, sock=each.sock, **options) for each in self.sockets]
         while self.alive and not stopping.is_set() and self.ppid == os.getppid():
             self.notify()
             with contextlib.suppress(TimeoutError):
@@ -101,12 +96,6 @@ class ServingWorker(Worker):
         for server in servers:
             server.close()
         await self.finish()
-
-    async def listen(self, listener: Any) -> asyncio.Server:
-        options: dict[str, Any] = {"limit": self.most_head, "backlog": self.cfg.backlog}
-        if self.cfg.is_ssl:
-            options |= {"ssl": ssl_context(self.cfg), "ssl_handshake_timeout": self.head_seconds}
-        return await asyncio.start_server(self.connected, sock=listener, **options)
 
     async def finish(self) -> None:
         """Answer complete requests, and give incomplete ones STOPPING_SECONDS."""
@@ -144,31 +133,34 @@ class ServingWorker(Worker):
     def make_room(self) -> None:
         """Close the oldest connections beyond `most_waits`, then the oldest ones with bytes beyond `most_held`."""
         while len(self.waits) > self.most_waits:
-            self.cut_off(next(iter(self.waits)))
+            self.waits.pop(next(iter(self.waits))).transport.abort()
         while sum(wait.held for wait in self.waits.values()) > self.most_held:
-            self.cut_off(next(timeout for timeout, wait in self.waits.items() if wait.held))
+            oldest = next(timeout for timeout, wait in self.waits.items() if wait.held)
+            self.waits.pop(oldest).transport.abort()
 
-    def cut_off(self, timeout: asyncio.Timeout) -> None:
-        self.waits.pop(timeout).transport.abort()
+    def respond(self, parsed: Any, client: Any, server: Any) -> tuple[list[bytes], bool]:
+        """Run the application in a thread. Returns the response, and True if the connection stays open.
 
-    def respond(self, request: Request) -> tuple[list[bytes], bool]:
-        """Run the application in a thread. Returns the response, and True if the connection stays open."""
+        `parsed`: the request as gunicorn parsed it, with its whole body; `client` and `server`: the addresses.
+        """
         answer, began = Answer(), datetime.now(UTC)
         response, environ = None, {}
         try:
-            self.cfg.pre_request(self, request.parsed)
-            response, environ = wsgi.create(request.parsed, answer, request.client, request.server, self.cfg)
+            self.cfg.pre_request(self, parsed)
+            response, environ = wsgi.create(parsed, answer, client, server, self.cfg)
             environ["wsgi.multithread"] = True
-            self.count()
+            self.nr += 1
+            if self.nr >= self.max_requests:
+                self.alive = False
             if not self.alive or not self.cfg.keepalive:
                 response.force_close()
             self.render(environ, response)
-            self.log.access(response, request.parsed, environ, datetime.now(UTC) - began)
+            self.log.access(response, parsed, environ, datetime.now(UTC) - began)
             return answer.parts, not response.should_close()
         except Exception as error:  # noqa: BLE001  any error is logged, and the client gets a 500
-            return self.told(request.parsed, request.client, error), False
+            return self.failure(parsed, client, error), False
         finally:
-            self.cfg.post_request(self, request.parsed, environ, response)
+            self.cfg.post_request(self, parsed, environ, response)
 
     def render(self, environ: dict[str, Any], response: Any) -> None:
         parts = self.wsgi(environ, response.start_response)
@@ -180,13 +172,7 @@ class ServingWorker(Worker):
             if hasattr(parts, "close"):
                 parts.close()
 
-    def count(self) -> None:
-        """Stop after `max_requests`."""
-        self.nr += 1
-        if self.nr >= self.max_requests:
-            self.alive = False
-
-    def told(self, parsed: Any, client: Any, error: Exception) -> list[bytes]:
+    def failure(self, parsed: Any, client: Any, error: Exception) -> list[bytes]:
         """gunicorn's own response to an error."""
         answer = Answer()
         self.handle_error(parsed, answer, client, error)
@@ -217,17 +203,18 @@ class Connection:
     async def answer(self, first: bytes) -> tuple[list[bytes], bool]:
         """Answer the request that begins with `first`. Returns the response, and True if the connection stays open."""
         try:
-            request = await self.read(first)
+            parsed = await self.read(first)
         except TimeoutError:
             return refusal(HTTPStatus.REQUEST_TIMEOUT), False
         except Refused as refused:
             return refusal(refused.status), False
         except ParseException as error:
-            return self.worker.told(None, self.client, error), False
-        return await self.worker.loop.run_in_executor(self.worker.threads, self.worker.respond, request)
+            return self.worker.failure(None, self.client, error), False
+        worker = self.worker
+        return await worker.loop.run_in_executor(worker.threads, worker.respond, parsed, self.client, self.server)
 
-    async def read(self, first: bytes) -> Request:
-        """Read a request with its body. Raises Refused, TimeoutError, or gunicorn's ParseException for bad headers."""
+    async def read(self, first: bytes) -> Any:
+        """Parse a request and read its body. Raises Refused, TimeoutError, or ParseException for bad headers."""
         worker = self.worker
         if len(worker.connections) > worker.cfg.worker_connections:
             raise Refused(HTTPStatus.SERVICE_UNAVAILABLE)
@@ -248,7 +235,7 @@ class Connection:
             if "EXPECT" in headers:
                 self.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             parser.unreader.unread(await self.reader.readexactly(length))
-        return Request(parsed, self.client, self.server)
+        return parsed
 
     async def linger(self) -> None:
         """Let the client read the response: closing with unread input would reset the connection."""
