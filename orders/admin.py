@@ -1,3 +1,288 @@
-"""Orders and accounts in the admin."""
+"""Orders and accounts in the admin: e-mails and the form that resolves unknown ones, the ledger and moves of money."""
 
-from orders import account_admin, order_admin  # noqa: F401  register their models
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+from django import forms
+from django.contrib import admin, messages
+from django.db import transaction
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import get_object_or_404
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+from django.utils.html import format_html
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
+from django.views.decorators.http import require_POST
+
+from orders import accounts
+from orders.accounts import InvalidAmount
+from orders.mailer import message_id
+from orders.models import Account, Order, OrderQuerySet
+from orders.resolving import Decision, Resolution, resolve
+from tasks.admin import LockAwareAdmin, PatternAdmin
+from tasks.admin.forms import ConfirmedForm, DecimalField, WholeNumberField
+from tasks.admin.read_only import CappedPaginator, ReadOnlyAdmin
+from tasks.admin.rights import missing, require, who
+from tasks.diagnosis.finding import command
+from tasks.exceptions import RowlockError
+from tasks.locking import rowlocks
+from tasks.operations.filters import parse_id
+from tasks.operations.tokens import once
+from tasks.support import reading
+
+SHIP = "orders.ship_order"
+MOVE = "orders.move_money"
+MOST_ORDERS = 500
+SHOWN_REPLY = 100
+EMAIL_FIELDS = (
+    "email_state",
+    "shipped_email_sent",
+    "email_attempts",
+    "email_next_at",
+    "email_since",
+    "email_owner",
+    "email_reply",
+    "message_id",
+)
+
+
+@admin.register(Order)
+class OrderAdmin(PatternAdmin, LockAwareAdmin):
+    list_display = ("id", "customer_email", "shipped", "email")
+    list_filter = ("email_state",)
+    search_fields = ("=id", "customer_email__exact")
+    readonly_fields = EMAIL_FIELDS
+    fieldsets = (
+        (None, {"fields": ("customer_email", "placed_at", "shipped_at")}),
+        (_("E-mail about the shipment"), {"fields": EMAIL_FIELDS}),
+    )
+    actions = ("resolve_emails",)
+    paginator = CappedPaginator
+    show_full_result_count = False
+    change_form_template = "admin/orders/order/change_form.html"
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(require_POST(self.resolve_view))
+        return [path("resolve/", view, name="orders_order_resolve"), *super().get_urls()]
+
+    def get_queryset(self, request: HttpRequest) -> OrderQuerySet:
+        orders: Any = super().get_queryset(request)
+        return orders.pending_first()
+
+    @admin.display(description=_("shipped at"), ordering="shipped_at")
+    def shipped(self, order: Order) -> str | None:
+        if order.shipped_at is None:
+            return None
+        return format_html('<time datetime="{}">{}</time>', order.shipped_at.isoformat(), written(order.shipped_at))
+
+    @admin.display(description=_("e-mail"), ordering="email_state")
+    def email(self, order: Order) -> str:
+        """The state of the e-mail with its next attempt, time and reply."""
+        state, reply = order.get_email_state_display(), order.email_reply[:SHOWN_REPLY]
+        if order.shipped_at is None:
+            return ""
+        if order.email_next_at:
+            values = {"state": state, "number": order.email_attempts + 1, "reply": reply}
+            values["at"] = written(order.email_next_at)
+            return _("%(state)s; attempt %(number)d at %(at)s; %(reply)s") % values
+        since = written(order.email_since) if order.email_since else ""
+        return "; ".join(filter(None, (state, since, reply if order.email_state != Order.EmailState.SENT else "")))
+
+    @admin.display(description=_("Message-ID"))
+    def message_id(self, order: Order) -> str:
+        return message_id(order)
+
+    @admin.action(description=_("Resolve e-mails of unknown fate…"), permissions=["view"])
+    def resolve_emails(self, request: HttpRequest, queryset: OrderQuerySet) -> HttpResponse | None:
+        """List the orders that would be resolved; that page asks for the decision and the reason."""
+        unknown = list(queryset.of_unknown_fate()[: MOST_ORDERS + 1])
+        if not unknown:
+            messages.info(request, _("None of these orders has an e-mail of unknown fate."))
+            return None
+        if len(unknown) > MOST_ORDERS:
+            messages.info(
+                request, _("These are the first %(number)d; come back for the others.") % {"number": MOST_ORDERS}
+            )
+        return self._preview(request, unknown[:MOST_ORDERS])
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        return super().changelist_view(request, {"title": _("Orders"), **(extra_context or {})})
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        order = self.get_object(request, object_id)
+        is_unknown = order is not None and order.email_state == Order.EmailState.UNKNOWN
+        extra = resolving_context(request, [order]) if order and is_unknown else {}
+        return super().change_view(request, object_id, form_url, {**(extra_context or {}), **extra})
+
+    def resolve_view(self, request: HttpRequest) -> HttpResponse:
+        """Carry out the decision on the orders at the versions that the person saw."""
+        require(request.user, SHIP)
+        versions, decision = seen_versions(request), request.POST.get("as", "")
+        reason = reading.reason(request.POST.get("reason", ""))
+        if not versions or decision not in Decision.values:
+            messages.error(request, _("Choose orders and what became of their e-mails."))
+            return HttpResponseRedirect(reverse("admin:orders_order_changelist"))
+        if not reason:
+            fault = str(_("This needs a reason, which the audit keeps."))
+            return self._preview(request, list(Order.objects.filter(pk__in=versions)), fault=fault, status=400)
+        result = resolve(versions, Decision(decision), who(request.user), reason=reason, versions=versions)
+        return self._report(request, result)
+
+    def _report(self, request: HttpRequest, result: Resolution) -> HttpResponse:
+        if result.resolved:
+            number = len(result.resolved)
+            done = ngettext("%(number)d e-mail resolved.", "%(number)d e-mails resolved.", number) % {"number": number}
+            messages.success(request, done)
+        for id, refusal in result.refused.items():
+            messages.error(request, _("Order %(id)d: %(why)s.") % {"id": id, "why": refusal.sentence})
+        moved_on = [id for id, refusal in result.refused.items() if refusal.code in ("changed", "known")]
+        if moved_on:
+            unknown = list(Order.objects.of_unknown_fate().filter(pk__in=moved_on))
+            return self._preview(request, unknown, status=409)
+        return HttpResponseRedirect(reverse("admin:orders_order_changelist"))
+
+    def _preview(
+        self, request: HttpRequest, orders: list[Order], *, fault: str = "", status: int = 200
+    ) -> HttpResponse:
+        context = {
+            **self.admin_site.each_context(request),
+            "title": _("E-mails of unknown fate"),
+            "opts": self.opts,
+            "fault": fault,
+            **resolving_context(request, orders),
+        }
+        return TemplateResponse(request, "admin/orders/order/resolve.html", context, status=status)
+
+
+def written(at: datetime) -> str:
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def resolving_context(request: HttpRequest, orders: list[Order]) -> dict[str, Any]:
+    """Context for the decision form."""
+    ids = [str(order.pk) for order in orders]
+    return {
+        "unknown": [{"order": order, "message_id": message_id(order)} for order in orders],
+        "decisions": [
+            {"value": value, "consequence": consequence, "command": command("resolve_emails", *ids, "--as", value)}
+            for value, consequence in Decision.choices
+        ],
+        "missing_right": missing(request.user, SHIP),
+    }
+
+
+def seen_versions(request: HttpRequest) -> Mapping[int, int]:
+    """The versions of the ticked orders, by id; empty for a malformed form."""
+    try:
+        pairs = [text.split(":") for text in request.POST.getlist("seen")[:MOST_ORDERS]]
+        return {parse_id(id): parse_id(version) for id, version in pairs}
+    except ValueError:
+        return {}
+
+
+ENTRIES = 50
+OPERATIONS = {"deposit": _("Deposit"), "withdraw": _("Withdraw"), "transfer": _("Transfer")}
+STRATEGIES = (
+    ("pessimistic", _("Pessimistic: lock the row first, others wait")),
+    ("optimistic", _("Optimistic: compare and swap by version, start again when somebody was first")),
+)
+
+
+class MoneyForm(ConfirmedForm):
+    """A form for one deposit, withdrawal or transfer."""
+
+    operation = forms.ChoiceField(label=_("Operation"), choices=OPERATIONS)
+    amount = DecimalField(label=_("Amount"), help_text=_("At most two decimals, like 12.50."))
+    to_id = WholeNumberField(label=_("To account"), required=False, min_value=1, help_text=_("For a transfer."))
+    strategy = forms.ChoiceField(label=_("Strategy"), choices=STRATEGIES)
+
+    def clean_amount(self) -> Decimal:
+        try:
+            return accounts.checked(self.cleaned_data["amount"])
+        except InvalidAmount as error:
+            raise forms.ValidationError(str(error)) from error
+
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean() or self.cleaned_data
+        if cleaned.get("operation") == "transfer" and not cleaned.get("to_id") and "to_id" not in self.errors:
+            self.add_error("to_id", _("Say to which account the money goes."))
+        return cleaned
+
+    def carry_out(self, account_id: int) -> accounts.Change:
+        """Move the money. Raises AccountError, or Busy."""
+        data = self.cleaned_data
+        amount, strategy = data["amount"], data["strategy"]
+        if data["operation"] == "transfer":
+            return accounts.transfer(account_id, data["to_id"], amount, strategy=strategy)
+        operation = {"deposit": accounts.deposit, "withdraw": accounts.withdraw}[data["operation"]]
+        return operation(account_id, amount, strategy=strategy)
+
+
+@admin.register(Account)
+class AccountAdmin(ReadOnlyAdmin, LockAwareAdmin):
+    list_display = ("id", "owner", "balance")
+    list_select_related = ("owner",)
+    search_fields = ("=id", "owner__username")
+    ordering = ("-id",)
+
+    def get_urls(self) -> list[URLPattern]:
+        move = self.admin_site.admin_view(require_POST(self.move_view))
+        return [path("<int:account_id>/move/", move, name="orders_account_move"), *super().get_urls()]
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        return super().changelist_view(request, {"title": _("Accounts"), **(extra_context or {})})
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        require(request.user, "orders.view_account")
+        account = self.get_object(request, object_id)
+        if account is None:
+            raise Http404(_("There is no such account."))
+        return self._page(request, account, MoneyForm())
+
+    def move_view(self, request: HttpRequest, account_id: int) -> HttpResponse:
+        """Move money once for each form; show the page again with the errors if the form is invalid."""
+        require(request.user, MOVE)
+        account = get_object_or_404(Account.objects.select_related("owner"), pk=account_id)
+        form = MoneyForm(request.POST)
+        if not form.is_valid():
+            return self._page(request, account, form, status=400)
+        try:
+            moved = once(form.cleaned_data["token"], lambda: self._move(request, account_id, form))
+        except RowlockError as error:
+            messages.error(request, str(error))
+        else:
+            balance, retries = moved.target.split()
+            values = {"balance": balance, "retries": retries}
+            messages.success(request, _("Done: the balance is %(balance)s, after %(retries)s retries.") % values)
+        return HttpResponseRedirect(reverse("admin:orders_account_change", args=[account_id]))
+
+    @staticmethod
+    def _move(request: HttpRequest, account_id: int, form: MoneyForm) -> str:
+        """Move and audit; returns balance and number of retries as text, for a repeated click."""
+        data = form.cleaned_data
+        with transaction.atomic():
+            change = form.carry_out(account_id)
+            accounts.record(change, who(request.user), f"{data['operation']} {data['amount']}", data["reason"])
+        return f"{change.balances[account_id]} {change.retries}"
+
+    def _page(self, request: HttpRequest, account: Account, form: MoneyForm, status: int = 200) -> HttpResponse:
+        context = {
+            **self.admin_site.each_context(request),
+            "title": _("Account %(id)s") % {"id": account.pk},
+            "opts": self.opts,
+            "account": account,
+            "entries": account.entries.order_by("-id")[:ENTRIES],
+            "mismatch": accounts.mismatch_of(account.pk),
+            "form": form,
+            "transfer_command": command("transfer", str(account.pk), "TO", "AMOUNT"),
+            "missing_right": missing(request.user, MOVE),
+            "lock": rowlocks.lockers(Account, [account.pk]).get(account.pk),
+        }
+        return TemplateResponse(request, "admin/orders/account/change_form.html", context, status=status)

@@ -45,8 +45,7 @@ GUARDED_PAGES = (
     *(f"dashboard.task_pages.{name}" for name in (
         "bulk", "confirmation", "detail", "enqueue", "listing", "queues")),
     "tasks.admin.pattern_admin",
-    "orders.account_admin",
-    "orders.order_admin",
+    "orders.admin",
 )  # fmt: skip
 
 MUTANTS = [
