@@ -3,8 +3,7 @@
 from django.core.management.base import CommandError, CommandParser
 
 from dashboard.attention import inbox
-from tasks.commands import OperatorCommand, Options, Report, UsageError, types
-from tasks.commands.base import operator
+from tasks.commands import OperatorCommand, Options, Report, UsageError, audited, operator, types
 from tasks.panels import Look
 
 
@@ -26,19 +25,13 @@ class Command(OperatorCommand):
         line = inbox.gather(Look(), lambda right: True).find(options["line"])
         if line is None:
             raise CommandError(f"Nothing named {options['line']!r} needs attention: see `show_attention`.")
-        is_new = inbox.acknowledge(
-            line,
-            operator(),
-            reason=options["reason"],
-            lasts=options["lasts"],
-            size=line.size if options["until_it_grows"] else None,
-            dry_run=options["dry_run"],
-        )
+        size = line.size if options["until_it_grows"] else None
+        is_new = inbox.acknowledge(line, operator(), lasts=options["lasts"], size=size, **audited(options))
         text = f"Acknowledged: {line.text}" if is_new else f"Acknowledged so before: {line.text}"
         return Report(data={"acknowledged": is_new, "line": line.name}, text=text)
 
 
 def withdraw(options: Options) -> Report:
-    was_known = inbox.withdraw(options["line"], operator(), reason=options["reason"], dry_run=options["dry_run"])
+    was_known = inbox.withdraw(options["line"], operator(), **audited(options))
     text = "The line is shown again." if was_known else "That line was not acknowledged."
     return Report(data={"withdrawn": was_known, "line": options["line"]}, text=text)

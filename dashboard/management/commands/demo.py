@@ -4,8 +4,7 @@ from django.core.management.base import CommandParser
 
 from dashboard.demo import control
 from dashboard.demo.control import Request
-from tasks.commands import OperatorCommand, Options, Report
-from tasks.commands.base import operator
+from tasks.commands import OperatorCommand, Options, Report, audited, operator
 
 NOT_RUNNING = "The demo's director does not run. Start it: python manage.py direct_demo"
 
@@ -35,9 +34,8 @@ class Command(OperatorCommand):
         director, counts = control.director(), control.preview()
         seconds = round(director.remaining_seconds) if director else None
         running = f"runs for another {seconds} s" if director else "does not run"
-        held = ", ".join(f"{name} {number}" for name, number in counts.items())
         data = {"running": director is not None, "ends_in_seconds": seconds, **counts}
-        return Report(data=data, text=f"The director {running}. In the database: {held}.")
+        return Report(data=data, text=f"The director {running}. In the database: {counted(counts)}.")
 
     def stop(self, options: Options) -> Report:
         was_running = control.director() is not None
@@ -49,16 +47,18 @@ class Command(OperatorCommand):
     def remove(self, options: Options) -> Report:
         if not options["dry_run"] and not control.stop(operator()):
             return Report(data={"removed": {}}, text="", failure="The director did not end; nothing was removed.")
-        removed = control.remove(operator(), reason=options["reason"], dry_run=options["dry_run"])
+        removed = control.remove(operator(), **audited(options))
         done = "Would be removed" if options["dry_run"] else "Removed"
-        text = ", ".join(f"{name} {number}" for name, number in removed.items())
         is_partly = not options["dry_run"] and control.is_anything_left()
         failure = "Some rows are held at this moment: remove again." if is_partly else ""
-        return Report(data={"removed": removed}, text=f"{done}: {text}.", failure=failure)
+        return Report(data={"removed": removed}, text=f"{done}: {counted(removed)}.", failure=failure)
 
     def ask(self, request: Request, what: str, options: Options) -> Report:
-        is_running = control.director() is not None
-        if not is_running:
+        if control.director() is None:
             return Report(data={"asked": False}, text="", failure=NOT_RUNNING)
         asked = not options["dry_run"] and control.send_request(request, operator())
         return Report(data={"asked": asked}, text=f"The director was asked: {what}." if asked else "It would be asked.")
+
+
+def counted(numbers: dict[str, int]) -> str:
+    return ", ".join(f"{name} {number}" for name, number in numbers.items())

@@ -3,7 +3,7 @@
 from typing import Any
 
 from dashboard.attention import inbox
-from dashboard.attention.inbox import Inbox, Known
+from dashboard.attention.inbox import Known
 from tasks.commands import OperatorCommand, Options, Report
 from tasks.commands.base import UNHEALTHY
 from tasks.panels import Line, Look
@@ -22,9 +22,13 @@ class Command(OperatorCommand):
         look = Look()
         found = inbox.gather(look, lambda right: True)
         red = sum(line.is_red for line in found.lines)
+        written = [part for line in found.lines for part in as_lines(line, look)] or ["Nothing needs attention."]
+        for known in found.known:
+            how = known.acknowledgement
+            written.append(f"  acknowledged: {known.line.text} (by {how.actor}: {how.reason})")
         return Report(
             data={"lines": [as_data(line) for line in found.lines], "acknowledged": list(map(known_data, found.known))},
-            text=as_text(found, look),
+            text="\n".join(map(one_line, written)),
             failure="" if not red else f"{red} {'line needs' if red == 1 else 'lines need'} a person.",
             exit_status=UNHEALTHY,
         )
@@ -44,28 +48,14 @@ def as_data(line: Line) -> dict[str, Any]:
 
 def known_data(known: Known) -> dict[str, Any]:
     how = known.acknowledgement
-    return {
-        **as_data(known.line),
-        "actor": how.actor,
-        "reason": how.reason,
-        "until": how.until.isoformat() if how.until else None,
-        "until_more_than": how.size,
-    }
-
-
-def as_text(found: Inbox, look: Look) -> str:
-    written = [part for line in found.lines for part in as_lines(line, look)] or ["Nothing needs attention."]
-    written += [
-        f"  acknowledged: {known.line.text} (by {known.acknowledgement.actor}: {known.acknowledgement.reason})"
-        for known in found.known
-    ]
-    return "\n".join(map(one_line, written))
+    until = how.until.isoformat() if how.until else None
+    own = {"actor": how.actor, "reason": how.reason, "until": until, "until_more_than": how.size}
+    return as_data(known.line) | own
 
 
 def as_lines(line: Line, look: Look) -> list[str]:
     """The line for a terminal: text, age, reason, and the command to type."""
     since = f" For {spoken((look.now - line.since).total_seconds())}." if line.since else ""
-    mark = "!" if line.is_red else "-"
-    further = [line.why] if line.why else []
-    further += [f"$ {line.step.command}"] if line.step.command else []
-    return [f"{mark} {line.text}{since}", *(f"    {part}" for part in [*further, f"line: {line.name}"])]
+    command = f"$ {line.step.command}" if line.step.command else ""
+    further = filter(None, (line.why, command, f"line: {line.name}"))
+    return [f"{'!' if line.is_red else '-'} {line.text}{since}", *(f"    {part}" for part in further)]

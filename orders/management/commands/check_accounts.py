@@ -11,14 +11,12 @@ class Command(OperatorCommand):
 
     def run(self, options: Options) -> Report:
         found = accounts.mismatches()
+        mismatched = [
+            {"id": account.id, "balance": str(account.balance), "entries": str(account.entries)} for account in found
+        ]
         return Report(
-            data={
-                "mismatched": [
-                    {"id": account.id, "balance": str(account.balance), "entries": str(account.entries)}
-                    for account in found
-                ]
-            },
-            text="Every balance is the sum of its entries." if not found else f"Accounts that are wrong: {len(found)}.",
+            data={"mismatched": mismatched},
+            text=f"Accounts that are wrong: {len(found)}." if found else "Every balance is the sum of its entries.",
             problems=[
                 f"Account {account.id} holds {account.balance}, but its entries sum to {account.entries}."
                 for account in found
