@@ -82,12 +82,8 @@ class OrderQuerySet(models.QuerySet["Order"]):
         """Pending orders that nobody is sending and that do not wait for a retry."""
         return self.pending().filter(DUE)
 
-    def abandoned(self) -> Self:
-        """Marked as being sent by a sender that is gone: the e-mail may or may not have been sent."""
-        return self.pending().filter(ABANDONED)
-
     def to_handle(self) -> Self:
-        """Orders that a run handles: orders to mail, and abandoned ones."""
+        """Orders that a run handles: orders to mail, and those that a dead sender left, whose fate is unknown."""
         return self.pending().filter(DUE | ABANDONED)
 
     def of_unknown_fate(self) -> Self:

@@ -139,16 +139,11 @@ def ship(
 ) -> ShippingReport:
     """Send the e-mails that are due, and mark those of dead senders as unknown; runs may overlap.
 
-    Args:
-        mode: a Mode; runs of both modes may overlap.
-        on_locked: see `double_checked`; a locked order most likely belongs to another run.
-        limit: the most orders to handle.
-        until_empty: repeat until no order is due, up to a bound.
-        dry_run: lock the same orders and release them; nothing is sent or changed.
-        progress: called after each order; False ends the run.
+    Runs of both modes may overlap too. `until_empty` repeats until no order is due, up to a bound; `dry_run` locks the
+    same orders and releases them. The other options and the errors are those of `double_checked(…).each`.
 
     A run with nothing to do costs one query. A run gives up after three attempts in a row that did not reach the mail
-    server. Raises as `double_checked(…).each` does.
+    server.
     """
     with Run() as run:
         body = {Mode.SEND_FIRST: run.send_then_mark, Mode.MARK_FIRST: run.mark_then_send}[Mode(mode)]
@@ -241,14 +236,19 @@ def is_abandoned(order: Order) -> bool:
 
 def columns(ending: Ending, attempt: int) -> dict[str, Any]:
     """Column values of the row after attempt number `attempt`."""
-    ended = {"email_reply": ending.reply, "email_since": StatementTimestamp(), "email_attempts": attempt}
+    ended: dict[str, Any] = {
+        "email_reply": ending.reply,
+        "email_since": StatementTimestamp(),
+        "email_attempts": attempt,
+        "email_next_at": None,
+    }
     if ending.result is Result.SENT:
-        return ended | {"email_state": Order.EmailState.SENT, "shipped_email_sent": True, "email_next_at": None}
+        return ended | {"email_state": Order.EmailState.SENT, "shipped_email_sent": True}
     if ending.result is Result.UNKNOWN:
-        return ended | {"email_state": Order.EmailState.UNKNOWN, "email_next_at": None}
+        return ended | {"email_state": Order.EmailState.UNKNOWN}
     pause = timedelta(seconds=retry_seconds(attempt, is_permanent=ending.is_permanent))
-    again = {"email_state": Order.EmailState.NONE, "email_owner": "", "email_next_at": StatementTimestamp() + pause}
-    return ended | again
+    next_at = StatementTimestamp() + pause
+    return ended | {"email_state": Order.EmailState.NONE, "email_owner": "", "email_next_at": next_at}
 
 
 def retry_seconds(attempt: int, *, is_permanent: bool, random: float | None = None) -> float:

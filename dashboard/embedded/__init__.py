@@ -21,10 +21,6 @@ class ServerError(Exception):
     """The embedded PostgreSQL is unavailable."""
 
 
-class HomeInUse(ServerError):
-    """Another process runs a server in this home."""
-
-
 USER = DATABASE = "rowlock"
 RECORD = "owner.json"
 STOP_PATIENCE_SECONDS = 60
@@ -53,8 +49,7 @@ def database_url(socket_folder: str) -> str:
 def held(home: Path) -> Iterator[None]:
     """Own `home` (created if missing); the owner's record is removed at the end.
 
-    Raises:
-        HomeInUse: another process owns it; the message names that process.
+    Raises ServerError if another process owns it; the message names that process.
     """
     try:
         home.mkdir(parents=True, exist_ok=True)
@@ -75,7 +70,7 @@ def held(home: Path) -> Iterator[None]:
 
 
 def take(lock: int, home: Path) -> None:
-    """Take the lock: wait if the owner is stopping, else raise HomeInUse at once."""
+    """Take the lock: wait if the owner is stopping, else raise ServerError at once."""
     deadline = time.monotonic() + STOP_PATIENCE_SECONDS
     while True:
         with suppress(BlockingIOError):
@@ -83,7 +78,7 @@ def take(lock: int, home: Path) -> None:
         owner = recorded(home)
         if owner is None or not owner.is_stopping or time.monotonic() > deadline:
             who = owner or "a process that is just starting"
-            raise HomeInUse(f"{home} is in use by {who}: use that one, or stop it first.")
+            raise ServerError(f"{home} is in use by {who}: use that one, or stop it first.")
         time.sleep(POLL_SECONDS)
 
 

@@ -87,9 +87,7 @@ def prepared(home: Path, *, runs: str, settings: Mapping[str, str] | None = None
         runs: a description of this process, for others that find the home in use.
         settings: PostgreSQL settings in addition to ours.
 
-    Raises:
-        HomeInUse: another process runs it.
-        ServerError: it cannot be created.
+    Raises ServerError if another process runs it or it cannot be created.
     """
     with held(home), cluster.folder() as folder:
         data = home / "data"

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 from django.db import connection
 
-from orders.models import Order, Sender
+from orders.models import ABANDONED, Order, Sender
 from orders.shipping import Mode, ship
 from tests import commands
 from tests.orders import orders
@@ -63,7 +63,7 @@ def kill_between_sent_and_marked(url: str, mode: str) -> None:
 
 def no_order_seems_to_be_at_work() -> bool:
     """The server has noticed every death: some milliseconds."""
-    return Order.objects.filter(email_state="sending").count() == Order.objects.abandoned().count()
+    return Order.objects.filter(email_state="sending").count() == Order.objects.filter(ABANDONED).count()
 
 
 @MODES
@@ -100,7 +100,7 @@ def test_an_order_whose_sender_lives_is_left_to_it(smtp, mode):
     orders.shipped(email_state="sending", email_owner=sender.introduce())
     assert ship(mode).rows.candidates == 0
     sender.close()
-    wait_until(lambda: Order.objects.abandoned().exists())
+    wait_until(lambda: Order.objects.filter(ABANDONED).exists())
     assert ship(mode).unknown == 1
 
 
