@@ -1,7 +1,6 @@
 """A server's main process seen from outside: readiness, leftovers of a killed owner, and stopping."""
 
 import contextlib
-import os
 import signal
 import subprocess
 import time
@@ -14,7 +13,7 @@ from typing import IO
 
 import psutil
 
-from dashboard.embedded import Owner, ServerError, cluster, database_url, held, record
+from dashboard.embedded import ServerError, cluster, database_url, held, pid_file
 from dashboard.processes import bound
 
 POLL_SECONDS = 0.02
@@ -53,10 +52,9 @@ def clear_leftover(data: Path) -> None:
     If another process has the pid in a stale file, PostgreSQL would refuse to start. PostgreSQL's working directory is
     its data folder.
     """
-    pid_file = data / "postmaster.pid"
     try:
-        process = psutil.Process(int(pid_file.read_text().splitlines()[0]))
-    except (FileNotFoundError, ValueError, IndexError, psutil.NoSuchProcess):
+        process = psutil.Process(int(pid_file(data)[0]))
+    except (IndexError, ValueError, psutil.NoSuchProcess):
         return  # PostgreSQL itself notices that nobody is there
     is_ours = False
     with contextlib.suppress(psutil.Error, FileNotFoundError):
@@ -64,7 +62,7 @@ def clear_leftover(data: Path) -> None:
     if is_ours:
         stop(process)
     else:
-        pid_file.unlink(missing_ok=True)
+        (data / "postmaster.pid").unlink(missing_ok=True)
 
 
 START_PATIENCE_SECONDS = 120  # after a kill the server first replays the write-ahead log
@@ -89,7 +87,7 @@ def prepared(home: Path, *, runs: str, settings: Mapping[str, str] | None = None
 
     Raises ServerError if another process runs it or it cannot be created.
     """
-    with held(home), cluster.folder() as folder:
+    with held(home, runs), cluster.folder() as folder:
         data = home / "data"
         account = cluster.owner_account(data)
         if account:
@@ -105,7 +103,6 @@ def prepared(home: Path, *, runs: str, settings: Mapping[str, str] | None = None
             clear_leftover(data)
         else:
             cluster.create(data, server.installation, account)
-        record(home, Owner(os.getpid(), str(server.socket_folder), runs))
         try:
             yield server
         finally:
@@ -171,14 +168,11 @@ class EmbeddedServer:
             )
 
     def is_ready(self) -> bool:
-        """True if it accepts connections: line 8 of its pid file says so. Raises ServerError if it has ended."""
+        """True if it accepts connections, as its pid file says. Raises ServerError if it has ended."""
         if self.process is None or self.process.poll() is not None:
             status = self.process and self.process.returncode
             raise ServerError(f"PostgreSQL ended while it started (status {status}); its log says why.")
-        try:
-            lines = (self.data / "postmaster.pid").read_text().splitlines()
-        except FileNotFoundError:
-            return False
+        lines = pid_file(self.data)
         return len(lines) >= 8 and lines[0] == str(self.process.pid) and lines[7].strip() == "ready"
 
     def stop(self) -> None:

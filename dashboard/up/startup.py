@@ -70,9 +70,10 @@ def run(plan: Plan, supervisor: Supervisor) -> None:
         asyncio.run(serve(plan, supervisor))
         return
     folder = home(settings.VAR_DIR)
-    with held(folder):  # "in use by this process" is a better message than "port taken"
+    runs = f"manage.py up, {plan.site}"
+    with held(folder, runs):  # "in use by this process" is a better message than "port taken"
         refuse_taken_port(plan.port)
-    with prepared(folder, runs=f"manage.py up, {plan.site}") as server:
+    with prepared(folder, runs=runs) as server:
         supervisor.at_stop = partial(publish_stopping, folder)
         asyncio.run(serve(plan, supervisor, server))
 

@@ -77,7 +77,7 @@ def second(checkout, stage, password):
     """The second start, after the first has ended in order."""
     stage.connection.close()
     assert stage.site.end(signal.SIGTERM) == 0
-    assert not checkout.home.joinpath(embedded.RECORD).exists()
+    assert embedded.pid_file(checkout.home / "data") == []
     with sites.running(checkout) as again:
         yield again
 

@@ -27,11 +27,15 @@ def test_the_server_ends_with_its_killed_supervisor_and_the_next_start_recovers(
     with supervised(home(base)) as killed:
         killed.query("CREATE TABLE kept AS SELECT 42 AS answer")
         backends = killed.server.children(recursive=True)
+        pid_file = home(base) / "data" / "postmaster.pid"
+        told = pid_file.read_text()
+        assert running_url(base) == killed.url
         assert killed.kill() == -signal.SIGKILL
         assert all(server.ends_within(backend, 10) for backend in backends)
         assert killed.socket_folder.exists()
-        # A dead owner's record is no answer.
-        assert embedded.recorded(home(base)).pid == killed.process.pid
+        # A dead server's pid file is no answer.
+        pid_file.write_text(told)
+        assert embedded.pid_file(home(base) / "data")[4] == str(killed.socket_folder)
         assert running_url(base) is None
     with supervised(home(base)) as supervisor:
         assert supervisor.query("SELECT answer FROM kept") == [(42,)]
