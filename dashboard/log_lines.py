@@ -14,9 +14,8 @@ class LineFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         text = super().format(record)
         for error in errors_of(record):
-            for told in (error.diag.message_detail, error.diag.context):
-                if told:
-                    text = text.replace(told, WITHHELD)
+            for values in filter(None, (error.diag.message_detail, error.diag.context)):
+                text = text.replace(values, WITHHELD)
         return text
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db import connection
 from django.urls import reverse
@@ -71,27 +71,14 @@ class Request(StrEnum):
     CHAIN = "chain"
 
 
-@dataclass(frozen=True)
-class Director:
-    """The running director, and when it ends."""
+class Director(NamedTuple):
+    """The running director; `mark` distinguishes it from a later one with the same pid."""
 
-    pid: int
-    since: datetime
-    ends_at: datetime
-    now: datetime
-
-    @property
-    def remaining_seconds(self) -> float:
-        return max(0.0, (self.ends_at - self.now).total_seconds())
-
-    @property
-    def mark(self) -> str:
-        """Distinguishes this director from a later one with the same pid."""
-        return f"{self.pid} {self.since.isoformat()}"
+    mark: str
+    remaining_seconds: float
 
 
-@dataclass(frozen=True)
-class State:
+class State(NamedTuple):
     """The demo's state. `is_loaded`: rows of it exist; `director`: the running one, or None."""
 
     is_loaded: bool
@@ -122,8 +109,10 @@ class Kill:
 def state() -> State:
     """The demo's state; one statement on `pg_locks` and the demo's list, not on the tables of its work."""
     [row] = fetch(connection, STATE, {"minutes": demo.MINUTES})
-    is_loaded = row.pop("is_loaded")
-    return State(is_loaded, None if row["pid"] is None else Director(**row))
+    if row["pid"] is None:
+        return State(row["is_loaded"], None)
+    remaining_seconds = max(0.0, (row["ends_at"] - row["now"]).total_seconds())
+    return State(row["is_loaded"], Director(f"{row['pid']} {row['since'].isoformat()}", remaining_seconds))
 
 
 def director() -> Director | None:
@@ -196,8 +185,7 @@ SELECT
 """
 
 
-@dataclass(frozen=True)
-class Scene:
+class Scene(NamedTuple):
     """One scene. `number`: how much of it there is (0: over); `url`: its page; `hint`: what to try there."""
 
     name: str

@@ -6,20 +6,13 @@
 import sys
 from pathlib import Path
 
-from dashboard import embedded
-from dashboard.embedded import ServerError, held
-
-
-def main() -> None:
-    home = embedded.home(Path(__file__).resolve().parents[2] / "var")
-    if not home.exists():
-        return
-    try:
-        with held(home):
-            pass
-    except ServerError as error:
-        sys.exit(str(error))
-
+from dashboard.embedded import ServerError, held, home
 
 if __name__ == "__main__":
-    main()
+    folder = home(Path(__file__).resolve().parents[2] / "var")
+    try:
+        if folder.exists():
+            with held(folder, "make clean"):
+                pass
+    except ServerError as error:
+        sys.exit(str(error))
