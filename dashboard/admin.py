@@ -1,11 +1,9 @@
 """Models in the admin: our pages of tasks and queues, and lists of users and groups with only declared filters."""
 
-from itertools import chain
-
 from django.contrib import admin
 from django.contrib.auth.admin import GroupAdmin, UserAdmin
 from django.contrib.auth.models import Group, User
-from django.urls import URLPattern
+from django.urls import URLPattern, path
 
 from dashboard import links
 from dashboard.task_pages import bulk, confirmation, detail, enqueue, listing, queues
@@ -13,21 +11,34 @@ from tasks.admin.lock_aware import session_page
 from tasks.admin.read_only import DeclaredFilters, QueueAdmin, TaskAdmin
 from tasks.models import Queue, Task
 
-TASK_PATHS = (listing.paths, confirmation.paths, bulk.paths, queues.why_paths, enqueue.paths, detail.paths)
-
 
 class TaskPages(TaskAdmin):
     """Our pages in place of the plain list. Programs create tasks and `tasks.operations` changes them."""
 
     def get_urls(self) -> list[URLPattern]:
-        return list(chain.from_iterable(paths(self.admin_site.admin_view) for paths in TASK_PATHS))
+        view = self.admin_site.admin_view
+        return [
+            path("", view(listing.list_view), name="tasks_task_changelist"),
+            path("do/<slug:name>/", view(confirmation.action_view), name="tasks_task_action"),
+            path("all/<slug:name>/", view(bulk.all_view), name="tasks_task_all"),
+            path("runs/", view(bulk.runs_view), name="tasks_task_runs"),
+            path("runs/<int:run_id>/", view(bulk.run_view), name="tasks_task_run"),
+            path("runs/<int:run_id>/stop/", view(bulk.stop_view), name="tasks_task_run_stop"),
+            path("why/<path:queue_name>/", view(queues.why_view), name="tasks_task_why"),
+            path("enqueue/", view(enqueue.enqueue_view), name="tasks_task_enqueue"),
+            path("<int:task_id>/", view(detail.detail_view), name="tasks_task_change"),
+        ]
 
 
 class QueuePages(QueueAdmin):
     """Every queue with a task, a setting or a worker, also without a row."""
 
     def get_urls(self) -> list[URLPattern]:
-        return queues.paths(self.admin_site.admin_view)
+        view = self.admin_site.admin_view
+        return [
+            path("", view(queues.queues_view), name="tasks_queue_changelist"),
+            path("do/<slug:name>/", view(queues.switch_view), name="tasks_queue_switch"),
+        ]
 
 
 class PersonAdmin(DeclaredFilters, UserAdmin):

@@ -5,9 +5,11 @@ from functools import partial, wraps
 from itertools import chain
 from typing import Any, NamedTuple
 
+from django.contrib import admin
 from django.contrib.admin import AdminSite
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.template.response import TemplateResponse
 from django.urls import URLPattern, URLResolver, path
 from django.utils.functional import Promise, SimpleLazyObject
 from django.utils.translation import gettext_lazy as _
@@ -44,6 +46,14 @@ PAGES = (
     Page(_("Audit"), "admin:ops_audit", "tasks.view_intervention", "a"),
     Page(_("All models"), "admin:models", "", "m"),
 )
+
+
+def page(
+    request: HttpRequest, template: str, title: str, context: dict[str, Any], status: int = 200
+) -> TemplateResponse:
+    """Render a page in the site's layout; a `title` in the context comes before the usual one."""
+    common = {**admin.site.each_context(request), "title": title}
+    return TemplateResponse(request, template, {**common, **context}, status=status)
 
 
 def explaining(view: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,23 +1,14 @@
 """Pages of tasks and queues: the list, one task, people's actions on them, and the queues' settings."""
 
-from typing import Any
-
-from django.contrib import admin, messages
+from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.http import url_has_allowed_host_and_scheme
+from django.utils.translation import gettext_lazy
 
 VIEW = "tasks.view_task"
 LIST = "admin:tasks_task_changelist"
-
-
-def page(
-    request: HttpRequest, template: str, title: str, context: dict[str, Any], status: int = 200
-) -> TemplateResponse:
-    """One of `templates/task_pages` in the site's layout."""
-    common = {**admin.site.each_context(request), "title": title}
-    return TemplateResponse(request, f"task_pages/{template}", {**common, **context}, status=status)
+CHANGED_FORM = gettext_lazy("The form was changed on its way: go back, load the page anew and try again.")
 
 
 def next_page(request: HttpRequest) -> str:
@@ -29,7 +20,7 @@ def next_page(request: HttpRequest) -> str:
     return reverse(LIST)
 
 
-def rejected(request: HttpRequest, reason: str) -> HttpResponse:
+def rejected(request: HttpRequest, reason: object) -> HttpResponse:
     """Redirect back with the reason why nothing was done."""
-    messages.error(request, reason)
+    messages.error(request, str(reason))
     return HttpResponseRedirect(next_page(request))

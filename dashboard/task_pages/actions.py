@@ -2,7 +2,7 @@
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
@@ -12,6 +12,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from dashboard.task_pages import CHANGED_FORM
 from tasks import operations
 from tasks.admin import rights
 from tasks.diagnosis import Finding, Verdict
@@ -63,7 +64,9 @@ class Seen:
 
     @classmethod
     def of(cls, task: Task) -> Self:
-        return cls(id=task.pk, run_after=task.run_after.isoformat(), **{name: getattr(task, name) for name in COPIED})
+        columns = {name: getattr(task, name) for name in LABELS}
+        columns["run_after"] = task.run_after.isoformat()
+        return cls(id=task.pk, **columns)
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -71,12 +74,10 @@ class Seen:
         try:
             seen = cls(**json.loads(text))
             parse_id(str(seen.id))
+            if not isinstance(seen.version, int):
+                raise TypeError(seen.version)
         except (ValueError, TypeError) as error:
-            raise InvalidFilter(
-                "The form was changed on its way: go back, load the page anew and try again."
-            ) from error
-        if not isinstance(seen.version, int):
-            raise InvalidFilter("The form names no version of the row: go back, load the page anew and try again.")
+            raise InvalidFilter(str(CHANGED_FORM)) from error
         return seen
 
     def __str__(self) -> str:
@@ -88,9 +89,6 @@ class Seen:
         return [
             Difference(str(label), then[name], now[name]) for name, label in LABELS.items() if then[name] != now[name]
         ]
-
-
-COPIED = [name for name in LABELS if name != "run_after"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,9 +144,9 @@ class PageAction(ABC):
     def suits(self, task: Task, finding: Finding) -> bool:
         """True if the button belongs on this task's page."""
 
-    @abstractmethod
     def repeats(self, task: Task, finding: Finding) -> str:
         """A sentence: may the task's effect happen again, or be cut short?"""
+        return _("What its attempts did before they ended may happen again.") if task.attempt else _("It never ran.")
 
     def fault(self, settings: Settings) -> str:
         """The reason why it cannot be carried out with these settings, or an empty text."""
@@ -209,9 +207,7 @@ class Requeue(PageAction):
             return _(
                 "Its worker may still be on it: the effect may happen twice, and what the worker reports is refused."
             )
-        if not task.attempt:
-            return _("It never ran.")
-        return _("What its attempts did before they ended may happen again.")
+        return super().repeats(task, finding)
 
 
 class Edit(PageAction):
@@ -229,7 +225,7 @@ class Edit(PageAction):
         return _("It goes on waiting; what is left empty stays as it is.")
 
     def fault(self, settings: Settings) -> str:
-        if settings.queue_name is None and settings.priority is None and settings.run_after is None:
+        if all(getattr(settings, name) is None for name in self.fields):
             return _("What is to change? Give a queue, a priority or a time.")
         return super().fault(settings)
 
@@ -258,11 +254,6 @@ class PutBack(PageAction):
     def suits(self, task: Task, finding: Finding) -> bool:
         return task.status == TaskStatus.READY and task.queue_name == QUARANTINE
 
-    def repeats(self, task: Task, finding: Finding) -> str:
-        if not task.attempt:
-            return _("It never ran.")
-        return _("What its attempts did before they ended may happen again.")
-
 
 class Cancel(PageAction):
     verb = operations.Cancel
@@ -277,9 +268,7 @@ class Cancel(PageAction):
     def repeats(self, task: Task, finding: Finding) -> str:
         if finding.verdict in LIVE:
             return _("Its worker process is ended in the middle of it; what it did until then stays done.")
-        if not task.attempt:
-            return _("It never ran.")
-        return _("What its attempts did before they ended stays done.")
+        return _("What its attempts did before they ended stays done.") if task.attempt else _("It never ran.")
 
 
 PAGE_ACTIONS: dict[str, PageAction] = {
@@ -296,15 +285,14 @@ class Button:
     command: str
 
 
-def buttons_of(actions: Iterable[PageAction], ids: list[int], user: Any) -> list[Button]:
+def buttons_of(actions: Collection[PageAction], ids: list[int], user: Any) -> list[Button]:
     """A button for each action; each right is checked once."""
-    actions = list(actions)
     missing = {right: rights.missing(user, right) for right in {action.right for action in actions}}
     return [Button(action, missing[action.right], action.command(ids) if ids else "") for action in actions]
 
 
 class RunRow(NamedTuple):
-    """One run in a list: its action, and its state in words."""
+    """One run in a list; it is over without an end of its own if its task is gone."""
 
     run: BulkRun
     action: PageAction
@@ -320,14 +308,14 @@ def run_rows(runs: "QuerySet[BulkRun]") -> list[RunRow]:
 
 
 def run_row(run: BulkRun, task: Task | None) -> RunRow:
-    action = PAGE_ACTIONS[run.action]
+    is_over = run.finished_at is not None or task is None or task.finished_at is not None
     if run.finished_at is not None:
-        return RunRow(run, action, _("Stopped") if run.stop_requested_at else _("Done"), is_over=True)
-    if task is None or task.finished_at is not None:
-        return RunRow(run, action, _("Given up: its task has ended"), is_over=True)
-    if task.status == TaskStatus.PROCESSING:
-        return RunRow(run, action, _("Under way"), is_over=False)
-    return RunRow(run, action, _("Waits for a worker"), is_over=False)
+        state = _("Stopped") if run.stop_requested_at else _("Done")
+    elif task is None or task.finished_at is not None:
+        state = _("Given up: its task has ended")
+    else:
+        state = _("Under way") if task.status == TaskStatus.PROCESSING else _("Waits for a worker")
+    return RunRow(run, PAGE_ACTIONS[run.action], state, is_over)
 
 
 def unfinished_runs() -> list[RunRow]:

@@ -1,24 +1,24 @@
 """The confirmation of an action on ticked tasks: what the operator saw, what it will do, and carrying it out."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any
 
 from django import forms
 from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
-from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 from django.views.decorators.http import require_POST
 
-from dashboard.task_pages import VIEW, next_page, page, rejected
+from dashboard.site import page
+from dashboard.task_pages import VIEW, next_page, rejected
 from dashboard.task_pages.actions import LIVE, PAGE_ACTIONS, Difference, PageAction, Seen, TaskRow
 from dashboard.task_pages.listing import known_queues
 from tasks.admin import rights
 from tasks.admin.forms import OptionField, WholeNumberField, reason_of
 from tasks.commands import types
-from tasks.diagnosis import Facts, Finding, decide, gather
+from tasks.diagnosis import Facts, decide, gather
 from tasks.diagnosis.decision import is_unserved, no_worker
 from tasks.models import Intervention, Task, TaskStatus
 from tasks.operations import Result
@@ -31,11 +31,12 @@ from tasks.support.durations import spoken
 
 MOST_TASKS = 200
 MOST_REFUSALS = 10  # shown one by one; the rest as a number
+MOST_CHANGES = 20  # interventions shown for one task
 LONGEST_SPREAD_MINUTES = 7 * 24 * 60
 
 
 class SettingsForm(forms.Form):
-    """Every field that an action may need; `form_of` keeps those of one action."""
+    """Every field that an action may need."""
 
     queue_name = OptionField(
         types.destination, label=gettext_lazy("Queue"), widget=forms.TextInput(attrs={"list": "queues"})
@@ -50,14 +51,21 @@ class SettingsForm(forms.Form):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
 class ActionRequest:
-    """A person's request for an action. `is_confirmed`: the person saw the preview and pressed its button."""
+    """A person's request for an action, read from a form. Raises Unreadable for its reason.
 
-    action: PageAction
-    form: SettingsForm
-    settings: Settings
-    is_confirmed: bool = False
+    `form` has the action's own fields, and `settings` those of them that are valid. `is_confirmed`: the person saw the
+    preview and pressed its button.
+    """
+
+    def __init__(self, action: PageAction, post: QueryDict) -> None:
+        self.action = action
+        self.form = SettingsForm(post, auto_id="set-%s")
+        for name in set(self.form.fields) - set(action.fields):
+            del self.form.fields[name]
+        self.form.is_valid()
+        self.settings = Settings(reason=reason_of(post), force="force" in post, **self.form.cleaned_data)
+        self.is_confirmed = "confirmed" in post
 
     def fault(self) -> str:
         """The reason why it cannot be carried out as it stands, or an empty text."""
@@ -65,55 +73,41 @@ class ActionRequest:
             return _("Correct what is marked below.")
         return self.action.fault(self.settings)
 
+    def rehearse(self, tasks: Iterable[Task], who: Who) -> Result:
+        """Perform the action on these tasks and roll it back."""
+        versions = {task.pk: task.version for task in tasks}
+        settings = replace(self.settings, reason=self.settings.reason or _("rehearsal"))
+        return self.action.perform(versions, who, settings, dry_run=True) if versions else Result()
 
-def form_context(submission: ActionRequest, *, can_force: bool) -> dict[str, Any]:
-    """The fields of the preview's form."""
-    if submission.action.needs_reason:
-        label = _("Reason, kept in the audit")
-    elif can_force:
-        label = _("Reason, kept in the audit; needed when you force")
-    else:
-        label = _("Reason, kept in the audit; may be empty")
-    return {
-        "submission": submission,
-        "action": submission.action,
-        "can_force": can_force,
-        "reason_label": label,
-        "queues": known_queues() if submission.action.fields else [],
-    }
-
-
-def settings_from(action: PageAction, post: QueryDict) -> dict[str, Any]:
-    """The form with the action's fields, and Settings with its valid values. Raises Unreadable for the reason."""
-    form = SettingsForm(post, auto_id="set-%s")
-    for name in set(form.fields) - set(action.fields):
-        del form.fields[name]
-    form.is_valid()
-    settings = Settings(reason=reason_of(post), force="force" in post, **form.cleaned_data)
-    return {"action": action, "form": form, "settings": settings}
+    def context(self, *, can_force: bool) -> dict[str, Any]:
+        """The fields of the preview's form."""
+        if self.action.needs_reason:
+            label = _("Reason, kept in the audit")
+        elif can_force:
+            label = _("Reason, kept in the audit; needed when you force")
+        else:
+            label = _("Reason, kept in the audit; may be empty")
+        return {
+            "submission": self,
+            "action": self.action,
+            "can_force": can_force,
+            "reason_label": label,
+            "queues": known_queues() if self.action.fields else [],
+        }
 
 
-@dataclass(frozen=True, kw_only=True)
 class Submission(ActionRequest):
-    """A request for ticked tasks, as the person saw them."""
+    """A request for ticked tasks, as the person saw them; `only` (one row's button) overrides `seen`.
 
-    seen: dict[int, Seen]
+    Raises InvalidFilter for a form that was tampered with.
+    """
 
-    @classmethod
-    def from_post(cls, action: PageAction, post: QueryDict) -> Self:
-        """Read the form of a list, a row, a detail page or a preview; `only` (one row's button) overrides `seen`.
-
-        Raises InvalidFilter for a form that was tampered with.
-        """
+    def __init__(self, action: PageAction, post: QueryDict) -> None:
+        super().__init__(action, post)
         seen = [Seen.parse(text) for text in post.getlist("only") or post.getlist("seen")]
         if len(seen) > MOST_TASKS:
             raise InvalidFilter(f"That is more than {MOST_TASKS} tasks: choose fewer, or use the command.")
-        seen_by_id = {row.id: row for row in seen}
-        return cls(seen=seen_by_id, is_confirmed="confirmed" in post, **settings_from(action, post))
-
-    @property
-    def versions(self) -> dict[int, int]:
-        return {task_id: seen.version for task_id, seen in self.seen.items()}
+        self.seen = {row.id: row for row in seen}
 
 
 @dataclass(frozen=True)
@@ -151,40 +145,6 @@ def preview_rows(action: PageAction, tasks: Iterable[Task], facts: Facts, rehear
     return rows
 
 
-def rehearse(submission: ActionRequest, tasks: Iterable[Task], who: Who) -> Result:
-    """Perform the action on these tasks and roll it back."""
-    versions = {task.pk: task.version for task in tasks}
-    settings = replace(submission.settings, reason=submission.settings.reason or _("rehearsal"))
-    return submission.action.perform(versions, who, settings, dry_run=True) if versions else Result()
-
-
-def changes_of(submission: Submission, tasks: Mapping[int, Task]) -> list[Change]:
-    """The tasks that are not as the operator saw them."""
-    return [
-        change_of(seen, tasks.get(seen.id))
-        for seen in submission.seen.values()
-        if seen.id not in tasks or tasks[seen.id].version != seen.version
-    ]
-
-
-def change_of(seen: Seen, task: Task | None) -> Change:
-    since = Intervention.objects.filter(target=audit.task(seen.id), version_after__gt=seen.version).order_by("id")
-    return Change(seen.id, task, seen.differences(task) if task else [], list(since[:20]))
-
-
-def was_done_by(actor: str, submission: Submission, changes: list[Change]) -> bool:
-    """True if this very submission made every change: the second click of a double click."""
-    return bool(changes) and all(
-        any(
-            entry.actor == actor
-            and entry.action.split()[0] == submission.action.name
-            and entry.version_before == submission.seen[change.id].version
-            for entry in change.interventions
-        )
-        for change in changes
-    )
-
-
 def sign_of_life(worker: WorkerState | None) -> str:
     """A sentence with the age of the worker's heartbeat and the state of its session."""
     if worker is None or not worker.registered:
@@ -195,20 +155,29 @@ def sign_of_life(worker: WorkerState | None) -> str:
     return _("heard %(age)s ago, its session is gone") % shown
 
 
-def unserved_queues(tasks: Iterable[Task], facts: Facts) -> list[Finding]:
-    """One finding for each queue without a live worker."""
-    firsts = {task.queue_name: task for task in tasks}
-    return [no_worker(task, facts) for task in firsts.values() if is_unserved(task, facts)]
+def changes_of(submission: Submission, tasks: Mapping[int, Task]) -> list[Change]:
+    """The tasks that are not as the operator saw them."""
+    changes = []
+    for seen in submission.seen.values():
+        task = tasks.get(seen.id)
+        if task is None or task.version != seen.version:
+            since = Intervention.objects.filter(target=audit.task(seen.id), version_after__gt=seen.version)
+            differences = seen.differences(task) if task else []
+            changes.append(Change(seen.id, task, differences, list(since.order_by("id")[:MOST_CHANGES])))
+    return changes
 
 
-def paths(view: Callable[..., Any]) -> list[URLPattern]:
-    return [path("do/<slug:name>/", view(action_view), name="tasks_task_action")]
-
-
-def action_view(request: HttpRequest, name: str) -> HttpResponse:
-    """Show the preview; once it is confirmed, perform the action."""
-    action = known_action(name)
-    return require_POST(submit)(request, action)
+def was_done_by(actor: str, submission: Submission, changes: list[Change]) -> bool:
+    """True if this very submission made every change: the second click of a double click."""
+    return all(
+        any(
+            entry.actor == actor
+            and entry.action.split()[0] == submission.action.name
+            and entry.version_before == submission.seen[change.id].version
+            for entry in change.interventions
+        )
+        for change in changes
+    )
 
 
 def known_action(name: str) -> PageAction:
@@ -217,13 +186,16 @@ def known_action(name: str) -> PageAction:
     return PAGE_ACTIONS[name]
 
 
-def submit(request: HttpRequest, action: PageAction) -> HttpResponse:
+@require_POST
+def action_view(request: HttpRequest, name: str) -> HttpResponse:
+    """Show the preview; once it is confirmed, perform the action."""
+    action = known_action(name)
     rights.require(request.user, VIEW)
     rights.require(request.user, action.right)
     try:
-        submission = Submission.from_post(action, request.POST)
+        submission = Submission(action, request.POST)
     except InvalidFilter as error:
-        return rejected(request, str(error))
+        return rejected(request, error)
     if not submission.seen:
         return rejected(request, _("Nothing is selected: tick the tasks first."))
     who, tasks = rights.who(request.user), Task.objects.in_bulk(submission.seen)
@@ -232,7 +204,8 @@ def submit(request: HttpRequest, action: PageAction) -> HttpResponse:
         return answer(request, action, Result(done=list(submission.seen)))
     if changes or not submission.is_confirmed or submission.fault():
         return preview_page(request, submission, tasks, changes)
-    result = action.perform(submission.versions, who, submission.settings)
+    versions = {task_id: seen.version for task_id, seen in submission.seen.items()}
+    result = action.perform(versions, who, submission.settings)
     if any(refusal.code == CHANGED.code for refusal in result.refused.values()):
         tasks = Task.objects.in_bulk(submission.seen)
         return preview_page(request, submission, tasks, changes_of(submission, tasks))
@@ -240,51 +213,49 @@ def submit(request: HttpRequest, action: PageAction) -> HttpResponse:
 
 
 def preview_page(
-    request: HttpRequest, submission: Submission, tasks: Mapping[int, Task], changes: list[Change]
+    request: HttpRequest, submission: Submission, found: Mapping[int, Task], changes: list[Change]
 ) -> HttpResponse:
     """Preview the action on the current rows; 409 if they changed since the operator saw them."""
-    action, facts = submission.action, gather(tasks.values())
-    rehearsal = rehearse(submission, tasks.values(), rights.who(request.user))
-    rows = preview_rows(action, tasks.values(), facts, rehearsal)
+    action, tasks, facts = submission.action, found.values(), gather(found.values())
+    rehearsal = submission.rehearse(tasks, rights.who(request.user))
+    rows = preview_rows(action, tasks, facts, rehearsal)
     fault = submission.fault() if submission.is_confirmed and not changes else ""
     has_live = any(row.finding.verdict in LIVE for row in rows)
+    queues = {task.queue_name: task for task in tasks} if action.name != "cancel" else {}
     context = {
-        **form_context(submission, can_force=has_live and action.name == "requeue"),
+        **submission.context(can_force=has_live and action.name == "requeue"),
         "changes": changes,
         "rows": rows,
         "number_refused": len(rehearsal.refused),
-        "unserved": unserved_queues(tasks.values(), facts) if action.name != "cancel" else [],
+        "unserved": [no_worker(task, facts) for task in queues.values() if is_unserved(task, facts)],
         "fault": fault,
         "next": next_page(request),
-        "command": action.command(sorted(tasks), submission.settings),
+        "command": action.command(sorted(found), submission.settings),
     }
     status = 409 if changes else 400 if fault else 200
-    return page(request, "confirm.html", str(action.label), context, status=status)
+    return page(request, "task_pages/confirm.html", str(action.label), context, status=status)
 
 
 def answer(request: HttpRequest, action: PageAction, result: Result) -> HttpResponse:
-    for level, text in result_messages(action, result):
-        messages.add_message(request, level, text)
+    """Redirect back with the result in messages."""
+    if result.done:
+        text = ngettext("%(label)s: done for %(ids)s.", "%(label)s: done for %(ids)s.", len(result.done))
+        messages.success(request, text % {"label": action.label, "ids": listed(result.done)})
+    if result.asked:
+        text = _("The workers of %(ids)s were asked to end them, and do so within moments.")
+        messages.success(request, text % {"ids": listed(result.asked)})
+    report_refusals(request, result)
     return HttpResponseRedirect(next_page(request))
 
 
-def result_messages(action: PageAction, result: Result) -> list[tuple[int, str]]:
-    """Messages for the operator: pairs of a level of `django.contrib.messages` and a sentence."""
-    answers = []
-    if result.done:
-        text = ngettext("%(label)s: done for %(ids)s.", "%(label)s: done for %(ids)s.", len(result.done))
-        answers.append((messages.SUCCESS, text % {"label": action.label, "ids": listed(result.done)}))
-    if result.asked:
-        text = _("The workers of %(ids)s were asked to end them, and do so within moments.")
-        answers.append((messages.SUCCESS, text % {"ids": listed(result.asked)}))
+def report_refusals(request: HttpRequest, result: Result) -> None:
+    """One message for each of the first refused tasks, and one for the rest."""
     for task_id, refusal in list(result.refused.items())[:MOST_REFUSALS]:
-        answers.append(
-            (messages.WARNING, _("#%(id)d stays as it is: %(reason)s.") % {"id": task_id, "reason": refusal.sentence})
-        )
+        text = _("#%(id)d stays as it is: %(reason)s.")
+        messages.warning(request, text % {"id": task_id, "reason": refusal.sentence})
     if len(result.refused) > MOST_REFUSALS:
         more = len(result.refused) - MOST_REFUSALS
-        answers.append((messages.WARNING, _("%(number)d more stay as they are.") % {"number": more}))
-    return answers
+        messages.warning(request, _("%(number)d more stay as they are.") % {"number": more})
 
 
 def listed(ids: list[int]) -> str:

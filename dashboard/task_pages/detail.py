@@ -1,17 +1,17 @@
 """The page of one task: its verdict, its row, its history and its buttons."""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
-from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
 
-from dashboard.task_pages import VIEW, page
+from dashboard.site import page
+from dashboard.task_pages import VIEW
 from dashboard.task_pages.actions import PAGE_ACTIONS, Button, Seen, buttons_of
 from tasks.admin import rights
 from tasks.diagnosis import Facts, decide, decision, gather
@@ -204,10 +204,6 @@ def pretty(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False)
 
 
-def paths(view: Callable[..., Any]) -> list[URLPattern]:
-    return [path("<int:task_id>/", view(detail_view), name="tasks_task_change")]
-
-
 def detail_view(request: HttpRequest, task_id: int) -> HttpResponse:
     rights.require(request.user, VIEW)
     task = Task.objects.filter(pk=task_id).first()
@@ -216,4 +212,4 @@ def detail_view(request: HttpRequest, task_id: int) -> HttpResponse:
     context = detail_context(task, request.user)
     if "HX-Request" in request.headers:
         return TemplateResponse(request, "task_pages/_detail.html", context)
-    return page(request, "detail.html", f"#{task.pk}", context)
+    return page(request, "task_pages/detail.html", f"#{task.pk}", context)

@@ -3,18 +3,19 @@
 import inspect
 import json
 from argparse import ArgumentTypeError
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from django import forms
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import URLPattern, path, reverse
+from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_http_methods
 
-from dashboard.task_pages import VIEW, page, rejected
+from dashboard.site import page
+from dashboard.task_pages import CHANGED_FORM, VIEW, rejected
 from dashboard.task_pages.listing import known_queues
 from tasks import operations
 from tasks.admin import rights
@@ -28,6 +29,8 @@ from tasks.framework.declaration import PostgresTask
 from tasks.operations import tokens
 from tasks.support import reading
 from tasks.support.audit import Who
+
+ENQUEUE = "tasks.enqueue_task"
 
 
 class Known(NamedTuple):
@@ -125,13 +128,6 @@ def known(task: PostgresTask) -> Known:
     return Known(task.module_path, signature, lines[0] if lines else "", task.queue_name)
 
 
-ENQUEUE = "tasks.enqueue_task"
-
-
-def paths(view: Callable[..., Any]) -> list[URLPattern]:
-    return [path("enqueue/", view(enqueue_view), name="tasks_task_enqueue")]
-
-
 @require_http_methods(["GET", "HEAD", "POST"])
 def enqueue_view(request: HttpRequest) -> HttpResponse:
     """Show the form; enqueue a posted one, or with `check` only show its command and its errors."""
@@ -141,14 +137,11 @@ def enqueue_view(request: HttpRequest) -> HttpResponse:
     rights.require(request.user, ENQUEUE)
     form = EnqueueForm(request.POST)
     if "token" in form.errors:
-        return rejected(request, _("The form was changed on its way: go back, load the page anew, try again."))
-    if form.is_valid() and form.enqueue(rights.who(request.user), dry_run=True) and "check" not in request.POST:
-        return enqueue(request, form)
-    return form_page(request, form, status=200 if form.is_valid() else 400)
-
-
-def enqueue(request: HttpRequest, form: EnqueueForm) -> HttpResponse:
-    submitted = tokens.once(form.cleaned_data["token"], lambda: str(form.enqueue(rights.who(request.user))))
+        return rejected(request, CHANGED_FORM)
+    who = rights.who(request.user)
+    if not form.is_valid() or not form.enqueue(who, dry_run=True) or "check" in request.POST:
+        return form_page(request, form, status=200 if form.is_valid() else 400)
+    submitted = tokens.once(form.cleaned_data["token"], lambda: str(form.enqueue(who)))
     if submitted.is_new:
         messages.success(request, _("Enqueued as #%(id)s.") % {"id": submitted.target})
     return HttpResponseRedirect(reverse("admin:tasks_task_change", args=[submitted.target]))
@@ -162,4 +155,4 @@ def form_page(request: HttpRequest, form: EnqueueForm, status: int = 200) -> Htt
         "queues": known_queues(),
         "command": form.command() if form.is_bound and form.is_valid() else "",
     }
-    return page(request, "enqueue.html", _("Enqueue a task"), context, status=status)
+    return page(request, "task_pages/enqueue.html", _("Enqueue a task"), context, status=status)

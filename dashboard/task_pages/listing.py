@@ -1,7 +1,6 @@
 """The list of tasks: the search through a large table, its rows and its page."""
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol, Self
@@ -11,13 +10,13 @@ from django.db import OperationalError, connection
 from django.db.models import Max, Min, QuerySet
 from django.db.transaction import atomic
 from django.http import HttpRequest, HttpResponse
-from django.urls import URLPattern, path
 from django.utils.functional import cached_property
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from dashboard.live.fragment import SharedPart
-from dashboard.task_pages import VIEW, page
+from dashboard.site import page
+from dashboard.task_pages import VIEW
 from dashboard.task_pages.actions import PAGE_ACTIONS, PageAction, TaskRow, buttons_of, unfinished_runs
 from dashboard.templatetags.rowlock import age
 from tasks.admin import rights
@@ -212,10 +211,6 @@ class TaskSearch(Search):
         return lowest, min(highest, found[0]["id"]) if found else highest
 
 
-def paths(view: Callable[..., Any]) -> list[URLPattern]:
-    return [path("", view(list_view), name="tasks_task_changelist")]
-
-
 def known_queues() -> list[str]:
     """Names of queues to choose from: of waiting tasks, of settings and of workers."""
     return [row["name"] for row in fetch(connection, QUEUE_NAMES)]
@@ -323,7 +318,7 @@ def list_view(request: HttpRequest) -> HttpResponse:
         chosen, cursor = TaskFilter.from_params(request.GET), PageCursor.from_params(request.GET)
     except InvalidFilter as error:
         context = {"fault": str(error), **filter_context(TaskFilter())}
-        return page(request, "list.html", _("Tasks"), context, status=400)
+        return page(request, "task_pages/list.html", _("Tasks"), context, status=400)
 
     def rows(_request: HttpRequest) -> dict[str, Any]:
         return rows_context(chosen, cursor)
@@ -335,4 +330,4 @@ def list_view(request: HttpRequest) -> HttpResponse:
     if context["is_live"]:
         part.expect(request)
     context |= {"runs_under_way": unfinished_runs(), "every": EVERY_SECONDS}
-    return page(request, "list.html", _("Tasks"), context)
+    return page(request, "task_pages/list.html", _("Tasks"), context)

@@ -1,20 +1,19 @@
 """The pages of queues: their numbers, pause and recovery, and why a queue's tasks do not run."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Self
 
 from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import URLPattern, path, reverse
+from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
 
 from dashboard import links
 from dashboard.live.fragment import SharedPart
+from dashboard.site import page
 from dashboard.task_pages import VIEW as VIEW_TASK
-from dashboard.task_pages import page
 from tasks.admin import rights
 from tasks.admin.forms import reason_of
 from tasks.diagnosis import stats, why
@@ -29,36 +28,20 @@ COUNT_CAP = 10_000
 EVERY_SECONDS = 5  # the reasons refresh themselves
 
 
-def paths(view: Callable[..., Any]) -> list[URLPattern]:
-    """The pages below the model Queue."""
-    return [
-        path("", view(queues_view), name="tasks_queue_changelist"),
-        path("do/<slug:name>/", view(switch_view), name="tasks_queue_switch"),
-    ]
-
-
-def why_paths(view: Callable[..., Any]) -> list[URLPattern]:
-    """The page below the model Task."""
-    return [path("why/<path:queue_name>/", view(why_view), name="tasks_task_why")]
-
-
 def queues_view(request: HttpRequest) -> HttpResponse:
     rights.require(request.user, VIEW)
     context = {
         "rows": rows(),
         "missing_rights": sorted({rights.missing(request.user, switch.right) for switch in SWITCHES.values()} - {""}),
     }
-    return page(request, "queues.html", _("Queues"), context)
+    return page(request, "task_pages/queues.html", _("Queues"), context)
 
 
+@require_POST
 def switch_view(request: HttpRequest, name: str) -> HttpResponse:
     switch = SWITCHES.get(name)
     if switch is None:
         raise Http404(_("There is no such action."))
-    return require_POST(switch_queue)(request, switch)
-
-
-def switch_queue(request: HttpRequest, switch: Switch) -> HttpResponse:
     rights.require(request.user, switch.right)
     queue_name = request.POST.get("queue", "").strip()
     if not queue_name:
@@ -148,4 +131,4 @@ def why_view(request: HttpRequest, queue_name: str) -> HttpResponse:
     if "HX-Request" in request.headers:
         return part.answer(request)
     part.expect(request)
-    return page(request, "why.html", _("Why not running?"), {**context(request), "every": EVERY_SECONDS})
+    return page(request, "task_pages/why.html", _("Why not running?"), {**context(request), "every": EVERY_SECONDS})
