@@ -1,70 +1,201 @@
-"""The page of workers: stop a worker, or release tasks that a hanging one has not begun."""
+"""The page of workers: state, tasks and rate of each; stop one, or release tasks that a hanging one has not begun."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from hashlib import sha256
+from typing import Any, NamedTuple, Self
 from urllib.parse import urlencode
 
-from django.contrib import admin, messages
-from django.db import DatabaseError
-from django.http import HttpRequest, HttpResponse
-from django.shortcuts import redirect, render
+from django.contrib import messages
+from django.db import DatabaseError, connection
+from django.db.models import Q
+from django.http import HttpRequest, HttpResponse, QueryDict
+from django.shortcuts import redirect
 from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
+from django.utils.translation import gettext_lazy, ngettext
 from django.views.decorators.http import require_POST, require_safe
 
-from dashboard import workers as rows
 from dashboard.live import snapshot
 from dashboard.live.fragment import SharedPart
+from dashboard.site import page
+from dashboard.stale import held_by
+from dashboard.task_pages.confirmation import report_refusals
 from tasks import operations
+from tasks.admin.forms import reason_of
 from tasks.admin.rights import missing, require, who
 from tasks.diagnosis.finding import command
+from tasks.diagnosis.stats import Rate, rates
 from tasks.exceptions import RowlockError
-from tasks.models import Task
-from tasks.operations.filters import BIGGEST_ID, InvalidFilter
-from tasks.operations.workers import MOST_RELEASED, RIGHT_TO_RELEASE, RIGHT_TO_STOP, hanging_on, unstarted
+from tasks.models import Task, Worker
+from tasks.operations.filters import BIGGEST_ID, InvalidFilter, Params, given
+from tasks.operations.workers import (
+    HANGS_AFTER_SECONDS,
+    MOST_RELEASED,
+    RIGHT_TO_RELEASE,
+    RIGHT_TO_STOP,
+    hanging_on,
+    unstarted,
+)
 from tasks.queue import presence
+from tasks.queue.presence import Life, WorkerState
 from tasks.support import reading
-from tasks.support.database import is_lock_not_available
+from tasks.support.database import fetch, is_lock_not_available, session_name
+from tasks.support.reading import Unreadable
 
 SEE, STOP, RELEASE = "tasks.view_worker", RIGHT_TO_STOP, RIGHT_TO_RELEASE
 BIGGEST_VERSION = 2**31 - 1
-MOST_TOLD = 5
+MOST = 200
+ENDED_PAGE = 25
+# Workers that need attention come first.
+LIVES = {
+    Life.DEAD: gettext_lazy("Dead"),
+    Life.MISSING: gettext_lazy("Missing"),
+    Life.SILENT: gettext_lazy("Silent"),
+    Life.RESTARTED: gettext_lazy("Away since the restart"),
+    Life.ALIVE: gettext_lazy("Alive"),
+}
+ORDER = list(LIVES)
+
+NOW = "SELECT clock_timestamp() AS now"
+# Sessions of the worker's supervisor and handlers; the page links one of them to the locks.
+SESSIONS = """
+SELECT DISTINCT ON (application_name) application_name, pid, wait_event_type = 'Lock' AS waits
+FROM pg_stat_activity
+WHERE application_name = ANY(%(names)s::text[]) AND datname = current_database()
+ORDER BY application_name, coalesce(wait_event_type = 'Lock', false) DESC, state = 'active' DESC NULLS LAST, pid
+"""
+
+
+class Session(NamedTuple):
+    """A worker's database session; `waits` is True if it waits for a lock."""
+
+    pid: int
+    waits: bool
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A person's request for one worker; `versions`: the tasks that the preview showed, with their versions."""
+class WorkerRow:
+    """One worker of the page. `held`: its PROCESSING tasks, including the current one; ages in seconds."""
 
-    worker_id: str
-    reason: str
-    is_confirmed: bool
-    versions: dict[int, int] = field(default_factory=dict)
+    worker: WorkerState
+    held: int
+    current: Task | None
+    current_seconds: float
+    rate: Rate
+    session: Session | None
 
-    @classmethod
-    def from_post(cls, request: HttpRequest) -> "Asked | None":
-        """Read the form; None if it is not one of our forms."""
-        worker_id = request.POST.get("worker", "")
-        versions = parse_versions(request.POST.get("versions", ""))
-        if reading.name_problem(worker_id) or versions is None:
-            return None
-        reason = reading.reason(request.POST.get("reason", ""))
-        return cls(worker_id, reason, "confirmed" in request.POST, versions)
+    @property
+    def key(self) -> str:
+        """The worker's id as an HTML id."""
+        return sha256(self.worker.id.encode()).hexdigest()[:12]
 
-    def command(self, name: str) -> str:
-        return command(name, self.worker_id, "--reason", self.reason or "…")
+    @property
+    def life(self) -> str:
+        return str(LIVES[self.worker.life])
+
+    @property
+    def version(self) -> str:
+        """A text that changes when the row changes enough to be marked."""
+        stopping = "stopping" if self.worker.stop_requested_at else ""
+        return f"{self.worker.life} {self.worker.current_task_id or ''} {stopping} {self.hangs}"
+
+    @property
+    def announcement(self) -> str:
+        """The sentence for screen readers and the list of changes."""
+        return _("worker %(id)s: %(life)s") % {"id": self.worker.id, "life": self.life}
+
+    @property
+    def unstarted(self) -> int:
+        """Number of tasks claimed ahead, if the worker reports its current task."""
+        return self.held - 1 if self.current else self.held
+
+    @property
+    def is_dead(self) -> bool:
+        return self.worker.life in (Life.DEAD, Life.MISSING)
+
+    @property
+    def is_trouble(self) -> bool:
+        return self.worker.life is not Life.ALIVE
+
+    @property
+    def may_stop(self) -> bool:
+        """True if the worker can still be asked to stop."""
+        return not self.is_dead and self.worker.stop_requested_at is None
+
+    @property
+    def hangs(self) -> bool:
+        """True if it keeps tasks from others that it has not begun; a guess if it does not report its current task."""
+        if self.is_dead:
+            return False
+        if self.current is None:
+            return self.worker.is_late and self.held > 1
+        return self.unstarted > 0 and self.current_seconds >= HANGS_AFTER_SECONDS
 
 
-def parse_versions(text: str) -> dict[int, int] | None:
-    """Parse `4711:2 4712:5`; None for anything else."""
-    pairs = [pair.split(":") for pair in text.split()]
-    if len(pairs) > MOST_RELEASED or any(len(pair) != 2 for pair in pairs):
-        return None
-    versions = {reading.digits(id): reading.digits(version) for id, version in pairs}
-    known = {id: at for id, at in versions.items() if id is not None and at is not None}
-    is_known = len(known) == len(versions)
-    return known if is_known and all(id <= BIGGEST_ID and at <= BIGGEST_VERSION for id, at in known.items()) else None
+@dataclass(frozen=True)
+class Board:
+    """Workers that live or hold tasks; `more` counts those not shown."""
+
+    now: datetime
+    lines: list[WorkerRow]
+    more: int
+
+    @property
+    def has_live_worker(self) -> bool:
+        return any(row.worker.is_alive for row in self.lines)
+
+
+def board() -> Board:
+    """Workers that live or hold tasks, those in trouble first; eight statements."""
+    states = sorted(presence.states().values(), key=lambda state: (ORDER.index(state.life), state.id))
+    now = fetch(connection, NOW)[0]["now"]
+    shown = states[:MOST]
+    held = held_by(state.id for state in shown)
+    currents = Task.objects.processing().in_bulk([state.current_task_id for state in shown if state.current_task_id])
+    speeds = rates({state.id: age(state.started_at, now) for state in shown})
+    names = {session_name("worker", state.id): state.id for state in shown}
+    rows = fetch(connection, SESSIONS, {"names": list(names)})
+    sessions = {names[row["application_name"]]: Session(row["pid"], bool(row["waits"])) for row in rows}
+    lines = []
+    for state in shown:
+        current = currents.get(state.current_task_id or 0)
+        # It may have lost the claim since.
+        current = current if current and current.claimed_by == state.id else None
+        seconds, session = age(state.current_since, now), sessions.get(state.id)
+        lines.append(WorkerRow(state, held.get(state.id, 0), current, seconds, speeds[state.id], session))
+    return Board(now, lines, len(states) - len(shown))
+
+
+def age(moment: datetime | None, now: datetime) -> float:
+    return max(0.0, (now - moment).total_seconds()) if moment else 0.0
+
+
+def ended_context(params: Params) -> dict[str, Any]:
+    """One page of ended workers, the latest first, and the query of the next one. Raises InvalidFilter.
+
+    The page lies below the end `before` and the id `id`. There are few such workers, and no index serves this order.
+    """
+    workers = Worker.objects.filter(stopped_at__isnull=False).order_by("-stopped_at", "-pk")
+    if before := given(params, "before"):
+        at, worker_id = zoned_time(before[0]), next(iter(given(params, "id")), "")
+        workers = workers.filter(Q(stopped_at__lt=at) | Q(stopped_at=at, pk__lt=worker_id))
+    found = list(workers[: ENDED_PAGE + 1])
+    older = ""
+    if len(found) > ENDED_PAGE:
+        last = found[ENDED_PAGE - 1]
+        older = "?" + urlencode({"ended": "", "before": last.stopped_at, "id": last.pk})
+    return {"ended": {"workers": found[:ENDED_PAGE]}, "older": older}
+
+
+def zoned_time(text: str) -> datetime:
+    with suppress(ValueError):
+        at = datetime.fromisoformat(text)
+        if at.tzinfo:
+            return at
+    raise InvalidFilter(f"{text!r} is not a time with its zone, like 2026-11-20T03:12:05+00:00.")
 
 
 def paths(view: Callable[..., Any]) -> list[URLPattern]:
@@ -85,17 +216,16 @@ def workers(request: HttpRequest) -> HttpResponse:
     context = {"ended": None, **live_context(request)}
     if "ended" in request.GET:
         try:
-            ended = rows.look_at_ended(rows.Place.from_params(request.GET))
+            context |= ended_context(request.GET)
         except InvalidFilter as error:
-            return page(request, "dashboard/workers.html", {"fault": str(error)}, status=400)
-        context |= {"ended": ended, "older": following(ended)}
-    return page(request, "dashboard/workers.html", context)
+            return page(request, "dashboard/workers.html", _("Workers"), {"fault": str(error)}, status=400)
+    return page(request, "dashboard/workers.html", _("Workers"), context)
 
 
 def live_context(request: HttpRequest) -> dict[str, Any]:
     """Live data: an opened page queries for itself, refreshes share one snapshot."""
     return {
-        "board": snapshot.of(request).once(rows.look) if request.headers.get("HX-Request") else rows.look(),
+        "board": snapshot.of(request).once(board) if request.headers.get("HX-Request") else board(),
         "cannot_stop": missing(request.user, STOP),
         "cannot_release": missing(request.user, RELEASE),
         "start": command("run_worker"),
@@ -105,12 +235,35 @@ def live_context(request: HttpRequest) -> dict[str, Any]:
 LIVE = SharedPart("dashboard/_workers.html", live_context, every=2)
 
 
-def following(ended: rows.Ended) -> str:
-    """The query string of the next page of ended workers; empty if this is the last."""
-    place = ended.next_place
-    if place is None or place.stopped_at is None:
-        return ""
-    return "?" + urlencode({"ended": "", "before": place.stopped_at.isoformat(), "id": place.worker_id})
+class WorkerRequest(NamedTuple):
+    """A person's request for one worker; `versions`: the tasks that the preview showed, with their versions."""
+
+    worker_id: str
+    reason: str
+    versions: dict[int, int]
+    is_confirmed: bool
+
+    @classmethod
+    def from_post(cls, post: QueryDict) -> Self:
+        """Read the form. Raises Unreadable."""
+        versions = parse_versions(post.get("versions", ""))
+        return cls(reading.name(post.get("worker", "")), reason_of(post), versions, "confirmed" in post)
+
+    def command(self, name: str) -> str:
+        return command(name, self.worker_id, "--reason", self.reason or "…")
+
+
+def parse_versions(text: str) -> dict[int, int]:
+    """Parse `4711:2 4712:5`. Raises Unreadable."""
+    pairs = [pair.partition(":") for pair in text.split()]
+    if len(pairs) > MOST_RELEASED:
+        raise Unreadable(f"The form names more than {MOST_RELEASED} tasks.")
+    return {
+        reading.whole_number(id, 1, BIGGEST_ID, "the id of a task"): reading.whole_number(
+            version, 0, BIGGEST_VERSION, "the version of a task"
+        )
+        for id, _colon, version in pairs
+    }
 
 
 @require_POST
@@ -118,30 +271,20 @@ def stop(request: HttpRequest) -> HttpResponse:
     """First preview the worker's tasks, then ask it to stop."""
     require(request.user, SEE)
     require(request.user, STOP)
-    asked = Asked.from_post(request)
-    if asked is None:
-        return unknown_form(request)
-    if not asked.is_confirmed:
-        context = {"title": _("Ask this worker to stop?"), "action": "stop", "url": "admin:ops_stop_worker"}
-        return preview(request, asked, {**context, "command": asked.command("stop_worker")})
+    form = WorkerRequest.from_post(request.POST)
+    if not form.is_confirmed:
+        context = {"action": "stop", "url": "admin:ops_stop_worker", "command": form.command("stop_worker")}
+        return preview(request, form, _("Ask this worker to stop?"), context)
     try:
-        is_new = operations.stop_worker(asked.worker_id, who(request.user), reason=asked.reason)
+        is_new = operations.stop_worker(form.worker_id, who(request.user), reason=form.reason)
     except (RowlockError, DatabaseError) as error:
         return refused(request, error)
-    told = (
-        _("Worker %(id)s is asked to finish what it runs and to stop.")
-        if is_new
-        else _("Worker %(id)s has stopped, or was asked before; nothing changed.")
-    )
-    messages.success(request, told % {"id": asked.worker_id})
+    if is_new:
+        text = _("Worker %(id)s is asked to finish what it runs and to stop.")
+    else:
+        text = _("Worker %(id)s has stopped, or was asked before; nothing changed.")
+    messages.success(request, text % {"id": form.worker_id})
     return redirect("admin:ops_workers")
-
-
-def preview(request: HttpRequest, asked: Asked, context: dict[str, Any]) -> HttpResponse:
-    state = presence.states([asked.worker_id])[asked.worker_id]
-    status = 200 if state.registered and not state.is_dead else 409
-    common = {"asked": asked, "worker": state, "is_gone": status == 409}
-    return page(request, "dashboard/worker_action.html", {**common, **context}, status=status)
 
 
 @require_POST
@@ -149,50 +292,44 @@ def release(request: HttpRequest) -> HttpResponse:
     """First preview the tasks with their versions, then release exactly those."""
     require(request.user, SEE)
     require(request.user, RELEASE)
-    asked = Asked.from_post(request)
-    if asked is None:
-        return unknown_form(request)
+    form = WorkerRequest.from_post(request.POST)
     try:
-        if not asked.is_confirmed:
-            return preview_release(request, asked)
+        if not form.is_confirmed:
+            return preview_release(request, form)
         result = operations.release_unstarted(
-            asked.worker_id, who(request.user), reason=asked.reason, versions=asked.versions
+            form.worker_id, who(request.user), reason=form.reason, versions=form.versions
         )
     except (RowlockError, DatabaseError) as error:
         return refused(request, error)
-    for level, text in told(result):
-        messages.add_message(request, level, text)
+    if result.done:
+        text = ngettext("%(number)d task was released.", "%(number)d tasks were released.", len(result.done))
+        messages.success(request, text % {"number": len(result.done)})
+    report_refusals(request, result)
+    if not result.done and not result.refused:
+        messages.info(request, _("There was nothing to release."))
     return redirect("admin:ops_workers")
 
 
-def preview_release(request: HttpRequest, asked: Asked) -> HttpResponse:
-    current = hanging_on(asked.worker_id)
-    tasks = list(Task.objects.filter(pk__in=unstarted(asked.worker_id, current.id)).order_by("pk"))
+def preview_release(request: HttpRequest, form: WorkerRequest) -> HttpResponse:
+    current = hanging_on(form.worker_id)
+    tasks = list(Task.objects.filter(pk__in=unstarted(form.worker_id, current.id)).order_by("pk"))
     context = {
-        "title": _("Release what this worker has not begun?"),
         "action": "release",
         "url": "admin:ops_release_unstarted",
         "tasks": tasks,
         "current": current,
         "versions": " ".join(f"{task.pk}:{task.version}" for task in tasks),
-        "command": asked.command("release_unstarted"),
+        "command": form.command("release_unstarted"),
     }
-    return preview(request, asked, context)
+    return preview(request, form, _("Release what this worker has not begun?"), context)
 
 
-def told(result: operations.Result) -> list[tuple[int, str]]:
-    """Messages for the operator: pairs of level and sentence."""
-    answers = []
-    if result.done:
-        text = ngettext("%(number)d task was released.", "%(number)d tasks were released.", len(result.done))
-        answers.append((messages.SUCCESS, text % {"number": len(result.done)}))
-    for task_id, refusal in list(result.refused.items())[:MOST_TOLD]:
-        text = _("#%(id)d stays as it is: %(reason)s.") % {"id": task_id, "reason": refusal.sentence}
-        answers.append((messages.WARNING, text))
-    if len(result.refused) > MOST_TOLD:
-        text = _("%(number)d more stay as they are.") % {"number": len(result.refused) - MOST_TOLD}
-        answers.append((messages.WARNING, text))
-    return answers or [(messages.INFO, _("There was nothing to release."))]
+def preview(request: HttpRequest, form: WorkerRequest, title: str, context: dict[str, Any]) -> HttpResponse:
+    """Show what would happen; 409 if the worker is gone."""
+    state = presence.states([form.worker_id])[form.worker_id]
+    is_gone = state.is_dead or not state.registered
+    context |= {"asked": form, "worker": state, "is_gone": is_gone}
+    return page(request, "dashboard/worker_action.html", title, context, status=409 if is_gone else 200)
 
 
 def refused(request: HttpRequest, error: Exception) -> HttpResponse:
@@ -202,12 +339,3 @@ def refused(request: HttpRequest, error: Exception) -> HttpResponse:
     is_busy = isinstance(error, DatabaseError)
     messages.error(request, _("The worker's row is busy: somebody holds it. Try again.") if is_busy else str(error))
     return redirect("admin:ops_workers")
-
-
-def unknown_form(request: HttpRequest) -> HttpResponse:
-    return page(request, "dashboard/worker_action.html", {"title": _("Workers")}, status=400)
-
-
-def page(request: HttpRequest, template: str, context: dict[str, Any], status: int = 200) -> HttpResponse:
-    common = {**admin.site.each_context(request), "title": _("Workers")}
-    return render(request, template, {**common, **context}, status=status)

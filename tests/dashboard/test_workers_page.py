@@ -183,7 +183,7 @@ def test_a_viewer_sees_which_rights_are_missing(hanging):
 
 
 def test_those_that_have_ended_are_folded_and_paged_by_their_end(operator, worker, monkeypatch):
-    monkeypatch.setattr("dashboard.workers.look_at_ended.__kwdefaults__", {"limit": 2})
+    monkeypatch.setattr("dashboard.views.workers.ENDED_PAGE", 2)
     now = timezone.now()
     for number in range(5):
         rows.dead_worker(f"d{number}")
@@ -192,7 +192,7 @@ def test_those_that_have_ended_are_folded_and_paged_by_their_end(operator, worke
     found, query = [], "?ended"
     while query:
         page = operator.get(WORKERS + query)
-        found += [one.pk for one in page.context["ended"].workers]
+        found += [one.pk for one in page.context["ended"]["workers"]]
         query = page.context["older"]
     assert found == ["d1", "d0", "d3", "d2", "d4"]
 
