@@ -22,7 +22,7 @@ class Page(NamedTuple):
     """One link of the navigation.
 
     `permission`: needed to open it (empty: any login); `key`: opens it after `g`; `number`: the field of
-    `dashboard.overview.page` shown beside it.
+    `Counts` (`dashboard.views.overview`) shown beside it.
     """
 
     label: Promise
@@ -105,10 +105,10 @@ class RowlockAdminSite(AdminSite):
         return {**super().each_context(request), "navigation": SimpleLazyObject(partial(self.navigation, request))}
 
     def navigation(self, request: HttpRequest) -> list[dict[str, Any]]:
-        from dashboard.overview import page as counts
+        from dashboard.views.overview import counts_for
 
         pages = [page for page in PAGES if not page.permission or request.user.has_perm(page.permission)]
-        numbers = counts.of(request) if any(page.number for page in pages) else None
+        numbers = counts_for(request) if any(page.number for page in pages) else None
         links = []
         for page in pages:
             url = address(page.url_name)

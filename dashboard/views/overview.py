@@ -1,51 +1,137 @@
-"""The first page, its charts, and acknowledging a line of "Needs attention"."""
+"""The first page, the counts in every page's navigation, and acknowledging a line of "Needs attention"."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from hashlib import sha256
+from typing import Any, NamedTuple, Self, TypeVar
 
-from django.contrib import admin, messages
+from django.contrib import messages
+from django.db import OperationalError, connection
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import redirect, render
-from django.template.response import TemplateResponse
+from django.shortcuts import redirect
 from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
 
+from dashboard import charts, links
 from dashboard.attention import inbox
-from dashboard.attention.inbox import LASTS
+from dashboard.attention.failures import latest_failures
+from dashboard.attention.inbox import LASTS, is_too_slow
+from dashboard.attention.queues import COUNT_CAP, LATE_SECONDS, numbers
+from dashboard.charts import Span
 from dashboard.live import snapshot
 from dashboard.live.fragment import SharedPart
-from dashboard.overview import charts, page
-from dashboard.overview.charts import Span
+from dashboard.locks import activity
+from dashboard.site import page
+from tasks.admin.forms import reason_of
 from tasks.admin.rights import missing, require, who
+from tasks.diagnosis import stats
 from tasks.diagnosis.finding import command
+from tasks.diagnosis.stats import Numbers, QueueNumbers
 from tasks.operations.filters import BIGGEST_ID
-from tasks.panels import Line, Look
+from tasks.panels import LONGEST_KEY, Line, Look
 from tasks.support import reading
+from tasks.support.database import fetch
 
 ACKNOWLEDGE = "dashboard.acknowledge"
-SEE_CHARTS = "tasks.view_throughput"
-LONGEST_NAME = 300
+SEE_CHARTS, SEE_TASKS = "tasks.view_throughput", "tasks.view_task"
+QUEUES_SHOWN = 100
+BLOCKED = """
+SELECT count(*) AS blocked FROM pg_stat_activity
+WHERE datname = current_database() AND backend_type = 'client backend' AND wait_event_type = 'Lock'
+"""
+
+T = TypeVar("T")
+
+
+class Counts(NamedTuple):
+    """Stale tasks, and sessions that wait for a lock."""
+
+    stuck: int = 0
+    blocked: int = 0
+
+
+def counts() -> Counts:
+    return Counts(stats.stuck(cap=COUNT_CAP), fetch(connection, BLOCKED)[0]["blocked"])
+
+
+def counts_for(request: HttpRequest) -> Counts:
+    """Take the counts from data that this request already has, else query them; zeros on a timeout."""
+    look = snapshot.of(request)
+    if look.knows(numbers) and look.knows(activity.read):
+        return Counts(sum(queue.stale for queue in look.once(numbers).queues), len(look.once(activity.read).blocked))
+    return unless_slow(look, counts) or Counts()
+
+
+def unless_slow(look: Look, query: Callable[[], T]) -> T | None:
+    """The result, or None if its query timed out: the page leaves that part out."""
+    try:
+        return look.once(query)
+    except OperationalError as error:
+        if not is_too_slow(error):
+            raise
+        return None
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A person's request for one line, and the line's size when seen."""
+class QueueRow:
+    """One line of the table of queues. `key` is the name of its element; `why_url` is empty if no task can wait."""
 
+    numbers: QueueNumbers
     name: str
-    reason: str
-    lasts: str
-    size: int
+    key: str
+    workers: int
+    is_unserved: bool
+    is_late: bool
+    ready_url: str
+    processing_url: str
+    failed_url: str
+    completed_url: str
+    stale_url: str
+    workers_url: str
+    why_url: str
 
     @classmethod
-    def from_post(cls, request: HttpRequest) -> "Asked | None":
-        """Read the form; None if it is not one of our forms."""
-        post = request.POST
-        name, size, lasts = post.get("line", ""), reading.digits(post.get("size", "")), post.get("lasts", "")
-        if reading.name_problem(name, LONGEST_NAME) or size is None or size > BIGGEST_ID or lasts not in LASTS:
-            return None
-        return cls(name, reading.reason(post.get("reason", "")), lasts, size)
+    def of(cls, queue: QueueNumbers, workers: int) -> Self:
+        names = (queue.name,)
+        return cls(
+            numbers=queue,
+            name=queue.name,
+            key=sha256(queue.name.encode()).hexdigest()[:12],
+            workers=workers,
+            is_unserved=bool(queue.ready and not workers and not queue.paused),
+            is_late=(queue.oldest_ready_seconds or 0) > LATE_SECONDS and not queue.paused,
+            ready_url=links.tasks(statuses=("READY",), queue_names=names),
+            processing_url=links.tasks(statuses=("PROCESSING",), queue_names=names),
+            failed_url=links.tasks(statuses=("FAILED",), queue_names=names),
+            completed_url=links.tasks(statuses=("COMPLETED",), queue_names=names),
+            stale_url=links.page("admin:ops_stale", queue=queue.name),
+            workers_url=links.page("admin:ops_workers"),
+            why_url=links.page("admin:tasks_task_why", queue.name) if queue.ready or queue.processing else "",
+        )
+
+
+def rank(row: QueueRow) -> tuple[bool, bool, bool, str]:
+    """Sort key: queues in trouble first, quiet ones last."""
+    queue = row.numbers
+    is_busy = bool(queue.ready or queue.processing or queue.scheduled)
+    return not (row.is_unserved or queue.stale), not queue.failed, not is_busy, row.name
+
+
+def queue_context(found: Numbers) -> dict[str, Any]:
+    """The table of queues. Some statements share one cap among all queues, so sums are compared with it."""
+    queues = found.queues
+    rows = sorted((QueueRow.of(queue, len(found.servers(queue.name))) for queue in queues), key=rank)
+    totals = (
+        sum(queue.ready + queue.scheduled for queue in queues),
+        sum(queue.processing for queue in queues),
+        sum(queue.failed for queue in queues),
+    )
+    return {
+        "queues": rows[:QUEUES_SHOWN],
+        "hidden_queues": max(0, len(rows) - QUEUES_SHOWN),
+        "is_capped": max(totals) >= COUNT_CAP,
+    }
 
 
 def paths(view: Callable[..., Any]) -> list[URLPattern]:
@@ -62,17 +148,27 @@ def overview(request: HttpRequest) -> HttpResponse:
     """The page; for htmx only its live fragment."""
     if request.headers.get("HX-Request"):
         return LIVE.answer(request)
-    drawn = chart_context(request, look_of(span_of(request)))
-    context = {"title": _("Overview"), "panel": LIVE.text(request), **drawn}
-    return TemplateResponse(request, "dashboard/overview.html", {**admin.site.each_context(request), **context})
+    span = span_of(request)
+    # A snapshot that is fresh enough for this span.
+    drawn = chart_context(request, snapshot.current(f"throughput {span.key}", span.seconds))
+    return page(request, "dashboard/overview.html", _("Overview"), {"panel": LIVE.text(request), **drawn})
 
 
 def panel_context(request: HttpRequest) -> dict[str, Any]:
-    """The live fragment's data, as this person may see it."""
+    """The live fragment's data, as this person may see it. A part is None if its query timed out."""
+    look, may = snapshot.of(request), request.user.has_perm
+    found = unless_slow(look, numbers) if may(SEE_TASKS) else None
+    parts = {
+        "now": look.now,
+        "inbox": inbox.gather(look, may),
+        "figures": inbox.figures(look, may),
+        "queues": None,
+        "failures": unless_slow(look, latest_failures) if may(SEE_TASKS) else None,
+    }
     return {
-        "page": page.gather(snapshot.of(request), request.user),
+        "page": parts if found is None else {**parts, **queue_context(found)},
         "cannot_acknowledge": missing(request.user, ACKNOWLEDGE),
-        "cannot_see": missing(request.user, page.SEE_TASKS),
+        "cannot_see": missing(request.user, SEE_TASKS),
     }
 
 
@@ -96,21 +192,16 @@ def span_of(request: HttpRequest) -> Span:
     return charts.SPANS.get(request.GET.get("span", ""), charts.SPANS["1h"])
 
 
-def look_of(span: Span) -> Look:
-    """A snapshot that is fresh enough for this span."""
-    return snapshot.current(f"throughput {span.key}", span.seconds)
-
-
 def chart_context(request: HttpRequest, look: Look) -> dict[str, Any]:
     span = span_of(request)
     if not request.user.has_perm(SEE_CHARTS):
         return {"span": None}
-    slots = page.told(look, charts.asking(span.key))
+    context = {"span": span, "spans": charts.SPANS.values()}
+    slots = unless_slow(look, charts.query_of(span.key))
     if slots is None:
-        return {"span": span, "spans": charts.SPANS.values()}
+        return context
     return {
-        "span": span,
-        "spans": charts.SPANS.values(),
+        **context,
         "rows": charts.slot_rows(slots, span),
         "axis": charts.axis(slots, span),
         "throughput": charts.throughput_chart(slots, span),
@@ -121,26 +212,27 @@ def chart_context(request: HttpRequest, look: Look) -> dict[str, Any]:
 @require_safe
 def acknowledge_form(request: HttpRequest) -> HttpResponse:
     """The line, and the form that acknowledges it."""
-    line = inbox.gather(snapshot.of(request), request.user.has_perm).find(request.GET.get("line", ""))
-    return answer(request, line, status=200 if line else 404)
+    line = line_of(request, request.GET.get("line", ""))
+    return form_page(request, line, status=200 if line else 404)
 
 
 @require_POST
 def acknowledge(request: HttpRequest) -> HttpResponse:
     """Fold the line away, for a time or until it grows beyond the seen size."""
     require(request.user, ACKNOWLEDGE)
-    asked = Asked.from_post(request)
-    if asked is None:
-        return answer(request, None, status=400)
-    line = inbox.gather(snapshot.of(request), request.user.has_perm).find(asked.name)
+    post = request.POST
+    name, choice, size = post.get("line", ""), LASTS.get(post.get("lasts", "")), reading.digits(post.get("size", ""))
+    if reading.name_problem(name, LONGEST_KEY) or choice is None or size is None or size > BIGGEST_ID:
+        return form_page(request, None, status=400)
+    reason, line = reason_of(post), line_of(request, name)
     if line is None:
         messages.info(request, _("That line is over: there is nothing to acknowledge."))
         return redirect("admin:index")
-    if not asked.reason:
-        return answer(request, line, fault=_("Acknowledging needs a reason, which the next shift reads."), status=400)
-    choice = LASTS[asked.lasts]
-    size = asked.size if choice.is_until_it_grows else None
-    inbox.acknowledge(line, who(request.user), reason=asked.reason, lasts=choice.lasts, size=size)
+    if not reason:
+        fault = _("Acknowledging needs a reason, which the next shift reads.")
+        return form_page(request, line, fault=fault, status=400)
+    covered = size if choice.is_until_it_grows else None
+    inbox.acknowledge(line, who(request.user), reason=reason, lasts=choice.lasts, size=covered)
     snapshot.forget()
     messages.success(request, _("Acknowledged: it stands folded below the list."))
     return redirect("admin:index")
@@ -151,17 +243,21 @@ def withdraw(request: HttpRequest) -> HttpResponse:
     """Unfold the line."""
     require(request.user, ACKNOWLEDGE)
     name = request.POST.get("line", "")
-    if reading.name_problem(name, LONGEST_NAME):
-        return answer(request, None, status=400)
+    if reading.name_problem(name, LONGEST_KEY):
+        return form_page(request, None, status=400)
     inbox.withdraw(name, who(request.user))
     snapshot.forget()
     messages.success(request, _("The line stands in the list again while its trouble lasts."))
     return redirect("admin:index")
 
 
-def answer(request: HttpRequest, line: Line | None, *, fault: str = "", status: int = 200) -> HttpResponse:
+def line_of(request: HttpRequest, name: str) -> Line | None:
+    """The line of this name, if this person may see it."""
+    return inbox.gather(snapshot.of(request), request.user.has_perm).find(name)
+
+
+def form_page(request: HttpRequest, line: Line | None, *, fault: str = "", status: int = 200) -> HttpResponse:
     context = {
-        "title": _("Acknowledge"),
         "line": line,
         "now": snapshot.of(request).now,
         "fault": fault,
@@ -169,4 +265,4 @@ def answer(request: HttpRequest, line: Line | None, *, fault: str = "", status: 
         "cannot_acknowledge": missing(request.user, ACKNOWLEDGE),
         "command": command("acknowledge", line.name, "--until-it-grows", "--reason", "…") if line else "",
     }
-    return render(request, "dashboard/acknowledge.html", {**admin.site.each_context(request), **context}, status=status)
+    return page(request, "dashboard/acknowledge.html", _("Acknowledge"), context, status=status)

@@ -8,8 +8,8 @@ from itertools import pairwise
 import pytest
 from django.utils import timezone
 
-from dashboard.overview import charts
-from dashboard.overview.charts import SPANS
+from dashboard import charts
+from dashboard.charts import SPANS
 from tasks.models import Throughput, ThroughputSlot
 from tasks.queue import throughput
 from tasks.queue.throughput import BUCKETS, KEPT, SLOT

@@ -15,8 +15,8 @@ from django.utils import translation
 from django.utils.translation import gettext
 from django.utils.translation.template import templatize
 
+from dashboard import charts
 from dashboard.numbers import decimal, milliseconds
-from dashboard.overview import charts
 from dashboard.templatetags.rowlock import lasted
 from tasks.support.durations import spoken
 from tests.people import client_of

@@ -49,7 +49,7 @@ def test_each_number_of_a_queue_is_a_link_to_what_is_behind_it():
 
 
 def test_a_count_that_stopped_says_so(monkeypatch):
-    for module in ("overview.page", "attention.queues", "templatetags.rowlock"):
+    for module in ("views.overview", "attention.queues", "templatetags.rowlock"):
         monkeypatch.setattr(f"dashboard.{module}.COUNT_CAP", 3)
     rows.many(2)
     assert "Counts stop" not in page()

@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 import psycopg
 import pytest
 
-from dashboard import audit_trail, stale
+from dashboard import audit_trail, charts, stale
 from dashboard.attention import failures
-from dashboard.overview import charts
 from dashboard.task_pages import listing
 from tasks.diagnosis import facts, stats
 from tasks.queue import presence

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from django.db import Error, connection, transaction
 
+from dashboard import charts
 from dashboard.lab import worker
 from dashboard.lab.patterns import orders
-from dashboard.overview import charts
 from tasks.queue import claim, optimistic, shortcut, throughput
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -1,11 +1,11 @@
 """Finished attempts and their latency over an hour, a day or a week, from the rollup."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
-from typing import Any
+from typing import NamedTuple
 
 from django.db import connection
 from django.utils.functional import Promise, cached_property
@@ -75,30 +75,22 @@ SPANS = {
 
 @dataclass(frozen=True)
 class Slot:
-    """Attempts that finished in one slot. Percentiles are seconds, None if nothing was completed."""
+    """Attempts that finished in one slot. p95 is in seconds, None if nothing was completed."""
 
     at: datetime
     completed: int = 0
     failed: int = 0
-    run_buckets: list[int] = field(default_factory=list)
-    wait_buckets: list[int] = field(default_factory=list)
-
-    @cached_property
-    def run_median(self) -> float | None:
-        return throughput.percentile(self.run_buckets, 0.5)
+    run_buckets: Sequence[int] = ()
+    wait_buckets: Sequence[int] = ()
 
     @cached_property
     def run_slow(self) -> float | None:
-        """p95 run time, in seconds."""
+        """p95 of the run times."""
         return throughput.percentile(self.run_buckets, 0.95)
 
     @cached_property
-    def wait_median(self) -> float | None:
-        return throughput.percentile(self.wait_buckets, 0.5)
-
-    @cached_property
     def wait_slow(self) -> float | None:
-        """p95 wait from due to started, in seconds."""
+        """p95 of the waits from due to started."""
         return throughput.percentile(self.wait_buckets, 0.95)
 
 
@@ -109,50 +101,34 @@ def series(span: Span) -> list[Slot]:
     # Steps shorter than half an hour need single minutes.
     added_up_until = last["added_up_until"] if span.step >= SLOT else None
     since = {"since": first, "minutes_since": max(first, added_up_until or first)}
-    found = {row["at"]: slot(row) for row in fetch(connection, SERIES, {"step": span.step, **since})}
+    found = {}
+    for row in fetch(connection, SERIES, {"step": span.step, **since}):
+        # A bucket that no row fills is NULL.
+        run, wait = ([count or 0 for count in row[name]] for name in ("run_buckets", "wait_buckets"))
+        found[row["at"]] = Slot(row["at"], row["completed"], row["failed"], run, wait)
     times = [first + span.step * number for number in range(span.slots)]
     return [found.get(at) or Slot(at) for at in times]
 
 
-def slot(row: dict[str, Any]) -> Slot:
-    """Make a Slot of one row; a bucket that no row fills is NULL."""
-    buckets = {name: [count or 0 for count in row[name]] for name in ("run_buckets", "wait_buckets")}
-    return Slot(row["at"], row["completed"], row["failed"], **buckets)
-
-
 @cache
-def asking(key: str) -> Callable[[], list[Slot]]:
+def query_of(key: str) -> Callable[[], list[Slot]]:
     """The query of one span. It is one cached object per span, because answers are cached by their callable."""
     return partial(series, SPANS[key])
 
 
-@dataclass(frozen=True)
-class SlotRow:
-    """One line of the table below the charts, in texts that the page prints as they are."""
-
-    id: str
-    at: str
-    completed: str
-    failed: str
-    wait_median: str
-    wait_slow: str
-    run_median: str
-    run_slow: str
-
-
-def slot_rows(slots: Sequence[Slot], span: Span) -> list[SlotRow]:
-    """The slots in which something finished, the latest first."""
+def slot_rows(slots: Sequence[Slot], span: Span) -> list[dict[str, str]]:
+    """The slots in which something finished, the latest first, in texts that the page prints as they are."""
     return [
-        SlotRow(
-            id=f"slot-{int(slot.at.timestamp())}",
-            at=clock_time(slot.at, span),
-            completed=str(slot.completed),
-            failed=str(slot.failed),
-            wait_median=written(slot.wait_median),
-            wait_slow=written(slot.wait_slow),
-            run_median=written(slot.run_median),
-            run_slow=written(slot.run_slow),
-        )
+        {
+            "id": f"slot-{int(slot.at.timestamp())}",
+            "at": clock_time(slot.at, span),
+            "completed": str(slot.completed),
+            "failed": str(slot.failed),
+            "wait_median": written(throughput.percentile(slot.wait_buckets, 0.5)),
+            "wait_slow": written(slot.wait_slow),
+            "run_median": written(throughput.percentile(slot.run_buckets, 0.5)),
+            "run_slow": written(slot.run_slow),
+        }
         for slot in reversed(slots)
         if slot.completed or slot.failed
     ]
@@ -174,26 +150,18 @@ FASTEST_SECONDS, SLOWEST_SECONDS = 0.001, 3600.0
 GRID_SECONDS = (0.01, 0.1, 1.0, 10.0, 60.0, 600.0)
 
 
-@dataclass(frozen=True)
-class Bar:
+class Bar(NamedTuple):
     """One slot of the throughput chart: failed attempts stacked on completed ones."""
 
     x: int
     width: int
     completed: int
     failed: int
-
-    @property
-    def completed_y(self) -> int:
-        return HIGH - self.completed
-
-    @property
-    def failed_y(self) -> int:
-        return HIGH - self.completed - self.failed
+    completed_y: int
+    failed_y: int
 
 
-@dataclass(frozen=True)
-class Curve:
+class Curve(NamedTuple):
     """One line of a chart: its class for the style sheet, its name, and the path."""
 
     style: str
@@ -201,8 +169,7 @@ class Curve:
     path: str
 
 
-@dataclass(frozen=True)
-class Chart:
+class Chart(NamedTuple):
     """A chart for the template. `top` labels the upper edge, `summary` describes the chart in words."""
 
     summary: str
@@ -218,10 +185,10 @@ def throughput_chart(slots: Sequence[Slot], span: Span) -> Chart:
     """Draw bars of completed and failed attempts."""
     most = max((slot.completed + slot.failed for slot in slots), default=0)
     width = WIDE // max(1, len(slots))
-    bars = [
-        Bar(number * width, width * 4 // 5, share(slot.completed, most), share(slot.failed, most))
-        for number, slot in enumerate(slots)
-    ]
+    bars = []
+    for number, slot in enumerate(slots):
+        completed, failed = share(slot.completed, most), share(slot.failed, most)
+        bars.append(Bar(number * width, width * 4 // 5, completed, failed, HIGH - completed, HIGH - completed - failed))
     return Chart(throughput_summary(slots, span, most), str(most), bars=bars)
 
 
@@ -231,17 +198,17 @@ def share(number: int, most: int) -> int:
 
 
 def throughput_summary(slots: Sequence[Slot], span: Span, most: int) -> str:
-    told = {
+    if not most:
+        return _("%(span)s: nothing finished.") % {"span": span.label}
+    busiest = max(slots, key=lambda slot: slot.completed + slot.failed)
+    sentence = _("%(span)s: %(completed)d attempts completed and %(failed)d failed; most from %(time)s: %(most)d.")
+    return sentence % {
         "span": span.label,
         "completed": sum(slot.completed for slot in slots),
         "failed": sum(slot.failed for slot in slots),
+        "most": most,
+        "time": f"{busiest.at:%Y-%m-%d %H:%M} UTC",
     }
-    if not most:
-        return _("%(span)s: nothing finished.") % told
-    busiest = max(slots, key=lambda slot: slot.completed + slot.failed)
-    told |= {"most": most, "time": f"{busiest.at:%Y-%m-%d %H:%M} UTC"}
-    sentence = _("%(span)s: %(completed)d attempts completed and %(failed)d failed; most from %(time)s: %(most)d.")
-    return sentence % told
 
 
 def latencies(slots: Sequence[Slot], span: Span) -> Chart:
@@ -276,26 +243,20 @@ def height(seconds: float) -> int:
     (1200, 0)
     """
     low, high = math.log(FASTEST_SECONDS), math.log(SLOWEST_SECONDS)
-    place = (math.log(max(seconds, FASTEST_SECONDS)) - low) / (high - low)
-    return round(HIGH * (1 - min(1.0, place)))
+    part = (math.log(max(seconds, FASTEST_SECONDS)) - low) / (high - low)
+    return round(HIGH * (1 - min(1.0, part)))
 
 
 def latency_summary(slots: Sequence[Slot], span: Span) -> str:
-    told = {
-        "span": span.label,
-        "wait": worst(slot.wait_slow for slot in slots),
-        "run": worst(slot.run_slow for slot in slots),
-    }
     if not any(slot.completed for slot in slots):
-        return _("%(span)s: nothing was completed.") % told
+        return _("%(span)s: nothing was completed.") % {"span": span.label}
     sentence = _(
         "%(span)s: in the worst stretch, 95 of 100 tasks waited for at most %(wait)s, and ran for at most %(run)s."
     )
-    return sentence % told
-
-
-def worst(times: Iterable[float | None]) -> str:
-    return written(max((seconds for seconds in times if seconds is not None), default=None))
+    waits = (slot.wait_slow for slot in slots if slot.wait_slow is not None)
+    runs = (slot.run_slow for slot in slots if slot.run_slow is not None)
+    worst = {"wait": written(max(waits, default=None)), "run": written(max(runs, default=None))}
+    return sentence % {"span": span.label, **worst}
 
 
 def written(seconds: float | None) -> str:
