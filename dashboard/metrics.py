@@ -1,17 +1,23 @@
-"""Prometheus metrics, read from the database, so that every process reports the same.
+"""`/metrics` for Prometheus, read from the database, so that every process reports the same.
 
 A section that the database does not answer in time is left out and counted in `rowlock_scrape_errors`. So lock waits
 are still reported while a migration holds the table of tasks.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache, partial
 from hashlib import sha256
 from typing import Any
 
 from django.apps import apps
+from django.conf import settings
 from django.db import DatabaseError, InterfaceError, OperationalError, connection
-from prometheus_client import CollectorRegistry, generate_latest
+from django.http import HttpRequest, HttpResponse
+from django.utils.crypto import constant_time_compare
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_safe
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -23,12 +29,61 @@ from tasks.exceptions import RowlockError
 from tasks.panels import Look
 from tasks.queue import throughput
 from tasks.queue.presence import Life
-from tasks.queue.throughput import Total
 from tasks.schedule import expectations
 from tasks.support.database import fetch
 
+logger = logging.getLogger(__name__)
+SEE = "tasks.view_task"
+CLOSED = (
+    "This page needs the token in METRICS_TOKEN (Authorization: Bearer ...), or the login of a member of staff "
+    f"with the right {SEE}.\n"
+)
 LONGEST = 120
 MOST = 100
+CAP = 10_000
+STATES = ("ready", "scheduled", "processing", "stale", "failed")
+OUTCOMES = ("failed", "abandoned", "timed_out", "released")
+LOCK_TYPES = ("relation", "transactionid", "tuple", "advisory")
+# Statement timeout, lock timeout, deadlock.
+GAVE_UP = ("57014", "55P03", "40P01")
+
+# No pg_blocking_pids(): a count needs only that a session waits, and the call is expensive when many do.
+SESSIONS = """
+SELECT count(*) AS number,
+    count(*) FILTER (WHERE wait_event_type = 'Lock') AS blocked,
+    count(*) FILTER (WHERE state = 'active') AS active,
+    count(*) FILTER (WHERE state = 'idle') AS idle,
+    count(*) FILTER (WHERE state LIKE 'idle in transaction%') AS idle_in_transaction,
+    count(*) FILTER (WHERE query = '<insufficient privilege>') AS hidden,
+    coalesce(max(extract(epoch FROM clock_timestamp() - xact_start)), 0)::float8 AS transaction_seconds,
+    coalesce(max(extract(epoch FROM clock_timestamp() - state_change))
+        FILTER (WHERE state LIKE 'idle in transaction%'), 0)::float8 AS idle_seconds,
+    current_setting('max_connections')::int AS limit
+FROM pg_stat_activity
+WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()
+"""
+LOCK_WAITS = """
+SELECT locktype, count(*) AS number,
+    coalesce(max(extract(epoch FROM clock_timestamp() - waitstart)), 0)::float8 AS seconds
+FROM pg_locks WHERE NOT granted GROUP BY locktype
+"""
+DEADLOCKS = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
+# The last hour among the latest ids, because an index on time would burden every write. Gauges, because pruning would
+# make a counter fall.
+LATEST_ATTEMPTS = """
+SELECT outcome, count(*) AS number FROM (
+    SELECT outcome, finished_at FROM tasks_attempt ORDER BY id DESC LIMIT 10000
+) AS latest
+WHERE finished_at > statement_timestamp() - interval '1 hour' GROUP BY outcome
+"""
+REFUSED_WRITES = """
+SELECT count(*) AS number FROM (SELECT at FROM tasks_refusedwrite ORDER BY id DESC LIMIT 10000) AS latest
+WHERE at > statement_timestamp() - interval '1 hour'
+"""
+NAMED_LOCKS = """
+SELECT count(*) AS held, count(*) FILTER (WHERE expires_at < clock_timestamp()) AS expired
+FROM (SELECT expires_at FROM tasks_lock WHERE owner IS NOT NULL LIMIT 10000) AS held
+"""
 
 
 def label(text: str) -> str:
@@ -48,38 +103,44 @@ def label(text: str) -> str:
     return f"{shown[: LONGEST - 17]}~{sha256(text.encode()).hexdigest()[:16]}"
 
 
-def kept(ranked: Iterable[str]) -> list[str]:
-    return list(ranked)[:MOST]
+def gauges(name: str, text: str, labels: Sequence[str], values: Mapping[Any, float]) -> Metric:
+    """One gauge with the value of each tuple of labels."""
+    family = GaugeMetricFamily(name, text, labels=labels)
+    for combination, value in values.items():
+        family.add_metric(combination, value)
+    return family
 
 
-STATES = ("ready", "scheduled", "processing", "stale", "failed")
+@cache
+def query(statement: str) -> Callable[[], list[dict[str, Any]]]:
+    """The query of a statement. It is one object per statement, because results are cached by their callable."""
+    return partial(fetch, connection, statement)
 
 
-def depths(look: Look) -> Iterator[Metric]:
+def queues(look: Look) -> Iterator[Metric]:
     """Series for the most important queues, and the number of queues left out."""
     numbers = look.once(stats.collect)
-    shown = shown_queues(numbers)
-    depth = GaugeMetricFamily("rowlock_queue_tasks", "Tasks of a queue by state.", labels=["queue", "state"])
-    age = GaugeMetricFamily(
-        "rowlock_queue_oldest_ready_seconds",
-        "Since when the oldest due task waits; 0 when none does.",
-        labels=["queue"],
-    )
-    paused = GaugeMetricFamily("rowlock_queue_paused", "1 while nothing is claimed from it.", labels=["queue"])
-    serving = GaugeMetricFamily("rowlock_queue_live_workers", "Live workers that serve it.", labels=["queue"])
-    asks = GaugeMetricFamily("rowlock_queue_asks", "1 when its stale tasks wait for a person.", labels=["queue"])
-    for queue in shown:
-        name = label(queue.name)
-        for state in STATES:
-            depth.add_metric([name, state], getattr(queue, state))
-        age.add_metric([name], queue.oldest_ready_seconds or 0)
-        paused.add_metric([name], queue.paused)
-        serving.add_metric([name], len(numbers.servers(queue.name)))
-        asks.add_metric([name], queue.asks_a_person)
-    yield from (depth, age, paused, serving, asks)
-    yield GaugeMetricFamily(
-        "rowlock_queues_hidden", "Queues that have no series here: too many.", value=len(numbers.queues) - len(shown)
-    )
+    shown = {label(queue.name): queue for queue in shown_queues(numbers)}
+    depths = {(name, state): getattr(queue, state) for name, queue in shown.items() for state in STATES}
+    yield gauges("rowlock_queue_tasks", "Tasks of a queue by state.", ["queue", "state"], depths)
+    readings: list[tuple[str, str, Callable[[QueueNumbers], float]]] = [
+        (
+            "rowlock_queue_oldest_ready_seconds",
+            "Since when the oldest due task waits; 0 when none does.",
+            lambda queue: queue.oldest_ready_seconds or 0,
+        ),
+        ("rowlock_queue_paused", "1 while nothing is claimed from it.", lambda queue: queue.paused),
+        (
+            "rowlock_queue_live_workers",
+            "Live workers that serve it.",
+            lambda queue: len(numbers.servers(queue.name)),
+        ),
+        ("rowlock_queue_asks", "1 when its stale tasks wait for a person.", lambda queue: queue.asks_a_person),
+    ]
+    for metric, text, read in readings:
+        yield gauges(metric, text, ["queue"], {(name,): read(queue) for name, queue in shown.items()})
+    hidden = len(numbers.queues) - len(shown)
+    yield GaugeMetricFamily("rowlock_queues_hidden", "Queues that have no series here: too many.", value=hidden)
 
 
 def shown_queues(numbers: Numbers) -> list[QueueNumbers]:
@@ -90,45 +151,33 @@ def shown_queues(numbers: Numbers) -> list[QueueNumbers]:
         is_ours = queue.name in named or queue.paused or queue.asks_a_person or queue.name == "default"
         return not is_ours, -(queue.completed_last_hour + queue.processing + queue.ready), queue.name
 
-    ranked = sorted(numbers.queues, key=rank)
-    names = set(kept(queue.name for queue in ranked))
-    return [queue for queue in ranked if queue.name in names]
+    return sorted(numbers.queues, key=rank)[:MOST]
 
 
 def workers(look: Look) -> Iterator[Metric]:
     """Workers by state; every state is always present."""
-    numbers = look.once(stats.collect)
-    life = GaugeMetricFamily("rowlock_workers", "Workers by life; the dead while they hold tasks.", labels=["life"])
-    for state in Life:
-        life.add_metric([state], sum(worker.life is state for worker in numbers.workers))
-    yield life
-    beats = [worker.heartbeat_age_seconds or 0 for worker in numbers.workers if worker.is_alive]
-    yield GaugeMetricFamily(
-        "rowlock_oldest_heartbeat_seconds", "The oldest heartbeat of a live worker.", value=max(beats, default=0)
-    )
+    found = look.once(stats.collect).workers
+    lives = {(str(life),): sum(worker.life is life for worker in found) for life in Life}
+    yield gauges("rowlock_workers", "Workers by life; the dead while they hold tasks.", ["life"], lives)
+    oldest = max((worker.heartbeat_age_seconds or 0 for worker in found if worker.is_alive), default=0)
+    yield GaugeMetricFamily("rowlock_oldest_heartbeat_seconds", "The oldest heartbeat of a live worker.", value=oldest)
 
 
 def finished(look: Look) -> Iterator[Metric]:
     """Counters and histograms from the rollup, which only grow."""
     ranked = sorted(look.once(throughput.totals), key=lambda total: (-total.completed - total.failed, total.queue_name))
-    names = set(kept(total.queue_name for total in ranked))
-    shown = [total for total in ranked if total.queue_name in names]
     outcomes = CounterMetricFamily(
         "rowlock_attempts_finished", "Attempts that ended under a living worker.", labels=["queue", "outcome"]
     )
     run = HistogramMetricFamily("rowlock_run_seconds", "How long completed tasks ran.", labels=["queue"])
     wait = HistogramMetricFamily("rowlock_claim_seconds", "From due to started, of completed tasks.", labels=["queue"])
-    for total in shown:
-        _add(total, outcomes, run, wait)
+    for total in ranked[:MOST]:
+        name = label(total.queue_name)
+        outcomes.add_metric([name, "completed"], total.completed)
+        outcomes.add_metric([name, "failed"], total.failed)
+        run.add_metric([name], buckets(total.run_buckets), sum_value=total.run_seconds)
+        wait.add_metric([name], buckets(total.wait_buckets), sum_value=total.wait_seconds)
     yield from (outcomes, run, wait)
-
-
-def _add(total: Total, outcomes: CounterMetricFamily, run: HistogramMetricFamily, wait: HistogramMetricFamily) -> None:
-    name = label(total.queue_name)
-    outcomes.add_metric([name, "completed"], total.completed)
-    outcomes.add_metric([name, "failed"], total.failed)
-    run.add_metric([name], buckets(total.run_buckets), sum_value=total.run_seconds)
-    wait.add_metric([name], buckets(total.wait_buckets), sum_value=total.wait_seconds)
 
 
 def buckets(counts: Sequence[int]) -> list[tuple[str, float]]:
@@ -141,179 +190,82 @@ def buckets(counts: Sequence[int]) -> list[tuple[str, float]]:
     return [(bound, sum(counts[: number + 1])) for number, bound in enumerate(bounds)]
 
 
-# No pg_blocking_pids(): a count needs only that a session waits, and the call is expensive when many do.
-SESSIONS = """
-SELECT count(*) AS number,
-    count(*) FILTER (WHERE wait_event_type = 'Lock') AS blocked,
-    count(*) FILTER (WHERE state = 'active') AS active,
-    count(*) FILTER (WHERE state = 'idle') AS idle,
-    count(*) FILTER (WHERE state LIKE 'idle in transaction%%') AS idle_in_transaction,
-    count(*) FILTER (WHERE query = '<insufficient privilege>') AS hidden,
-    coalesce(max(extract(epoch FROM clock_timestamp() - xact_start)), 0)::float8 AS transaction_seconds,
-    coalesce(max(extract(epoch FROM clock_timestamp() - state_change))
-        FILTER (WHERE state LIKE 'idle in transaction%%'), 0)::float8 AS idle_seconds,
-    current_setting('max_connections')::int AS limit
-FROM pg_stat_activity
-WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()
-"""
-LOCK_WAITS = """
-SELECT locktype, count(*) AS number,
-    coalesce(max(extract(epoch FROM clock_timestamp() - waitstart)), 0)::float8 AS seconds
-FROM pg_locks WHERE NOT granted GROUP BY locktype
-"""
-DEADLOCKS = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
-LOCK_TYPES = ("relation", "transactionid", "tuple", "advisory")
-
-
-def ask_sessions() -> dict[str, Any]:
-    return fetch(connection, SESSIONS, {})[0]
-
-
-def ask_lock_waits() -> list[dict[str, Any]]:
-    return fetch(connection, LOCK_WAITS)
-
-
-def ask_deadlocks() -> int:
-    number: int = fetch(connection, DEADLOCKS)[0]["deadlocks"]
-    return number
-
-
 def sessions(look: Look) -> Iterator[Metric]:
     """Sessions of this database except the scrape's own. Times are 0 if this role may not see other sessions."""
-    found = look.once(ask_sessions)
-    states = GaugeMetricFamily("rowlock_sessions", "Sessions of this database by state.", labels=["state"])
-    for state in ("active", "idle", "idle_in_transaction", "hidden"):
-        states.add_metric([state], found[state])
-    yield states
-    for name, told, value in (
+    found = look.once(query(SESSIONS))[0]
+    states = {(state,): found[state] for state in ("active", "idle", "idle_in_transaction", "hidden")}
+    yield gauges("rowlock_sessions", "Sessions of this database by state.", ["state"], states)
+    for name, text, value in (
         ("rowlock_blocked_sessions", "Sessions that wait for a lock.", found["blocked"]),
         ("rowlock_longest_transaction_seconds", "The oldest open transaction.", found["transaction_seconds"]),
         ("rowlock_longest_idle_in_transaction_seconds", "The longest idle in transaction.", found["idle_seconds"]),
         ("rowlock_connections_limit", "max_connections of the server.", found["limit"]),
     ):
-        yield GaugeMetricFamily(name, told, value=value)
+        yield GaugeMetricFamily(name, text, value=value)
 
 
 def lock_waits(look: Look) -> Iterator[Metric]:
     """Lock waits by type, on the whole server; the usual types are always present."""
-    rows = {row["locktype"]: row for row in look.once(ask_lock_waits)}
-    waits = GaugeMetricFamily("rowlock_lock_waits", "Locks that are waited for, by type.", labels=["locktype"])
-    for locktype in sorted({*LOCK_TYPES, *rows}):
-        waits.add_metric([locktype], rows[locktype]["number"] if locktype in rows else 0)
-    yield waits
-    longest = max((row["seconds"] for row in rows.values()), default=0)
+    rows = look.once(query(LOCK_WAITS))
+    numbers = dict.fromkeys(LOCK_TYPES, 0) | {row["locktype"]: row["number"] for row in rows}
+    waits = {(locktype,): numbers[locktype] for locktype in sorted(numbers)}
+    yield gauges("rowlock_lock_waits", "Locks that are waited for, by type.", ["locktype"], waits)
+    longest = max((row["seconds"] for row in rows), default=0)
     yield GaugeMetricFamily("rowlock_longest_lock_wait_seconds", "The longest wait for a lock.", value=longest)
 
 
 def deadlocks(look: Look) -> Iterator[Metric]:
-    yield CounterMetricFamily(
-        "rowlock_deadlocks", "Deadlocks that PostgreSQL broke in this database.", value=look.once(ask_deadlocks)
-    )
-
-
-# The last hour among the latest ids, because an index on time would burden every write. Gauges, because pruning would
-# make a counter fall.
-LATEST_ATTEMPTS = """
-SELECT outcome, count(*) AS number FROM (
-    SELECT outcome, finished_at FROM tasks_attempt ORDER BY id DESC LIMIT 10000
-) AS latest
-WHERE finished_at > statement_timestamp() - interval '1 hour' GROUP BY outcome
-"""
-REFUSED_WRITES = """
-SELECT count(*) AS number FROM (SELECT at FROM tasks_refusedwrite ORDER BY id DESC LIMIT 10000) AS latest
-WHERE at > statement_timestamp() - interval '1 hour'
-"""
-NAMED_LOCKS = """
-SELECT count(*) AS held, count(*) FILTER (WHERE expires_at < clock_timestamp()) AS expired
-FROM (SELECT expires_at FROM tasks_lock WHERE owner IS NOT NULL LIMIT 10000) AS held
-"""
-CAP = 10_000
-OUTCOMES = ("failed", "abandoned", "timed_out", "released")
-
-
-def ask_attempts() -> list[dict[str, Any]]:
-    return fetch(connection, LATEST_ATTEMPTS)
-
-
-def ask_refused_writes() -> int:
-    number: int = fetch(connection, REFUSED_WRITES)[0]["number"]
-    return number
-
-
-def ask_named_locks() -> dict[str, Any]:
-    return fetch(connection, NAMED_LOCKS)[0]
+    number = look.once(query(DEADLOCKS))[0]["deadlocks"]
+    yield CounterMetricFamily("rowlock_deadlocks", "Deadlocks that PostgreSQL broke in this database.", value=number)
 
 
 def latest_attempts(look: Look) -> Iterator[Metric]:
     """Attempts of the last hour that did not succeed, by outcome; recovery took back the `abandoned` ones."""
-    counted = {row["outcome"]: row["number"] for row in look.once(ask_attempts)}
-    ended = GaugeMetricFamily(
-        "rowlock_attempts_last_hour",
-        "Unsuccessful attempts of the last hour (of the latest 10,000).",
-        labels=["outcome"],
-    )
-    for outcome in OUTCOMES:
-        ended.add_metric([outcome], counted.get(outcome, 0))
-    yield ended
-    yield GaugeMetricFamily(
-        "rowlock_recoveries_last_hour", "Tasks taken back from dead workers.", value=counted.get("abandoned", 0)
-    )
+    counted = {row["outcome"]: row["number"] for row in look.once(query(LATEST_ATTEMPTS))}
+    text = "Unsuccessful attempts of the last hour (of the latest 10,000)."
+    ended = {(outcome,): counted.get(outcome, 0) for outcome in OUTCOMES}
+    yield gauges("rowlock_attempts_last_hour", text, ["outcome"], ended)
+    recovered = counted.get("abandoned", 0)
+    yield GaugeMetricFamily("rowlock_recoveries_last_hour", "Tasks taken back from dead workers.", value=recovered)
 
 
 def refused_writes(look: Look) -> Iterator[Metric]:
-    yield GaugeMetricFamily(
-        "rowlock_refused_writes_last_hour",
-        "Late writes that the fence refused (of the latest 10,000).",
-        value=look.once(ask_refused_writes),
-    )
+    number = look.once(query(REFUSED_WRITES))[0]["number"]
+    text = "Late writes that the fence refused (of the latest 10,000)."
+    yield GaugeMetricFamily("rowlock_refused_writes_last_hour", text, value=number)
 
 
 def commands(look: Look) -> Iterator[Metric]:
     """Overdue seconds of each overdue command. Raises LockUnavailable if Redis keeps the locks and is down."""
     overdue = look.once(expectations.overdue)
     yield GaugeMetricFamily("rowlock_commands_overdue", "Expected commands that did not run.", value=len(overdue))
-    late = GaugeMetricFamily(
-        "rowlock_command_overdue_seconds", "How long ago it should have begun.", labels=["command"]
-    )
-    names = set(kept(expectation.name for expectation in overdue))
-    for expectation in overdue:
-        if expectation.name in names:
-            late.add_metric([label(expectation.name)], expectation.overdue_seconds)
-    yield late
+    late = {(label(one.name),): one.overdue_seconds for one in overdue[:MOST]}
+    yield gauges("rowlock_command_overdue_seconds", "How long ago it should have begun.", ["command"], late)
 
 
 def named_locks(look: Look) -> Iterator[Metric]:
-    counted = look.once(ask_named_locks)
-    held = GaugeMetricFamily("rowlock_named_locks", "Named locks that somebody holds.", labels=["state"])
-    held.add_metric(["held"], counted["held"] - counted["expired"])
-    held.add_metric(["expired"], counted["expired"])
-    yield held
+    counted = look.once(query(NAMED_LOCKS))[0]
+    states = {("held",): counted["held"] - counted["expired"], ("expired",): counted["expired"]}
+    yield gauges("rowlock_named_locks", "Named locks that somebody holds.", ["state"], states)
 
 
 def orders(look: Look) -> Iterator[Metric]:
     """E-mails to send, and those that may or may not have been sent; empty without the app `orders`."""
-    if not apps.is_installed("orders"):
-        return
-    waiting, unknown = look.once(ask_orders)
-    mails = GaugeMetricFamily("rowlock_order_emails", "E-mails of shipped orders (up to 10,000).", labels=["state"])
-    mails.add_metric(["to_send"], waiting)
-    mails.add_metric(["unknown"], unknown)
-    yield mails
+    if apps.is_installed("orders"):
+        waiting, unknown = look.once(count_mails)
+        mails = {("to_send",): waiting, ("unknown",): unknown}
+        yield gauges("rowlock_order_emails", "E-mails of shipped orders (up to 10,000).", ["state"], mails)
 
 
-def ask_orders() -> tuple[int, int]:
+def count_mails() -> tuple[int, int]:
     from orders.models import Order  # only where that app is installed
 
     waiting, unknown = Order.objects.to_mail(), Order.objects.of_unknown_fate()
     return waiting.order_by()[:CAP].count(), unknown.order_by()[:CAP].count()
 
 
-logger = logging.getLogger(__name__)
-# Statement timeout, lock timeout, deadlock.
-GAVE_UP = ("57014", "55P03", "40P01")
-Section = Callable[[Look], Iterable[Metric]]
-SECTIONS: dict[str, Section] = {
-    "queues": depths,
+SECTIONS: dict[str, Callable[[Look], Iterable[Metric]]] = {
+    "queues": queues,
     "workers": workers,
     "finished": finished,
     "attempts": latest_attempts,
@@ -331,9 +283,7 @@ class DatabaseCollector(Collector):
     """Collects every section from the snapshot that all pages of this second share."""
 
     def collect(self) -> Iterator[Metric]:
-        errors = GaugeMetricFamily(
-            "rowlock_scrape_errors", "1 for each section that the database did not answer.", labels=["section"]
-        )
+        errors: dict[tuple[str, ...], float] = {}
         look = snapshot.current()
         for name, section in SECTIONS.items():
             try:
@@ -342,16 +292,12 @@ class DatabaseCollector(Collector):
                 if is_away(error):
                     raise
                 logger.warning("/metrics left out its section %s: %s", name, error)
-                found = []
-                errors.add_metric([name], 1)
+                errors[name,] = 1
             else:
-                errors.add_metric([name], 0)
-            yield from found
-        yield errors
-
-    def describe(self) -> list[Metric]:
-        """Empty: registering must not query the database."""
-        return []
+                errors[name,] = 0
+                yield from found
+        text = "1 for each section that the database did not answer."
+        yield gauges("rowlock_scrape_errors", text, ["section"], errors)
 
 
 def is_away(error: Exception) -> bool:
@@ -365,10 +311,22 @@ def is_away(error: Exception) -> bool:
     )
 
 
-registry = CollectorRegistry(auto_describe=False)
-registry.register(DatabaseCollector())
+@never_cache
+@require_safe
+def metrics(request: HttpRequest) -> HttpResponse:
+    """Serve a scrape to Prometheus with its token, and to staff who may see tasks; else 401 or, with a login, 403."""
+    if has_token(request) or (request.user.is_active and request.user.is_staff and request.user.has_perm(SEE)):
+        return HttpResponse(generate_latest(DatabaseCollector()), content_type=CONTENT_TYPE_LATEST)
+    status = 403 if request.user.is_authenticated else 401
+    headers = {} if status == 403 else {"WWW-Authenticate": 'Bearer realm="metrics"'}
+    return HttpResponse(CLOSED, status=status, content_type="text/plain; charset=utf-8", headers=headers)
 
 
-def exposition() -> bytes:
-    """One scrape in Prometheus' text format."""
-    return generate_latest(registry)
+def has_token(request: HttpRequest) -> bool:
+    """True if the request has the token; always False if the setting is empty."""
+    scheme, _space, token = request.headers.get("Authorization", "").partition(" ")
+    return (
+        bool(settings.METRICS_TOKEN)
+        and scheme.lower() == "bearer"
+        and constant_time_compare(token.strip(), settings.METRICS_TOKEN)
+    )

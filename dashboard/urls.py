@@ -7,7 +7,7 @@ from django.utils.functional import lazy
 from django.views.generic import RedirectView
 from django.views.i18n import set_language
 
-from dashboard.views.metrics import metrics
+from dashboard.metrics import metrics
 
 handler400, handler500 = "dashboard.middleware.bad_request", "dashboard.middleware.server_error"
 ICON = lazy(static, str)("dashboard/icon.svg")  # its name has a checksum, which must not be read at import
