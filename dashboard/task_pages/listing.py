@@ -1,6 +1,7 @@
 """The list of tasks: the search through a large table, its rows and its page."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol, Self
@@ -10,7 +11,6 @@ from django.db import OperationalError, connection
 from django.db.models import Max, Min, QuerySet
 from django.db.transaction import atomic
 from django.http import HttpRequest, HttpResponse
-from django.utils.functional import cached_property
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
@@ -103,70 +103,70 @@ class PageCursor:
         return cls(**ids)
 
 
-class Chosen(Protocol):
-    """The subject of a search: rows of a table with a growing numeric key, and which of them are shown."""
+class Filter(Protocol):
+    """Conditions on the rows of a table with a growing numeric key; `shows` checks what SQL cannot."""
 
     def queryset(self) -> QuerySet[Any]: ...
 
     def shows(self, row: Any, /) -> bool: ...
 
+    def as_params(self) -> list[tuple[str, str]]: ...
+
+
+def table_bounds(chosen: Filter) -> tuple[int, int]:
+    """The lowest and the highest id of the table, (0, -1) if it is empty."""
+    table = chosen.queryset().model._default_manager
+    found = table.aggregate(lowest=Min("pk"), highest=Max("pk"))
+    return (0, -1) if found["lowest"] is None else (found["lowest"], found["highest"])
+
+
+def task_bounds(chosen: Filter) -> tuple[int, int]:
+    """The ids between which tasks can match: those younger than the filter's age are skipped."""
+    lowest, highest = table_bounds(chosen)
+    age = getattr(chosen, "older_than", None)
+    if age is None or highest < lowest:
+        return lowest, highest
+    found = fetch(connection, CREATED_ID, {"lowest": lowest, "highest": highest, "age": age})
+    return lowest, min(highest, found[0]["id"]) if found else highest
+
 
 def find(
-    chosen: Chosen,
+    chosen: Filter,
     cursor: PageCursor,
     *,
     limit: int = PAGE,
     seconds: float | None = None,
-    search_class: "type[Search] | None" = None,
+    bounds: Callable[[Filter], tuple[int, int]] = task_bounds,
 ) -> Listing:
-    """One page of the rows that match; takes about `seconds` at most (None: SEARCH_SECONDS)."""
-    search = (search_class or TaskSearch)(chosen, limit + 1, SEARCH_SECONDS if seconds is None else seconds)
+    """One page of the rows that match; takes about `seconds` at most (None: SEARCH_SECONDS).
+
+    `bounds` finds the ids between which rows can match.
+    """
+    search = Search(chosen, limit + 1, SEARCH_SECONDS if seconds is None else seconds)
+    lowest, highest = bounds(chosen)
     if cursor.after is not None:
-        found = search.upwards(cursor.after)
+        found = search.walk(max(cursor.after, lowest - 1), highest, +1)
         rows = found[:limit][::-1]
         newer = rows[0].pk if rows and (len(found) > limit or search.stopped_at) else None
         return Listing(rows, newer=newer, older=rows[-1].pk if rows else cursor.after + 1)
-    found = search.downwards(cursor.before)
+    found = search.walk(min(cursor.before or highest + 1, highest + 1), lowest, -1)
     rows = found[:limit]
     older = rows[-1].pk if len(found) > limit else search.stopped_at
     newer = rows[0].pk if cursor.before and rows else None
     return Listing(rows, newer=newer, older=older, looked_down_to=search.stopped_at)
 
 
-class WithParams(Protocol):
-    """A filter that a URL's query can carry."""
-
-    def as_params(self) -> list[tuple[str, str]]: ...
-
-
 class Search:
     """A walk through windows of ids, in one direction, with a time limit."""
 
-    def __init__(self, chosen: Chosen, wanted: int, seconds: float) -> None:
+    def __init__(self, chosen: Filter, wanted: int, seconds: float) -> None:
         self.chosen = chosen
         self.wanted = wanted
         self.deadline = time.monotonic() + seconds
         self.stopped_at: int | None = None  # the id reached when the time ran out
 
-    @cached_property
-    def bounds(self) -> tuple[int, int]:
-        """The lowest and the highest id, (0, -1) in an empty table."""
-        table = self.chosen.queryset().model._default_manager
-        found = table.aggregate(lowest=Min("pk"), highest=Max("pk"))
-        return (0, -1) if found["lowest"] is None else (found["lowest"], found["highest"])
-
-    def downwards(self, before: int | None) -> list[Any]:
-        """The newest matches below `before` (None: all), newest first."""
-        lowest, highest = self.bounds
-        top = highest + 1 if before is None else min(before, highest + 1)
-        return self._walk(top, lowest, -1)
-
-    def upwards(self, after: int) -> list[Any]:
-        """The oldest matches above `after`, oldest first."""
-        lowest, highest = self.bounds
-        return self._walk(max(after, lowest - 1), highest, +1)
-
-    def _walk(self, position: int, end: int, direction: int) -> list[Any]:
+    def walk(self, position: int, end: int, direction: int) -> list[Any]:
+        """The first matches beyond `position`, up to and including `end`, in walking order."""
         found: list[Any] = []
         window = FIRST_WINDOW
         while len(found) < self.wanted and (end - position) * direction > 0:
@@ -195,20 +195,6 @@ class Search:
             if getattr(error.__cause__, "sqlstate", None) != QUERY_CANCELED:
                 raise
             return None
-
-
-class TaskSearch(Search):
-    """A search that skips tasks younger than the filter's age."""
-
-    @cached_property
-    def bounds(self) -> tuple[int, int]:
-        lowest, highest = super().bounds
-        age = getattr(self.chosen, "older_than", None)
-        if age is None or highest < lowest:
-            return lowest, highest
-        params = {"lowest": lowest, "highest": highest, "age": age}
-        found = fetch(connection, CREATED_ID, params)
-        return lowest, min(highest, found[0]["id"]) if found else highest
 
 
 def known_queues() -> list[str]:
@@ -252,23 +238,6 @@ def rows_context(chosen: TaskFilter, cursor: PageCursor) -> dict[str, Any]:
     }
 
 
-def list_context(chosen: TaskFilter, cursor: PageCursor, user: Any) -> dict[str, Any]:
-    """The list of tasks: its rows, its filter and its buttons.
-
-    It refreshes itself (`is_live`) only if the search was quick.
-    """
-    rows = rows_context(chosen, cursor)
-    buttons = buttons_of(PAGE_ACTIONS.values(), [], user)
-    fitting = bulk_actions(chosen)
-    return {
-        **rows,
-        "buttons": buttons,
-        "bulk_buttons": [button for button in buttons if button.action in fitting],
-        "query": chosen.as_query(),
-        **filter_context(chosen),
-    }
-
-
 def filter_context(chosen: TaskFilter) -> dict[str, Any]:
     """The filled-in form of the filter, and its choices; a condition's field holds one value, the others are hidden."""
     repeated = {"queue": chosen.queue_names, "task": chosen.task_paths, "id": chosen.ids}
@@ -284,14 +253,6 @@ def filter_context(chosen: TaskFilter) -> dict[str, Any]:
     }
 
 
-def bulk_actions(chosen: TaskFilter) -> list[PageAction]:
-    """Actions on everything that matches: none without a filter, else those that fit its statuses."""
-    if chosen.is_empty:
-        return []
-    statuses = set(chosen.statuses or TaskStatus.values)
-    return [action for action in PAGE_ACTIONS.values() if statuses & set(action.verb.statuses)]
-
-
 def fitting_action(task: Task, finding: Finding) -> PageAction | None:
     """The one safe next step, offered beside the row."""
     if PAGE_ACTIONS["recover"].suits(task, finding):
@@ -301,7 +262,7 @@ def fitting_action(task: Task, finding: Finding) -> PageAction | None:
     return None
 
 
-def neighbours(chosen: WithParams, listing: Listing) -> dict[str, str]:
+def neighbours(chosen: Filter, listing: Listing) -> dict[str, str]:
     """Queries of the newest, the newer and the older page, including the filter; empty where there is none."""
     params = chosen.as_params()
     return {
@@ -312,7 +273,7 @@ def neighbours(chosen: WithParams, listing: Listing) -> dict[str, str]:
 
 
 def list_view(request: HttpRequest) -> HttpResponse:
-    """The list; its URL holds the filter and the page."""
+    """The list; its URL holds the filter and the page. It refreshes itself only if the search was quick."""
     rights.require(request.user, VIEW)
     try:
         chosen, cursor = TaskFilter.from_params(request.GET), PageCursor.from_params(request.GET)
@@ -326,8 +287,20 @@ def list_view(request: HttpRequest) -> HttpResponse:
     part = SharedPart("task_pages/_rows.html", rows, EVERY_SECONDS, is_apart=True)
     if "HX-Request" in request.headers:
         return part.answer(request)
-    context = list_context(chosen, cursor, request.user)
+    context = rows(request)
     if context["is_live"]:
         part.expect(request)
-    context |= {"runs_under_way": unfinished_runs(), "every": EVERY_SECONDS}
+    buttons = buttons_of(PAGE_ACTIONS.values(), [], request.user)
+    statuses = set(chosen.statuses or TaskStatus.values)
+    context |= {
+        "buttons": buttons,
+        # On everything that matches: none without a filter, else those that fit its statuses.
+        "bulk_buttons": [
+            button for button in buttons if not chosen.is_empty and statuses & set(button.action.verb.statuses)
+        ],
+        "query": chosen.as_query(),
+        **filter_context(chosen),
+        "runs_under_way": unfinished_runs(),
+        "every": EVERY_SECONDS,
+    }
     return page(request, "task_pages/list.html", _("Tasks"), context)

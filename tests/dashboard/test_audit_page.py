@@ -6,10 +6,9 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from dashboard import audit_trail
-from dashboard.audit_trail import AuditFilter
-from dashboard.task_pages.listing import PageCursor
+from dashboard.task_pages.listing import PageCursor, find
 from dashboard.templatetags.rowlock import target_href
+from dashboard.views.audit import SINCE_ID, AuditFilter, bounds
 from tasks import operations
 from tasks.models import Intervention
 from tasks.operations import Settings
@@ -133,13 +132,13 @@ def test_the_time_is_found_without_reading_what_is_older(django_assert_max_num_q
     with connection.cursor() as cursor:
         cursor.execute(MANY, {"number": 10_000})
         highest = Intervention.objects.latest("pk").pk
-        lowest, top = audit_trail.Walk(AuditFilter(since="1h"), 51, 5.0).bounds
+        lowest, top = bounds(AuditFilter(since="1h"))
         assert (top, highest - 125 < lowest <= highest - 60) == (highest, True)
-        cursor.execute(f"EXPLAIN (ANALYZE, FORMAT TEXT) {audit_trail.SINCE_ID}", {"since": timezone.now()})
+        cursor.execute(f"EXPLAIN (ANALYZE, FORMAT TEXT) {SINCE_ID}", {"since": timezone.now()})
         plan = "\n".join(row[0] for row in cursor.fetchall())
     assert "Seq Scan on tasks_intervention" not in plan
     with django_assert_max_num_queries(8):
-        found = audit_trail.look(AuditFilter(since="1h"), PageCursor())
+        found = find(AuditFilter(since="1h"), PageCursor(), bounds=bounds)
     assert len(found.rows) == 50
 
 

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 import psycopg
 import pytest
 
-from dashboard import audit_trail, charts, stale
+from dashboard import charts, stale
 from dashboard.attention import failures
 from dashboard.task_pages import listing
+from dashboard.views import audit
 from tasks.diagnosis import facts, stats
 from tasks.queue import presence
 from tasks.queue.throughput import SLOT
@@ -85,9 +86,9 @@ ASKED = {
         listing.CREATED_ID, HALVINGS, {"lowest": 1, "highest": FINISHED, "age": timedelta(days=7)}
     ),
     "the audit since a time": Asked(
-        audit_trail.SINCE_ID, HALVINGS, {"since": "2020-01-01T00:00Z"}, table="tasks_intervention"
+        audit.SINCE_ID, HALVINGS, {"since": "2020-01-01T00:00Z"}, table="tasks_intervention"
     ),
-    "actors and actions lately": Asked(audit_trail.RECENT, 1000, {}, table="tasks_intervention"),
+    "actors and actions lately": Asked(audit.RECENT, 1000, {}, table="tasks_intervention"),
     "done in the last hour": Asked(stats.COMPLETED, 61, {}, table="tasks_throughput"),
     "rates of workers": Asked(stats.RATES, 6, {"ids": ["w1"]}, table="tasks_throughput"),
 }
@@ -126,7 +127,7 @@ def test_they_are_counted_without_reading_the_table(page, statement):
 @pytest.mark.parametrize("filters", [{"actor": "nobody"}, {"actor": "nobody", "action": "cancel"}], ids=str)
 def test_what_a_person_did_is_found_however_much_others_did(page, filters):
     """As the list asks for it: a window of ids that holds all there are."""
-    matches = audit_trail.AuditFilter(**filters).queryset().filter(pk__lt=10 * ENTRIES, pk__gte=0).order_by("-pk")[:51]
+    matches = audit.AuditFilter(**filters).queryset().filter(pk__lt=10 * ENTRIES, pk__gte=0).order_by("-pk")[:51]
     plan = explain(page, psycopg.ClientCursor(page).mogrify(*matches.query.sql_with_params()), {})
     assert plan.scans("tasks_intervention") <= INDEXED
     assert plan.rows_read("tasks_intervention") == 0
