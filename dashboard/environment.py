@@ -27,7 +27,9 @@ TCP_KEEPALIVE = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_cou
 
 def database_settings(env: environ.Env, var_dir: Path, argv: list[str]) -> dict[str, Any]:
     """Django's settings of the one database; exits with one line if there is none and the command needs one."""
-    url = env.str("DATABASE_URL", default="") or embedded_url(var_dir)
+    from dashboard import embedded
+
+    url = env.str("DATABASE_URL", default="") or embedded.running_url(var_dir)
     if not url:
         if needs_database(argv):
             raise SystemExit(
@@ -66,13 +68,6 @@ def parsed_database_url(env: environ.Env, url: str) -> dict[str, Any]:
             "with special characters of the password percent-encoded."
         )
     return database
-
-
-def embedded_url(var_dir: Path) -> str | None:
-    """The URL of this checkout's embedded server, or None if it is not running."""
-    from dashboard import embedded
-
-    return embedded.running_url(var_dir)
 
 
 def needs_database(argv: list[str]) -> bool:
@@ -154,10 +149,6 @@ def mail_settings_of_url(url: str, *, timeout: float) -> dict[str, Any]:
         }
     elif backend.endswith("filebased.EmailBackend"):
         options = {"file_path": parts["EMAIL_FILE_PATH"]}
-    return _mail_settings(backend, options)
-
-
-def _mail_settings(backend: str, options: dict[str, Any]) -> dict[str, Any]:
     if MAILERS_IN_DJANGO:
         return {"MAILERS": {"default": {"BACKEND": backend, "OPTIONS": options}}}
     renamed = {"username": "host_user", "password": "host_password"}  # nosec B105 -- names of settings

@@ -90,8 +90,6 @@ def locked_out(
     request: HttpRequest, response: HttpResponse | None = None, credentials: dict[str, Any] | None = None
 ) -> HttpResponse:
     """Answer 429 with the waiting time and, for a locked address, the command that unlocks it."""
-    # gone  # it has models, which are not loaded when this module is first imported
-
     seconds = int(cool_off.total_seconds()) if (cool_off := get_cool_off(request)) else 0
     is_address = failures_of_address(request) >= FROM_ONE_ADDRESS
     context = {
@@ -112,18 +110,14 @@ def log_logins() -> None:
 
 
 def log_login(request: HttpRequest, user: Any, **_: Any) -> None:
-    logger.info("logged in: %r from %s", user.get_username(), address_of(request))
+    logger.info("logged in: %r from %s", user.get_username(), client_address(request))
 
 
 def log_logout(request: HttpRequest, user: Any, **_: Any) -> None:
     if user is not None:
-        logger.info("logged out: %r from %s", user.get_username(), address_of(request))
+        logger.info("logged out: %r from %s", user.get_username(), client_address(request))
 
 
 def log_failure(request: HttpRequest | None = None, **_: Any) -> None:
     """Leave the typed name out: sometimes it is a password."""
-    logger.warning("login refused, from %s", address_of(request))
-
-
-def address_of(request: HttpRequest | None) -> str:
-    return client_address(request) if request is not None else UNKNOWN
+    logger.warning("login refused, from %s", client_address(request) if request else UNKNOWN)

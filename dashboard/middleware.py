@@ -168,11 +168,9 @@ def server_error(request: HttpRequest) -> HttpResponse:
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
     """The handler of 400: Django takes a session that could not be saved for a deleted one."""
     error: BaseException | None = exception
-    while error is not None:
-        if page := unavailable(request, error):
-            return page
+    while error is not None and reason_of(error) is None:
         error = error.__context__
-    return defaults.bad_request(request, exception)
+    return unavailable(request, error) or defaults.bad_request(request, exception)
 
 
 def unavailable(request: HttpRequest, error: BaseException | None) -> HttpResponse | None:
@@ -190,10 +188,10 @@ def way_on(request: HttpRequest) -> dict[str, Any]:
     if request.method in ("GET", "HEAD"):
         return {"path": request.get_full_path()}
     pressed_on = urlsplit(request.headers.get("referer", ""))
-    is_ours = pressed_on.netloc == request.get_host()
+    if pressed_on.netloc != request.get_host():
+        return {"path": reverse("admin:index"), "is_action": True}
     here = pressed_on._replace(scheme="", netloc="", path="/" + pressed_on.path.lstrip("/"))
-    path = here.geturl() if is_ours else reverse("admin:index")
-    return {"path": path, "is_action": True}
+    return {"path": here.geturl(), "is_action": True}
 
 
 def reason_of(error: BaseException | None) -> str | None:

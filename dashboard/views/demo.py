@@ -3,18 +3,19 @@
 from collections.abc import Callable
 from typing import Any
 
-from django.contrib import admin, messages
+from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse
-from django.shortcuts import redirect, render
+from django.shortcuts import redirect
 from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from dashboard.demo import control
 from dashboard.demo.control import Request
+from dashboard.site import page
+from tasks.admin.forms import reason_of
 from tasks.admin.rights import missing, require, who
 from tasks.diagnosis.finding import command
-from tasks.support import reading
 
 SEE, DIRECT = "tasks.view_task", "dashboard.direct_demo"
 COMMANDS = {
@@ -42,7 +43,6 @@ def demo(request: HttpRequest) -> HttpResponse:
     template = "dashboard/_demo_panel.html" if request.headers.get("HX-Request") else "dashboard/demo.html"
     state = state_or_404()
     context = {
-        "title": _("Demo"),
         "is_loaded": state.is_loaded,
         "director": state.director,
         "scenes": control.scenes() if state.is_loaded else [],
@@ -50,7 +50,7 @@ def demo(request: HttpRequest) -> HttpResponse:
         "cannot_direct": missing(request.user, DIRECT),
         "commands": COMMANDS,
     }
-    return render(request, template, {**admin.site.each_context(request), **context})
+    return page(request, template, _("Demo"), context)
 
 
 @require_POST
@@ -58,24 +58,19 @@ def ask(request: HttpRequest) -> HttpResponse:
     """Ask the director that the person saw to stop, kill one of its workers, or rebuild the lock chain."""
     require(request.user, DIRECT)
     seen = state_or_404().director
-    asked = request.POST.get("do", "")
-    if asked not in list(Request):
-        return render(request, "dashboard/demo_remove.html", admin.site.each_context(request), status=400)
+    action = request.POST.get("do", "")
+    if action not in list(Request):
+        return page(request, "dashboard/demo_remove.html", _("Demo"), {}, status=400)
     if seen is None or seen.mark != request.POST.get("director"):
         messages.error(request, _("The director that you saw has ended by now. Nothing was done."))
-    elif asked == Request.STOP:
-        stop(request)
-    else:
-        control.send_request(Request(asked), who(request.user))
+    elif action != Request.STOP:
+        control.send_request(Request(action), who(request.user))
         messages.success(request, _("The director was asked; below is what comes of it."))
-    return redirect("admin:ops_demo")
-
-
-def stop(request: HttpRequest) -> None:
-    if control.stop(who(request.user)):
+    elif control.stop(who(request.user)):
         messages.success(request, _("The demo has stopped. What it loaded stays until it is removed."))
     else:
         messages.error(request, _("The director has not ended yet. Look again in a moment."))
+    return redirect("admin:ops_demo")
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -83,20 +78,18 @@ def remove(request: HttpRequest) -> HttpResponse:
     """GET: preview what would be deleted. POST, with a reason: stop the director, then delete."""
     require(request.user, DIRECT)
     state_or_404()
-    if request.method != "POST":
-        return preview(request)
-    reason = reading.reason(request.POST.get("reason", ""))
+    reason = reason_of(request.POST)
     if not reason:
-        return preview(request, fault=_("This needs a reason, which the audit keeps."), status=400)
+        return preview(request)
     if not control.stop(who(request.user)):
         messages.error(request, _("The director did not end, so nothing was removed. Try again in a moment."))
         return redirect("admin:ops_demo_remove")
     removed = control.remove(who(request.user), reason=reason)
-    told = _("Removed: %(tasks)d tasks, %(orders)d orders, %(queues)d queues, %(commands)d cron lines.") % removed
+    text = _("Removed: %(tasks)d tasks, %(orders)d orders, %(queues)d queues, %(commands)d cron lines.") % removed
     if control.is_anything_left():
-        messages.warning(request, " ".join((told, _("Some rows are held at this moment: remove again."))))
+        messages.warning(request, " ".join((text, _("Some rows are held at this moment: remove again."))))
         return redirect("admin:ops_demo_remove")
-    messages.success(request, told)
+    messages.success(request, text)
     return redirect("admin:index")
 
 
@@ -108,12 +101,13 @@ def state_or_404() -> control.State:
     return state
 
 
-def preview(request: HttpRequest, *, fault: str = "", status: int = 200) -> HttpResponse:
+def preview(request: HttpRequest) -> HttpResponse:
+    """What would be deleted; 400 for a POST, which lacked a reason."""
+    is_post = request.method == "POST"
     context = {
-        "fault": fault,
-        "title": _("Remove the demo?"),
+        "fault": _("This needs a reason, which the audit keeps.") if is_post else "",
         "counts": control.preview(),
         "most": control.MOST_COUNTED,
         "command": COMMANDS["remove"],
     }
-    return render(request, "dashboard/demo_remove.html", {**admin.site.each_context(request), **context}, status=status)
+    return page(request, "dashboard/demo_remove.html", _("Remove the demo?"), context, status=400 if is_post else 200)
