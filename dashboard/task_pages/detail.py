@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 
 from dashboard.site import page
 from dashboard.task_pages import VIEW
-from dashboard.task_pages.actions import PAGE_ACTIONS, Button, Seen, buttons_of
+from dashboard.task_pages.actions import PAGE_ACTIONS, Seen, buttons_of
 from tasks.admin import rights
 from tasks.diagnosis import Facts, decide, decision, gather
 from tasks.models import Attempt, Intervention, RefusedWrite, Task, TaskStatus
@@ -24,7 +24,7 @@ from tasks.support.redaction import redact, redact_call
 
 HISTORY = 50  # entries of each kind
 BEHIND = 20  # tasks of the same key
-START, CAUSE, END = 0, 1, 2
+CAUSE, EFFECT = 1, 2  # order of events of one moment
 ONE_TRANSACTION_SECONDS = 1.0
 
 
@@ -36,7 +36,7 @@ class Event:
     label: str
     detail: str = ""
     is_trouble: bool = False
-    order: int = 0  # orders events of one moment: causes before effects
+    order: int = 0
 
 
 def events(
@@ -48,7 +48,7 @@ def events(
 ) -> list[Event]:
     """All known events, by time; `worker` is the one that holds the task now."""
     known = [
-        *life(task, worker),
+        *of_task(task, worker),
         *(event for attempt in attempts for event in of_attempt(attempt)),
         *map(of_intervention, interventions),
         *map(of_refused_write, refused),
@@ -68,42 +68,42 @@ def moment_of(event: Event, task: Task) -> datetime:
     return event.at
 
 
-def life(task: Task, worker: WorkerState | None) -> Iterable[Event]:
-    """Events from the row itself."""
+def of_task(task: Task, worker: WorkerState | None) -> Iterable[Event]:
     yield Event(task.created_at, _("Enqueued"), _("into the queue %(queue)s") % {"queue": task.queue_name})
     if task.status == TaskStatus.READY and task.run_after > task.created_at:
         yield Event(task.run_after, _("Due"))
     if task.started_at and task.status == TaskStatus.PROCESSING:
-        values = {"number": task.attempt, "worker": task.claimed_by}
-        yield Event(task.started_at, _("Claimed"), _("attempt %(number)d, by worker %(worker)s") % values)
+        yield Event(task.started_at, _("Claimed"), attempt_by(task.attempt, task.claimed_by))
         if worker and worker.current_task_id == task.pk and worker.current_since:
             yield Event(worker.current_since, _("Started"))
         if worker and worker.is_dead and (lost_at := worker.missing_since or worker.stopped_at):
             yield Event(lost_at, _("Worker lost"), _("its presence lock was gone"), is_trouble=True)
     if task.started_at and task.status == TaskStatus.COMPLETED:
-        values = {"number": task.attempt, "worker": task.finished_by or _("unknown")}
-        yield Event(task.started_at, _("Started"), _("attempt %(number)d, by worker %(worker)s") % values)
+        yield Event(task.started_at, _("Started"), attempt_by(task.attempt, task.finished_by or _("unknown")))
     if task.cancel_requested_at:
         yield Event(task.cancel_requested_at, _("Cancel requested"))
     if task.finished_at:
-        label = TaskStatus(task.status).label
-        yield Event(task.finished_at, str(label), is_trouble=task.status == TaskStatus.FAILED, order=END)
+        label = str(TaskStatus(task.status).label)
+        yield Event(task.finished_at, label, is_trouble=task.status == TaskStatus.FAILED, order=EFFECT)
 
 
 def of_attempt(attempt: Attempt) -> Iterable[Event]:
-    """Its start, if known, and its end."""
-    values = {"number": attempt.number, "worker": attempt.worker_id}
     if attempt.started_at:
-        yield Event(attempt.started_at, _("Started"), _("attempt %(number)d, by worker %(worker)s") % values)
+        yield Event(attempt.started_at, _("Started"), attempt_by(attempt.number, attempt.worker_id))
+    detail = _("attempt %(number)d") % {"number": attempt.number}
+    if attempt.exception_class:
+        detail += f": {attempt.exception_class}"
     label = str(Attempt.Outcome(attempt.outcome).label)
-    detail = _("attempt %(number)d") % values + (f": {attempt.exception_class}" if attempt.exception_class else "")
     is_trouble = attempt.outcome != Attempt.Outcome.RELEASED
     yield Event(attempt.finished_at, label, detail, is_trouble=is_trouble, order=CAUSE)
 
 
+def attempt_by(number: int, worker: str | None) -> str:
+    return _("attempt %(number)d, by worker %(worker)s") % {"number": number, "worker": worker}
+
+
 def of_intervention(intervention: Intervention) -> Event:
-    values = {"actor": intervention.actor, "action": intervention.action, "source": intervention.source}
-    detail = _("by %(actor)s (%(source)s)") % values
+    detail = _("by %(actor)s (%(source)s)") % {"actor": intervention.actor, "source": intervention.source}
     if intervention.version_before is not None:
         detail += f", v{intervention.version_before} → v{intervention.version_after}"
     if intervention.reason:
@@ -112,12 +112,11 @@ def of_intervention(intervention: Intervention) -> Event:
 
 
 def of_refused_write(refused: RefusedWrite) -> Event:
-    found = f"v{refused.actual_version}" if refused.actual_version is not None else _("no row")
     values = {
         "worker": refused.worker_id,
         "intent": refused.intent,
         "expected": refused.expected_version,
-        "found": found,
+        "found": f"v{refused.actual_version}" if refused.actual_version is not None else _("no row"),
     }
     detail = _("worker %(worker)s meant to %(intent)s v%(expected)d, and found %(found)s") % values
     return Event(refused.at, _("Late write refused"), detail, is_trouble=True)
@@ -155,26 +154,16 @@ def detail_context(task: Task, user: Any) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True)
-class Kin:
-    """A button for every task of one function, and the list's filter that selects them."""
-
-    button: Button
-    label: str
-    query: str
-
-
-def kin_of(task: Task, user: Any) -> list[Kin]:
+def kin_of(task: Task, user: Any) -> list[dict[str, Any]]:
     """Buttons for the task's whole function: run all failed ones again, or quarantine it."""
     path = TaskFilter(task_paths=(task.task_path,))
     offered = {}
     if task.status == TaskStatus.FAILED:
-        failed = path.with_statuses(TaskStatus.FAILED)
-        offered["requeue"] = _("Run all that failed again…"), failed.as_query()
+        offered["requeue"] = _("Run all that failed again…"), path.with_statuses(TaskStatus.FAILED)
     if task.status in (TaskStatus.FAILED, TaskStatus.READY):
-        offered["quarantine"] = _("Quarantine the function…"), path.as_query()
-    buttons = buttons_of([PAGE_ACTIONS[name] for name in offered], [], user)
-    return [Kin(button, *offered[button.action.name]) for button in buttons]
+        offered["quarantine"] = _("Quarantine the function…"), path
+    buttons = zip(buttons_of([PAGE_ACTIONS[name] for name in offered], [], user), offered.values(), strict=True)
+    return [{"button": button, "label": label, "query": chosen.as_query()} for button, (label, chosen) in buttons]
 
 
 def holder_context(task: Task, facts: Facts) -> dict[str, Any]:

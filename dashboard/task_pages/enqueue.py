@@ -4,7 +4,7 @@ import inspect
 import json
 from argparse import ArgumentTypeError
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from django import forms
 from django.contrib import messages
@@ -31,15 +31,6 @@ from tasks.support import reading
 from tasks.support.audit import Who
 
 ENQUEUE = "tasks.enqueue_task"
-
-
-class Known(NamedTuple):
-    """A task that can be chosen: its path, its signature, and the first line of its docstring."""
-
-    path: str
-    signature: str
-    summary: str
-    queue_name: str
 
 
 def parse_task(path: str) -> str:
@@ -77,18 +68,13 @@ class EnqueueForm(ConfirmedForm):
     run_after = OptionField(types.moment, label=gettext_lazy("Not before, like 2030-01-31T03:00:00+02:00; empty: now"))
     ordering_key = OptionField(types.name, label=gettext_lazy("Ordering key; empty: as declared"))
 
-    def clean_args(self) -> list[Any]:
-        return self.cleaned_data["args"] or []
-
-    def clean_kwargs(self) -> dict[str, Any]:
-        return self.cleaned_data["kwargs"] or {}
-
     def enqueue(self, who: Who, *, dry_run: bool = False) -> int | None:
         """Enqueue the task of a valid form; returns its id. If the queue refuses it: None, and an error in the form."""
         values = self.cleaned_data
-        names = ("args", "kwargs", "queue_name", "priority", "run_after", "ordering_key", "reason")
+        names = ("kwargs", "queue_name", "priority", "run_after", "ordering_key", "reason")
+        options = {name: values[name] for name in names}
         try:
-            ids = operations.enqueue(values["task"], who, **{name: values[name] for name in names}, dry_run=dry_run)
+            ids = operations.enqueue(values["task"], who, args=values["args"] or (), **options, dry_run=dry_run)
         except (RowlockError, InvalidTask) as error:
             self.add_error(None, str(error))
             return None
@@ -110,8 +96,8 @@ class EnqueueForm(ConfirmedForm):
         return command("enqueue_task", values["task"], *words)
 
 
-def known_tasks() -> list[Known]:
-    """Tasks that can be chosen, by path."""
+def known_tasks() -> list[dict[str, str]]:
+    """Tasks that can be chosen, by path, with their signatures and the first lines of their docstrings."""
     return [known(declaration.get(path)) for path in declaration.paths() if not is_hidden(path)]
 
 
@@ -121,11 +107,14 @@ def is_hidden(path: str) -> bool:
     return declaration.is_internal(path) or (task is not None and task.queue_name.startswith(reading.DEMO_QUEUES))
 
 
-def known(task: PostgresTask) -> Known:
+def known(task: PostgresTask) -> dict[str, str]:
     parameters = list(inspect.signature(task.func).parameters.values())[1 if task.takes_context else 0 :]
-    lines = (inspect.getdoc(task.func) or "").splitlines()
-    signature = str(inspect.Signature(parameters))
-    return Known(task.module_path, signature, lines[0] if lines else "", task.queue_name)
+    return {
+        "path": task.module_path,
+        "signature": str(inspect.Signature(parameters)),
+        "summary": (inspect.getdoc(task.func) or "").partition("\n")[0],
+        "queue_name": task.queue_name,
+    }
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
