@@ -56,20 +56,6 @@ def page(
     return TemplateResponse(request, template, {**common, **context}, status=status)
 
 
-def explaining(view: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a view to answer 400 with a page if a reason, name or number cannot be read."""
-
-    @wraps(view)
-    def explained(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        try:
-            response: HttpResponse = view(request, *args, **kwargs)
-        except Unreadable as problem:
-            return render(request, "dashboard/unreadable.html", {"problem": str(problem)}, status=400)
-        return response
-
-    return explained
-
-
 class RowlockAdminSite(AdminSite):
     site_header = site_title = "Rowlock"
     index_title = _("All models")
@@ -94,8 +80,17 @@ class RowlockAdminSite(AdminSite):
         return overview.overview(request)
 
     def admin_view(self, view: Callable[..., Any], cacheable: bool = False) -> Any:
-        """Wrap every page: unreadable form input is answered with 400 and an explanation."""
-        return super().admin_view(explaining(view), cacheable)
+        """Wrap every page: a reason, name or number that cannot be read is answered with 400 and an explanation."""
+
+        @wraps(view)
+        def explained(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+            try:
+                response: HttpResponse = view(request, *args, **kwargs)
+            except Unreadable as problem:
+                return render(request, "dashboard/unreadable.html", {"problem": str(problem)}, status=400)
+            return response
+
+        return super().admin_view(explained, cacheable)
 
     def each_context(self, request: HttpRequest) -> dict[str, Any]:
         """The stock context with `navigation`: label, url, key, and `is_current` for the open page.

@@ -118,7 +118,10 @@ class TaskRow:
 
 
 class PageAction(ABC):
-    """One button: the verb that it performs, and its texts, fields and need for a reason."""
+    """One button: the verb that it performs, and its texts, fields and need for a reason.
+
+    `name` is the verb's, and also the button's `data-action`.
+    """
 
     verb: type[Verb]
     question: str | Promise
@@ -127,18 +130,8 @@ class PageAction(ABC):
     needs_reason = False
     is_destructive = False
 
-    @property
-    def name(self) -> str:
-        """The verb's name, which is also the button's `data-action`."""
-        return self.verb.name
-
-    @property
-    def label(self) -> str | Promise:
-        return self.verb.label
-
-    @property
-    def right(self) -> str:
-        return self.verb.right
+    def __init__(self) -> None:
+        self.name, self.label, self.right = self.verb.name, self.verb.label, self.verb.right
 
     @abstractmethod
     def suits(self, task: Task, finding: Finding) -> bool:

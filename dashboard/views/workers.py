@@ -1,16 +1,13 @@
 """The page of workers: state, tasks and rate of each; stop one, or release tasks that a hanging one has not begun."""
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
 from typing import Any, NamedTuple, Self
-from urllib.parse import urlencode
 
 from django.contrib import messages
 from django.db import DatabaseError, connection
-from django.db.models import Q
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import redirect
 from django.urls import URLPattern, path
@@ -29,8 +26,8 @@ from tasks.admin.rights import missing, require, who
 from tasks.diagnosis.finding import command
 from tasks.diagnosis.stats import Rate, rates
 from tasks.exceptions import RowlockError
-from tasks.models import Task, Worker
-from tasks.operations.filters import BIGGEST_ID, InvalidFilter, Params, given
+from tasks.models import Task
+from tasks.operations.filters import BIGGEST_ID
 from tasks.operations.workers import (
     HANGS_AFTER_SECONDS,
     MOST_RELEASED,
@@ -48,7 +45,6 @@ from tasks.support.reading import Unreadable
 SEE, STOP, RELEASE = "tasks.view_worker", RIGHT_TO_STOP, RIGHT_TO_RELEASE
 BIGGEST_VERSION = 2**31 - 1
 MOST = 200
-ENDED_PAGE = 25
 # Workers that need attention come first.
 LIVES = {
     Life.DEAD: gettext_lazy("Dead"),
@@ -173,31 +169,6 @@ def age(moment: datetime | None, now: datetime) -> float:
     return max(0.0, (now - moment).total_seconds()) if moment else 0.0
 
 
-def ended_context(params: Params) -> dict[str, Any]:
-    """One page of ended workers, the latest first, and the query of the next one. Raises InvalidFilter.
-
-    The page lies below the end `before` and the id `id`. There are few such workers, and no index serves this order.
-    """
-    workers = Worker.objects.filter(stopped_at__isnull=False).order_by("-stopped_at", "-pk")
-    if before := given(params, "before"):
-        at, worker_id = zoned_time(before[0]), next(iter(given(params, "id")), "")
-        workers = workers.filter(Q(stopped_at__lt=at) | Q(stopped_at=at, pk__lt=worker_id))
-    found = list(workers[: ENDED_PAGE + 1])
-    older = ""
-    if len(found) > ENDED_PAGE:
-        last = found[ENDED_PAGE - 1]
-        older = "?" + urlencode({"ended": "", "before": last.stopped_at, "id": last.pk})
-    return {"ended": {"workers": found[:ENDED_PAGE]}, "older": older}
-
-
-def zoned_time(text: str) -> datetime:
-    with suppress(ValueError):
-        at = datetime.fromisoformat(text)
-        if at.tzinfo:
-            return at
-    raise InvalidFilter(f"{text!r} is not a time with its zone, like 2026-11-20T03:12:05+00:00.")
-
-
 def paths(view: Callable[..., Any]) -> list[URLPattern]:
     return [
         path("ops/workers/", view(workers), name="ops_workers"),
@@ -208,18 +179,12 @@ def paths(view: Callable[..., Any]) -> list[URLPattern]:
 
 @require_safe
 def workers(request: HttpRequest) -> HttpResponse:
-    """The page; for htmx only its live fragment. `?ended` unfolds the ended workers."""
+    """The page; for htmx only its live fragment."""
     require(request.user, SEE)
     if request.headers.get("HX-Request"):
         return LIVE.answer(request)
     LIVE.expect(request)
-    context = {"ended": None, **live_context(request)}
-    if "ended" in request.GET:
-        try:
-            context |= ended_context(request.GET)
-        except InvalidFilter as error:
-            return page(request, "dashboard/workers.html", _("Workers"), {"fault": str(error)}, status=400)
-    return page(request, "dashboard/workers.html", _("Workers"), context)
+    return page(request, "dashboard/workers.html", _("Workers"), live_context(request))
 
 
 def live_context(request: HttpRequest) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def addresses(failed) -> dict[str, str]:
         "workers": "/admin/tasks/worker/",
         "locks": "/admin/ops/locks/",
         "stuck": "/admin/ops/stale/",
-        "living workers": "/admin/ops/workers/?ended",
+        "living workers": "/admin/ops/workers/",
         "audit": "/admin/ops/audit/",
         "schedule": "/admin/ops/schedule/",
         "command run": f"/admin/ops/schedule/{command_run().pk}/",

@@ -33,7 +33,7 @@ def hanging(live_server) -> Iterator[list]:
 
 
 def test_the_pages_are_accessible_and_fit(visit, hanging):
-    page = visit("Operators").open(f"{WORKERS}?ended")
+    page = visit("Operators").open(WORKERS)
     assert_looks_right(page)
     for action in ("release-unstarted", "stop-worker"):
         page.locator(f"#worker-rows button[data-action={action}]").click()

@@ -1,5 +1,6 @@
 """The page of workers: who lives, what each is on, asking one to stop, releasing what a hanging one has not begun."""
 
+import re
 from datetime import timedelta
 
 import pytest
@@ -182,24 +183,13 @@ def test_a_viewer_sees_which_rights_are_missing(hanging):
         assert viewer.post(url, {"worker": "w1", "confirmed": "1"}).status_code == 403
 
 
-def test_those_that_have_ended_are_folded_and_paged_by_their_end(operator, worker, monkeypatch):
-    monkeypatch.setattr("dashboard.views.workers.ENDED_PAGE", 2)
-    now = timezone.now()
-    for number in range(5):
-        rows.dead_worker(f"d{number}")
-        Worker.objects.filter(pk=f"d{number}").update(stopped_at=now - timedelta(hours=number // 2))
-    assert operator.get(WORKERS).context["ended"] is None
-    found, query = [], "?ended"
-    while query:
-        page = operator.get(WORKERS + query)
-        found += [one.pk for one in page.context["ended"]["workers"]]
-        query = page.context["older"]
-    assert found == ["d1", "d0", "d3", "d2", "d4"]
-
-
-@pytest.mark.parametrize("before", ["yesterday", "2026-11-20", "2026-13-45T00:00:00+00:00", "2026-11-20T03:12:05"])
-def test_a_place_that_cannot_be_read_is_a_400(operator, before):
-    assert operator.get(f"{WORKERS}?ended&before={before}").status_code == 400
+def test_those_that_have_ended_are_one_link_away(operator, worker):
+    rows.dead_worker("w9")
+    Worker.objects.filter(pk="w9").update(stopped_at=timezone.now(), stop_reason="deploy")
+    page = operator.get(WORKERS)
+    assert "w9" not in page.text
+    [href] = re.findall(r'<a href="([^"]+)">Workers that have ended</a>', page.text)
+    assert "deploy" in operator.get(href).text
 
 
 def test_the_queries_do_not_grow_with_the_workers(operator, worker, django_assert_max_num_queries):
