@@ -103,18 +103,19 @@ class TaskRow:
     finding: Finding
     seen: str
 
-    @staticmethod
-    def values(task: Task, finding: Finding) -> dict[str, Any]:
-        """The fields of this class, for the rows of a certain table."""
-        return {
-            "id": str(task.pk),
-            "task_path": task.task_path,
-            "status": task.status,
-            "version": f"v{task.version}",
-            "attempts": f"{task.attempt}/{task.max_attempts}",
-            "finding": finding,
-            "seen": str(Seen.of(task)),
-        }
+    @classmethod
+    def of(cls, task: Task, finding: Finding, **own: Any) -> Self:
+        """The row of a task; `own` are the fields of a certain table."""
+        return cls(
+            id=str(task.pk),
+            task_path=task.task_path,
+            status=task.status,
+            version=f"v{task.version}",
+            attempts=f"{task.attempt}/{task.max_attempts}",
+            finding=finding,
+            seen=str(Seen.of(task)),
+            **own,
+        )
 
 
 class PageAction(ABC):

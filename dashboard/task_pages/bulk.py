@@ -21,7 +21,6 @@ from tasks.models import BulkRun, Task, TaskStatus
 from tasks.operations import Settings, bulk, tokens
 from tasks.operations.bulk import Tally, add_refusals, highest_id, tally
 from tasks.operations.filters import InvalidFilter, TaskFilter, parse_id
-from tasks.support.audit import Who
 
 LONGEST_FILTER = 20_000
 EXAMPLES = 5
@@ -63,21 +62,6 @@ class BulkSubmission(ActionRequest):
         return self.action.verb.command(self.subject, self.settings)
 
 
-def preview(submission: BulkSubmission, who: Who) -> dict[str, Any]:
-    """Count, and rehearse on the newest tasks; takes about 2.5 seconds at most."""
-    tasks = find(submission.subject, PageCursor(), limit=REHEARSED, seconds=EXAMPLE_SECONDS).rows
-    result, examples = submission.rehearse(tasks, who), tasks[:EXAMPLES]
-    refusals: dict[str, Any] = {}
-    add_refusals(refusals, result)
-    return {
-        "tally": tally(submission.subject, submission.upto),
-        "unfit": unfit(submission),
-        "rows": preview_rows(submission.action, examples, gather(examples), result),
-        "rehearsed": len(tasks),
-        "refusals": sorted(refusals.items()),
-    }
-
-
 def unfit(submission: BulkSubmission) -> Tally:
     """Count the matching tasks in a state that the action cannot change, for at most UNFIT_SECONDS."""
     wanted = submission.chosen.statuses or TaskStatus.values
@@ -105,17 +89,25 @@ def all_view(request: HttpRequest, name: str) -> HttpResponse:
 
 
 def preview_page(request: HttpRequest, submission: BulkSubmission) -> HttpResponse:
+    """Count, and rehearse on the newest tasks; takes about 2.5 seconds at most."""
+    action, subject = submission.action, submission.subject
+    tasks = find(subject, PageCursor(), limit=REHEARSED, seconds=EXAMPLE_SECONDS).rows
+    result, examples = submission.rehearse(tasks, rights.who(request.user)), tasks[:EXAMPLES]
+    refusals: dict[str, Any] = {}
+    add_refusals(refusals, result)
     fault = submission.fault() if submission.is_confirmed else ""
-    can_force = submission.action.name == "requeue" and TaskStatus.PROCESSING in submission.statuses
     context = {
-        **submission.context(can_force=can_force),
-        **preview(submission, rights.who(request.user)),
+        **submission.context(can_force=action.name == "requeue" and TaskStatus.PROCESSING in subject.statuses),
+        "tally": tally(subject, submission.upto),
+        "unfit": unfit(submission),
+        "rows": preview_rows(action, examples, gather(examples), result),
+        "rehearsed": len(tasks),
+        "refusals": sorted(refusals.items()),
         "fault": fault,
         "next": next_page(request),
         "query": submission.chosen.as_query(),
     }
-    title = str(submission.action.label)
-    return page(request, "task_pages/bulk_confirm.html", title, context, status=400 if fault else 200)
+    return page(request, "task_pages/bulk_confirm.html", str(action.label), context, status=400 if fault else 200)
 
 
 @require_safe

@@ -135,8 +135,9 @@ def preview_rows(action: PageAction, tasks: Iterable[Task], facts: Facts, rehear
     for task in tasks:
         finding, refusal = decide(task, facts), rehearsal.refused.get(task.pk)
         worker = facts.workers.get(task.claimed_by or "")
-        row = PreviewRow(
-            **PreviewRow.values(task, finding),
+        row = PreviewRow.of(
+            task,
+            finding,
             sign_of_life=sign_of_life(worker) if task.status == TaskStatus.PROCESSING else "",
             repeats=action.repeats(task, finding),
             refusal=refusal.sentence if refusal else "",

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Protocol, Self
 from urllib.parse import urlencode
 
@@ -20,7 +19,7 @@ from dashboard.task_pages import VIEW
 from dashboard.task_pages.actions import PAGE_ACTIONS, PageAction, TaskRow, buttons_of, unfinished_runs
 from dashboard.templatetags.rowlock import age
 from tasks.admin import rights
-from tasks.diagnosis import Finding, decide, gather
+from tasks.diagnosis import Facts, Finding, decide, gather
 from tasks.framework import declaration
 from tasks.models import Task, TaskStatus
 from tasks.operations.filters import InvalidFilter, Params, TaskFilter, given, parse_id
@@ -211,15 +210,17 @@ class ListRow(TaskRow):
     since: SafeString | str
     action: PageAction | None
 
-    @classmethod
-    def of(cls, task: Task, finding: Finding, now: datetime) -> Self:
-        return cls(
-            **cls.values(task, finding),
-            queue_name=task.queue_name,
-            priority=str(task.priority),
-            since=age(task.finished_at or task.started_at or task.created_at, now),
-            action=fitting_action(task, finding),
-        )
+
+def list_row(task: Task, facts: Facts) -> ListRow:
+    finding = decide(task, facts)
+    return ListRow.of(
+        task,
+        finding,
+        queue_name=task.queue_name,
+        priority=str(task.priority),
+        since=age(task.finished_at or task.started_at or task.created_at, facts.now),
+        action=fitting_action(task, finding),
+    )
 
 
 def rows_context(chosen: TaskFilter, cursor: PageCursor) -> dict[str, Any]:
@@ -230,7 +231,7 @@ def rows_context(chosen: TaskFilter, cursor: PageCursor) -> dict[str, Any]:
     facts = gather(listing.rows)
     return {
         "is_live": is_quick and listing.looked_down_to is None,
-        "rows": [ListRow.of(task, decide(task, facts), facts.now) for task in listing.rows],
+        "rows": [list_row(task, facts) for task in listing.rows],
         "listing": listing,
         "now": facts.now,
         "links": neighbours(chosen, listing),
