@@ -75,7 +75,7 @@ SPANS = {
 
 @dataclass(frozen=True)
 class Slot:
-    """Attempts that finished in one slot. p95 is in seconds, None if nothing was completed."""
+    """Attempts that finished in one slot. `run_slow` and `wait_slow` are p95 in seconds, None without completions."""
 
     at: datetime
     completed: int = 0
@@ -85,12 +85,10 @@ class Slot:
 
     @cached_property
     def run_slow(self) -> float | None:
-        """p95 of the run times."""
         return throughput.percentile(self.run_buckets, 0.95)
 
     @cached_property
     def wait_slow(self) -> float | None:
-        """p95 of the waits from due to started."""
         return throughput.percentile(self.wait_buckets, 0.95)
 
 
@@ -182,7 +180,6 @@ class Chart(NamedTuple):
 
 
 def throughput_chart(slots: Sequence[Slot], span: Span) -> Chart:
-    """Draw bars of completed and failed attempts."""
     most = max((slot.completed + slot.failed for slot in slots), default=0)
     width = WIDE // max(1, len(slots))
     bars = []

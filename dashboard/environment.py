@@ -27,9 +27,11 @@ TCP_KEEPALIVE = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_cou
 
 def database_settings(env: environ.Env, var_dir: Path, argv: list[str]) -> dict[str, Any]:
     """Django's settings of the one database; exits with one line if there is none and the command needs one."""
-    from dashboard import embedded
+    url: str | None = env.str("DATABASE_URL", default="")
+    if not url:
+        from dashboard import embedded  # other servers need it not
 
-    url = env.str("DATABASE_URL", default="") or embedded.running_url(var_dir)
+        url = embedded.running_url(var_dir)
     if not url:
         if needs_database(argv):
             raise SystemExit(

@@ -30,7 +30,7 @@ from tasks.panels import Look
 from tasks.queue import throughput
 from tasks.queue.presence import Life
 from tasks.schedule import expectations
-from tasks.support.database import fetch
+from tasks.support.database import fetch, sqlstate
 
 logger = logging.getLogger(__name__)
 SEE = "tasks.view_task"
@@ -306,9 +306,7 @@ def is_away(error: Exception) -> bool:
     Only the error decides, because another thread may have met it while this connection is closed.
     """
     is_operational = isinstance(error, OperationalError)
-    return isinstance(error, InterfaceError) or (
-        is_operational and getattr(error.__cause__, "sqlstate", None) not in GAVE_UP
-    )
+    return isinstance(error, InterfaceError) or (is_operational and sqlstate(error) not in GAVE_UP)
 
 
 @never_cache

@@ -19,6 +19,8 @@ from django.urls import reverse
 from django.utils.translation import gettext_lazy as _
 from django.views import defaults
 
+from tasks.support.database import sqlstate
+
 logger = logging.getLogger(__name__)
 
 # We promise an answer within 2 s, but libpq may take that long for each address of a host. So a thread probes.
@@ -201,7 +203,7 @@ def reason_of(error: BaseException | None) -> str | None:
     """
     if not isinstance(error, DatabaseError | InterfaceError):
         return None
-    known = REASONS.get(getattr(error.__cause__, "sqlstate", None) or "")
+    known = REASONS.get(sqlstate(error) or "")
     if known is None and not isinstance(error, OperationalError | InterfaceError):
         return None
     return str(known or _("The database does not answer. It may be down, restarting or unreachable from here."))

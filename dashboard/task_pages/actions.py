@@ -41,8 +41,6 @@ LIVE = (Verdict.RUNNING, Verdict.IN_BATCH, Verdict.WORKER_SILENT, Verdict.CANCEL
 
 
 class Difference(NamedTuple):
-    """One column that has changed."""
-
     label: str
     then: Any
     now: Any
@@ -151,7 +149,6 @@ class PageAction(ABC):
         return ""
 
     def command(self, ids: list[int], settings: Settings = NO_SETTINGS) -> str:
-        """The equivalent command line."""
         return self.verb.command(TaskFilter(ids=tuple(ids)), settings)
 
     def perform(self, versions: Mapping[int, int], who: Who, settings: Settings, *, dry_run: bool = False) -> Result:
@@ -313,5 +310,4 @@ def run_row(run: BulkRun, task: Task | None) -> RunRow:
 
 
 def unfinished_runs() -> list[RunRow]:
-    """Runs that have not ended yet."""
     return [row for row in run_rows(BulkRun.objects.filter(finished_at__isnull=True)) if not row.is_over]

@@ -123,7 +123,6 @@ def of_refused_write(refused: RefusedWrite) -> Event:
 
 
 def detail_context(task: Task, user: Any) -> dict[str, Any]:
-    """All that is known about one task."""
     facts = gather([task])
     finding = decide(task, facts)
     attempts = list(Attempt.objects.filter(task=task).order_by("-id")[:HISTORY])
@@ -189,7 +188,6 @@ def behind(task: Task, facts: Facts) -> list[Task]:
 
 
 def pretty(value: Any) -> str:
-    """Indented JSON; characters beyond ASCII stay readable."""
     return json.dumps(value, indent=2, ensure_ascii=False)
 
 

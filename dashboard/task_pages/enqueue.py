@@ -81,7 +81,6 @@ class EnqueueForm(ConfirmedForm):
         return ids[0]
 
     def command(self) -> str:
-        """The command line equivalent to the valid form."""
         values: Mapping[str, Any] = self.cleaned_data
         pairs = [
             ("--args", json.dumps(values["args"], ensure_ascii=False) if values["args"] else None),

@@ -24,7 +24,7 @@ from tasks.framework import declaration
 from tasks.models import Task, TaskStatus
 from tasks.operations.filters import InvalidFilter, Params, TaskFilter, given, parse_id
 from tasks.support import durations
-from tasks.support.database import fetch
+from tasks.support.database import fetch, sqlstate
 
 PAGE = 50
 FIRST_WINDOW = 20_000  # ids
@@ -191,7 +191,7 @@ class Search:
                 cursor.execute(LIMIT_STATEMENT, {"milliseconds": str(milliseconds)})
                 return list(matches[: self.wanted])
         except OperationalError as error:
-            if getattr(error.__cause__, "sqlstate", None) != QUERY_CANCELED:
+            if sqlstate(error) != QUERY_CANCELED:
                 raise
             return None
 

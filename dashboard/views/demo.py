@@ -94,7 +94,6 @@ def remove(request: HttpRequest) -> HttpResponse:
 
 
 def state_or_404() -> control.State:
-    """The demo's state. Raises Http404 if there is no demo."""
     state = control.state()
     if not state.is_there:
         raise Http404(_("There is no demo on this site."))

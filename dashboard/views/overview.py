@@ -99,7 +99,7 @@ class QueueRow:
             name=queue.name,
             key=sha256(queue.name.encode()).hexdigest()[:12],
             workers=workers,
-            is_unserved=bool(queue.ready and not workers and not queue.paused),
+            is_unserved=is_unserved(queue, workers),
             is_late=(queue.oldest_ready_seconds or 0) > LATE_SECONDS and not queue.paused,
             ready_url=links.tasks(statuses=("READY",), queue_names=names),
             processing_url=links.tasks(statuses=("PROCESSING",), queue_names=names),
@@ -111,25 +111,30 @@ class QueueRow:
         )
 
 
-def rank(row: QueueRow) -> tuple[bool, bool, bool, str]:
-    """Sort key: queues in trouble first, quiet ones last."""
-    queue = row.numbers
-    is_busy = bool(queue.ready or queue.processing or queue.scheduled)
-    return not (row.is_unserved or queue.stale), not queue.failed, not is_busy, row.name
+def is_unserved(queue: QueueNumbers, workers: int) -> bool:
+    return bool(queue.ready and not workers and not queue.paused)
 
 
 def queue_context(found: Numbers) -> dict[str, Any]:
     """The table of queues. Some statements share one cap among all queues, so sums are compared with it."""
     queues = found.queues
-    rows = sorted((QueueRow.of(queue, len(found.servers(queue.name))) for queue in queues), key=rank)
+    workers = {queue.name: len(found.servers(queue.name)) for queue in queues}
+
+    def rank(queue: QueueNumbers) -> tuple[bool, bool, bool, str]:
+        """Queues in trouble first, quiet ones last."""
+        is_busy = bool(queue.ready or queue.processing or queue.scheduled)
+        is_in_trouble = is_unserved(queue, workers[queue.name]) or bool(queue.stale)
+        return not is_in_trouble, not queue.failed, not is_busy, queue.name
+
+    shown = sorted(queues, key=rank)[:QUEUES_SHOWN]
     totals = (
         sum(queue.ready + queue.scheduled for queue in queues),
         sum(queue.processing for queue in queues),
         sum(queue.failed for queue in queues),
     )
     return {
-        "queues": rows[:QUEUES_SHOWN],
-        "hidden_queues": max(0, len(rows) - QUEUES_SHOWN),
+        "queues": [QueueRow.of(queue, workers[queue.name]) for queue in shown],
+        "hidden_queues": len(queues) - len(shown),
         "is_capped": max(totals) >= COUNT_CAP,
     }
 
@@ -180,11 +185,7 @@ def chart_panel(request: HttpRequest) -> HttpResponse:
     """The charts alone, which refresh more slowly."""
     require(request.user, SEE_CHARTS)
     seconds = span_of(request).seconds
-    return SharedPart("dashboard/_charts.html", live_charts, every=10, is_apart=True, seconds=seconds).answer(request)
-
-
-def live_charts(request: HttpRequest) -> dict[str, Any]:
-    return chart_context(request, snapshot.of(request))
+    return SharedPart("dashboard/_charts.html", chart_context, every=10, is_apart=True, seconds=seconds).answer(request)
 
 
 def span_of(request: HttpRequest) -> Span:
@@ -192,12 +193,13 @@ def span_of(request: HttpRequest) -> Span:
     return charts.SPANS.get(request.GET.get("span", ""), charts.SPANS["1h"])
 
 
-def chart_context(request: HttpRequest, look: Look) -> dict[str, Any]:
+def chart_context(request: HttpRequest, look: Look | None = None) -> dict[str, Any]:
+    """The charts of this snapshot, by default of the request's own."""
     span = span_of(request)
     if not request.user.has_perm(SEE_CHARTS):
         return {"span": None}
     context = {"span": span, "spans": charts.SPANS.values()}
-    slots = unless_slow(look, charts.query_of(span.key))
+    slots = unless_slow(look or snapshot.of(request), charts.query_of(span.key))
     if slots is None:
         return context
     return {
@@ -211,7 +213,6 @@ def chart_context(request: HttpRequest, look: Look) -> dict[str, Any]:
 
 @require_safe
 def acknowledge_form(request: HttpRequest) -> HttpResponse:
-    """The line, and the form that acknowledges it."""
     line = line_of(request, request.GET.get("line", ""))
     return form_page(request, line, status=200 if line else 404)
 
@@ -240,7 +241,6 @@ def acknowledge(request: HttpRequest) -> HttpResponse:
 
 @require_POST
 def withdraw(request: HttpRequest) -> HttpResponse:
-    """Unfold the line."""
     require(request.user, ACKNOWLEDGE)
     name = request.POST.get("line", "")
     if reading.name_problem(name, LONGEST_KEY):

@@ -118,7 +118,6 @@ class WorkerRow:
 
     @property
     def may_stop(self) -> bool:
-        """True if the worker can still be asked to stop."""
         return not self.is_dead and self.worker.stop_requested_at is None
 
     @property
