@@ -1,7 +1,6 @@
 """The actions that people take on tasks: their buttons, the versions that people saw, and bulk runs."""
 
 import json
-from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
@@ -116,7 +115,7 @@ class TaskRow:
         )
 
 
-class PageAction(ABC):
+class PageAction:
     """One button: the verb that it performs, and its texts, fields and need for a reason.
 
     `name` is the verb's, and also the button's `data-action`.
@@ -132,9 +131,9 @@ class PageAction(ABC):
     def __init__(self) -> None:
         self.name, self.label, self.right = self.verb.name, self.verb.label, self.verb.right
 
-    @abstractmethod
     def suits(self, task: Task, finding: Finding) -> bool:
         """True if the button belongs on this task's page."""
+        return task.status in self.verb.statuses
 
     def repeats(self, task: Task, finding: Finding) -> str:
         """A sentence: may the task's effect happen again, or be cut short?"""
@@ -190,9 +189,6 @@ class Requeue(PageAction):
     )
     fields = ("spread_minutes",)
 
-    def suits(self, task: Task, finding: Finding) -> bool:
-        return task.status in (TaskStatus.FAILED, TaskStatus.CANCELLED, TaskStatus.PROCESSING)
-
     def repeats(self, task: Task, finding: Finding) -> str:
         if finding.verdict in LIVE:
             return _(
@@ -206,9 +202,6 @@ class Edit(PageAction):
     question = gettext_lazy("Move these tasks to another queue, priority or time?")
     happens = gettext_lazy("Each stays READY, and runs when it is its turn in the new place.")
     fields = ("queue_name", "priority", "run_after")
-
-    def suits(self, task: Task, finding: Finding) -> bool:
-        return task.status == TaskStatus.READY
 
     def repeats(self, task: Task, finding: Finding) -> str:
         if task.status != TaskStatus.READY:
@@ -227,10 +220,11 @@ class Quarantine(PageAction):
     happens = gettext_lazy("Nobody runs them until somebody puts them back.")
 
     def suits(self, task: Task, finding: Finding) -> bool:
-        return task.status == TaskStatus.FAILED or (task.status == TaskStatus.READY and task.queue_name != QUARANTINE)
+        is_put_aside = task.status == TaskStatus.READY and task.queue_name == QUARANTINE
+        return super().suits(task, finding) and not is_put_aside
 
     def repeats(self, task: Task, finding: Finding) -> str:
-        if task.status not in (TaskStatus.READY, TaskStatus.FAILED):
+        if task.status not in self.verb.statuses:
             return _("Only what is READY or FAILED goes into quarantine.")
         if task.ordering_key is not None:
             return _("Later tasks of its key wait behind it until it is put back or cancelled.")
@@ -243,7 +237,7 @@ class PutBack(PageAction):
     happens = gettext_lazy("Each is READY in the queue that it came from, and runs when it is its turn.")
 
     def suits(self, task: Task, finding: Finding) -> bool:
-        return task.status == TaskStatus.READY and task.queue_name == QUARANTINE
+        return super().suits(task, finding) and task.queue_name == QUARANTINE
 
 
 class Cancel(PageAction):
@@ -254,7 +248,7 @@ class Cancel(PageAction):
     is_destructive = True
 
     def suits(self, task: Task, finding: Finding) -> bool:
-        return task.status not in (TaskStatus.COMPLETED, TaskStatus.CANCELLED) and task.cancel_requested_at is None
+        return super().suits(task, finding) and task.cancel_requested_at is None
 
     def repeats(self, task: Task, finding: Finding) -> str:
         if finding.verdict in LIVE:
