@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tasks.support.database import Connection, statement
 
 if TYPE_CHECKING:
-    from tasks.queue.shortcut import Place, Shortcut
+    from tasks.queue.shortcut import Shortcut
 
 KEYS_PER_STRIDE = 300
 # A hundred keys that are not due cost as much as the rest of a claim of one task. So they rest when none was due.
@@ -140,6 +140,8 @@ FROM walk LEFT JOIN taken ON true ORDER BY taken.place
 """
 
 CLAIM_COLUMNS = slice(1, 14)  # of a row of a claim's answer: the fields of Claim
+# The last task without a key that was claimed of a queue and priority: its run_after, as PostgreSQL's text, and id.
+Ends = dict[tuple[str, int], tuple[str, int]]
 
 
 @dataclass(slots=True)
@@ -185,7 +187,7 @@ class Claimer:
         keys: the number of keys in a stride; 0 claims no keyed tasks.
         keys_rest_until, line_is_mixed_until, careful_until: moments of `time.monotonic()`.
         lost_races: the number of candidates that others took first.
-        places: the last tasks claimed, one for each queue and priority.
+        ends: the last tasks claimed.
     """
 
     worker_id: str
@@ -200,7 +202,7 @@ class Claimer:
     is_from_start: bool = False  # nothing was found since the walk began at the first key
     is_slow: bool = False  # the last claim from the front of the line was slow
     shortcut: "Shortcut | None" = None
-    places: "tuple[Place, ...]" = ()
+    ends: Ends = field(default_factory=dict)
 
     @property
     def has_been_round(self) -> bool:
@@ -216,9 +218,9 @@ class Claimer:
         """True if this task must be the only one claimed: it is on its last attempt, or durable."""
         return claim.attempt >= claim.max_attempts or claim.task_path in self.durable
 
-    def forget_places(self) -> None:
+    def forget_ends(self) -> None:
         """Start the next claim at the front of the line, where released tasks stand."""
-        self.places, self.shortcut = (), None
+        self.ends, self.shortcut = {}, None
 
     def params(self, limit: int) -> dict[str, Any]:
         """The parameters of a claim from the front of the line."""

@@ -14,13 +14,13 @@ rest. Beside 100,000 scheduled tasks, a claim of one then took 0.19 ms instead o
 import math
 import random
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import psycopg
 
-from tasks.queue.claim import Claim, Claimer, claim_in_order, claims_of
+from tasks.queue.claim import Claim, Claimer, Ends, claim_in_order, claims_of
 from tasks.support.database import Connection, fetch, send_query, statement
 
 MIXED_SECONDS = 1.0  # after a line was not plain, CLAIM_PLAIN is not tried for so long
@@ -30,7 +30,7 @@ SHORTCUT_CLAIMS = 10  # a shortcut lasts as long as this many slow claims take,
 MOST_SECONDS = 5.0  # but no longer than this
 MANY = 200  # in one claim: only very short tasks are claimed so many at a time
 LARGE_BYTES = 200_000  # about 4,000 index rows, dead or not
-MOST_PLACES = 8
+MOST_LINES = 8
 COMMIT_SECONDS = 1.0  # longer than any commit that was under way during an empty walk
 
 # plain: one row if the line is plain. Its columns are null if the line is empty.
@@ -120,27 +120,13 @@ SIZE = "SELECT coalesce(pg_relation_size(to_regclass('tasks_task_claim')), 0) AS
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """The last task without a key that was claimed of a queue and priority. `run_after` is PostgreSQL's text."""
-
-    queue_name: str
-    priority: int
-    run_after: str
-    id: int
-
-    @property
-    def line(self) -> tuple[str, int]:
-        return self.queue_name, self.priority
-
-
-@dataclass(frozen=True, slots=True)
 class Shortcut:
-    """The places where the next claims begin, in this order, until a moment of `time.monotonic()`.
+    """Where the next claims begin, in this order, until a moment of `time.monotonic()`.
 
     `empty_at`: the moment when a walk found nothing due. Then one claim may use the shortcut, however late.
     """
 
-    places: tuple[Place, ...]
+    ends: Ends
     until: float
     empty_at: float | None = None
 
@@ -148,34 +134,23 @@ class Shortcut:
     def is_open(self) -> bool:
         return time.monotonic() < self.until
 
-    def params(self) -> dict[str, Any]:
-        """The parameters of CLAIM_BEHIND for where it begins."""
-        return {
-            "queue_names": [place.queue_name for place in self.places],
-            "priorities": [place.priority for place in self.places],
-            "run_afters": [place.run_after for place in self.places],
-            "ids": [place.id for place in self.places],
-            "age": None if self.empty_at is None else time.monotonic() - self.empty_at + COMMIT_SECONDS,
-        }
-
-    def behind(self, place: Place) -> "Shortcut | None":
-        """The same shortcut, now behind `place`; None if it was for one claim only."""
-        if self.empty_at is not None:
-            return None
-        return replace(self, places=tuple(place if place.line == other.line else other for other in self.places))
-
 
 def claim_locked(connection: Connection, claimer: Claimer, limit: int) -> list[Claim]:
     """Lock up to `limit` rows and take them in one statement; skip rows that others hold."""
-    taken = _claim_behind(connection, claimer, limit)
-    if taken:
-        return taken
+    shortcut = _taken_from(claimer)
+    if shortcut:
+        with statement(connection), connection.cursor() as cursor:
+            cursor.execute(CLAIM_BEHIND, behind_params(claimer, shortcut, limit, may_be_alone=True))
+            taken = _note_behind(claimer, shortcut, cursor.fetchall())
+        if taken:
+            return taken
     began = time.monotonic()
     plain = _claim_plain(connection, claimer, limit)
     if plain is None:
         taken, is_narrow = claim_in_order(connection, claimer, limit)
         if is_narrow:
-            claimer.shortcut = of_narrow_line(taken[0], claimer.keys_rest_until)
+            front: Ends = {(taken[0].queue_name, taken[0].priority): ("-infinity", 0)}
+            claimer.shortcut = Shortcut(front, claimer.keys_rest_until)
     else:
         taken = plain
     _note_claim(connection, claimer, taken, time.monotonic() - began)
@@ -195,20 +170,47 @@ def send(connection: psycopg.Connection, claimer: Claimer, limit: int) -> Callab
     return lambda: _note_behind(claimer, shortcut, read())
 
 
-def of_narrow_line(first: Claim, until: float) -> Shortcut:
-    """A shortcut to the front of the only queue and priority with due tasks, as long as the keys rest."""
-    return Shortcut((Place(first.queue_name, first.priority, "-infinity", 0),), until)
+def _taken_from(claimer: Claimer) -> Shortcut | None:
+    """Take the open shortcut out of the claimer. A claim that finds tasks puts it back."""
+    shortcut, claimer.shortcut = claimer.shortcut, None
+    return shortcut if shortcut is not None and shortcut.is_open else None
 
 
-def last_place(taken: Sequence[Claim]) -> Place | None:
-    """The place where a claim ended; None if it took no task without a key."""
+def behind_params(claimer: Claimer, shortcut: Shortcut, limit: int, *, may_be_alone: bool) -> dict[str, Any]:
+    """The parameters of CLAIM_BEHIND."""
+    return {
+        "worker_id": claimer.worker_id,
+        "limit": limit,
+        "durable": claimer.durable,
+        "may_be_alone": may_be_alone,
+        "queue_names": [queue_name for queue_name, _ in shortcut.ends],
+        "priorities": [priority for _, priority in shortcut.ends],
+        "run_afters": [run_after for run_after, _ in shortcut.ends.values()],
+        "ids": [id for _, id in shortcut.ends.values()],
+        "age": None if shortcut.empty_at is None else time.monotonic() - shortcut.empty_at + COMMIT_SECONDS,
+    }
+
+
+def _note_behind(claimer: Claimer, shortcut: Shortcut, rows: list[tuple[Any, ...]]) -> list[Claim]:
+    """The claims; the next one continues behind them, unless the shortcut was for one claim only."""
+    taken = claims_of(rows)
+    if taken:
+        end = _note_end(claimer, taken)
+        claimer.is_from_start = False
+        if shortcut.empty_at is None:
+            claimer.shortcut = replace(shortcut, ends=shortcut.ends | end)
+    return taken
+
+
+def _note_end(claimer: Claimer, taken: Sequence[Claim]) -> Ends:
+    """Remember the last task without a key, among those of the latest MOST_LINES queues and priorities."""
     last = next((claim for claim in reversed(taken) if claim.ordering_key is None), None)
-    return Place(last.queue_name, last.priority, last.run_after, last.id) if last else None
-
-
-def remember(places: Iterable[Place], last: Place) -> tuple[Place, ...]:
-    """The latest places of up to MOST_PLACES queues and priorities, `last` among them."""
-    return (*(place for place in places if place.line != last.line), last)[-MOST_PLACES:]
+    if last is None:
+        return {}
+    end: Ends = {(last.queue_name, last.priority): (last.run_after, last.id)}
+    others = {line: other for line, other in claimer.ends.items() if line not in end}
+    claimer.ends = dict([*others.items(), *end.items()][-MOST_LINES:])
+    return end
 
 
 def _claim_plain(connection: Connection, claimer: Claimer, limit: int) -> list[Claim] | None:
@@ -226,57 +228,19 @@ def _claim_plain(connection: Connection, claimer: Claimer, limit: int) -> list[C
     return claims_of(rows) if is_found else []
 
 
-def _claim_behind(connection: Connection, claimer: Claimer, limit: int) -> list[Claim]:
-    shortcut = _taken_from(claimer)
-    if shortcut is None:
-        return []
-    with statement(connection), connection.cursor() as cursor:
-        cursor.execute(CLAIM_BEHIND, behind_params(claimer, shortcut, limit, may_be_alone=True))
-        return _note_behind(claimer, shortcut, cursor.fetchall())
-
-
-def _taken_from(claimer: Claimer) -> Shortcut | None:
-    """Take the open shortcut out of the claimer. A claim that finds tasks puts it back."""
-    shortcut, claimer.shortcut = claimer.shortcut, None
-    return shortcut if shortcut is not None and shortcut.is_open else None
-
-
-def behind_params(claimer: Claimer, shortcut: Shortcut, limit: int, *, may_be_alone: bool) -> dict[str, Any]:
-    common = {"worker_id": claimer.worker_id, "limit": limit, "durable": claimer.durable}
-    return {**common, "may_be_alone": may_be_alone, **shortcut.params()}
-
-
-def _note_behind(claimer: Claimer, shortcut: Shortcut, rows: list[tuple[Any, ...]]) -> list[Claim]:
-    taken = claims_of(rows)
-    place = _note_place(claimer, taken)
-    if place:
-        claimer.is_from_start = False
-        claimer.shortcut = shortcut.behind(place)
-    return taken
-
-
-def _note_place(claimer: Claimer, taken: list[Claim]) -> Place | None:
-    place = last_place(taken)
-    if place:
-        claimer.places = remember(claimer.places, place)
-    return place
-
-
 def _note_claim(connection: Connection, claimer: Claimer, taken: list[Claim], seconds: float) -> None:
-    """Open a shortcut after two slow claims from the front of the line, or after a claim of many tasks."""
-    _note_place(claimer, taken)
+    """Open a shortcut after two slow claims from the front of the line, or after a claim of many tasks.
+
+    A small index is no reason: then the machine was only busy.
+    """
+    _note_end(claimer, taken)
     was_slow, claimer.is_slow = claimer.is_slow, seconds > SLOW_SECONDS + SECONDS_PER_TASK * len(taken)
-    if (was_slow and claimer.is_slow) or len(taken) >= MANY:
-        claimer.shortcut = _shortcut_after(connection, claimer, seconds, is_empty=not taken)
-
-
-def _shortcut_after(connection: Connection, claimer: Claimer, seconds: float, *, is_empty: bool) -> Shortcut | None:
-    """A shortcut behind the last claims; None if the index is small, because then the machine was only busy."""
+    if not ((was_slow and claimer.is_slow) or len(taken) >= MANY):
+        return
     turns = {name: number for number, name in enumerate(claimer.queues or ())}
-    in_order = sorted(claimer.places, key=lambda at: (-at.priority, turns.get(at.queue_name, random.random())))  # noqa: S311
-    if not in_order or fetch(connection, SIZE)[0]["size"] < LARGE_BYTES:
-        return None
-    now = time.monotonic()
-    if is_empty:
-        return Shortcut(tuple(in_order), math.inf, empty_at=now)
-    return Shortcut(tuple(in_order), now + min(SHORTCUT_CLAIMS * seconds, MOST_SECONDS))
+    in_order = sorted(claimer.ends, key=lambda line: (-line[1], turns.get(line[0], random.random())))  # noqa: S311
+    claimer.shortcut = None
+    if in_order and fetch(connection, SIZE)[0]["size"] >= LARGE_BYTES:
+        now = time.monotonic()
+        until, empty_at = (now + min(SHORTCUT_CLAIMS * seconds, MOST_SECONDS), None) if taken else (math.inf, now)
+        claimer.shortcut = Shortcut({line: claimer.ends[line] for line in in_order}, until, empty_at)

@@ -156,7 +156,7 @@ class Fetcher:
         if self.state.end_ahead():
             return batch
         self._release(connection, batch)
-        self.claimer.forget_places()
+        self.claimer.forget_ends()
         return []
 
     def _claim_ahead(self, connection: psycopg.Connection) -> None:

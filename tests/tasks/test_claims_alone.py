@@ -5,7 +5,7 @@ from django.db import connection
 
 from tasks.queue import strategies
 from tasks.queue.claim import Claimer
-from tasks.queue.shortcut import CLAIM_BEHIND, Place, Shortcut, behind_params
+from tasks.queue.shortcut import CLAIM_BEHIND, Shortcut, behind_params
 from tests.tasks import rows
 from tests.tasks.claiming import ids
 
@@ -59,7 +59,7 @@ def test_what_is_not_taken_is_left_as_it_was(take, alone):
 def following(is_ahead):
     """The ids that a claim behind the last task takes."""
     claimer = Claimer("w1", durable=[DURABLE])
-    front = Shortcut((Place("default", 0, "-infinity", 0),), LATER)
+    front = Shortcut({("default", 0): ("-infinity", 0)}, LATER)
     with connection.cursor() as cursor:
         cursor.execute(CLAIM_BEHIND, behind_params(claimer, front, 10, may_be_alone=not is_ahead))
         return [row[1] for row in cursor.fetchall()]

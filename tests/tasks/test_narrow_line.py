@@ -51,7 +51,7 @@ def claimer(request):
 def test_it_is_walked_now_and_then(claimer):
     assert claimer.shortcut.until == claimer.keys_rest_until <= time.monotonic() + 60
     following = strategies.claim(connection, claimer, 1)
-    assert claimer.shortcut.places[0].id == following[0].id, "it goes along"
+    assert claimer.shortcut.ends["default", 0][1] == following[0].id, "it goes along"
     following += strategies.claim(connection, claimer, 2) + strategies.claim(connection, claimer, 10)
     assert ids(following) == list(range(claimer.first + 1, claimer.first + 9))
     assert strategies.claim(connection, claimer, 1) == []

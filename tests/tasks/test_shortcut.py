@@ -9,7 +9,7 @@ import pytest
 
 from tasks.queue import claim, shortcut, strategies
 from tasks.queue.claim import Claimer
-from tasks.queue.shortcut import Place, Shortcut, behind_params
+from tasks.queue.shortcut import Shortcut, behind_params
 from tasks.support.database import WORKER_SESSION
 from tests import databases
 from tests.tasks.plans import explain
@@ -45,17 +45,13 @@ def claimer(session):
     session.execute(READY, [0, 10])
     claimer = Claimer("w1")
     [first] = strategies.claim(session, claimer, 1)
-    claimer.shortcut = Shortcut((place(first),), math.inf)
+    claimer.shortcut = Shortcut({("default", 0): (first.run_after, first.id)}, math.inf)
     return claimer
-
-
-def place(claim):
-    return Place(claim.queue_name, claim.priority, claim.run_after, claim.id)
 
 
 def ends(claimer):
     """Where the claims that it remembers have ended."""
-    return [place.id for place in claimer.shortcut.places]
+    return [id for _, id in claimer.shortcut.ends.values()]
 
 
 def pages(plan):
@@ -188,7 +184,7 @@ def test_what_others_have_taken_since_then_is_passed_over(bloated, session, monk
     assert 5 * pages(plan) < pages(without)
 
 
-def test_each_queue_and_priority_has_a_place_of_its_own(session, monkeypatch):
+def test_each_queue_and_priority_has_an_end_of_its_own(session, monkeypatch):
     monkeypatch.setattr(shortcut, "SLOW_SECONDS", -1)
     claimer = Claimer("w1", ["mail", "default"])
     for queue, priority in (("default", 0), ("default", 5), ("mail", 5)):
@@ -197,13 +193,12 @@ def test_each_queue_and_priority_has_a_place_of_its_own(session, monkeypatch):
         )
         assert len(strategies.claim(session, claimer, 1)) == 1
         assert strategies.claim(session, claimer, 1) == []
-    found = [(place.queue_name, place.priority) for place in claimer.shortcut.places]
-    assert found == [("mail", 5), ("default", 5), ("default", 0)], "in the order of the line"
+    assert list(claimer.shortcut.ends) == [("mail", 5), ("default", 5), ("default", 0)], "in the order of the line"
 
 
-def test_only_the_latest_places_are_remembered(session, monkeypatch):
+def test_only_the_latest_ends_are_remembered(session, monkeypatch):
     claimer = Claimer("w1")
-    for priority in range(shortcut.MOST_PLACES + 3):
+    for priority in range(shortcut.MOST_LINES + 3):
         session.execute(READY, [priority, 1])
         strategies.claim(session, claimer, 1)
-    assert [place.priority for place in claimer.places] == list(range(3, shortcut.MOST_PLACES + 3))
+    assert [priority for _, priority in claimer.ends] == list(range(3, shortcut.MOST_LINES + 3))

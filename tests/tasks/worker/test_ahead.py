@@ -10,7 +10,7 @@ import pytest
 
 from tasks.queue import presence
 from tasks.queue.completion import Ending
-from tasks.queue.shortcut import MANY, Place, Shortcut
+from tasks.queue.shortcut import MANY, Shortcut
 from tasks.worker import options
 from tasks.worker.fetch import CHECK_SECONDS, MUCH_WORK
 from tasks.worker.leader import LeaderToken
@@ -22,7 +22,7 @@ from tests.tasks.worker_app import tasks as handlers
 from tests.waiting import wait_until
 
 HELD = "SELECT id FROM tasks_task WHERE status = 'PROCESSING' ORDER BY id"
-BEGINNING = Shortcut((Place("default", 0, "-infinity", 0),), math.inf)
+BEGINNING = Shortcut({("default", 0): ("-infinity", 0)}, math.inf)
 
 
 @pytest.fixture
