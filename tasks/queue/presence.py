@@ -17,7 +17,7 @@ epoch.
 Times are compared only by the database's clock.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -63,15 +63,6 @@ CONFIRM = """
 UPDATE tasks_worker
 SET presence_epoch = %(token)s::text, missing_since = NULL, heartbeat_at = clock_timestamp()
 WHERE id = %(id)s::text AND stopped_at IS NULL
-"""
-
-# Only for workers whose lock was seen in the epoch of this token.
-CONFIRM_AGAIN = """
-WITH free AS MATERIALIZED (
-    SELECT id FROM tasks_worker WHERE id = ANY(%(ids)s::text[]) AND stopped_at IS NULL
-    FOR NO KEY UPDATE SKIP LOCKED
-)
-UPDATE tasks_worker AS worker SET presence_epoch = %(token)s::text FROM free WHERE worker.id = free.id
 """
 
 # A locked row is skipped, so that the others need not wait for it. Its worker does not count as convicted.
@@ -135,7 +126,7 @@ class Life(StrEnum):
 
 @dataclass(frozen=True)
 class WorkerState:
-    """One worker as the database showed it at one moment; ages and leases in seconds."""
+    """One worker as the database showed it at one moment."""
 
     id: str
     registered: bool
@@ -177,11 +168,6 @@ class WorkerState:
     def is_presence_lost(self) -> bool:
         """True if presence was taken in this epoch and is not held now. An earlier one's absence proves nothing."""
         return self.presence_epoch == self.epoch and not self.held
-
-    @property
-    def is_held_anew(self) -> bool:
-        """True if presence is held, but was confirmed in an earlier epoch, so that its loss would prove nothing."""
-        return self.held and self.presence_epoch is not None and self.presence_epoch != self.epoch
 
     @property
     def is_dead(self) -> bool:
@@ -235,14 +221,6 @@ def confirm(connection: Connection, worker_id: str) -> bool:
     with connection.cursor() as cursor:
         cursor.execute(CONFIRM, {"id": worker_id, "token": token})
         return bool(cursor.rowcount)
-
-
-def confirm_again(connection: Connection, held: Sequence[WorkerState]) -> list[str]:
-    """Record that these workers hold presence in the epoch of the check that saw their locks; returns their ids."""
-    ids = [state.id for state in held]
-    with connection.cursor() as cursor:
-        cursor.execute(CONFIRM_AGAIN, {"ids": ids, "token": held[0].epoch})
-    return ids
 
 
 def see_epoch(connection: Connection) -> str:

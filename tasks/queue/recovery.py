@@ -7,8 +7,7 @@ database refuses.
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -17,8 +16,8 @@ from django.db import connection as default_connection
 
 from tasks.queue import presence, set_aside, wakeup
 from tasks.queue.presence import Life, WorkerState
-from tasks.queue.set_aside import Aside, Writes
-from tasks.support.database import Connection, fetch, transaction
+from tasks.queue.set_aside import Writes
+from tasks.support.database import Connection, fetch
 
 logger = logging.getLogger(__name__)
 CHUNK = 1000
@@ -26,7 +25,15 @@ DRY_RUN_CHUNK = 100_000
 
 ELECT = "SELECT pg_try_advisory_xact_lock(hashtext('rowlock:sweep'), hashtext(current_schema())) AS elected"
 
-# SUSPECT, TRUST and STOP skip locked rows: one locked row must not stop the sweep of all others.
+# CONFIRM_AGAIN, SUSPECT, TRUST and STOP skip locked rows: one locked row must not stop the sweep of all others.
+# The first is only for workers whose lock was seen in the epoch of its token.
+CONFIRM_AGAIN = """
+WITH free AS MATERIALIZED (
+    SELECT id FROM tasks_worker WHERE id = ANY(%(ids)s::text[]) AND stopped_at IS NULL
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE tasks_worker AS worker SET presence_epoch = %(token)s::text FROM free WHERE worker.id = free.id
+"""
 SUSPECT = """
 WITH free AS MATERIALIZED (
     SELECT id FROM tasks_worker WHERE id = ANY(%(ids)s::text[]) AND missing_since IS NULL AND stopped_at IS NULL
@@ -148,25 +155,34 @@ class Sweep:
         return sorted(row["id"] for row in self.rows if row["status"] == status)
 
 
+@dataclass(frozen=True)
+class Scope:
+    """The tasks of dead workers that may be taken back; `but`: tasks that the database refused."""
+
+    limit: int
+    include_ask: bool = False
+    task_ids: list[int] | None = None
+    but: Collection[int] = ()
+
+
 def sweep(connection: Connection, *, limit: int = CHUNK) -> Sweep:
     """Check every worker once and take back at most `limit` tasks of the dead; do nothing while another sweeper works.
 
     A worker whose presence is missing for the first time becomes a suspect: sweep again after
     `presence.SECOND_LOOK_SECONDS`.
     """
-    return set_aside.attempt(connection, lambda writes: _elected_sweep(writes, limit))
 
-
-def _elected_sweep(writes: Writes, limit: int) -> Sweep:
-    connection = writes.connection
-    with _transaction(writes):
+    def work(writes: Writes) -> Sweep:
         if not fetch(connection, ELECT)[0]["elected"]:
             return Sweep()
         aside = set_aside.standing(connection)
-        swept = _sweep(writes, limit=limit, include_ask=False, task_ids=None, aside=aside)
+        judged = _judge(writes, _states(writes, aside.workers))
+        swept = _take_tasks(writes, judged, Scope(limit, but=aside.tasks))
         if aside.has_due:
-            set_aside.forget(connection, writes)
-    return swept
+            set_aside.forget(writes)
+        return swept
+
+    return set_aside.attempt_in_transaction(connection, work)
 
 
 def recover(
@@ -183,40 +199,30 @@ def recover(
     With `task_ids`, only these tasks are taken back. `record` is called with the rows inside the transaction that takes
     them back, for the audit. A dry run selects and locks the same rows, then rolls back, its first check too.
     """
-    connection = connection or default_connection
     ids = None if task_ids is None else list(task_ids)
-    first = set_aside.attempt(connection, lambda writes: _check(writes, dry_run=dry_run))
+    attempt = partial(set_aside.attempt_in_transaction, connection or default_connection, rollback=dry_run)
+    first = attempt(lambda writes: _judge(writes, _states(writes)))
     if first.suspects:
         time.sleep(presence.SECOND_LOOK_SECONDS + 0.01)
+    # A dry run has rolled back its first check, so the rows of its suspects have no mark. It has one chunk: after its
+    # rollback the next chunk would find the same rows.
+    assume_dead, chunk = (first.suspects, DRY_RUN_CHUNK) if dry_run else ([], CHUNK)
     result = Sweep()
     while True:
-        # A dry run has one chunk: after its rollback the next chunk would find the same rows.
-        chunk = DRY_RUN_CHUNK if dry_run else CHUNK
         size = chunk if limit is None else min(chunk, limit - len(result.rows))
-        recover_chunk = partial(
-            _recover_chunk,
-            limit=size,
-            include_ask=include_ask,
-            task_ids=ids,
-            refused=result.refused,
-            # A dry run has rolled back its first check, so the rows of its suspects have no mark.
-            assume_dead=first.suspects if dry_run else [],
-            dry_run=dry_run,
-            record=record,
-        )
-        again = set_aside.attempt(connection, recover_chunk)
+        scope = Scope(size, include_ask, ids, result.refused)
+        again = attempt(partial(_recover_chunk, scope=scope, assume_dead=assume_dead, record=record))
         result = replace(again, rows=result.rows + again.rows, refused=result.refused | again.refused)
         if dry_run or len(again.rows) + len(again.refused) < size or len(result.rows) == limit:
             return result
 
 
-def _recover_chunk(
-    writes: Writes, *, refused: Iterable[int], dry_run: bool, record: Record | None, **chosen: Any
-) -> Sweep:
-    with _transaction(writes, rollback=dry_run):
-        swept = _sweep(writes, aside=Aside(tasks=frozenset(refused)), **chosen)
-        if record and swept.rows:
-            record(writes.connection, swept.rows)
+def _recover_chunk(writes: Writes, scope: Scope, assume_dead: list[str], record: Record | None) -> Sweep:
+    judged = _judge(writes, _states(writes))
+    twice_missing = [id for id in assume_dead if id in judged.suspects]
+    swept = _take_tasks(writes, replace(judged, dead=judged.dead + twice_missing), scope)
+    if record and swept.rows:
+        record(writes.connection, swept.rows)
     return swept
 
 
@@ -227,72 +233,28 @@ def take_back(
     dead = list(worker_ids)
 
     def take(writes: Writes) -> Sweep:
-        with _transaction(writes):
-            writes.for_workers(dead, lambda ids: _write(connection, STOP, {"ids": ids, "reason": reason}))
-            rows = _take_tasks(writes, dead, limit=CHUNK, include_ask=False, task_ids=task_ids)
-            set_aside.note(connection, writes)
-            if any(row["status"] == "READY" for row in rows):
-                wakeup.announce(connection)
-        return Sweep(rows=rows, dead=dead, refused=_refused(writes))
+        writes.for_workers(dead, lambda ids: _write(connection, STOP, {"ids": ids, "reason": reason}))
+        return _take_tasks(writes, Sweep(dead=dead), Scope(CHUNK, task_ids=task_ids))
 
-    return set_aside.attempt(connection, take)
-
-
-def _refused(writes: Writes) -> dict[int, str]:
-    return {task_id: set_aside.one_line(error) for task_id, error in writes.tasks.items()}
-
-
-@contextmanager
-def _transaction(writes: Writes, *, rollback: bool = False) -> Iterator[None]:
-    with transaction(writes.connection, rollback=rollback):
-        if writes.is_careful:
-            set_aside.be_careful(writes.connection)
-        yield
-
-
-def _check(writes: Writes, *, dry_run: bool) -> Sweep:
-    with _transaction(writes, rollback=dry_run):
-        presence.see_epoch(writes.connection)
-        return _judge(writes, _states(writes))
+    return set_aside.attempt_in_transaction(connection, take)
 
 
 def _states(writes: Writes, workers_aside: Collection[str] = ()) -> list[WorkerState]:
+    presence.see_epoch(writes.connection)
     known = [id for id in presence.known_ids(writes.connection) if id not in workers_aside]
     return writes.for_workers(known, lambda ids: list(presence.states(ids, writes.connection).values()))
-
-
-def _sweep(
-    writes: Writes,
-    *,
-    limit: int,
-    include_ask: bool,
-    task_ids: list[int] | None,
-    aside: Aside,
-    assume_dead: Iterable[str] = (),
-) -> Sweep:
-    """Check the workers and take back tasks of the dead, except for targets that are set aside."""
-    connection = writes.connection
-    presence.see_epoch(connection)
-    judged = _judge(writes, _states(writes, aside.workers))
-    twice_missing = [id for id in assume_dead if id in judged.suspects]
-    dead = judged.dead + twice_missing
-    rows = _take_tasks(writes, dead, limit=limit, include_ask=include_ask, task_ids=task_ids, but=aside.tasks)
-    set_aside.note(connection, writes)
-    swept = replace(judged, rows=rows, dead=dead, refused=_refused(writes))
-    if swept.requeued:
-        wakeup.announce(connection)
-    return swept
 
 
 def _judge(writes: Writes, states: list[WorkerState]) -> Sweep:
     """Mark suspects, acquit workers that returned, convict the dead; confirm those that lived through a new epoch."""
     connection = writes.connection
-    anew = [state for state in states if state.is_held_anew]
+    # Confirmed in an earlier epoch, the loss of a presence that is held now would prove nothing.
+    anew = [state.id for state in states if state.held and state.presence_epoch not in (None, state.epoch)]
     suspects = [state.id for state in states if state.life is Life.MISSING]
     returned = [state.id for state in states if state.is_alive and state.missing_since is not None]
     condemned = [state for state in states if state.is_dead and state.registered and state.stopped_at is None]
     gone = [state.id for state in states if state.is_dead and (not state.registered or state.stopped_at is not None)]
-    writes.for_workers(anew, lambda part: presence.confirm_again(connection, part))
+    writes.for_workers(anew, lambda ids: _write(connection, CONFIRM_AGAIN, {"ids": ids, "token": states[0].epoch}))
     writes.for_workers(suspects, lambda ids: _write(connection, SUSPECT, {"ids": ids}))
     writes.for_workers(returned, lambda ids: _write(connection, TRUST, {"ids": ids}))
     convicted = writes.for_workers(condemned, lambda part: _convict(connection, part))
@@ -315,26 +277,25 @@ def _convict(connection: Connection, condemned: Sequence[WorkerState]) -> list[s
     ids = [row["id"] for row in fetch(connection, CONVICT, params)]
     for state in condemned:
         if state.id in ids:
-            is_gone = state.is_presence_lost
-            evidence = "its presence lock is gone" if is_gone else f"silent for {state.heartbeat_age_seconds:.0f} s"
+            silence = f"silent for {state.heartbeat_age_seconds:.0f} s"
+            evidence = "its presence lock is gone" if state.is_presence_lost else silence
             logger.warning("worker %s (%s, pid %s) is dead: %s", state.id, state.hostname, state.pid, evidence)
     return ids
 
 
-def _take_tasks(
-    writes: Writes,
-    dead: list[str],
-    *,
-    limit: int,
-    include_ask: bool,
-    task_ids: list[int] | None,
-    but: Iterable[int] = (),
-) -> list[dict[str, Any]]:
+def _take_tasks(writes: Writes, judged: Sweep, scope: Scope) -> Sweep:
+    """Take back tasks of the dead, note what the database refused, and wake idle workers."""
     connection = writes.connection
-    if not dead or limit <= 0:
-        return []
-    params = {"dead": dead, "limit": limit, "include_ask": include_ask, "task_ids": task_ids, "but": list(but)}
-    if not writes.is_careful:
-        return fetch(connection, TAKE_BACK, params)
-    lost = [row["id"] for row in fetch(connection, LOST, params)]
-    return writes.for_tasks(lost, lambda ids: fetch(connection, TAKE_BACK, {**params, "task_ids": ids}))
+    rows: list[dict[str, Any]] = []
+    if judged.dead and scope.limit > 0:
+        params = {**vars(scope), "dead": judged.dead, "but": list(scope.but)}
+        if writes.is_careful:
+            lost = [row["id"] for row in fetch(connection, LOST, params)]
+            rows = writes.for_tasks(lost, lambda ids: fetch(connection, TAKE_BACK, {**params, "task_ids": ids}))
+        else:
+            rows = fetch(connection, TAKE_BACK, params)
+    set_aside.note(writes)
+    swept = replace(judged, rows=rows, refused=writes.refused())
+    if swept.requeued:
+        wakeup.announce(connection)
+    return swept

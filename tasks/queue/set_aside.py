@@ -63,18 +63,22 @@ class Writes:
 
     def for_workers(self, items: Sequence[T], write: Callable[[Sequence[T]], list[R]]) -> list[R]:
         """Call `write` for these workers, given as ids or states."""
-
-        def refuse(item: T, error: Exception) -> None:
-            self.workers[str(getattr(item, "id", item))] = error
-
-        return self._write(items, write, refuse)
+        return self._write(items, write, self.workers)
 
     def for_tasks(self, ids: Sequence[int], write: Callable[[Sequence[int]], list[R]]) -> list[R]:
         """Call `write` for these tasks."""
-        return self._write(ids, write, self.tasks.__setitem__)
+        return self._write(ids, write, self.tasks)
+
+    def refused(self) -> dict[int, str]:
+        """The refused tasks, each with its error in one line."""
+        return {task_id: one_line(error) for task_id, error in self.tasks.items()}
+
+    def targets(self) -> list[str]:
+        """All that was refused, by its name in the audit."""
+        return [*map(audit.task, self.tasks), *map(audit.worker, self.workers)]
 
     def _write(
-        self, items: Sequence[T], write: Callable[[Sequence[T]], list[R]], refuse: Callable[[T, Exception], None]
+        self, items: Sequence[T], write: Callable[[Sequence[T]], list[R]], refused: dict[Any, Exception]
     ) -> list[R]:
         if not items or not self.is_careful:
             return write(items) if items else []
@@ -83,37 +87,48 @@ class Writes:
                 return write(items)
         except ERRORS as error:
             if len(items) == 1:
-                refuse(items[0], error)
+                refused[getattr(items[0], "id", items[0])] = error
                 return []
         if time.monotonic() > self.until:
             return []
         half = len(items) // 2
-        return self._write(items[:half], write, refuse) + self._write(items[half:], write, refuse)
+        return self._write(items[:half], write, refused) + self._write(items[half:], write, refused)
 
 
 def attempt(connection: Connection, work: Callable[[Writes], R]) -> R:
-    """Call `work`, which opens its own transaction; if the database refuses a write, call it again, carefully."""
+    """Call `work`; if the database refuses a write, call it again, carefully.
+
+    Raises the error if it ended the session, which then cannot retry.
+    """
     try:
         return work(Writes(connection))
     except ERRORS:
-        if is_lost(connection):
+        inner = connection if isinstance(connection, psycopg.Connection) else connection.connection  # type: ignore[attr-defined]
+        if inner is None or inner.closed:
             raise
     return work(Writes(connection, is_careful=True))
 
 
-def be_careful(connection: Connection) -> None:
-    """Check constraints at once; call it at the beginning of a careful transaction."""
-    with connection.cursor() as cursor:
-        cursor.execute(AT_ONCE)
+def attempt_in_transaction(connection: Connection, work: Callable[[Writes], R], *, rollback: bool = False) -> R:
+    """Like `attempt`, each time in a transaction; with `rollback` it is rolled back."""
+
+    def in_transaction(writes: Writes) -> R:
+        with transaction(connection, rollback=rollback):
+            if writes.is_careful:
+                with connection.cursor() as cursor:
+                    cursor.execute(AT_ONCE)
+            return work(writes)
+
+    return attempt(connection, in_transaction)
 
 
 @dataclass(frozen=True)
 class Aside:
     """Targets to skip for now; `has_due`: others are due for a retry."""
 
-    tasks: frozenset[int] = frozenset()
-    workers: frozenset[str] = frozenset()
-    has_due: bool = False
+    tasks: list[int]
+    workers: list[str]
+    has_due: bool
 
 
 def standing(connection: Connection) -> Aside:
@@ -121,40 +136,33 @@ def standing(connection: Connection) -> Aside:
     rows = fetch(connection, STANDING)
     resting = [row for row in rows if not row["is_due"]]
     return Aside(
-        frozenset(row["task_id"] for row in resting if row["task_id"] is not None),
-        frozenset(row["worker_id"] for row in resting if row["task_id"] is None),
+        [row["task_id"] for row in resting if row["task_id"] is not None],
+        [row["worker_id"] for row in resting if row["task_id"] is None],
         len(resting) < len(rows),
     )
 
 
-def note(connection: Connection, writes: Writes) -> None:
+def note(writes: Writes) -> None:
     """Set refused targets aside until their next retry; log new ones."""
     if not writes.tasks and not writes.workers:
         return
     params: dict[str, Any] = {
-        "targets": [*map(audit.task, writes.tasks), *map(audit.worker, writes.workers)],
+        "targets": writes.targets(),
         "task_ids": [*writes.tasks, *([None] * len(writes.workers))],
         "worker_ids": [*([None] * len(writes.tasks)), *writes.workers],
         "errors": [one_line(error) for error in (*writes.tasks.values(), *writes.workers.values())],
         "first": FIRST_RETRY_SECONDS,
         "longest": LONGEST_RETRY_SECONDS,
     }
-    for row in fetch(connection, NOTE, params):
+    for row in fetch(writes.connection, NOTE, params):
         if row["tries"] == 1:
             logger.error("recovery of %s was refused, and is set aside: %s", row["target"], row["error"])
 
 
-def forget(connection: Connection, writes: Writes) -> None:
+def forget(writes: Writes) -> None:
     """Drop targets whose retry succeeded."""
-    refused = [*map(audit.task, writes.tasks), *map(audit.worker, writes.workers)]
-    with connection.cursor() as cursor:
-        cursor.execute(FORGET, {"but": refused})
-
-
-def is_lost(connection: Connection) -> bool:
-    """True if the session ended with the error, so that it cannot retry."""
-    inner = connection if isinstance(connection, psycopg.Connection) else connection.connection  # type: ignore[attr-defined]
-    return inner is None or bool(inner.closed)
+    with writes.connection.cursor() as cursor:
+        cursor.execute(FORGET, {"but": writes.targets()})
 
 
 def one_line(error: Exception) -> str:
