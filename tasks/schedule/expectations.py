@@ -4,7 +4,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -79,10 +79,10 @@ WITH RECURSIVE command (name) AS (
     SELECT (SELECT run.name FROM tasks_commandrun AS run WHERE run.name > command.name ORDER BY run.name LIMIT 1)
     FROM command WHERE command.name IS NOT NULL
 )
-SELECT run.id, run.name, run.outcome, run.exit_status, run.started_at, run.finished_at, run.fence,
+SELECT run.id, run.name, run.outcome, run.exit_status, run.started_at, run.finished_at,
     extract(epoch FROM coalesce(run.finished_at, clock_timestamp()) - run.started_at)::float8 AS seconds
 FROM (SELECT name FROM command WHERE name IS NOT NULL LIMIT %(names)s::int) AS command CROSS JOIN LATERAL (
-    SELECT id, name, outcome, exit_status, started_at, finished_at, fence
+    SELECT id, name, outcome, exit_status, started_at, finished_at
     FROM tasks_commandrun AS latest WHERE latest.name = command.name
     ORDER BY latest.id DESC LIMIT %(runs)s::int
 ) AS run
@@ -104,8 +104,18 @@ def skip(name: str, argv: Sequence[str], holder: Holder | None, exit_status: int
 def finish(run_id: int, outcome: str, exit_status: int, output: str) -> None:
     """Record the end of a run. If the database is unavailable for PERSIST_SECONDS, the outcome is only logged."""
     params = {"id": run_id, "outcome": outcome, "exit_status": exit_status, "output": storable(output)}
-    if not _persist(lambda: _execute(FINISH, params)):
-        logger.error("run %s ended as %s with exit status %s, and that could not be kept", run_id, outcome, exit_status)
+    deadline = time.monotonic() + PERSIST_SECONDS
+    while True:
+        try:
+            return _execute(FINISH, params)
+        except (DatabaseError, InterfaceError) as error:
+            connection.close()
+            problem = " ".join(str(error).split())
+        if time.monotonic() >= deadline:
+            message = "run %s ended as %s with exit status %s, and that could not be kept"
+            return logger.error(message, run_id, outcome, exit_status)
+        logger.warning("the end of a run was not written, trying again: %s", problem)
+        time.sleep(RETRY_SECONDS)
 
 
 def _here(name: str, argv: Sequence[str]) -> dict[str, Any]:
@@ -116,21 +126,6 @@ def _here(name: str, argv: Sequence[str]) -> dict[str, Any]:
 def _execute(statement: str, params: dict[str, Any]) -> None:
     with connection.cursor() as cursor:
         cursor.execute(statement, params)
-
-
-def _persist(write: Callable[[], None]) -> bool:
-    deadline = time.monotonic() + PERSIST_SECONDS
-    while True:
-        try:
-            write()
-        except (DatabaseError, InterfaceError) as error:
-            connection.close()
-            if time.monotonic() >= deadline:
-                return False
-            logger.warning("the end of a run was not written, trying again: %s", " ".join(str(error).split()))
-            time.sleep(RETRY_SECONDS)
-        else:
-            return True
 
 
 @dataclass(frozen=True)
@@ -198,7 +193,6 @@ class Run:
     exit_status: int | None
     started_at: datetime
     finished_at: datetime | None
-    fence: int | None
     seconds: float
 
 

@@ -1,5 +1,6 @@
 """Run a command under a named lock: its program, its output, and its end when the lock is lost."""
 
+import math
 import os
 import selectors
 import shlex
@@ -9,9 +10,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -60,20 +61,17 @@ def program(words: Sequence[str], *, is_shell: bool) -> list[str]:
     return [sys.executable, *manage, *words]
 
 
-def examined(words: Sequence[str], *, is_shell: bool) -> tuple[list[str], set[str]]:
+def redacted(words: Sequence[str], *, is_shell: bool) -> tuple[list[str], set[str]]:
     """The redacted command line, and the secrets found in it."""
     finder = SecretFinder()
     if not (is_shell and len(words) == 1):
         return list(finder.words(words)), finder.secrets
-    parts = list(finder.words(_split(words[0])))
-    return [shlex.join(parts) if finder.secrets else words[0]], finder.secrets
-
-
-def _split(line: str) -> list[str]:
     try:
-        return shlex.split(line)
+        parts = shlex.split(words[0])
     except ValueError:
-        return line.split()
+        parts = words[0].split()
+    parts = list(finder.words(parts))
+    return [shlex.join(parts) if finder.secrets else words[0]], finder.secrets
 
 
 class HeadAndTail:
@@ -88,22 +86,20 @@ class HeadAndTail:
 
     def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
         self.kept_bytes = kept_bytes
-        self.total = 0
+        self._left_out = 0
         self._head = self._tail = b""
 
     def add(self, chunk: bytes) -> None:
-        self.total += len(chunk)
         room = self.kept_bytes - len(self._head)
         self._head += chunk[:room]
-        self._tail = (self._tail + chunk[room:])[-self.kept_bytes :]
+        tail = self._tail + chunk[room:]
+        self._tail = tail[-self.kept_bytes :]
+        self._left_out += len(tail) - len(self._tail)
 
     def text(self) -> str:
         """Head and tail as text, with the number of bytes between them; invalid UTF-8 is replaced."""
-        left_out = self.total - len(self._head) - len(self._tail)
-        if not left_out:
-            return (self._head + self._tail).decode(errors="replace")
-        head, tail = self._head.decode(errors="replace"), self._tail.decode(errors="replace")
-        return f"{head}\n[… {left_out} bytes left out …]\n{tail}"
+        gap = f"\n[… {self._left_out} bytes left out …]\n" if self._left_out else ""
+        return (self._head + gap.encode() + self._tail).decode(errors="replace")
 
 
 class Child:
@@ -114,23 +110,25 @@ class Child:
         self.sink = sink
         self.is_stopped = False  # because its lock was lost
         self.is_signalled = False
-        self._kill_at: float | None = None
+        self._kill_at = math.inf
         self._process: subprocess.Popen[bytes] | None = None
         self._pending: int | None = None  # a signal that came before the process started
         self._group = threading.RLock()  # prevents signals to a group that is gone
 
-    def run(self, environment: Mapping[str, str], held: Lock) -> int:
+    def run(self, held: Lock) -> int:
         """Run the command to its end; returns its exit status, negative for the signal that ended it."""
         link, far_end = socket.socketpair()
         with far_end:
-            process = self._start(far_end, environment, held)
+            process = self._start(far_end, held)
         with process, link:  # if anything fails here, the link closes first, and the guard ends the group
             self._follow(process, link, held)
             with self._group:
                 self._process = None
                 returncode = process.wait()
         if returncode < 0 or self.is_signalled or self.is_stopped:
-            _kill_rest(process.pid)
+            # Shells make their background jobs ignore an interrupt.
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
         return returncode
 
     def signal(self, number: int) -> None:
@@ -144,12 +142,14 @@ class Child:
         self._kill_at = time.monotonic() + GRACE_SECONDS
         self._send(signal.SIGTERM)
 
-    def _start(self, far_end: socket.socket, environment: Mapping[str, str], held: Lock) -> "subprocess.Popen[bytes]":
+    def _start(self, far_end: socket.socket, held: Lock) -> "subprocess.Popen[bytes]":
         script = [sys.executable, "-I", "-S", guard.__file__, str(far_end.fileno()), repr(_deadline(held))]
+        fences = ",".join(str(fence) for fence in sorted(held_fences()))  # to detect cycles
+        ours = {"ROWLOCK_LOCK_NAME": held.name, "ROWLOCK_LOCK_FENCE": str(held.fence), HELD_VARIABLE: fences}
         with self._group:
             self._process = subprocess.Popen(
                 [*script, *self.argv],
-                env=environment,
+                env={**os.environ, **ours},
                 stdin=subprocess.DEVNULL if sys.stdin is None or sys.stdin.isatty() else None,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -178,7 +178,8 @@ class Child:
             while link in selector.get_map():
                 with suppress(BrokenPipeError):
                     link.send(guard.DEADLINE.pack(_deadline(held)))
-                self._kill_when_due()
+                if time.monotonic() >= self._kill_at:
+                    self._send(signal.SIGKILL)
                 self._read(selector, tick)
             drained_at = time.monotonic() + DRAIN_SECONDS
             while selector.get_map() and time.monotonic() < drained_at:
@@ -194,32 +195,10 @@ class Child:
             elif key.data:
                 self.sink(key.data, chunk)
 
-    def _kill_when_due(self) -> None:
-        if self._kill_at is not None and time.monotonic() >= self._kill_at:
-            self._send(signal.SIGKILL)
-
 
 def _deadline(held: Lock) -> float:
     """The time until which the lock is certainly ours, by the monotonic clock that all processes share."""
     return time.monotonic() + held.seconds_left
-
-
-def _kill_rest(group: int) -> None:
-    """Kill the rest of the group: shells make their background jobs ignore an interrupt."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, signal.SIGKILL)
-
-
-@dataclass(frozen=True)
-class Job:
-    """A command line to run under the lock `name`. Durations of the lock are in seconds."""
-
-    name: str
-    words: Sequence[str]
-    is_shell: bool = False
-    ttl: float = 30.0
-    wait: float | None = None
-    expected_every: timedelta | None = None
 
 
 @dataclass(frozen=True)
@@ -234,90 +213,68 @@ class Result:
     output: str = ""
 
 
-def run_locked(job: Job, sink: Sink) -> Result:
-    """Run the job unless its lock is held; `sink` gets its output.
+def run_locked(
+    name: str,
+    words: Sequence[str],
+    *,
+    sink: Sink,
+    is_shell: bool = False,
+    ttl: float = 30.0,
+    wait: float | None = None,
+    expected_every: timedelta | None = None,
+) -> Result:
+    """Run a command line unless the lock `name` is held; `sink` gets its output. Durations of the lock are in seconds.
 
     Raises UnknownCommand, LockCycle and LockUnavailable, all before anything has run. SIGTERM and SIGINT are passed on
     to the command while it runs; main thread only.
     """
-    execution = _Execution(job, sink)
-    if job.expected_every is not None:
-        expectations.expect(job.name, job.expected_every)
-    held = lock(job.name, ttl=job.ttl, wait=job.wait, on_lost=execution.child.stop)
+    kept = HeadAndTail()
+
+    def pass_on(stream: str, chunk: bytes) -> None:
+        kept.add(chunk)
+        sink(stream, chunk)
+
+    child = Child(program(words, is_shell=is_shell), pass_on)
+    shown, secrets = redacted(words, is_shell=is_shell)
+    if expected_every is not None:
+        expectations.expect(name, expected_every)
     try:
-        held.acquire()
+        with lock(name, ttl=ttl, wait=wait, on_lost=child.stop) as held:
+            run_id = expectations.start(name, shown, held.fence or 0)
+            connection.close()  # it would be idle while the command runs
+            with _passing_on_signals(child):
+                returncode = child.run(held)
+            result = _result(child, held, returncode, redact(redact_text(kept.text(), secrets)))
+            expectations.finish(run_id, result.outcome, result.exit_status, result.output)
     except LockHeld as refusal:
-        expectations.skip(job.name, execution.shown, refusal.holder, HELD_ELSEWHERE)
+        expectations.skip(name, shown, refusal.holder, HELD_ELSEWHERE)
         return Result(Outcome.SKIPPED, HELD_ELSEWHERE, holder=refusal.holder, problem=str(refusal))
-    return execution.under(held)
-
-
-class _Execution:
-    def __init__(self, job: Job, sink: Sink) -> None:
-        self.job = job
-        self.child = Child(program(job.words, is_shell=job.is_shell), self._pass_on)
-        self._sink = sink
-        self._kept = HeadAndTail()
-        self.shown, self._secrets = examined(job.words, is_shell=job.is_shell)
-
-    def under(self, held: Lock) -> Result:
-        """Run it under the held lock, and release the lock."""
-        try:
-            run_id = expectations.start(self.job.name, self.shown, held.fence or 0)
-            result = self._run(held)
-            self._finish(run_id, result)
-        finally:
-            was_held = _let_go(held)
-        if not was_held and result.outcome != Outcome.LOST:
-            result = self._lost(result.exit_status, held.fence)
-            self._finish(run_id, result)
-        return result
-
-    def _run(self, held: Lock) -> Result:
-        connection.close()  # it would be idle while the command runs
-        with _passing_on_signals(self.child):
-            returncode = self.child.run(_environment(held), held)
-        exit_status = returncode if returncode >= 0 else SIGNAL_BASE - returncode
-        if held.is_lost or self.child.is_stopped:
-            return self._lost(exit_status, held.fence)
-        if not returncode:
-            return self._result(Outcome.SUCCEEDED, 0, held.fence)
-        how = f"with exit status {exit_status}" if returncode > 0 else f"by the signal {-returncode}"
-        is_signalled = returncode < 0 or self.child.is_signalled
-        outcome = Outcome.SIGNALLED if is_signalled else Outcome.FAILED
-        return self._result(outcome, exit_status, held.fence, f"{self.job.name}: the command ended {how}.")
-
-    def _lost(self, exit_status: int, fence: int | None) -> Result:
-        problem = (
-            f"The lock {self.job.name!r} (fence {fence}) was lost while its command ran, and the command was stopped: "
-            "somebody else may run it now. Look at what it had done until then."
-        )
-        return self._result(Outcome.LOST, exit_status or FAILED, fence, problem)
-
-    def _result(self, outcome: str, exit_status: int, fence: int | None, problem: str = "") -> Result:
-        output = redact(redact_text(self._kept.text(), self._secrets))
-        return Result(outcome, exit_status, fence, problem=problem, output=output)
-
-    def _finish(self, run_id: int, result: Result) -> None:
-        expectations.finish(run_id, result.outcome, result.exit_status, result.output)
-
-    def _pass_on(self, stream: str, chunk: bytes) -> None:
-        self._kept.add(chunk)
-        self._sink(stream, chunk)
-
-
-def _environment(held: Lock) -> dict[str, str]:
-    """The command's environment: its lock, the fence for its writes, and all held fences, to detect cycles."""
-    fences = ",".join(str(fence) for fence in sorted(held_fences()))
-    return {**os.environ, "ROWLOCK_LOCK_NAME": held.name, "ROWLOCK_LOCK_FENCE": str(held.fence), HELD_VARIABLE: fences}
-
-
-def _let_go(held: Lock) -> bool:
-    try:
-        held.release()
     except LockLost:
-        return False
-    return True
+        if result.outcome != Outcome.LOST:  # only the release has found it out
+            result = _lost(result, name)
+            expectations.finish(run_id, result.outcome, result.exit_status, result.output)
+    return result
+
+
+def _result(child: Child, held: Lock, returncode: int, output: str) -> Result:
+    exit_status = returncode if returncode >= 0 else SIGNAL_BASE - returncode
+    result = Result(Outcome.SUCCEEDED, exit_status, held.fence, output=output)
+    if held.is_lost or child.is_stopped:
+        return _lost(result, held.name)
+    if not returncode:
+        return result
+    how = f"with exit status {exit_status}" if returncode > 0 else f"by the signal {-returncode}"
+    is_signalled = returncode < 0 or child.is_signalled
+    outcome = Outcome.SIGNALLED if is_signalled else Outcome.FAILED
+    return replace(result, outcome=outcome, problem=f"{held.name}: the command ended {how}.")
+
+
+def _lost(result: Result, name: str) -> Result:
+    problem = (
+        f"The lock {name!r} (fence {result.fence}) was lost while its command ran, and the command was stopped: "
+        "somebody else may run it now. Look at what it had done until then."
+    )
+    return replace(result, outcome=Outcome.LOST, exit_status=result.exit_status or FAILED, problem=problem)
 
 
 @contextmanager

@@ -7,8 +7,7 @@ from tasks.commands import OperatorCommand, Options, Report, UsageError, types
 from tasks.commands.output import abandon, write_line
 from tasks.locking.named import backends
 from tasks.locking.named.holder import held_sentence, holder_data
-from tasks.schedule import runner
-from tasks.schedule.runner import HELD_ELSEWHERE, Job, Outcome, Result, Sink, run_locked
+from tasks.schedule.runner import HELD_ELSEWHERE, Outcome, Result, Sink, UnknownCommand, program, run_locked
 
 
 class Command(OperatorCommand):
@@ -37,10 +36,13 @@ class Command(OperatorCommand):
         parser.add_argument("--dry-run", action="store_true", help="Only say what would run, or who holds the lock.")
 
     def run(self, options: Options) -> Report:
-        job = self.job(options)
+        if not options["ttl"]:
+            raise UsageError("--ttl 0 would be a lock that is over at once: give some seconds, like --ttl 30.")
+        if options["expect_every"] is not None and not options["expect_every"]:
+            raise UsageError("--expect-every needs some time, like 5m; `forget_command` ends an expectation.")
         try:
-            result = self.rehearse(job) if options["dry_run"] else run_locked(job, self.sink(options))
-        except runner.UnknownCommand as error:
+            result = rehearse(options) if options["dry_run"] else self.run_now(options)
+        except UnknownCommand as error:
             raise UsageError(str(error)) from error
         except ImproperlyConfigured as error:
             raise CommandError(str(error)) from error
@@ -53,39 +55,21 @@ class Command(OperatorCommand):
                 "fence": result.fence,
                 "held_by": result.holder and holder_data(result.holder),
             },
-            text=f"{job.name}: {result.outcome}.",
+            text=f"{options['name']}: {result.outcome}.",
             failure=result.problem,
             exit_status=result.exit_status,
         )
 
-    def print_failure(self, result: Result, options: Options) -> None:
-        """With -v0: print a failed command's output. Another holder is no failure, so then print nothing."""
-        if result.problem and result.output:
-            write_line(self.stderr, result.output)
-        if result.outcome == Outcome.SKIPPED and not options["json"]:
-            raise SystemExit(result.exit_status)
-
-    def job(self, options: Options) -> Job:
-        if not options["ttl"]:
-            raise UsageError("--ttl 0 would be a lock that is over at once: give some seconds, like --ttl 30.")
-        if options["expect_every"] is not None and not options["expect_every"]:
-            raise UsageError("--expect-every needs some time, like 5m; `forget_command` ends an expectation.")
-        return Job(
-            name=options["name"],
-            words=options["words"],
+    def run_now(self, options: Options) -> Result:
+        return run_locked(
+            options["name"],
+            options["words"],
+            sink=self.sink(options),
             is_shell=options["shell"],
             ttl=options["ttl"],
             wait=options["wait"],
             expected_every=options["expect_every"],
         )
-
-    def rehearse(self, job: Job) -> Result:
-        """The expected result of `run_locked` now."""
-        runner.program(job.words, is_shell=job.is_shell)
-        holder = backends.holder(job.name)
-        if holder is None or holder.is_gone:
-            return Result("dry_run", 0)
-        return Result(Outcome.SKIPPED, HELD_ELSEWHERE, holder=holder, problem=held_sentence(job.name, holder))
 
     def sink(self, options: Options) -> Sink:
         """The destination of the command's output: passed through, only stderr with --json, nowhere with -v0."""
@@ -94,9 +78,25 @@ class Command(OperatorCommand):
         streams = {"stdout": self.stderr if options["json"] else self.stdout, "stderr": self.stderr}
         return lambda stream, chunk: write_bytes(streams[stream], chunk)
 
+    def print_failure(self, result: Result, options: Options) -> None:
+        """With -v0: print a failed command's output. Another holder is no failure, so then print nothing."""
+        if result.problem and result.output:
+            write_line(self.stderr, result.output)
+        if result.outcome == Outcome.SKIPPED and not options["json"]:
+            raise SystemExit(result.exit_status)
+
     def _print(self, report: Report, options: Options) -> None:
         """Lower the verbosity by one: cron mails all of stdout, so a good run adds nothing to the command's output."""
         super()._print(report, {**options, "verbosity": options["verbosity"] - 1})
+
+
+def rehearse(options: Options) -> Result:
+    """The expected result of `run_locked` now."""
+    program(options["words"], is_shell=options["shell"])
+    holder = backends.holder(options["name"])
+    if holder is None or holder.is_gone:
+        return Result("dry_run", 0)
+    return Result(Outcome.SKIPPED, HELD_ELSEWHERE, holder=holder, problem=held_sentence(options["name"], holder))
 
 
 def write_bytes(stream: OutputWrapper, chunk: bytes) -> None:
