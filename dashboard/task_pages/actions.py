@@ -17,8 +17,7 @@ from tasks.admin import rights
 from tasks.diagnosis import Finding, Verdict
 from tasks.diagnosis.finding import describe_lock
 from tasks.locking import rowlocks
-from tasks.models import Task, TaskStatus
-from tasks.models.run import BulkRun
+from tasks.models import BulkRun, Task, TaskStatus
 from tasks.operations import Result
 from tasks.operations.filters import InvalidFilter, TaskFilter, parse_id
 from tasks.operations.quarantine import QUEUE as QUARANTINE

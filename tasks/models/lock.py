@@ -1,14 +1,18 @@
-"""The tables of named locks. Their rules are SQL functions (migration 0004), for programs in every language."""
+"""Named locks, and the commands that run under them.
+
+The rules of the locks are SQL functions (migration 0004), for programs in every language.
+"""
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
-from django.db.models import Q
+from django.db.models import F, Q
 from django.utils.translation import gettext_lazy as _
 
+from tasks.models.task import Viewable
 from tasks.support.durations import StatementTimestamp
 
 
-class Lock(models.Model):
+class Lock(Viewable):
     """A named lock and its holder, or its last holder while `owner` is null."""
 
     name = models.TextField(primary_key=True)
@@ -23,8 +27,7 @@ class Lock(models.Model):
     released_at = models.DateTimeField(null=True, blank=True)
     presence_epoch = models.TextField(null=True, blank=True)  # noqa: DJ001  null: the holder has no visible session
 
-    class Meta:
-        default_permissions = ("view",)
+    class Meta(Viewable.Meta):
         permissions = [("release_lock", _("Can release locks whose holder is gone"))]
         constraints = [
             models.CheckConstraint(
@@ -34,11 +37,8 @@ class Lock(models.Model):
             )
         ]
 
-    def __str__(self) -> str:
-        return self.name
 
-
-class LockWaiter(models.Model):
+class LockWaiter(Viewable):
     """A current waiter for a named lock; rows of dead waiters are ignored and swept."""
 
     name = models.TextField()
@@ -48,8 +48,52 @@ class LockWaiter(models.Model):
     holds = ArrayField(models.BigIntegerField(), db_default=[], blank=True)  # fences of the locks that it holds
     since = models.DateTimeField(db_default=StatementTimestamp())
 
-    class Meta:
-        default_permissions = ("view",)
 
-    def __str__(self) -> str:
-        return f"{self.owner} waits for {self.name}"
+class CommandRun(Viewable):
+    """One run of a command under a named lock, or one that was skipped because the lock was held."""
+
+    class Outcome(models.TextChoices):
+        RUNNING = "running", _("Running")
+        SUCCEEDED = "succeeded", _("Succeeded")  # exit status 0
+        FAILED = "failed", _("Failed")  # any other exit status
+        SKIPPED = "skipped", _("Skipped")  # another holder had the lock
+        SIGNALLED = "signalled", _("Signalled")  # ended by a signal
+        LOST = "lost", _("Lock lost")  # stopped, because the lock was lost
+        ABANDONED = "abandoned", _("Abandoned")  # its `run_locked` died; the next one noticed
+
+    name = models.TextField()
+    argv = ArrayField(models.TextField())  # secrets redacted
+    hostname = models.TextField(db_default="", blank=True)
+    pid = models.IntegerField(null=True, blank=True)
+    fence = models.BigIntegerField(null=True, blank=True)  # null when skipped
+    held_by = models.TextField(db_default="", blank=True)  # the lock's holder, when skipped
+    started_at = models.DateTimeField(db_default=StatementTimestamp())
+    finished_at = models.DateTimeField(null=True, blank=True)
+    exit_status = models.IntegerField(null=True, blank=True)
+    outcome = models.TextField(choices=Outcome, db_default=Outcome.RUNNING)
+    output = models.TextField(db_default="", blank=True)  # head and tail, secrets of argv redacted
+
+    class Meta(Viewable.Meta):
+        indexes = [
+            models.Index(F("name"), F("id").desc(), name="tasks_commandrun_latest"),
+            models.Index(fields=["name"], condition=Q(outcome="running"), name="tasks_commandrun_running"),
+        ]
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(outcome="running", finished_at__isnull=True)
+                | Q(~Q(outcome="running"), finished_at__isnull=False),
+                name="tasks_commandrun_finished",
+            ),
+        ]
+
+
+class ExpectedCommand(Viewable):
+    """A command that must run once in each interval, so that a cron that silently stopped is noticed."""
+
+    name = models.TextField(primary_key=True)
+    every = models.DurationField()
+    since = models.DateTimeField(db_default=StatementTimestamp())  # first expected
+    succeeded_at = models.DateTimeField(null=True, blank=True)  # the start of the latest run that succeeded
+
+    class Meta(Viewable.Meta):
+        permissions = [("forget_command", _("Can stop expecting a command"))]

@@ -9,6 +9,14 @@ from django.utils.translation import gettext_lazy as _
 from tasks.support.durations import StatementTimestamp
 
 
+class Viewable(models.Model):
+    """A table whose only right is to see it; operations, not forms, change its rows."""
+
+    class Meta:
+        abstract = True
+        default_permissions = ("view",)
+
+
 class TaskStatus(models.TextChoices):
     """The states of a task; each comment names the transitions that lead into the state."""
 
@@ -31,12 +39,6 @@ class TaskQuerySet(models.QuerySet["Task"]):
     def ready(self) -> Self:
         return self.filter(status="READY")
 
-    def due(self) -> Self:
-        return self.ready().filter(run_after__lte=StatementTimestamp())
-
-    def scheduled(self) -> Self:
-        return self.ready().filter(run_after__gt=StatementTimestamp())
-
     def processing(self) -> Self:
         return self.filter(status="PROCESSING")
 
@@ -49,14 +51,11 @@ class TaskQuerySet(models.QuerySet["Task"]):
     def cancelled(self) -> Self:
         return self.filter(status="CANCELLED")
 
-    def finished(self) -> Self:
-        return self.filter(status__in=FINISHED)
-
     def unfinished(self) -> Self:
         return self.filter(status__in=HOLDS_ITS_KEY)
 
 
-class Task(models.Model):
+class Task(Viewable):
     """One task. `version` is the fence: the database raises it on every update, also from outside Rowlock."""
 
     task_path = models.TextField()
@@ -80,10 +79,9 @@ class Task(models.Model):
 
     objects = TaskQuerySet.as_manager()
 
-    class Meta:
+    class Meta(Viewable.Meta):
         # Without this, Django 6.1 warns about the index below when it checks without a database.
         required_db_features = ["supports_covering_indexes"]
-        default_permissions = ("view",)
         permissions = [
             ("requeue_task", _("Can run tasks again")),
             ("recover_task", _("Can take tasks back from dead workers")),
@@ -157,7 +155,7 @@ class Task(models.Model):
         return f"#{self.pk} {self.task_path}"
 
 
-class Queue(models.Model):
+class Queue(Viewable):
     """Operators' settings of a queue. A queue without a row is not paused and recovers automatically."""
 
     class Recovery(models.TextChoices):
@@ -170,8 +168,7 @@ class Queue(models.Model):
     paused_by = models.TextField(db_default="", blank=True)
     recovery = models.TextField(choices=Recovery, db_default=Recovery.AUTOMATIC)
 
-    class Meta:
-        default_permissions = ("view",)
+    class Meta(Viewable.Meta):
         permissions = [
             ("pause_queue", _("Can pause and resume queues")),
             ("configure_queue", _("Can choose how queues recover")),
@@ -184,7 +181,7 @@ class Queue(models.Model):
         return self.name
 
 
-class Attempt(models.Model):
+class Attempt(Viewable):
     """An attempt that failed, was abandoned, timed out or was released; the task's row records success."""
 
     class Outcome(models.TextChoices):
@@ -203,14 +200,11 @@ class Attempt(models.Model):
     started_at = models.DateTimeField(null=True, blank=True)
     finished_at = models.DateTimeField(db_default=StatementTimestamp())
 
-    class Meta:
-        default_permissions = ("view",)
-
     def __str__(self) -> str:
         return f"attempt {self.number} of #{self.task_id}: {self.outcome}"
 
 
-class RefusedWrite(models.Model):
+class RefusedWrite(Viewable):
     """A late write that the version refused, because the row had changed since the claim."""
 
     task_id = models.BigIntegerField(db_index=True)
@@ -219,9 +213,6 @@ class RefusedWrite(models.Model):
     actual_version = models.IntegerField(null=True, blank=True)  # null: the row is gone
     intent = models.TextField()  # the refused write: complete, fail
     at = models.DateTimeField(db_default=StatementTimestamp())
-
-    class Meta:
-        default_permissions = ("view",)
 
     def __str__(self) -> str:
         return f"#{self.task_id}: {self.worker_id} expected v{self.expected_version}, found v{self.actual_version}"

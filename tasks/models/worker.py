@@ -1,26 +1,15 @@
-"""Workers, and what the decision about dead ones remembers."""
-
-from typing import Self
+"""Workers, what the decision about dead ones remembers, and how much work was done."""
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
+from tasks.models.task import Viewable
 from tasks.support.durations import StatementTimestamp
 
 
-class WorkerQuerySet(models.QuerySet["Worker"]):
-    """Worker rows; a registered worker may be dead, see `tasks.queue.presence`."""
-
-    def unstopped(self) -> Self:
-        return self.filter(stopped_at__isnull=True)
-
-    def serving(self, queue_name: str) -> Self:
-        return self.unstopped().filter(Q(queues=[]) | Q(queues__contains=[queue_name]))
-
-
-class Worker(models.Model):
+class Worker(Viewable):
     """One worker process. `id` is fresh and random for each process, never a host name."""
 
     id = models.TextField(primary_key=True)
@@ -40,10 +29,7 @@ class Worker(models.Model):
     stopped_at = models.DateTimeField(null=True, blank=True)
     stop_reason = models.TextField(db_default="", blank=True)
 
-    objects = WorkerQuerySet.as_manager()
-
-    class Meta:
-        default_permissions = ("view",)
+    class Meta(Viewable.Meta):
         permissions = [("stop_worker", _("Can ask workers to stop"))]
         indexes = [models.Index(fields=["id"], condition=Q(stopped_at__isnull=True), name="tasks_worker_unstopped")]
 
@@ -51,22 +37,18 @@ class Worker(models.Model):
         return f"{self.id} ({self.hostname}, pid {self.pid})"
 
 
-class Epoch(models.Model):
+class Epoch(Viewable):
     """One row: the time since which the server has not lost all its sessions at once (see tasks/queue/presence.py)."""
 
     id = models.SmallIntegerField(primary_key=True, db_default=1)
     token = models.TextField()
     first_seen_at = models.DateTimeField()
 
-    class Meta:
-        default_permissions = ("view",)
+    class Meta(Viewable.Meta):
         constraints = [models.CheckConstraint(condition=Q(id=1), name="tasks_epoch_one_row")]
 
-    def __str__(self) -> str:
-        return self.token
 
-
-class RecoveryFailure(models.Model):
+class RecoveryFailure(Viewable):
     """A task or worker that a sweep could not write, because the database refused it. Skipped until `retry_at`."""
 
     target = models.TextField(primary_key=True)  # as in the audit: task:4711 or worker:w7f
@@ -77,8 +59,50 @@ class RecoveryFailure(models.Model):
     since = models.DateTimeField(db_default=StatementTimestamp())
     retry_at = models.DateTimeField()
 
-    class Meta:
-        default_permissions = ("view",)
 
-    def __str__(self) -> str:
-        return f"{self.target}: {self.error}"
+class Throughput(Viewable):
+    """Finished attempts per minute, queue and shard, written with the flush that finished them."""
+
+    minute = models.DateTimeField()
+    queue_name = models.TextField()
+    shard = models.SmallIntegerField()  # spreads the workers, so that they do not wait for one row
+    completed = models.IntegerField(db_default=0)
+    failed = models.IntegerField(db_default=0)
+    run_ms = models.BigIntegerField(db_default=0)  # summed over the attempts
+    wait_ms = models.BigIntegerField(db_default=0)  # from due to started, summed
+    # Of completed ones; see tasks/queue/throughput.py.
+    run_buckets = ArrayField(models.IntegerField(), db_default=[], blank=True)
+    wait_buckets = ArrayField(models.IntegerField(), db_default=[], blank=True)
+
+    class Meta(Viewable.Meta):
+        constraints = [models.UniqueConstraint(fields=["minute", "queue_name", "shard"], name="tasks_throughput_row")]
+
+
+class ThroughputTotal(Viewable):
+    """The sum of a queue's minutes in `tasks_throughput` up to `folded_until`, kept for ever."""
+
+    queue_name = models.TextField(primary_key=True)
+    folded_until = models.DateTimeField()
+    completed = models.BigIntegerField(db_default=0)
+    failed = models.BigIntegerField(db_default=0)
+    run_ms = models.BigIntegerField(db_default=0)
+    wait_ms = models.BigIntegerField(db_default=0)
+    run_buckets = ArrayField(models.BigIntegerField(), db_default=[], blank=True)
+    wait_buckets = ArrayField(models.BigIntegerField(), db_default=[], blank=True)
+
+
+class ThroughputSlot(Viewable):
+    """The sum of one queue's minutes in the half hour from `at`; kept as long as a chart needs it.
+
+    It has a minute's columns, so that queries can read both together.
+    """
+
+    at = models.DateTimeField()
+    queue_name = models.TextField()
+    completed = models.IntegerField(db_default=0)
+    failed = models.IntegerField(db_default=0)
+    run_buckets = ArrayField(models.IntegerField(), db_default=[], blank=True)
+    wait_buckets = ArrayField(models.IntegerField(), db_default=[], blank=True)
+
+    class Meta(Viewable.Meta):
+        constraints = [models.UniqueConstraint(fields=["at", "queue_name"], name="tasks_throughputslot_row")]

@@ -2,6 +2,7 @@
 
 import pytest
 from django.db import connection
+from django.utils import timezone
 
 from tasks.models import Attempt, Intervention, Task, Worker
 from tests.commands import run
@@ -27,7 +28,7 @@ def test_what_ended_badly_is_ready_at_once_with_a_fresh_allowance(state):
     task.refresh_from_db()
     assert (outcome.status, outcome.data) == (0, {"requeued": 1, "refused": [], "ids": [task.pk]})
     assert (task.status, task.finished_at, task.attempt, task.max_attempts) == ("READY", None, 5, 10)
-    assert Task.objects.due().get() == task
+    assert Task.objects.ready().get(run_after__lte=timezone.now()) == task
 
 
 def test_the_allowance_is_what_the_task_declares():
