@@ -3,8 +3,8 @@
 The attempt is spent at the claim, so a task that kills its worker ends FAILED, not in a loop. Within a queue the order
 is priority, run_after, id. A unique index guarantees that at most one task of an ordering key runs.
 
-CLAIM starts at the front of the line. `shortcut` tries two faster claims before it. `optimistic` locks nothing while it
-chooses. `strategies` picks one of them for a worker.
+CLAIM starts at the front of the line. `shortcut` tries two faster claims before it. `strategies` picks a worker's
+claim; its optimistic one locks nothing while it chooses.
 """
 
 import json
@@ -139,7 +139,6 @@ SELECT taken.*, (SELECT count(*) = 1 FROM mark) AS is_narrow, walk.next_cursor
 FROM walk LEFT JOIN taken ON true ORDER BY taken.place
 """
 
-CLAIM_COLUMNS = slice(1, 14)  # of a row of a claim's answer: the fields of Claim
 # The last task without a key that was claimed of a queue and priority: its run_after, as PostgreSQL's text, and id.
 Ends = dict[tuple[str, int], tuple[str, int]]
 
@@ -274,4 +273,4 @@ def walk(connection: Connection, sql: str, claimer: Claimer, limit: int) -> list
 
 def claims_of(rows: list[tuple[Any, ...]]) -> list[Claim]:
     """The claims in the answer of a claiming statement."""
-    return [Claim(*row[CLAIM_COLUMNS]) for row in rows]
+    return [Claim(*row[1:14]) for row in rows]

@@ -18,7 +18,6 @@ from tasks.queue.throughput import BOUNDS_SECONDS, Sums, SumsByQueue, add_up
 from tasks.support.database import Connection, fetch, pipelined, rows_of, transaction
 
 logger = logging.getLogger(__name__)
-UNKNOWN_VERSION = 0  # matches no row, so that the version is read again
 
 # No `status` in the WHERE: the planner would take the partial index on it and go quadratic in the batch.
 # Times come as microseconds ago, so that only the database's clock is written. EXTRACT would make a numeric of each.
@@ -139,11 +138,6 @@ class Flush:
     locked: list[Ending] = field(default_factory=list)
     sums: defaultdict[str, Sums] = field(default_factory=lambda: defaultdict(Sums))  # by queue
 
-    def carry(self, carried: SumsByQueue) -> None:
-        """Add sums that an earlier flush has found and not written."""
-        for queue_name, sums in carried.items():
-            self.sums[queue_name].merge(sums)
-
 
 def flush(
     connection: Connection,
@@ -158,7 +152,8 @@ def flush(
     With `skip_locked`, endings stay unwritten whose row somebody else has locked.
     """
     result = Flush()
-    result.carry(carried or {})
+    for queue_name, sums in (carried or {}).items():
+        result.sums[queue_name].merge(sums)
     with transaction(connection):
         if skip_locked:
             params = {"worker_id": worker_id, "ids": [ending.id for ending in endings]}
@@ -179,7 +174,7 @@ def _write(connection: Connection, worker_id: str, endings: Sequence[Ending], re
     failures = [ending for ending in endings if ending.failure is not None]
     written: set[int] = set()
     if completions:
-        written |= note_completions(fetch(connection, COMPLETE, completion_params(worker_id, completions)), result)
+        written |= _note_completions(fetch(connection, COMPLETE, completion_params(worker_id, completions)), result)
     if failures:
         for row in fetch(connection, FAIL, _failure_params(worker_id, failures)):
             result.failed += len(row["ids"])
@@ -188,7 +183,7 @@ def _write(connection: Connection, worker_id: str, endings: Sequence[Ending], re
     return [ending for ending in endings if ending.id not in written]
 
 
-def note_completions(rows: list[dict[str, Any]], result: Flush) -> set[int]:
+def _note_completions(rows: list[dict[str, Any]], result: Flush) -> set[int]:
     """Count the completions in the answer of COMPLETE; returns their ids."""
     written: set[int] = set()
     for row in rows:
@@ -203,12 +198,8 @@ def _write_again_or_refuse(connection: Connection, worker_id: str, missed: list[
 
     Completions of an earlier flush whose answer was lost are counted and not written again.
     """
-    params = {
-        "worker_id": worker_id,
-        "ids": [ending.id for ending in missed],
-        "attempts": [ending.attempt for ending in missed],
-    }
-    found = fetch(connection, STILL_OURS, params)
+    ids, attempts = [ending.id for ending in missed], [ending.attempt for ending in missed]
+    found = fetch(connection, STILL_OURS, {"worker_id": worker_id, "ids": ids, "attempts": attempts})
     versions = {row["id"]: row["version"] for row in found if not row["is_written"]}
     written = {row["id"] for row in found if row["is_written"]}
     ours = [replace(ending, version=versions[ending.id]) for ending in missed if ending.id in versions]
@@ -216,16 +207,13 @@ def _write_again_or_refuse(connection: Connection, worker_id: str, missed: list[
     result.completed += len(written)
     result.rebased += len(ours)
     refused = [ending for ending in missed if ending.id not in versions and ending.id not in written]
-    if refused:
-        _refuse(connection, worker_id, refused)
-        result.refused += [ending.id for ending in refused]
-
-
-def _refuse(connection: Connection, worker_id: str, refused: list[Ending]) -> None:
-    logger.warning("late writes of worker %s refused for tasks %s", worker_id, [ending.id for ending in refused])
+    if not refused:
+        return
+    result.refused = [ending.id for ending in refused]
+    logger.warning("late writes of worker %s refused for tasks %s", worker_id, result.refused)
     params = {
         "worker_id": worker_id,
-        "ids": [ending.id for ending in refused],
+        "ids": result.refused,
         "versions": [ending.version for ending in refused],
         "intents": ["fail" if ending.failure else "complete" for ending in refused],
     }
@@ -235,11 +223,10 @@ def _refuse(connection: Connection, worker_id: str, refused: list[Ending]) -> No
 
 def completion_params(worker_id: str, endings: Sequence[Ending]) -> dict[str, Any]:
     """The parameters of COMPLETE."""
-    return {
-        **_common_params(worker_id, endings),
-        "return_values": _texts([ending.return_value for ending in endings]),
-        "bounds": list(BOUNDS_SECONDS),
-    }
+    values = [ending.return_value for ending in endings]
+    # If all are NULL, an empty list will do: `unnest` fills up the shorter array.
+    return_values = values if any(value is not None for value in values) else []
+    return {**_common_params(worker_id, endings), "return_values": return_values, "bounds": list(BOUNDS_SECONDS)}
 
 
 def _failure_params(worker_id: str, endings: list[Ending]) -> dict[str, Any]:
@@ -269,11 +256,6 @@ def _numbers(values: Iterable[int]) -> str:
     return f"{{{','.join(map(str, values))}}}"
 
 
-def _texts(values: list[str | None]) -> list[str | None]:
-    """The values, or an empty list if all are NULL: `unnest` fills up the shorter array."""
-    return values if any(value is not None for value in values) else []
-
-
 def send(
     connection: psycopg.Connection, worker_id: str, completions: Sequence[Ending], carried: SumsByQueue
 ) -> Callable[[], Flush]:
@@ -295,7 +277,7 @@ def send(
 
     def read() -> Flush:
         result = Flush()
-        written = note_completions(rows_of(answer()), result)
+        written = _note_completions(rows_of(answer()), result)
         result.locked = [ending for ending in completions if ending.id not in written]
         return result
 
@@ -305,6 +287,7 @@ def send(
 def end_running(
     connection: Connection, worker_id: str, task_id: int, attempt: int, seconds: float, failure: Failure
 ) -> None:
-    """Fail the attempt that a dead child had run for `seconds`; the version is read from the row."""
+    """Fail the attempt that a dead child had run for `seconds`."""
     now = time.monotonic()
-    flush(connection, worker_id, [Ending(task_id, UNKNOWN_VERSION, attempt, now - seconds, now, failure=failure)])
+    unknown_version = 0  # matches no row, so that the version is read again
+    flush(connection, worker_id, [Ending(task_id, unknown_version, attempt, now - seconds, now, failure=failure)])

@@ -1,16 +1,201 @@
-"""The claim strategies by name, and the claim that a worker calls."""
+"""The claim that a worker calls, and its strategies by name; the optimistic one is here, the default in `shortcut`.
+
+The optimistic strategy reads candidates without a lock, then compares and swaps each by its version. Source: the
+optimistic claim of the article on a table of tasks (reference D).
+"""
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from tasks.queue.claim import Claim, Claimer
-from tasks.queue.optimistic import claim_optimistic, is_key_taken, is_of_a_row
-from tasks.queue.set_aside import ERRORS
+import psycopg
+
+from tasks.models import ONE_PER_KEY
+from tasks.queue.claim import Claim, Claimer, claims_of, walk
+from tasks.queue.set_aside import ERRORS, cause
 from tasks.queue.shortcut import claim_locked
-from tasks.support.database import Connection
+from tasks.support.database import Connection, statement
 
 CAREFUL_SECONDS = 10.0
+CANDIDATES_SPARE = 8  # at least the number of workers that are likely to race for the same rows
+ROW_ERROR_CLASSES = ("22", "23", "P0")  # SQLSTATE: data, integrity, raised by PL/pgSQL
+
+# The parts up to `walk` are those of claim.CLAIM. No lock is held between this statement and the swap of a candidate.
+READ_CANDIDATES = """
+WITH RECURSIVE every_queue (name) AS (
+    (SELECT queue_name FROM tasks_task AS task
+     WHERE task.status = 'READY' AND task.ordering_key IS NULL AND %(queues)s::text[] IS NULL
+     ORDER BY task.queue_name LIMIT 1)
+    UNION ALL
+    SELECT (SELECT task.queue_name FROM tasks_task AS task
+            WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.queue_name > every_queue.name
+            ORDER BY task.queue_name LIMIT 1)
+    FROM every_queue WHERE every_queue.name IS NOT NULL
+), queue (name) AS (
+    SELECT served.name
+    FROM (SELECT unnest(%(queues)s::text[]) UNION SELECT name FROM every_queue WHERE name IS NOT NULL) AS served (name)
+    WHERE NOT EXISTS (SELECT FROM tasks_queue WHERE tasks_queue.name = served.name AND tasks_queue.paused)
+), pair AS (
+    (SELECT queue.name AS queue_name, first.priority, first.run_after FROM queue, LATERAL (
+        SELECT task.priority, task.run_after FROM tasks_task AS task
+        WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.queue_name = queue.name
+        ORDER BY task.priority DESC, task.run_after LIMIT 1) AS first)
+    UNION ALL
+    SELECT pair.queue_name, next.priority, next.run_after FROM pair, LATERAL (
+        SELECT task.priority, task.run_after FROM tasks_task AS task
+        WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.queue_name = pair.queue_name
+          AND task.priority < pair.priority
+        ORDER BY task.priority DESC, task.run_after LIMIT 1) AS next
+), head AS (
+    (SELECT task.ordering_key, task.id, task.status, task.queue_name, task.priority, task.run_after, 1 AS number
+     FROM tasks_task AS task
+     WHERE task.ordering_key IS NOT NULL AND task.status IN ('READY', 'PROCESSING')
+       AND task.ordering_key > %(cursor)s::text AND %(keys)s::int > 0
+     ORDER BY task.ordering_key, task.id LIMIT 1)
+    UNION ALL
+    SELECT next.*, head.number + 1 FROM head, LATERAL (
+        SELECT task.ordering_key, task.id, task.status, task.queue_name, task.priority, task.run_after
+        FROM tasks_task AS task
+        WHERE task.ordering_key IS NOT NULL AND task.status IN ('READY', 'PROCESSING')
+          AND task.ordering_key > head.ordering_key
+        ORDER BY task.ordering_key, task.id LIMIT 1) AS next
+    WHERE head.number < %(keys)s::int
+), keyed AS (
+    SELECT head.id, head.queue_name, head.priority, head.run_after FROM head
+    WHERE head.status = 'READY' AND head.run_after <= statement_timestamp()
+      AND NOT EXISTS (SELECT FROM tasks_task AS holder
+                      WHERE holder.ordering_key = head.ordering_key AND holder.status = 'PROCESSING')
+      AND (%(queues)s::text[] IS NULL OR head.queue_name = ANY(%(queues)s::text[]))
+      AND NOT EXISTS (SELECT FROM tasks_queue WHERE tasks_queue.name = head.queue_name AND tasks_queue.paused)
+), mark AS (
+    SELECT queue_name, priority, run_after, id, id AS head_id FROM keyed
+    UNION ALL
+    SELECT queue_name, priority, statement_timestamp(), 9223372036854775807, NULL FROM pair
+    WHERE run_after <= statement_timestamp()
+), turn AS MATERIALIZED (
+    SELECT line.queue_name, coalesce(array_position(%(queues)s::text[], line.queue_name), random()) AS number
+    FROM (SELECT DISTINCT queue_name FROM mark) AS line
+), stretch AS MATERIALIZED (
+    SELECT mark.queue_name, mark.priority, mark.head_id, mark.run_after AS until, mark.id AS until_id,
+        lag(mark.run_after, 1, '-infinity') OVER line AS since, lag(mark.id, 1, 0::bigint) OVER line AS since_id
+    FROM mark JOIN turn ON turn.queue_name = mark.queue_name
+    WINDOW line AS (PARTITION BY mark.queue_name, mark.priority ORDER BY mark.run_after, mark.id)
+    ORDER BY mark.priority DESC, turn.number, mark.run_after, mark.id
+), walk AS (
+    SELECT CASE WHEN count(*) = %(keys)s::int THEN max(ordering_key) WHEN EXISTS (SELECT FROM keyed) THEN '' END
+        AS next_cursor
+    FROM head
+)
+SELECT due.id, due.version, due.is_keyed, walk.next_cursor
+FROM walk LEFT JOIN (
+    SELECT chosen.* FROM stretch CROSS JOIN LATERAL (
+        (SELECT task.id, task.version, false AS is_keyed FROM tasks_task AS task
+         WHERE task.status = 'READY' AND task.ordering_key IS NULL
+           AND task.queue_name = stretch.queue_name AND task.priority = stretch.priority
+           AND (task.run_after, task.id) > (stretch.since, stretch.since_id)
+           AND (task.run_after, task.id) < (stretch.until, stretch.until_id)
+         ORDER BY task.run_after, task.id LIMIT (SELECT %(limit)s::int))
+        UNION ALL
+        (SELECT task.id, task.version, true FROM tasks_task AS task WHERE task.id = stretch.head_id)
+    ) AS chosen LIMIT %(limit)s::int
+) AS due ON true
+"""
+
+# A row that another session has locked counts as a lost race: a plain UPDATE would wait for it.
+SWAP = """
+WITH locked AS MATERIALIZED (
+    SELECT task.* FROM unnest(%(ids)s::bigint[], %(versions)s::int[]) AS seen (id, version) CROSS JOIN LATERAL (
+        SELECT task.id, task.task_path, task.attempt, task.max_attempts FROM tasks_task AS task
+        WHERE task.id = seen.id AND task.version = seen.version AND task.status = 'READY'
+        FOR NO KEY UPDATE SKIP LOCKED) AS task
+    LIMIT %(limit)s::int
+), candidate AS MATERIALIZED (
+    SELECT id, place FROM (
+        SELECT id, row_number() OVER () AS place, count(*) FILTER (
+            WHERE attempt + 1 >= max_attempts OR task_path = ANY(%(durable)s::text[])
+        ) OVER (ROWS UNBOUNDED PRECEDING) AS alone
+        FROM locked
+    ) AS due
+    WHERE alone = 0 OR (place = 1 AND %(may_be_alone)s::boolean)
+), taken AS (
+    UPDATE tasks_task AS task SET
+        status = 'PROCESSING', version = task.version + 1, attempt = task.attempt + 1,
+        claimed_by = %(worker_id)s::text, started_at = statement_timestamp(), cancel_requested_at = NULL
+    FROM candidate WHERE task.id = candidate.id
+    RETURNING candidate.place, task.id, task.task_path, task.queue_name, task.priority, task.args::text,
+        task.kwargs::text, task.version, task.attempt, task.max_attempts, task.ordering_key,
+        task.created_at::text, task.run_after::text, task.started_at::text
+)
+SELECT * FROM taken ORDER BY place
+"""
+
+
+class Candidate(NamedTuple):
+    """A task that was read without a lock."""
+
+    id: int
+    version: int
+    is_keyed: bool
+
+
+def claim_optimistic(connection: Connection, claimer: Claimer, limit: int) -> list[Claim]:
+    """Read more candidates than wanted and swap one after the other; read more if every race is lost.
+
+    Each swap is its own transaction, so no row stays locked while another is taken. It skips candidates that are locked
+    or have changed. Otherwise a worker that locks hundreds of rows at once would cost a round trip for each of them.
+    """
+    wanted = 2 * limit + CANDIDATES_SPARE
+    while True:
+        candidates = [Candidate(*row[:3]) for row in walk(connection, READ_CANDIDATES, claimer, wanted)]
+        taken = _swap_each(connection, claimer, candidates, limit)
+        if taken or len(candidates) < wanted:
+            return taken
+        wanted *= 4
+
+
+def _swap_each(connection: Connection, claimer: Claimer, rest: list[Candidate], limit: int) -> list[Claim]:
+    """Take one candidate after the other; the first one that is free and unchanged, unless it must be claimed alone."""
+    taken: list[Claim] = []
+    while rest and len(taken) < limit and not (taken and claimer.holds_alone(taken[-1])):
+        tried = rest[:1] if claimer.is_careful else rest
+        seen = {"ids": [each.id for each in tried], "versions": [each.version for each in tried]}
+        try:
+            with statement(connection), connection.cursor() as cursor:
+                cursor.execute(SWAP, {**claimer.params(1), **seen, "may_be_alone": not taken})
+                claims = claims_of(cursor.fetchall())
+        except ERRORS as error:
+            if _is_key_taken(error):
+                claimer.lost_races += 1
+                rest = [candidate for candidate in rest if not candidate.is_keyed]
+            elif claimer.is_careful and _is_of_a_row(error):
+                rest = rest[1:]
+            else:
+                raise
+            continue
+        if claims:
+            passed_over = [candidate.id for candidate in rest].index(claims[0].id)
+            claimer.lost_races += passed_over
+            taken += claims
+            rest = rest[passed_over + 1 :]
+        elif claimer.is_careful:
+            rest = rest[1:]
+        else:
+            claimer.lost_races += 0 if taken else len(rest)
+            break
+    return taken
+
+
+def _is_key_taken(error: Exception) -> bool:
+    """True if another task of the same ordering key is running."""
+    found = cause(error)
+    return isinstance(found, psycopg.Error) and found.diag.constraint_name == ONE_PER_KEY
+
+
+def _is_of_a_row(error: Exception) -> bool:
+    """True if a constraint, trigger or type refused one row; False for errors of the session or a lock."""
+    found = cause(error)
+    return isinstance(found, psycopg.Error) and (found.sqlstate or "")[:2] in ROW_ERROR_CLASSES
 
 
 @dataclass(frozen=True)
@@ -53,8 +238,8 @@ def claim(connection: Connection, claimer: Claimer, limit: int, strategy: str = 
         try:
             return chosen.claim(connection, attempt, limit)
         except ERRORS as error:
-            if not is_key_taken(error):
-                if is_of_a_row(error):
+            if not _is_key_taken(error):
+                if _is_of_a_row(error):
                     claimer.careful_until = time.monotonic() + CAREFUL_SECONDS
                 raise
             claimer.lost_races += 1

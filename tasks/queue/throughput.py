@@ -45,6 +45,7 @@ ON CONFLICT (minute, queue_name, shard) DO UPDATE SET
 
 ELECT = "SELECT pg_try_advisory_xact_lock(hashtext('rowlock:rollup'), hashtext(current_schema())) AS elected"
 
+# As text, because Python's dates have no infinity, which stands for never.
 FOLDED = "SELECT coalesce(max(folded_until), '-infinity')::text AS until FROM tasks_throughputtotal"
 
 # The last closed minute, or an earlier one when there are very many.
@@ -212,7 +213,7 @@ def fold(connection: Connection | None = None) -> bool:
     with transaction(connection):
         if not fetch(connection, ELECT)[0]["elected"]:
             return False
-        params["folded_until"] = _folded_until(connection)
+        params["folded_until"] = fetch(connection, FOLDED)[0]["until"]
         bound = fetch(connection, UPTO, params)[0]
         with connection.cursor() as cursor:
             cursor.execute(FOLD, {**params, "upto": bound["upto"]})
@@ -223,14 +224,8 @@ def fold(connection: Connection | None = None) -> bool:
 def totals(connection: Connection | None = None) -> list[Total]:
     """The current totals of every queue; they never decrease. Two statements."""
     connection = connection or default_connection
-    rows = fetch(connection, TOTALS, {"folded_until": _folded_until(connection)})
+    rows = fetch(connection, TOTALS, {"folded_until": fetch(connection, FOLDED)[0]["until"]})
     return [Total(**{**row, **{name: row[name] or [] for name in ("run_buckets", "wait_buckets")}}) for row in rows]
-
-
-def _folded_until(connection: Connection) -> str:
-    """As text, because Python's dates have no infinity, which stands for never."""
-    until: str = fetch(connection, FOLDED)[0]["until"]
-    return until
 
 
 def as_array(counts: Counter[int]) -> str:
@@ -253,16 +248,9 @@ def percentile(counts: Sequence[int], share: float) -> float | None:
     wanted = share * sum(counts)
     if not wanted:
         return None
-    below = 0
-    for number, count in enumerate(counts):
+    below, low = 0, 0.0
+    for count, high in zip(counts, BOUNDS_SECONDS, strict=False):
         if count and below + count >= wanted:
-            return _within(number, (wanted - below) / count)
-        below += count
+            return low + (wanted - below) / count * (high - low)
+        below, low = below + count, high
     return BOUNDS_SECONDS[-1]
-
-
-def _within(bucket: int, share: float) -> float:
-    if bucket >= len(BOUNDS_SECONDS):
-        return BOUNDS_SECONDS[-1]
-    low = BOUNDS_SECONDS[bucket - 1] if bucket else 0.0
-    return low + share * (BOUNDS_SECONDS[bucket] - low)

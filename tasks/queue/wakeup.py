@@ -4,8 +4,7 @@ Channels belong to a database, not to a schema. So their names contain the schem
 own.
 """
 
-from collections.abc import Iterable, Iterator
-from itertools import islice
+from collections.abc import Sequence
 
 from tasks.support.database import Connection
 
@@ -21,18 +20,19 @@ def announce(connection: Connection) -> None:
         cursor.execute(ANNOUNCE)
 
 
-def summon(connection: Connection) -> None:
+def summon(connection: Connection, payload: str = "") -> None:
     """Make every supervisor check at once for requests to cancel a task or stop a worker."""
-    _summon(connection, "")
+    with connection.cursor() as cursor:
+        cursor.execute(SUMMON, {"payload": payload})
 
 
-def ask_to_end(connection: Connection, task_ids: Iterable[int]) -> None:
+def ask_to_end(connection: Connection, task_ids: Sequence[int]) -> None:
     """Ask the workers that run these tasks to end them.
 
     This is for rows locked by their own worker (the pessimistic strategy), where no request can be written.
     """
-    for ids in batched(task_ids, IDS_PER_SUMMONS):
-        _summon(connection, END + ",".join(map(str, ids)))
+    for start in range(0, len(task_ids), IDS_PER_SUMMONS):
+        summon(connection, END + ",".join(map(str, task_ids[start : start + IDS_PER_SUMMONS])))
 
 
 def to_end(payload: str) -> set[int]:
@@ -44,14 +44,3 @@ def to_end(payload: str) -> set[int]:
     if not payload.startswith(END):
         return set()
     return {int(part) for part in payload.removeprefix(END).split(",") if part.isascii() and part.isdecimal()}
-
-
-def batched(ids: Iterable[int], size: int) -> Iterator[list[int]]:
-    rest = iter(ids)
-    while chunk := list(islice(rest, size)):
-        yield chunk
-
-
-def _summon(connection: Connection, payload: str) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute(SUMMON, {"payload": payload})

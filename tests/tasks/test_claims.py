@@ -9,7 +9,7 @@ from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
 
 from tasks.models import Queue, Task
-from tasks.queue import optimistic, release, strategies
+from tasks.queue import release, strategies
 from tasks.queue.claim import Claimer
 from tests.tasks import rows
 from tests.tasks.claiming import STRATEGIES, claim, claim_all, ids
@@ -216,14 +216,14 @@ def test_an_error_that_is_no_race_for_a_key_is_raised(claim_some):
 
 def test_f07_a_candidate_that_was_edited_since_it_was_read_is_a_lost_race(monkeypatch):
     """The optimistic claim holds no lock between its look and its swap: the version alone tells of the edit."""
-    task, walk = rows.ready(), optimistic.walk
+    task, walk = rows.ready(), strategies.walk
 
     def look_and_be_late(*args):
         candidates = walk(*args)
         Task.objects.update(run_after=AHEAD)
         return candidates
 
-    monkeypatch.setattr(optimistic, "walk", look_and_be_late)
+    monkeypatch.setattr(strategies, "walk", look_and_be_late)
     claimer = Claimer("w1")
     assert strategies.claim(connection, claimer, 1, "optimistic") == []
     assert claimer.lost_races == 1

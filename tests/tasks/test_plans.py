@@ -5,7 +5,7 @@ statistics of this moment and of another, with plans made for these values and f
 import psycopg
 import pytest
 
-from tasks.queue import claim, completion, optimistic, presence, recovery, release, strategies, throughput
+from tasks.queue import claim, completion, presence, recovery, release, strategies, throughput
 from tasks.queue.claim import KEYS_PER_STRIDE, Claimer
 from tasks.support.database import WORKER_SESSION
 from tests import databases
@@ -124,7 +124,7 @@ def test_a_claim_reads_what_it_takes_and_the_heads_of_keys(plan, queues, limit):
 
 @pytest.mark.parametrize("queues", SERVED, ids=str)
 def test_so_does_a_look_for_candidates(plan, queues):
-    found = plan(optimistic.READ_CANDIDATES, Claimer("w1", queues).params(BATCH))
+    found = plan(strategies.READ_CANDIDATES, Claimer("w1", queues).params(BATCH))
     assert found.scans() <= INDEXED
     assert found.rows_read() <= 2 * BATCH + 2 * KEYS_PER_STRIDE + 200
 
@@ -155,7 +155,7 @@ def test_what_ends_tasks_reads_these_tasks(plan, held, name):
 
 
 def test_a_swap_reads_its_row(plan):
-    found = plan(optimistic.SWAP, {**Claimer("w1").params(1), "ids": [2], "versions": [1]})
+    found = plan(strategies.SWAP, {**Claimer("w1").params(1), "ids": [2], "versions": [1]})
     assert (found.scans() <= INDEXED, found.rows_changed()) == (True, 1)
     assert found.rows_read() <= 2
 

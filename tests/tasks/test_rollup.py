@@ -11,6 +11,7 @@ from tasks.operations.prune import prune_history
 from tasks.queue import throughput
 from tasks.queue.throughput import SLOT
 from tasks.support.audit import Who
+from tasks.support.database import fetch
 from tests.sessions import session
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -146,6 +147,8 @@ def test_a_scrape_reads_only_what_is_not_folded():
             pass
         minute(1)
         cursor.execute("ANALYZE tasks_throughput")
-        cursor.execute("EXPLAIN " + throughput.TOTALS, {"folded_until": throughput._folded_until(connection)})
+        cursor.execute(
+            "EXPLAIN " + throughput.TOTALS, {"folded_until": fetch(connection, throughput.FOLDED)[0]["until"]}
+        )
         plan = "\n".join(line for (line,) in cursor.fetchall())
     assert "Index Scan using tasks_throughput_row on tasks_throughput" in plan

@@ -11,7 +11,7 @@ from django.db import Error, connection, transaction
 from dashboard import charts
 from dashboard.lab import worker
 from dashboard.lab.patterns import orders
-from tasks.queue import claim, optimistic, shortcut, throughput
+from tasks.queue import claim, shortcut, strategies, throughput
 
 ROOT = Path(__file__).resolve().parents[2]
 APPS = ("tasks", "orders", "dashboard")
@@ -67,14 +67,14 @@ SHARED = {
     "the taking of a claim": (
         "), candidate AS MATERIALIZED (",
         "task.started_at::text\n)",
-        [claim.CLAIM, shortcut.CLAIM_PLAIN, shortcut.CLAIM_BEHIND, optimistic.SWAP],
+        [claim.CLAIM, shortcut.CLAIM_PLAIN, shortcut.CLAIM_BEHIND, strategies.SWAP],
     ),
     "the line": (
         "WITH RECURSIVE every_queue",
         "mark.run_after, mark.id\n), ",
-        [claim.CLAIM, optimistic.READ_CANDIDATES],
+        [claim.CLAIM, strategies.READ_CANDIDATES],
     ),
-    "the walk": ("walk AS (", "FROM head\n)", [claim.CLAIM, optimistic.READ_CANDIDATES]),
+    "the walk": ("walk AS (", "FROM head\n)", [claim.CLAIM, strategies.READ_CANDIDATES]),
     "the sums": ("sum(completed)::bigint", "AS wait_buckets", [throughput.FILL_NEXT_SLOT, charts.SERIES]),
 }
 
