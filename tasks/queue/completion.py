@@ -15,7 +15,7 @@ from typing import Any
 import psycopg
 
 from tasks.queue.throughput import BOUNDS_SECONDS, Sums, SumsByQueue, add_up
-from tasks.support.database import Connection, fetch, pipelined, rows_of, transaction
+from tasks.support.database import Connection, execute, fetch, pipelined, rows_of, transaction
 
 logger = logging.getLogger(__name__)
 
@@ -217,8 +217,7 @@ def _write_again_or_refuse(connection: Connection, worker_id: str, missed: list[
         "versions": [ending.version for ending in refused],
         "intents": ["fail" if ending.failure else "complete" for ending in refused],
     }
-    with connection.cursor() as cursor:
-        cursor.execute(REFUSE, params)
+    execute(connection, REFUSE, params)
 
 
 def completion_params(worker_id: str, endings: Sequence[Ending]) -> dict[str, Any]:
@@ -267,13 +266,13 @@ def send(
     finds that out.
     """
 
-    def execute() -> psycopg.Cursor[Any]:
+    def work() -> psycopg.Cursor[Any]:
         cursor = connection.execute(COMPLETE, completion_params(worker_id, completions))
         if carried:
             add_up(connection, worker_id, carried)
         return cursor
 
-    answer = pipelined(connection, execute)
+    answer = pipelined(connection, work)
 
     def read() -> Flush:
         result = Flush()

@@ -25,7 +25,7 @@ from enum import StrEnum
 from django.db import connection as default_connection
 
 from tasks import conf
-from tasks.support.database import Connection, fetch
+from tasks.support.database import Connection, execute, fetch
 
 SECOND_LOOK_SECONDS = 0.3
 
@@ -45,7 +45,7 @@ ON CONFLICT (id) DO UPDATE SET token = excluded.token, first_seen_at = clock_tim
 WHERE tasks_epoch.token <> excluded.token
 """
 
-TAKE = "SELECT pg_try_advisory_lock(hashtext('rowlock:presence:' || current_schema()), hashtext(%(id)s::text))"
+TAKE = "SELECT pg_try_advisory_lock(hashtext('rowlock:presence:' || current_schema()), hashtext(%(id)s::text)) AS taken"
 
 # A client may give up a dead path and connect again. For the server the former session lives until its own timeout, and
 # holds the lock until then.
@@ -198,9 +198,8 @@ class WorkerState:
 
 def take(connection: Connection, worker_id: str) -> bool:
     """Take the presence lock on the worker's own session. False if its key is taken: choose another id."""
-    with connection.cursor() as cursor:
-        cursor.execute(TAKE, {"id": worker_id})
-        return bool(cursor.fetchone()[0])
+    taken: bool = fetch(connection, TAKE, {"id": worker_id})[0]["taken"]
+    return taken
 
 
 def take_again(connection: Connection, worker_id: str) -> bool:
@@ -217,17 +216,13 @@ def take_again(connection: Connection, worker_id: str) -> bool:
 
 def confirm(connection: Connection, worker_id: str) -> bool:
     """Record that presence was taken in this epoch; False when the worker was convicted meanwhile."""
-    token = see_epoch(connection)
-    with connection.cursor() as cursor:
-        cursor.execute(CONFIRM, {"id": worker_id, "token": token})
-        return bool(cursor.rowcount)
+    return bool(execute(connection, CONFIRM, {"id": worker_id, "token": see_epoch(connection)}))
 
 
 def see_epoch(connection: Connection) -> str:
     """Record the epoch if it is new, so that its grace starts now; returns its token."""
     token: str = fetch(connection, EPOCH)[0]["token"]
-    with connection.cursor() as cursor:
-        cursor.execute(SEE_EPOCH, {"token": token})
+    execute(connection, SEE_EPOCH, {"token": token})
     return token
 
 

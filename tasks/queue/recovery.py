@@ -17,7 +17,7 @@ from django.db import connection as default_connection
 from tasks.queue import presence, set_aside, wakeup
 from tasks.queue.presence import Life, WorkerState
 from tasks.queue.set_aside import Writes
-from tasks.support.database import Connection, fetch
+from tasks.support.database import Connection, execute, fetch
 
 logger = logging.getLogger(__name__)
 CHUNK = 1000
@@ -233,7 +233,7 @@ def take_back(
     dead = list(worker_ids)
 
     def take(writes: Writes) -> Sweep:
-        writes.for_workers(dead, lambda ids: _write(connection, STOP, {"ids": ids, "reason": reason}))
+        writes.for_workers(dead, lambda ids: [execute(connection, STOP, {"ids": ids, "reason": reason})])
         return _take_tasks(writes, Sweep(dead=dead), Scope(CHUNK, task_ids=task_ids))
 
     return set_aside.attempt_in_transaction(connection, take)
@@ -254,18 +254,12 @@ def _judge(writes: Writes, states: list[WorkerState]) -> Sweep:
     returned = [state.id for state in states if state.is_alive and state.missing_since is not None]
     condemned = [state for state in states if state.is_dead and state.registered and state.stopped_at is None]
     gone = [state.id for state in states if state.is_dead and (not state.registered or state.stopped_at is not None)]
-    writes.for_workers(anew, lambda ids: _write(connection, CONFIRM_AGAIN, {"ids": ids, "token": states[0].epoch}))
-    writes.for_workers(suspects, lambda ids: _write(connection, SUSPECT, {"ids": ids}))
-    writes.for_workers(returned, lambda ids: _write(connection, TRUST, {"ids": ids}))
+    writes.for_workers(anew, lambda ids: [execute(connection, CONFIRM_AGAIN, {"ids": ids, "token": states[0].epoch})])
+    writes.for_workers(suspects, lambda ids: [execute(connection, SUSPECT, {"ids": ids})])
+    writes.for_workers(returned, lambda ids: [execute(connection, TRUST, {"ids": ids})])
     convicted = writes.for_workers(condemned, lambda part: _convict(connection, part))
     waiting = [state for state in states if state.life in (Life.SILENT, Life.RESTARTED)]
     return Sweep(dead=gone + convicted, suspects=suspects, waiting=waiting)
-
-
-def _write(connection: Connection, sql: str, params: dict[str, Any]) -> list[None]:
-    with connection.cursor() as cursor:
-        cursor.execute(sql, params)
-    return []
 
 
 def _convict(connection: Connection, condemned: Sequence[WorkerState]) -> list[str]:

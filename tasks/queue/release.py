@@ -6,7 +6,7 @@ A release is fenced by id, claimed_by and the time of the claim.
 from collections.abc import Iterable
 from datetime import datetime
 
-from tasks.support.database import Connection, fetch
+from tasks.support.database import Connection, execute, fetch
 
 # The attempt is given back, because these rows were claimed ahead and never started. `claimed_by` and `started_at`
 # identify the claim. The attempt does not: the worker may release a task and claim it again with the same number. Then
@@ -78,6 +78,4 @@ def release_unknown(connection: Connection, worker_id: str, held: Iterable[int])
 def interrupt(connection: Connection, worker_id: str, task_id: int, attempt: int, *, cancel: bool = False) -> bool:
     """End a running attempt whose process was stopped on purpose; its task becomes READY or CANCELLED."""
     params = {"worker_id": worker_id, "id": task_id, "attempt": attempt, "cancel": cancel}
-    with connection.cursor() as cursor:
-        cursor.execute(INTERRUPT, params)
-        return bool(cursor.rowcount)
+    return bool(execute(connection, INTERRUPT, params))

@@ -14,7 +14,7 @@ import django.db
 import psycopg
 
 from tasks.support import audit
-from tasks.support.database import Connection, fetch, transaction
+from tasks.support.database import Connection, execute, fetch, transaction
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -115,8 +115,7 @@ def attempt_in_transaction(connection: Connection, work: Callable[[Writes], R], 
     def in_transaction(writes: Writes) -> R:
         with transaction(connection, rollback=rollback):
             if writes.is_careful:
-                with connection.cursor() as cursor:
-                    cursor.execute(AT_ONCE)
+                execute(connection, AT_ONCE)
             return work(writes)
 
     return attempt(connection, in_transaction)
@@ -161,8 +160,7 @@ def note(writes: Writes) -> None:
 
 def forget(writes: Writes) -> None:
     """Drop targets whose retry succeeded."""
-    with writes.connection.cursor() as cursor:
-        cursor.execute(FORGET, {"but": writes.targets()})
+    execute(writes.connection, FORGET, {"but": writes.targets()})
 
 
 def one_line(error: Exception) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from django.db import connection as default_connection
 
-from tasks.support.database import Connection, fetch, transaction
+from tasks.support.database import Connection, execute, fetch, transaction
 
 BOUNDS_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
 BUCKETS = len(BOUNDS_SECONDS) + 1
@@ -197,8 +197,7 @@ def add_up(connection: Connection, worker_id: str, sums_by_queue: SumsByQueue) -
         "run_buckets": [as_array(queue.run_buckets) for queue in sums],
         "wait_buckets": [as_array(queue.wait_buckets) for queue in sums],
     }
-    with connection.cursor() as cursor:
-        cursor.execute(ADD_UP, params)
+    execute(connection, ADD_UP, params)
 
 
 def fold(connection: Connection | None = None) -> bool:
@@ -215,10 +214,8 @@ def fold(connection: Connection | None = None) -> bool:
             return False
         params["folded_until"] = fetch(connection, FOLDED)[0]["until"]
         bound = fetch(connection, UPTO, params)[0]
-        with connection.cursor() as cursor:
-            cursor.execute(FOLD, {**params, "upto": bound["upto"]})
-            cursor.execute(FILL_NEXT_SLOT, params)
-            return bool(cursor.rowcount) or bool(bound["is_part"])
+        execute(connection, FOLD, {**params, "upto": bound["upto"]})
+        return bool(execute(connection, FILL_NEXT_SLOT, params) or bound["is_part"])
 
 
 def totals(connection: Connection | None = None) -> list[Total]:

@@ -6,7 +6,7 @@ own.
 
 from collections.abc import Sequence
 
-from tasks.support.database import Connection
+from tasks.support.database import Connection, execute
 
 ANNOUNCE = "SELECT pg_notify('rowlock_' || current_schema(), '')"
 SUMMON = "SELECT pg_notify('rowlock_control_' || current_schema(), %(payload)s::text)"
@@ -16,14 +16,12 @@ IDS_PER_SUMMONS = 300  # a payload holds 8,000 bytes
 
 def announce(connection: Connection) -> None:
     """Wake idle workers after an UPDATE that made rows READY. The table's trigger announces inserts."""
-    with connection.cursor() as cursor:
-        cursor.execute(ANNOUNCE)
+    execute(connection, ANNOUNCE)
 
 
 def summon(connection: Connection, payload: str = "") -> None:
     """Make every supervisor check at once for requests to cancel a task or stop a worker."""
-    with connection.cursor() as cursor:
-        cursor.execute(SUMMON, {"payload": payload})
+    execute(connection, SUMMON, {"payload": payload})
 
 
 def ask_to_end(connection: Connection, task_ids: Sequence[int]) -> None:

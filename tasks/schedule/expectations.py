@@ -14,7 +14,7 @@ from django.db import DatabaseError, InterfaceError, connection
 from tasks.exceptions import LockUnavailable
 from tasks.locking.named import backends
 from tasks.locking.named.holder import Holder, Life, Waiter
-from tasks.support.database import fetch
+from tasks.support.database import execute, fetch
 from tasks.support.redaction import storable
 
 logger = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ def start(name: str, argv: Sequence[str], fence: int) -> int:
 def skip(name: str, argv: Sequence[str], holder: Holder | None, exit_status: int) -> None:
     """Record a run that did not begin, because the lock was held."""
     held_by = storable(holder.who) if holder else ""
-    _execute(SKIP, {**_here(name, argv), "held_by": held_by, "exit_status": exit_status})
+    execute(connection, SKIP, {**_here(name, argv), "held_by": held_by, "exit_status": exit_status})
 
 
 def finish(run_id: int, outcome: str, exit_status: int, output: str) -> None:
@@ -107,13 +107,15 @@ def finish(run_id: int, outcome: str, exit_status: int, output: str) -> None:
     deadline = time.monotonic() + PERSIST_SECONDS
     while True:
         try:
-            return _execute(FINISH, params)
+            execute(connection, FINISH, params)
+            return
         except (DatabaseError, InterfaceError) as error:
             connection.close()
             problem = " ".join(str(error).split())
         if time.monotonic() >= deadline:
             message = "run %s ended as %s with exit status %s, and that could not be kept"
-            return logger.error(message, run_id, outcome, exit_status)
+            logger.error(message, run_id, outcome, exit_status)
+            return
         logger.warning("the end of a run was not written, trying again: %s", problem)
         time.sleep(RETRY_SECONDS)
 
@@ -121,11 +123,6 @@ def finish(run_id: int, outcome: str, exit_status: int, output: str) -> None:
 def _here(name: str, argv: Sequence[str]) -> dict[str, Any]:
     argv = [storable(word) for word in argv]
     return {"name": name, "argv": argv, "hostname": socket.gethostname(), "pid": os.getpid()}
-
-
-def _execute(statement: str, params: dict[str, Any]) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute(statement, params)
 
 
 @dataclass(frozen=True)
@@ -160,7 +157,7 @@ class Expectation:
 
 def expect(name: str, every: timedelta) -> None:
     """From now on expect a run of this command once in each interval."""
-    _execute(EXPECT, {"name": name, "every": every})
+    execute(connection, EXPECT, {"name": name, "every": every})
 
 
 def expectations() -> list[Expectation]:

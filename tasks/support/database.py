@@ -95,6 +95,14 @@ def fetch(connection: Connection, sql: str, params: Mapping[str, Any] | None = N
         return rows_of(cursor)
 
 
+def execute(connection: Connection, sql: str, params: Mapping[str, Any] | None = None) -> int:
+    """Run one statement; returns the number of rows that it changed."""
+    with connection.cursor() as cursor:
+        cursor.execute(sql, params)
+        changed: int = cursor.rowcount
+        return changed
+
+
 def rows_of(cursor: Any) -> list[dict[str, Any]]:
     """The rows of an executed statement, each as a dictionary by column name."""
     names = [column[0] for column in cursor.description]
