@@ -13,7 +13,7 @@ from tasks.models import CommandRun
 from tasks.panels import Line as AttentionLine
 from tasks.panels import Look, Severity, Step
 from tasks.schedule import expectations
-from tasks.schedule.expectations import Entry, Expectation, Run
+from tasks.schedule.expectations import Entry, Expectation
 
 BAD = (CommandRun.Outcome.FAILED, CommandRun.Outcome.LOST, CommandRun.Outcome.ABANDONED, CommandRun.Outcome.SIGNALLED)
 SEE = "tasks.view_commandrun"
@@ -49,7 +49,7 @@ def overdue_line(expectation: Expectation) -> AttentionLine:
     )
 
 
-def failed_line(last: Run, line: Entry) -> AttentionLine:
+def failed_line(last: CommandRun, line: Entry) -> AttentionLine:
     bad = 0
     for run in line.runs:
         if run.outcome not in (*BAD, CommandRun.Outcome.SKIPPED):

@@ -233,16 +233,6 @@ class Claimer:
             "may_be_alone": True,
         }
 
-    def note_walk(self, keys: int, next_cursor: str | None) -> None:
-        """Move the cursor after a claim that read up to `keys` keys; `next_cursor` is None if no key was due."""
-        if keys != self.keys:
-            return  # the keys rest
-        began_at_first = not self.cursor
-        self.is_from_start = self.is_from_start or began_at_first
-        self.cursor = next_cursor or ""
-        if began_at_first and next_cursor is None:
-            self.keys_rest_until = time.monotonic() + KEYS_REST_SECONDS
-
 
 def claim_in_order(connection: Connection, claimer: Claimer, limit: int) -> tuple[list[Claim], bool]:
     """Claim up to `limit` tasks from the front of the line, and skip rows that others hold.
@@ -261,7 +251,12 @@ def walk(connection: Connection, sql: str, claimer: Claimer, limit: int) -> list
         with statement(connection), connection.cursor() as cursor:
             cursor.execute(sql, params)
             rows: list[tuple[Any, ...]] = cursor.fetchall()
-        claimer.note_walk(params["keys"], rows[0][-1])
+        next_cursor = rows[0][-1]  # None if no key was due
+        if params["keys"] == claimer.keys:  # they do not rest
+            began_at_first, claimer.cursor = not claimer.cursor, next_cursor or ""
+            claimer.is_from_start = claimer.is_from_start or began_at_first
+            if began_at_first and next_cursor is None:
+                claimer.keys_rest_until = time.monotonic() + KEYS_REST_SECONDS
         if rows[0][0] is not None:
             claimer.is_from_start = False
             return rows

@@ -130,10 +130,6 @@ class Shortcut:
     until: float
     empty_at: float | None = None
 
-    @property
-    def is_open(self) -> bool:
-        return time.monotonic() < self.until
-
 
 def claim_locked(connection: Connection, claimer: Claimer, limit: int) -> list[Claim]:
     """Lock up to `limit` rows and take them in one statement; skip rows that others hold."""
@@ -173,7 +169,7 @@ def send(connection: psycopg.Connection, claimer: Claimer, limit: int) -> Callab
 def _taken_from(claimer: Claimer) -> Shortcut | None:
     """Take the open shortcut out of the claimer. A claim that finds tasks puts it back."""
     shortcut, claimer.shortcut = claimer.shortcut, None
-    return shortcut if shortcut is not None and shortcut.is_open else None
+    return shortcut if shortcut is not None and time.monotonic() < shortcut.until else None
 
 
 def behind_params(claimer: Claimer, shortcut: Shortcut, limit: int, *, may_be_alone: bool) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from django.db import DatabaseError, InterfaceError, connection
 from tasks.exceptions import LockUnavailable
 from tasks.locking.named import backends
 from tasks.locking.named.holder import Holder, Life, Waiter
+from tasks.models import CommandRun
 from tasks.support.database import execute, fetch
 from tasks.support.redaction import storable
 
@@ -180,26 +181,13 @@ def overdue() -> list[Expectation]:
     return [expectation for expectation in expectations() if expectation.is_overdue]
 
 
-@dataclass(frozen=True)
-class Run:
-    """One run of a command; `seconds` is its duration so far."""
-
-    id: int
-    name: str
-    outcome: str
-    exit_status: int | None
-    started_at: datetime
-    finished_at: datetime | None
-    seconds: float
-
-
 @dataclass
 class Entry:
     """A command or lock by its name. `holders` has one entry for each backend that knows the name."""
 
     name: str
     expectation: Expectation | None = None
-    runs: list[Run] = field(default_factory=list)
+    runs: list[CommandRun] = field(default_factory=list)  # with their `seconds` so far
     holders: list[Holder] = field(default_factory=list)
     waiters: list[Waiter] = field(default_factory=list)
 
@@ -234,8 +222,8 @@ def board() -> Board:
     def entry(name: str) -> Entry:
         return entries.setdefault(name, Entry(name))
 
-    for row in fetch(connection, RUNS, {"names": NAMES_SHOWN, "runs": RUNS_SHOWN}):
-        entry(row["name"]).runs.append(Run(**row))
+    for run in CommandRun.objects.raw(RUNS, {"names": NAMES_SHOWN, "runs": RUNS_SHOWN}):
+        entry(run.name).runs.append(run)
     problem = ""
     try:
         for expectation in expectations():

@@ -13,17 +13,12 @@ import signal
 import struct
 import sys
 import time
-from types import FrameType
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126  # like shells
 # A dead holder's lock is free 0.3 s after its death.
 LAST_GRACE_SECONDS = 0.2
 DEADLINE = struct.Struct("d")
 NOTICED = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
-
-
-def ignore(number: int, frame: FrameType | None) -> None:
-    """A handler, not SIG_IGN, which the command would inherit."""
 
 
 def spawn(argv: list[str]) -> int:
@@ -78,7 +73,7 @@ def main(link: int, deadline: float, argv: list[str]) -> None:
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     for number in NOTICED:
-        signal.signal(number, ignore)
+        signal.signal(number, lambda number, frame: None)  # not SIG_IGN, which the command would inherit
     end_like(watch(link, deadline, spawn(argv), reader))
 
 
