@@ -88,7 +88,7 @@ class Task(Viewable):
             ("cancel_task", _("Can cancel tasks")),
         ]
         indexes = [
-            # The order of the claim. `queue_name = ANY(…)` cannot use it: see tasks/queue/strategies.py.
+            # The order of the claim. `queue_name = ANY(…)` cannot use it: see tasks/queue/claim.py.
             models.Index(
                 F("queue_name"),
                 F("priority").desc(),

@@ -177,27 +177,17 @@ class Claim:
 
 @dataclass
 class Claimer:
-    """A claiming worker: what it serves, and what it has learnt from its last claims.
-
-    Args:
-        queues: the names of the queues that it serves, in its order; None for all.
-        durable: paths of durable tasks, which are claimed alone.
-        cursor: the ordering key where the next stride begins.
-        keys: the number of keys in a stride; 0 claims no keyed tasks.
-        keys_rest_until, line_is_mixed_until, careful_until: moments of `time.monotonic()`.
-        lost_races: the number of candidates that others took first.
-        ends: the last tasks claimed.
-    """
+    """A claiming worker: what it serves, and what it has learnt from its last claims. Times are `time.monotonic()`."""
 
     worker_id: str
-    queues: list[str] | None = None
-    durable: list[str] = field(default_factory=list)
-    cursor: str = ""
-    keys: int = KEYS_PER_STRIDE
+    queues: list[str] | None = None  # that it serves, in its order; None: all
+    durable: list[str] = field(default_factory=list)  # paths of tasks that are claimed alone
+    cursor: str = ""  # the ordering key where the next stride begins
+    keys: int = KEYS_PER_STRIDE  # in a stride; 0 claims no keyed tasks
     keys_rest_until: float = 0.0
     line_is_mixed_until: float = 0.0
     careful_until: float = 0.0
-    lost_races: int = 0
+    lost_races: int = 0  # candidates that others took first
     is_from_start: bool = False  # nothing was found since the walk began at the first key
     is_slow: bool = False  # the last claim from the front of the line was slow
     shortcut: "Shortcut | None" = None

@@ -126,16 +126,13 @@ class Ending:
 
 @dataclass
 class Flush:
-    """The result of a flush: counts, and the endings that it could not write yet.
-
-    `rebased`: endings written on a newer version. `refused`: ids of tasks that this worker no longer holds.
-    """
+    """The result of a flush."""
 
     completed: int = 0
     failed: int = 0
-    rebased: int = 0
-    refused: list[int] = field(default_factory=list)
-    locked: list[Ending] = field(default_factory=list)
+    rebased: int = 0  # written on a newer version
+    refused: list[int] = field(default_factory=list)  # ids of tasks that this worker no longer holds
+    locked: list[Ending] = field(default_factory=list)  # not written yet
     sums: defaultdict[str, Sums] = field(default_factory=lambda: defaultdict(Sums))  # by queue
 
 

@@ -123,21 +123,13 @@ Record = Callable[[Connection, list[dict[str, Any]]], None]
 
 @dataclass(frozen=True)
 class Sweep:
-    """The result of one sweep.
-
-    Args:
-        rows: id, status, queue_name, claimed_by, version_before and version_after of each task taken back.
-        dead: ids of workers whose tasks may be taken.
-        suspects: ids of workers that need a second check.
-        waiting: workers that may not be convicted yet: silent, or lost in a restart of the database.
-        refused: tasks whose update the database refused, each with the error.
-    """
+    """The result of one sweep: the tasks taken back (RETURNING of TAKE_BACK), and workers by their ids."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
-    dead: list[str] = field(default_factory=list)
-    suspects: list[str] = field(default_factory=list)
-    waiting: list[WorkerState] = field(default_factory=list)
-    refused: dict[int, str] = field(default_factory=dict)
+    dead: list[str] = field(default_factory=list)  # their tasks may be taken
+    suspects: list[str] = field(default_factory=list)  # they need a second check
+    waiting: list[WorkerState] = field(default_factory=list)  # silent, or lost in a restart: not convicted yet
+    refused: dict[int, str] = field(default_factory=dict)  # tasks that the database refused, each with the error
 
     @property
     def requeued(self) -> list[int]:

@@ -51,8 +51,8 @@ DELETE FROM tasks_recoveryfailure WHERE retry_at <= clock_timestamp() AND target
 class Writes:
     """The writes of one sweep, each for all rows at once.
 
-    With `is_careful`, a refused write is repeated for each half of its rows, until single rows are refused. `tasks` and
-    `workers` hold those, with the error. The search ends at `until`, a moment of `time.monotonic()`.
+    With `is_careful`, a refused write is repeated for each half of its rows, until single rows are refused, or until a
+    moment of `time.monotonic()`. `tasks` and `workers` hold those rows, with the error.
     """
 
     connection: Connection

@@ -121,14 +121,11 @@ SIZE = "SELECT coalesce(pg_relation_size(to_regclass('tasks_task_claim')), 0) AS
 
 @dataclass(frozen=True, slots=True)
 class Shortcut:
-    """Where the next claims begin, in this order, until a moment of `time.monotonic()`.
-
-    `empty_at`: the moment when a walk found nothing due. Then one claim may use the shortcut, however late.
-    """
+    """Where the next claims begin, in this order. Times are `time.monotonic()`."""
 
     ends: Ends
     until: float
-    empty_at: float | None = None
+    empty_at: float | None = None  # a walk found nothing due; then one claim may use the shortcut, however late
 
 
 def claim_locked(connection: Connection, claimer: Claimer, limit: int) -> list[Claim]:

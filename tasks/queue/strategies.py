@@ -200,19 +200,12 @@ def _is_of_a_row(error: Exception) -> bool:
 
 @dataclass(frozen=True)
 class Strategy:
-    """One way to claim.
-
-    Args:
-        claim: takes up to a number of tasks.
-        max_batch: the most tasks of one claim.
-        holds_row: True if the row stays locked while the task runs.
-        joins_flush: True if completions of the last batch may share the claim's transaction.
-    """
+    """One way to claim."""
 
     claim: Callable[[Connection, Claimer, int], list[Claim]]
-    max_batch: int
-    holds_row: bool = False
-    joins_flush: bool = False
+    max_batch: int  # tasks of one claim
+    holds_row: bool = False  # the row stays locked while the task runs
+    joins_flush: bool = False  # completions of the last batch may share the claim's transaction
 
 
 STRATEGIES = {

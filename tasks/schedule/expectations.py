@@ -14,8 +14,9 @@ from django.db import DatabaseError, InterfaceError, connection
 from tasks.exceptions import LockUnavailable
 from tasks.locking.named import backends
 from tasks.locking.named.holder import Holder, Life, Waiter
-from tasks.models import CommandRun
+from tasks.models import CommandRun, ExpectedCommand
 from tasks.support.database import execute, fetch
+from tasks.support.durations import StatementTimestamp
 from tasks.support.redaction import storable
 
 logger = logging.getLogger(__name__)
@@ -39,12 +40,6 @@ VALUES (%(name)s::text, %(argv)s::text[], %(hostname)s::text, %(pid)s::int, %(fe
 RETURNING id
 """
 
-SKIP = """
-INSERT INTO tasks_commandrun (name, argv, hostname, pid, held_by, finished_at, outcome, exit_status)
-VALUES (%(name)s::text, %(argv)s::text[], %(hostname)s::text, %(pid)s::int, %(held_by)s::text, clock_timestamp(),
-    'skipped', %(exit_status)s::int)
-"""
-
 # A loss that is noticed at the very end corrects the earlier row.
 FINISH = """
 WITH run AS (
@@ -55,11 +50,6 @@ WITH run AS (
 )
 UPDATE tasks_expectedcommand AS expected SET succeeded_at = run.started_at
 FROM run WHERE expected.name = run.name AND run.outcome = 'succeeded'
-"""
-
-EXPECT = """
-INSERT INTO tasks_expectedcommand (name, every) VALUES (%(name)s::text, %(every)s::interval)
-ON CONFLICT (name) DO UPDATE SET every = excluded.every WHERE tasks_expectedcommand.every <> excluded.every
 """
 
 EXPECTED = """
@@ -98,12 +88,17 @@ def start(name: str, argv: Sequence[str], fence: int) -> int:
 
 def skip(name: str, argv: Sequence[str], holder: Holder | None, exit_status: int) -> None:
     """Record a run that did not begin, because the lock was held."""
-    held_by = storable(holder.who) if holder else ""
-    execute(connection, SKIP, {**_here(name, argv), "held_by": held_by, "exit_status": exit_status})
+    CommandRun.objects.create(
+        **_here(name, argv),
+        held_by=storable(holder.who) if holder else "",
+        exit_status=exit_status,
+        outcome=CommandRun.Outcome.SKIPPED,
+        finished_at=StatementTimestamp(),
+    )
 
 
 def finish(run_id: int, outcome: str, exit_status: int, output: str) -> None:
-    """Record the end of a run. If the database is unavailable for PERSIST_SECONDS, the outcome is only logged."""
+    """Record the end of a run; if the database is unavailable for PERSIST_SECONDS, only log it."""
     params = {"id": run_id, "outcome": outcome, "exit_status": exit_status, "output": storable(output)}
     deadline = time.monotonic() + PERSIST_SECONDS
     while True:
@@ -158,7 +153,7 @@ class Expectation:
 
 def expect(name: str, every: timedelta) -> None:
     """From now on expect a run of this command once in each interval."""
-    execute(connection, EXPECT, {"name": name, "every": every})
+    ExpectedCommand.objects.update_or_create(name=name, defaults={"every": every})
 
 
 def expectations() -> list[Expectation]:
