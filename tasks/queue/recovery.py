@@ -167,10 +167,10 @@ def sweep(connection: Connection, *, limit: int = CHUNK) -> Sweep:
     def work(writes: Writes) -> Sweep:
         if not fetch(connection, ELECT)[0]["elected"]:
             return Sweep()
-        aside = set_aside.standing(connection)
-        judged = _judge(writes, _states(writes, aside.workers))
-        swept = _take_tasks(writes, judged, Scope(limit, but=aside.tasks))
-        if aside.has_due:
+        tasks_aside, workers_aside, has_due = set_aside.standing(connection)
+        judged = _judge(writes, _states(writes, workers_aside))
+        swept = _take_tasks(writes, judged, Scope(limit, but=tasks_aside))
+        if has_due:
             set_aside.forget(writes)
         return swept
 

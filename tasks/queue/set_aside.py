@@ -121,24 +121,13 @@ def attempt_in_transaction(connection: Connection, work: Callable[[Writes], R], 
     return attempt(connection, in_transaction)
 
 
-@dataclass(frozen=True)
-class Aside:
-    """Targets to skip for now; `has_due`: others are due for a retry."""
-
-    tasks: list[int]
-    workers: list[str]
-    has_due: bool
-
-
-def standing(connection: Connection) -> Aside:
-    """Targets that earlier sweeps set aside."""
+def standing(connection: Connection) -> tuple[list[int], list[str], bool]:
+    """The tasks and workers that earlier sweeps set aside, to skip for now; True if others are due for a retry."""
     rows = fetch(connection, STANDING)
     resting = [row for row in rows if not row["is_due"]]
-    return Aside(
-        [row["task_id"] for row in resting if row["task_id"] is not None],
-        [row["worker_id"] for row in resting if row["task_id"] is None],
-        len(resting) < len(rows),
-    )
+    tasks = [row["task_id"] for row in resting if row["task_id"] is not None]
+    workers = [row["worker_id"] for row in resting if row["task_id"] is None]
+    return tasks, workers, len(resting) < len(rows)
 
 
 def note(writes: Writes) -> None:
