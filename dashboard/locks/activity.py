@@ -17,8 +17,7 @@ from dashboard.locks.identity import identify, split
 from dashboard.locks.named_locks import Edge
 from dashboard.locks.tree import HIDDEN, Lock, Node, RowRef, Session, build_tree, circles, outsider
 from tasks.support.database import Connection, fetch, transaction
-from tasks.support.redaction import REDACTED
-from tasks.support.secret_finder import mentions_secret
+from tasks.support.redaction import REDACTED, mentions_secret
 
 STATEMENT_MS, LOCK_MS = 2000, 500
 PERSON_STATEMENT_MS = 10_000  # for a command, because one person waits for it

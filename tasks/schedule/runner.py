@@ -24,8 +24,7 @@ from tasks.locking.named.holder import Holder
 from tasks.locking.named.lock import HELD_VARIABLE, Lock, held_fences, lock
 from tasks.models import CommandRun
 from tasks.schedule import expectations, guard
-from tasks.support.redaction import redact, redact_text
-from tasks.support.secret_finder import SecretFinder
+from tasks.support.redaction import SecretFinder, redact, redact_text
 
 KEPT_BYTES = 32_768  # of the output, at each end
 TICK_SECONDS = 1.0
