@@ -26,7 +26,6 @@ LOCK_NOT_AVAILABLE = "55P03"
 SERIALIZATION_FAILURE = "40001"
 DEADLOCK_DETECTED = "40P01"
 PID = "SELECT pg_backend_pid() AS pid"
-ROUNDS = 2
 LONGEST_NAME = 63  # bytes of an application_name
 OURS = "rowlock:"
 # PgBouncer's error for the limits that each of these sessions sets.
@@ -110,7 +109,7 @@ def rows_of(cursor: Any) -> list[dict[str, Any]]:
 
 
 def sqlstate(error: BaseException) -> str | None:
-    """The SQLSTATE of a database error, Django's or psycopg's; None for anything else."""
+    """The SQLSTATE of Django's or psycopg's error; None for anything else."""
     return getattr(error, "sqlstate", None) or getattr(error.__cause__, "sqlstate", None)
 
 
@@ -130,12 +129,12 @@ def transaction(connection: Connection, *, rollback: bool = False) -> Iterator[N
     if isinstance(connection, psycopg.Connection):
         with connection.transaction(force_rollback=rollback):
             yield
-        return
-    alias = connection.alias  # type: ignore[attr-defined]
-    with atomic(using=alias):
-        yield
-        if rollback:
-            set_rollback(True, using=alias)
+    else:
+        alias = connection.alias  # type: ignore[attr-defined]
+        with atomic(using=alias):
+            yield
+            if rollback:
+                set_rollback(True, using=alias)
 
 
 def statement(connection: Connection) -> AbstractContextManager[None]:
@@ -192,19 +191,12 @@ def connect_directly(
     psycopg.OperationalError.
     """
     url = conf.get("DIRECT_DATABASE_URL")
-    params = {} if url else _params_of_default_database()
-    ending = (notice_vanishing(reads_at_once=True), end_what_stands_still())
-    options = " ".join(filter(None, (params.pop("options", ""), WORKER_SESSION, *ending)))
-    connection = PromptConnection.connect(
-        url,
-        autocommit=True,
-        **{
-            **notice_a_dead_path(params),
-            "connect_timeout": connect_timeout,
-            "options": options,
-            "application_name": application_name,
-        },
-    )
+    given = {} if url else connections["default"].get_connection_params()
+    params = notice_a_dead_path({key: value for key, value in given.items() if key not in DJANGO_KEYS})
+    ours = (WORKER_SESSION, notice_vanishing(reads_at_once=True), end_what_stands_still())
+    params["options"] = " ".join(filter(None, (params.get("options"), *ours)))
+    params |= {"connect_timeout": connect_timeout, "application_name": application_name}
+    connection = PromptConnection.connect(url, autocommit=True, **params)
     connection.answer_seconds = answer_seconds
     return connection
 
@@ -230,17 +222,12 @@ def is_pooled(connection: psycopg.Connection) -> bool:
     client does no harm: a second client never gets it. Other proxies give the session that was used last, or each in
     turn. So each of two clients asks for the process id after the other, and after itself.
     """
-    if connection.info.backend_pid == _pid(connection):
+    if connection.info.backend_pid == fetch(connection, PID)[0]["pid"]:
         return False
     with closing(connect_directly("rowlock:check")) as other:
-        clients = [connection, other, other, connection] * ROUNDS
-        seen = {(client is other, _pid(client)) for client in clients}
+        clients = [connection, other, other, connection] * 2
+        seen = {(client is other, fetch(client, PID)[0]["pid"]) for client in clients}
     return len(seen) > 2 or len({pid for _, pid in seen}) < 2
-
-
-def _pid(connection: psycopg.Connection) -> int:
-    pid: int = fetch(connection, PID)[0]["pid"]
-    return pid
 
 
 def session_name(kind: str, name: str = "", *, party: str = "") -> str:
@@ -271,8 +258,8 @@ def name_of_this_process() -> str:
 def name_sessions_of_handlers(application_name: str) -> None:
     """Name Django's own connection in `pg_stat_activity`; call it in a worker process before its first query.
 
-    If the process is killed in the middle of a query, its row locks end within half a second; if its host vanishes,
-    with its lease. A pooling proxy would not accept these options; there each BEGIN sets the isolation level.
+    Its row locks end half a second after the process was killed, or with the lease if the host vanished. A pooling
+    proxy would not accept these options; there each BEGIN sets the isolation level.
     """
     settings = connections["default"].settings_dict
     options = {**notice_a_dead_path(settings["OPTIONS"]), "application_name": application_name}
@@ -299,25 +286,19 @@ def _begin_read_committed(connection: BaseDatabaseWrapper, **_: object) -> None:
         connection.connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
 
 
-def _params_of_default_database() -> dict[str, Any]:
-    params = connections["default"].get_connection_params()
-    return {key: value for key, value in params.items() if key not in DJANGO_KEYS}
-
-
 def send_query(
     connection: psycopg.Connection, sql: str, params: Mapping[str, Any]
 ) -> Callable[[], list[tuple[Any, ...]]]:
-    """Send one statement in a transaction of its own and go on; call what it gives back to read its rows.
-
-    They come in PostgreSQL's binary format, which is read in half the time. Until then the connection takes nothing
-    else. An error, psycopg.Error, is raised by the reading alone.
-    """
+    """Send one statement like `pipelined`; its rows come in binary format, which is read in half the time."""
     answer = pipelined(connection, lambda: connection.execute(sql, params, binary=True))
     return lambda: answer().fetchall()
 
 
 def pipelined(connection: psycopg.Connection, execute: Callable[[], T]) -> Callable[[], T]:
-    """Send what `execute` does, in a transaction that the server commits without being asked again."""
+    """Send what `execute` does in a transaction of its own and go on; returns the function that reads the answer.
+
+    Until then the connection takes nothing else. Only the reading raises psycopg.Error.
+    """
     pipeline = connection.pipeline()
     result: list[T] = []
     failure: psycopg.Error | None = None
@@ -330,26 +311,17 @@ def pipelined(connection: psycopg.Connection, execute: Callable[[], T]) -> Calla
         failure = error
 
     def read() -> T:
-        error = _leave(connection, pipeline)
-        if failure or error:
-            raise failure or error  # type: ignore[misc]  # one of them is there
+        met = failure
+        try:
+            pipeline.__exit__(None, None, None)
+        except psycopg.Error as error:
+            met = met or (error.__context__ if isinstance(error.__context__, psycopg.Error) else error)
+        if connection.pgconn.pipeline_status != PipelineStatus.OFF:
+            connection.close()  # lost in the middle of an answer, it cannot even leave the pipeline
+        elif not connection.closed and connection.info.transaction_status != TransactionStatus.IDLE:
+            connection.rollback()
+        if met:
+            raise met
         return result[0]
 
     return read
-
-
-def _leave(connection: psycopg.Connection, pipeline: AbstractContextManager[object]) -> psycopg.Error | None:
-    """Wait for what was sent, and end a transaction that failed; gives the error that was met, if any.
-
-    A session that was lost in the middle of an answer cannot even leave the pipeline: it is closed.
-    """
-    met = None
-    try:
-        pipeline.__exit__(None, None, None)
-    except psycopg.Error as error:
-        met = error.__context__ if isinstance(error.__context__, psycopg.Error) else error
-    if connection.pgconn.pipeline_status != PipelineStatus.OFF:
-        connection.close()
-    elif not connection.closed and connection.info.transaction_status != TransactionStatus.IDLE:
-        connection.rollback()
-    return met
