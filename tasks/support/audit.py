@@ -20,6 +20,13 @@ FROM unnest(%(targets)s::text[], %(before)s::int[], %(after)s::int[])
     AS change (target, version_before, version_after)
 """
 
+task = "task:{}".format
+queue = "queue:{}".format
+worker = "worker:{}".format
+lock = "lock:{}".format
+command = "command:{}".format  # the runs of a named command
+table = "table:{}".format  # when there are too many rows to name
+
 
 @dataclass(frozen=True)
 class Who:
@@ -35,32 +42,6 @@ class Change(NamedTuple):
     target: str
     version_before: int | None = None
     version_after: int | None = None
-
-
-def task(task_id: int) -> str:
-    return f"task:{task_id}"
-
-
-def queue(name: str) -> str:
-    return f"queue:{name}"
-
-
-def worker(worker_id: str) -> str:
-    return f"worker:{worker_id}"
-
-
-def lock(name: str) -> str:
-    return f"lock:{name}"
-
-
-def command(name: str) -> str:
-    """The target for a named command's runs."""
-    return f"command:{name}"
-
-
-def table(name: str) -> str:
-    """The target for a whole table, when there are too many rows to name."""
-    return f"table:{name}"
 
 
 def record(connection: Connection, who: Who, action: str, changes: Iterable[Change], reason: str = "") -> None:
