@@ -4,7 +4,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -13,16 +13,16 @@ import psycopg
 from tasks import conf
 from tasks.exceptions import TimedOut
 from tasks.framework import declaration
-from tasks.queue import completion, presence, recovery, set_aside, throughput, wakeup
-from tasks.queue import release as releases
+from tasks.queue import completion, presence, recovery, release, set_aside, throughput, wakeup
 from tasks.queue.completion import Failure
 from tasks.queue.set_aside import Writes
-from tasks.support.database import Connection, connect_directly, fetch
+from tasks.support.database import connect_directly, fetch
 from tasks.worker import run
 from tasks.worker.session import listen
 from tasks.worker.shared_state import SharedState
 
 logger = logging.getLogger(__name__)
+Unstarted = tuple[int, datetime]  # the id of a row that has not begun, and the time of its claim
 
 RETRY_SECONDS = 0.5
 LOG_SECONDS = 30.0
@@ -99,8 +99,8 @@ class Maintenance:
 
     # What the supervisor asks for.
 
-    def release(self, worker_id: str, unstarted: list[tuple[int, datetime]]) -> None:
-        """Give back rows that a worker has not begun, each as its id and its time of claim."""
+    def release(self, worker_id: str, unstarted: list[Unstarted]) -> None:
+        """Give back rows that a worker has not begun."""
         if unstarted:
             self.pending.append(lambda connection: give_back(connection, worker_id, unstarted))
             self.hurry()
@@ -108,16 +108,13 @@ class Maintenance:
     def take_back(self, child: Child) -> None:
         """Take back what a dead worker held: end the task that it ran, give back the others with their attempt."""
         begun = self._give_back_unbegun(child)
-        running = child.state.running()
-        if running and child.killed_for:
+        if child.killed_for and (running := child.state.running()):
             task_id, attempt, seconds = running
             # Killed a moment too late it was running the next task, which nobody meant.
-            was_meant = (task_id, attempt) == child.doomed
-            if child.killed_for == "timeout" and was_meant:
-                self.pending.append(lambda connection: time_out(connection, child.id, task_id, attempt, seconds))
-            else:
-                cancel = child.killed_for == "cancel" and was_meant
-                self.pending.append(lambda connection: interrupt(connection, child.id, task_id, attempt, cancel))
+            meant_for = child.killed_for if (task_id, attempt) == child.doomed else ""
+            self.pending.append(
+                lambda connection: end_running(connection, child.id, task_id, attempt, seconds, meant_for)
+            )
         reason = child.killed_for or "crashed"
         self.pending.append(lambda connection: recovery.take_back(connection, [child.id], begun, reason=reason))
         self.ended[child.id] = child, time.monotonic() + SESSION_ENDS_WITHIN_SECONDS
@@ -129,7 +126,9 @@ class Maintenance:
         if begun is None:
             self.release(child.id, child.state.unstarted())
         else:
-            self.pending.append(lambda connection: give_back_all_but(connection, child.id, begun))
+            self.pending.append(
+                lambda connection: give_back(connection, child.id, unlisted(connection, child.id, begun))
+            )
         return begun
 
     def hurry(self) -> None:
@@ -146,26 +145,32 @@ class Maintenance:
         due = min(self.beat_at, self.sweep_at, self.requests_at)
         return max(0.0, max(due, self.retry_at) - time.monotonic())
 
-    def tick(self, children: Iterable[Child]) -> None:
+    def tick(self, children: Collection[Child]) -> None:
         """Do what is due; when the database is away, keep it for later."""
-        children = list(children)
         now = time.monotonic()
         if now < self.retry_at:
             return
         try:
             connection = self._connect()
-            self._read_notifications(connection)
+            for notification in connection.notifies(timeout=0):
+                self.requests_at = 0.0
+                self.to_end |= wakeup.to_end(notification.payload)
             self._beat(connection, children, now)
             self._take_back_ahead(connection, children)
-            self._write_pending(connection)
             self._give_back_late_claims(connection)
+            self._write_pending(connection)
             self._publish(connection, children)
             self._read_requests(connection, children, now)
             self._sweep(connection)
             if now >= self.fold_at:
                 self.fold_at = now if throughput.fold(connection) else now + FOLD_SECONDS
         except psycopg.Error as error:
-            self._lose(error)
+            logger.warning("supervisor: the database did not answer, trying again: %s", str(error).strip())
+            if self.connection is not None:
+                self.connection.close()
+            self.connection = None
+            self.retry_at = time.monotonic() + RETRY_SECONDS
+            self.lost_at = self.lost_at or time.monotonic()
 
     def close(self) -> None:
         """Try once more what still waits, and end the session."""
@@ -214,27 +219,15 @@ class Maintenance:
             self.lost_at = began
             self._put_off_sweep()
 
-    def _lose(self, error: psycopg.Error) -> None:
-        """Forget the session after an error, and try again in a moment."""
-        logger.warning("supervisor: the database did not answer, trying again: %s", str(error).strip())
-        if self.connection is not None:
-            self.connection.close()
-        self.connection = None
-        self.retry_at = time.monotonic() + RETRY_SECONDS
-        self.lost_at = self.lost_at or time.monotonic()
-
-    def _read_notifications(self, connection: psycopg.Connection) -> None:
-        for notification in connection.notifies(timeout=0):
-            self.requests_at = 0.0
-            self.to_end |= wakeup.to_end(notification.payload)
-
     def _write_pending(self, connection: psycopg.Connection) -> None:
         """Make each write once; one that meets a row lock goes behind the others and waits for the next tick."""
         for _ in range(len(self.pending)):
             try:
                 self.pending[0](connection)
             except psycopg.errors.LockNotAvailable as error:
-                self._log_lock(error)
+                if time.monotonic() >= self.log_at:  # each tick tries again
+                    logger.warning("supervisor: a row is locked, trying again: %s", str(error).strip())
+                    self.log_at = time.monotonic() + LOG_SECONDS
                 self.pending.rotate(-1)
             except PASSING:
                 raise
@@ -244,36 +237,27 @@ class Maintenance:
             else:
                 self.pending.popleft()
 
-    def _log_lock(self, error: psycopg.Error) -> None:
-        """Log the lock at most every 30 s: each tick tries again."""
-        now = time.monotonic()
-        if now >= self.log_at:
-            logger.warning("supervisor: a row is locked, trying again: %s", str(error).strip())
-            self.log_at = now + LOG_SECONDS
-
-    def _take_back_ahead(self, connection: psycopg.Connection, children: list[Child]) -> None:
+    def _take_back_ahead(self, connection: psycopg.Connection, children: Collection[Child]) -> None:
         """Take back what a worker claimed ahead of a long task; its rows stand in no list yet."""
         for child in children:
             listed = child.state.listed()
             if listed is None:
                 continue
-            rows = fetch(connection, UNLISTED, {"worker_id": child.id, "ids": listed})
-            if rows and child.state.take_ahead():
-                self.release(child.id, [(row["id"], row["started_at"]) for row in rows])
+            ahead = unlisted(connection, child.id, listed)
+            if ahead and child.state.take_ahead():
+                self.release(child.id, ahead)
 
     def _give_back_late_claims(self, connection: psycopg.Connection) -> None:
         """Give back again once a dead worker's session is gone: a claim that was under way commits all the same."""
-        if not self.ended:
-            return
-        for worker_id, state in presence.states(list(self.ended), connection).items():
+        states = presence.states(list(self.ended), connection) if self.ended else {}
+        for worker_id, state in states.items():
             child, until = self.ended[worker_id]
             if not state.held:
                 self._give_back_unbegun(child)
             if not state.held or time.monotonic() > until:
                 del self.ended[worker_id]
-        self._write_pending(connection)
 
-    def _beat(self, connection: psycopg.Connection, children: list[Child], now: float) -> None:
+    def _beat(self, connection: psycopg.Connection, children: Collection[Child], now: float) -> None:
         """Renew the leases of workers that can work. A frozen one gets none: its lease is to end."""
         if now < self.beat_at:
             return
@@ -287,14 +271,14 @@ class Maintenance:
             else:
                 child.state.convicted = 1
 
-    def _publish(self, connection: psycopg.Connection, children: list[Child]) -> None:
+    def _publish(self, connection: psycopg.Connection, children: Collection[Child]) -> None:
         """Write which task each worker has been running for a moment, if that has changed."""
         task_ids: dict[str, int | None] = {}
         seconds: dict[str, float] = {}
         for child in children:
-            running = child.state.running()
-            is_lasting = running is not None and running[2] >= PUBLISH_AFTER_SECONDS
-            task_id, lasted = (running[0], running[2]) if running is not None and is_lasting else (None, 0.0)
+            task_id, _, lasted = child.state.running() or (None, 0, 0.0)
+            if lasted < PUBLISH_AFTER_SECONDS:
+                task_id = None
             if self.published.get(child.id) != task_id:
                 task_ids[child.id], seconds[child.id] = task_id, lasted
         if task_ids:
@@ -302,7 +286,7 @@ class Maintenance:
             connection.execute(PUBLISH, params)
             self.published.update(task_ids)
 
-    def _read_requests(self, connection: psycopg.Connection, children: list[Child], now: float) -> None:
+    def _read_requests(self, connection: psycopg.Connection, children: Collection[Child], now: float) -> None:
         """Read requests to cancel a task or stop a worker."""
         if now < self.requests_at:
             return
@@ -331,66 +315,42 @@ class Maintenance:
             self._note_stall(began)
 
 
-def give_back(connection: psycopg.Connection, worker_id: str, unstarted: list[tuple[int, datetime]]) -> None:
-    """Give back rows that have not begun, each as its id and its time of claim. Raises LockNotAvailable."""
+def unlisted(connection: psycopg.Connection, worker_id: str, ids: list[int]) -> list[Unstarted]:
+    """The rows that this worker holds beside these."""
+    rows = fetch(connection, UNLISTED, {"worker_id": worker_id, "ids": ids})
+    return [(row["id"], row["started_at"]) for row in rows]
+
+
+def give_back(connection: psycopg.Connection, worker_id: str, unstarted: list[Unstarted]) -> None:
+    """Give back rows that have not begun; recovery sets aside what the database refuses.
+
+    Raises LockNotAvailable if a row was locked: it is to be tried again.
+    """
     claimed_at = dict(unstarted)
 
-    def release(ids: Iterable[int]) -> int:
-        return releases.release(connection, worker_id, [(id, claimed_at[id]) for id in ids])
-
     def work(writes: Writes) -> None:
-        if writes.is_careful:
-            _release(writes, list(claimed_at), release)
-        else:
-            _announce(writes.connection, release(claimed_at))
+        def write(ids: Sequence[int]) -> list[int]:
+            if writes.is_careful:
+                connection.execute(WAIT_FOR_NOBODY)
+            return [release.release(connection, worker_id, [(id, claimed_at[id]) for id in ids])]
+
+        if sum(writes.for_tasks(list(claimed_at), write)):
+            wakeup.announce(connection)
+        for error in writes.tasks.values():
+            if isinstance(error, psycopg.errors.LockNotAvailable):
+                raise error
 
     set_aside.attempt(connection, work)
 
 
-def give_back_all_but(connection: psycopg.Connection, worker_id: str, begun: list[int]) -> None:
-    """Give back all rows of this worker but those that have begun. Raises LockNotAvailable."""
-
-    def work(writes: Writes) -> None:
-        if not writes.is_careful:
-            _announce(writes.connection, len(releases.release_unknown(connection, worker_id, begun)))
-            return
-        ids = [row["id"] for row in fetch(connection, UNLISTED, {"worker_id": worker_id, "ids": begun})]
-        known = {*begun, *ids}
-        _release(writes, ids, lambda part: len(releases.release_unknown(connection, worker_id, known - {*part})))
-
-    set_aside.attempt(connection, work)
-
-
-def _release(writes: Writes, ids: list[int], release: Callable[[Sequence[int]], int]) -> None:
-    """Find the rows that are locked or refused, and release the others.
-
-    Raises LockNotAvailable if a row was locked: it is to be tried again. Recovery sets aside what the database refuses.
-    """
-
-    def release_now(part: Sequence[int]) -> list[int]:
-        with writes.connection.cursor() as cursor:
-            cursor.execute(WAIT_FOR_NOBODY)
-        return [release(part)]
-
-    _announce(writes.connection, sum(writes.for_tasks(ids, release_now)))
-    for error in writes.tasks.values():
-        if isinstance(error, psycopg.errors.LockNotAvailable):
-            raise error
-
-
-def _announce(connection: Connection, released: int) -> None:
-    """Wake idle workers if rows became READY."""
-    if released:
-        wakeup.announce(connection)
-
-
-def interrupt(connection: psycopg.Connection, worker_id: str, task_id: int, attempt: int, cancel: bool) -> None:
-    """End the attempt that ran when its worker was killed by a stop or a cancel."""
-    _announce(connection, releases.interrupt(connection, worker_id, task_id, attempt, cancel=cancel))
-
-
-def time_out(connection: psycopg.Connection, worker_id: str, task_id: int, attempt: int, seconds: float) -> None:
-    """Fail the attempt whose worker was killed at the task's timeout, after so many seconds."""
+def end_running(
+    connection: psycopg.Connection, worker_id: str, task_id: int, attempt: int, seconds: float, meant_for: str
+) -> None:
+    """End the attempt that ran for so many seconds when its worker was killed: as timed out, cancelled or released."""
+    if meant_for != "timeout":
+        if release.interrupt(connection, worker_id, task_id, attempt, cancel=meant_for == "cancel"):
+            wakeup.announce(connection)
+        return
     rows = fetch(connection, TASK_PATH, {"id": task_id})
     task = declaration.find(rows[0]["task_path"]) if rows else None
     retry = run.retry_seconds(task, attempt) if task else 0.0
