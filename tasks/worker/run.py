@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from django.db import close_old_connections, connection, connections, reset_queries, transaction
@@ -72,18 +73,6 @@ def leave_no_transaction_open() -> None:
                 f"The handler returned with a transaction open on database {used.alias!r}, so its writes are "
                 "lost. Commit it, or use transaction.atomic()."
             )
-
-
-def close_broken() -> None:
-    """Close what a failed handler left in a transaction or lost, so that the next task does not meet it.
-
-    This opens no new session: the database may be away.
-    """
-    for used in opened():
-        if used.in_atomic_block or is_closed(used) or is_in_transaction(used):
-            forget(used)
-        else:
-            used.close_if_unusable_or_obsolete()
 
 
 def is_closed(connection: BaseDatabaseWrapper) -> bool:
@@ -155,30 +144,51 @@ class Runner:
     def call(self, claim: Claim, work: Work) -> str | None:
         """Call the handler through `work`. Returns its return value as JSON text."""
         if self.holds_row:
-            return run_holding(claim, self.worker_id, work)
+            return self._call_holding_row(claim, work)
         return_value = work()
         leave_no_transaction_open()
         return return_value
 
+    def _call_holding_row(self, claim: Claim, work: Work) -> str | None:
+        """Call `work` while the row is held, on Django's own connection, so that the handler's writes share its fate.
+
+        Raises what `work` raises, or LostClaim; nothing is written then.
+        """
+        params: dict[str, int | str] = {"id": claim.id, "worker_id": self.worker_id, "attempt": claim.attempt}
+        started = time.monotonic()
+        with transaction.atomic(durable=True):
+            with connection.cursor() as cursor:
+                cursor.execute(HOLD_ROW, params)
+                if cursor.fetchone() is None:
+                    raise LostClaim(f"Task {claim.id} was taken from worker {self.worker_id} before it began.")
+            return_value = work()
+            ending = Ending(claim.id, claim.version, claim.attempt, started, time.monotonic(), return_value)
+            if completion.flush(connection, self.worker_id, [ending]).refused:
+                raise LostClaim(f"Task {claim.id} was taken from worker {self.worker_id} while it ran.")
+        return return_value
+
     def clean_up(self) -> None:
-        """Make Django's connections usable after a failure."""
-        close_broken()
+        """Close what a failed handler left in a transaction or lost, so that the next task does not meet it.
+
+        This opens no new session: the database may be away.
+        """
+        for used in opened():
+            if used.in_atomic_block or is_closed(used) or is_in_transaction(used):
+                forget(used)
+            else:
+                used.close_if_unusable_or_obsolete()
 
 
+@dataclass(slots=True, eq=False)
 class _Run:
     """The handler's call, and the framework's result of it, which is made when somebody reads it."""
 
-    __slots__ = ("_result", "args", "claim", "kwargs", "task", "worker_id")
-
-    def __init__(
-        self, claim: Claim, task: PostgresTask, worker_id: str, args: list[Any], kwargs: dict[str, Any]
-    ) -> None:
-        self.claim = claim
-        self.task = task
-        self.worker_id = worker_id
-        self.args = args
-        self.kwargs = kwargs
-        self._result: TaskResult | None = None
+    claim: Claim
+    task: PostgresTask
+    worker_id: str
+    args: list[Any]
+    kwargs: dict[str, Any]
+    _result: TaskResult | None = None
 
     @property
     def result(self) -> TaskResult:
@@ -231,22 +241,3 @@ def retry_seconds(task: PostgresTask, attempt: int) -> float:
     except Exception:
         logger.exception("the backoff of %s failed for attempt %s; using the default", task.module_path, attempt)
         return backoff.exponential(attempt)
-
-
-def run_holding(claim: Claim, worker_id: str, work: Work) -> str | None:
-    """Call `work` while the row is held, on Django's own connection, so that the handler's writes share its fate.
-
-    Raises what `work` raises, or LostClaim; nothing is written then.
-    """
-    params: dict[str, int | str] = {"id": claim.id, "worker_id": worker_id, "attempt": claim.attempt}
-    started = time.monotonic()
-    with transaction.atomic(durable=True):
-        with connection.cursor() as cursor:
-            cursor.execute(HOLD_ROW, params)
-            if cursor.fetchone() is None:
-                raise LostClaim(f"Task {claim.id} was taken from worker {worker_id} before it began.")
-        return_value = work()
-        ending = Ending(claim.id, claim.version, claim.attempt, started, time.monotonic(), return_value)
-        if completion.flush(connection, worker_id, [ending]).refused:
-            raise LostClaim(f"Task {claim.id} was taken from worker {worker_id} while it ran.")
-    return return_value
