@@ -268,7 +268,7 @@ MUTANTS = [
             " AND lock.fence = coalesce(seen.fence, 0)\n          AND lock.owner IS NOT DISTINCT FROM seen.owner "
             "AND lock.expires_at IS NOT DISTINCT FROM seen.expires_at", SQL_LOCKS),
     Mutant("a flush: not of what is on its way", "tasks.worker.complete.Completer.is_due",
-           "self._sent_at if self.writer.sent else endings[0].finished", "endings[0].finished",
+           "self._sent_at if self._sent else endings[0].finished", "endings[0].finished",
            ("tests/tasks/worker/test_sending.py",)),
     Mutant("a flush: what was sent is read first", "tasks.worker.complete.Completer.flushing",
            "            self.read_answer()\n            with self._endings_lock:",

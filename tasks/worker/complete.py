@@ -10,8 +10,9 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 
 import psycopg
 
@@ -33,63 +34,26 @@ WAKE_SECONDS = 1.0
 LEAVE_SECONDS = 3.0
 
 
-class Writer:
-    """The second session: it sends completions, one lot at a time. Only the completer uses it."""
-
-    def __init__(self, worker_id: str) -> None:
-        self.worker_id = worker_id
-        self.connection: psycopg.Connection | None = None
-        self._sent: list[Ending] = []
-        self._read: Callable[[], Flush] | None = None
-
-    @property
-    def sent(self) -> list[Ending]:
-        """Endings that were sent and whose answer is not read."""
-        return self._sent if self._read else []
-
-    def send(self, completions: Sequence[Ending], carried: SumsByQueue) -> None:
-        """Send them without waiting for the answer. Raises psycopg.Error if it cannot connect: nothing was sent."""
-        if self.connection is None or self.connection.closed:
-            self.connection = connect_directly(session_name("worker", self.worker_id))
-        self._sent = list(completions)
-        self._read = completion.send(self.connection, self.worker_id, self._sent, carried)
-
-    def read(self) -> Flush:
-        """Read the answer to what was sent. On a psycopg.Error nobody knows whether it was written."""
-        read, self._read = self._read, None
-        if read is None:
-            return Flush()
-        try:
-            return read()
-        except psycopg.Error:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        """End the session; nobody reads an answer that is under way."""
-        if self.connection is not None:
-            self.connection.close()
-        self.connection = self._read = None
-
-
 class Completer:
     """The endings of one worker process: its main thread adds them, either thread flushes them, one at a time.
 
-    What the writer has sent stays here until its answer is read, which every flush does first.
+    With much to write, a second session sends them. They stay here until its answer is read, first of all by a flush.
     """
 
     def __init__(self, worker_id: str, state: SharedState) -> None:
         self.worker_id = worker_id
         self.state = state
-        self.writer = Writer(worker_id)
-        self.alone_until = 0.0  # by `time.monotonic()`
         self._endings: list[Ending] = []
         self._endings_lock = threading.Lock()
-        self._flush_lock = threading.RLock()  # for all that follows, and the writer; taken before the other one
-        self._locked: set[int] = set()
-        self._carried: SumsByQueue = {}
-        self._needs_flush = False
+        self._flush_lock = threading.RLock()  # for all that follows; taken before the other one
+        self.alone_until = 0.0  # by `time.monotonic()`
+        self.second: psycopg.Connection | None = None
+        self._sent: list[Ending] = []  # and not answered
         self._sent_at = 0.0  # by `time.monotonic()`
+        self._read: Callable[[], Flush] = Flush
+        self._carried: SumsByQueue = {}
+        self._locked: set[int] = set()
+        self._needs_flush = False
 
     def add(self, ending: Ending) -> None:
         with self._endings_lock:
@@ -117,7 +81,7 @@ class Completer:
         endings = self._endings
         if not endings:
             return False
-        since = self._sent_at if self.writer.sent else endings[0].finished
+        since = self._sent_at if self._sent else endings[0].finished
         return time.monotonic() - since >= FLUSH_SECONDS
 
     def flush(self, connection: psycopg.Connection) -> Flush:
@@ -135,74 +99,13 @@ class Completer:
             self.read_answer()
             with self._endings_lock:
                 endings = list(self._endings)
-            with connection.transaction() if joins and (endings or self._carried) else nullcontext():
-                result = self._write(connection, endings)
+            has_work = bool(endings or self._carried)
+            with connection.transaction() if joins and has_work else nullcontext():
+                result = self._write(connection, endings) if has_work else Flush()
                 yield result
             self._forget(endings, result)
 
-    def may_send(self) -> bool:
-        """True if enough has ended to be sent while the next tasks run, and none of it needs a flush."""
-        if time.monotonic() < self.alone_until:
-            return False
-        with self._endings_lock:
-            fresh = self._endings[len(self.writer.sent) :]
-            has_failures = any(ending.failure for ending in fresh)
-            return len(fresh) >= SEND_FROM and not (self._needs_flush or self._locked or has_failures)
-
-    def send(self) -> bool:
-        """Let the writer send everything that has ended, and go on. True if it did.
-
-        What it could not write as it is stays here, and nothing more is sent before a flush has dealt with it.
-        """
-        with self._flush_lock:
-            self.read_answer()
-            if not self.may_send():
-                return False
-            with self._endings_lock:
-                endings = list(self._endings)
-            try:
-                self.writer.send(endings, self._carried)
-            except psycopg.Error as error:
-                logger.warning("worker %s goes on with one session: %s", self.worker_id, str(error).strip())
-                self.alone_until = time.monotonic() + ALONE_SECONDS
-                return False
-            self._sent_at = time.monotonic()
-            return True
-
-    def read_answer(self) -> None:
-        """Wait for the answer to what was sent. An error is logged: what was not written is still held."""
-        with self._flush_lock:
-            sent = self.writer.sent
-            if not sent:
-                return
-            try:
-                result = self._forget(sent, self.writer.read())
-            except psycopg.Error as error:
-                logger.warning("worker %s will write again what it had sent: %s", self.worker_id, str(error).strip())
-                self._needs_flush = True
-            else:
-                self._needs_flush = bool(result.locked)
-                self._carried = dict(result.sums)
-
-    def close(self) -> None:
-        """End the second session once it has answered."""
-        with self._flush_lock:
-            self.read_answer()
-            self.writer.close()
-
-    def write_late(self) -> None:
-        """Record the refusals of a convicted worker's endings, on a new session: its own is gone."""
-        if not self._endings:
-            return
-        try:
-            with connect_directly(session_name("worker", self.worker_id), connect_timeout=2) as connection:
-                self.flush(connection)
-        except psycopg.Error as error:
-            logger.error("worker %s could not say what it had done: %s", self.worker_id, str(error).strip())
-
     def _write(self, connection: psycopg.Connection, endings: list[Ending]) -> Flush:
-        if not endings and not self._carried:
-            return Flush()
         try:
             return self._write_together(connection, endings)
         except psycopg.DataError:
@@ -226,13 +129,16 @@ class Completer:
             try:
                 part = completion.flush(connection, self.worker_id, [ending])
             except psycopg.DataError as error:
-                part = completion.flush(connection, self.worker_id, [_unstorable(ending, error)])
+                text = f"PostgreSQL cannot store the outcome: {error}"
+                failure = Failure("tasks.exceptions.Unstorable", text, 60.0)
+                failed = replace(ending, return_value=None, failure=failure)
+                part = completion.flush(connection, self.worker_id, [failed])
             total.completed += part.completed
             total.failed += part.failed
             total.refused += part.refused
         return total
 
-    def _forget(self, endings: list[Ending], result: Flush) -> Flush:
+    def _forget(self, endings: list[Ending], result: Flush) -> None:
         with self._endings_lock:
             self._endings = result.locked + self._endings[len(endings) :]
             self.state.unwritten = len(self._endings)
@@ -241,12 +147,75 @@ class Completer:
             self.state.completed += result.completed
             self.state.failed += result.failed
             self.state.refused += len(result.refused)
-        return result
 
+    def may_send(self) -> bool:
+        """True if enough has ended to be sent while the next tasks run, and none of it needs a flush."""
+        if time.monotonic() < self.alone_until:
+            return False
+        with self._endings_lock:
+            fresh = self._endings[len(self._sent) :]
+            has_failures = any(ending.failure for ending in fresh)
+            return len(fresh) >= SEND_FROM and not (self._needs_flush or self._locked or has_failures)
 
-def _unstorable(ending: Ending, error: psycopg.DataError) -> Ending:
-    failure = Failure("tasks.exceptions.Unstorable", f"PostgreSQL cannot store the outcome: {error}", 60.0)
-    return Ending(ending.id, ending.version, ending.attempt, ending.started, ending.finished, failure=failure)
+    def send(self) -> bool:
+        """Let the second session write everything that has ended, and go on. True if it does.
+
+        What it could not write as it is stays here, and nothing more is sent before a flush has dealt with it.
+        """
+        with self._flush_lock:
+            self.read_answer()
+            if not self.may_send():
+                return False
+            with self._endings_lock:
+                endings = list(self._endings)
+            try:
+                if self.second is None or self.second.closed:
+                    self.second = connect_directly(session_name("worker", self.worker_id))
+                self._read = completion.send(self.second, self.worker_id, endings, self._carried)
+            except psycopg.Error as error:
+                logger.warning("worker %s goes on with one session: %s", self.worker_id, str(error).strip())
+                self.alone_until = time.monotonic() + ALONE_SECONDS
+                return False
+            self._sent, self._sent_at = endings, time.monotonic()
+            return True
+
+    def read_answer(self) -> None:
+        """Wait for the answer to what was sent. An error is logged: what was not written is still held."""
+        with self._flush_lock:
+            sent, self._sent = self._sent, []
+            if not sent:
+                return
+            try:
+                result = self._read()
+            except psycopg.Error as error:
+                logger.warning("worker %s will write again what it had sent: %s", self.worker_id, str(error).strip())
+                self._end_second()
+                self._needs_flush = True
+            else:
+                self._forget(sent, result)
+                self._needs_flush = bool(result.locked)
+                self._carried = dict(result.sums)
+
+    def close(self) -> None:
+        """End the second session once it has answered."""
+        with self._flush_lock:
+            self.read_answer()
+            self._end_second()
+
+    def _end_second(self) -> None:
+        if self.second is not None:
+            self.second.close()
+        self.second = None
+
+    def write_late(self) -> None:
+        """Record the refusals of a convicted worker's endings, on a new session: its own is gone."""
+        if not self._endings:
+            return
+        try:
+            with connect_directly(session_name("worker", self.worker_id), connect_timeout=2) as connection:
+                self.flush(connection)
+        except psycopg.Error as error:
+            logger.error("worker %s could not say what it had done: %s", self.worker_id, str(error).strip())
 
 
 class Background:
@@ -256,17 +225,9 @@ class Background:
     """
 
     def __init__(
-        self,
-        state: SharedState,
-        session: Session,
-        completer: Completer,
-        leadership: Leadership,
-        *,
-        lifeline: int,
-        stop: Callable[[], bool],
+        self, session: Session, completer: Completer, leadership: Leadership, *, lifeline: int, stop: Callable[[], bool]
     ) -> None:
-        self.worker_id = session.worker_id
-        self.state = state
+        self.worker_id, self.state = session.worker_id, session.state
         self.session = session
         self.completer = completer
         self.leadership = leadership

@@ -17,9 +17,9 @@ from tasks.queue.claim import Claim, Claimer
 from tasks.queue.shortcut import MANY
 from tasks.queue.strategies import STRATEGIES
 from tasks.worker.complete import Completer
-from tasks.worker.options import Allowance, Options
+from tasks.worker.options import Options
 from tasks.worker.session import Session
-from tasks.worker.shared_state import SharedState
+from tasks.worker.shared_state import Allowance
 
 logger = logging.getLogger(__name__)
 
@@ -36,20 +36,17 @@ class BatchSize:
     """The adaptive size: one at a time until run times are known, then what the last ones say, at most `maximum`.
 
     >>> size = BatchSize(maximum=500)
-    >>> size.value
-    1
     >>> for _ in range(4): size.learn(ran=size.value, seconds=0.0001 * size.value)
     >>> size.value
     500
-    >>> size.learn(ran=1, seconds=2.0)
-    >>> size.value
-    1
-    >>> size = BatchSize(maximum=500, value=500)
     >>> for is_full in (True, True, True): size.note(is_full=is_full)
     >>> size.wanted
     8
     >>> size.note(is_full=False)
     >>> size.wanted
+    1
+    >>> size.learn(ran=1, seconds=2.0)
+    >>> size.value
     1
     """
 
@@ -86,12 +83,9 @@ class Fetcher:
     reads the answer, so that batch has a lock.
     """
 
-    def __init__(
-        self, options: Options, state: SharedState, session: Session, completer: Completer, allowance: Allowance
-    ) -> None:
-        self.worker_id = session.worker_id
+    def __init__(self, options: Options, session: Session, completer: Completer, allowance: Allowance) -> None:
+        self.worker_id, self.state = session.worker_id, session.state
         self.options = options
-        self.state = state
         self.session = session
         self.completer = completer
         self.allowance = allowance
@@ -119,71 +113,6 @@ class Fetcher:
         self.size.note(is_full=is_full)
         return batch
 
-    def work_ahead(self) -> None:
-        """Let the server claim what comes next and write what has ended, while the batch runs."""
-        if not self._may_work_ahead():
-            return
-        try:
-            if self.options.max_tasks is None:
-                self.session.run(self._claim_ahead)
-            self.completer.send()
-        except psycopg.Error as error:
-            logger.warning("worker %s claims and writes after this batch: %s", self.worker_id, str(error).strip())
-
-    def give_back(self, claims: list[Claim], *, park: bool = False) -> None:
-        """Give back claims that have not begun. `park`: no function of this worker is known for them."""
-        if claims:
-            self.session.run(lambda connection: self._release(connection, claims, park=park))
-
-    def leave(self, connection: psycopg.Connection) -> None:
-        """Give back everything that was claimed and has not begun."""
-        self._release(connection, self.take_ahead(connection))
-        self.session.is_unsure = True
-        self._release_unknown(connection)
-
-    def ahead_ids(self) -> set[int]:
-        """The tasks that were claimed ahead and are not taken."""
-        with self._ahead_lock:
-            return {claim.id for claim in self._ahead}
-
-    def take_ahead(self, connection: psycopg.Connection) -> list[Claim]:
-        """The batch that was claimed ahead; empty when there is none, or when the supervisor took it back.
-
-        No rows are claimed ahead any more: the next claim is the worker's own.
-        """
-        with self._ahead_lock:
-            batch, self._ahead = self._ahead, []
-        if self.state.end_ahead():
-            return batch
-        self._release(connection, batch)
-        self.claimer.forget_ends()
-        return []
-
-    def _claim_ahead(self, connection: psycopg.Connection) -> None:
-        """Send a claim behind the last one without waiting for its answer, unless few tasks are wanted."""
-        limit = self.size.wanted
-        if limit < MANY:
-            return
-        self.state.begin_ahead()
-        read = shortcut.send(connection, self.claimer, limit)
-        if read is None:
-            self.state.end_ahead()
-            return
-        self._ahead_limit = limit
-
-        def keep() -> None:
-            batch = read()
-            with self._ahead_lock:
-                self._ahead = batch
-            if not batch:
-                self.state.end_ahead()
-
-        self.session.read_later(keep)
-
-    def _may_work_ahead(self) -> bool:
-        """True if there is so much work that the server should work beside the handlers."""
-        return self.joins_flush and self.full_claims >= MUCH_WORK and self.completer.may_send()
-
     def _flush_and_claim(self, connection: psycopg.Connection, limit: int) -> list[Claim]:
         self.session.keep_lease(connection)
         self._release_unknown(connection)
@@ -203,6 +132,68 @@ class Fetcher:
         self.asked_for = self._ahead_limit if batch else limit
         return batch or strategies.claim(connection, self.claimer, limit, self.options.strategy)
 
+    def work_ahead(self) -> None:
+        """Let the server claim what comes next and write what has ended, while the batch runs."""
+        if not self._may_work_ahead():
+            return
+        try:
+            if self.options.max_tasks is None and self.size.wanted >= MANY:
+                self.session.run(self._claim_ahead)
+            self.completer.send()
+        except psycopg.Error as error:
+            logger.warning("worker %s claims and writes after this batch: %s", self.worker_id, str(error).strip())
+
+    def _may_work_ahead(self) -> bool:
+        """True if there is so much work that the server should work beside the handlers."""
+        return self.joins_flush and self.full_claims >= MUCH_WORK and self.completer.may_send()
+
+    def _claim_ahead(self, connection: psycopg.Connection) -> None:
+        """Send a claim behind the last one without waiting for its answer."""
+        self._ahead_limit = self.size.wanted
+        self.state.begin_ahead()
+        read = shortcut.send(connection, self.claimer, self._ahead_limit)
+        if read is None:
+            self.state.end_ahead()
+            return
+
+        def keep() -> None:
+            batch = read()
+            with self._ahead_lock:
+                self._ahead = batch
+            if not batch:
+                self.state.end_ahead()
+
+        self.session.read_later(keep)
+
+    def take_ahead(self, connection: psycopg.Connection) -> list[Claim]:
+        """The batch that was claimed ahead; empty when there is none, or when the supervisor took it back.
+
+        No rows are claimed ahead any more: the next claim is the worker's own.
+        """
+        with self._ahead_lock:
+            batch, self._ahead = self._ahead, []
+        if self.state.end_ahead():
+            return batch
+        self._release(connection, batch)
+        self.claimer.forget_ends()
+        return []
+
+    def ahead_ids(self) -> set[int]:
+        """The tasks that were claimed ahead and are not taken."""
+        with self._ahead_lock:
+            return {claim.id for claim in self._ahead}
+
+    def give_back(self, claims: list[Claim], *, park: bool = False) -> None:
+        """Give back claims that have not begun. `park`: no function of this worker is known for them."""
+        if claims:
+            self.session.run(lambda connection: self._release(connection, claims, park=park))
+
+    def leave(self, connection: psycopg.Connection) -> None:
+        """Give back everything that was claimed and has not begun."""
+        self._release(connection, self.take_ahead(connection))
+        self.session.is_unsure = True
+        self._release_unknown(connection)
+
     def _release(self, connection: psycopg.Connection, batch: list[Claim], *, park: bool = False) -> None:
         """Give claims back; those that the supervisor gave back already do not match any more."""
         pairs = [(claim.id, claim.claimed_at()) for claim in batch]
@@ -217,10 +208,7 @@ class Fetcher:
         if released:
             logger.warning(
                 "worker %s released %s tasks whose claim was never answered, ids %s to %s",
-                self.worker_id,
-                len(released),
-                min(released),
-                max(released),
-            )
+                self.worker_id, len(released), min(released), max(released),
+            )  # fmt: skip
         self.checked_at = now
         self.session.is_unsure = False

@@ -77,8 +77,8 @@ class Leadership:
     Both threads of the worker process use it. `wakes` is readable once a signal came.
     """
 
-    def __init__(self, state: SharedState, session: Session, token: LeaderToken, *, wakes: int) -> None:
-        self.state = state
+    def __init__(self, session: Session, token: LeaderToken, *, wakes: int) -> None:
+        self.state = session.state
         self.session = session
         self.token = token
         self.wakes = wakes
@@ -144,7 +144,6 @@ class Leadership:
         return {"mine": 0.0, "others": seconds}.get(duty, SOON_SECONDS)
 
     def _sleep(self, seconds: float) -> None:
-        """Sleep until the leader has passed the token on, a signal has come, or the session has ended."""
         if self.session.is_listening:  # the supervisor has passed this worker's token on
             self.session.stop_listening()
         self.was_called = self.token.sleep(self.state, seconds, [*self.session.descriptors(), self.wakes])

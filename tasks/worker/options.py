@@ -1,12 +1,8 @@
-"""A worker's options, the tasks that its processes may claim together, the connections they need, and their rows."""
+"""A worker's options, the connections that its processes need, and their rows."""
 
 import logging
-import mmap
-import multiprocessing
 import os
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import psycopg
@@ -19,10 +15,7 @@ from tasks.support.database import fetch
 
 logger = logging.getLogger(__name__)
 
-NO_LIMIT = 1 << 62
-LOCK_SECONDS = 1.0
-FOR_SUPERVISOR = 1
-LEAST = FOR_SUPERVISOR + 1  # and one process, whose handlers do not use the database
+LEAST_SESSIONS = 2  # the supervisor's, and that of one process whose handlers do not use the database
 
 # Superusers have no limit but the server's. Sessions of others show their database and role to everybody.
 LIMITS = """
@@ -68,61 +61,8 @@ class Options:
 
     @property
     def largest_batch(self) -> int:
-        return min(self.batch_size or NO_LIMIT, STRATEGIES[self.strategy].max_batch)
-
-
-class Allowance:
-    """How many tasks may still be claimed, counted over all children of one supervisor; None: as many as there are."""
-
-    def __init__(self, tasks: int | None) -> None:
-        self._is_limited = tasks is not None
-        self._left = memoryview(mmap.mmap(-1, 8)).cast("q")
-        self._left[0] = tasks or 0
-        self._lock = multiprocessing.get_context("fork").Lock()
-
-    def take(self, wanted: int) -> int:
-        """As many of `wanted` as are left."""
-        if not self._is_limited:
-            return wanted
-        with self._locked():
-            granted = max(0, min(wanted, self._left[0]))
-            self._left[0] -= granted
-        return granted
-
-    def give_back(self, number: int) -> None:
-        if self._is_limited and number:
-            with self._locked():
-                self._left[0] += number
-
-    @property
-    def is_spent(self) -> bool:
-        return self._is_limited and self._left[0] <= 0
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        # A process that was killed while it held the lock keeps it for ever; the others go on without.
-        is_ours = self._lock.acquire(timeout=LOCK_SECONDS)
-        try:
-            yield
-        finally:
-            if is_ours:
-                self._lock.release()
-
-
-@dataclass(frozen=True)
-class Limit:
-    """A limit by its name, how many sessions it allows us, and how many of them others use."""
-
-    name: str
-    allowed: int
-    used: int
-
-    @property
-    def free(self) -> int:
-        return max(0, self.allowed - self.used)
-
-    def __str__(self) -> str:
-        return f"{self.name} allows {self.allowed}, of which {self.used} are in use"
+        most = STRATEGIES[self.strategy].max_batch
+        return min(self.batch_size or most, most)
 
 
 def check(connection: psycopg.Connection, options: Options) -> None:
@@ -131,13 +71,15 @@ def check(connection: psycopg.Connection, options: Options) -> None:
     `connection` is not counted: it ends before the worker opens its own.
     """
     needed = most_sessions(options)
-    tightest = min((Limit(**row) for row in fetch(connection, LIMITS, {})), key=lambda limit: limit.free)
-    if tightest.allowed < LEAST:
-        raise TooFewConnections(f"A worker needs {LEAST} connections at least, and {tightest}.")
-    if tightest.free < needed:
+    tightest = min(fetch(connection, LIMITS, {}), key=lambda row: row["allowed"] - row["used"])
+    limit = "{name} allows {allowed}, of which {used} are in use".format(**tightest)
+    if tightest["allowed"] < LEAST_SESSIONS:
+        raise TooFewConnections(f"A worker needs {LEAST_SESSIONS} connections at least, and {limit}.")
+    free = max(0, tightest["allowed"] - tightest["used"])
+    if free < needed:
         logger.warning(
             "this worker opens up to %s connections, and %s are free: %s; raise it, or start fewer processes",
-            needed, tightest.free, tightest,
+            needed, free, limit,
         )  # fmt: skip
 
 
@@ -149,23 +91,21 @@ def most_sessions(options: Options) -> int:
     """
     writes_apart = STRATEGIES[options.strategy].joins_flush
     through_proxy = bool(conf.get("DIRECT_DATABASE_URL"))
-    return FOR_SUPERVISOR + options.concurrency * (1 + writes_apart + (not through_proxy))
+    return 1 + options.concurrency * (1 + writes_apart + (not through_proxy))
 
 
 def register(connection: psycopg.Connection, worker_id: str, options: Options) -> None:
     """Insert the worker's row; a worker that claims without one is taken for dead."""
-    connection.execute(
-        REGISTER,
-        {
-            "id": worker_id,
-            "hostname": socket.gethostname(),
-            "pid": os.getpid(),
-            "strategy": options.strategy,
-            "queues": options.queues or [],
-            "task_paths": declaration.paths(),
-            "lease_seconds": conf.get("LEASE_SECONDS"),
-        },
-    )
+    params = {
+        "id": worker_id,
+        "hostname": socket.gethostname(),
+        "pid": os.getpid(),
+        "strategy": options.strategy,
+        "queues": options.queues or [],
+        "task_paths": declaration.paths(),
+        "lease_seconds": conf.get("LEASE_SECONDS"),
+    }
+    connection.execute(REGISTER, params)
 
 
 def leave(connection: psycopg.Connection, worker_id: str) -> None:

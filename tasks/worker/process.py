@@ -7,6 +7,7 @@ import random
 import select
 import signal
 import time
+from dataclasses import dataclass
 
 import psycopg
 
@@ -19,10 +20,10 @@ from tasks.worker import run
 from tasks.worker.complete import Background, Completer
 from tasks.worker.fetch import Fetcher
 from tasks.worker.leader import Leadership, LeaderToken, drain
-from tasks.worker.options import Allowance, Options, leave, register
+from tasks.worker.options import Options, leave, register
 from tasks.worker.run import Runner
 from tasks.worker.session import Session
-from tasks.worker.shared_state import SharedState
+from tasks.worker.shared_state import Allowance, SharedState
 
 logger = logging.getLogger(__name__)
 
@@ -32,38 +33,32 @@ LEAVE_SECONDS = 3.0
 DONE, ID_TAKEN, RETIRED = 0, 81, 82
 
 
+@dataclass(eq=False)
 class WorkerProcess:
     """The loop of one worker process.
 
     `lifeline` closes when the supervisor dies; `busy` tells it that work began; its workers share the leader `token`.
     """
 
-    def __init__(
-        self,
-        worker_id: str,
-        options: Options,
-        state: SharedState,
-        allowance: Allowance,
-        token: LeaderToken,
-        *,
-        lifeline: int,
-        busy: int,
-    ) -> None:
-        self.worker_id = worker_id
-        self.options = options
-        self.state = state
-        self.allowance = allowance
-        self.busy = busy
-        self.is_stopping = False
+    worker_id: str
+    options: Options
+    state: SharedState
+    allowance: Allowance
+    token: LeaderToken
+    lifeline: int
+    busy: int
+    is_stopping: bool = False
+
+    def __post_init__(self) -> None:
         self.wake_read, self.wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self.holds_row = STRATEGIES[options.strategy].holds_row
-        self.session = Session(worker_id, state)
-        self.completer = Completer(worker_id, state)
-        self.fetcher = Fetcher(options, state, self.session, self.completer, allowance)
-        self.runner = Runner(worker_id, holds_row=self.holds_row)
-        self.leadership = Leadership(state, self.session, token, wakes=self.wake_read)
+        self.holds_row = STRATEGIES[self.options.strategy].holds_row
+        self.session = Session(self.worker_id, self.state)
+        self.completer = Completer(self.worker_id, self.state)
+        self.fetcher = Fetcher(self.options, self.session, self.completer, self.allowance)
+        self.runner = Runner(self.worker_id, holds_row=self.holds_row)
+        self.leadership = Leadership(self.session, self.token, wakes=self.wake_read)
         self.background = Background(
-            state, self.session, self.completer, self.leadership, lifeline=lifeline, stop=self.stop
+            self.session, self.completer, self.leadership, lifeline=self.lifeline, stop=self.stop
         )
 
     def main(self) -> int:
@@ -114,7 +109,10 @@ class WorkerProcess:
         """Run the claimed tasks in order; give back what could not begin."""
         self.state.publish(batch, self.completer.ids())
         self.fetcher.work_ahead()
-        self._signal_busy()
+        if not self.state.busy:
+            self.state.busy = 1
+            with contextlib.suppress(BlockingIOError, BrokenPipeError):
+                os.write(self.busy, b"x")
         self.background.begin_batch()
         self.runner.begin_batch()
         began = time.monotonic()
@@ -190,9 +188,3 @@ class WorkerProcess:
                 select.select([], [], [], self.session.retry_in() or RETRY_SECONDS)
         self.completer.close()
         self.session.forget()
-
-    def _signal_busy(self) -> None:
-        if not self.state.busy:
-            self.state.busy = 1
-            with contextlib.suppress(BlockingIOError, BrokenPipeError):
-                os.write(self.busy, b"x")

@@ -45,7 +45,6 @@ LEAVE_DUTY = """
 SELECT pg_advisory_unlock(hashtext('rowlock:duty'), hashtext(current_schema())),
     pg_notify('rowlock_' || current_schema(), 'duty')
 """
-UNLISTEN = "UNLISTEN *"
 
 
 class Session:
@@ -84,139 +83,23 @@ class Session:
             try:
                 return operation(connection)
             except psycopg.Error as error:
-                self.note(error)
-                raise
-
-    def read_later(self, read: Callable[[], None]) -> None:
-        """Leave the answer of a statement that was sent for later: `read` is called before anything else is asked."""
-        self._read = read
-
-    def keep_lease(self, connection: psycopg.Connection) -> None:
-        """Renew the lease when the supervisor is late with it. Raises Convicted."""
-        if self.state.is_lease_fresh(self.lease_seconds / 2):
-            return
-        if not presence.beat(connection, [self.worker_id]):
-            raise Convicted(f"Worker {self.worker_id} was declared dead: it was silent for longer than its lease.")
-        self.state.renew_lease()
-
-    def _read_answer(self) -> None:
-        read, self._read = self._read, None
-        if read is not None:
-            try:
-                read()
-            except psycopg.Error as error:
-                self.note(error)
+                self._note(error)
                 raise
 
     def ensure(self) -> psycopg.Connection:
         """The live connection, made anew when it was lost, its last answer read. Raises psycopg.Error, or Convicted."""
         with self._lock:
-            self._read_answer()
-            if self.connection is None or self.connection.closed or self.is_read_only:
-                return self._reconnect()
-            if not self.is_ready:
-                try:
-                    self._prepare(self.connection)
-                except psycopg.Error as error:
-                    self.note(error)
-                    raise
-            return self.connection
-
-    def note(self, error: psycopg.Error) -> None:
-        """Note that an answer may be missing, and forget the session when the error means that it is lost.
-
-        A session that is only read-only keeps its presence until the next attempt to connect. Otherwise the first
-        worker that can write again would take this one for dead.
-        """
-        self.is_unsure = True
-        if isinstance(error, READ_ONLY):
-            self.is_read_only = True
-        elif isinstance(error, LOST) and not isinstance(error, IN_THE_WAY):
-            self.forget()
-
-    def forget(self) -> None:
-        """Close what may be left of the session."""
-        with self._lock:
-            if self.connection is not None:
-                self.connection.close()
-            self.connection = self._read = None
-            self.is_presence_held = self.is_ready = self.is_read_only = self.is_on_duty = False
-            self.is_unsure = True
-
-    def retry_in(self) -> float:
-        """Seconds until the next attempt to connect is due; each failure doubles it."""
-        return max(0.0, self._retry_at - time.monotonic())
-
-    def take_duty(self) -> str:
-        """Be the idle worker whom enqueuers notify: `mine`, `others` or `nobody` (ask again soon)."""
-        duty: str = self.run(lambda connection: fetch(connection, TAKE_DUTY)[0]["duty"])
-        self.is_on_duty = duty == "mine"
-        return duty
-
-    def listen(self) -> None:
-        """Receive notifications from now on."""
-        self.run(lambda connection: listen(connection, "rowlock"))
-        self.is_listening = True
-
-    def stop_listening(self) -> None:
-        """Leave the duty to a leader of another supervisor, and receive no notifications. Errors are logged."""
-        self.is_listening = False
-        try:
-            if self.is_on_duty:
-                self.run(lambda connection: connection.execute(LEAVE_DUTY))
-            self.run(lambda connection: connection.execute(UNLISTEN))
-        except psycopg.Error as error:
-            logger.warning("worker %s could not leave the duty: %s", self.worker_id, str(error).strip())
-        self.is_on_duty = False
-
-    def wait(self, seconds: float, other: int) -> bool:
-        """Wait for a notification, for the file descriptor `other`, or for `seconds`. True if `other` is readable.
-
-        A notification that came together with the answer to a query was read with it: the socket is silent about it.
-        """
-        if self.drain():
-            return False
-        readable = select.select([*self.descriptors(), other], [], [], max(0.0, seconds))[0]
-        if set(readable) - {other}:
-            self._discard_notifications()
-        return other in readable
-
-    def drain(self) -> bool:
-        """Read what the server sent unasked, and so notice at once when it has closed the session.
-
-        True if there was a notification.
-        """
-        with self._lock:
-            if self.connection is None:
-                return False
             try:
                 self._read_answer()
-                return bool(list(self.connection.notifies(timeout=0)))
+                connection = self.connection
+                if connection is not None and not connection.closed and not self.is_read_only:
+                    if not self.is_ready:
+                        self._prepare(connection)
+                    return connection
             except psycopg.Error as error:
-                self.note(error)
-                return False
-
-    def _discard_notifications(self) -> None:
-        """Read what has come before it meets an answer, without the generator of `drain`: a task waits for us."""
-        with self._lock:
-            if self.connection is None:
-                return
-            try:
-                self.connection.pgconn.consume_input()
-                while self.connection.pgconn.notifies():
-                    pass
-            except psycopg.Error as error:
-                self.note(error)
-
-    def has_input(self) -> bool:
-        """True if the server sent something: an answer, a notification, or the end of the session."""
-        descriptors = self.descriptors()
-        return self._read is not None or bool(descriptors and select.select(descriptors, [], [], 0)[0])
-
-    def descriptors(self) -> list[int]:
-        """The file descriptor that is readable when the server sends something unasked, if there is a session."""
-        connection = self.connection
-        return [] if connection is None or connection.closed else [connection.fileno()]
+                self._note(error)
+                raise
+            return self._reconnect()
 
     def _reconnect(self) -> psycopg.Connection:
         if self.retry_in():
@@ -247,6 +130,115 @@ class Session:
         if self.is_listening:
             listen(connection, "rowlock")
         self.is_ready = self.is_presence_held
+
+    def _note(self, error: psycopg.Error) -> None:
+        """Note that an answer may be missing, and forget the session when the error means that it is lost.
+
+        A session that is only read-only keeps its presence until the next attempt to connect. Otherwise the first
+        worker that can write again would take this one for dead.
+        """
+        self.is_unsure = True
+        if isinstance(error, READ_ONLY):
+            self.is_read_only = True
+        elif isinstance(error, LOST) and not isinstance(error, IN_THE_WAY):
+            self.forget()
+
+    def forget(self) -> None:
+        """Close what may be left of the session."""
+        with self._lock:
+            if self.connection is not None:
+                self.connection.close()
+            self.connection = self._read = None
+            self.is_presence_held = self.is_ready = self.is_read_only = self.is_on_duty = False
+            self.is_unsure = True
+
+    def retry_in(self) -> float:
+        """Seconds until the next attempt to connect is due; each failure doubles it."""
+        return max(0.0, self._retry_at - time.monotonic())
+
+    def keep_lease(self, connection: psycopg.Connection) -> None:
+        """Renew the lease when the supervisor is late with it. Raises Convicted."""
+        if self.state.is_lease_fresh(self.lease_seconds / 2):
+            return
+        if not presence.beat(connection, [self.worker_id]):
+            raise Convicted(f"Worker {self.worker_id} was declared dead: it was silent for longer than its lease.")
+        self.state.renew_lease()
+
+    def read_later(self, read: Callable[[], None]) -> None:
+        """Leave the answer of a statement that was sent for later: `read` is called before anything else is asked."""
+        self._read = read
+
+    def _read_answer(self) -> None:
+        read, self._read = self._read, None
+        if read is not None:
+            read()
+
+    # Notifications.
+
+    def take_duty(self) -> str:
+        """Be the idle worker whom enqueuers notify: `mine`, `others` or `nobody` (ask again soon)."""
+        duty: str = self.run(lambda connection: fetch(connection, TAKE_DUTY)[0]["duty"])
+        self.is_on_duty = duty == "mine"
+        return duty
+
+    def listen(self) -> None:
+        """Receive notifications from now on."""
+        self.run(lambda connection: listen(connection, "rowlock"))
+        self.is_listening = True
+
+    def stop_listening(self) -> None:
+        """Leave the duty to a leader of another supervisor, and receive no notifications. Errors are logged."""
+        self.is_listening = False
+        try:
+            if self.is_on_duty:
+                self.run(lambda connection: connection.execute(LEAVE_DUTY))
+            self.run(lambda connection: connection.execute("UNLISTEN *"))
+        except psycopg.Error as error:
+            logger.warning("worker %s could not leave the duty: %s", self.worker_id, str(error).strip())
+        self.is_on_duty = False
+
+    def wait(self, seconds: float, other: int) -> bool:
+        """Wait for a notification, for the file descriptor `other`, or for `seconds`. True if `other` is readable.
+
+        A notification that came together with the answer to a query was read with it: the socket is silent about it.
+        """
+        if self.drain():
+            return False
+        readable = select.select([*self.descriptors(), other], [], [], max(0.0, seconds))[0]
+        with self._lock:
+            if self.connection is not None and set(readable) - {other}:
+                try:  # without the generator of `drain`: a task waits for us
+                    self.connection.pgconn.consume_input()
+                    while self.connection.pgconn.notifies():
+                        pass
+                except psycopg.Error as error:
+                    self._note(error)
+        return other in readable
+
+    def drain(self) -> bool:
+        """Read what the server sent unasked, and so notice at once when it has closed the session.
+
+        True if there was a notification.
+        """
+        with self._lock:
+            if self.connection is None:
+                return False
+            try:
+                self._read_answer()
+                return bool(list(self.connection.notifies(timeout=0)))
+            except psycopg.Error as error:
+                self._note(error)
+                return False
+
+    def has_input(self) -> bool:
+        """True if the server sent something: an answer, a notification, or the end of the session."""
+        descriptors = self.descriptors()
+        return self._read is not None or bool(descriptors and select.select(descriptors, [], [], 0)[0])
+
+    def descriptors(self) -> list[int]:
+        """The file descriptor that is readable when the server sends something unasked, if there is a session."""
+        connection = self.connection
+        return [] if connection is None or connection.closed else [connection.fileno()]
 
 
 def listen(connection: psycopg.Connection, prefix: str) -> None:

@@ -13,12 +13,14 @@ from array import array
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from tasks.queue.claim import Claim
 
 BATCH_LIMIT = 2048
 EARLIER_LIMIT = 2 * BATCH_LIMIT
+LOCK_SECONDS = 0.2
+ALLOWANCE_LOCK_SECONDS = 1.0
 NONE = -1
 TOO_MANY = -1
 UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -89,10 +91,9 @@ class SharedState(ctypes.Structure):
         """Fill the list that is not valid, then make it the valid one, before the batch of these ids is forgotten."""
         index = 1 - self.earlier_index
         spare = self.earlier[index]
-        is_fitting = len(earlier) <= EARLIER_LIMIT
-        if is_fitting:
+        spare.count = len(earlier) if len(earlier) <= EARLIER_LIMIT else TOO_MANY
+        if spare.count != TOO_MANY:
             self._write(spare.ids, earlier)
-        spare.count = len(earlier) if is_fitting else TOO_MANY
         self.earlier_index = index
 
     @staticmethod
@@ -116,8 +117,7 @@ class SharedState(ctypes.Structure):
 
     def end(self) -> None:
         """Note that the task has ended; its completion may not be written yet."""
-        self.running_since_ns = 0
-        self.deadline_ns = 0
+        self.running_since_ns = self.deadline_ns = 0
 
     def clear(self) -> None:
         """Note that nothing of the batch is left to begin."""
@@ -141,7 +141,6 @@ class SharedState(ctypes.Structure):
     # The supervisor's side.
 
     def renew_lease(self) -> None:
-        """Note that the lease has been renewed just now."""
         self.lease_renewed_ns = time.monotonic_ns()
 
     def running(self) -> tuple[int, int, float] | None:
@@ -160,19 +159,15 @@ class SharedState(ctypes.Structure):
         """True if the next batch is being claimed, or is claimed and its worker has not read it yet."""
         return bool(self.ahead_of == self.batch_number)
 
-    def has_unstarted(self) -> bool:
-        """True if rows of the batch, or of the next one, may still begin."""
-        is_left = self.position + 1 < self.batch_count or self.has_ahead()
-        return is_left and self.taken_back != self.batch_number
-
     def take_unstarted(self) -> list[tuple[int, datetime]]:
         """Take the rows that have not begun away from the worker, each as its id and its time of claim.
 
         The next batch goes with them; nobody has a list of its rows (see `listed`). Empty when there are none, or when
         a frozen worker holds the lock: then its lease decides.
         """
-        with self._lock_within(0.2) as locked:
-            if not locked or not self.has_unstarted():
+        with locked_within(self.lock, LOCK_SECONDS) as is_ours:
+            is_left = self.position + 1 < self.batch_count or self.has_ahead()
+            if not is_ours or not is_left or self.taken_back == self.batch_number:
                 return []
             self.taken_back = self.batch_number
             return self.unstarted()
@@ -185,16 +180,16 @@ class SharedState(ctypes.Structure):
         """
         if not self._is_ahead_taken_back():
             return None
-        with self._lock_within(0.2) as locked:
+        with locked_within(self.lock, LOCK_SECONDS) as is_ours:
             earlier = self._earlier()
-            if not locked or not self._is_ahead_taken_back() or earlier is None:
+            if not is_ours or not self._is_ahead_taken_back() or earlier is None:
                 return None
             return [*self.ids[: self.batch_count], *earlier]
 
     def take_ahead(self) -> bool:
         """Take away what was claimed ahead of a batch that was taken back; False when the worker did so itself."""
-        with self._lock_within(0.2) as locked:
-            if not locked or not self._is_ahead_taken_back():
+        with locked_within(self.lock, LOCK_SECONDS) as is_ours:
+            if not is_ours or not self._is_ahead_taken_back():
                 return False
             self.ahead_of = NONE
             return True
@@ -220,11 +215,42 @@ class SharedState(ctypes.Structure):
         valid = self.earlier[self.earlier_index]
         return None if valid.count == TOO_MANY else valid.ids[: valid.count]
 
-    @contextmanager
-    def _lock_within(self, seconds: float) -> Iterator[bool]:
-        locked = self.lock.acquire(timeout=seconds)
-        try:
-            yield locked
-        finally:
-            if locked:
-                self.lock.release()
+
+class Allowance:
+    """How many tasks may still be claimed, counted over all children of one supervisor; None: as many as there are."""
+
+    def __init__(self, tasks: int | None) -> None:
+        self._is_limited = tasks is not None
+        self._left = ctypes.c_int64.from_buffer(mmap.mmap(-1, 8))
+        self._left.value = tasks or 0
+        # A process that was killed while it held the lock keeps it for ever; the others go on without.
+        self._lock = multiprocessing.get_context("fork").Lock()
+
+    def take(self, wanted: int) -> int:
+        """As many of `wanted` as are left."""
+        if not self._is_limited:
+            return wanted
+        with locked_within(self._lock, ALLOWANCE_LOCK_SECONDS):
+            granted = max(0, min(wanted, self._left.value))
+            self._left.value -= granted
+        return granted
+
+    def give_back(self, number: int) -> None:
+        if self._is_limited and number:
+            with locked_within(self._lock, ALLOWANCE_LOCK_SECONDS):
+                self._left.value += number
+
+    @property
+    def is_spent(self) -> bool:
+        return self._is_limited and self._left.value <= 0
+
+
+@contextmanager
+def locked_within(lock: Any, seconds: float) -> Iterator[bool]:
+    """Run the block after at most so many seconds; True if the lock is ours then."""
+    is_ours = lock.acquire(timeout=seconds)
+    try:
+        yield is_ours
+    finally:
+        if is_ours:
+            lock.release()

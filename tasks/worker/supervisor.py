@@ -9,7 +9,6 @@ import signal
 import socket
 import sys
 import time
-from dataclasses import dataclass, field
 
 import psycopg
 from django.db import connections
@@ -18,11 +17,20 @@ from tasks import conf
 from tasks.support.database import name_sessions_of_handlers, session_name
 from tasks.worker.leader import LeaderToken
 from tasks.worker.maintenance import Child, Maintenance
-from tasks.worker.options import Allowance, Options
+from tasks.worker.options import Options
 from tasks.worker.process import DONE, ID_TAKEN, RETIRED, WorkerProcess
-from tasks.worker.shared_state import SharedState
+from tasks.worker.shared_state import Allowance, SharedState
 
 logger = logging.getLogger(__name__)
+
+TICK_SECONDS = 0.1
+IDLE_TICK_SECONDS = 1.0
+SLOW_SECONDS = 0.25
+CRASH_LOOP_SECONDS = 60.0
+CRASH_CAP_SECONDS = 30.0
+LAST_FLUSH_SECONDS = 0.5
+# Two batches of 2,000 tasks are more objects than start a collection by default (700 to 2,000), and no garbage.
+OBJECTS_BEFORE_COLLECTION = 20_000
 
 
 class ServiceManager:
@@ -53,49 +61,20 @@ class ServiceManager:
             self.notify("WATCHDOG=1")
 
 
-TICK_SECONDS = 0.1
-IDLE_TICK_SECONDS = 1.0
-SLOW_SECONDS = 0.25
-CRASH_LOOP_SECONDS = 60.0
-CRASH_CAP_SECONDS = 30.0
-LAST_FLUSH_SECONDS = 0.5
-# Two batches of 2,000 tasks are more objects than start a collection by default (700 to 2,000), and no garbage.
-OBJECTS_BEFORE_COLLECTION = 20_000
-
-
-@dataclass
-class Report:
-    """Counts of what all workers did together."""
-
-    claimed: int = 0
-    completed: int = 0
-    failed: int = 0
-    refused: int = 0
-
-    def add(self, state: SharedState) -> None:
-        self.claimed += state.claimed
-        self.completed += state.completed
-        self.failed += state.failed
-        self.refused += state.refused
-
-
-@dataclass
 class Supervisor:
     """Runs `options.concurrency` children until stopped or, in a burst, until nothing is due."""
 
-    options: Options
-    children: dict[int, Child] = field(default_factory=dict)
-    report: Report = field(default_factory=Report)
-    signals: list[int] = field(default_factory=list)
-    crashes: int = 0
-    spawn_at: float = 0.0
-    stop_at: float | None = None
-    retired: int = 0
-
-    def __post_init__(self) -> None:
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.children: dict[int, Child] = {}
+        self.report = dict.fromkeys(("claimed", "completed", "failed", "refused"), 0)
+        self.signals: list[int] = []
+        self.crashes = self.retired = 0
+        self.spawn_at = 0.0
+        self.stop_at: float | None = None
         self.maintenance = Maintenance()
         self.manager = ServiceManager()
-        self.allowance = Allowance(self.options.max_tasks)
+        self.allowance = Allowance(options.max_tasks)
         self.leader_token = LeaderToken()
         self.lease_seconds: float = conf.get("LEASE_SECONDS")
         self.lifeline_read, self.lifeline_write = os.pipe2(os.O_CLOEXEC)
@@ -124,11 +103,11 @@ class Supervisor:
         self.maintenance.close()
         return 128 + self.signals[1] if len(self.signals) > 1 else 0
 
+    # Starting.
+
     @property
     def is_over(self) -> bool:
         return self.stop_at is not None or self.retired >= self.options.concurrency
-
-    # Starting.
 
     @property
     def is_missing_some(self) -> bool:
@@ -137,16 +116,13 @@ class Supervisor:
     def spawn_missing(self) -> None:
         """Start children until there are enough; after crashes with growing pauses."""
         while self.is_missing_some and time.monotonic() >= self.spawn_at:
-            self.spawn()
-
-    def spawn(self) -> None:
-        child = Child(os.urandom(8).hex(), 0, SharedState(), time.monotonic())
-        child.state.renew_lease()
-        connections.close_all()
-        child.pid = os.fork()
-        if child.pid == 0:
-            os._exit(self._be_child(child))
-        self.children[child.pid] = child
+            child = Child(os.urandom(8).hex(), 0, SharedState(), time.monotonic())
+            child.state.renew_lease()
+            connections.close_all()
+            child.pid = os.fork()
+            if child.pid == 0:
+                os._exit(self._be_child(child))
+            self.children[child.pid] = child
 
     def _be_child(self, child: Child) -> int:
         """Run the worker in the forked process; the fork must never return into the supervisor's loop."""
@@ -158,11 +134,8 @@ class Supervisor:
             os.dup2(2, 1)
             sys.stdout = sys.stderr
             name_sessions_of_handlers(session_name("worker", child.id))
-            state, lifeline, busy = child.state, self.lifeline_read, self.busy_write
-            worker = WorkerProcess(
-                child.id, self.options, state, self.allowance, self.leader_token, lifeline=lifeline, busy=busy
-            )
-            return worker.main()
+            shared = (child.state, self.allowance, self.leader_token, self.lifeline_read, self.busy_write)
+            return WorkerProcess(child.id, self.options, *shared).main()
         except psycopg.OperationalError as error:
             logger.error("worker %s cannot reach the database: %s", child.id, str(error).strip())
         except BaseException:
@@ -201,9 +174,8 @@ class Supervisor:
     def watch(self) -> None:
         for child in self.children.values():
             self._watch_one(child)
-        self.maintenance.to_end &= {
-            running[0] for child in self.children.values() if (running := child.state.running())
-        }
+        running = [child.state.running() for child in self.children.values()]
+        self.maintenance.to_end &= {task[0] for task in running if task}
 
     def _watch_one(self, child: Child) -> None:
         state = child.state
@@ -223,16 +195,13 @@ class Supervisor:
         if running and state.is_overdue():
             self._end(child, "timeout", running[:2])
         if state.convicted and not child.is_frozen:
-            self._outlast(child)
+            # It ends by itself, unless it hangs in its task or on a silent connection.
+            child.convicted_at = child.convicted_at or time.monotonic()
+            if time.monotonic() - child.convicted_at > self.lease_seconds:
+                self.kill(child, "convicted")
         if child.id in self.maintenance.stops and not child.is_leaving:
             child.is_leaving = True
             self._send(child, signal.SIGTERM)
-
-    def _outlast(self, child: Child) -> None:
-        """End a convicted child that does not end by itself: it hangs in its task or on a silent connection."""
-        child.convicted_at = child.convicted_at or time.monotonic()
-        if time.monotonic() - child.convicted_at > self.lease_seconds:
-            self.kill(child, "convicted")
 
     def _end(self, child: Child, reason: str, task: tuple[int, int]) -> None:
         """Kill the child if it still runs `task`, as (id, attempt).
@@ -279,7 +248,8 @@ class Supervisor:
 
     def account_for(self, child: Child, status: int) -> None:
         """Account for a child that ended, and decide whether another takes its place."""
-        self.report.add(child.state)
+        for name in self.report:
+            self.report[name] += getattr(child.state, name)
         self.leader_token.pass_on(child.state)
         code = os.waitstatus_to_exitcode(status)
         if code == DONE:
@@ -290,9 +260,6 @@ class Supervisor:
         self.allowance.give_back(len(child.state.unstarted()))
         if code in (ID_TAKEN, RETIRED) or child.killed_for:
             return
-        self._slow_down(child, code)
-
-    def _slow_down(self, child: Child, code: int) -> None:
         lived = time.monotonic() - child.started
         self.crashes = 0 if lived > CRASH_LOOP_SECONDS else self.crashes + 1
         pause = min(CRASH_CAP_SECONDS, 0.0 if self.crashes <= 1 else 0.25 * 2 ** (self.crashes - 2))

@@ -58,11 +58,10 @@ class Command(BaseCommand):
                 recovery.recover(include_ask=False)
         connections.close_all()
         exit_status = supervisor.run()
-        report = vars(supervisor.report)
         if options["json"]:
-            write_line(self.stdout, json.dumps(report))
+            write_line(self.stdout, json.dumps(supervisor.report))
         elif options["verbosity"] > 0:
-            write_line(self.stdout, ", ".join(f"{name} {number}" for name, number in report.items()))
+            write_line(self.stdout, ", ".join(f"{name} {number}" for name, number in supervisor.report.items()))
         if exit_status:
             raise SystemExit(exit_status)
 

@@ -15,9 +15,9 @@ from tasks.worker import options
 from tasks.worker.fetch import CHECK_SECONDS, MUCH_WORK
 from tasks.worker.leader import LeaderToken
 from tasks.worker.maintenance import Child, Maintenance
-from tasks.worker.options import Allowance, Options
+from tasks.worker.options import Options
 from tasks.worker.process import WorkerProcess
-from tasks.worker.shared_state import SharedState
+from tasks.worker.shared_state import Allowance, SharedState
 from tests.tasks.worker_app import tasks as handlers
 from tests.waiting import wait_until
 

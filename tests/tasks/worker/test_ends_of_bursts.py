@@ -10,9 +10,9 @@ from tasks.queue.completion import Ending
 from tasks.worker.complete import SEND_FROM
 from tasks.worker.fetch import MUCH_WORK
 from tasks.worker.leader import LeaderToken
-from tasks.worker.options import Allowance, Options
+from tasks.worker.options import Options
 from tasks.worker.process import WorkerProcess
-from tasks.worker.shared_state import SharedState
+from tasks.worker.shared_state import Allowance, SharedState
 from tests.tasks.worker_app import tasks as handlers
 
 
