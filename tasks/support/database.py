@@ -22,9 +22,6 @@ from tasks.exceptions import PooledSession
 
 T = TypeVar("T")
 
-LOCK_NOT_AVAILABLE = "55P03"
-SERIALIZATION_FAILURE = "40001"
-DEADLOCK_DETECTED = "40P01"
 PID = "SELECT pg_backend_pid() AS pid"
 LONGEST_NAME = 63  # bytes of an application_name
 OURS = "rowlock:"
@@ -115,12 +112,12 @@ def sqlstate(error: BaseException) -> str | None:
 
 def is_lock_not_available(error: BaseException) -> bool:
     """True if another session holds the row and the wait was refused or timed out."""
-    return sqlstate(error) == LOCK_NOT_AVAILABLE
+    return sqlstate(error) == "55P03"
 
 
 def is_retryable(error: BaseException) -> bool:
-    """True if the whole transaction can be repeated."""
-    return sqlstate(error) in (SERIALIZATION_FAILURE, DEADLOCK_DETECTED)
+    """True if the whole transaction can be repeated, after a serialization failure or a deadlock."""
+    return sqlstate(error) in ("40001", "40P01")
 
 
 @contextmanager

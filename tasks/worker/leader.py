@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable
 from tasks.worker.session import Session
 from tasks.worker.shared_state import SharedState
 
-CALLED = 2
 # A leader that works for longer hands over. Not at once: most tasks are over by then.
 HAND_OVER_SECONDS = 0.01
 POLL_SECONDS = 1.0  # of the leader
@@ -53,7 +52,7 @@ class LeaderToken:
     def call(self) -> None:
         """Wake two of those that sleep; each tries to claim once."""
         if not _is_readable(self._calls):
-            for _ in range(CALLED):  # each write wakes one
+            for _ in range(2):  # each write wakes one
                 os.write(self._put_call, b"x")
 
     def sleep(self, state: SharedState, seconds: float, others: Iterable[int]) -> bool:
@@ -105,12 +104,18 @@ class Leadership:
         seconds = self._lead(spread * POLL_SECONDS) if is_leader else spread * SLEEP_SECONDS
         if not self.session.is_ready:
             seconds = min(seconds, SOON_SECONDS)  # presence is not held yet
-        if seconds and not is_stopping():
-            self.state.busy = 0
-            if not is_leader:
-                self._sleep(seconds)
-            elif self.session.wait(seconds, self.wakes):
+        if not seconds or is_stopping():
+            return
+        self.state.busy = 0
+        if is_leader:
+            if self.session.wait(seconds, self.wakes):
                 drain(self.wakes)
+            return
+        if self.session.is_listening:  # the supervisor has passed this worker's token on
+            self.session.stop_listening()
+        self.was_called = self.token.sleep(self.state, seconds, [*self.session.descriptors(), self.wakes])
+        self.session.drain()
+        drain(self.wakes)
 
     def found_work(self, *, got_several: bool) -> None:
         """Hand over and call others if there may be more: after a call, or when the leader got all it asked for."""
@@ -142,13 +147,6 @@ class Leadership:
             return seconds
         duty = self.session.take_duty()
         return {"mine": 0.0, "others": seconds}.get(duty, SOON_SECONDS)
-
-    def _sleep(self, seconds: float) -> None:
-        if self.session.is_listening:  # the supervisor has passed this worker's token on
-            self.session.stop_listening()
-        self.was_called = self.token.sleep(self.state, seconds, [*self.session.descriptors(), self.wakes])
-        self.session.drain()
-        drain(self.wakes)
 
 
 def drain(descriptor: int) -> None:

@@ -56,7 +56,6 @@ class Session:
         self.lease_seconds: float = conf.get("LEASE_SECONDS")
         self._lock = threading.RLock()
         self.connection: psycopg.Connection | None = None
-        self.is_presence_held = False
         self.is_ready = False  # presence is held and confirmed
         self.is_read_only = False
         self.is_on_duty = False
@@ -70,11 +69,11 @@ class Session:
     def open(self, register: Callable[[psycopg.Connection], None]) -> bool:
         """First connection: presence, then `register`; False when this id's presence key is taken."""
         self.connection = connect_directly(session_name("worker", self.worker_id))
-        self.is_presence_held = presence.take(self.connection, self.worker_id)
-        if self.is_presence_held:
-            register(self.connection)
-            self._prepare(self.connection)
-        return self.is_presence_held
+        if not presence.take(self.connection, self.worker_id):
+            return False
+        register(self.connection)
+        self._prepare(self.connection)
+        return True
 
     def run(self, operation: Callable[[psycopg.Connection], T]) -> T:
         """Call `operation` with a live connection, under the lock. Raises psycopg.Error, or Convicted."""
@@ -124,12 +123,13 @@ class Session:
 
         A former session of this worker may still hold the lock. It is ended; the next call tries again.
         """
-        self.is_presence_held = self.is_presence_held or presence.take_again(connection, self.worker_id)
-        if self.is_presence_held and not presence.confirm(connection, self.worker_id):
+        if not presence.take_again(connection, self.worker_id):
+            return
+        if not presence.confirm(connection, self.worker_id):
             raise Convicted(f"Worker {self.worker_id} was declared dead while its session was lost.")
         if self.is_listening:
             listen(connection, "rowlock")
-        self.is_ready = self.is_presence_held
+        self.is_ready = True
 
     def _note(self, error: psycopg.Error) -> None:
         """Note that an answer may be missing, and forget the session when the error means that it is lost.
@@ -149,7 +149,7 @@ class Session:
             if self.connection is not None:
                 self.connection.close()
             self.connection = self._read = None
-            self.is_presence_held = self.is_ready = self.is_read_only = self.is_on_duty = False
+            self.is_ready = self.is_read_only = self.is_on_duty = False
             self.is_unsure = True
 
     def retry_in(self) -> float:

@@ -185,15 +185,14 @@ class Supervisor:
             self.leader_token.pass_on(state)
         if child.is_frozen or is_slow or self.stop_at is not None:
             self.maintenance.release(child.id, state.take_unstarted())
-        for task_id, attempt in self.maintenance.cancels.pop(child.id, []):
-            if running and running[:2] == (task_id, attempt):
-                self._end(child, "cancel", running[:2])
-            else:
-                self.maintenance.release(child.id, state.take_unstarted())
-        if running and running[0] in self.maintenance.to_end:
-            self._end(child, "cancel", running[:2])
-        if running and state.is_overdue():
-            self._end(child, "timeout", running[:2])
+        task = running[:2] if running else (0, 0)
+        cancels = self.maintenance.cancels.pop(child.id, [])
+        if task in cancels or task[0] in self.maintenance.to_end:
+            self._end(child, "cancel", task)
+        elif state.is_overdue():
+            self._end(child, "timeout", task)
+        if any(cancel != task for cancel in cancels):
+            self.maintenance.release(child.id, state.take_unstarted())
         if state.convicted and not child.is_frozen:
             # It ends by itself, unless it hangs in its task or on a silent connection.
             child.convicted_at = child.convicted_at or time.monotonic()

@@ -24,7 +24,7 @@ def child(database):
     )
     child.state.renew_lease()
     with psycopg.connect(database.url, autocommit=True) as child.session.connection:
-        child.session.is_ready = child.session.is_presence_held = True
+        child.session.is_ready = True
         child.fetcher.size.value = child.fetcher.size.ramp = SEND_FROM
         yield child
     for end in (read, write, child.wake_read, child.wake_write):
