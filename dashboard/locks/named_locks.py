@@ -1,6 +1,6 @@
 """Waits for named locks as edges between sessions, because `pg_locks` does not show them.
 
-Each holder and waiter has a session with an advisory lock (tasks/locking/named/session.py). That lock leads from its
+Each holder and waiter has a session with an advisory lock (tasks/locking/named/postgres.py). That lock leads from its
 row to its backend. A holder without one is an outsider: a program that calls the SQL functions, one behind a pooling
 proxy, or one from before a restart. Locks in Redis are not included.
 

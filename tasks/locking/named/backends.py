@@ -1,7 +1,7 @@
 """The backends of named locks: which can keep a lock, and which locks each holds."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
@@ -35,8 +35,7 @@ def make(backend: str | None, name: str, ttl: float) -> Contender:
 
     Raises ImproperlyConfigured for a backend that does not exist, is not set up, or cannot exclude.
     """
-    chosen = backend or conf.get("LOCK_BACKEND")
-    refuse_unfit(chosen)
+    chosen = _fit(backend)
     if chosen in IN_POSTGRES:
         from tasks.locking.named.postgres import AdvisoryContender, LeaseContender
 
@@ -46,10 +45,12 @@ def make(backend: str | None, name: str, ttl: float) -> Contender:
     return RedisContender(name, ttl, redis_url(chosen))
 
 
-def refuse_unfit(backend: str) -> None:
-    """Raise ImproperlyConfigured for a backend that cannot keep a lock."""
-    if problem := problem_of(backend):
+def _fit(backend: str | None) -> str:
+    """The backend, or that of the setting. Raises ImproperlyConfigured if it cannot keep a lock."""
+    chosen = str(backend or conf.get("LOCK_BACKEND"))
+    if problem := problem_of(chosen):
         raise ImproperlyConfigured(problem)
+    return chosen
 
 
 def problem_of(backend: str) -> str | None:
@@ -63,7 +64,13 @@ def problem_of(backend: str) -> str | None:
     alias = backend.removeprefix(CACHE)
     if alias not in settings.CACHES:
         return f"The lock backend {backend!r} names no cache: CACHES has {', '.join(sorted(settings.CACHES))}."
-    return _problem_of_cache(alias, settings.CACHES[alias])
+    path = settings.CACHES[alias]["BACKEND"]
+    kind = import_string(path)
+    if issubclass(kind, import_string(REDIS_CACHE)):
+        return None
+    reasons = (reason for unfit, reason in CANNOT_EXCLUDE.items() if issubclass(kind, import_string(unfit)))
+    reason = next(reasons, "it has no release that checks the owner")
+    return f"The cache {alias!r} ({path}) cannot keep a lock: {reason}. Use 'lease' or 'redis'."
 
 
 def redis_url(backend: str) -> str:
@@ -72,15 +79,6 @@ def redis_url(backend: str) -> str:
         return str(conf.get("REDIS_URL"))
     location = settings.CACHES[backend.removeprefix(CACHE)]["LOCATION"]
     return str(location if isinstance(location, str) else location[0])
-
-
-def _problem_of_cache(alias: str, cache: Mapping[str, Any]) -> str | None:
-    kind = import_string(cache["BACKEND"])
-    if issubclass(kind, import_string(REDIS_CACHE)):
-        return None
-    reasons = (reason for path, reason in CANNOT_EXCLUDE.items() if issubclass(kind, import_string(path)))
-    reason = next(reasons, "it has no release that checks the owner")
-    return f"The cache {alias!r} ({cache['BACKEND']}) cannot keep a lock: {reason}. Use 'lease' or 'redis'."
 
 
 class Seen(NamedTuple):
@@ -124,14 +122,14 @@ def waiters(backend: str | None = None) -> list[Waiter]:
 
 def everywhere(names: Iterable[str] | None = None) -> Seen:
     """The locks with these names (None: the latest) and all waiters, in PostgreSQL and, if set up, in Redis."""
-    seen = Seen(holders(names, LEASE), waiters(LEASE))
+    in_postgres = Seen(holders(names, LEASE), waiters(LEASE))
     backend = redis_backend()
     if backend is None:
-        return seen
+        return in_postgres
     try:
-        return Seen(seen.holders + holders(names, backend), seen.waiters + waiters(backend))
+        return Seen(in_postgres.holders + holders(names, backend), in_postgres.waiters + waiters(backend))
     except (LockUnavailable, ImproperlyConfigured) as error:
-        return seen._replace(problem=str(error))
+        return in_postgres._replace(problem=str(error))
 
 
 def redis_backend() -> str | None:
@@ -140,9 +138,3 @@ def redis_backend() -> str | None:
     if chosen not in IN_POSTGRES:
         return chosen
     return REDIS if conf.get("REDIS_URL") else None
-
-
-def _fit(backend: str | None) -> str:
-    chosen = str(backend or conf.get("LOCK_BACKEND"))
-    refuse_unfit(chosen)
-    return chosen

@@ -10,10 +10,11 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ContextDecorator, suppress
+from contextlib import suppress
 from datetime import timedelta
+from functools import wraps
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import ParamSpec, Self, TypeVar
 
 from tasks.exceptions import LockHeld, LockLost, LockUnavailable
 from tasks.locking.named import backends
@@ -22,7 +23,8 @@ from tasks.locking.named.renewal import Contender, Renewer
 from tasks.support.reading import name_problem
 
 logger = logging.getLogger(__name__)
-F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+R = TypeVar("R")
 
 HELD_VARIABLE = "ROWLOCK_HELD_FENCES"  # of the commands that started this process, separated by commas
 RELEASED_MEANWHILE_TRIES = 3
@@ -30,14 +32,7 @@ RETRY_SECONDS = 0.5
 _thread = threading.local()
 
 
-def lock(
-    name: str,
-    *,
-    ttl: float | timedelta,
-    wait: float | timedelta | None = None,
-    backend: str | None = None,
-    on_lost: Callable[[], object] | None = None,
-) -> "Lock":
+class Lock:
     """The lock `name`, for `with` or as a decorator that takes it around every call.
 
     Args:
@@ -51,28 +46,29 @@ def lock(
     write, so that the receiver can refuse a fence older than the last. `is_lost` is up to date at any moment. Raises
     LockHeld (with its `holder`), LockCycle when waiting would never end, LockUnavailable when the server does not
     answer. Raises LockLost at the end if the lock was lost. The lock is not part of a transaction: inside `atomic()` it
-    is released before the commit.
+    is released before the commit. It may be taken again after its release, but not twice at once.
     """
-    return Lock(name, ttl=_seconds(ttl), wait=0.0 if wait is None else _seconds(wait), backend=backend, on_lost=on_lost)
-
-
-class Lock(ContextDecorator):
-    """One named lock; it may be taken again after its release, but not twice at once."""
 
     def __init__(
-        self, name: str, *, ttl: float, wait: float, backend: str | None, on_lost: Callable[[], object] | None
+        self,
+        name: str,
+        *,
+        ttl: float | timedelta,
+        wait: float | timedelta | None = None,
+        backend: str | None = None,
+        on_lost: Callable[[], object] | None = None,
     ) -> None:
-        if not 0 < ttl <= 365 * 86400:
-            raise ValueError(f"The ttl of a lock is above 0 s and at most a year, not {ttl} s.")
-        if not wait >= 0:
-            raise ValueError(f"The wait for a lock is a number of seconds from 0, not {wait}: None tries once.")
-        if problem := name_problem(name):
-            raise ValueError(f"The name of a lock {problem}.")
         self.name = name
-        self.ttl = ttl
-        self.wait = wait
+        self.ttl = _seconds(ttl)
+        self.wait = _seconds(wait or 0.0)
         self.backend = backend
         self.on_lost = on_lost
+        if not 0 < self.ttl <= 365 * 86400:
+            raise ValueError(f"The ttl of a lock is above 0 s and at most a year, not {self.ttl} s.")
+        if not self.wait >= 0:
+            raise ValueError(f"The wait for a lock is a number of seconds from 0, not {self.wait}: None tries once.")
+        if problem := name_problem(name):
+            raise ValueError(f"The name of a lock {problem}.")
         self.fence: int | None = None
         self.owner = ""
         self._contender: Contender | None = None
@@ -137,17 +133,19 @@ class Lock(ContextDecorator):
                 raise
             error.add_note(str(lost))
 
-    def __call__(self, function: F) -> F:
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
             raise TypeError(
                 f"lock() cannot decorate {function.__qualname__}: a call of it only makes a coroutine or a generator, "
                 "and the lock would be let go before the body runs. Use `with lock(…)` inside."
             )
-        return super().__call__(function)
 
-    def _recreate_cm(self) -> "Lock":
-        """Each call of a decorated function takes the lock through its own object."""
-        return Lock(self.name, ttl=self.ttl, wait=self.wait, backend=self.backend, on_lost=self.on_lost)
+        @wraps(function)
+        def locked(*args: P.args, **kwargs: P.kwargs) -> R:
+            with Lock(self.name, ttl=self.ttl, wait=self.wait, backend=self.backend, on_lost=self.on_lost):
+                return function(*args, **kwargs)
+
+        return locked
 
     def _obtain(self, contender: Contender) -> float:
         """Take the lock; returns the monotonic time at which the successful try began."""
@@ -156,17 +154,18 @@ class Lock(ContextDecorator):
         try:
             return self._compete(contender, time.monotonic() + self.wait)
         finally:
-            with suppress(LockUnavailable):
+            with suppress(LockUnavailable), contender.explained():
                 contender.stop_waiting()
 
     def _try(self, contender: Contender) -> float:
         holder = None
         for _ in range(RELEASED_MEANWHILE_TRIES):
             asked_at = time.monotonic()
-            if contender.try_acquire() is not None:
-                return asked_at
-            if holder := contender.holder():
-                break
+            with contender.explained():
+                if contender.try_acquire() is not None:
+                    return asked_at
+                if holder := contender.holder():
+                    break
         raise LockHeld(held_sentence(self.name, holder), holder)
 
     def _compete(self, contender: Contender, deadline: float) -> float:
@@ -175,17 +174,18 @@ class Lock(ContextDecorator):
         while True:
             asked_at = time.monotonic()
             try:
-                if contender.try_acquire() is not None:
-                    return asked_at
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    holder = contender.holder()
-                    raise LockHeld(held_sentence(self.name, holder), holder)
-                if is_waiting:
-                    contender.wait(left)
-                else:  # then try again at once: a release may have come before we subscribed
-                    contender.start_waiting(held_fences())
-                    is_waiting = True
+                with contender.explained():
+                    if contender.try_acquire() is not None:
+                        return asked_at
+                    left = deadline - time.monotonic()
+                    if left <= 0:
+                        holder = contender.holder()
+                        raise LockHeld(held_sentence(self.name, holder), holder)
+                    if is_waiting:
+                        contender.wait(left)
+                    else:  # then try again at once: a release may have come before we subscribed
+                        contender.start_waiting(held_fences())
+                        is_waiting = True
             except LockUnavailable:
                 if time.monotonic() + RETRY_SECONDS >= deadline:
                     raise
@@ -194,7 +194,8 @@ class Lock(ContextDecorator):
     def _let_go(self, contender: Contender) -> None:
         left = self.seconds_left
         try:
-            is_released = contender.release()
+            with contender.explained():
+                is_released = contender.release()
         except LockUnavailable as error:
             logger.warning("lock %r was not released, and is free in %.1f s at the latest: %s", self.name, left, error)
             return
@@ -215,11 +216,12 @@ def held_fences() -> frozenset[int]:
 
 
 def _fences_of_thread() -> list[int]:
-    if not hasattr(_thread, "fences"):
-        _thread.fences = []
-    fences: list[int] = _thread.fences
+    fences: list[int] = _thread.__dict__.setdefault("fences", [])
     return fences
 
 
 def _seconds(duration: float | timedelta) -> float:
     return duration.total_seconds() if isinstance(duration, timedelta) else float(duration)
+
+
+lock = Lock  # the name in `with lock(…)`

@@ -5,17 +5,17 @@ Redis cannot see a holder die: a dead holder's lock is free when its lease expir
 
 import json
 import time
-from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import redis
 from redis.lock import Lock
 
-from tasks.exceptions import LockCycle, LockUnavailable
+from tasks.exceptions import LockUnavailable
 from tasks.locking.named.holder import Holder, Life, Waiter
-from tasks.locking.named.renewal import Contender, cycle_sentence, find_cycle
+from tasks.locking.named.renewal import Contender, refuse_cycle
 
 RECHECK_SECONDS = 5.0
 WAITER_SECONDS = 15  # a waiter that is silent for longer is dead
@@ -56,7 +56,6 @@ for i = 1, #all, 2 do
 end
 return answer
 """
-
 
 FREE = """
 if redis.call('get', KEYS[2]) ~= ARGV[1] or redis.call('del', KEYS[1]) == 0 then
@@ -114,8 +113,20 @@ def connect(url: str) -> "redis.Redis":
 @contextmanager
 def connected(url: str) -> "Iterator[redis.Redis]":
     """A client for one block; Redis errors are raised as LockUnavailable."""
-    with _explained(), connect(url) as client:
+    with explained(), connect(url) as client:
         yield client
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """A block in which Redis errors become LockUnavailable."""
+    try:
+        yield
+    except redis.RedisError as error:
+        raise LockUnavailable(
+            f"Redis, which keeps the lock, did not answer: {error}. Is REDIS_URL right and the server running? "
+            "Then try again."
+        ) from error
 
 
 def holders(client: "redis.Redis", names: Iterable[str] | None = None, *, limit: int = 200) -> list[Holder]:
@@ -152,47 +163,42 @@ class RedisContender(Contender):
         self._holds: list[int] = []
         self._waiting_since = 0.0
 
+    def explained(self) -> AbstractContextManager[None]:
+        return explained()
+
     def try_acquire(self) -> int | None:
         about = {"owner": self.owner, "hostname": self.hostname, "pid": self.pid, "ttl": self.ttl}
-        with _explained():
-            self._lock.acquire(token=json.dumps(about))
+        self._lock.acquire(token=json.dumps(about))
         self.fence = self._lock.fence
         return self.fence
 
     def holder(self) -> Holder | None:
-        with _explained():
-            return _holder(self.client, self.name)
+        return _holder(self.client, self.name)
 
     def start_waiting(self, holds: Collection[int]) -> None:
         self._holds = list(holds)
         self._waiting_since = time.monotonic()
-        with _explained():
-            self._subscription.subscribe(f"{lock_key(self.name)}:released")
-            waiting = self._enter()
-            names = {self.name, *(waiter.name for waiter in waiting)}
-            fences = {holder.name: holder.fence for holder in holders(self.client, names) if holder.fence}
-            others = [waiter for waiter in waiting if waiter.owner != self.owner]
-            if cycle := find_cycle(self.name, holds, fences, others):
-                raise LockCycle(cycle_sentence(cycle))
+        self._subscription.subscribe(f"{lock_key(self.name)}:released")
+        waiting = self._enter()
+        held = holders(self.client, {self.name, *(waiter.name for waiter in waiting)})
+        refuse_cycle(self.name, holds, held, [waiter for waiter in waiting if waiter.owner != self.owner])
 
     def wait(self, seconds: float) -> None:
-        with _explained():
-            self._enter()
-            left_ms = self.client.pttl(lock_key(self.name))
-            if left_ms != -2:  # no such key: it is free
-                left = RECHECK_SECONDS if left_ms < 0 else left_ms / 1000
-                self._subscription.get_message(timeout=min(seconds, RECHECK_SECONDS, left + 0.001))
+        self._enter()
+        left_ms = self.client.pttl(lock_key(self.name))
+        if left_ms != -2:  # no such key: it is free
+            left = RECHECK_SECONDS if left_ms < 0 else left_ms / 1000
+            self._subscription.get_message(timeout=min(seconds, RECHECK_SECONDS, left + 0.001))
 
     def stop_waiting(self) -> None:
-        with _explained():
-            self.client.hdel(WAITERS_KEY, self.owner)
-            self._subscription.close()
+        self.client.hdel(WAITERS_KEY, self.owner)
+        self._subscription.close()
 
     def renew(self) -> bool:
-        return self._owned(self._lock.reacquire)
+        return self._is_ours(self._lock.reacquire)
 
     def release(self) -> bool:
-        return self._owned(self._lock.release)
+        return self._is_ours(self._lock.release)
 
     def close(self) -> None:
         self.client.close()
@@ -202,12 +208,11 @@ class RedisContender(Contender):
         about = {"name": self.name, "owner": self.owner, "hostname": self.hostname, "pid": self.pid}
         return waiters(self.client, (self.owner, {**about, "holds": self._holds, "waited": waited}))
 
-    def _owned(self, operation: Any) -> bool:
-        with _explained():
-            try:
-                operation()
-            except redis.exceptions.LockError:
-                return False
+    def _is_ours(self, operation: Callable[[], object]) -> bool:
+        try:
+            operation()
+        except redis.exceptions.LockError:
+            return False
         return True
 
 
@@ -223,6 +228,7 @@ def _holder(client: "redis.Redis", name: str) -> Holder | None:
     now = datetime.fromtimestamp(seconds, UTC) + timedelta(microseconds=micros)
     about = _about(token)
     left = left_ms / 1000 if left_ms >= 0 else None
+    silent = about["ttl"] - left if left is not None and "ttl" in about else None
     acquired_at = datetime.fromtimestamp(int(fence) / 1_000_000, UTC) if fence else None
     return Holder(
         name,
@@ -233,10 +239,10 @@ def _holder(client: "redis.Redis", name: str) -> Holder | None:
         hostname=about.get("hostname", ""),
         pid=about.get("pid"),
         acquired_at=acquired_at,
-        renewed_at=now - timedelta(seconds=about["ttl"] - left) if left is not None and "ttl" in about else None,
-        expires_at=now + timedelta(seconds=left) if left is not None else None,
+        renewed_at=None if silent is None else now - timedelta(seconds=silent),
+        expires_at=None if left is None else now + timedelta(seconds=left),
         held_seconds=(now - acquired_at).total_seconds() if acquired_at else None,
-        silent_seconds=about["ttl"] - left if left is not None and "ttl" in about else None,
+        silent_seconds=silent,
         seconds_left=left,
     )
 
@@ -255,14 +261,3 @@ def _waiter(entry: str, now: int) -> Waiter:
     about = json.loads(text)
     waited = about.pop("waited") + now - int(seen)
     return Waiter(**{**about, "holds": frozenset(about["holds"])}, waiting_seconds=waited)
-
-
-@contextmanager
-def _explained() -> Iterator[None]:
-    try:
-        yield
-    except redis.RedisError as error:
-        raise LockUnavailable(
-            f"Redis, which keeps the lock, did not answer: {error}. Is REDIS_URL right and the server running? "
-            "Then try again."
-        ) from error

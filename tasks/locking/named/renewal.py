@@ -9,8 +9,9 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import AbstractContextManager
 
-from tasks.exceptions import LockUnavailable
+from tasks.exceptions import LockCycle, LockUnavailable
 from tasks.locking.named.holder import Holder, Waiter
 
 logger = logging.getLogger(__name__)
@@ -21,7 +22,7 @@ RETRY_CAP_SECONDS = 1.0
 
 
 class Contender(ABC):
-    """One party to one lock, which takes it at most once. Every method but `close` may raise LockUnavailable."""
+    """One party to one lock, which takes it at most once. Every method but `close` runs inside `explained()`."""
 
     def __init__(self, name: str, ttl: float) -> None:
         self.name = name
@@ -34,6 +35,15 @@ class Contender(ABC):
     def new_owner(self) -> str:
         """A unique name for this party, with its host and process id."""
         return f"{self.hostname}:{self.pid}:{secrets.token_hex(4)}"
+
+    @property
+    def is_cut_off(self) -> bool:
+        """True if its connection broke: the lease needs a renewal at once."""
+        return False
+
+    @abstractmethod
+    def explained(self) -> AbstractContextManager[None]:
+        """A block in which the backend's own errors become LockUnavailable."""
 
     @abstractmethod
     def try_acquire(self) -> int | None:
@@ -64,61 +74,58 @@ class Contender(ABC):
         """Release; False when the lock was no longer ours."""
 
     def pause(self, seconds: float, wake_fd: int) -> None:
-        """While the lock is held: wait until `wake_fd` is readable, `seconds` are over, or renewal is urgent."""
+        """While the lock is held: wait until `wake_fd` is readable, `seconds` are over, or the connection breaks."""
         select.select([wake_fd], [], [], max(0.0, seconds))
-
-    @property
-    def wants_renewal(self) -> bool:
-        """True when something happened that needs a renewal at once."""
-        return False
 
     @abstractmethod
     def close(self) -> None:
         """Close every connection. Raises nothing."""
 
 
-def find_cycle(
-    wanted: str, holds: Collection[int], fences: Mapping[str, int], waiters: Iterable[Waiter]
-) -> list[str] | None:
-    """The names from the lock `wanted` to one that the asker holds itself; None without a cycle.
+def refuse_cycle(wanted: str, holds: Collection[int], held: Iterable[Holder], waiters: Iterable[Waiter]) -> None:
+    """Raise LockCycle, naming every lock of the cycle, if a party with these fences would wait for `wanted` for ever.
 
     Args:
-        wanted: the lock that the asker is about to wait for.
-        holds: the fences of the locks that the asker holds.
-        fences: the fence of every held lock, by name.
+        wanted: the lock that the party is about to wait for.
+        holds: the fences of the locks that it holds.
+        held: every lock.
         waiters: all current waiters; each is known by the fences that it holds.
+    """
+    fences = {holder.name: holder.fence for holder in held if holder.fence and holder.is_held and not holder.is_gone}
+    cycle = find_cycle(wanted, holds, fences, list(waiters))
+    if cycle == [wanted]:
+        raise LockCycle(
+            f"The lock {wanted!r} is held by this very thread or by the command that started it: waiting for it would "
+            "never end. Take it once, around both places."
+        )
+    if cycle:
+        raise LockCycle(
+            f"Waiting for the lock {wanted!r} would never end: {' → '.join([*cycle, wanted])} form a cycle, in which "
+            f"the holder of each waits for the next, and {cycle[-1]!r} is held here. Let go of it first, or take the "
+            "locks in one order everywhere."
+        )
+
+
+def find_cycle(
+    wanted: str, holds: Collection[int], fences: Mapping[str, int], waiters: Collection[Waiter]
+) -> list[str] | None:
+    """The names from the lock `wanted` to one whose fence is in `holds`; None without a cycle.
 
     >>> find_cycle("b", {1}, {"a": 1, "b": 2}, [Waiter("a", "other", holds=frozenset({2}))])
     ['b', 'a']
     >>> find_cycle("a", {1}, {"a": 1}, [])
     ['a']
     """
-    waiting = list(waiters)
     paths, seen = [[wanted]], {wanted}
     while paths:
         path = paths.pop()
         fence = fences.get(path[-1])
         if fence in holds:
             return path
-        next_names = {waiter.name for waiter in waiting if fence in waiter.holds} - seen
+        next_names = {waiter.name for waiter in waiters if fence in waiter.holds} - seen
         seen |= next_names
         paths += [[*path, name] for name in sorted(next_names)]
     return None
-
-
-def cycle_sentence(cycle: list[str]) -> str:
-    """The reason for refusing the wait; it names every lock of the cycle."""
-    wanted, *between = cycle
-    if not between:
-        return (
-            f"The lock {wanted!r} is held by this very thread or by the command that started it: waiting for it would "
-            "never end. Take it once, around both places."
-        )
-    chain = " → ".join([wanted, *between, wanted])
-    return (
-        f"Waiting for the lock {wanted!r} would never end: {chain} form a cycle, in which the holder of each waits for "
-        f"the next, and {between[-1]!r} is held here. Let go of it first, or take the locks in one order everywhere."
-    )
 
 
 class Renewer:
@@ -128,21 +135,21 @@ class Renewer:
     process that was frozen past its lease sees `is_lost` before anything else runs.
     """
 
+    _retry_seconds: float
+
     def __init__(self, contender: Contender, asked_at: float, on_lost: Callable[[], object] | None) -> None:
         self.contender = contender
         self.on_lost = on_lost
-        self._deadline = asked_at + contender.ttl
-        self._renew_at = asked_at + contender.ttl / RENEWALS_PER_LEASE
-        self._retry_seconds = RETRY_FIRST_SECONDS
         self._is_lost = False
         self._is_stopped = False
+        self._count_from(asked_at)
         self._wake_reader, self._wake_writer = os.pipe()
         self._thread = threading.Thread(target=self._run, name=f"lock {contender.name}", daemon=True)
         self._thread.start()
 
     @property
     def is_lost(self) -> bool:
-        return self._is_lost or self.seconds_left <= 0
+        return self.seconds_left <= 0
 
     @property
     def seconds_left(self) -> float:
@@ -160,29 +167,30 @@ class Renewer:
     def _run(self) -> None:
         while not self._is_stopped and not self._is_lost:
             self.contender.pause(self._renew_at - time.monotonic(), self._wake_reader)
-            if not self._is_stopped and (self.contender.wants_renewal or time.monotonic() >= self._renew_at):
+            if not self._is_stopped and (self.contender.is_cut_off or time.monotonic() >= self._renew_at):
                 self._renew()
 
     def _renew(self) -> None:
         asked_at = time.monotonic()
         try:
-            renewed = self.seconds_left > 0 and self.contender.renew()
-        except LockUnavailable as error:
-            self._retry(error)
+            with self.contender.explained():
+                is_renewed = not self.is_lost and self.contender.renew()
+        except LockUnavailable as error:  # the lease stays valid until it expires
+            name, left = self.contender.name, self.seconds_left
+            logger.warning("lock %r was not renewed, %.1f s are left: %s", name, left, error)
+            self._renew_at = time.monotonic() + min(self._retry_seconds, left)
+            self._retry_seconds = min(2 * self._retry_seconds, RETRY_CAP_SECONDS)
             return
         # An answer that came too late is a loss too: the body may already have seen `is_lost`.
-        if not renewed or self.seconds_left <= 0:
+        if is_renewed and not self.is_lost:
+            self._count_from(asked_at)
+        else:
             self._lose()
-            return
+
+    def _count_from(self, asked_at: float) -> None:
         self._deadline = asked_at + self.contender.ttl
         self._renew_at = asked_at + self.contender.ttl / RENEWALS_PER_LEASE
         self._retry_seconds = RETRY_FIRST_SECONDS
-
-    def _retry(self, error: LockUnavailable) -> None:
-        """Try again soon; the lease stays valid until it expires."""
-        logger.warning("lock %r was not renewed, %.1f s are left: %s", self.contender.name, self.seconds_left, error)
-        self._renew_at = time.monotonic() + min(self._retry_seconds, self.seconds_left)
-        self._retry_seconds = min(2 * self._retry_seconds, RETRY_CAP_SECONDS)
 
     def _lose(self) -> None:
         self._is_lost = True

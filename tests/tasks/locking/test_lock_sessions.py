@@ -7,7 +7,7 @@ from django.db import connection
 
 from tasks.exceptions import LockLost
 from tasks.locking import lock
-from tasks.locking.named.session import spare
+from tasks.locking.named.postgres import spare
 from tests.sessions import session
 from tests.waiting import wait_until
 
@@ -41,7 +41,7 @@ def sessions():
 
 
 def setting_of(held):
-    return held._contender.session.connection.execute("SHOW idle_session_timeout").fetchone()[0]
+    return held._contender.connection.execute("SHOW idle_session_timeout").fetchone()[0]
 
 
 @pytest.mark.parametrize("second", BACKENDS)
@@ -57,21 +57,21 @@ def test_the_next_lock_is_taken_by_the_same_session_under_its_own_name(sessions,
 
 def test_it_is_kept_for_some_seconds_only_and_used_for_as_long_as_need_be():
     with taken() as first:
-        kept = first._contender.session.connection
+        kept = first._contender.connection
         assert setting_of(first) == "0"
     assert kept.execute("SHOW idle_session_timeout").fetchone() == ("10s",)
     with taken() as second:
-        assert (second._contender.session.connection, setting_of(second)) == (kept, "0")
+        assert (second._contender.connection, setting_of(second)) == (kept, "0")
 
 
 def test_one_that_the_server_has_ended_is_not_missed(sessions):
     with taken() as first:
-        pid = first._contender.session.connection.info.backend_pid
+        pid = first._contender.connection.info.backend_pid
     with session(autocommit=True) as operator:
         operator.execute("SELECT pg_terminate_backend(%s)", [pid])
     wait_until(lambda: pid not in [row[0] for row in sessions()])
     with taken() as again:
-        assert again._contender.session.connection.info.backend_pid != pid
+        assert again._contender.connection.info.backend_pid != pid
 
 
 def test_of_two_that_were_held_at_once_one_is_kept(sessions):
@@ -98,11 +98,11 @@ def test_a_program_of_its_own_keeps_none(sessions, monkeypatch):
 
 def test_a_fork_connects_by_itself(sessions):
     with taken() as first:
-        kept = first._contender.session.connection.info.backend_pid
+        kept = first._contender.connection.info.backend_pid
     child = os.fork()
     if child == 0:
         with taken("of the child") as held:
-            os._exit(int(held._contender.session.connection.info.backend_pid == kept))
+            os._exit(int(held._contender.connection.info.backend_pid == kept))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     with taken() as again:
-        assert again._contender.session.connection.info.backend_pid == kept
+        assert again._contender.connection.info.backend_pid == kept
