@@ -41,29 +41,26 @@ def locked_batches(
     refuse_text(of)
     queryset = queryset.using(queryset.select_for_update().db).order_by("pk")
     refuse_open_transaction(queryset.db)
-    report, after, room = Report(rounds=1), None, size
+    report, room = Report(rounds=1), size
     with counting_queries(queryset.db, report):
         refuse_isolation(queryset.db)
-        while room > 0 and (keys := _one_batch(queryset, body, of, after, room, report)):
-            after = keys[-1]
+        rest = queryset
+        while room > 0 and (keys := _one_batch(rest, body, of, room, report)):
+            rest = queryset.filter(pk__gt=keys[-1])
             room = size if limit is None else min(size, limit - report.handled)
     return report
 
 
 def _one_batch(
-    queryset: "models.QuerySet[M]",
-    body: Callable[[list[M]], object],
-    of: tuple[str, ...],
-    after: Any,
-    size: int,
-    report: Report,
+    queryset: "models.QuerySet[M]", body: Callable[[list[M]], object], of: tuple[str, ...], size: int, report: Report
 ) -> list[Any]:
     """Lock, check again, call, commit; returns the keys that were locked."""
     rows: list[M] = []
     keys: list[Any] = []
     try:
         with transaction.atomic(using=queryset.db, durable=True):
-            rows = _locked(queryset if after is None else queryset.filter(pk__gt=after), of, size)
+            locked = queryset.select_for_update(of=of, no_key=True, skip_locked=True)[:size]
+            rows = list({row.pk: row for row in locked}.values())  # a join repeats rows
             keys = [row.pk for row in rows]
             if reads_other_tables(queryset.query):
                 rows = list(queryset.filter(pk__in=keys))
@@ -77,8 +74,3 @@ def _one_batch(
     for row in rows:
         report.note(row.pk, Outcome.FAILED if row.pk in report.errors else Outcome.DONE)
     return keys
-
-
-def _locked(queryset: "models.QuerySet[M]", of: tuple[str, ...], size: int) -> list[M]:
-    rows = queryset.select_for_update(of=of, no_key=True, skip_locked=True)[:size]
-    return list({row.pk: row for row in rows}.values())  # a join repeats rows

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 
 from django.db import NotSupportedError, connections, models, transaction
@@ -102,49 +102,39 @@ class DoubleChecked(Generic[M]):
         """
         refuse_open_transaction(self.queryset.db)
         refuse_text(of)
-        run = _Run(self.queryset, body, _Terms(on_locked, of, limit, max_rounds, wait_seconds), progress)
+        run = _Run(self.queryset, body, on_locked, of, limit, max_rounds, wait_seconds, progress)
         with counting_queries(self.queryset.db, run.report):
             run.go()
         return run.report
 
 
-@dataclass(frozen=True)
-class _Terms:
+@dataclass
+class _Run(Generic[M]):
+    queryset: "models.QuerySet[M]"
+    body: Callable[[M], object]
     on_locked: OnLocked
     of: tuple[str, ...]
     limit: int | None
     max_rounds: int
     wait_seconds: float
+    progress: Progress | None
+    report: Report = field(default_factory=Report)
+    lost: set[Any] = field(default_factory=set)  # races in this round
+    is_stopped: bool = False
+    is_isolation_checked: bool = False
 
-
-class _Run(Generic[M]):
-    def __init__(
-        self,
-        queryset: "models.QuerySet[M]",
-        body: Callable[[M], object],
-        terms: _Terms,
-        progress: Progress | None,
-    ) -> None:
-        self.queryset = queryset
-        self.using = queryset.db
-        self.body = body
-        self.terms = terms
-        self.progress = progress
-        self.report = Report()
-        self.is_stopped = False
-        self.passed: set[Any] = set()  # lost in this round
-        self.needs_third_look = reads_other_tables(queryset.query)
-        self.is_isolation_checked = False
+    def __post_init__(self) -> None:
+        self.needs_third_check = reads_other_tables(self.queryset.query)
 
     @property
     def is_over(self) -> bool:
-        return self.is_stopped or (self.terms.limit is not None and self.report.handled >= self.terms.limit)
+        return self.is_stopped or (self.limit is not None and self.report.handled >= self.limit)
 
     def go(self) -> None:
         """Run rounds until the outer query finds nothing, at most `max_rounds`."""
         pause, longest = PAUSE_SECONDS
-        while self._round() and not self.is_over and self.report.rounds < self.terms.max_rounds:
-            if self.passed:
+        while self._round() and not self.is_over and self.report.rounds < self.max_rounds:
+            if self.lost:
                 time.sleep(pause)
                 pause = min(2 * pause, longest)
         self._tell_locked_from_done()
@@ -152,27 +142,19 @@ class _Run(Generic[M]):
     def _round(self) -> bool:
         """Go once through the candidates; False when this run had already handled all of them."""
         self.report.rounds += 1
-        self.passed = set()
-        met = self.report.handled
-        more, after = True, None
-        while more and not self.is_over:
-            more, after = self._window(after)
-        return bool(self.passed) or self.report.handled > met
-
-    def _window(self, after: Any) -> tuple[bool, Any]:
-        """Handle the chunk of candidates after `after`; read it again whenever it is stale.
-
-        Returns True if there may be more, and the key to continue from.
-        """
-        patience = LOST_IN_A_ROW
-        while True:
-            chunk = self._candidates(after)
+        self.lost = set()
+        handled_before, after, patience = self.report.handled, None, LOST_IN_A_ROW
+        while not self.is_over:
+            handled, chunk = self.report.handled, self._candidates(after)
             fresh = [key for key in dict.fromkeys(chunk) if self._is_fresh(key)]  # a join repeats keys
-            handled = self.report.handled
-            if self._walk(fresh, patience) or self.is_over:
-                return len(chunk) == CHUNK, chunk[-1] if chunk else after
-            # If reading again does not help, another session holds many rows for long.
-            patience = LOST_IN_A_ROW if self.report.handled > handled else 2 * patience
+            if not self._walk(fresh, patience):  # read the chunk again
+                # If reading again does not help, another session holds many rows for long.
+                patience = LOST_IN_A_ROW if self.report.handled > handled else 2 * patience
+            elif len(chunk) == CHUNK:
+                after, patience = chunk[-1], LOST_IN_A_ROW
+            else:
+                break
+        return bool(self.lost) or self.report.handled > handled_before
 
     def _candidates(self, after: Any) -> list[Any]:
         """The outer query, unlocked: keys in order, after `after`."""
@@ -182,7 +164,7 @@ class _Run(Generic[M]):
         return list(keys[:CHUNK])
 
     def _is_fresh(self, key: Any) -> bool:
-        return key not in self.passed and self.report.outcomes.get(key) not in (Outcome.DONE, Outcome.FAILED)
+        return key not in self.lost and self.report.outcomes.get(key) not in (Outcome.DONE, Outcome.FAILED)
 
     def _walk(self, keys: list[Any], patience: int) -> bool:
         """Handle `keys` from a random place, and move to another place after each lost race.
@@ -207,7 +189,7 @@ class _Run(Generic[M]):
         """Handle one candidate; False when another session won the race for it."""
         row = None
         try:
-            with transaction.atomic(using=self.using, durable=True):
+            with transaction.atomic(using=self.queryset.db, durable=True):
                 row = self._lock(key)
                 if row is not None:
                     with _around.get()(row):
@@ -215,49 +197,42 @@ class _Run(Generic[M]):
         except Exception as error:
             if row is None and not is_lock_not_available(error):
                 raise
-            return self._note_lost(key) if row is None else self._note_failed(key, error)
+            if row is not None:
+                self.report.note(key, Outcome.FAILED)
+                self.report.errors[key] = error
+                logger.warning("row %s of %s failed: %s", key, self.queryset.model._meta.label, error, exc_info=error)
+                return True
         if row is None:
-            return self._note_lost(key)
-        self.report.note(key, Outcome.DONE)
-        return True
+            self.lost.add(key)
+            self.report.lost_races += 1
+        self.report.note(key, Outcome.LOCKED if row is None else Outcome.DONE)
+        return row is not None
 
     def _lock(self, key: Any) -> M | None:
         """The row under its lock if it still meets the criteria; None when it does not, or when it was skipped."""
         if not self.is_isolation_checked:
-            refuse_isolation(self.using)
+            refuse_isolation(self.queryset.db)
             self.is_isolation_checked = True
-        if self.terms.on_locked == "wait":
-            with connections[self.using].cursor() as cursor:
-                cursor.execute(LIMIT_WAIT, {"limit": f"{int(self.terms.wait_seconds * 1000)}ms"})
+        if self.on_locked == "wait":
+            with connections[self.queryset.db].cursor() as cursor:
+                cursor.execute(LIMIT_WAIT, {"limit": f"{int(self.wait_seconds * 1000)}ms"})
         candidate = self.queryset.order_by().filter(pk=key)
         row = self._locked(candidate)
         # The locking statement may have begun before another holder's commit: it read other tables as they were before.
-        return candidate.first() if row is not None and self.needs_third_look else row
+        return candidate.first() if row is not None and self.needs_third_check else row
 
     def _locked(self, candidate: "models.QuerySet[M]") -> M | None:
         """The inner query: the same criteria for one row, under its lock."""
-        how, of = self.terms.on_locked, self.terms.of
+        how = self.on_locked
         try:
             return candidate.select_for_update(
-                of=of, no_key=True, skip_locked=how == "skip", nowait=how == "report"
+                of=self.of, no_key=True, skip_locked=how == "skip", nowait=how == "report"
             ).first()
         except NotSupportedError as error:
             raise NotSupportedError(
-                f"of={of} cannot be locked: {str(error).strip()}. Name only tables that have a row for "
+                f"of={self.of} cannot be locked: {str(error).strip()}. Name only tables that have a row for "
                 "each candidate, such as of=('self',)."
             ) from error
-
-    def _note_lost(self, key: Any) -> bool:
-        self.passed.add(key)
-        self.report.lost_races += 1
-        self.report.note(key, Outcome.LOCKED)
-        return False
-
-    def _note_failed(self, key: Any, error: Exception) -> bool:
-        self.report.note(key, Outcome.FAILED)
-        self.report.errors[key] = error
-        logger.warning("row %s of %s failed: %s", key, self.queryset.model._meta.label, error, exc_info=error)
-        return True
 
     def _tell_locked_from_done(self) -> None:
         """Mark skipped rows that no longer meet the criteria as done: SKIP LOCKED does not tell the two apart."""
@@ -325,7 +300,7 @@ def refuse_isolation(using: str) -> None:
         level = cursor.fetchone()[0]
     if level not in ("read committed", "read uncommitted"):  # to PostgreSQL they are the same
         raise NotSupportedError(
-            f"A second look needs READ COMMITTED, and this connection runs at {level.upper()}: it would see what the "
+            f"A second check needs READ COMMITTED, and this connection runs at {level.upper()}: it would see what the "
             "first one saw. Set the database's isolation level to READ COMMITTED."
         )
 

@@ -61,19 +61,15 @@ def update_each(
         for row in _in_chunks(queryset.order_by("pk")):
             if limit is not None and report.handled >= limit:
                 break
-            report.note(row.pk, _update(queryset, row, changes_of, report))
+            try:
+                changes = changes_of(row)
+            except Exception as error:  # noqa: BLE001  whatever it raises is that row's outcome, kept in the report
+                report.errors[row.pk] = error
+                report.note(row.pk, Outcome.FAILED)
+                continue
+            is_written = queryset.order_by().filter(pk=row.pk).update(**changes)
+            report.note(row.pk, Outcome.DONE if is_written else Outcome.ALREADY_DONE)
     return report
-
-
-def _update(
-    queryset: "models.QuerySet[M]", row: M, changes_of: Callable[[M], Mapping[str, Any]], report: Report
-) -> Outcome:
-    try:
-        changes = changes_of(row)
-    except Exception as error:  # noqa: BLE001  whatever it raises is that row's outcome, kept in the report
-        report.errors[row.pk] = error
-        return Outcome.FAILED
-    return Outcome.DONE if queryset.order_by().filter(pk=row.pk).update(**changes) else Outcome.ALREADY_DONE
 
 
 def _in_chunks(queryset: "models.QuerySet[M]") -> Iterator[M]:

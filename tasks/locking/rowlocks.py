@@ -14,7 +14,6 @@ a whole table. Three cases are harder:
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
 from enum import StrEnum
 from typing import Any, LiteralString
 
@@ -24,16 +23,7 @@ from psycopg import sql
 
 from tasks.support.database import Connection, fetch
 
-KEY_SHARE = "keysh"
-MODES = {
-    None: "",
-    "keysh": "FOR KEY SHARE",
-    "sh": "FOR SHARE",
-    "fornokeyupd": "FOR NO KEY UPDATE",
-    "forupd": "FOR UPDATE",
-    "nokeyupd": "UPDATE",
-    "upd": "UPDATE or DELETE",
-}
+KEY_SHARE = "keysh"  # as pg_get_multixact_members writes it
 
 # Transaction ids and multixact ids are separate, so an old id of one kind may equal a running one of the other. So a
 # session counts only if it also holds this table's lock, like every locker of a row.
@@ -58,7 +48,7 @@ WITH page AS MATERIALIZED (
         SELECT FROM lock WHERE lock.locktype = 'relation' AND lock.relation = member.tableoid
                            AND lock.owner = running.owner AND lock.mode <> 'AccessShareLock')
 )
-SELECT locker.id, locker.x::text AS xid, locker.pid, session.application_name, session.backend_start, session.state,
+SELECT locker.id, locker.x::text AS xid, locker.pid, session.application_name,
     extract(epoch FROM clock_timestamp() - session.xact_start)::float8 AS transaction_seconds,
     coalesce(locker.mode, CASE WHEN EXISTS (
         SELECT FROM lock WHERE lock.locktype = 'relation' AND lock.relation = locker.tableoid
@@ -94,7 +84,7 @@ WITH page AS MATERIALIZED (
     WHERE EXISTS (SELECT FROM lock AS own WHERE own.locktype = 'transactionid' AND own.mode = 'ExclusiveLock'
                                             AND own.owner = lock.owner AND age(own.x) > age(page.x))
 )
-SELECT suspect.id, suspect.is_waited_for, suspect.pid, session.application_name, session.backend_start, session.state,
+SELECT suspect.id, suspect.is_waited_for, suspect.pid, session.application_name,
     extract(epoch FROM clock_timestamp() - session.xact_start)::float8 AS transaction_seconds
 FROM suspect LEFT JOIN pg_stat_activity AS session USING (pid)
 """
@@ -110,14 +100,15 @@ class Hold(StrEnum):
 
 @dataclass(frozen=True)
 class Locker:
-    """A session that locks a row. `mode` is empty when it is not visible; a prepared transaction has no `pid`."""
+    """A session that locks a row. A prepared transaction has no `pid`.
+
+    `mode` is as pg_get_multixact_members writes it (`keysh`, `sh`, `fornokeyupd`, …), None when it is not visible.
+    """
 
     pid: int | None
     application_name: str | None
-    backend_start: datetime | None
-    state: str | None
     transaction_seconds: float | None
-    mode: str = ""
+    mode: str | None = None
 
 
 @dataclass(frozen=True)
@@ -149,15 +140,15 @@ def lockers(model: type[models.Model], ids: Iterable[Any], connection: Connectio
         return {}
     connection = connection or default_connection
     found = fetch(connection, _of_table(LOCKERS, model), {"ids": ids})
-    uncertain = {row["id"]: row["xid"] for row in found if row["pid"] is None}
-    by_row: dict[Any, list[Locker]] = defaultdict(list)
+    found_of: dict[Any, list[Locker]] = {row["id"]: [] for row in found}
     for row in found:
         if row["pid"] is not None:
-            by_row[row["id"]].append(_locker(row))
+            found_of[row["id"]].append(_locker(row))
+    uncertain = {row["id"]: row["xid"] for row in found if row["pid"] is None}
     if uncertain:
         for row_id, owners in _owners(connection, model, uncertain).items():
-            by_row[row_id] += owners
-    return {row_id: _row_lock(by_row[row_id], row_id in uncertain) for row_id in {row["id"] for row in found}}
+            found_of[row_id] += owners
+    return {row_id: _row_lock(sessions, row_id in uncertain) for row_id, sessions in found_of.items()}
 
 
 def statement_of(model: type[models.Model]) -> str:
@@ -174,27 +165,19 @@ def _owners(connection: Connection, model: type[models.Model], xids: dict[Any, s
     owners = {}
     for row_id, rows in suspects.items():
         waited_for = [row for row in rows if row["is_waited_for"]]
-        chosen = waited_for or (rows if len(rows) == 1 else [])
-        owners[row_id] = [_locker(row) for row in chosen]
+        owners[row_id] = [_locker(row) for row in waited_for or (rows if len(rows) == 1 else [])]
     return owners
 
 
+def _locker(row: dict[str, Any]) -> Locker:
+    return Locker(row["pid"], row["application_name"], row["transaction_seconds"], row.get("mode"))
+
+
 def _row_lock(found: list[Locker], is_uncertain: bool) -> RowLock:
-    exclusive = tuple(locker for locker in found if locker.mode != MODES[KEY_SHARE])
+    exclusive = tuple(locker for locker in found if locker.mode != KEY_SHARE)
     if exclusive:
         return RowLock(Hold.HELD, exclusive)
     return RowLock(Hold.UNCERTAIN) if is_uncertain else RowLock(Hold.TOUCHED, tuple(found))
-
-
-def _locker(row: dict[str, Any]) -> Locker:
-    return Locker(
-        pid=row["pid"],
-        application_name=row["application_name"],
-        backend_start=row["backend_start"],
-        state=row["state"],
-        transaction_seconds=row["transaction_seconds"],
-        mode=MODES[row.get("mode")],
-    )
 
 
 def _of_table(statement: LiteralString, model: type[models.Model]) -> str:

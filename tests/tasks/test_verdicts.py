@@ -14,7 +14,7 @@ from tasks.queue.presence import WorkerState
 
 NOW = datetime(2026, 11, 20, 3, 12, tzinfo=UTC)
 PATH = "app.tasks.pay"
-LOCK = RowLock(Hold.HELD, (Locker(812, "psql", NOW, "idle in transaction", 240.0),))
+LOCK = RowLock(Hold.HELD, (Locker(812, "psql", 240.0),))
 
 
 def worker(**changes: Any) -> WorkerState:
