@@ -138,7 +138,10 @@ class _Walk:
         if isinstance(value, (int, float)):
             return _number(value)
         if isinstance(value, bytes):
-            return self._text(_decoded(value))
+            try:
+                return self._text(value.decode())
+            except UnicodeDecodeError:
+                raise _unsupported(value) from None
         if isinstance(value, Mapping):
             return self._mapping(value, self._enter(value, depth))
         if isinstance(value, Sequence):
@@ -169,15 +172,13 @@ class _Walk:
         copy = {}
         for key, item in value.items():
             try:
-                copy[self._key(key)] = self.copy(item, depth)
+                if not isinstance(key, str):
+                    raise _Refused(f"Keys must be text, not {type(key).__name__}: use str(key)")
+                copy[self._text(key)] = self.copy(item, depth)
             except _Refused as refused:
-                raise refused.within(f"[{_shown(key)}]") from None
+                shown = ascii(key)[:40] if isinstance(key, (str, int)) else type(key).__name__
+                raise refused.within(f"[{shown}]") from None
         return copy
-
-    def _key(self, key: Any) -> str:
-        if not isinstance(key, str):
-            raise _Refused(f"Keys must be text, not {type(key).__name__}: use str(key)")
-        return self._text(key)
 
     def _text(self, value: str) -> str:
         self._spend(len(value))
@@ -196,20 +197,9 @@ def _number(value: int | float) -> int | float:
     return int(value)
 
 
-def _decoded(value: bytes) -> str:
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        raise _unsupported(value) from None
-
-
 def _unsupported(value: Any) -> _Refused:
     instead = next((advice for kind, advice in INSTEAD.items() if isinstance(value, kind)), "pass plain JSON values")
     return _UnsupportedType(f"Unsupported type: {type(value)}, {instead}")
-
-
-def _shown(key: Any) -> str:
-    return ascii(key)[:40] if isinstance(key, (str, int)) else type(key).__name__
 
 
 def _json(value: Any) -> str:

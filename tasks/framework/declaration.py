@@ -158,17 +158,15 @@ def validate(task: Task) -> None:
     run_after = task.run_after
     is_time = run_after is None or (isinstance(run_after, datetime) and run_after.year in YEARS)
     _require(task, "run_after", is_time, "a datetime, or None for now")
-    if isinstance(task, PostgresTask):
-        _validate_options(task)
-
-
-def _validate_options(task: PostgresTask) -> None:
-    key = task.ordering_key
-    attempts = task.max_attempts
-    backoff = task.backoff
-    _require(task, "max_attempts", attempts is None or _is_whole(attempts, MAX_ATTEMPTS), "a whole number, 1 to 1000")
-    _require(task, "timeout", task.timeout is None or _is_positive(task.timeout), "a number of seconds above 0")
-    _require(task, "backoff", backoff is None or callable(backoff), "a callable of the attempt's number")
+    if not isinstance(task, PostgresTask):
+        return
+    attempts, timeout, key = task.max_attempts, task.timeout, task.ordering_key
+    is_count = attempts is None or (type(attempts) is int and attempts in MAX_ATTEMPTS)
+    _require(task, "max_attempts", is_count, "a whole number, 1 to 1000")
+    is_duration = timeout is None or (type(timeout) in (int, float) and 0 < timeout < math.inf)
+    _require(task, "timeout", is_duration, "a number of seconds above 0")
+    is_backoff = task.backoff is None or callable(task.backoff)
+    _require(task, "backoff", is_backoff, "a callable of the attempt's number")
     problem = None if key is None or callable(key) else name_problem(key)
     _require(task, "ordering_key", problem is None, f"text or a callable of the arguments; this {problem}")
     for flag in ("ordered_by_commit", "durable"):
@@ -178,11 +176,3 @@ def _validate_options(task: PostgresTask) -> None:
 def _require(task: Task, option: str, is_met: bool, demand: str) -> None:
     if not is_met:
         raise InvalidTask(f"{option} must be {demand}. ({task.module_path} has {getattr(task, option)!r}.)")
-
-
-def _is_whole(value: Any, allowed: range) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value in allowed
-
-
-def _is_positive(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf

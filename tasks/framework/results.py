@@ -1,6 +1,5 @@
 """Convert a task's row into the framework's TaskResult."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import reduce
@@ -106,7 +105,11 @@ def result_of(row: TaskRow, *, backend: str = "default") -> TaskResult:
     Raises UnknownTask if its function is not registered in this process.
     """
     task = declaration.get(row.task_path)
-    attempts = _attempts(row)
+    # The worker that runs it or completed it; every other attempt has its own row.
+    holder = row.finished_by if row.status == TaskStatus.COMPLETED else row.claimed_by
+    attempts: list[Attempt] = []
+    if row.attempt != (0 if holder is None else 1):
+        attempts = list(row.attempts.exclude(outcome=Attempt.Outcome.RELEASED).order_by("number", "id"))
     starts = [start for start in (*(attempt.started_at for attempt in attempts), row.started_at) if start]
     result: TaskResult = TaskResult(
         task=_as_stored(task, row, backend),
@@ -120,26 +123,10 @@ def result_of(row: TaskRow, *, backend: str = "default") -> TaskResult:
         kwargs=row.kwargs,
         backend=backend,
         errors=[_error(attempt) for attempt in attempts],
-        worker_ids=_worker_ids(row, attempts),
+        worker_ids=[attempt.worker_id for attempt in attempts] + ([] if holder is None else [holder]),
     )
     object.__setattr__(result, "_return_value", row.return_value)
     return result
-
-
-def _holder(row: TaskRow) -> str | None:
-    """The worker that runs it or completed it; every other attempt has its own row."""
-    return row.finished_by if row.status == TaskStatus.COMPLETED else row.claimed_by
-
-
-def _attempts(row: TaskRow) -> Sequence[Attempt]:
-    if row.attempt == (0 if _holder(row) is None else 1):
-        return ()
-    return [attempt for attempt in row.attempts.order_by("number", "id") if attempt.outcome != Attempt.Outcome.RELEASED]
-
-
-def _worker_ids(row: TaskRow, attempts: Sequence[Attempt]) -> list[str]:
-    holder = _holder(row)
-    return [attempt.worker_id for attempt in attempts] + ([] if holder is None else [holder])
 
 
 def _error(attempt: Attempt) -> AttemptError:
@@ -158,13 +145,9 @@ def _as_stored(task: Task, row: TaskRow, backend: str) -> Task:
     }
     if all(getattr(task, name) == value for name, value in stored.items()):
         return task
-    return _unchecked_copy(task, stored)
-
-
-def _unchecked_copy(task: Task, changes: dict[str, Any]) -> Task:
     copy = object.__new__(type(task))
     for field in fields(task):
-        object.__setattr__(copy, field.name, changes.get(field.name, getattr(task, field.name)))
+        object.__setattr__(copy, field.name, stored.get(field.name, getattr(task, field.name)))
     return copy
 
 
