@@ -12,9 +12,6 @@ in a TestCase, `transaction.on_commit` waits for a commit that never comes (`cap
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, Self
 
 from django.db import connection, transaction
 from psycopg.pq import TransactionStatus
@@ -36,31 +33,10 @@ WHERE id = (SELECT id FROM tasks_task WHERE status = 'READY' AND run_after > sta
 """
 
 
-@dataclass(frozen=True)
-class Enqueued:
-    """A task that waits to run; `attempt` counts its failed attempts."""
-
-    id: int
-    task_path: str
-    args: list[Any]
-    kwargs: dict[str, Any]
-    queue_name: str
-    priority: int
-    run_after: datetime
-    ordering_key: str | None
-    attempt: int
-
-    @classmethod
-    def of(cls, row: TaskRow) -> Self:
-        return cls(**{name: getattr(row, name) for name in cls.__dataclass_fields__})
-
-
-def enqueued(task: Task | None = None) -> list[Enqueued]:
+def enqueued(task: Task | None = None) -> list[TaskRow]:
     """Waiting tasks in the order in which they were enqueued: all of them, or those of one task function."""
     rows = TaskRow.objects.ready().order_by("id")
-    if task is not None:
-        rows = rows.filter(task_path=task.module_path)
-    return [Enqueued.of(row) for row in rows]
+    return list(rows if task is None else rows.filter(task_path=task.module_path))
 
 
 def run_due(limit: int | None = None) -> list[TaskResult]:
@@ -82,7 +58,9 @@ def _run(claim: Callable[[], list[Claim]], limit: int | None) -> list[TaskResult
     while (limit is None or len(results) < limit) and (claimed := claim()):
         if len(results) == ENDLESS and limit is None:
             raise RuntimeError(f"{ENDLESS} tasks ran and more are due: does one enqueue itself? Pass a limit.")
-        results.append(_execute(claimed[0]))
+        task = declaration.get(claimed[0].task_path)
+        completion.flush(connection, WORKER_ID, [_Runner(WORKER_ID).run(claimed[0], task)])
+        results.append(task.get_backend().get_result(str(claimed[0].id)))
     return results
 
 
@@ -99,13 +77,6 @@ def _claim_next() -> list[Claim]:
     return claimed
 
 
-def _execute(claim: Claim) -> TaskResult:
-    task = declaration.get(claim.task_path)
-    ending = _Runner(WORKER_ID).run(claim, task)
-    completion.flush(connection, WORKER_ID, [ending])
-    return task.get_backend().get_result(str(claim.id))
-
-
 class _Runner(Runner):
     """Runs handlers in the test's own transaction, and closes no connection."""
 
@@ -117,15 +88,11 @@ class _Runner(Runner):
         try:
             return work()
         finally:
-            if _is_broken():
+            status = connection.connection.info.transaction_status
+            if connection.needs_rollback or status == TransactionStatus.INERROR:
                 transaction.set_rollback(False)
                 connection.savepoint_rollback(savepoint)
             connection.savepoint_commit(savepoint)
 
     def clean_up(self) -> None:
         """The connections are in the middle of the test's transaction."""
-
-
-def _is_broken() -> bool:
-    status = connection.connection.info.transaction_status
-    return connection.needs_rollback or status == TransactionStatus.INERROR
