@@ -1,6 +1,7 @@
 """The backend of Django's Tasks framework that stores tasks in PostgreSQL."""
 
 import logging
+import re
 from typing import Any
 
 from django.core.checks import CheckMessage
@@ -13,7 +14,7 @@ from tasks.framework.declaration import PostgresTask
 from tasks.framework.enqueue import Calls, Inserted, insert_many, insert_one
 from tasks.models import Task as TaskRow
 
-LARGEST_ID = 2**63 - 1
+ROW_ID = re.compile(r"[1-9][0-9]{0,18}")
 
 
 class PostgresBackend(BaseTaskBackend):
@@ -58,8 +59,8 @@ class PostgresBackend(BaseTaskBackend):
 
     def get_result(self, result_id: str) -> TaskResult:
         """The result of a task by its id. Raises TaskResultDoesNotExist for unknown and malformed ids."""
-        row_id = parsed_id(result_id)
-        row = None if row_id is None else TaskRow.objects.filter(pk=row_id).first()
+        result_id = str(result_id)
+        row = TaskRow.objects.filter(pk=result_id).first() if ROW_ID.fullmatch(result_id) else None
         if row is None:
             raise TaskResultDoesNotExist(result_id)
         return results.result_of(row, backend=self.alias)
@@ -72,15 +73,6 @@ class PostgresBackend(BaseTaskBackend):
         result = results.enqueued_result(task, row, backend=self.alias)
         task_enqueued.send(type(self), task_result=result)
         return result
-
-
-def parsed_id(result_id: Any) -> int | None:
-    """The row's id from a result id, or None for a malformed one."""
-    text = str(result_id)
-    if not (text.isascii() and text.isdigit() and len(text) <= 19):
-        return None
-    number = int(text)
-    return number if number <= LARGEST_ID and str(number) == text else None
 
 
 def somebody_listens() -> bool:

@@ -87,22 +87,19 @@ def _settings() -> Iterator[CheckMessage]:
     for key in sorted(set(getattr(settings, "ROWLOCK", {})) - set(conf.SETTINGS)):
         known = ", ".join(sorted(conf.SETTINGS))
         yield Warning(f"ROWLOCK has no key {key!r}.", hint=f"Its keys are {known}.", id="rowlock.W002")
-    for key in conf.SETTINGS:
+    for key, setting in conf.SETTINGS.items():
+        problem = ""
         try:
-            problem = _problem(key, conf.get(key))
+            value = conf.get(key)
         except ImproperlyConfigured as error:
             problem = str(error)
+        else:
+            if key in ABOVE_ZERO and not (isinstance(value, (int, float)) and value > 0):
+                problem = f"{key} is {value!r}, not a number above 0."
+            elif key == "MAX_ATTEMPTS" and (not isinstance(value, int) or value > MOST_ATTEMPTS):
+                problem = f"MAX_ATTEMPTS is {value!r}, not a whole number from 1 to {MOST_ATTEMPTS}."
         if problem:
-            hint = f"Correct ROWLOCK[{key!r}] or {conf.SETTINGS[key].variable}."
-            yield Error(problem, hint=hint, id="rowlock.E005")
-
-
-def _problem(key: str, value: Any) -> str | None:
-    if key in ABOVE_ZERO and not (isinstance(value, (int, float)) and value > 0):
-        return f"{key} is {value!r}, not a number above 0."
-    if key == "MAX_ATTEMPTS" and (not isinstance(value, int) or value > MOST_ATTEMPTS):
-        return f"MAX_ATTEMPTS is {value!r}, not a whole number from 1 to {MOST_ATTEMPTS}."
-    return None
+            yield Error(problem, hint=f"Correct ROWLOCK[{key!r}] or {setting.variable}.", id="rowlock.E005")
 
 
 def _lock_backend() -> Iterator[CheckMessage]:
@@ -123,17 +120,16 @@ def _lock_backend() -> Iterator[CheckMessage]:
 
 def _app_names() -> Iterator[CheckMessage]:
     for label in OUR_APPS:
-        if apps.is_installed(label) and not _is_ours(label):
+        if not apps.is_installed(label):
+            continue
+        path = apps.get_app_config(label).path
+        if Path(path).resolve().parent != HOME:
             yield Error(
-                f"The installed app {label!r} is not Rowlock's: {apps.get_app_config(label).path}.",
+                f"The installed app {label!r} is not Rowlock's: {path}.",
                 hint="Two packages have this name, and the first on the import path wins. Run Rowlock beside the "
                 "other project, in a checkout of its own on the same database.",
                 id="rowlock.E006",
             )
-
-
-def _is_ours(label: str) -> bool:
-    return Path(apps.get_app_config(label).path).resolve().parent == HOME
 
 
 @register(Tags.database)

@@ -15,8 +15,7 @@ Sentences are made for each viewer, in the viewer's language.
 import math
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import IntEnum
@@ -135,7 +134,14 @@ class Look:
         with self._lock:
             if ask not in self._answers:
                 asked_at = time.monotonic()
-                self._answers[ask] = self._ask(ask)
+                try:
+                    with transaction.atomic():
+                        with connection.cursor() as cursor:
+                            cursor.execute(PATIENCE)
+                            self._now = cursor.fetchone()[0] if self._now is None else self._now
+                        self._answers[ask] = ask()
+                except DatabaseError as error:
+                    self._answers[ask] = error
                 self.busy_seconds += time.monotonic() - asked_at
             answer: T | DatabaseError = self._answers[ask]
         if isinstance(answer, DatabaseError):
@@ -173,24 +179,6 @@ class Look:
     def _is_late(self) -> bool:
         """True after STANDS_IN_SECONDS, when the previous snapshot may no longer replace it."""
         return time.monotonic() - self.began > STANDS_IN_SECONDS
-
-    def _ask(self, ask: Callable[[], T]) -> "T | DatabaseError":
-        try:
-            with short_patience() as now:
-                self._now = self._now or now
-                return ask()
-        except DatabaseError as error:
-            return error
-
-
-@contextmanager
-def short_patience() -> Iterator[datetime]:
-    """A transaction with short timeouts; yields the database's clock."""
-    with transaction.atomic():
-        with connection.cursor() as cursor:
-            cursor.execute(PATIENCE)
-            now: datetime = cursor.fetchone()[0]
-        yield now
 
 
 def nothing() -> None:

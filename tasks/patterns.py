@@ -7,7 +7,7 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from django.db import connection, models, transaction
@@ -77,11 +77,16 @@ class Pattern:
     command: str = ""
     action: str = "run-pattern"
     choices: tuple[Choice, ...] = ()
-    sample: Callable[[int], object] | None = field(default=None, compare=False)
+    sample: Callable[[int], object] | None = None
 
     @property
     def model(self) -> type[models.Model]:
         return self.queryset.model
+
+    @property
+    def key(self) -> str:
+        """The shared ordering key of its runs, by which an index finds unfinished ones."""
+        return f"pattern:{self.name}"
 
 
 def register_pattern(
@@ -144,8 +149,7 @@ def register_pattern(
 def get(name: str) -> Pattern:
     """The pattern registered under `name`. Raises UnknownPattern with the known ones."""
     if name not in _registered:
-        known = ", ".join(names()) or "none"
-        raise UnknownPattern(f"No pattern is registered as {name!r}. Registered: {known}.")
+        raise UnknownPattern(f"No pattern is registered as {name!r}. Registered: {', '.join(names()) or 'none'}.")
     return _registered[name]
 
 
@@ -217,7 +221,7 @@ def request(pattern: Pattern, options: Mapping[str, Any], who: Who) -> Requested
             cursor.execute(ONE_AT_A_TIME, {"name": pattern.name})
         if earlier := unfinished(pattern):
             return Requested(earlier.pk, is_new=False)
-        task = PostgresTask.of(run_registered_pattern).using(ordering_key=key_of(pattern))
+        task = PostgresTask.of(run_registered_pattern).using(ordering_key=pattern.key)
         result = task.enqueue(pattern.name, until_empty=True, **options)
         chosen = " ".join(f"{name}={value}" for name, value in sorted(options.items()) if value is not None)
         change = Change(audit.table(pattern.model._meta.db_table))
@@ -227,18 +231,13 @@ def request(pattern: Pattern, options: Mapping[str, Any], who: Who) -> Requested
 
 def unfinished(pattern: Pattern) -> Task | None:
     """The waiting or running run of this pattern, found by its ordering key."""
-    return Task.objects.unfinished().filter(ordering_key=key_of(pattern)).order_by("id").first()
+    return Task.objects.unfinished().filter(ordering_key=pattern.key).order_by("id").first()
 
 
 def state_of(pattern: Pattern, task_id: int) -> RunState | None:
     """The state of that run; None if the task is gone or no run of this pattern."""
-    task = Task.objects.filter(pk=task_id, ordering_key=key_of(pattern)).first()
+    task = Task.objects.filter(pk=task_id, ordering_key=pattern.key).first()
     if task is None:
         return None
     left = pattern.queryset.order_by()[: COUNT_CAP + 1].count()
     return RunState(task, min(left, COUNT_CAP), left > COUNT_CAP)
-
-
-def key_of(pattern: Pattern) -> str:
-    """The shared ordering key of a pattern's runs, by which an index finds unfinished ones."""
-    return f"pattern:{pattern.name}"
