@@ -15,6 +15,7 @@ from tasks.framework.arguments import ENCODER, Call, encode_call, max_bytes
 from tasks.framework.declaration import PostgresTask
 
 Calls = Iterable[tuple[Sequence[Any], Mapping[str, Any]]]
+Keyed = tuple[Call, str | None]  # a call and its ordering key
 
 # Larger statements are not faster, and jsonb is limited to 256 MB.
 CHUNK_ROWS = 5000
@@ -58,15 +59,6 @@ class Inserted(NamedTuple):
     call: Call
 
 
-class _Entry(NamedTuple):
-    call: Call
-    key: str | None
-
-    def json(self) -> str:
-        key = "null" if self.key is None else ENCODER.encode(self.key)
-        return f"{self.call.json[:-1]},{key}]"
-
-
 def enqueue_many(task: Task, calls: Calls) -> list[int]:
     """Enqueue one task of this function for each `(args, kwargs)`, all or none; returns their ids.
 
@@ -77,12 +69,15 @@ def enqueue_many(task: Task, calls: Calls) -> list[int]:
 
 def insert_one(task: PostgresTask, call: Call) -> Inserted:
     """Write one task. Raises InvalidArguments for an invalid ordering key."""
-    entry = _Entry(call, task.key_of(call))
-    if not (task.ordered_by_commit and entry.key):
-        return _insert(task, entry)
-    with transaction.atomic(savepoint=False):
-        _lock([entry])
-        return _insert(task, entry)
+    key = task.key_of(call)
+    params = {**_columns(task), "call": call.json, "ordering_key": key}
+    if not (task.ordered_by_commit and key):
+        [(task_id, created_at)] = _execute(INSERT_ONE, params)
+    else:
+        with transaction.atomic(savepoint=False):
+            _execute(LOCK_KEYS, {"keys": [key]})
+            [(task_id, created_at)] = _execute(INSERT_ONE, params)
+    return Inserted(task_id, created_at, call)
 
 
 def insert_many(task: PostgresTask, calls: Calls, announce: Callable[[Inserted], object] | None = None) -> list[int]:
@@ -93,28 +88,18 @@ def insert_many(task: PostgresTask, calls: Calls, announce: Callable[[Inserted],
     """
     ids: list[int] = []
     with transaction.atomic():
-        entries: Iterable[_Entry] = _encoded(task, calls)
+        keyed: Iterable[Keyed] = _encoded(task, calls)
         if task.ordered_by_commit:
-            entries = list(entries)
-            _lock(entries)
-        for chunk in _chunks(entries):
-            for row in _insert_chunk(task, chunk):
-                ids.append(row.id)
-                if announce:
-                    announce(row)
+            keyed = list(keyed)
+            _execute(LOCK_KEYS, {"keys": [key for _, key in keyed if key]})
+        for chunk in _chunks(keyed):
+            entries = ",".join(_json(call, key) for call, key in chunk)
+            [(new, created_at)] = _execute(INSERT_MANY, {**_columns(task), "calls": f"[{entries}]"})
+            ids += new
+            if announce:
+                for task_id, (call, _) in zip(new, chunk, strict=True):
+                    announce(Inserted(task_id, created_at, call))
     return ids
-
-
-def _insert(task: PostgresTask, entry: _Entry) -> Inserted:
-    params = _columns(task) | {"call": entry.call.json, "ordering_key": entry.key}
-    [(task_id, created_at)] = _execute(INSERT_ONE, params)
-    return Inserted(task_id, created_at, entry.call)
-
-
-def _insert_chunk(task: PostgresTask, entries: list[_Entry]) -> list[Inserted]:
-    params = _columns(task) | {"calls": f"[{','.join(entry.json() for entry in entries)}]"}
-    [(ids, created_at)] = _execute(INSERT_MANY, params)
-    return [Inserted(task_id, created_at, entry.call) for task_id, entry in zip(ids, entries, strict=True)]
 
 
 def _columns(task: PostgresTask) -> dict[str, Any]:
@@ -127,26 +112,26 @@ def _columns(task: PostgresTask) -> dict[str, Any]:
     }
 
 
-def _lock(entries: list[_Entry]) -> None:
-    _execute(LOCK_KEYS, {"keys": [entry.key for entry in entries if entry.key]})
+def _json(call: Call, key: str | None) -> str:
+    return f"{call.json[:-1]},{'null' if key is None else ENCODER.encode(key)}]"
 
 
-def _encoded(task: PostgresTask, calls: Calls) -> Iterator[_Entry]:
+def _encoded(task: PostgresTask, calls: Calls) -> Iterator[Keyed]:
     limit = max_bytes()
     for position, (args, kwargs) in enumerate(calls):
         try:
             call = encode_call(args, kwargs, limit)
-            yield _Entry(call, task.key_of(call))
+            yield call, task.key_of(call)
         except InvalidArguments as error:
             raise InvalidArguments(f"Call {position}: {error}") from error
 
 
-def _chunks(entries: Iterable[_Entry]) -> Iterator[list[_Entry]]:
-    chunk: list[_Entry] = []
+def _chunks(keyed: Iterable[Keyed]) -> Iterator[list[Keyed]]:
+    chunk: list[Keyed] = []
     characters = 0
-    for entry in entries:
-        chunk.append(entry)
-        characters += len(entry.call.json)
+    for call, key in keyed:
+        chunk.append((call, key))
+        characters += len(call.json)
         if len(chunk) == CHUNK_ROWS or characters >= CHUNK_CHARACTERS:
             yield chunk
             chunk, characters = [], 0

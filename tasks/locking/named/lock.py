@@ -18,7 +18,7 @@ from typing import ParamSpec, Self, TypeVar
 
 from tasks.exceptions import LockHeld, LockLost, LockUnavailable
 from tasks.locking.named import backends
-from tasks.locking.named.holder import held_sentence
+from tasks.locking.named.holder import Holder, held_sentence
 from tasks.locking.named.renewal import Contender, Renewer
 from tasks.support.reading import name_problem
 
@@ -148,48 +148,38 @@ class Lock:
         return locked
 
     def _obtain(self, contender: Contender) -> float:
-        """Take the lock; returns the monotonic time at which the successful try began."""
-        if not self.wait:
-            return self._try(contender)
+        """Try, wait for a change and try again until the wait is over; returns when the successful try began."""
+        deadline = time.monotonic() + self.wait
+        is_waiting, last_tries = False, 0
         try:
-            return self._compete(contender, time.monotonic() + self.wait)
+            while True:
+                asked_at = time.monotonic()
+                try:
+                    with contender.explained():
+                        if contender.try_acquire() is not None:
+                            return asked_at
+                        left = deadline - time.monotonic()
+                        if left <= 0:
+                            last_tries += 1
+                            self._refuse(contender.holder(), is_final=last_tries == RELEASED_MEANWHILE_TRIES)
+                        elif is_waiting:
+                            contender.wait(left)
+                        else:  # then try again at once: a release may have come before we subscribed
+                            contender.start_waiting(held_fences())
+                            is_waiting = True
+                except LockUnavailable:
+                    if time.monotonic() + RETRY_SECONDS >= deadline:
+                        raise
+                    time.sleep(RETRY_SECONDS)
         finally:
-            with suppress(LockUnavailable), contender.explained():
-                contender.stop_waiting()
+            if self.wait:
+                with suppress(LockUnavailable), contender.explained():
+                    contender.stop_waiting()
 
-    def _try(self, contender: Contender) -> float:
-        holder = None
-        for _ in range(RELEASED_MEANWHILE_TRIES):
-            asked_at = time.monotonic()
-            with contender.explained():
-                if contender.try_acquire() is not None:
-                    return asked_at
-                if holder := contender.holder():
-                    break
-        raise LockHeld(held_sentence(self.name, holder), holder)
-
-    def _compete(self, contender: Contender, deadline: float) -> float:
-        """Try, wait for a change, and try again until `deadline`, also while the server is unavailable."""
-        is_waiting = False
-        while True:
-            asked_at = time.monotonic()
-            try:
-                with contender.explained():
-                    if contender.try_acquire() is not None:
-                        return asked_at
-                    left = deadline - time.monotonic()
-                    if left <= 0:
-                        holder = contender.holder()
-                        raise LockHeld(held_sentence(self.name, holder), holder)
-                    if is_waiting:
-                        contender.wait(left)
-                    else:  # then try again at once: a release may have come before we subscribed
-                        contender.start_waiting(held_fences())
-                        is_waiting = True
-            except LockUnavailable:
-                if time.monotonic() + RETRY_SECONDS >= deadline:
-                    raise
-                time.sleep(RETRY_SECONDS)
+    def _refuse(self, holder: Holder | None, *, is_final: bool) -> None:
+        """Raise LockHeld, unless the lock has just been released and another try is worth it."""
+        if holder or is_final:
+            raise LockHeld(held_sentence(self.name, holder), holder)
 
     def _let_go(self, contender: Contender) -> None:
         left = self.seconds_left
