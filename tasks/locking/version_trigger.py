@@ -31,8 +31,6 @@ class VersionTrigger(Operation):
     optimistic locking; reference statement in the manual, "Triggers" (WHEN conditions).
     """
 
-    reversible = True
-
     def __init__(self, model: str) -> None:
         self.model = model
 

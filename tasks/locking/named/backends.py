@@ -10,6 +10,7 @@ from django.utils.module_loading import import_string
 
 from tasks import conf
 from tasks.exceptions import LockUnavailable
+from tasks.locking.named import postgres
 from tasks.locking.named.holder import Holder, Waiter
 from tasks.locking.named.renewal import Contender
 
@@ -37,9 +38,7 @@ def make(backend: str | None, name: str, ttl: float) -> Contender:
     """
     chosen = _fit(backend)
     if chosen in IN_POSTGRES:
-        from tasks.locking.named.postgres import AdvisoryContender, LeaseContender
-
-        return (LeaseContender if chosen == LEASE else AdvisoryContender)(name, ttl)
+        return (postgres.LeaseContender if chosen == LEASE else postgres.AdvisoryContender)(name, ttl)
     from tasks.locking.named.redis import RedisContender
 
     return RedisContender(name, ttl, redis_url(chosen))
@@ -93,8 +92,6 @@ def holders(names: Iterable[str] | None = None, backend: str | None = None) -> l
     """The locks with these names (None: the latest), each with its holder; in PostgreSQL free ones too."""
     chosen = _fit(backend)
     if chosen in IN_POSTGRES:
-        from tasks.locking.named import postgres
-
         return postgres.holders(connection, names, limit=SHOWN)
     from tasks.locking.named import redis
 
@@ -111,8 +108,6 @@ def waiters(backend: str | None = None) -> list[Waiter]:
     """Waiters for any lock, longest wait first."""
     chosen = _fit(backend)
     if chosen in IN_POSTGRES:
-        from tasks.locking.named import postgres
-
         return postgres.waiters(connection, limit=SHOWN)
     from tasks.locking.named import redis
 

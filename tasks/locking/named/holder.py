@@ -37,7 +37,6 @@ class Holder:
     acquired_at: datetime | None = None
     renewed_at: datetime | None = None
     expires_at: datetime | None = None
-    released_at: datetime | None = None
     held_seconds: float | None = None
     silent_seconds: float | None = None  # since its last renewal
     seconds_left: float | None = None

@@ -57,7 +57,7 @@ RELEASE = "SELECT rowlock_lock_release(%(name)s::text, %(owner)s::text, %(fence)
 
 HOLDERS = """
 SELECT lock.name, lock.backend, coalesce(lock.owner, '') AS owner, lock.fence, lock.hostname, lock.pid,
-    lock.acquired_at, lock.renewed_at, lock.expires_at, lock.released_at,
+    lock.acquired_at, lock.renewed_at, lock.expires_at,
     rowlock_lock_life(lock, rowlock_lock_presence(lock.owner) IN (SELECT rowlock_lock_presences()),
         (SELECT rowlock_epoch())) AS life,
     extract(epoch FROM clock_timestamp() - lock.acquired_at)::float8 AS held_seconds,
@@ -72,8 +72,7 @@ WAITERS = """
 SELECT waiter.name, waiter.owner, waiter.hostname, waiter.pid, waiter.holds, waiter.since,
     extract(epoch FROM clock_timestamp() - waiter.since)::float8 AS waiting_seconds
 FROM tasks_lockwaiter AS waiter
-WHERE (%(names)s::text[] IS NULL OR waiter.name = ANY(%(names)s::text[]))
-  AND rowlock_lock_presence(waiter.owner) IN (SELECT rowlock_lock_presences())
+WHERE rowlock_lock_presence(waiter.owner) IN (SELECT rowlock_lock_presences())
 ORDER BY waiter.since, waiter.id LIMIT %(limit)s::int
 """
 
@@ -109,10 +108,10 @@ def holders(connection: Connection, names: Iterable[str] | None = None, *, limit
     return [Holder(**{**row, "life": Life(row["life"])}) for row in fetch(connection, HOLDERS, params)]
 
 
-def waiters(connection: Connection, names: Iterable[str] | None = None, *, limit: int | None = None) -> list[Waiter]:
-    """Waiters for the locks with these names (None: any), longest wait first."""
-    params = {"names": None if names is None else list(names), "limit": limit}
-    return [Waiter(**{**row, "holds": frozenset(row["holds"])}) for row in fetch(connection, WAITERS, params)]
+def waiters(connection: Connection, *, limit: int | None = None) -> list[Waiter]:
+    """Waiters for any lock, longest wait first."""
+    rows = fetch(connection, WAITERS, {"limit": limit})
+    return [Waiter(**{**row, "holds": frozenset(row["holds"])}) for row in rows]
 
 
 class Spare:
