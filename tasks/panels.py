@@ -158,7 +158,7 @@ class Look:
         if key in self._made:  # without the lock, which another thread may hold to build a part
             return cast("T", self._made[key])
         before, meanwhile = self.before, None
-        if before is not None and not self._is_late():
+        if before is not None and time.monotonic() - self.began <= STANDS_IN_SECONDS:
             meanwhile = before._made.get(key)
             if meanwhile is not None and before.began >= good_since:
                 return cast("T", meanwhile)
@@ -175,10 +175,6 @@ class Look:
     def has_made(self, key: Hashable) -> bool:
         """True if that value is in this snapshot."""
         return key in self._made
-
-    def _is_late(self) -> bool:
-        """True after STANDS_IN_SECONDS, when the previous snapshot may no longer replace it."""
-        return time.monotonic() - self.began > STANDS_IN_SECONDS
 
 
 def nothing() -> None:

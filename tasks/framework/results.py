@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass, fields
 from datetime import datetime
-from functools import reduce
-from importlib import import_module
 from inspect import isclass
+from pkgutil import resolve_name
 from typing import Any
 
 from tasks.compat import Task, TaskError, TaskResult, TaskResultStatus
@@ -32,7 +31,10 @@ class AttemptError(TaskError):
     @property
     def exception_class(self) -> type[BaseException]:
         """The exception class. Raises ImportError if it is gone, ValueError if the name is no exception now."""
-        found = _find(self.exception_class_path)
+        try:
+            found = resolve_name(self.exception_class_path)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ImportError(f"{self.exception_class_path!r} names nothing that can be imported here.") from error
         if not isclass(found) or not issubclass(found, BaseException):
             raise ValueError(f"{self.exception_class_path!r} does not reference a valid exception.")
         return found
@@ -149,18 +151,3 @@ def _as_stored(task: Task, row: TaskRow, backend: str) -> Task:
     for field in fields(task):
         object.__setattr__(copy, field.name, stored.get(field.name, getattr(task, field.name)))
     return copy
-
-
-def _find(path: str) -> Any:
-    """The object behind a dotted path, in a module or in a class of a module. Raises ImportError."""
-    names = path.split(".")
-    for length in range(len(names) - 1, 0, -1):
-        try:
-            found: Any = import_module(".".join(names[:length]))
-        except ModuleNotFoundError:
-            continue
-        try:
-            return reduce(getattr, names[length:], found)
-        except AttributeError:
-            break
-    raise ImportError(f"{path!r} names nothing that can be imported here.")
