@@ -41,10 +41,10 @@ def locked_batches(
     refuse_text(of)
     queryset = queryset.using(queryset.select_for_update().db).order_by("pk")
     refuse_open_transaction(queryset.db)
-    report, room = Report(rounds=1), size
+    report, rest = Report(rounds=1), queryset
+    room = size if limit is None else min(size, limit)
     with counting_queries(queryset.db, report):
         refuse_isolation(queryset.db)
-        rest = queryset
         while room > 0 and (keys := _one_batch(rest, body, of, room, report)):
             rest = queryset.filter(pk__gt=keys[-1])
             room = size if limit is None else min(size, limit - report.handled)

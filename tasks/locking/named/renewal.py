@@ -22,7 +22,7 @@ RETRY_CAP_SECONDS = 1.0
 
 
 class Contender(ABC):
-    """One party to one lock, which takes it at most once. Every method but `close` runs inside `explained()`."""
+    """One party to one lock, which takes it at most once. Call all but `pause` and `close` inside `explained()`."""
 
     def __init__(self, name: str, ttl: float) -> None:
         self.name = name

@@ -68,6 +68,11 @@ class TestBatches:
         assert locked_batches(UNMAILED, mark_all, size=4, limit=6).done == 6
         assert UNMAILED.count() == 3
 
+    def test_the_limit_cuts_the_only_batch(self):
+        orders.shipped(10)
+        assert locked_batches(UNMAILED, mark_all, size=100, limit=3).done == 3
+        assert UNMAILED.count() == 7
+
     def test_it_refuses_an_open_transaction_too(self):
         with pytest.raises(RuntimeError, match="inside a transaction"), transaction.atomic():
             locked_batches(UNMAILED, mark_all)
