@@ -47,7 +47,7 @@ class BulkSubmission(ActionRequest):
         if token and not tokens.is_token(token):
             raise InvalidFilter(str(CHANGED_FORM))
         self.upto = parse_id(upto) if upto else highest_id()
-        self.subject = bulk.subject(action.name, self.chosen, self.upto)
+        self.subject = bulk.subject(action.name, self.chosen.within(self.upto))
         if not self.subject.statuses:
             raise InvalidFilter(_("No task in the states that the filter names can be changed like that."))
         self.token = token or tokens.new_token()

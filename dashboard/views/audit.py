@@ -23,7 +23,7 @@ from dashboard.site import page
 from dashboard.task_pages.listing import Filter, PageCursor, find, neighbours, table_bounds
 from tasks.admin.rights import require
 from tasks.models import Intervention
-from tasks.operations.filters import BIGGEST_ID, InvalidFilter, Params, first
+from tasks.operations.filters import BIGGEST_ID, InvalidFilter, Params, given
 from tasks.support import durations, reading
 from tasks.support.database import fetch
 
@@ -67,7 +67,7 @@ class AuditFilter:
 
         `#4711` and `4711` mean a task; any other target is as the audit writes it.
         """
-        values = {name: first(params, name).strip() for name in ("actor", "action", "target", "since")}
+        values = {name: next(iter(given(params, name)), "").strip() for name in ("actor", "action", "target", "since")}
         number = reading.digits(values["target"].removeprefix("#"))
         if number is not None and 1 <= number <= BIGGEST_ID:
             values["target"] = f"task:{number}"

@@ -183,9 +183,8 @@ def carry_out(run_id: int) -> Numbers:
     run = BulkRun.objects.get(pk=run_id)
     verb, settings = operations.VERBS[run.action], Settings.from_json(run.options)
     requested = TaskFilter.from_query(run.filter).within(run.upto, run.cursor)
-    statuses = [str(status) for status in verb.statuses if not requested.statuses or status in requested.statuses]
-    chosen = requested.with_statuses(*statuses)
-    ids = chosen.selected_ids() if statuses else []  # a filter without statuses would reach every task
+    chosen = subject(run.action, requested)
+    ids = chosen.selected_ids() if chosen.statuses else []  # a filter without statuses would reach every task
     elapsed = fetch(connection, BEGIN, {"id": run.pk, "left": len(ids)})[0]["elapsed_seconds"]
     since, total = time.monotonic() - elapsed, run.looked + len(ids)
     for start in range(0, len(ids), CHUNK):
@@ -199,6 +198,12 @@ def carry_out(run_id: int) -> Numbers:
             break
     fetch(connection, FINISH, {"id": run.pk})
     return {"looked": run.looked, "done": run.done, "asked": run.asked, "refused": run.refused}
+
+
+def subject(action: str, chosen: TaskFilter) -> TaskFilter:
+    """The matching tasks in a state that the action can change; no statuses means that no task is."""
+    wanted = operations.VERBS[action].statuses
+    return chosen.with_statuses(*(str(status) for status in wanted if status in (chosen.statuses or wanted)))
 
 
 def note(run: BulkRun, ids: list[int], result: Result) -> bool:
