@@ -136,8 +136,8 @@ class HealthMiddleware:
         return response
 
 
-class HtmxLoginMiddleware:
-    """If the login has expired, redirects the whole page instead of putting the login form into a fragment."""
+class PageMiddleware:
+    """Sends a fragment whose login has expired to the login as a whole page, and explains errors of the database."""
 
     def __init__(self, get_response: GetResponse) -> None:
         self.get_response = get_response
@@ -147,16 +147,6 @@ class HtmxLoginMiddleware:
         if response.status_code == 302 and request.headers.get("HX-Request"):
             return HttpResponse(status=204, headers={"HX-Redirect": response.headers["Location"]})
         return response
-
-
-class DatabaseDownMiddleware:
-    """Turns database errors into a 503 with the reason, rendered without the database."""
-
-    def __init__(self, get_response: GetResponse) -> None:
-        self.get_response = get_response
-
-    def __call__(self, request: HttpRequest) -> HttpResponse:
-        return self.get_response(request)
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
         return unavailable(request, exception)
@@ -176,7 +166,7 @@ def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 
 def unavailable(request: HttpRequest, error: BaseException | None) -> HttpResponse | None:
-    """The page that says what is wrong with the database, or None for other errors; it needs no login."""
+    """A 503 that says what is wrong with the database, or None for other errors; it needs no login and no database."""
     reason = reason_of(error)
     if reason is None:
         return None

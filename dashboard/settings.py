@@ -58,8 +58,7 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
-    "dashboard.middleware.HtmxLoginMiddleware",
-    "dashboard.middleware.DatabaseDownMiddleware",
+    "dashboard.middleware.PageMiddleware",
     "axes.middleware.AxesMiddleware",
 ]
 ROOT_URLCONF = "dashboard.urls"
