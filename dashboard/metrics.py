@@ -123,22 +123,15 @@ def queues(look: Look) -> Iterator[Metric]:
     shown = {label(queue.name): queue for queue in shown_queues(numbers)}
     depths = {(name, state): getattr(queue, state) for name, queue in shown.items() for state in STATES}
     yield gauges("rowlock_queue_tasks", "Tasks of a queue by state.", ["queue", "state"], depths)
-    readings: list[tuple[str, str, Callable[[QueueNumbers], float]]] = [
-        (
-            "rowlock_queue_oldest_ready_seconds",
-            "Since when the oldest due task waits; 0 when none does.",
-            lambda queue: queue.oldest_ready_seconds or 0,
-        ),
-        ("rowlock_queue_paused", "1 while nothing is claimed from it.", lambda queue: queue.paused),
-        (
-            "rowlock_queue_live_workers",
-            "Live workers that serve it.",
-            lambda queue: len(numbers.servers(queue.name)),
-        ),
-        ("rowlock_queue_asks", "1 when its stale tasks wait for a person.", lambda queue: queue.asks_a_person),
-    ]
-    for metric, text, read in readings:
-        yield gauges(metric, text, ["queue"], {(name,): read(queue) for name, queue in shown.items()})
+    ages = {(name,): queue.oldest_ready_seconds or 0 for name, queue in shown.items()}
+    paused = {(name,): queue.paused for name, queue in shown.items()}
+    serving = {(name,): len(numbers.servers(queue.name)) for name, queue in shown.items()}
+    asks = {(name,): queue.asks_a_person for name, queue in shown.items()}
+    text = "Since when the oldest due task waits; 0 when none does."
+    yield gauges("rowlock_queue_oldest_ready_seconds", text, ["queue"], ages)
+    yield gauges("rowlock_queue_paused", "1 while nothing is claimed from it.", ["queue"], paused)
+    yield gauges("rowlock_queue_live_workers", "Live workers that serve it.", ["queue"], serving)
+    yield gauges("rowlock_queue_asks", "1 when its stale tasks wait for a person.", ["queue"], asks)
     hidden = len(numbers.queues) - len(shown)
     yield GaugeMetricFamily("rowlock_queues_hidden", "Queues that have no series here: too many.", value=hidden)
 
