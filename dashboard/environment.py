@@ -29,7 +29,7 @@ def database_settings(env: environ.Env, var_dir: Path, argv: list[str]) -> dict[
     """Django's settings of the one database; exits with one line if there is none and the command needs one."""
     url: str | None = env.str("DATABASE_URL", default="")
     if not url:
-        from dashboard import embedded  # other servers need it not
+        from dashboard import embedded  # only this checkout needs it
 
         url = embedded.running_url(var_dir)
     if not url:

@@ -137,7 +137,7 @@ class HealthMiddleware:
 
 
 class PageMiddleware:
-    """Sends a fragment whose login has expired to the login as a whole page, and explains errors of the database."""
+    """Redirects the whole page if the login of a fragment has expired; answers errors of the database with a 503."""
 
     def __init__(self, get_response: GetResponse) -> None:
         self.get_response = get_response

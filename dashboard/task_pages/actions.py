@@ -101,7 +101,7 @@ class TaskRow:
 
     @classmethod
     def of(cls, task: Task, finding: Finding, **own: Any) -> Self:
-        """The row of a task; `own` are the fields of a certain table."""
+        """Make the row of a task; `own`: the fields that only this table has."""
         return cls(
             id=str(task.pk),
             task_path=task.task_path,
@@ -276,7 +276,7 @@ def buttons_of(actions: Collection[PageAction], ids: list[int], user: Any) -> li
 
 
 class RunRow(NamedTuple):
-    """One run in a list; it is over without an end of its own if its task is gone."""
+    """One run in a list. `is_over`: it has finished, or its task has ended or is gone."""
 
     run: BulkRun
     action: PageAction

@@ -1,1 +1,1 @@
-"""One small module per page: parse, call, render."""
+"""One module per page: parse, call, render."""

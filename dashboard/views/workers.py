@@ -1,4 +1,4 @@
-"""The page of workers: state, tasks and rate of each; stop one, or release tasks that a hanging one has not begun."""
+"""The page of workers: state, tasks and rate; stopping one, and releasing tasks that a hanging one has not begun."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
