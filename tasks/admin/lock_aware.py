@@ -7,7 +7,7 @@ from django import forms
 from django.contrib import messages
 from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ChangeList
-from django.core.exceptions import FieldDoesNotExist, ValidationError
+from django.core.exceptions import ValidationError
 from django.db import DatabaseError, models
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.html import format_html, format_html_join
@@ -123,10 +123,7 @@ class LockAwareAdmin(DeclaredFilters):
 
     @property
     def is_versioned(self) -> bool:
-        try:
-            return isinstance(self.model._meta.get_field("version"), models.IntegerField)
-        except FieldDoesNotExist:
-            return False
+        return any(field.name == "version" and isinstance(field, models.IntegerField) for field in self.opts.fields)
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         """Write only the person's changes, and only over the version that the form showed."""

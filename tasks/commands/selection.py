@@ -51,13 +51,9 @@ class TaskCommand(OperatorCommand):
         chosen = read_filter(options, self.default_statuses)
         with self.chunks(options) as progress:
             result = self.verb.act(chosen, operator(), settings, dry_run=options["dry_run"], progress=progress)
-            self.finish(result, options, progress)
-        return self.report(result, options)
+            return self.report(result, options, progress)
 
-    def finish(self, result: Result, options: Options, progress: Progress) -> None:
-        """Wait for the rest of the work, if the verb leaves any."""
-
-    def report(self, result: Result, options: Options) -> Report:
+    def report(self, result: Result, options: Options, progress: Progress) -> Report:
         return report_of(result, self.participle, options)
 
 

@@ -62,7 +62,6 @@ class Cancel(Verb):
         running = [task for task in tasks if self.is_live(task)]
         if idle:
             self.result.done += self.change(CANCEL, idle)
-            wakeup.announce(connection)  # a cancelled task releases its ordering key
         if running:
             self.change(ASK, running, action=f"{self.name} requested")
             wakeup.summon(connection)

@@ -2,12 +2,10 @@
 
 from typing import ClassVar
 
-from django.db import connection
 from django.utils.translation import gettext_lazy
 
 from tasks.models import Task, TaskStatus
 from tasks.operations.verb import Verb
-from tasks.queue import wakeup
 from tasks.support import reading
 
 EDIT = """
@@ -43,7 +41,6 @@ class Edit(Verb):
         changes = {name: values[name] for name in self.options}
         action = [self.name, *(f"{name}={value}" for name, value in changes.items() if value is not None)]
         self.result.done += self.change(EDIT, tasks, changes, action=" ".join(action))
-        wakeup.announce(connection)
 
 
 edit = Edit.act

@@ -141,7 +141,7 @@ SELECT count(*) AS deleted, false AS is_old, 0 AS last_id FROM deleted
 
 
 class History(NamedTuple):
-    """One table of history: its name in the report, its database name, and its prune statement."""
+    """One table of history; `name` is that in the report."""
 
     name: str
     table: str

@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 
-from django.db import connection
 from django.utils.translation import gettext_lazy
 
 from tasks.models import Intervention, Task, TaskStatus
@@ -10,7 +9,6 @@ from tasks.operations.filters import TaskFilter
 from tasks.operations.queues import pause
 from tasks.operations.requeue import MOST_ATTEMPTS, allowance
 from tasks.operations.verb import EXHAUSTED, Reason, Refusal, Result, Verb
-from tasks.queue import wakeup
 from tasks.support import audit
 
 QUEUE = "quarantine"
@@ -69,7 +67,6 @@ class Quarantine(Verb):
         for queue_name, some in by_queue.items():
             params = {"queue": QUEUE, "limits": list(map(attempts_for, some))}
             self.result.done += self.change(QUARANTINE, some, params, action=FROM + queue_name)
-        wakeup.announce(connection)  # a failed task may have blocked others of its key
 
 
 class PutBack(Verb):
@@ -90,7 +87,6 @@ class PutBack(Verb):
         known = [task for task in tasks if task.id in origins]
         self.result.refused |= {task.id: NO_ORIGIN.refuse(task) for task in tasks if task.id not in origins}
         self.result.done += self.change(PUT_BACK, known, {"names": [origins[task.id] for task in known]})
-        wakeup.announce(connection)
 
 
 def attempts_for(task: Task) -> int:

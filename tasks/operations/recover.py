@@ -1,6 +1,5 @@
 """Recover by hand: take back the tasks of dead workers now, also in queues that wait for a person."""
 
-from collections.abc import Iterable
 from typing import Any
 
 from django.db import connection as default_connection
@@ -46,15 +45,10 @@ class Recover(Verb):
         return Result(done=sorted(done), refused={task_id: NOT_DEAD.refuse(task) for task_id, task in left.items()})
 
 
-def recover(
-    who: Who,
-    *,
-    task_ids: Iterable[int] | None = None,
-    limit: int | None = None,
-    reason: str = "",
-    dry_run: bool = False,
-) -> Sweep:
+def recover(who: Who, *, reason: str = "", **how: Any) -> Sweep:
     """Take back the PROCESSING tasks of dead workers: all, at most `limit`, or those among `task_ids`.
+
+    `how` goes to `recovery.recover`: `limit`, `task_ids` and `dry_run`.
 
     Each becomes READY, FAILED if no attempt is left, or CANCELLED if a cancel was requested.
     """
@@ -63,4 +57,4 @@ def recover(
         changes = [Change(audit.task(row["id"]), row["version_before"], row["version_after"]) for row in rows]
         audit.record(connection, who, "recover", changes, reason)
 
-    return recovery.recover(default_connection, limit=limit, task_ids=task_ids, dry_run=dry_run, record=record)
+    return recovery.recover(default_connection, record=record, **how)

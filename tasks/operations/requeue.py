@@ -3,14 +3,12 @@
 from math import ceil
 from typing import ClassVar
 
-from django.db import connection
 from django.utils.translation import gettext_lazy
 
 from tasks import conf
 from tasks.framework import declaration
 from tasks.models import Task, TaskStatus
 from tasks.operations.verb import COMPLETED, EXHAUSTED, Reason, Refusal, Share, Verb
-from tasks.queue import wakeup
 
 MOST_ATTEMPTS = 32_767  # the column is a smallint
 
@@ -76,7 +74,6 @@ class Requeue(Verb):
         delays = [self.settings.delay(place, self.share or Share(of=1)) for place in places]
         params = {"limits": limits, "delays": delays, "dead": list(self.dead)}
         self.result.done += self.change(REQUEUE, tasks, params)
-        wakeup.announce(connection)
 
     def _refusal_of_live(self, task: Task) -> Refusal:
         state = self.waiting.get(task.claimed_by or "")

@@ -15,7 +15,7 @@ from tasks.diagnosis.finding import command, describe_lock
 from tasks.locking import rowlocks
 from tasks.models import Task, TaskStatus
 from tasks.operations.filters import TaskFilter, among
-from tasks.queue import recovery
+from tasks.queue import recovery, wakeup
 from tasks.queue.presence import WorkerState
 from tasks.support import audit
 from tasks.support.audit import Change, Who
@@ -198,7 +198,7 @@ class Verb:
         return (HELD if task.status == TaskStatus.PROCESSING else FINISHED).refuse(task)
 
     def write(self, tasks: list[Task]) -> None:
-        """Change the rows that passed, write one intervention each, and add them to the result."""
+        """Change the rows that passed, write one intervention each, and add them to the result; workers are woken."""
         raise NotImplementedError
 
     def perform(self, chosen: TaskFilter) -> Result:
@@ -246,6 +246,7 @@ class Verb:
                 passed.append(task)
         if passed:
             self.write(passed)
+            wakeup.announce(connection)  # a task that has left may also have held back others of its ordering key
 
     def _refusal_of_change(self, task: Task) -> Refusal | None:
         seen = (self.versions or {}).get(task.id, task.version)

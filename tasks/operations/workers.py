@@ -113,7 +113,6 @@ class Release(Verb):
 
     def write(self, tasks: list[Task]) -> None:
         self.result.done += self.change(RELEASE, tasks, action=f"{self.name} unstarted")
-        wakeup.announce(connection)
 
 
 def release_unstarted(

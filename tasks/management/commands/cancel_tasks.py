@@ -23,13 +23,10 @@ class Command(TaskCommand):
         text = "How long to wait for workers to end what runs (default 10)."
         parser.add_argument("--wait", type=types.seconds, default=10.0, metavar="SECONDS", help=text)
 
-    def finish(self, result: Result, options: Options, progress: Progress) -> None:
+    def report(self, result: Result, options: Options, progress: Progress) -> Report:
+        seconds, reason = options["wait"], options["reason"]
         if not options["dry_run"]:
-            operations.await_cancelled(
-                result, operator(), seconds=options["wait"], reason=options["reason"], progress=progress
-            )
-
-    def report(self, result: Result, options: Options) -> Report:
+            operations.await_cancelled(result, operator(), seconds=seconds, reason=reason, progress=progress)
         report = report_of(result, self.participle, options, cancelling=result.asked)
         if result.asked:
             report.text += f" {counted(len(result.asked))} asked to end and still running."
