@@ -7,7 +7,7 @@ from django.urls import URLPattern, path
 
 from dashboard import links
 from dashboard.task_pages import bulk, confirmation, detail, enqueue, listing, queues
-from tasks.admin.lock_aware import session_page
+from tasks.admin.lock_aware import SESSION_PAGES
 from tasks.admin.read_only import DeclaredFilters, QueueAdmin, TaskAdmin
 from tasks.models import Queue, Task
 
@@ -49,12 +49,13 @@ class PeopleAdmin(DeclaredFilters, GroupAdmin):
     pass
 
 
-@session_page
 def lock_page(pid: int) -> str:
     """The session in the lock tree; empty if this site has no such page."""
     page = links.page("admin:ops_locks")
     return f"{page}#node-{pid}" if page else ""
 
+
+SESSION_PAGES.append(lock_page)
 
 # Pages that the project has registered itself are kept.
 for model, stock, ours in (

@@ -26,14 +26,8 @@ VERDICTS = {
     Hold.TOUCHED: _("Touched"),
 }
 
-SessionPage = Callable[[int], str]
-SESSION_PAGES: list[SessionPage] = []
-
-
-def session_page(url: SessionPage) -> SessionPage:
-    """Register a function that gives the URL of a database session's page by its pid, or an empty text."""
-    SESSION_PAGES.append(url)
-    return url
+# Functions of other apps that give the URL of a database session's page by its pid, or an empty text.
+SESSION_PAGES: list[Callable[[int], str]] = []
 
 
 def linked(lock: RowLock) -> str:

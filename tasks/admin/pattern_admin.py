@@ -105,13 +105,9 @@ def form_of(pattern: Pattern, data: Any = None) -> forms.Form:
     """The pattern's choices and a limit; field ids carry the pattern's name, because a page may hold several forms."""
     form = forms.Form(data, auto_id=f"{pattern.name}-%s")
     for choice in pattern.choices:
-        form.fields[choice.name] = forms.ChoiceField(
-            label=str(choice.label),
-            choices=list(choice.values.items()),
-            initial=choice.default,
-            widget=forms.RadioSelect,
-        )
-    form.fields["limit"] = WholeNumberField(
-        label=gettext_lazy("At most so many rows"), required=False, min_value=1, max_value=10_000_000
-    )
+        choices, label = list(choice.values.items()), str(choice.label)
+        field = forms.ChoiceField(label=label, choices=choices, initial=choice.default, widget=forms.RadioSelect)
+        form.fields[choice.name] = field
+    limit = gettext_lazy("At most so many rows")
+    form.fields["limit"] = WholeNumberField(label=limit, required=False, min_value=1, max_value=10_000_000)
     return form

@@ -1,6 +1,7 @@
 """Cancel: idle tasks at once; for a running task its worker is asked to end it."""
 
 import time
+from typing import ClassVar
 
 from django.db import connection, transaction
 from django.utils.translation import gettext_lazy
@@ -8,7 +9,7 @@ from django.utils.translation import gettext_lazy
 from tasks.locking import rowlocks
 from tasks.models import Task, TaskStatus
 from tasks.operations.filters import TaskFilter, among
-from tasks.operations.verb import COMPLETED, LOCKED, Progress, Reason, Refusal, Result, Settings, Verb, go_on
+from tasks.operations.verb import COMPLETED, LOCKED, Progress, Reason, Result, Settings, Verb, go_on
 from tasks.queue import wakeup
 from tasks.support import audit
 from tasks.support.audit import Change, Who
@@ -50,12 +51,8 @@ class Cancel(Verb):
     right = "tasks.cancel_task"
     statuses = (TaskStatus.READY, TaskStatus.PROCESSING, TaskStatus.FAILED)
     words = ("cancel_tasks",)
+    reasons: ClassVar = {TaskStatus.COMPLETED: COMPLETED, TaskStatus.CANCELLED: ALREADY}
     checks_workers = True
-
-    def refusal(self, task: Task) -> Refusal | None:
-        if task.status == TaskStatus.COMPLETED:
-            return COMPLETED.refuse(task)
-        return ALREADY.refuse(task) if task.status == TaskStatus.CANCELLED else None
 
     def write(self, tasks: list[Task]) -> None:
         idle = [task for task in tasks if not self.is_live(task)]

@@ -53,6 +53,7 @@ class Requeue(Verb):
     statuses = (TaskStatus.FAILED, TaskStatus.CANCELLED, TaskStatus.PROCESSING)
     words = ("requeue_tasks",)
     options: ClassVar = {"spread_minutes": "--spread"}
+    reasons: ClassVar = {TaskStatus.READY: READY, TaskStatus.COMPLETED: COMPLETED}
     checks_workers = True
 
     def __post_init__(self) -> None:
@@ -60,13 +61,11 @@ class Requeue(Verb):
             raise ValueError("Taking a task from a live worker needs a reason, which the audit keeps.")
 
     def refusal(self, task: Task) -> Refusal | None:
-        if task.status == TaskStatus.READY:
-            return READY.refuse(task)
-        if task.status == TaskStatus.COMPLETED:
-            return COMPLETED.refuse(task)
         if self.is_live(task) and not self.settings.force:
             return self._refusal_of_live(task)
-        return EXHAUSTED.refuse(task) if task.attempt + allowance(task.task_path) > MOST_ATTEMPTS else None
+        if task.status in self.statuses and task.attempt + allowance(task.task_path) > MOST_ATTEMPTS:
+            return EXHAUSTED.refuse(task)
+        return super().refusal(task)
 
     def write(self, tasks: list[Task]) -> None:
         limits = [task.attempt + allowance(task.task_path) for task in tasks]

@@ -146,8 +146,8 @@ class Verb:
     """One verb, which locks rows, refuses some of them and changes the others. One instance serves one call.
 
     A subclass defines `write`. `statuses` are the states that it can change, `right` is what a person needs for it, and
-    `words` begin its command. `options` are the command's options by setting. With `checks_workers`, `dead` and
-    `waiting` have the workers that are dead and those that may come back.
+    `words` begin its command. `options` are the command's options by setting, `reasons` those to refuse a task by its
+    status. With `checks_workers`, `dead` and `waiting` have the workers that are dead and those that may come back.
 
     Args:
         versions: the version of each task that the operator saw; a row that changed since is refused.
@@ -161,6 +161,7 @@ class Verb:
     statuses: ClassVar[tuple[TaskStatus, ...]]
     words: ClassVar[tuple[str, ...]]
     options: ClassVar[dict[str, str]] = {}
+    reasons: ClassVar[dict[str, Reason]] = {TaskStatus.PROCESSING: HELD}
     checks_workers: ClassVar[bool] = False
 
     who: Who
@@ -195,7 +196,7 @@ class Verb:
         """The reason to leave this locked row as it is; None lets it pass."""
         if task.status in self.statuses:
             return None
-        return (HELD if task.status == TaskStatus.PROCESSING else FINISHED).refuse(task)
+        return self.reasons.get(task.status, FINISHED).refuse(task)
 
     def write(self, tasks: list[Task]) -> None:
         """Change the rows that passed, write one intervention each, and add them to the result; workers are woken."""
