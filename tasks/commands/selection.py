@@ -29,18 +29,19 @@ class TaskCommand(OperatorCommand):
     def add_options(self, parser: CommandParser) -> None:
         parser.add_argument("ids", nargs="*", type=types.task_id, metavar="ID", help="Ids of tasks.")
         group = parser.add_argument_group("filters", "Tasks that match all of these; the first three may be repeated.")
-        for option, field, kind, metavar, text in (
-            ("--status", "statuses", types.status, "STATUS", "Their status."),
-            ("--queue", "queue_names", types.name, "QUEUE", "Their queue."),
-            ("--task", "task_paths", types.text, "PATH", "Their function."),
-            ("--text", "text", types.text, "TEXT", "Text in their arguments."),
-            ("--ordering-key", "ordering_key", types.name, "K", "Their ordering key."),
-            ("--worker", "worker_id", types.name, "ID", "Who holds or has completed them."),
-            ("--error", "error", types.text, "ERROR", "Text in the error of their latest attempt."),
-            ("--older-than", "older_than", types.duration, "D", "Created longer ago, like 90s or 7d."),
+        for field, kind, metavar, text in (
+            ("statuses", types.status, "STATUS", "Their status."),
+            ("queue_names", types.name, "QUEUE", "Their queue."),
+            ("task_paths", types.text, "PATH", "Their function."),
+            ("text", types.text, "TEXT", "Text in their arguments."),
+            ("ordering_key", types.name, "K", "Their ordering key."),
+            ("worker_id", types.name, "ID", "Who holds or has completed them."),
+            ("error", types.text, "ERROR", "Text in the error of their latest attempt."),
+            ("older_than", types.duration, "D", "Created longer ago, like 90s or 7d."),
         ):
-            action = "append" if CONDITIONS[field].may_repeat else "store"
-            group.add_argument(option, dest=field, action=action, type=kind, metavar=metavar, help=text)
+            condition = CONDITIONS[field]
+            action = "append" if condition.may_repeat else "store"
+            group.add_argument(condition.option, dest=field, action=action, type=kind, metavar=metavar, help=text)
         self.add_settings(parser)
 
     def add_settings(self, parser: CommandParser) -> None:
@@ -81,14 +82,8 @@ def read_filter(options: Options, default_statuses: tuple[str, ...]) -> TaskFilt
 def report_of(result: Result, verb: str, options: Options, **extra: Any) -> Report:
     """The report of an action on tasks: `verb` (requeued, edited, cancelled) is also the key of its count."""
     refused = [
-        {
-            "id": id,
-            "reason": refusal.code,
-            "message": refusal.sentence,
-            "status": refusal.status,
-            "version": refusal.version,
-        }
-        for id, refusal in result.refused.items()
+        {"id": id, "reason": each.code, "message": each.sentence, "status": each.status, "version": each.version}
+        for id, each in result.refused.items()
     ]
     data = {verb: len(result.done), **extra, "refused": refused, "ids": result.done}
     if result.unreached:

@@ -23,7 +23,7 @@ class Command(TaskCommand):
             help="Take tasks from live workers too: their effect may happen twice. Needs --reason.",
         )
         parser.add_argument(
-            "--spread",
+            self.verb.options["spread_minutes"],
             dest="spread_minutes",
             type=lambda text: types.duration(text).total_seconds() / 60,
             metavar="D",
