@@ -4,7 +4,7 @@ import json
 from argparse import ArgumentTypeError
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from django.utils import timezone
 
@@ -81,25 +81,22 @@ def moment(written: str) -> datetime:
     return at if at.tzinfo else timezone.make_aware(at, timezone.get_default_timezone())
 
 
-def json_array(written: str) -> list[Any]:
-    """A JSON array: positional arguments."""
-    return cast("list[Any]", _json(written, list, "an array: write it like '[1, \"two\"]'"))
+def _json_of(kind: type, what: str) -> Callable[[str], Any]:
+    def read(written: str) -> Any:
+        try:
+            value = json.loads(written, parse_constant=_refuse_constant)
+        except (ValueError, RecursionError) as error:
+            raise ArgumentTypeError(f"{written[:200]!a} is not JSON: {error}.") from error
+        if not isinstance(value, kind):
+            raise ArgumentTypeError(f"{written!a} is JSON but not {what}.")
+        return value
 
-
-def json_object(written: str) -> dict[str, Any]:
-    """A JSON object: keyword arguments."""
-    return cast("dict[str, Any]", _json(written, dict, "an object: write it like '{\"name\": 1}'"))
-
-
-def _json(written: str, kind: type, what: str) -> Any:
-    try:
-        value = json.loads(written, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        raise ArgumentTypeError(f"{written[:200]!a} is not JSON: {error}.") from error
-    if not isinstance(value, kind):
-        raise ArgumentTypeError(f"{written!a} is JSON but not {what}.")
-    return value
+    return read
 
 
 def _refuse_constant(constant: str) -> None:
     raise ValueError(f"{constant} is no JSON value")
+
+
+json_array = _json_of(list, "an array: write it like '[1, \"two\"]'")  # positional arguments
+json_object = _json_of(dict, "an object: write it like '{\"name\": 1}'")  # keyword arguments

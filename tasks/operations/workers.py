@@ -9,7 +9,7 @@ from django.utils.translation import gettext as _
 
 from tasks.exceptions import RowlockError
 from tasks.models import Task, TaskStatus
-from tasks.operations.verb import CHANGED, Reason, Refusal, Result, Settings, Verb, short_waits
+from tasks.operations.verb import CHANGED, Refusal, Result, Settings, Verb, short_waits
 from tasks.queue import presence, wakeup
 from tasks.queue.presence import WorkerState
 from tasks.support import audit
@@ -107,9 +107,10 @@ class Release(Verb):
     def refusal(self, task: Task) -> Refusal | None:
         worker = {"id": self.worker_id}
         if task.status != TaskStatus.PROCESSING or task.claimed_by != self.worker_id:
-            return Reason(CHANGED.code, _("worker %(id)s holds it no more") % worker).refuse(task)
-        is_current = task.pk == self.current_id
-        return Reason("live", _("worker %(id)s is on it") % worker).refuse(task) if is_current else None
+            return Refusal(CHANGED.code, _("worker %(id)s holds it no more") % worker, task.status, task.version)
+        if task.pk == self.current_id:
+            return Refusal("live", _("worker %(id)s is on it") % worker, task.status, task.version)
+        return None
 
     def write(self, tasks: list[Task]) -> None:
         self.result.done += self.change(RELEASE, tasks, action=f"{self.name} unstarted")
