@@ -257,10 +257,9 @@ def send(
 ) -> Callable[[], Flush]:
     """Send completions in a transaction of their own; returns the function that reads the answer.
 
-    Until the answer is read, the connection takes nothing else. Completions that did not match their row are `locked`
-    in the answer, for a later flush that waits. Its sums are for that flush to carry. Only the reading raises
-    psycopg.Error. Then nothing was written, unless the session was lost after the commit. A flush of the same endings
-    finds that out.
+    Until then the connection takes nothing else. Completions that did not match their row are `locked` in the answer,
+    for a later flush that waits, and its sums are for that flush to carry. Only the reading raises psycopg.Error. A
+    flush of the same endings then finds out whether the session was lost after the commit.
     """
 
     def work() -> psycopg.Cursor[Any]:

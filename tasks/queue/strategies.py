@@ -15,7 +15,7 @@ from tasks.models import ONE_PER_KEY
 from tasks.queue.claim import Claim, Claimer, claims_of, walk
 from tasks.queue.set_aside import ERRORS, cause
 from tasks.queue.shortcut import claim_locked
-from tasks.support.database import Connection, statement
+from tasks.support.database import Connection, sqlstate, statement
 
 CAREFUL_SECONDS = 10.0
 CANDIDATES_SPARE = 8  # at least the number of workers that are likely to race for the same rows
@@ -194,8 +194,7 @@ def _is_key_taken(error: Exception) -> bool:
 
 def _is_of_a_row(error: Exception) -> bool:
     """True if a constraint, trigger or type refused one row; False for errors of the session or a lock."""
-    found = cause(error)
-    return isinstance(found, psycopg.Error) and (found.sqlstate or "")[:2] in ROW_ERROR_CLASSES
+    return (sqlstate(error) or "")[:2] in ROW_ERROR_CLASSES
 
 
 @dataclass(frozen=True)
