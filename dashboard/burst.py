@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,14 +45,14 @@ class Burst:
 
 @dataclass
 class Running:
-    """A burst of this process. `exit_status` and `said` (its last output) are set once it has ended."""
+    """A burst of this process. `exit_status` and `output` (its end) are set once it has ended."""
 
     burst: Burst
     started: float = field(default_factory=time.monotonic)
     pid: int | None = None
     exit_status: int | None = None
     was_cut_short: bool = False
-    said: str = ""
+    output: str = ""
 
     @property
     def is_over(self) -> bool:
@@ -98,20 +97,15 @@ def _see_through(running: Running) -> None:
     try:
         with subprocess.Popen(argv, cwd=settings.BASE_DIR, text=True, errors="replace", **pipes) as child:
             running.pid = child.pid
-            running.said = _communicate(child, running)[-KEPT_CHARACTERS:]
+            steps = ((running.burst.limit_seconds, child.terminate), (GRACE_SECONDS, child.kill), (None, child.kill))
+            for seconds, end in steps:
+                try:
+                    running.output = child.communicate(timeout=seconds)[0][-KEPT_CHARACTERS:]
+                    break
+                except subprocess.TimeoutExpired:
+                    running.was_cut_short = True
+                    end()
             running.exit_status = child.returncode
     except OSError as error:
-        running.said = str(error)
+        running.output = str(error)
         running.exit_status = 1
-
-
-def _communicate(child: "subprocess.Popen[str]", running: Running) -> str:
-    """Its output: it ends by itself, is terminated at its limit, or is killed after the grace period."""
-    with suppress(subprocess.TimeoutExpired):
-        return child.communicate(timeout=running.burst.limit_seconds)[0]
-    running.was_cut_short = True
-    child.terminate()
-    with suppress(subprocess.TimeoutExpired):
-        return child.communicate(timeout=GRACE_SECONDS)[0]
-    child.kill()
-    return child.communicate()[0]

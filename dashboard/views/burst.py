@@ -71,14 +71,14 @@ def start(request: HttpRequest) -> HttpResponse:
     form, token = BurstForm(request.POST), request.POST.get("token", "")
     if not form.is_valid() or not is_token(token):
         return page(request, form, status=400)
-    asked = Burst(**form.cleaned_data)
+    wanted = Burst(**form.cleaned_data)
 
     def record() -> str:
-        told = " ".join(asked.words[3:])
-        audit.record(connection, who(request.user), f"burst {told}", [Change(audit.command(burst.NAME))])
+        action = f"burst {' '.join(wanted.words[3:])}"
+        audit.record(connection, who(request.user), action, [Change(audit.command(burst.NAME))])
         return burst.NAME
 
-    if once(token, record).is_new and not burst.start(asked):
+    if once(token, record).is_new and not burst.start(wanted):
         messages.warning(request, _("One runs already; this server runs one at a time."))
     return redirect("admin:ops_burst")
 
