@@ -29,7 +29,6 @@ logger = logging.getLogger(__name__)
 APPS = ("tasks", "orders")
 PREFIX = "lab_"
 NAME = re.compile(r"lab_[0-9a-f]{12}", re.ASCII)
-MISSING_RIGHT = "42501"
 
 # A foreign key needs the table that it references, and so on.
 REFERENCED = """
@@ -154,22 +153,17 @@ def sweep(connection: psycopg.Connection) -> list[str]:
 
     One that a process of its run still holds is left for the next sweep.
     """
-    cursor = connection.cursor(row_factory=dict_row)
-    names = [row["name"] for row in cursor.execute(LEFT_OVER, {"mark": MARK}).fetchall() if NAME.fullmatch(row["name"])]
-    return [name for name in names if _dropped_if_left(cursor, name)]
-
-
-def _dropped_if_left(cursor: psycopg.Cursor[DictRow], name: str) -> bool:
-    is_left = cursor.execute(IS_LEFT, {"name": name}).fetchone()
-    if not is_left or not is_left["is_left"]:
-        return False
-    try:
-        drop(cursor.connection, name)
-    except (psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled) as error:
-        logger.info("the schema %s of a crashed run is left for later: %s", name, error)
-        cursor.execute(NOT_IN_USE, {"name": name})
-        return False
-    return True
+    dropped = []
+    for (name,) in connection.execute(LEFT_OVER, {"mark": MARK}).fetchall():
+        if not NAME.fullmatch(name) or connection.execute(IS_LEFT, {"name": name}).fetchall() != [(True,)]:
+            continue
+        try:
+            drop(connection, name)
+            dropped.append(name)
+        except (psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled) as error:
+            logger.info("the schema %s of a crashed run is left for later: %s", name, error)
+            connection.execute(NOT_IN_USE, {"name": name})
+    return dropped
 
 
 def _create(cursor: psycopg.Cursor[DictRow], name: str, wanted: Sequence[type[models.Model]]) -> None:
@@ -185,7 +179,9 @@ def _create(cursor: psycopg.Cursor[DictRow], name: str, wanted: Sequence[type[mo
         cursor.execute(sql.SQL("CREATE SEQUENCE {}").format(sql.Identifier(name, sequence["name"])))
     for table in found:
         pair = sql.Identifier(name, table["name"]), sql.Identifier(table["home"], table["name"])
-        cursor.execute(COPY.format(*pair, _options(table["options"])))
+        # Storage options as the catalogue has them, such as `fillfactor=90`; SQL uses the same form.
+        options = sql.SQL(f" WITH ({', '.join(table['options'])})" if table["options"] else "")
+        cursor.execute(COPY.format(*pair, options))
     for definition in definitions:
         cursor.execute(moved(definition, {home, *(table["home"] for table in found)}, name))
     for row in cursor.execute(PATHS, {"name": name}).fetchall():
@@ -203,11 +199,6 @@ def _tables(cursor: psycopg.Cursor[DictRow], home: str, names: set[str]) -> list
             f"Two schemas have a table {', '.join(sorted(twice))}, and a run has room for one of each name."
         )
     return found
-
-
-def _options(options: list[str] | None) -> sql.Composable:
-    """Storage options as the catalogue has them, such as `fillfactor=90`; SQL uses the same form."""
-    return sql.SQL(f" WITH ({', '.join(options)})") if options else sql.SQL("")
 
 
 def moved(definition: str, homes: Iterable[str], name: str) -> bytes:
