@@ -1,4 +1,4 @@
-"""Conclusions from runs side by side, and the runs as a table for a terminal."""
+"""Conclusions from runs side by side, and the cells of a table of them."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,32 +10,16 @@ from dashboard.lab.measure import Result
 from dashboard.lab.patterns import PATTERNS
 from dashboard.lab.worker import Plan
 from dashboard.numbers import decimal
-from tasks.commands.output import table as aligned
 
 HEADINGS = (
-    "PATTERN",
-    "ITEMS/S",
-    "DUPLICATES",
-    "LOST UPDATES",
-    "LOST WORK",
-    "LOST RACES",
-    "INVERSIONS",
-    "WAIT P50",
-    "WAIT P95",
-    "QUERIES/ITEM",
-    "",
-)
+    "pattern", "items/s", "duplicates", "lost updates", "lost work", "lost races", "inversions", "wait p50", "wait p95",
+    "queries/item", "verdict",
+)  # fmt: skip
 
 
-def table(results: Sequence[Result], varied: Sequence[str] = ()) -> str:
-    """The runs as a table for a terminal; `varied`: the varied number of each, as in "workers=4"."""
-    labels = [
-        f"{result.pattern} {what}".strip() for result, what in zip(results, varied or [""] * len(results), strict=True)
-    ]
-    return aligned(HEADINGS, [_row(label, result) for label, result in zip(labels, results, strict=True)])
-
-
-def _row(label: str, result: Result) -> list[str]:
+def cells(label: str, result: Result, *, fits: bool = False) -> list[str]:
+    """The numbers under HEADINGS; `fits`: it was the fastest clean run under this load."""
+    verdict = "fits this load" if fits else "clean" if result.is_clean else "UNSAFE"
     return [
         label,
         f"{result.items_per_second:,.0f}",
@@ -47,7 +31,7 @@ def _row(label: str, result: Result) -> list[str]:
         f"{result.wait_ms_p50:.1f} ms",
         f"{result.wait_ms_p95:.1f} ms",
         f"{result.queries_per_item:.1f}",
-        "" if result.is_clean else "UNSAFE" if not result.stopped else result.stopped,
+        f"ended: {result.stopped}" if result.stopped else verdict,
     ]
 
 
@@ -102,34 +86,32 @@ class Case:
 
 
 def drawn(cases: Sequence[Case]) -> list[str]:
-    told = [sentence for case in cases if not case.result.is_clean for sentence in told_broken(case)]
+    broken = [sentence for case in cases if not case.result.is_clean for sentence in broken_in(case)]
     clean = sorted((case for case in cases if case.result.is_clean), key=lambda case: -case.speed)
     if cases and not clean:
-        return [*told, _("No pattern of this comparison was clean under this load.")]
+        return [*broken, _("No pattern of this comparison was clean under this load.")]
     if any(case.load != cases[0].load for case in cases):
-        return [*told, _("These runs had different loads: their numbers can be read, but not ranked.")]
-    return [*told, *(sentence for rule in RULES for sentence in rule(clean))]
+        return [*broken, _("These runs had different loads: their numbers can be read, but not ranked.")]
+    return [*broken, *(sentence for rule in RULES for sentence in rule(clean))]
 
 
-def told_broken(case: Case) -> Iterator[str]:
+def broken_in(case: Case) -> Iterator[str]:
     """The numbers by which a run was not clean, and the result with the guard that it lacks."""
-    result, found = case.result, []
-    if result.duplicates > result.may_repeat:
-        found.append(ngettext("did an item again", "did items again %(n)d times", result.duplicates))
-        found[-1] %= {"n": result.duplicates}
-    if result.lost_updates:
-        found.append(ngettext("lost %(n)d update", "lost %(n)d updates", result.lost_updates))
-        found[-1] %= {"n": result.lost_updates}
-    if result.lost_work:
-        found.append(ngettext("lost %(n)d result", "lost %(n)d results", result.lost_work) % {"n": result.lost_work})
-    if result.unprocessed:
-        found.append(ngettext("left %(n)d item", "left %(n)d items", result.unprocessed) % {"n": result.unprocessed})
+    result = case.result
+    repeated = result.duplicates if result.duplicates > result.may_repeat else 0
+    counted = (
+        (ngettext("did an item again", "did items again %(n)d times", repeated), repeated),
+        (ngettext("lost %(n)d update", "lost %(n)d updates", result.lost_updates), result.lost_updates),
+        (ngettext("lost %(n)d result", "lost %(n)d results", result.lost_work), result.lost_work),
+        (ngettext("left %(n)d item", "left %(n)d items", result.unprocessed), result.unprocessed),
+    )
+    found = [text % {"n": number} for text, number in counted if number]
     if result.stopped:
         found.append(_("was ended (%(why)s)") % {"why": result.stopped})
     yield f"{case.name} " + _(" and ").join(found) + "."
     if result.guarded and case.name in PATTERNS:
-        told = {"pattern": case.name, "guard": PATTERNS[case.name].guard, "n": result.guarded["duplicates"]}
-        yield _("With %(guard)s the same load through %(pattern)s did items again %(n)d times.") % told
+        words = {"pattern": case.name, "guard": PATTERNS[case.name].guard, "n": result.guarded["duplicates"]}
+        yield _("With %(guard)s the same load through %(pattern)s did items again %(n)d times.") % words
 
 
 def fastest(clean: Sequence[Case]) -> Iterator[str]:
@@ -137,78 +119,69 @@ def fastest(clean: Sequence[Case]) -> Iterator[str]:
     by_subject: dict[str, list[Case]] = {}
     for case in clean:
         by_subject.setdefault(case.subject, []).append(case)
+    names = {"orders": _("orders"), "tasks": _("tasks"), "accounts": _("accounts")}
     for subject, (best, *others) in by_subject.items():
-        told = {"subject": words(subject), "pattern": best.name, "speed": decimal(best.speed)}
+        words = {"subject": names.get(subject, subject), "pattern": best.name, "speed": decimal(best.speed)}
         if not others:
-            yield _("For %(subject)s, %(pattern)s was clean: %(speed)s items a second.") % told
+            yield _("For %(subject)s, %(pattern)s was clean: %(speed)s items a second.") % words
             continue
-        yield _("For %(subject)s, %(pattern)s was the fastest clean pattern: %(speed)s items a second.") % told
-        equal = [case.name for case in others if case.speed * CLOSE >= best.speed]
-        if equal:
-            yield _("Within the noise of %(pattern)s: %(others)s.") % {**told, "others": ", ".join(equal)}
-        if others[-1].speed * CLOSE < best.speed:
-            yield told_slow(others[-1], best)
-
-
-def told_slow(slow: Case, best: Case) -> str:
-    """How much slower it was, and the main reason."""
-    told = {"pattern": slow.name, "times": decimal(best.speed / max(slow.speed, 0.1), 1), "best": best.name}
-    told["why"] = why_slow(slow, best)
-    return _("%(pattern)s took %(times)s times as long as %(best)s: %(why)s.") % told
+        yield _("For %(subject)s, %(pattern)s was the fastest clean pattern: %(speed)s items a second.") % words
+        if equal := [case.name for case in others if case.speed * CLOSE >= best.speed]:
+            words["others"] = ", ".join(equal)
+            yield _("Within the noise of %(pattern)s: %(others)s.") % words
+        slow = others[-1]
+        if slow.speed * CLOSE < best.speed:
+            words = {"pattern": slow.name, "times": decimal(best.speed / max(slow.speed, 0.1), 1), "best": best.name}
+            words["why"] = why_slow(slow, best)
+            yield _("%(pattern)s took %(times)s times as long as %(best)s: %(why)s.") % words
 
 
 def why_slow(slow: Case, best: Case) -> str:
     """The dominant reason: waits, wasted work, lost races or statements."""
     result = slow.result
+    retries, races = slow.per_item(result.retries), slow.per_item(result.lost_races)
     if result.waited_share >= MOSTLY_WAITING:
         return _("%(share)d %% of its workers' time was waiting") % {"share": 100 * result.waited_share}
-    if slow.per_item(result.retries) >= MANY_RETRIES:
-        return _("%(number)s tries in vain for each item") % {"number": decimal(slow.per_item(result.retries), 1)}
-    if slow.per_item(result.lost_races) >= MANY_RACES:
-        return _("%(number)s lost races for each item") % {"number": decimal(slow.per_item(result.lost_races), 1)}
-    queries = {"number": decimal(result.queries_per_item, 1), "best": decimal(best.result.queries_per_item, 1)}
+    if retries >= MANY_RETRIES:
+        return _("%(number)s tries in vain for each item") % {"number": decimal(retries, 1)}
+    if races >= MANY_RACES:
+        return _("%(number)s lost races for each item") % {"number": decimal(races, 1)}
     if result.queries_per_item >= CLOSE * best.result.queries_per_item:
-        return _("%(number)s statements for each item instead of %(best)s") % queries
+        words = {"number": decimal(result.queries_per_item, 1), "best": decimal(best.result.queries_per_item, 1)}
+        return _("%(number)s statements for each item instead of %(best)s") % words
     return _("the numbers do not tell why")
 
 
 def work_dominates(clean: Sequence[Case]) -> Iterator[str]:
     """If the items' own work takes the time, the choice is about safety, not speed."""
     if clean and clean[0].work_share >= WORK_DOMINATES:
-        told = {"share": 100 * min(1.0, clean[0].work_share), "pattern": clean[0].name}
-        yield (
-            _(
-                "With %(pattern)s, %(share)d %% of the workers' time was the items' own work: no lock could be much "
-                "faster here, so choose by what must not happen."
-            )
-            % told
+        words = {"share": 100 * min(1.0, clean[0].work_share), "pattern": clean[0].name}
+        text = _(
+            "With %(pattern)s, %(share)d %% of the workers' time was the items' own work: no lock could be much "
+            "faster here, so choose by what must not happen."
         )
+        yield text % words
 
 
 def contention(clean: Sequence[Case]) -> Iterator[str]:
     """Recommend optimistic or pessimistic updates, by how often writers collide."""
-    found = {case.name: case for case in clean}
-    optimist = found.get("account_optimistic")
+    optimist = first(clean, ("account_optimistic",))
     if optimist is None:
         return
     tries = optimist.per_item(optimist.result.retries)
-    told = {"tries": decimal(1 + tries, 1), "hundredths": 100 * tries}
+    words = {"tries": decimal(1 + tries, 1), "hundredths": 100 * tries}
     if tries >= HIGH_CONTENTION:
-        yield (
-            _(
-                "Contention is high: account_optimistic did the work of each operation %(tries)s times on average; "
-                "waiting in line (account_pessimistic) does it once."
-            )
-            % told
+        text = _(
+            "Contention is high: account_optimistic did the work of each operation %(tries)s times on average; "
+            "waiting in line (account_pessimistic) does it once."
         )
+        yield text % words
     elif tries <= LOW_CONTENTION:
-        yield (
-            _(
-                "Contention is low: account_optimistic repeated %(hundredths)d of 100 operations, so no lock need be "
-                "held during the work."
-            )
-            % told
+        text = _(
+            "Contention is low: account_optimistic repeated %(hundredths)d of 100 operations, so no lock need be "
+            "held during the work."
         )
+        yield text % words
 
 
 def queue_instead(clean: Sequence[Case]) -> Iterator[str]:
@@ -217,23 +190,19 @@ def queue_instead(clean: Sequence[Case]) -> Iterator[str]:
     if claim is None or locker is None:
         return
     times = claim.speed / max(locker.speed, 0.1)
-    told = {"claim": claim.name, "locker": locker.name, "times": decimal(times, 1), "work": claim.plan.work_ms}
+    words = {"claim": claim.name, "locker": locker.name, "times": decimal(times, 1), "work": claim.plan.work_ms}
     if times >= QUEUE_FACTOR:
-        yield (
-            _(
-                "A queue would serve better than locking at %(work)d ms of work for each item: %(claim)s did "
-                "%(times)s times as many items a second as %(locker)s, the fastest with a lock for each item."
-            )
-            % told
+        text = _(
+            "A queue would serve better than locking at %(work)d ms of work for each item: %(claim)s did "
+            "%(times)s times as many items a second as %(locker)s, the fastest with a lock for each item."
         )
+        yield text % words
     elif times * CLOSE <= 1:
-        yield (
-            _(
-                "A queue would not be faster at %(work)d ms of work for each item: %(locker)s, with a lock for each "
-                "item, was ahead of %(claim)s."
-            )
-            % told
+        text = _(
+            "A queue would not be faster at %(work)d ms of work for each item: %(locker)s, with a lock for each "
+            "item, was ahead of %(claim)s."
         )
+        yield text % words
 
 
 def locks_held(clean: Sequence[Case]) -> Iterator[str]:
@@ -243,11 +212,13 @@ def locks_held(clean: Sequence[Case]) -> Iterator[str]:
     if claim is None or not waiting or claim.result.waited_share * 2 > waiting[0].result.waited_share:
         return
     worst = max(waiting, key=lambda case: case.result.waited_share)
-    told = {"pattern": worst.name, "share": 100 * worst.result.waited_share, "claim": claim.name}
-    yield _(
+    words = {"pattern": worst.name, "share": 100 * worst.result.waited_share, "claim": claim.name}
+    words["less"] = 100 * claim.result.waited_share
+    text = _(
         "%(pattern)s holds its lock during the work, and its workers spent %(share)d %% of their time waiting; "
         "%(claim)s ends its transaction before the work: %(less)d %%."
-    ) % {**told, "less": 100 * claim.result.waited_share}
+    )
+    yield text % words
 
 
 def wasteful(clean: Sequence[Case]) -> Iterator[str]:
@@ -265,11 +236,6 @@ def wasteful(clean: Sequence[Case]) -> Iterator[str]:
 def first(clean: Sequence[Case], names: Sequence[str]) -> Case | None:
     """The fastest of these patterns."""
     return next((case for case in clean if case.name in names), None)
-
-
-def words(subject: str) -> str:
-    """The name of the rows in the reader's language."""
-    return {"orders": _("orders"), "tasks": _("tasks"), "accounts": _("accounts")}.get(subject, subject)
 
 
 Rule = Callable[[Sequence[Case]], Iterator[str]]

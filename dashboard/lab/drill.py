@@ -6,8 +6,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
 from typing import Any
 from uuid import uuid4
 
@@ -53,8 +55,10 @@ class Victim:
 
     def running(self, connection: psycopg.Connection) -> dict[str, Any] | None:
         """Its current task, as `id` and `worker_id`, or None."""
-        found = fetch(connection, RUNNING, {"pids": self._pids(), "queue": self.queue})
-        return found[0] if found else None
+        pids = []
+        with suppress(psutil.NoSuchProcess):
+            pids = [child.pid for child in psutil.Process(self.process.pid).children()]
+        return next(iter(fetch(connection, RUNNING, {"pids": pids, "queue": self.queue})), None)
 
     def is_alive(self) -> bool:
         return self.process.poll() is None
@@ -65,19 +69,13 @@ class Victim:
         self.process.wait()
 
     def end(self) -> None:
-        """Ask it to stop, and kill it after END_SECONDS; other workers recover its task."""
+        """Ask it to stop, and kill it after VICTIM_END_SECONDS; other workers recover its task."""
         if self.is_alive():
             self.process.terminate()
             try:
                 self.process.wait(VICTIM_END_SECONDS)
             except subprocess.TimeoutExpired:
                 self.kill()
-
-    def _pids(self) -> list[int]:
-        try:
-            return [child.pid for child in psutil.Process(self.process.pid).children()]
-        except psutil.NoSuchProcess:
-            return []
 
 
 NAME = "kill_drill"
@@ -130,11 +128,8 @@ class Event:
     worker: str
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         return str(EVENT_TEXTS[self.what])
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def recovered_ms(events: Iterable[Event]) -> int | None:
@@ -147,83 +142,70 @@ def kill_a_worker(progress: Progress) -> list[Event]:
 
     Raises LabRefused if a worker does not start, or the task does not end.
     """
-    queue = QUEUE_PREFIX + uuid4().hex[:8]
+    from dashboard.tasks import survive_a_kill  # dashboard.tasks imports this module
+
+    params: dict[str, Any] = {"queue": QUEUE_PREFIX + uuid4().hex[:8]}
     with connect_directly(session_name("lab", "drill")) as connection, ExitStack() as stack:
-        stack.callback(connection.execute, FORGET, {"queue": queue})
-        victim = Victim.start(queue)
+        stack.callback(connection.execute, FORGET, params)
+        victim = Victim.start(params["queue"])
         stack.callback(victim.end)
-        return Drill(connection, queue, victim, progress).follow(stack)
-
-
-@dataclass
-class Drill:
-    connection: psycopg.Connection
-    queue: str
-    victim: Victim
-    progress: Progress
-
-    def follow(self, stack: ExitStack) -> list[Event]:
-        """Enqueue a task, wait until it runs, start a second worker, kill the first, and watch."""
-        from dashboard.tasks import survive_a_kill  # dashboard.tasks imports this module
-
-        task_id = int(PostgresTask.of(survive_a_kill).using(queue_name=self.queue).enqueue().id)
-        running = self._wait(lambda: self.victim.running(self.connection), "did not begin the task")
-        rescuer = Victim.start(self.queue)
+        params["id"] = int(PostgresTask.of(survive_a_kill).using(queue_name=params["queue"]).enqueue().id)
+        running = wait_for(lambda: victim.running(connection), "did not begin the task", progress)
+        params["victim"] = running["worker_id"]
+        rescuer = Victim.start(params["queue"])
         stack.callback(rescuer.end)
-        params = {"queue": self.queue, "victim": running["worker_id"]}
-        self._wait(lambda: fetch(self.connection, SERVED, params), "did not start")
-        before = self._look(task_id, running["worker_id"])
-        killed_at = fetch(self.connection, NOW)[0]["at"]
-        self.victim.kill()
-        return self._watch(task_id, running["worker_id"], before, killed_at)
-
-    def _watch(self, task_id: int, victim_id: str, before: dict[str, Any], killed_at: Any) -> list[Event]:
-        rows = [before, {**before, "at": killed_at, "is_killed": True}]
-        deadline = time.monotonic() + END_SECONDS
-        while rows[-1]["status"] not in ("COMPLETED", "FAILED"):
-            row = {**self._look(task_id, victim_id), "is_killed": True}
-            if any(row[name] != rows[-1][name] for name in row if name != "at"):
-                rows.append(row)
-            if time.monotonic() > deadline or not self.progress(0):
-                raise LabRefused("The drill was stopped before the task had come to its end.")
-            time.sleep(SAMPLE_SECONDS)
-        rows = self._with_what_was_missed(rows, task_id)
-        ms = [round(1000 * (row["at"] - killed_at).total_seconds()) for row in rows]
-        return [event_of(at, old, new) for at, old, new in zip(ms, [{}, *rows], rows, strict=False)]
-
-    def _with_what_was_missed(self, rows: list[dict[str, Any]], task_id: int) -> list[dict[str, Any]]:
-        """Add the states that came and went between two samples."""
-        for passed in fetch(self.connection, PASSED, {"id": task_id}):
-            last = rows[-1]
-            back = {"status": "READY", "version": passed["version"] - 2, "claimed_by": None, "at": passed["back_at"]}
-            taken = {"status": "PROCESSING", "version": passed["version"] - 1, "claimed_by": passed["finished_by"]}
-            states = [
-                {**last, **back, "attempt": passed["attempt"] - 1},
-                {**last, **taken, "at": passed["started_at"], "attempt": passed["attempt"]},
-            ]
-            seen = {row["version"] for row in rows}
-            rows = sorted([*rows, *(state for state in states if state["version"] not in seen)], key=by_version)
-        return rows
-
-    def _look(self, task_id: int, victim_id: str) -> dict[str, Any]:
-        return fetch(self.connection, SAMPLE, {"id": task_id, "victim": victim_id})[0]
-
-    def _wait(self, condition: Callable[[], Any], complaint: str) -> Any:
-        deadline = time.monotonic() + START_SECONDS
-        while not (found := condition()):
-            if time.monotonic() > deadline or not self.progress(0):
-                raise LabRefused(f"The drill ended early: its worker {complaint}.")
-            time.sleep(SAMPLE_SECONDS)
-        return found
+        wait_for(lambda: fetch(connection, SERVED, params), "did not start", progress)
+        [before] = fetch(connection, SAMPLE, params)
+        [now] = fetch(connection, NOW)
+        victim.kill()
+        rows = followed(connection, params, [before, {**before, **now, "is_killed": True}], progress)
+        rows = with_missed_states(rows, fetch(connection, PASSED, params))
+        return [event_of(now["at"], old, new) for old, new in pairwise([{}, *rows])]
 
 
-def by_version(row: dict[str, Any]) -> tuple[int, Any]:
-    """Sort key of the states: a version only grows."""
-    return row["version"], row["at"]
+def wait_for(condition: Callable[[], Any], complaint: str, progress: Progress) -> Any:
+    """Wait until the condition gives something, and return it."""
+    deadline = time.monotonic() + START_SECONDS
+    while not (found := condition()):
+        if time.monotonic() > deadline or not progress(0):
+            raise LabRefused(f"The drill ended early: its worker {complaint}.")
+        time.sleep(SAMPLE_SECONDS)
+    return found
 
 
-def event_of(ms: int, old: dict[str, Any], new: dict[str, Any]) -> Event:
+Row = dict[str, Any]
+
+
+def followed(connection: psycopg.Connection, params: Row, rows: list[Row], progress: Progress) -> list[Row]:
+    """Add each state that the row is seen in, until it ends."""
+    deadline = time.monotonic() + END_SECONDS
+    while rows[-1]["status"] not in ("COMPLETED", "FAILED"):
+        row = {**fetch(connection, SAMPLE, params)[0], "is_killed": True}
+        if any(row[name] != rows[-1][name] for name in row if name != "at"):
+            rows.append(row)
+        if time.monotonic() > deadline or not progress(0):
+            raise LabRefused("The drill was stopped before the task had come to its end.")
+        time.sleep(SAMPLE_SECONDS)
+    return rows
+
+
+def with_missed_states(rows: list[Row], passed: list[Row]) -> list[Row]:
+    """Add the states that came and went between two samples."""
+    seen, states = {row["version"] for row in rows}, []
+    for task in passed:
+        back = {"status": "READY", "claimed_by": None, "at": task["back_at"]}
+        taken = {"status": "PROCESSING", "claimed_by": task["finished_by"], "at": task["started_at"]}
+        states += [
+            {**rows[-1], **back, "version": task["version"] - 2, "attempt": task["attempt"] - 1},
+            {**rows[-1], **taken, "version": task["version"] - 1, "attempt": task["attempt"]},
+        ]
+    missed = [state for state in states if state["version"] not in seen]
+    return sorted([*rows, *missed], key=lambda row: (row["version"], row["at"]))  # a version only grows
+
+
+def event_of(killed_at: datetime, old: Row, new: Row) -> Event:
     """The event between two samples."""
+    ms = round(1000 * (new["at"] - killed_at).total_seconds())
     return Event(ms, what_changed(old, new), new["status"], new["version"], new["attempt"], new["claimed_by"] or "")
 
 

@@ -4,9 +4,9 @@ It uses the code of the lock page with the run's schema as the search path. So t
 of the run.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from django.db import DatabaseError, connection
 from django.db.models import QuerySet
@@ -18,11 +18,12 @@ from dashboard.lab.patterns import PATTERNS
 from dashboard.locks import activity, attribution
 from dashboard.locks.activity import Activity, limited
 from dashboard.locks.attribution import ROWS_SHOWN, Behind, HeldRow, rows_by_pid
-from dashboard.locks.tree import RowRef, Session, TreeLine, build_tree, tree_lines
+from dashboard.locks.rows import busy_row, tree_rows
+from dashboard.locks.tree import RowRef, Session, build_tree, tree_lines
 from dashboard.models import LabRun
 from orders.models import Account, Order
 from tasks.models import Task
-from tasks.support.database import fetch
+from tasks.support.database import fetch, sqlstate
 
 MOST_ROWS = 200  # rows whose holders are checked
 NOW_SEEN = "SELECT current_setting('search_path') AS path"
@@ -71,85 +72,58 @@ class Counters:
 
 @dataclass(frozen=True)
 class LiveRun:
-    """One snapshot of a run without translated text. `workers`: process numbers by pid, below 0 for outside lockers."""
+    """One snapshot of a run, for readers of all languages. `workers`: process numbers by pid, below 0 for outsiders."""
 
     schema: str
     counters: Counters
     seen: Activity
-    held: tuple[HeldRow, ...]
-    workers: Mapping[int, int]
-    spans: tuple[Span, ...]
+    held: list[HeldRow]
+    workers: dict[int, int]
+    spans: list[Span]
 
-    def members(self) -> set[int]:
-        """The pids of the run's sessions, and of sessions that block them or wait for them."""
-        own = {
+    @cached_property
+    def members(self) -> list[Session]:
+        """The run's sessions, and those that block them or wait for them, directly or indirectly."""
+        found = {
             session.pid
             for session in self.seen.sessions
             if session.pid in self.workers or (session.identity.name == self.schema and session.blocked_by)
         }
-        return connected(own, self.seen.sessions)
+        size = -1
+        while size < len(found):
+            size = len(found)
+            for session in self.seen.sessions:
+                if session.pid in found:
+                    found.update(session.blocked_by)
+                elif found.intersection(session.blocked_by):
+                    found.add(session.pid)
+        return [self.seen.by_pid[pid] for pid in sorted(found) if pid in self.seen.by_pid]
 
-
-@dataclass(frozen=True)
-class LivePage:
-    """The snapshot for one reader, in the reader's language."""
-
-    run: LiveRun
-
-    @cached_property
-    def sessions(self) -> list[Session]:
-        """The sessions, each labelled with its worker's name."""
-        by_pid = self.run.seen.by_pid
-        return [self._named(by_pid[pid]) for pid in sorted(self.run.members()) if pid in by_pid]
-
-    def _named(self, session: Session) -> Session:
-        number = self.run.workers.get(session.pid)
-        return session if number is None else replace(session, label=measure.worker_name(number))
-
-    @cached_property
-    def lines(self) -> list[TreeLine]:
-        return tree_lines(build_tree(self.sessions, self.run.seen.locks))
-
-    @cached_property
-    def behind(self) -> dict[int, Behind]:
-        rows = rows_by_pid(self.run.seen, self.run.held)
-        shown = {pid: tuple(CopiedRow(row.model, row.id) for row in refs[:ROWS_SHOWN]) for pid, refs in rows.items()}
-        return {pid: Behind(rows=refs, more=len(rows[pid]) - len(refs)) for pid, refs in shown.items()}
-
-    @cached_property
-    def busy(self) -> list[Session]:
-        """Workers that progress: in a transaction or a statement, without waiting for a lock; by number."""
-        busy = [
-            session for session in self.sessions if session.label and session.state != "idle" and not session.blocked_by
-        ]
-        return sorted(busy, key=lambda session: self.run.workers[session.pid])
-
-    @cached_property
+    @property
     def waiting(self) -> int:
-        return sum(bool(session.blocked_by) for session in self.sessions)
+        return sum(bool(session.blocked_by) for session in self.members)
+
+    def locks(self) -> dict[str, Any]:
+        """The lock tree and the workers that progress, with the rows that they hold, for one reader's page."""
+        rows = rows_by_pid(self.seen, self.held)
+        shown = {pid: tuple(CopiedRow(row.model, row.id) for row in refs[:ROWS_SHOWN]) for pid, refs in rows.items()}
+        behind = {pid: Behind(rows=refs, more=len(rows[pid]) - len(refs)) for pid, refs in shown.items()}
+        sessions = [
+            replace(session, label=measure.worker_name(self.workers[session.pid]))
+            if session.pid in self.workers
+            else session
+            for session in self.members
+        ]
+        lines = tree_lines(build_tree(sessions, self.seen.locks))
+        busy = [one for one in sessions if one.label and one.state != "idle" and not one.blocked_by]
+        busy.sort(key=lambda session: self.workers[session.pid])
+        return {
+            "tree": tree_rows(lines, behind, may_signal=False),
+            "busy": [busy_row(session, behind.get(session.pid)) for session in busy],
+        }
 
 
-def connected(pids: set[int], sessions: tuple[Session, ...]) -> set[int]:
-    """Add all sessions that these wait for or block, directly or indirectly."""
-    found, grown = set(pids), True
-    while grown:
-        size = len(found)
-        for session in sessions:
-            if session.pid in found:
-                found.update(session.blocked_by)
-            elif found.intersection(session.blocked_by):
-                found.add(session.pid)
-        grown = len(found) > size
-    return found
-
-
-@contextmanager
-def seeing(schema: str) -> Iterator[None]:
-    """Within a transaction, make statements see only this schema."""
-    [before] = fetch(connection, NOW_SEEN)
-    fetch(connection, SEE, {"path": schema})
-    yield
-    fetch(connection, SEE, before)
+GONE = ("42P01", "3F000", "42883", "55P03")  # the table, schema or function is gone, or is being dropped
 
 
 def look() -> LiveRun | None:
@@ -158,22 +132,24 @@ def look() -> LiveRun | None:
     if run is None or run.pattern not in PATTERNS:
         return None
     try:
-        with limited(connection), seeing(run.schema):
-            return _look(run)
+        with limited(connection):
+            # From here on statements see only the run's schema.
+            [before] = fetch(connection, NOW_SEEN)
+            fetch(connection, SEE, {"path": run.schema})
+            found = read(run)
+            fetch(connection, SEE, before)
+            return found
     except DatabaseError as error:
-        if getattr(error.__cause__, "sqlstate", None) in GONE:
+        if sqlstate(error) in GONE:
             return None
         raise
 
 
-GONE = ("42P01", "3F000", "42883", "55P03")  # the table, schema or function is gone, or is being dropped
-
-
-def _look(run: LabRun) -> LiveRun:
-    subject = PATTERNS[run.pattern].subject
+def read(run: LabRun) -> LiveRun:
+    rows = PATTERNS[run.pattern].rows
     [counters] = fetch(connection, COUNTERS)
     workers = {row["pid"]: row["worker"] for row in fetch(connection, measure.WORKERS)}
-    rows = NEXT[subject]()[:MOST_ROWS] if subject in NEXT else Task.objects.none()
-    held = attribution.held(rows.model, [row.pk for row in rows.only("pk")])
-    drawn = measure.latest_spans(connection, has_attempts=subject == "accounts")
-    return LiveRun(run.schema, Counters(**counters), activity.read(), tuple(held), workers, tuple(drawn))
+    following = NEXT[rows.name]()[:MOST_ROWS] if rows.name in NEXT else Task.objects.none()
+    held = attribution.held(following.model, [row.pk for row in following.only("pk")])
+    spans = measure.read_spans(connection, rows.work, latest=measure.LATEST_SPANS)
+    return LiveRun(run.schema, Counters(**counters), activity.read(), held, workers, spans)

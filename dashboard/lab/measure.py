@@ -1,50 +1,41 @@
 """The numbers of a run: effects by worker and item, lock waits, and the result."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Self
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, NamedTuple, Self
 
 import psycopg
 from django.utils.translation import gettext as _
-from psycopg.rows import dict_row
 
 from dashboard.lab.patterns.pattern import Pattern
 from dashboard.lab.worker import Plan
 from dashboard.locks.activity import rows_waited_for
 from tasks.support.database import Connection, fetch
 
-MOST_SPANS = 1500
-MOST_LIVE_SPANS = 300  # it is drawn again each second
-
 # The first effects of a run are the most telling, because all processes meet there. The numbers count all effects.
+# A running run is drawn again each second, so only its latest are read. An open span ends now.
+FIRST_SPANS, LATEST_SPANS = 1500, 300
 SPANS = """
-WITH start AS (SELECT min(began) AS at FROM lab_ledger WHERE kind IN ('effect', 'attempt', 'remote', 'start'))
-SELECT worker, item, kind, extract(epoch FROM began - start.at)::float8 AS began,
-    extract(epoch FROM coalesce(ended, began) - start.at)::float8 AS ended, wait_ms / 1000 AS wait,
-    kind = 'effect' AND row_number() OVER (PARTITION BY kind, item ORDER BY id) > 1 AS is_duplicate
-FROM lab_ledger, start
-WHERE kind = ANY(%(kinds)s::text[]) ORDER BY id LIMIT %(most)s::int
-"""
-# The latest spans of a running run.
-LATEST_SPANS = """
 WITH start AS (SELECT min(began) AS at FROM lab_ledger WHERE kind IN ('effect', 'attempt', 'remote', 'start')),
-latest AS (
-    SELECT * FROM lab_ledger WHERE kind = ANY(%(kinds)s::text[]) ORDER BY id DESC LIMIT %(most)s::int
+line AS (
+    SELECT *, kind = 'effect' AND row_number() OVER (PARTITION BY kind, item ORDER BY id) > 1 AS is_duplicate,
+        row_number() OVER (PARTITION BY kind ORDER BY id) AS place,
+        row_number() OVER (PARTITION BY kind ORDER BY id DESC) AS place_from_end
+    FROM lab_ledger WHERE kind IN (%(work)s::text, 'kill')
 )
-SELECT worker, item, kind, extract(epoch FROM began - start.at)::float8 AS began,
-    extract(epoch FROM coalesce(ended, clock_timestamp()) - start.at)::float8 AS ended, wait_ms / 1000 AS wait,
-    kind = 'effect' AND EXISTS (
-        SELECT FROM lab_ledger AS earlier
-        WHERE earlier.kind = 'effect' AND earlier.item = latest.item AND earlier.id < latest.id
-    ) AS is_duplicate
-FROM latest, start ORDER BY id
+SELECT worker, item, kind, round(extract(epoch FROM began - start.at), 4)::float8 AS began,
+    round(extract(epoch FROM coalesce(ended, clock_timestamp()) - start.at), 4)::float8 AS ended,
+    round((wait_ms / 1000)::numeric, 4)::float8 AS wait, is_duplicate
+FROM line, start WHERE place <= %(first)s::int OR place_from_end <= %(latest)s::int ORDER BY id
 """
 
 
-@dataclass(frozen=True)
-class Span:
-    """A stretch of a worker's time; seconds from the start of the run. `wait`: seconds waited before it."""
+class Span(NamedTuple):
+    """A stretch of a worker's time; seconds from the start of the run. `wait`: seconds waited before it.
+
+    A column keeps it as a list.
+    """
 
     worker: int
     item: int | None
@@ -54,34 +45,13 @@ class Span:
     wait: float
     is_duplicate: bool
 
-    @classmethod
-    def from_json(cls, values: list[Any]) -> Self:
-        return cls(*values)
 
-    def as_json(self) -> list[Any]:
-        """A short list, because a column holds many of them."""
-        times = [round(value, 4) for value in (self.began, self.ended, self.wait)]
-        return [self.worker, self.item, self.kind, *times, self.is_duplicate]
+def read_spans(connection: Connection, work: str, *, first: int = 0, latest: int = 0) -> list[Span]:
+    """The first and latest spans of a run, and its kills; `connection` sees only its schema.
 
-
-def read_spans(connection: Connection, *, has_attempts: bool) -> list[Span]:
-    """The first spans of a run, and all kills; `connection` sees only its schema.
-
-    `has_attempts`: attempts are recorded apart from their success, as with the accounts.
+    `work`: the kind of the lines that tell of its work.
     """
-    work = {"kinds": [kind_of_work(has_attempts)], "most": MOST_SPANS}
-    kills = {"kinds": ["kill"], "most": MOST_SPANS}
-    return [Span(**row) for params in (work, kills) for row in fetch(connection, SPANS, params)]
-
-
-def latest_spans(connection: Connection, *, has_attempts: bool) -> list[Span]:
-    """The latest spans and kills of a running run; an open span ends now."""
-    params = {"kinds": [kind_of_work(has_attempts), "kill"], "most": MOST_LIVE_SPANS}
-    return [Span(**row) for row in fetch(connection, LATEST_SPANS, params)]
-
-
-def kind_of_work(has_attempts: bool) -> str:
-    return "attempt" if has_attempts else "effect"
+    return [Span(**row) for row in fetch(connection, SPANS, {"work": work, "first": first, "latest": latest})]
 
 
 # Each line has the wait since the previous one; an account's attempts between two effects have waits of their own.
@@ -93,64 +63,50 @@ WITH line AS (
 SELECT worker, item, began, waited - coalesce(lag(waited) OVER (PARTITION BY worker ORDER BY id), 0) AS wait_ms
 FROM line WHERE kind = 'effect' ORDER BY began, id
 """
-REMOTE = "SELECT count(*) - count(DISTINCT item) AS repeated FROM lab_ledger WHERE kind = 'remote'"
-LOST = "SELECT count(*) AS lost FROM lab_ledger WHERE kind = 'lost'"
-DURATION = """
-SELECT coalesce(extract(epoch FROM max(coalesce(ended, began)) - min(began)), 0)::float8 AS seconds
-FROM lab_ledger WHERE kind IN ('effect', 'attempt', 'remote')
-"""
 # Every line repeats the counters, which only grow, so each process's largest values are its last.
-COUNTERS = """
-SELECT sum(lost_races)::int AS lost_races, sum(retries)::int AS retries, sum(queries)::int AS queries
-FROM (SELECT max(lost_races) AS lost_races, max(retries) AS retries, max(queries) AS queries
-      FROM lab_ledger WHERE worker >= 0 GROUP BY worker, process) AS last
+SUMS = """
+WITH last AS (
+    SELECT max(lost_races) AS lost_races, max(retries) AS retries, max(queries) AS queries
+    FROM lab_ledger WHERE worker >= 0 GROUP BY worker, process
+)
+SELECT coalesce(extract(epoch FROM max(coalesce(ended, began)) FILTER (WHERE kind IN ('effect', 'attempt', 'remote'))
+        - min(began) FILTER (WHERE kind IN ('effect', 'attempt', 'remote'))), 0)::float8 AS seconds,
+    count(*) FILTER (WHERE kind = 'lost') AS lost,
+    count(*) FILTER (WHERE kind = 'remote') - count(DISTINCT item) FILTER (WHERE kind = 'remote') AS repeated_calls,
+    (SELECT coalesce(sum(lost_races), 0)::int FROM last) AS lost_races,
+    (SELECT coalesce(sum(retries), 0)::int FROM last) AS retries,
+    (SELECT coalesce(sum(queries), 0)::int FROM last) AS queries
+FROM lab_ledger
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """The numbers of one run; times in the unit of their name.
-
-    Args:
-        duplicates: effects beyond the first of each item.
-        lost_updates: acknowledged writes that are missing.
-        lost_work: discarded results, and items with an effect that are not marked as done.
-        lost_races: candidates that another worker took first.
-        order_inversions: effects that began after one of a later item.
-        wait_ms_p50, wait_ms_p95: time in statements and locks that may have to wait, per effect.
-        unprocessed: items without any effect when the run ended.
-        repeated_calls: slow calls beyond the first of each item.
-        may_repeat: effects that the kills may have repeated in a pattern that keeps its promise.
-        blocked_samples: sessions of the run that waited for a lock, summed over all samples.
-        stopped: the reason if the run was ended early, else empty.
-        share: effects by worker.
-        guarded: the numbers of the same load with the guard that the pattern lacks, if there is such a part.
-        waited_share: the share of all workers' time in which they waited for a lock, as sampled, 0 to 1.
-    """
+    """The numbers of one run; times in the unit of their name."""
 
     pattern: str
     items: int
-    processed: int
-    duplicates: int
-    lost_updates: int
-    lost_work: int
-    lost_races: int
-    order_inversions: int
+    processed: int  # items with an effect
+    duplicates: int  # effects beyond the first of each item
+    lost_updates: int  # acknowledged writes that are missing
+    lost_work: int  # discarded results, and items with an effect that are not marked as done
+    lost_races: int  # candidates that another worker took first
+    order_inversions: int  # effects that began after one of a later item
     seconds: float
     items_per_second: float
-    wait_ms_p50: float
+    wait_ms_p50: float  # time in statements and locks that may have to wait, per effect
     wait_ms_p95: float
     queries_per_item: float
-    unprocessed: int
+    unprocessed: int  # items without any effect when the run ended
     retries: int
-    repeated_calls: int
+    repeated_calls: int  # slow calls beyond the first of each item
     kills: int
-    may_repeat: int
-    blocked_samples: int
-    stopped: str = ""
-    share: dict[int, int] = field(default_factory=dict)
-    guarded: dict[str, Any] | None = None
-    waited_share: float = 0.0
+    may_repeat: int  # effects that the kills may have repeated in a pattern that keeps its promise
+    blocked_samples: int  # sessions of the run that waited for a lock, summed over all samples
+    stopped: str = ""  # the reason if the run was ended early
+    share: dict[int, int] = field(default_factory=dict)  # effects by worker
+    guarded: dict[str, Any] | None = None  # the numbers with the guard that the pattern lacks, if it lacks one
+    waited_share: float = 0.0  # the share of all workers' time in which they waited for a lock, as sampled, 0 to 1
 
     @property
     def is_clean(self) -> bool:
@@ -160,6 +116,12 @@ class Result:
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self) | {"is_clean": self.is_clean}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """The stored numbers; fields that a later version added are 0."""
+        known: dict[str, Any] = {field.name: values.get(field.name, 0) for field in fields(cls)}
+        return cls(**known)
 
 
 def measure(
@@ -172,35 +134,32 @@ def measure(
     stopped: str,
 ) -> Result:
     """Read the ledger and the rows of a finished run; `connection` sees only its schema."""
-    cursor, subject = connection.cursor(row_factory=dict_row), pattern.rows
-
-    def one(statement: str) -> Any:
-        return next(iter(cursor.execute(statement).fetchone().values()))  # type: ignore[union-attr]
-
-    effects = cursor.execute(EFFECTS).fetchall()
-    counters: dict[str, Any] = cursor.execute(COUNTERS).fetchone() or {}
+    effects, [sums] = fetch(connection, EFFECTS), fetch(connection, SUMS)
     items = [effect["item"] for effect in effects]
     processed = set(items)
-    done = {row["id"] for row in cursor.execute(subject.done).fetchall()}
-    seconds = one(DURATION)
+    done = {key for (key,) in connection.execute(pattern.rows.done)}
+    [(acknowledged,)], [(kept,)] = (
+        connection.execute(statement).fetchall() for statement in (pattern.rows.acknowledged, pattern.rows.kept)
+    )
+    seconds = sums["seconds"]
     waits = sorted(effect["wait_ms"] for effect in effects)
     return Result(
         pattern=plan.pattern,
         items=plan.items,
         processed=len(processed),
         duplicates=len(items) - len(processed),
-        lost_updates=max(0, one(subject.told) - one(subject.kept)),
-        lost_work=one(LOST) + len(processed - done),
-        lost_races=counters["lost_races"] or 0,
+        lost_updates=max(0, acknowledged - kept),
+        lost_work=sums["lost"] + len(processed - done),
+        lost_races=sums["lost_races"],
         order_inversions=inversions(items),
         seconds=round(seconds, 3),
         items_per_second=round(len(processed) / seconds, 1) if seconds else 0.0,
         wait_ms_p50=percentile(waits, 0.5),
         wait_ms_p95=percentile(waits, 0.95),
-        queries_per_item=round((counters["queries"] or 0) / len(processed), 2) if processed else 0.0,
+        queries_per_item=round(sums["queries"] / len(processed), 2) if processed else 0.0,
         unprocessed=plan.items - len(processed),
-        retries=counters["retries"] or 0,
-        repeated_calls=one(REMOTE),
+        retries=sums["retries"],
+        repeated_calls=sums["repeated_calls"],
         kills=kills,
         may_repeat=kills * pattern.repeats,
         blocked_samples=sampler.blocked,
@@ -259,27 +218,17 @@ WHERE kind IN ('effect', 'attempt', 'remote', 'start')
 """
 
 
-@dataclass(frozen=True)
-class Wait:
+class Wait(NamedTuple):
     """One wait; times in seconds, `began` from the start of the run. Numbers below 0 are outside lockers.
 
-    `blockers`: all that were seen during the wait; None is a session outside the run.
+    `blockers`: all that were seen during the wait; None is a session outside the run. A column keeps it as a list.
     """
 
     worker: int | None
-    blockers: tuple[int | None, ...]
+    blockers: Sequence[int | None]
     target: str
     began: float
     seconds: float
-
-    @classmethod
-    def from_json(cls, values: list[Any]) -> Self:
-        worker, blockers, target, began, seconds = values
-        return cls(worker, tuple(blockers), target, began, seconds)
-
-    def as_json(self) -> list[Any]:
-        """A short list, because a column may hold many of them."""
-        return [self.worker, list(self.blockers), self.target, round(self.began, 3), round(self.seconds, 3)]
 
     @property
     def who(self) -> str:
@@ -294,51 +243,33 @@ class Wait:
         return round(1000 * self.seconds)
 
 
-@dataclass(frozen=True)
-class Waits:
-    """The waits of a run for its page, the longest first."""
+class Waits(NamedTuple):
+    """The waits of a run for its page, the longest first; `hottest`: the target with the longest total wait."""
 
-    all: Sequence[Wait]
-
-    @property
-    def first(self) -> Sequence[Wait]:
-        return self.all[:WAITS_SHOWN]
-
-    @property
-    def rest(self) -> Sequence[Wait]:
-        return self.all[WAITS_SHOWN:]
-
-    @property
-    def hottest(self) -> str:
-        """The target with the longest total wait."""
-        return self._spent.most_common(1)[0][0]
-
-    @property
-    def hottest_ms(self) -> int:
-        return round(1000 * self._spent.most_common(1)[0][1])
-
-    @property
-    def _spent(self) -> "Counter[str]":
-        spent: Counter[str] = Counter()
-        for wait in self.all:
-            spent[wait.target] += wait.seconds  # type: ignore[assignment]
-        return spent
+    first: Sequence[Wait]
+    rest: Sequence[Wait]
+    hottest: str
+    hottest_ms: int
 
 
 def stored_waits(values: Sequence[list[Any]] | None) -> Waits | None:
     """The stored waits; None for a run from before they were stored."""
     if values is None:
         return None
-    return Waits(sorted(map(Wait.from_json, values), key=lambda wait: -wait.seconds))
+    waits = sorted((Wait(*value) for value in values), key=lambda wait: -wait.seconds)
+    spent: Counter[str] = Counter()
+    for wait in waits:
+        spent[wait.target] += wait.milliseconds
+    [(hottest, hottest_ms)] = spent.most_common(1) or [("", 0)]
+    return Waits(waits[:WAITS_SHOWN], waits[WAITS_SHOWN:], hottest, hottest_ms)
 
 
 def worker_name(number: int | None) -> str:
     """The name of a process of a run, for people."""
     if number is None:
         return _("another session")
-    return (
-        _("worker %(number)d") % {"number": number} if number >= 0 else _("outsider %(number)d") % {"number": -number}
-    )
+    name = _("worker %(number)d") if number >= 0 else _("outsider %(number)d")
+    return name % {"number": abs(number)}
 
 
 @dataclass
@@ -348,8 +279,8 @@ class SampledWait:
     pid: int
     since: float
     until: float = 0.0
-    place: str = ""
-    row: str = ""
+    target: str = ""
+    is_row: bool = False
     blockers: set[int] = field(default_factory=set)
 
 
@@ -364,24 +295,23 @@ class WaitSampler:
 
     def sample(self) -> int:
         """Record current waits. Returns the number of waiting sessions."""
-        self.samples += 1
         rows = fetch(self.connection, SAMPLE, {"name": self.application_name})
         rows = [row for row in rows if row["blockers"]]
-        for row in rows:
-            wait = self.found.setdefault((row["pid"], row["statement"]), SampledWait(row["pid"], row["since"]))
+        waits = [self.found.setdefault(key_of(row), SampledWait(row["pid"], row["since"])) for row in rows]
+        unnamed = [row | {"locktype": "tuple"} for row in rows if row["tuple"] is not None]
+        unnamed = [row for row in unnamed if not self.found[key_of(row)].is_row]
+        # A row may have moved before it could be read.
+        names = rows_waited_for(self.connection, unnamed) if unnamed else {}
+        for wait, row in zip(waits, rows, strict=True):
             wait.until = row["now"]
             wait.blockers.update(row["blockers"])
-            wait.place = str(row["relation"] or row["locktype"])
-        self._name([row for row in rows if not self.found[row["pid"], row["statement"]].row])
+            if name := names.get(row["pid"]):
+                wait.target, wait.is_row = str(name), True
+            elif not wait.is_row:
+                wait.target = str(row["relation"] or row["locktype"])
+        self.samples += 1
         self.blocked += len(rows)
         return len(rows)
-
-    def _name(self, rows: Iterable[dict[str, Any]]) -> None:
-        """Find the rows that are not known yet; a row may have moved before it could be read."""
-        places = [row | {"locktype": "tuple"} for row in rows if row["tuple"] is not None]
-        targets = rows_waited_for(self.connection, places) if places else {}
-        for row in places:
-            self.found[row["pid"], row["statement"]].row = str(targets.get(row["pid"], ""))
 
     def kept(self) -> list[Wait]:
         """The longest waits, in order of their start."""
@@ -391,10 +321,15 @@ class WaitSampler:
         return [
             Wait(
                 workers.get(wait.pid),
-                tuple(dict.fromkeys(workers.get(pid) for pid in sorted(wait.blockers))),
-                wait.row or wait.place,
-                max(0.0, wait.since - (start["at"] or wait.since)),
-                wait.until - wait.since,
+                list(dict.fromkeys(workers.get(pid) for pid in sorted(wait.blockers))),
+                wait.target,
+                round(max(0.0, wait.since - (start["at"] or wait.since)), 3),
+                round(wait.until - wait.since, 3),
             )
             for wait in sorted(longest, key=lambda wait: wait.since)
         ]
+
+
+def key_of(row: dict[str, Any]) -> tuple[int, float]:
+    """All waits of one statement count as one."""
+    return row["pid"], row["statement"]

@@ -3,7 +3,8 @@
 import logging
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from django import forms
@@ -14,10 +15,10 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from dashboard.lab import drill, runner
-from dashboard.lab.forkserver import Forkserver, open_forkserver
+from dashboard.lab.forkserver import Forkserver
 from dashboard.lab.patterns import PATTERNS
 from dashboard.lab.schema import LabRefused
-from dashboard.lab.worker import LIMITS, Plan
+from dashboard.lab.worker import LIMITS, VARIED, Plan
 from dashboard.models import LabRun
 from tasks.admin.forms import WholeNumberField
 from tasks.framework.declaration import PostgresTask
@@ -32,18 +33,13 @@ from tasks.support.durations import StatementTimestamp
 
 @dataclass(frozen=True)
 class Preset:
-    """A named load: the patterns to compare, and the numbers of the plan."""
+    """A named load: the patterns to compare, and the numbers of the form."""
 
     name: str
     label: Promise
     text: Promise
     patterns: tuple[str, ...]
     numbers: dict[str, Any]
-    vary: str = ""
-    values: str = ""
-
-    def initial(self) -> dict[str, Any]:
-        return {"patterns": list(self.patterns), **self.numbers, "vary": self.vary, "values": self.values}
 
 
 PRESETS = (
@@ -87,18 +83,14 @@ PRESETS = (
         gettext_lazy("Where the lines cross"),
         gettext_lazy("A lock held during the work against a claim by version, as the work takes longer."),
         ("skip_locked_held", "optimistic_claim"),
-        {"workers": 4, "items": 120},
-        "work_ms",
-        "0, 1, 2, 5, 10, 20",
+        {"workers": 4, "items": 120, "vary": "work_ms", "values": "0, 1, 2, 5, 10, 20"},
     ),
     Preset(
         "crowd",
         gettext_lazy("One more worker"),
         gettext_lazy("The same two with more and more workers: who gains, and who only gets in the way?"),
         ("skip_locked_held", "optimistic_claim"),
-        {"items": 120, "work_ms": 2},
-        "workers",
-        "1, 2, 4, 8",
+        {"items": 120, "work_ms": 2, "vary": "workers", "values": "1, 2, 4, 8"},
     ),
     Preset(
         "all",
@@ -123,7 +115,6 @@ LABELS = {
 }
 # Limits for a page, because the server has other work; the command allows more.
 PAGE_LIMITS = {"workers": 12, "items": 2000, "work_ms": 1000, "seconds": 120, "remote_ms": 2000}
-VARIED = ("workers", "work_ms", "items", "outside_lockers")
 
 
 class LabForm(forms.Form):
@@ -181,18 +172,22 @@ class LabForm(forms.Form):
         cleaned: dict[str, Any] = super().clean() or {}
         number = len(cleaned.get("patterns") or PATTERNS) * max(1, len(cleaned.get("values") or []))
         if number > MOST_RUNS:
-            told = {"number": number, "most": MOST_RUNS}
-            raise forms.ValidationError(_("That is %(number)d runs: ask for %(most)d at most.") % told)
+            text = _("That is %(number)d runs: ask for %(most)d at most.")
+            raise forms.ValidationError(text % {"number": number, "most": MOST_RUNS})
         return cleaned
 
     def plans(self) -> list[Plan]:
         """The requested runs, in order."""
-        asked = self.cleaned_data
-        numbers = {name: asked[name] for name in LABELS}
-        plans = [Plan(name, **numbers, alongside=asked["alongside"]) for name in asked["patterns"] or PATTERNS]
-        if not asked["vary"]:
-            return plans
-        return [replace(plan, **{asked["vary"]: value}) for plan in plans for value in asked["values"]]
+        data = self.cleaned_data
+        numbers = {name: data[name] for name in LABELS}
+        plans = [Plan(name, **numbers, alongside=data["alongside"]) for name in data["patterns"] or PATTERNS]
+        return varied(plans, data["vary"], data["values"]) if data["vary"] else plans
+
+
+def varied(plans: Iterable[Plan], name: str, values: Sequence[int]) -> list[Plan]:
+    """Each plan once for each value of the number `name`."""
+    changes: list[dict[str, Any]] = [{name: value} for value in values]
+    return [replace(plan, **change) for plan in plans for change in changes]
 
 
 logger = logging.getLogger(__name__)
@@ -224,70 +219,67 @@ def request_runs(plans: Sequence[Plan], token: str, who: Who) -> str:
 
 def run_batch(batch: str) -> dict[str, int]:
     """Run the rest of the batch, one run after the other; a run that fails stores its error."""
-    _end(
-        LabRun.objects.filter(batch=batch, state=State.RUNNING),
+    runs = LabRun.objects.filter(batch=batch)
+    end(
+        runs.filter(state=State.RUNNING),
         state=State.FAILED,
         error="Its worker died in the middle. What it left in the database is gone.",
     )
-    with open_forkserver() as forkserver:
-        for run in LabRun.objects.filter(batch=batch, state=State.WAITING).order_by("pk"):
-            _run_one(run, forkserver)
-    states = LabRun.objects.filter(batch=batch).values_list("state", flat=True)
-    return {state: list(states).count(state) for state in State.values}
+    with closing(Forkserver()) as forkserver:
+        for run in runs.filter(state=State.WAITING).order_by("pk"):
+            run_one(run, forkserver)
+    states = list(runs.values_list("state", flat=True))
+    return {state: states.count(state) for state in State.values}
 
 
-def _run_one(run: LabRun, forkserver: Forkserver) -> None:
+def run_one(run: LabRun, forkserver: Forkserver) -> None:
     row = LabRun.objects.filter(pk=run.pk)
     if not row.filter(stop_requested_at=None).update(state=State.RUNNING, started_at=StatementTimestamp()):
-        _end(row, state=State.FAILED, error="It was stopped before it began.")
+        end(row, state=State.FAILED, error="It was stopped before it began.")
         return
 
     def progress(effects: int) -> bool:
         row.update(effects=effects)
         return row.filter(stop_requested_at=None).exists()
 
+    columns: dict[str, Any] = {"state": State.FAILED}
     try:
-        columns = drilled(progress) if run.pattern == drill.NAME else ran(run, row, progress, forkserver)
+        if run.pattern == drill.NAME:
+            columns = {"effects": 1, "spans": [asdict(event) for event in drill.kill_a_worker(progress)]}
+        else:
+            outcome = runner.run(
+                Plan(**run.plan),
+                progress=progress,
+                begun=lambda schema: row.update(schema=schema),
+                forkserver=forkserver,
+            )
+            columns = columns_of(outcome)
+        columns["state"] = State.FINISHED
     except LabRefused as error:
-        _end(row, state=State.FAILED, error=str(error))
+        columns["error"] = str(error)
     except Exception as error:
         logger.exception("lab run %s failed", run.pk)
-        _end(row, state=State.FAILED, error=f"{type(error).__name__}: the log of the worker says more.")
-    else:
-        _end(row, state=State.FINISHED, **columns)
+        columns["error"] = f"{type(error).__name__}: the log of the worker says more."
+    end(row, **columns)
 
 
-def drilled(progress: runner.Progress) -> dict[str, Any]:
-    """Run a drill. Returns the columns of its result."""
-    return {"effects": 1, "spans": [event.as_dict() for event in drill.kill_a_worker(progress)]}
-
-
-def ran(run: LabRun, row: "QuerySet[LabRun]", progress: runner.Progress, forkserver: Forkserver) -> dict[str, Any]:
-    """Run a pattern. Returns the columns of its result."""
-    plan = Plan.from_dict(run.plan)
-    outcome = runner.run_whole(
-        plan, progress=progress, begun=lambda name: row.update(schema=name), forkserver=forkserver
-    )
-    return {
-        "effects": outcome.result.processed + outcome.result.duplicates,
-        "result": outcome.result.as_dict(),
-        "spans": [span.as_json() for span in outcome.spans],
-        "statements": [[statement.strip(), number] for statement, number in outcome.statements],
-        "waits": [wait.as_json() for wait in outcome.waits],
-        "server": server(),
-    }
-
-
-def server() -> str:
-    """The server of a run's measurements: numbers mean little without it.
+def columns_of(outcome: runner.Outcome) -> dict[str, Any]:
+    """The columns of a run's result. Its numbers mean little without the server.
 
     The CPUs are those of the worker's machine, which need not be the server's.
     """
     [row] = fetch(connection, VERSION)
-    return f"PostgreSQL {row['version']}, {os.cpu_count()} CPUs"
+    return {
+        "effects": outcome.result.processed + outcome.result.duplicates,
+        "result": outcome.result.as_dict(),
+        "spans": outcome.spans,
+        "statements": [[statement.strip(), number] for statement, number in outcome.statements],
+        "waits": outcome.waits,
+        "server": f"PostgreSQL {row['version']}, {os.cpu_count()} CPUs",
+    }
 
 
-def _end(row: "QuerySet[LabRun]", **columns: Any) -> None:
+def end(row: "QuerySet[LabRun]", **columns: Any) -> None:
     row.update(finished_at=StatementTimestamp(), schema="", **columns)
 
 

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -11,8 +11,8 @@ from django.conf import settings
 from django.db import connections
 
 from dashboard.lab import schema
-from dashboard.lab.forkserver import START_SECONDS, Forkserver, RunProcess, open_forkserver
-from dashboard.lab.measure import Result, Span, Wait, WaitSampler, measure, read_spans
+from dashboard.lab.forkserver import START_SECONDS, Forkserver, RunProcess
+from dashboard.lab.measure import FIRST_SPANS, Result, Span, Wait, WaitSampler, measure, read_spans
 from dashboard.lab.patterns import PATTERNS, orders, registered
 from dashboard.lab.patterns.pattern import Pattern
 from dashboard.lab.schema import LabRefused
@@ -78,15 +78,10 @@ def session_options(plan: Plan, server_version: int, *, start_seconds: int) -> s
     return " ".join([*options, f"-c {IDLE}={seconds + start_seconds}s"])
 
 
-def sessions_of(plan: Plan) -> int:
-    """The maximum number of sessions that a run's processes open."""
-    return SESSIONS_EACH * (plan.workers + plan.outside_lockers)
-
-
 def refuse_when_crowded(control: psycopg.Connection, plan: Plan) -> None:
     """Raise LabRefused if the run would take the last connections of the server, database or role."""
     [(free,)] = control.execute(FREE).fetchall()
-    needed = sessions_of(plan)
+    needed = SESSIONS_EACH * (plan.workers + plan.outside_lockers)
     if needed + KEPT_FREE > free:
         raise LabRefused(
             f"This run needs {needed} connections, and of the {max(0, free)} that are free {KEPT_FREE} are kept for "
@@ -98,15 +93,6 @@ def refuse_when_crowded(control: psycopg.Connection, plan: Plan) -> None:
 Progress = Callable[[int], bool]
 
 
-def go_on(effects: int) -> bool:
-    """The default progress: never stops the run."""
-    return True
-
-
-def ignore(name: str) -> None:
-    """The default `begun`: does nothing."""
-
-
 class Outcome(NamedTuple):
     """The result of a run: numbers, spans, statements with their counts, and waits."""
 
@@ -116,21 +102,17 @@ class Outcome(NamedTuple):
     waits: list[Wait]
 
 
-def run(plan: Plan, *, progress: Progress = go_on, forkserver: Forkserver | None = None) -> Result:
-    """The numbers of one run; see `run_whole`."""
-    return run_whole(plan, progress=progress, forkserver=forkserver).result
-
-
-def run_whole(
+def run(
     plan: Plan,
     *,
-    progress: Progress = go_on,
-    begun: Callable[[str], object] = ignore,
+    progress: Progress = lambda effects: True,
+    begun: Callable[[str], object] = lambda schema: None,
     forkserver: Forkserver | None = None,
 ) -> Outcome:
     """Run the plan in a schema of its own, which is dropped afterwards; `begun` receives its name.
 
-    `forkserver` starts its processes; sharing one makes successive runs faster.
+    If the pattern lacks a possible guard, a second part runs with it: it only adds its numbers, as `guarded`.
+    `forkserver` starts the processes; sharing one makes successive runs faster.
 
     Raises LabRefused if it cannot run here.
     """
@@ -148,72 +130,54 @@ def run_whole(
         try:
             schema.sweep(control)
             refuse_when_crowded(control, plan)
-            with nullcontext(forkserver) if forkserver else open_forkserver() as opened:
-                return _both_parts(plan, pattern, Stage(control, opened, begun), progress)
+            with nullcontext(forkserver) if forkserver else closing(Forkserver()) as opened:
+                outcome = Run(plan, pattern, control, opened, begun).go(progress)
+                if pattern.guard_off and not outcome.result.stopped:
+                    with_guard = Run(plan, replace(pattern, guard_off=""), control, opened, begun)
+                    guarded = with_guard.go(lambda _: progress(plan.items)).result.as_dict()
+                    outcome = outcome._replace(result=replace(outcome.result, guarded=guarded))
+                return outcome
         finally:
             if is_only:  # the server may notice the end of a session only after the next run has started
                 control.execute(LET_NEXT)
 
 
-@dataclass(frozen=True)
-class Stage:
-    """The runner's session, its processes, and the callback for the schema's name."""
+@dataclass
+class Run:
+    """One part of a run: its schema, its rows and its processes."""
 
+    plan: Plan
+    pattern: Pattern
     control: psycopg.Connection
     forkserver: Forkserver
     begun: Callable[[str], object]
-
-
-def _both_parts(plan: Plan, pattern: Pattern, stage: Stage, progress: Progress) -> Outcome:
-    """The run; if the pattern lacks a possible guard, a second part runs with the guard.
-
-    The verdict is that of the first part; the second only adds its numbers.
-    """
-    outcome = _part(plan, pattern, stage, progress)
-    if not pattern.guard_off or outcome.result.stopped:
-        return outcome
-    guarded = _part(plan, replace(pattern, guard_off=""), stage, lambda _: progress(plan.items))
-    return outcome._replace(result=replace(outcome.result, guarded=guarded.result.as_dict()))
-
-
-def _part(plan: Plan, pattern: Pattern, stage: Stage, progress: Progress) -> Outcome:
-    stage.control.execute(SEEN_AS_BEFORE)
-    with schema.schema(stage.control, schema.new_name(), also=pattern.models) as name:
-        stage.begun(name)
-        return Run(plan, name, stage.control, pattern, stage.forkserver).go(progress)
-
-
-@dataclass
-class Run:
-    plan: Plan
-    schema: str
-    control: psycopg.Connection
-    pattern: Pattern
-    forkserver: Forkserver
+    schema_name: str = field(default_factory=schema.new_name)
     workers: dict[int, RunProcess] = field(default_factory=dict)
     started: list[RunProcess] = field(default_factory=list)
     kills: int = 0
 
     def go(self, progress: Progress) -> Outcome:
         """Fill, start, watch, measure."""
-        pattern = self.pattern
-        self.control.execute(SEEN_ALONE, {"schema": self.schema})
-        for statement in (CREATE_LEDGER, orders.CREATE_CACHE, pattern.guard_off):
-            if statement:
-                self.control.execute(statement)
-        self._fill()
-        self.control.execute("ANALYZE")
-        self.waits = WaitSampler(self.control, session_name("lab", self.schema))
-        with self._processes() as outsiders:
-            stopped = self._watch(progress)
-            self.control.execute(OVER)
-            for outsider in outsiders:
-                outsider.wait()
-        if pattern.registered:
-            registered.note_left(self.control, pattern.registered)
-        result = measure(self.control, self.plan, pattern, self.waits, kills=self.kills, stopped=stopped)
-        spans = read_spans(self.control, has_attempts=pattern.subject == "accounts")
-        return Outcome(result, spans, self.control.execute(STATEMENTS).fetchall(), self.waits.kept())
+        pattern, control = self.pattern, self.control
+        control.execute(SEEN_AS_BEFORE)
+        with schema.schema(control, self.schema_name, also=pattern.models):
+            self.begun(self.schema_name)
+            control.execute(SEEN_ALONE, {"schema": self.schema_name})
+            for statement in filter(None, (CREATE_LEDGER, orders.CREATE_CACHE, pattern.guard_off)):
+                control.execute(statement)
+            self._fill()
+            control.execute("ANALYZE")
+            waits = WaitSampler(control, session_name("lab", self.schema_name))
+            with self._processes() as outsiders:
+                stopped = self._watch(progress, waits)
+                control.execute(OVER)
+                for outsider in outsiders:
+                    outsider.wait()
+            if pattern.registered:
+                registered.note_left(control, pattern.registered)
+            result = measure(control, self.plan, pattern, waits, kills=self.kills, stopped=stopped)
+            spans = read_spans(control, pattern.rows.work, first=FIRST_SPANS)
+            return Outcome(result, spans, control.execute(STATEMENTS).fetchall(), waits.kept())
 
     def _fill(self) -> None:
         """Make the rows; for a registered pattern in a process that sees only this schema."""
@@ -224,8 +188,8 @@ class Run:
         try:
             process.wait_until_ready()
             process.send("go")
-            if process.wait(self.plan.seconds):
-                problem = process.last_words()
+            process.wait(self.plan.seconds)
+            problem = process.error if process.has_failed else ""
         except TimeoutError as error:
             problem = str(error)
         finally:
@@ -237,11 +201,11 @@ class Run:
                 f"there are {number}. {problem}".strip()
             )
         self.control.execute(EMPTY_LEDGER)  # so that the run begins after its rows are made
+        self.started.clear()
 
     @contextmanager
     def _processes(self) -> Iterator[list[RunProcess]]:
         """Start all processes together, once all are ready; none outlives the block."""
-        self.started = []
         try:
             self.workers = {number: self._start(number, "worker") for number in range(self.plan.workers)}
             outsiders = [self._start(-1 - number, "outside") for number in range(self.plan.outside_lockers)]
@@ -257,7 +221,7 @@ class Run:
     def _start(self, number: int, role: str) -> RunProcess:
         job = {
             "database": {key: connections["default"].settings_dict[key] for key in DATABASE},
-            "schema": self.schema,
+            "schema": self.schema_name,
             "number": number,
             "role": role,
             "limits": session_options(self.plan, self.control.info.server_version, start_seconds=START_SECONDS),
@@ -266,13 +230,14 @@ class Run:
         self.started.append(self.forkserver.start(job))
         return self.started[-1]
 
-    def _watch(self, progress: Progress) -> str:
+    def _watch(self, progress: Progress, waits: WaitSampler) -> str:
         """Watch until every worker has ended. Returns the reason if the run was ended early."""
         kills, moved, at = self.plan.kills(), 0, time.monotonic()
         deadline = at + self.plan.seconds
         patience = STALL_SECONDS + (self.plan.work_ms + self.plan.remote_ms) / 1000
-        while any(worker.poll() is None for worker in self.workers.values()):
-            effects, starts, lines = self._progress()
+        while not all(worker.poll() for worker in self.workers.values()):
+            waits.sample()
+            [(effects, starts, lines)] = self.control.execute(PROGRESS).fetchall()
             if lines != moved or starts < len(self.started):  # a starting process cannot move
                 moved, at = lines, time.monotonic()
             if kills and effects >= kills[0][0]:
@@ -284,26 +249,16 @@ class Run:
             if time.monotonic() > at + patience:
                 return f"nothing moved for {patience:.0f} s"
             time.sleep(WATCH_SECONDS)
-        return self._broken_workers()
-
-    def _broken_workers(self) -> str:
-        """The workers that ended with an error, and the output of the first."""
-        broken = {number: worker for number, worker in self.workers.items() if worker.poll()}
-        if not broken:
+        failed = [number for number, worker in self.workers.items() if worker.has_failed]
+        if not failed:
             return ""
-        said = next(iter(broken.values())).last_words()
-        return f"worker {', '.join(map(str, broken))} ended with an error{': ' if said else ''}{said}"
-
-    def _progress(self) -> tuple[int, int, int]:
-        """Count effects, starts and lines, and sample the waits once."""
-        self.waits.sample()
-        [(effects, starts, lines)] = self.control.execute(PROGRESS).fetchall()
-        return effects, starts, lines
+        numbers, error = ", ".join(map(str, failed)), self.workers[failed[0]].error
+        return f"worker {numbers} ended with an error{': ' if error else ''}{error}"
 
     def _kill(self, number: int) -> None:
         """Kill a worker in the middle of an effect (if there is none: `number`), and start another one instead."""
         busy = [worker for (worker,) in self.control.execute(IN_THE_MIDDLE).fetchall()]
-        living = [worker for worker in (*busy, number, *self.workers) if self.workers[worker].poll() is None]
+        living = [worker for worker in (*busy, number, *self.workers) if not self.workers[worker].poll()]
         if not living:
             return
         victim = living[0]

@@ -1,23 +1,32 @@
-"""A worker of a run: its plan, its ledger, and its work.
+"""A process of a run: its plan, its ledger, and its work.
 
 The plan is checked before anything starts; the same seed gives the same plan. The ledger records what really happened,
 on a second connection in autocommit: no rollback or kill undoes it.
 """
 
+import json
 import random
 import re
+import socket
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import Any, Self
+from hashlib import blake2b
+from typing import Any
 
 import psycopg
+from django.conf import settings
 from django.core.mail import EmailMessage
 from django.core.mail.backends.base import BaseEmailBackend
+from django.db import connection, connections, transaction
 
 from dashboard.lab.schema import LabRefused
+from tasks.compat import MAILERS_IN_DJANGO
+from tasks.locking import Report
+from tasks.support.database import fetch, session_name
 
 # (minimum, maximum) of each number.
 LIMITS = {
@@ -30,44 +39,29 @@ LIMITS = {
     "seed": (0, 2**31 - 1),
     "seconds": (1, 600),
 }
+VARIED = ("workers", "work_ms", "items", "outside_lockers", "remote_ms", "kill")  # numbers that a sweep may vary
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The parameters of one run.
+    """The parameters of one run."""
 
-    Args:
-        pattern: its name in `dashboard.lab.patterns`.
-        workers: processes that start together.
-        items: rows to handle, or operations on the accounts.
-        work_ms: duration of each item's work, while the pattern holds its locks.
-        kill: number of workers ended with SIGKILL, at moments that `seed` decides; each is replaced.
-        outside_lockers: processes of another kind that lock and change the same rows.
-        remote_ms: duration of a slow call to another service, which cannot be rolled back.
-        seconds: maximum duration of the run.
-        alongside: start even if another run is active on this database; the numbers of both suffer.
-    """
-
-    pattern: str
-    workers: int = 4
-    items: int = 200
-    work_ms: int = 5
-    kill: int = 0
-    outside_lockers: int = 0
-    remote_ms: int = 0
+    pattern: str  # its name in `dashboard.lab.patterns`
+    workers: int = 4  # processes that start together
+    items: int = 200  # rows to handle, or operations on the accounts
+    work_ms: int = 5  # duration of each item's work, while the pattern holds its locks
+    kill: int = 0  # workers ended with SIGKILL, at moments that `seed` decides; each is replaced
+    outside_lockers: int = 0  # processes of another kind that lock and change the same rows
+    remote_ms: int = 0  # duration of a slow call to another service, which cannot be rolled back
     seed: int = 1
-    seconds: int = 60
-    alongside: bool = False
+    seconds: int = 60  # maximum duration of the run
+    alongside: bool = False  # even if another run is active on this database; the numbers of both suffer
 
     def __post_init__(self) -> None:
         for name, (least, most) in LIMITS.items():
             value = getattr(self, name)
             if not least <= value <= most:
                 raise LabRefused(f"{name.replace('_', ' ')} is a number from {least} to {most}, not {value}.")
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Self:
-        return cls(**values)
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -120,10 +114,9 @@ class Ledger:
     lost_races: int = 0
     retries: int = 0
     queries: int = 0
-    _open: list[int] = field(default_factory=list)
 
     @contextmanager
-    def effect(self, item: int | None, kind: str = "effect") -> Iterator[None]:
+    def effect(self, item: int, kind: str = "effect") -> Iterator[None]:
         """An effect outside the transaction: recorded before the block, its end after it."""
         line = self.note(kind, item, is_over=False)
         yield
@@ -131,17 +124,9 @@ class Ledger:
 
     def note(self, kind: str, item: int | None = None, *, is_over: bool = True) -> int:
         """Write one line. Returns its id."""
-        params: dict[str, Any] = {
-            "kind": kind,
-            "worker": self.worker,
-            "item": item,
-            "is_over": is_over,
-            "wait_ms": self.wait_ms,
-            "lost_races": self.lost_races,
-            "retries": self.retries,
-            "queries": self.queries,
-        }
+        counters = {name: getattr(self, name) for name in ("worker", "wait_ms", "lost_races", "retries", "queries")}
         self.wait_ms = 0.0
+        params: dict[str, Any] = {"kind": kind, "item": item, "is_over": is_over, **counters}
         [(line,)] = self.connection.execute(BEGIN_LINE, params).fetchall()
         return int(line)
 
@@ -159,7 +144,7 @@ class Ledger:
         self.connection.execute(KEEP_STATEMENTS, {"statements": list(statements), "numbers": list(statements.values())})
 
     def items_done(self) -> set[int]:
-        """Items that are recorded as done."""
+        """The items that are recorded as done."""
         return {row[0] for row in self.connection.execute(ITEMS_DONE)}
 
 
@@ -187,6 +172,10 @@ class Worker:
             with self.ledger.effect(item, "remote"):
                 time.sleep(self.plan.remote_ms / 1000)
 
+    def note_races(self, report: Report) -> None:
+        """A callback for the progress of locking verbs."""
+        self.ledger.lost_races = report.lost_races
+
     def count(self, execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: dict[str, Any]) -> Any:
         """An execute wrapper for Django: counts statements, and the time of those that may have to wait."""
         self.ledger.queries += 1
@@ -199,28 +188,108 @@ class Worker:
 
 
 ORDER = re.compile(r"<order-(\d+)-shipped@")
-_workers: list[Worker] = []  # at most one in each process
-
-
-def deliver_to(worker: Worker) -> None:
-    """From now on, record every message of this process in this worker's ledger."""
-    _workers[:] = [worker]
+_workers: list[Worker] = []  # at most one in each process, which records the messages that the process sends
 
 
 class LedgerBackend(BaseEmailBackend):
-    """Accepts everything and sends nothing; the order's number comes from the Message-ID."""
+    """Accepts everything and sends nothing; the order's number comes from the Message-ID.
+
+    An e-mail without one is part of the effect of a registered pattern.
+    """
 
     last_reply = "250 noted in the ledger"
 
     def send_messages(self, messages: Sequence[EmailMessage]) -> int:
         for message in messages:
-            if (order := order_of(message)) is not None:
-                _workers[0].work(order)
+            headers: dict[str, Any] = message.extra_headers
+            if found := ORDER.match(headers.get("Message-ID", "")):
+                _workers[0].work(int(found[1]))
         return len(messages)
 
 
-def order_of(message: EmailMessage) -> int | None:
-    """The order of a message; None for other e-mails, which are effects of a registered pattern."""
-    headers: dict[str, Any] = message.extra_headers
-    found = ORDER.match(headers.get("Message-ID", ""))
-    return int(found[1]) if found else None
+LEDGER_BACKEND = "dashboard.lab.worker.LedgerBackend"
+LONGEST_ERROR = 300  # characters
+WITHOUT_SYNC = "-c synchronous_commit=off"  # for the ledger, which should measure and not slow down
+CONNECTING = {"dbname", "user", "password", "host", "port", "options", "application_name", "connect_timeout", "sslmode"}
+
+
+def do_job(channel: socket.socket, patterns: Mapping[str, Any]) -> None:
+    """Do the job whose line the channel brings; runs in a process of its own.
+
+    Answers "ready", waits for a line that starts it, and answers "done" or the error.
+    """
+    lines = channel.makefile()
+    try:
+        job = json.loads(lines.readline())
+        with connected(job) as ledger_connection:
+            worker = Worker(Plan(**job["plan"]), job["number"], Ledger(ledger_connection, job["number"]))
+            _workers[:] = [worker]
+            with connection.execute_wrapper(worker.count):
+                connection.ensure_connection()
+                channel.sendall(b"ready\n")
+                if lines.readline():
+                    carry_out(job["role"], patterns[worker.plan.pattern], worker)
+        channel.sendall(b"done\n")
+    except Exception as error:  # noqa: BLE001  the runner shows its type and message; the log has the traceback
+        traceback.print_exc()
+        channel.sendall(f"{type(error).__name__}: {' '.join(str(error).split())[:LONGEST_ERROR]}\n".encode())
+
+
+@contextmanager
+def connected(job: dict[str, Any]) -> Iterator[psycopg.Connection]:
+    """Restrict this process's connections to the lab's schema; yields a second connection in autocommit."""
+    wrapper = connections["default"]
+    options = {**wrapper.settings_dict["OPTIONS"], "application_name": session_name("lab", job["schema"])}
+    options["options"] = f"-c search_path={job['schema']} {job['limits']}"
+    wrapper.settings_dict.update(job["database"])
+    wrapper.settings_dict["OPTIONS"] = options
+    # No e-mail leaves the lab.
+    if MAILERS_IN_DJANGO:
+        settings.MAILERS = {"default": {"BACKEND": LEDGER_BACKEND}}
+    else:
+        settings.EMAIL_BACKEND = LEDGER_BACKEND
+    params = {key: value for key, value in wrapper.get_connection_params().items() if key in CONNECTING}
+    params["options"] = f"{params['options']} {WITHOUT_SYNC}"
+    with psycopg.connect(**params, autocommit=True) as ledger_connection:
+        yield ledger_connection
+
+
+def carry_out(role: str, pattern: Any, worker: Worker) -> None:
+    """Lock rows from outside, make the sample, or run the pattern, as the role says."""
+    worker.ledger.note("start")
+    worker.ledger.note("session", connection.connection.info.backend_pid)
+    if role == "outside":
+        touch_until_over(worker, pattern.rows.touch)
+    elif role == "sample":
+        pattern.registered.sample(worker.plan.items)
+    else:
+        pattern.run(worker)
+    worker.ledger.note("end")
+    worker.ledger.keep(worker.statements)
+
+
+HOLD_SECONDS = 0.01
+PAUSE_SECONDS = 0.02
+IS_OVER = "SELECT EXISTS (SELECT FROM lab_ledger WHERE kind = 'over') AS over"
+
+
+def touch_until_over(worker: Worker, touch: str) -> None:
+    """Lock one row after the other, change it, and hold it a moment, until the run is over."""
+    chance = random.Random(f"{worker.plan.seed}/{worker.number}")  # noqa: S311  # nosec B311  pauses, no secret
+    while not fetch(connection, IS_OVER)[0]["over"]:
+        with transaction.atomic():
+            [row] = fetch(connection, touch)
+            time.sleep(HOLD_SECONDS * chance.random())
+        worker.ledger.note("touch", item_of(row["id"]))
+        time.sleep(PAUSE_SECONDS * chance.random())
+
+
+def item_of(key: Any) -> int:
+    """The number of a row in the ledger: its key if that is an integer, else a hash.
+
+    >>> item_of(7), item_of("a") == item_of("a"), item_of("a") == item_of("b")
+    (7, True, False)
+    """
+    if isinstance(key, int):
+        return key
+    return int.from_bytes(blake2b(str(key).encode(), digest_size=7).digest(), "big")

@@ -21,7 +21,6 @@ from dashboard.lab.patterns import PATTERNS
 from dashboard.lab.requests import PRESETS, PRESETS_BY_NAME, LabForm
 from dashboard.lab.worker import Plan
 from dashboard.live import snapshot
-from dashboard.locks.rows import busy_row, tree_rows
 from dashboard.models import LabRun
 from tasks.admin.rights import missing, require, who
 from tasks.diagnosis.finding import command
@@ -32,7 +31,7 @@ from tasks.support import reading
 SEE, RUN = "dashboard.view_labrun", "dashboard.run_pattern"
 SHOWN_RUNS = 30
 MOST_COMPARED = 40
-FORMATS = ("md", "svg", "json", "csv")
+FORMATS = {"md": "text/markdown", "svg": "image/svg+xml", "json": "application/json", "csv": "text/csv"}
 POLLING_IS_OVER = 286  # tells htmx to stop polling
 LARGE = ("statements",)
 
@@ -54,7 +53,8 @@ def lab(request: HttpRequest) -> HttpResponse:
     """The form, filled from a named preset if there is one, and the latest runs."""
     require(request.user, SEE)
     preset = PRESETS_BY_NAME.get(request.GET.get("preset", ""))
-    form = LabForm(initial=preset.initial() if preset else {"patterns": ["unsafe", "double_checked"]})
+    initial = {"patterns": preset.patterns, **preset.numbers} if preset else {"patterns": ["unsafe", "double_checked"]}
+    form = LabForm(initial=initial)
     return page(request, "dashboard/lab.html", lab_context(request, form) | {"preset": preset})
 
 
@@ -74,42 +74,36 @@ def lab_context(request: HttpRequest, form: LabForm) -> dict[str, Any]:
     }
 
 
-def commands_of(asked: Mapping[str, Any]) -> list[str]:
+def commands_of(initial: Mapping[str, Any]) -> list[str]:
     """The command for each run that the unchanged form would start."""
-    swept = (
-        [f"--sweep={asked['vary'].replace('_', '-')}={asked['values'].replace(' ', '')}"] if asked.get("vary") else []
-    )
-    return [command_of(pattern, asked, *swept) for pattern in asked.get("patterns") or [""]]
+    sweep = []
+    if name := initial.get("vary"):
+        sweep = [f"--sweep={name.replace('_', '-')}={initial['values'].replace(' ', '')}"]
+    return [command_of(pattern, initial, *sweep) for pattern in initial.get("patterns") or [""]]
 
 
 @require_POST
 def start(request: HttpRequest) -> HttpResponse:
     """Start the requested runs, once for each form shown."""
-    require(request.user, SEE)
-    require(request.user, RUN)
-    if not runner.is_allowed():
-        raise PermissionDenied(_("The lab is off on a database of your own: set ROWLOCK_LAB=1 to allow it."))
-    form, token = LabForm(request.POST), request.POST.get("token", "")
-    if not form.is_valid() or not is_token(token):
-        return page(request, "dashboard/lab.html", lab_context(request, form), status=400)
-    return asked(request, form.plans(), token)
+    form = LabForm(request.POST)
+    return started(request, form, form.plans() if form.is_valid() else [])
 
 
 @require_POST
 def start_drill(request: HttpRequest) -> HttpResponse:
     """Start a kill drill, once for each page shown."""
+    return started(request, LabForm(), [Plan(drill.NAME, workers=2, items=1, kill=1)])
+
+
+def started(request: HttpRequest, form: LabForm, plans: Sequence[Plan]) -> HttpResponse:
+    """Request the runs and redirect to the run, or to the comparison if there are several; without plans the page."""
     require(request.user, SEE)
     require(request.user, RUN)
-    token = request.POST.get("token", "")
     if not runner.is_allowed():
         raise PermissionDenied(_("The lab is off on a database of your own: set ROWLOCK_LAB=1 to allow it."))
-    if not is_token(token):
-        return page(request, "dashboard/lab.html", lab_context(request, LabForm()), status=400)
-    return asked(request, [Plan(drill.NAME, workers=2, items=1, kill=1)], token)
-
-
-def asked(request: HttpRequest, plans: Sequence[Plan], token: str) -> HttpResponse:
-    """Request the runs and redirect to the run, or to the comparison if there are several."""
+    token = request.POST.get("token", "")
+    if not plans or not is_token(token):
+        return page(request, "dashboard/lab.html", lab_context(request, form), status=400)
     runs = LabRun.objects.filter(batch=requests.request_runs(plans, token, who(request.user)))
     if len(plans) == 1:
         return redirect("admin:ops_lab_run", runs.get().pk)
@@ -120,19 +114,16 @@ def asked(request: HttpRequest, plans: Sequence[Plan], token: str) -> HttpRespon
 def compare(request: HttpRequest) -> HttpResponse:
     """Compare runs, by `?batch=` or by `?run=1&run=2`; `format` (one of FORMATS) exports them."""
     require(request.user, SEE)
-    found = comparison_of(asked_for(request))
+    board = comparison_of(named_runs(request))
     if request.GET.get("format") in FORMATS:
-        return exported(found, request.GET["format"])
+        return exported(board, request.GET["format"])
     query = request.GET.copy()
     query.pop("format", None)
-    context = {"title": _("Comparison"), "board": found, "query": query.urlencode()}
-    if request.headers.get("HX-Request"):
-        status = POLLING_IS_OVER if found.is_over else 200
-        return page(request, "dashboard/_lab_board.html", context, status=status)
-    return page(request, "dashboard/lab_compare.html", context)
+    context = {"title": _("Comparison"), "board": board, "query": query.urlencode()}
+    return live_page(request, "dashboard/lab_compare.html", "dashboard/_lab_board.html", context, board.is_over)
 
 
-def asked_for(request: HttpRequest) -> list[LabRun]:
+def named_runs(request: HttpRequest) -> list[LabRun]:
     """The runs that the URL names, in the order of their request."""
     runs = LabRun.objects.defer(*LARGE).order_by("pk")
     if batch := request.GET.get("batch", "").replace("\0", ""):
@@ -141,19 +132,15 @@ def asked_for(request: HttpRequest) -> list[LabRun]:
     return list(runs.filter(pk__in=[run_id for run_id in ids if run_id is not None and run_id <= BIGGEST_ID]))
 
 
-def exported(found: Comparison, kind: str) -> HttpResponse:
+def exported(board: Comparison, kind: str) -> HttpResponse:
     if kind == "json":
-        return JsonResponse(pages.as_json(found), json_dumps_params={"indent": 2})
-    if kind == "csv":
-        return to_save(pages.as_csv(found), "text/csv", "lab.csv")
-    if kind == "md":
-        return to_save(pages.as_markdown(found), "text/markdown", "lab.md")
-    return to_save(render_to_string("dashboard/lab_chart.svg", {"board": found}), "image/svg+xml", "lab.svg")
-
-
-def to_save(text: str, content_type: str, name: str) -> HttpResponse:
-    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
-    return HttpResponse(text, content_type=f"{content_type}; charset=utf-8", headers=headers)
+        return JsonResponse(pages.as_json(board), json_dumps_params={"indent": 2})
+    if kind == "svg":
+        text: str = render_to_string("dashboard/lab_chart.svg", {"board": board})
+    else:
+        text = pages.as_csv(board) if kind == "csv" else pages.as_markdown(board)
+    headers = {"Content-Disposition": f'attachment; filename="lab.{kind}"'}
+    return HttpResponse(text, content_type=f"{FORMATS[kind]}; charset=utf-8", headers=headers)
 
 
 @require_safe
@@ -161,41 +148,31 @@ def run(request: HttpRequest, run_id: int) -> HttpResponse:
     """One run: its progress, then its numbers, chart and statements."""
     require(request.user, SEE)
     found = get_object_or_404(LabRun, pk=run_id)
-    shown = comparison_of([found])
-    line = shown.lines[0]
+    line = comparison_of([found]).lines[0]
     now = None if line.is_over else live_of(request, found)
+    spans = now.spans if now else [Span(*values) for values in found.spans or []] if not line.events else []
     context = {
         "title": _("Run %(id)d: %(pattern)s") % {"id": found.pk, "pattern": found.pattern},
         "line": line,
         "run": found,
         "pattern": PATTERNS.get(found.pattern),
         "live": now,
-        "tree": tree_rows(now.lines, now.behind, may_signal=False) if now else [],
-        "busy": [busy_row(session, now.behind.get(session.pid)) for session in now.busy] if now else [],
-        "gantt": picture(found, now),
+        **(now.locks() if now else {}),
+        "gantt": charts.draw_gantt(spans, found.plan["workers"]) if spans else None,
         "waits": measure.stored_waits(found.waits),
         "cannot_run": missing(request.user, RUN),
+        "stop_command": command("stop_lab_run", str(found.pk)),
     }
-    if request.headers.get("HX-Request"):
-        return page(request, "dashboard/_lab_run.html", context, status=POLLING_IS_OVER if line.is_over else 200)
-    return page(request, "dashboard/lab_run.html", context)
+    return live_page(request, "dashboard/lab_run.html", "dashboard/_lab_run.html", context, line.is_over)
 
 
-def live_of(request: HttpRequest, found: LabRun) -> live.LivePage | None:
+def live_of(request: HttpRequest, found: LabRun) -> live.LiveRun | None:
     """Current state of this run; None while it waits, or if the database is too slow."""
     try:
         seen = snapshot.of(request).once(live.look)
     except DatabaseError:
         return None
-    return live.LivePage(seen) if seen and seen.schema == found.schema else None
-
-
-def picture(found: LabRun, now: live.LivePage | None) -> charts.Gantt | None:
-    """The chart of work over time; None if there is nothing to draw, and for a drill, which has events instead."""
-    if found.pattern == drill.NAME:
-        return None
-    drawn = now.run.spans if now else [Span.from_json(values) for values in found.spans or []]
-    return charts.draw_gantt(drawn, found.plan["workers"]) if drawn else None
+    return seen if seen and seen.schema == found.schema else None
 
 
 @require_POST
@@ -218,6 +195,13 @@ def patterns(request: HttpRequest) -> HttpResponse:
     runs = requests.latest_of_each(PATTERNS)
     explained = [(pattern, runs.get(name)) for name, pattern in PATTERNS.items()]
     return page(request, "dashboard/lab_patterns.html", {"title": _("Patterns"), "patterns": explained})
+
+
+def live_page(request: HttpRequest, whole: str, part: str, context: dict[str, Any], is_over: bool) -> HttpResponse:
+    """The whole page, or for htmx its live part, whose polling ends when the runs are over."""
+    if request.headers.get("HX-Request"):
+        return page(request, part, context, status=POLLING_IS_OVER if is_over else 200)
+    return page(request, whole, context)
 
 
 def page(request: HttpRequest, template: str, context: dict[str, Any], status: int = 200) -> HttpResponse:

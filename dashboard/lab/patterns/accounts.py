@@ -6,7 +6,7 @@ from functools import partial
 
 from django.utils.translation import gettext_lazy as _
 
-from dashboard.lab.patterns.pattern import Pattern
+from dashboard.lab.patterns.pattern import ACCOUNTS, Pattern
 from dashboard.lab.worker import Worker
 from orders import accounts
 from orders.accounts import Contended
@@ -43,12 +43,8 @@ def _deposit_all(worker: Worker, strategy: accounts.Strategy) -> None:
 
 def _deposit(worker: Worker, number: int, account_id: int, strategy: accounts.Strategy) -> bool:
     """One operation, with the plan's work between reading and writing; False if it gave up."""
-
-    def work(read: list[Account]) -> None:
-        worker.work(number, "attempt")
-
     try:
-        change = accounts.deposit(account_id, ONE, strategy=strategy, check=work)
+        change = accounts.deposit(account_id, ONE, strategy=strategy, check=lambda read: worker.work(number, "attempt"))
     except (Busy, Contended):
         return False
     worker.ledger.retries += change.retries
@@ -64,11 +60,10 @@ def _operations(worker: Worker) -> Iterator[tuple[int, int]]:
             yield number, account_id
 
 
-accounts_pattern = partial(Pattern, subject="accounts")
+accounts_pattern = partial(Pattern, rows=ACCOUNTS)
 PATTERNS = (
     accounts_pattern(
-        name="account_unsafe",
-        run=account_unsafe,
+        account_unsafe,
         code=(Worker.work,),
         is_safe=False,
         promise=_("None."),
@@ -76,19 +71,15 @@ PATTERNS = (
         use=_("Never."),
     ),
     accounts_pattern(
-        name="account_pessimistic",
-        run=account_pessimistic,
+        account_pessimistic,
         code=(_deposit_all, _deposit, accounts.deposit),
-        is_safe=True,
         promise=_("The row is locked before it is read; nobody decides on a balance that is about to change."),
         weakness=_("Everybody waits in line for the whole work; a slow call in between stops them all."),
         use=_("High contention, short work, or work whose effects must not be repeated."),
     ),
     accounts_pattern(
-        name="account_optimistic",
-        run=account_optimistic,
+        account_optimistic,
         code=(_deposit_all, _deposit, accounts.deposit),
-        is_safe=True,
         promise=_("The write happens only if the version is the one that was read; otherwise it starts again."),
         weakness=_("Under contention most of the work is done in vain, and its effects are repeated."),
         use=_("Low contention, slow decisions without effects, and writers outside the program."),

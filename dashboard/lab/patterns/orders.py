@@ -9,22 +9,20 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from itertools import count
 
 from django.db import connection
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from dashboard.lab.patterns.pattern import Pattern
+from dashboard.lab.patterns.pattern import LOCKED_ORDERS, ORDERS, Pattern
 from dashboard.lab.worker import Ledger, Worker
 from orders.models import Order
 from orders.shipping import Run, ship
 from tasks import conf
 from tasks.exceptions import LockHeld
 from tasks.locking import lock, locked_batches, update_each
-from tasks.locking.double_checked import DoubleChecked
+from tasks.locking.double_checked import DoubleChecked, OnLocked
 from tasks.locking.named.backends import CACHE, LEASE, REDIS, problem_of
-from tasks.locking.report import Report
 
 CREATE_CACHE = "CREATE TABLE lab_cache (key text PRIMARY KEY)"
 ADD = "INSERT INTO lab_cache (key) VALUES (%s) ON CONFLICT DO NOTHING"
@@ -32,6 +30,7 @@ DELETE = "DELETE FROM lab_cache WHERE key = %s"
 POLL_SECONDS = 0.1
 LOCK_SECONDS = 30
 BATCH = 50
+SENT: dict[str, object] = {"shipped_email_sent": True, "email_state": Order.EmailState.SENT}
 PASSED_BY = 50  # lost races between two notes of progress
 
 
@@ -61,11 +60,8 @@ def double_checked_nowait(worker: Worker) -> None:
     _ship(worker, "report")
 
 
-def _ship(worker: Worker, on_locked: str) -> None:
-    def note_races(report: Report) -> None:
-        worker.ledger.lost_races = report.lost_races
-
-    ship("send_first", on_locked=on_locked, until_empty=True, progress=note_races)  # type: ignore[arg-type]
+def _ship(worker: Worker, on_locked: OnLocked) -> None:
+    ship("send_first", on_locked=on_locked, until_empty=True, progress=worker.note_races)
 
 
 def unsafe(worker: Worker) -> None:
@@ -84,8 +80,7 @@ def double_checked_batched(worker: Worker) -> None:
         def send_all(orders: list[Order]) -> None:
             for order in orders:
                 run.mailer.send(order)
-            done = Order.objects.filter(pk__in=[order.pk for order in orders])
-            done.update(shipped_email_sent=True, email_state=Order.EmailState.SENT)
+            Order.objects.filter(pk__in=[order.pk for order in orders]).update(**SENT)
 
         while Order.objects.to_mail().exists():
             locked_batches(Order.objects.to_mail(), send_all, size=BATCH)
@@ -96,7 +91,7 @@ def idempotent_update(worker: Worker) -> None:
 
         def sent(order: Order) -> dict[str, object]:
             run.mailer.send(order)
-            return {"shipped_email_sent": True, "email_state": Order.EmailState.SENT}
+            return SENT
 
         update_each(Order.objects.to_mail(), sent)
 
@@ -107,19 +102,24 @@ def cache_lock(worker: Worker) -> None:
 
 
 def cache_lock_runs_on() -> str:
-    """Redis if there is one, else a table; and why it is not Django's cache."""
     if conf.get("REDIS_URL"):
         return gettext("Redis (REDIS_URL), which all processes on all machines share.")
-    table = gettext("A table of leases in PostgreSQL, which all processes share; REDIS_URL is not set.")
-    return f"{table} {problem_of(f'{CACHE}default') or ''}".strip()
+    return _table_instead_of_cache(
+        gettext("A table of leases in PostgreSQL, which all processes share; REDIS_URL is not set.")
+    )
 
 
 def naive_runs_on() -> str:
-    """The table that replaces the article's cache, and the problem with the cache configured here."""
-    table = gettext(
-        "A table of the run's own in the place of a cache: all processes share it, so what breaks here is the form of "
-        "the lock, and breaks in any cache."
+    return _table_instead_of_cache(
+        gettext(
+            "A table of the run's own in the place of a cache: all processes share it, so what breaks here is the form "
+            "of the lock, and breaks in any cache."
+        )
     )
+
+
+def _table_instead_of_cache(table: str) -> str:
+    """The table, and the problem with the cache configured here."""
     return f"{table} {problem_of(f'{CACHE}default') or ''}".strip()
 
 
@@ -156,74 +156,61 @@ def _lose(worker: Worker) -> None:
 
 def _rounds() -> Iterator[list[Order]]:
     """The orders to mail, again and again until there are none."""
-    for _round in count():
-        orders = list(Order.objects.to_mail().order_by("pk"))
-        if not orders:
-            return
+    while orders := list(Order.objects.to_mail().order_by("pk")):
         yield orders
 
 
-orders_pattern = partial(Pattern, subject="orders")
+orders_pattern = partial(Pattern, rows=ORDERS)
+locks_pattern = partial(Pattern, rows=LOCKED_ORDERS)
 PATTERNS = (
     orders_pattern(
-        name="unsafe",
-        run=unsafe,
+        unsafe,
         is_safe=False,
         promise=_("None."),
         weakness=_("Two processes see the same order and both mail it; save() writes stale columns back over others'."),
         use=_("Never with more than one process. It is here to show what the others prevent."),
     ),
     orders_pattern(
-        name="double_checked",
-        run=double_checked,
+        double_checked,
         code=(_ship, ship, Run.send_then_mark, DoubleChecked),
         stands_for="shipped_emails",
-        is_safe=True,
         promise=_("Each order is handled by one process at a time; orders that others hold are passed by."),
         weakness=_("One transaction for each row; a crash between the e-mail and the commit sends it again."),
         use=_("A column says that something outside the database is to be done, and other code needs the rows."),
     ),
     orders_pattern(
-        name="double_checked_nowait",
-        run=double_checked_nowait,
+        double_checked_nowait,
         code=(_ship, ship, Run.send_then_mark, DoubleChecked),
-        is_safe=True,
         promise=_("As double_checked; PostgreSQL says which rows were locked, so that they can be reported."),
         weakness=_("Each locked row costs an error and its rollback."),
         use=_("An operator wants to know who holds the rows that were not handled."),
     ),
     orders_pattern(
-        name="double_checked_batched",
-        run=double_checked_batched,
+        double_checked_batched,
         code=(locked_batches,),
         repeats=BATCH,
-        is_safe=True,
         promise=_("Each order is handled by one process at a time, with one read and one write for many."),
         weakness=_("All rows of a batch stay locked until the last is done; a crash repeats the whole batch."),
         use=_("Quick work inside the database."),
     ),
     orders_pattern(
-        name="idempotent_update",
-        run=idempotent_update,
+        idempotent_update,
         code=(update_each,),
         is_safe=False,
         promise=_("Only the columns named are written, and only where the criteria still hold."),
         weakness=_("Two processes may both do the work of a row: it must do no harm when it is done twice."),
         use=_("Work that is idempotent: then no lock is needed at all."),
     ),
-    orders_pattern(
-        name="cache_lock",
-        run=cache_lock,
+    locks_pattern(
+        cache_lock,
         code=(_under_locks, lock),
         runs_on=cache_lock_runs_on,
-        is_safe=True,
         promise=_("One process at a time under each name, across machines; it is free again when its holder is dead."),
         weakness=_("Two servers to keep in agreement where Redis keeps the lock, and several statements for each row."),
         use=_("What is to be protected is not a row, such as a run of a cron job."),
     ),
-    orders_pattern(
-        name="cache_lock_naive",
-        run=cache_lock_naive,
+    locks_pattern(
+        cache_lock_naive,
         code=(_under_locks, hold),
         runs_on=naive_runs_on,
         is_safe=False,
@@ -231,11 +218,9 @@ PATTERNS = (
         weakness=_("No expiry and no owner: a dead holder blocks for ever, and anybody's release frees the lock."),
         use=_("Never. It is here because it is what one writes first."),
     ),
-    orders_pattern(
-        name="advisory_lock",
-        run=advisory_lock,
+    locks_pattern(
+        advisory_lock,
         code=(_under_locks, lock),
-        is_safe=True,
         promise=_("One process at a time under each name; PostgreSQL frees it with the session."),
         weakness=_("It needs a session of its own, which a transaction-pooling proxy does not give."),
         use=_("The names are not rows, and everybody is connected to one database."),

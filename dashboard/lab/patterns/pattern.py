@@ -1,7 +1,7 @@
 """One pattern of the lab, and its rows: SQL that makes them, disturbs them, and checks them at the end."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import getsource
 from textwrap import dedent
 from typing import Any
@@ -52,95 +52,80 @@ SECONDS_KEPT = (
 )
 TOUCHES_KEPT = "SELECT coalesce(sum((kwargs ->> 'touched')::int), 0)::int FROM tasks_task"
 BALANCE_KEPT = "SELECT sum(balance)::int FROM orders_account"
-TOUCHES_TOLD = "SELECT count(*)::int FROM lab_ledger WHERE kind = 'touch'"
-DEPOSITS_TOLD = "SELECT count(*)::int FROM lab_ledger WHERE kind IN ('effect', 'touch')"
-
-
-@dataclass(frozen=True)
-class Subject:
-    """One kind of rows; every field is SQL for the lab's schema.
-
-    Args:
-        fill: makes `%(items)s` rows.
-        touch: the change of an outside locker to one row.
-        done: ids of the rows that are done according to the database.
-        told, kept: the number of acknowledged changes, and of those that are there at the end.
-    """
-
-    fill: str
-    touch: str
-    done: str
-    told: str
-    kept: str
-
-
-SUBJECTS = {
-    "orders": Subject(FILL_ORDERS, TOUCH_ORDER, ORDERS_DONE, TOUCHES_TOLD, SECONDS_KEPT),
-    "tasks": Subject(FILL_TASKS, TOUCH_TASK, TASKS_DONE, TOUCHES_TOLD, TOUCHES_KEPT),
-    "accounts": Subject(FILL_ACCOUNTS, TOUCH_ACCOUNT, OPERATIONS_DONE, DEPOSITS_TOLD, BALANCE_KEPT),
-}
-
-
-SOURCES = {
-    "orders": "L. Plant, double-checked locking over rows in Django",
-    "locks": "an article on a distributed lock in a cache, and PostgreSQL's advisory locks",
-    "accounts": "H. Benita, pessimistic and optimistic updates of one row",
-    "tasks": "an article on a table of tasks shared by many workers",
-}
-
-
-def code_of(part: Callable[..., Any]) -> str:
-    """Its source code; empty if it has none, for example a function not written in Python."""
-    try:
-        return dedent(getsource(part))
-    except (OSError, TypeError):
-        return ""
-
-
-def nothing_to_say() -> str:
-    """For most patterns: they run on this database and nothing else."""
-    return ""
+TOUCHES = "SELECT count(*)::int FROM lab_ledger WHERE kind = 'touch'"
+DEPOSITS = "SELECT count(*)::int FROM lab_ledger WHERE kind IN ('effect', 'touch')"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pattern:
-    """One entry of the lab.
-
-    Args:
-        run: works until this worker finds nothing left to do.
-        subject: its rows, a key of `dashboard.lab.patterns.pattern.SUBJECTS`, or the label of `own_rows`.
-        is_safe: True if no two workers do one item, and no write is lost.
-        promise, weakness, use: for people who choose a pattern.
-        repeats: effects that one kill may repeat, because a batch is recorded as done all at once.
-        guard: a guard that its schema lacks; a second part of the run has it, for comparison.
-        guard_off: SQL that removes the guard from the schema.
-        runs_on: describes the backend of its locks, and who shares it.
-        stands_for: the registered pattern whose code it runs, which gets no entry of its own.
-        code: other functions of the project that it runs, to show to readers.
-        registered, own_rows: set for an entry that an app has registered.
-    """
+class Rows:
+    """One kind of rows, and SQL for the lab's schema."""
 
     name: str
-    run: Callable[[Worker], None]
-    subject: str
-    is_safe: bool
+    source: str  # where its patterns come from
+    fill: str = ""  # makes `%(items)s` rows
+    touch: str  # the change of an outside locker to one row
+    done: str  # ids of the rows that are done according to the database
+    acknowledged: str  # the number of acknowledged changes
+    kept: str  # the number of those that are there at the end
+    work: str = "effect"  # the kind of the ledger's lines about work; "attempt" if the effect has lines of its own
+
+
+ORDERS = Rows(
+    name="orders",
+    source="L. Plant, double-checked locking over rows in Django",
+    fill=FILL_ORDERS,
+    touch=TOUCH_ORDER,
+    done=ORDERS_DONE,
+    acknowledged=TOUCHES,
+    kept=SECONDS_KEPT,
+)
+LOCKED_ORDERS = replace(ORDERS, source="an article on a distributed lock in a cache, and PostgreSQL's advisory locks")
+TASKS = Rows(
+    name="tasks",
+    source="an article on a table of tasks shared by many workers",
+    fill=FILL_TASKS,
+    touch=TOUCH_TASK,
+    done=TASKS_DONE,
+    acknowledged=TOUCHES,
+    kept=TOUCHES_KEPT,
+)
+ACCOUNTS = Rows(
+    name="accounts",
+    source="H. Benita, pessimistic and optimistic updates of one row",
+    fill=FILL_ACCOUNTS,
+    touch=TOUCH_ACCOUNT,
+    done=OPERATIONS_DONE,
+    acknowledged=DEPOSITS,
+    kept=BALANCE_KEPT,
+    work="attempt",
+)
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """One entry of the lab. `promise`, `weakness` and `use` are for people who choose a pattern."""
+
+    run: Callable[[Worker], None]  # works until this worker finds nothing left to do; it has the pattern's name
+    rows: Rows
     promise: Promise | str
     weakness: Promise
     use: Promise
-    repeats: int = 1
-    guard: Promise | str = ""
-    guard_off: str = ""
-    runs_on: Callable[[], str] = nothing_to_say
-    stands_for: str = ""
-    code: tuple[Callable[..., Any], ...] = ()
-    registered: patterns.Pattern | None = None
-    own_rows: Subject | None = None
+    is_safe: bool = True  # no two workers do one item, and no write is lost
+    repeats: int = 1  # effects that one kill may repeat, because a batch is recorded as done all at once
+    guard: Promise | str = ""  # a guard that its schema lacks; a second part of the run has it, for comparison
+    guard_off: str = ""  # SQL that removes the guard from the schema
+    runs_on: Callable[[], str] = str  # describes the backend of its locks, and who shares it; by default nothing
+    stands_for: str = ""  # the registered pattern whose code it runs, which gets no entry of its own
+    code: tuple[Callable[..., Any], ...] = ()  # other functions of the project that it runs, to show to readers
+    registered: patterns.Pattern | None = None  # what an app has registered
 
     @property
-    def source(self) -> str:
-        if self.registered:
-            return f"registered by the app {self.registered.model._meta.app_label}"
-        return SOURCES["locks" if self.name.startswith(("cache_lock", "advisory_lock")) else self.subject]
+    def name(self) -> str:
+        return self.registered.name if self.registered else self.run.__name__
+
+    @property
+    def subject(self) -> str:
+        return self.rows.name
 
     @property
     def source_code(self) -> str:
@@ -150,19 +135,17 @@ class Pattern:
         return "\n\n".join(code_of(part) for part in (self.run, *self.code))
 
     @property
-    def rows(self) -> Subject:
-        """SQL that makes its rows and checks them at the end."""
-        return self.own_rows or SUBJECTS[self.subject]
-
-    def make_rows(self, number: int) -> None:
-        """Call the sample of a registered pattern, in a process that sees only the run's schema."""
-        if self.registered and self.registered.sample:
-            self.registered.sample(number)
-
-    @property
     def models(self) -> Sequence[type[models.Model]]:
         """Further models whose tables a run needs: for a registered pattern its model's whole app."""
         if not self.registered:
             return ()
         app: Any = self.registered.model._meta.app_config
         return tuple(model for model in app.get_models(include_auto_created=True) if not model._meta.proxy)
+
+
+def code_of(part: Callable[..., Any]) -> str:
+    """Its source code; empty if it has none, for example a function not written in Python."""
+    try:
+        return dedent(getsource(part))
+    except (OSError, TypeError):
+        return ""

@@ -13,7 +13,7 @@ from uuid import uuid4
 from django.db import connection, transaction
 from django.utils.translation import gettext_lazy as _
 
-from dashboard.lab.patterns.pattern import Pattern
+from dashboard.lab.patterns.pattern import TASKS, Pattern
 from dashboard.lab.worker import Worker
 from tasks.models import Task
 from tasks.queue import presence, recovery, strategies
@@ -168,40 +168,33 @@ def _is_unfinished() -> bool:
     return Task.objects.filter(status__in=["READY", "PROCESSING"]).exists()
 
 
-tasks_pattern = partial(Pattern, subject="tasks")
+tasks_pattern = partial(Pattern, rows=TASKS)
 PATTERNS = (
     tasks_pattern(
-        name="skip_locked_held",
-        run=skip_locked_held,
+        skip_locked_held,
         code=(_hold_one,),
-        is_safe=True,
         promise=_("Each task is locked through its work; a killed worker's task is free at once."),
         weakness=_("A transaction as long as the work; attempts are not counted, so poison kills for ever."),
         use=_("Short work whose effects are in the same database."),
     ),
     tasks_pattern(
-        name="skip_locked_claim",
-        run=skip_locked_claim,
+        skip_locked_claim,
         code=(_claim_and_flush, strategies.claim_locked, flush),
         repeats=BATCH,
-        is_safe=True,
         promise=_("One claim for a batch, one write for its completions; the dead are recovered. Our default."),
         weakness=_("A killed worker's batch waits for its recovery, about a second."),
         use=_("A queue."),
     ),
     tasks_pattern(
-        name="optimistic_claim",
-        run=optimistic_claim,
+        optimistic_claim,
         code=(_claim_and_flush, strategies.claim_optimistic, flush),
         repeats=BATCH,
-        is_safe=True,
         promise=_("Compare-and-swap by version: no row stays locked, connections are free early."),
         weakness=_("Lost races cost a statement each; a dead worker's tasks need recovery."),
         use=_("Writers outside the program change the same rows, and locks must be short."),
     ),
     tasks_pattern(
-        name="optimistic_complete",
-        run=optimistic_complete,
+        optimistic_complete,
         code=(read_next, complete_if_unchanged),
         is_safe=False,
         promise=_("No task is completed twice."),
@@ -209,8 +202,7 @@ PATTERNS = (
         use=_("Never with effects. It is here to show what is lost."),
     ),
     tasks_pattern(
-        name="optimistic_claim_as_printed",
-        run=optimistic_claim_as_printed,
+        optimistic_claim_as_printed,
         is_safe=False,
         promise=_("None: the version is set to the value that it has."),
         weakness=_("Two workers claim one row. With our version trigger only one of them does: see the second part."),

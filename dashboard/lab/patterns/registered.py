@@ -1,22 +1,18 @@
 """Patterns that apps have registered for their own models, and all patterns by name."""
 
-import random
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from hashlib import blake2b
 from typing import Any
 
 import psycopg
-from django.db import connection, models, transaction
+from django.db import connection, models
 from django.utils.translation import gettext_lazy as _
 
-from dashboard.lab.patterns.pattern import Pattern, Subject
-from dashboard.lab.worker import Worker
+from dashboard.lab.patterns.pattern import Pattern, Rows
+from dashboard.lab.worker import Worker, item_of
 from tasks import patterns
-from tasks.locking import Report, around_each_row
-from tasks.support.database import fetch
+from tasks.locking import around_each_row
 
 
 class Catalogue(Mapping[str, Pattern]):
@@ -28,24 +24,20 @@ class Catalogue(Mapping[str, Pattern]):
 
     def __init__(self, built_in: Sequence[Pattern]) -> None:
         self.built_in = {pattern.name: pattern for pattern in built_in}
-        self.stood_for = {pattern.stands_for for pattern in built_in}
+        self.known = {*self.built_in, *(pattern.stands_for for pattern in built_in)}
+
+    def all(self) -> dict[str, Pattern]:
+        registered = [patterns.get(name) for name in patterns.names() if name not in self.known]
+        return self.built_in | {pattern.name: entry(pattern) for pattern in registered if pattern.sample}
 
     def __getitem__(self, name: str) -> Pattern:
-        if name in self.built_in:
-            return self.built_in[name]
-        if name not in self._registered():
-            raise KeyError(name)
-        return entry(patterns.get(name))
+        return self.all()[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter([*self.built_in, *self._registered()])
+        return iter(self.all())
 
     def __len__(self) -> int:
-        return len(self.built_in) + len(self._registered())
-
-    def _registered(self) -> list[str]:
-        known = {*self.built_in, *self.stood_for}
-        return [name for name in patterns.names() if name not in known and patterns.get(name).sample]
+        return len(self.all())
 
 
 # The work of an outside locker: it locks a row and changes nothing.
@@ -59,9 +51,6 @@ DONE = """
 SELECT item AS id FROM lab_ledger WHERE kind = 'effect' EXCEPT SELECT item FROM lab_ledger WHERE kind = 'left'
 """
 NOT_KNOWN = "SELECT 0"
-HOLD_SECONDS = 0.01
-PAUSE_SECONDS = 0.02
-IS_OVER = "SELECT EXISTS (SELECT FROM lab_ledger WHERE kind = 'over') AS over"
 
 
 class BodyFailed(Exception):
@@ -69,25 +58,27 @@ class BodyFailed(Exception):
 
 
 def entry(pattern: patterns.Pattern) -> Pattern:
+    options = pattern.model._meta
     return Pattern(
-        name=pattern.name,
         run=partial(run_registered, pattern),
-        subject=pattern.model._meta.label,
-        is_safe=True,
+        rows=Rows(
+            name=options.label,
+            source=f"registered by the app {options.app_label}",
+            touch=touch_of(pattern.model),
+            done=DONE,
+            acknowledged=NOT_KNOWN,
+            kept=NOT_KNOWN,
+        ),
         promise=pattern.description
         or _("Each row is handled by one process at a time; rows that others hold are passed by."),
         weakness=_("One transaction for each row; a crash between the work and the commit does it again."),
         use=_("Rows of your own that meet criteria, handled by a button, a command or cron."),
         registered=pattern,
-        own_rows=Subject(fill="", touch=touch_of(pattern.model), done=DONE, told=NOT_KNOWN, kept=NOT_KNOWN),
     )
 
 
 def run_registered(pattern: patterns.Pattern, worker: Worker) -> None:
     """Run until no row meets the criteria; each row's body is one effect in the ledger."""
-
-    def note_races(report: Report) -> None:
-        worker.ledger.lost_races = report.lost_races
 
     @contextmanager
     def noted(row: models.Model) -> Iterator[None]:
@@ -97,7 +88,7 @@ def run_registered(pattern: patterns.Pattern, worker: Worker) -> None:
     chosen = {choice.name: choice.default for choice in pattern.choices}
     with around_each_row(noted):
         report = pattern.run(
-            on_locked="skip", limit=None, until_empty=True, dry_run=False, progress=note_races, **chosen
+            on_locked="skip", limit=None, until_empty=True, dry_run=False, progress=worker.note_races, **chosen
         )
     if report.failure:
         raise BodyFailed(next(iter(report.problems), report.failure))
@@ -121,25 +112,3 @@ def touch_of(model: type[models.Model]) -> str:
     plain = [field.column for field in meta.local_concrete_fields if not (field.primary_key or field.generated)]
     column = str(next(iter(plain), key))
     return TOUCH.format(table=quote(meta.db_table), key=quote(key), column=quote(column))
-
-
-def item_of(key: Any) -> int:
-    """The number of a row in the ledger: its key if that is an integer, else a hash.
-
-    >>> item_of(7), item_of("a") == item_of("a"), item_of("a") == item_of("b")
-    (7, True, False)
-    """
-    if isinstance(key, int):
-        return key
-    return int.from_bytes(blake2b(str(key).encode(), digest_size=7).digest(), "big")
-
-
-def touch_until_over(worker: Worker, rows: Subject) -> None:
-    """Lock one row after the other, change it, and hold it a moment, until the run is over."""
-    chance = random.Random(f"{worker.plan.seed}/{worker.number}")  # noqa: S311  # nosec B311  pauses, no secret
-    while not fetch(connection, IS_OVER)[0]["over"]:
-        with transaction.atomic():
-            [row] = fetch(connection, rows.touch)
-            time.sleep(HOLD_SECONDS * chance.random())
-        worker.ledger.note("touch", item_of(row["id"]))
-        time.sleep(PAUSE_SECONDS * chance.random())

@@ -1,6 +1,7 @@
 """`kill_drill`: kill its own worker in the middle of a task, and report what happens to the row."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from dashboard.lab import drill, runner
 from dashboard.lab.drill import Event
@@ -23,12 +24,12 @@ class Command(OperatorCommand):
             events = drill.kill_a_worker(lambda effects: self.signals.received is None)
         recovered_ms = drill.recovered_ms(events)
         text = f"{table_of(events)}\n\nThe task was running again {recovered_ms} ms after the kill."
-        return Report(data={"recovered_ms": recovered_ms, "events": [event.as_dict() for event in events]}, text=text)
+        return Report(data={"recovered_ms": recovered_ms, "events": [asdict(event) for event in events]}, text=text)
 
 
 def table_of(events: Sequence[Event]) -> str:
     lines = [
-        (event.told, f"{event.ms} ms", event.status, f"v{event.version}", event.attempt, event.worker or None)
+        (event.text, f"{event.ms} ms", event.status, f"v{event.version}", event.attempt, event.worker or None)
         for event in events
     ]
     return table(HEADINGS, lines)

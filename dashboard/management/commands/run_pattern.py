@@ -2,23 +2,22 @@
 
 from argparse import ArgumentTypeError
 from collections.abc import Iterable, Sequence
-from dataclasses import fields, replace
+from contextlib import closing
 from functools import partial
-from typing import Any
 
 from django.core.management.base import CommandParser
 
 from dashboard.lab import charts, conclusions, runner
 from dashboard.lab.conclusions import Case
-from dashboard.lab.forkserver import Forkserver, open_forkserver
+from dashboard.lab.forkserver import Forkserver
 from dashboard.lab.measure import Result
 from dashboard.lab.patterns import PATTERNS
-from dashboard.lab.worker import LIMITS, Plan
+from dashboard.lab.requests import varied
+from dashboard.lab.worker import LIMITS, VARIED, Plan
 from tasks.commands import OperatorCommand, Options, Report, types
 from tasks.commands.base import UsageError
-from tasks.commands.output import ProgressLine
+from tasks.commands.output import ProgressLine, table
 
-SWEPT = ("workers", "work_ms", "items", "outside_lockers", "remote_ms")
 NUMBERS = {
     "workers": "Processes that start together.",
     "items": "Rows to handle, or operations on the account.",
@@ -38,7 +37,7 @@ def whole_number(least: int, most: int, written: str) -> int:
 def variation(written: str) -> tuple[str, list[int]]:
     """Parse a variation, such as `workers=1,2,4,8`."""
     name, _, values = written.replace("-", "_").partition("=")
-    if name not in SWEPT or not values:
+    if name not in VARIED or not values:
         raise ArgumentTypeError(f"{written!a} is not like workers=1,2,4 or work-ms=0,5,20.")
     return name, [whole_number(*LIMITS[name], value) for value in values.split(",")]
 
@@ -72,19 +71,21 @@ class Command(OperatorCommand):
         numbers = {number: options[number] for number in NUMBERS}
         plans = [Plan(name, **numbers, alongside=options["alongside"]) for name in names]
         if options["sweep"]:
-            name, values = options["sweep"]
-            plans = [replace(plan, **{name: value}) for plan in plans for value in values]
-        with self.signals.finishing_item(), open_forkserver() as forkserver:
+            plans = varied(plans, *options["sweep"])
+        with self.signals.finishing_item(), closing(Forkserver()) as forkserver:
             results = [self._one(plan, options, forkserver) for plan in plans if not self.signals.received]
         if len(plans) == 1:
             return Report(data=results[0].as_dict() | runs_on(names), text=report_of(results))
         cases = [Case(plan, result) for plan, result in zip(plans, results, strict=False)]
-        varied, conclusion = [], conclusions.drawn(cases)
+        labels: list[str] = []
         if options["sweep"]:
-            varied, drawn = [f"{name}={getattr(case.plan, name)}" for case in cases], charts.draw_sweep(cases, name)
-            conclusion = list(drawn.told) if drawn else []
-        runs = [plan.as_dict() | result.as_dict() for plan, result in zip(plans, results, strict=False)]
-        text = "\n".join([report_of(results, varied), "", *conclusion])
+            name, _ = options["sweep"]
+            labels, drawn = [f"{name}={getattr(case.plan, name)}" for case in cases], charts.draw_sweep(cases, name)
+            conclusion = drawn.conclusion if drawn else []
+        else:
+            conclusion = conclusions.drawn(cases)
+        runs = [case.plan.as_dict() | case.result.as_dict() for case in cases]
+        text = "\n".join([report_of(results, labels), "", *conclusion])
         return Report(data={"runs": runs, "conclusion": conclusion} | runs_on(names), text=text)
 
     def _names(self, options: Options) -> list[str]:
@@ -96,7 +97,7 @@ class Command(OperatorCommand):
             raise UsageError(f"There is no pattern {options['pattern']!a}: choose one of {', '.join(PATTERNS)}.")
         return [options["pattern"]]
 
-    def _one(self, plan: Plan, options: dict[str, Any], forkserver: Forkserver) -> Result:
+    def _one(self, plan: Plan, options: Options, forkserver: Forkserver) -> Result:
         line = ProgressLine(self.stderr)
 
         def progress(effects: int) -> bool:
@@ -105,28 +106,23 @@ class Command(OperatorCommand):
             return self.signals.received is None
 
         try:
-            return runner.run(plan, progress=progress, forkserver=forkserver)
+            return runner.run(plan, progress=progress, forkserver=forkserver).result
         finally:
             line.close()
 
 
-def report_of(results: Sequence[Result], varied: Sequence[str] = ()) -> str:
+def report_of(results: Sequence[Result], labels: Sequence[str] = ()) -> str:
     """The table, with a guarded run below its unguarded one, and the lock backends of patterns that name one."""
-    lines: list[tuple[Result, str]] = []
-    for result, what in zip(results, varied or [""] * len(results), strict=True):
-        lines.append((result, what))
+    rows = []
+    for result, number in zip(results, labels or [""] * len(results), strict=True):
+        label = f"{result.pattern} {number}".strip()
+        rows.append(conclusions.cells(label, result))
         if result.guarded:
-            guard = str(PATTERNS[result.pattern].guard)
-            lines.append((Result(**known(result.guarded)), f"{what} with {guard}".strip()))
-    table = conclusions.table([result for result, _ in lines], [what for _, what in lines])
-    kept = runs_on(result.pattern for result in results).get("runs_on", {})
-    return "\n".join([table, *(f"{name} runs on: {text}" for name, text in kept.items())])
-
-
-def known(values: dict[str, Any]) -> dict[str, Any]:
-    """The values that are fields of Result."""
-    names = {field.name for field in fields(Result)}
-    return {name: value for name, value in values.items() if name in names}
+            guard = PATTERNS[result.pattern].guard
+            rows.append(conclusions.cells(f"{label} with {guard}", Result.from_dict(result.guarded)))
+    headings = [heading.upper() for heading in conclusions.HEADINGS]
+    backends = runs_on(result.pattern for result in results).get("runs_on", {})
+    return "\n".join([table(headings, rows), *(f"{name} runs on: {text}" for name, text in backends.items())])
 
 
 def runs_on(names: Iterable[str]) -> dict[str, dict[str, str]]:

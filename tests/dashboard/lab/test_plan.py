@@ -26,4 +26,4 @@ def test_nobody_is_killed_before_the_first_effect():
 
 def test_a_plan_survives_the_pipe():
     plan = Plan("unsafe", workers=7, remote_ms=3)
-    assert Plan.from_dict(plan.as_dict()) == plan
+    assert Plan(**plan.as_dict()) == plan

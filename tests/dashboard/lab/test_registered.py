@@ -7,10 +7,9 @@ import pytest
 
 from dashboard.lab import runner
 from dashboard.lab.patterns import PATTERNS
-from dashboard.lab.patterns.registered import item_of
 from dashboard.lab.requests import LabForm
 from dashboard.lab.schema import LabRefused
-from dashboard.lab.worker import Plan
+from dashboard.lab.worker import Plan, item_of
 from tasks import patterns
 from tests import commands
 from tests.dashboard.lab.live import rows_unchanged
@@ -69,7 +68,7 @@ def test_its_own_code_is_run_on_copies_of_its_tables():
 
 def test_code_that_fails_is_told_and_its_row_is_not_called_done():
     with rows_unchanged():
-        result = runner.run(Plan("greet_and_stumble", workers=1, items=3, work_ms=0))
+        result = runner.run(Plan("greet_and_stumble", workers=1, items=3, work_ms=0)).result
     assert result.stopped.startswith("worker 0 ended with an error: BodyFailed: Row 1: ValueError: this one is shy")
     assert (result.processed, result.lost_work, result.is_clean) == (3, 1, False), result
 

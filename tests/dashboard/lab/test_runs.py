@@ -5,11 +5,13 @@ A run starts processes, so it is made once for all that is said of it.
 
 import threading
 from collections.abc import Callable
+from contextlib import closing
 
 import psycopg
 import pytest
 
-from dashboard.lab import forkserver, runner
+from dashboard.lab import runner
+from dashboard.lab.forkserver import Forkserver
 from dashboard.lab.measure import Result
 from dashboard.lab.patterns import BUILT_IN
 from dashboard.lab.schema import LabRefused
@@ -29,14 +31,14 @@ LOADS = {
 }
 
 
-CREW: list[forkserver.Forkserver] = []
+CREW: list[Forkserver] = []
 RESULTS: dict[str, Result] = {}
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _crew():
     """One for all runs: each start is a fork. A busy machine may stand still for seconds: no run ends for that."""
-    with forkserver.open_forkserver() as crew, pytest.MonkeyPatch.context() as patch:
+    with closing(Forkserver()) as crew, pytest.MonkeyPatch.context() as patch:
         patch.setattr(runner, "STALL_SECONDS", 60.0)
         CREW[:] = [crew]
         yield
@@ -64,7 +66,8 @@ def shown(name: str, is_seen: Callable[[Result], object]) -> Result:
 def run(name: str, **numbers: int) -> Result:
     threads = threading.active_count()
     with rows_unchanged():
-        result = runner.run(Plan(name, **{"workers": 2, "items": 12, "work_ms": 5, **numbers}), forkserver=CREW[0])
+        plan = Plan(name, **{"workers": 2, "items": 12, "work_ms": 5, **numbers})
+        result = runner.run(plan, forkserver=CREW[0]).result
     assert threading.active_count() == threads
     return result
 
@@ -155,6 +158,6 @@ def test_a_run_that_would_take_the_last_connections_is_refused(monkeypatch):
 def test_a_run_that_is_stopped_says_so():
     with rows_unchanged():
         plan = Plan("double_checked", workers=1, items=500, work_ms=20)
-        result = runner.run(plan, progress=lambda effects: effects < 5, forkserver=CREW[0])
+        result = runner.run(plan, progress=lambda effects: effects < 5, forkserver=CREW[0]).result
     assert result.stopped == "stopped by a person"
     assert 5 <= result.processed < 500

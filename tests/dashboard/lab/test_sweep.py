@@ -19,10 +19,10 @@ def drawn(held: list[float], claim: list[float], values: tuple[int, ...] = (0, 1
 
 def test_lines_that_cross_are_named_with_the_values_on_either_side():
     found = drawn([450, 470, 260, 150], [900, 960, 280, 100])
-    assert found.told == [
+    assert found.conclusion == [
         "optimistic_claim is ahead up to work_ms=1, skip_locked_held from work_ms=20 on: their lines cross in between."
     ]
-    assert found.told[0] in found.summary
+    assert found.conclusion[0] in found.summary
     [crossing] = found.crossings
     assert 4000 < crossing.x < 6000  # between the third and the fourth of four values
     ys = [y for curve in found.curves for _, y in curve.points]
@@ -32,14 +32,14 @@ def test_lines_that_cross_are_named_with_the_values_on_either_side():
 def test_a_lead_within_the_noise_is_no_crossing():
     found = drawn([100, 100, 100, 100], [120, 110, 90, 81])
     assert found.crossings == []
-    assert found.told == [
+    assert found.conclusion == [
         "skip_locked_held and optimistic_claim are equal within the noise over this range of work_ms."
     ]
     assert drawn([100, 100, 100, 100], [125, 110, 90, 80]).crossings != []
 
 
 def test_lines_that_never_cross_say_who_is_ahead():
-    assert drawn([100, 100, 100, 100], [300, 200, 150, 110]).told == [
+    assert drawn([100, 100, 100, 100], [300, 200, 150, 110]).conclusion == [
         "optimistic_claim is never behind skip_locked_held over this range of work_ms: their lines do not cross."
     ]
 

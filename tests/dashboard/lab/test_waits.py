@@ -1,5 +1,7 @@
 """Who of a run waits for whom: on its page while it goes on, and kept with it afterwards."""
 
+import json
+
 import pytest
 from django.contrib.auth.models import Permission
 
@@ -64,7 +66,7 @@ def test_a_sampler_keeps_who_waited_for_whom_how_long():
         [wait] = sampler.kept()
         assert (wait.who, wait.behind, wait.target) == ("worker 1", "worker 0", "order 1")
         assert wait.seconds > 0
-        assert measure.Wait.from_json(wait.as_json()).target == "order 1"
+        assert measure.Wait(*json.loads(json.dumps(wait))).target == "order 1"
 
 
 def test_the_waits_of_a_run_stay_on_its_page():
@@ -79,7 +81,7 @@ def test_the_waits_of_a_run_stay_on_its_page():
 
 def test_the_waits_of_a_real_run_are_kept_with_it():
     def somebody_was_seen_waiting() -> runner.Outcome | None:
-        found = runner.run_whole(Plan("account_pessimistic", workers=3, items=6, work_ms=100))
+        found = runner.run(Plan("account_pessimistic", workers=3, items=6, work_ms=100))
         return found if found.waits else None
 
     outcome = wait_until(somebody_was_seen_waiting, seconds=120)
