@@ -15,7 +15,6 @@ from django.conf import settings
 
 from dashboard.processes import bound
 from tasks import conf
-from tasks.diagnosis.finding import command
 
 NAME = "rowlock-burst"
 GRACE_SECONDS = 25.0  # between SIGTERM and SIGKILL, for the current task: longer than a worker's own grace
@@ -37,10 +36,6 @@ class Burst:
         queue = ["--queue", self.queue_name] if self.queue_name else []
         worker = ["run_worker", "--burst", "--strategy", self.strategy, *queue, "--max-tasks", str(self.max_tasks)]
         return ["run_locked", NAME, "--", *worker]
-
-    @property
-    def command(self) -> str:
-        return command(*self.words)
 
 
 @dataclass

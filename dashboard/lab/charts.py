@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 from django.utils.translation import gettext as _
 
+from dashboard.lab import conclusions
 from dashboard.lab.conclusions import CLOSE, Case
-from dashboard.lab.measure import Result, Span
+from dashboard.lab.measure import Span
 from dashboard.numbers import decimal, milliseconds
 
 ROW, LABEL, BAR_HEIGHT = 44, 16, 16  # pixels: a row, the line of its label, the bar below it
@@ -39,8 +40,8 @@ class Bars(NamedTuple):
     bar: int = BAR_HEIGHT
 
 
-def draw_bars(cases: Sequence[Case], best: Sequence[Result] = ()) -> Bars | None:
-    """Draw runs from the fastest to the slowest; None for fewer than two. `best`: results that fit the load."""
+def draw_bars(cases: Sequence[Case], best: Sequence[Case] = ()) -> Bars | None:
+    """Draw runs from the fastest to the slowest; None for fewer than two. `best`: those that fit the load."""
     if len(cases) < 2:
         return None
     ranked = sorted(cases, key=lambda case: -case.speed)
@@ -53,7 +54,7 @@ def draw_bars(cases: Sequence[Case], best: Sequence[Result] = ()) -> Bars | None
             label_y=number * ROW + LABEL,
             bar_y=number * ROW + LABEL + 6,
             is_unsafe=not case.result.is_clean,
-            is_best=any(case.result is result for result in best),
+            is_best=any(case is one for one in best),
             was_ended=bool(case.result.stopped),
         )
         for number, case in enumerate(ranked)
@@ -79,7 +80,7 @@ class Stretch(NamedTuple):
     title: str
 
 
-class KillMark(NamedTuple):
+class Point(NamedTuple):
     x: int
     y: int
 
@@ -88,7 +89,7 @@ class Gantt(NamedTuple):
     """The chart; `names` are the workers, each with the middle of its bars in percent from the upper edge."""
 
     bars: Sequence[Stretch]
-    crosses: Sequence[KillMark]
+    crosses: Sequence[Point]
     names: Sequence[tuple[int, int]]
     seconds: float
     high: int
@@ -107,7 +108,7 @@ def draw_gantt(spans: Sequence[Span], workers: int = 0) -> Gantt:
         return round(GANTT_WIDTH * max(0.0, at) / seconds) if seconds else 0
 
     work = [span for span in spans if span.kind != "kill"]
-    kills = [KillMark(x(span.began), tops[span.worker] + BAR // 2) for span in spans if span.kind == "kill"]
+    kills = [Point(x(span.began), tops[span.worker] + BAR // 2) for span in spans if span.kind == "kill"]
     bars = []
     for span in work:
         waited_from, start, end, top = x(span.began - span.wait), x(span.began), x(span.ended), tops[span.worker]
@@ -133,14 +134,11 @@ SWEEP_WIDTH, SWEEP_HEIGHT = 6000, 2000
 STEPS = (1, 2, 5)  # grid lines at these multiples of each power of ten
 MOST_GRID = 7
 
-Point = tuple[int, int]
 # The throughput of each pattern by the varied number.
 Speeds = Mapping[str, Mapping[int, float]]
 
 
 class Curve(NamedTuple):
-    """The throughput of one pattern over the values of a sweep."""
-
     pattern: str
     number: int
     points: Sequence[Point]
@@ -156,12 +154,9 @@ class Curve(NamedTuple):
 
 
 class Crossing(NamedTuple):
-    """A crossing of two lines: `left` is clearly ahead up to the value `up_to`, `right` from `since` on."""
+    """A crossing of two lines, and the sentence that tells of it."""
 
-    left: str
-    right: str
-    up_to: int
-    since: int
+    sentence: str
     x: int
     y: int
 
@@ -201,16 +196,22 @@ def draw_sweep(cases: Sequence[Case], varied: str) -> Sweep | None:
         Curve(pattern, number, [scale.point(value, speed) for value, speed in found.items()])
         for number, (pattern, found) in enumerate(speeds.items())
     ]
-    crossings = [crossing for pair in combinations(speeds, 2) for crossing in crossings_of(pair, speeds, scale)]
-    conclusion = [in_words(crossing, varied) for crossing in crossings] or list(without_crossing(speeds, varied))
+    crossings = [found for pair in combinations(speeds, 2) for found in crossings_of(pair, speeds, scale, varied)]
+    conclusion = [crossing.sentence for crossing in crossings] or list(without_crossing(speeds, varied))
     heading = _("Items a second over %(what)s: %(patterns)s.") % {"what": varied, "patterns": ", ".join(speeds)}
     places = [(value, 100 * scale.x(value) // SWEEP_WIDTH) for value in scale.values]
     return Sweep(places, curves, crossings, list(scale.grid()), conclusion, " ".join([heading, *conclusion]))
 
 
-class SweepScale:
-    """Maps values and throughputs to chart coordinates."""
+def conclusion_of(cases: Sequence[Case], varied: str) -> list[str]:
+    """The conclusions from a comparison, or from a sweep over the number `varied`."""
+    if not varied:
+        return conclusions.drawn(cases)
+    sweep = draw_sweep(cases, varied)
+    return sweep.conclusion if sweep else []
 
+
+class SweepScale:
     def __init__(self, speeds: Speeds) -> None:
         every = [speed for found in speeds.values() for speed in found.values()]
         self.values = sorted({value for found in speeds.values() for value in found})
@@ -224,7 +225,7 @@ class SweepScale:
         return round(SWEEP_HEIGHT * (self.high - math.log(speed)) / (self.high - self.low))
 
     def point(self, value: int, speed: float) -> Point:
-        return self.x(value), self.y(speed)
+        return Point(self.x(value), self.y(speed))
 
     def grid(self) -> Iterator[GridLine]:
         """Round numbers between the edges; only powers of ten if there would be too many."""
@@ -237,9 +238,13 @@ class SweepScale:
                 yield GridLine(y, 100 * y // SWEEP_HEIGHT, decimal(speed) if speed >= 1 else f"{speed:g}")
 
 
-def crossings_of(pair: tuple[str, str], speeds: Speeds, scale: SweepScale) -> Iterator[Crossing]:
+def crossings_of(pair: tuple[str, str], speeds: Speeds, scale: SweepScale, varied: str) -> Iterator[Crossing]:
     """Crossings where each of the two is ahead by more than the noise on one side."""
     one, other = pair
+    text = _(
+        "%(left)s is ahead up to %(what)s=%(up_to)d, %(right)s from %(what)s=%(since)d on: "
+        "their lines cross in between."
+    )
     shared = sorted(speeds[one].keys() & speeds[other].keys())
     leads = [(value, lead(speeds[one][value], speeds[other][value])) for value in shared]
     for (up_to, before), (since, after) in pairwise((value, ahead) for value, ahead in leads if ahead):
@@ -247,7 +252,8 @@ def crossings_of(pair: tuple[str, str], speeds: Speeds, scale: SweepScale) -> It
             left, right = (one, other) if before > 0 else (other, one)
             between = [value for value in shared if up_to <= value <= since]
             lines = [[scale.point(value, speeds[name][value]) for value in between] for name in pair]
-            yield Crossing(left, right, up_to, since, *meeting(*lines))
+            words = {"left": left, "right": right, "what": varied, "up_to": up_to, "since": since}
+            yield Crossing(text % words, *meeting(*lines))
 
 
 def lead(one: float, other: float) -> int:
@@ -262,24 +268,14 @@ def lead(one: float, other: float) -> int:
 def meeting(one: Sequence[Point], other: Sequence[Point]) -> Point:
     """The point at which two lines meet, of which each is above the other at one end.
 
-    >>> meeting([(0, 0), (10, 20)], [(0, 10), (10, 10)])
-    (5, 10)
+    >>> meeting([Point(0, 0), Point(10, 20)], [Point(0, 10), Point(10, 10)])
+    Point(x=5, y=10)
     """
-    pairs = pairwise(zip(one, other, strict=True))
-    (here, below), (there, above) = next(
-        (start, end) for start, end in pairs if (start[0][1] - start[1][1]) * (end[0][1] - end[1][1]) <= 0
-    )
-    gap, last = here[1] - below[1], there[1] - above[1]
-    part = gap / (gap - last)
-    return round(here[0] + part * (there[0] - here[0])), round(here[1] + part * (there[1] - here[1]))
-
-
-def in_words(crossing: Crossing, varied: str) -> str:
-    text = _(
-        "%(left)s is ahead up to %(what)s=%(up_to)d, %(right)s from %(what)s=%(since)d on: "
-        "their lines cross in between."
-    )
-    return text % {**crossing._asdict(), "what": varied}
+    gaps = [below.y - above.y for below, above in zip(one, other, strict=True)]
+    number = next(number for number, (gap, following) in enumerate(pairwise(gaps)) if gap * following <= 0)
+    here, there = one[number], one[number + 1]
+    part = gaps[number] / (gaps[number] - gaps[number + 1])
+    return Point(round(here.x + part * (there.x - here.x)), round(here.y + part * (there.y - here.y)))
 
 
 def without_crossing(speeds: Speeds, varied: str) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """Conclusions from runs side by side, and the cells of a table of them."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from django.utils.translation import gettext as _
@@ -46,8 +46,6 @@ LOCK_COSTS = 0.3  # of the workers' time was waiting for locks held during the w
 
 CLAIMS = ("skip_locked_claim", "optimistic_claim")
 LOCK_PER_ITEM = ("double_checked", "double_checked_nowait", "cache_lock", "advisory_lock", "skip_locked_held")
-# The fields that do not belong to the load.
-OF_NO_LOAD = ("pattern", "seed", "seconds", "alongside")
 
 
 @dataclass(frozen=True)
@@ -72,10 +70,6 @@ class Case:
         return pattern.subject if pattern else ""
 
     @property
-    def load(self) -> dict[str, object]:
-        return {name: value for name, value in self.plan.as_dict().items() if name not in OF_NO_LOAD}
-
-    @property
     def work_share(self) -> float:
         """The share of the workers' time that the items' own work took, 0 to 1."""
         spent = self.result.seconds * self.plan.workers
@@ -85,12 +79,26 @@ class Case:
         return number / max(1, self.result.processed)
 
 
+def load_of(plan: Plan, without: str = "") -> str:
+    """The load in few words, such as "8 workers, 200 items, 5 ms of work, 3 kills"; zeros are left out."""
+    texts = {
+        "workers": ngettext("%(n)d worker", "%(n)d workers", plan.workers),
+        "items": ngettext("%(n)d item", "%(n)d items", plan.items),
+        "work_ms": _("%(n)d ms of work"),
+        "remote_ms": _("a call of %(n)d ms"),
+        "outside_lockers": ngettext("%(n)d outside locker", "%(n)d outside lockers", plan.outside_lockers),
+        "kill": ngettext("%(n)d kill", "%(n)d kills", plan.kill),
+    }
+    numbers = {name: getattr(plan, name) for name in texts if name != without}
+    return ", ".join(texts[name] % {"n": n} for name, n in numbers.items() if n or name == "work_ms")
+
+
 def drawn(cases: Sequence[Case]) -> list[str]:
     broken = [sentence for case in cases if not case.result.is_clean for sentence in broken_in(case)]
     clean = sorted((case for case in cases if case.result.is_clean), key=lambda case: -case.speed)
     if cases and not clean:
         return [*broken, _("No pattern of this comparison was clean under this load.")]
-    if any(case.load != cases[0].load for case in cases):
+    if any(load_of(case.plan) != load_of(cases[0].plan) for case in cases):
         return [*broken, _("These runs had different loads: their numbers can be read, but not ranked.")]
     return [*broken, *(sentence for rule in RULES for sentence in rule(clean))]
 
@@ -114,13 +122,23 @@ def broken_in(case: Case) -> Iterator[str]:
         yield _("With %(guard)s the same load through %(pattern)s did items again %(n)d times.") % words
 
 
+def by_subject(cases: Iterable[Case]) -> dict[str, list[Case]]:
+    groups: dict[str, list[Case]] = {}
+    for case in cases:
+        groups.setdefault(case.subject, []).append(case)
+    return groups
+
+
+def fitting(clean: Sequence[Case]) -> list[Case]:
+    """The fastest case of all, and of each kind of rows, among at least two."""
+    groups = [clean, *by_subject(clean).values()]
+    return [max(group, key=lambda case: case.speed) for group in groups if len(group) > 1]
+
+
 def fastest(clean: Sequence[Case]) -> Iterator[str]:
     """For each kind of rows the fastest clean pattern, those equal within the noise, and why the slowest is slow."""
-    by_subject: dict[str, list[Case]] = {}
-    for case in clean:
-        by_subject.setdefault(case.subject, []).append(case)
     names = {"orders": _("orders"), "tasks": _("tasks"), "accounts": _("accounts")}
-    for subject, (best, *others) in by_subject.items():
+    for subject, (best, *others) in by_subject(clean).items():
         words = {"subject": names.get(subject, subject), "pattern": best.name, "speed": decimal(best.speed)}
         if not others:
             yield _("For %(subject)s, %(pattern)s was clean: %(speed)s items a second.") % words
@@ -234,7 +252,6 @@ def wasteful(clean: Sequence[Case]) -> Iterator[str]:
 
 
 def first(clean: Sequence[Case], names: Sequence[str]) -> Case | None:
-    """The fastest of these patterns."""
     return next((case for case in clean if case.name in names), None)
 
 

@@ -164,7 +164,6 @@ def kill_a_worker(progress: Progress) -> list[Event]:
 
 
 def wait_for(condition: Callable[[], Any], complaint: str, progress: Progress) -> Any:
-    """Wait until the condition gives something, and return it."""
     deadline = time.monotonic() + START_SECONDS
     while not (found := condition()):
         if time.monotonic() > deadline or not progress(0):
@@ -204,7 +203,6 @@ def with_missed_states(rows: list[Row], passed: list[Row]) -> list[Row]:
 
 
 def event_of(killed_at: datetime, old: Row, new: Row) -> Event:
-    """The event between two samples."""
     ms = round(1000 * (new["at"] - killed_at).total_seconds())
     return Event(ms, what_changed(old, new), new["status"], new["version"], new["attempt"], new["claimed_by"] or "")
 

@@ -95,7 +95,6 @@ class Forkserver:
         return process
 
     def close(self) -> None:
-        """End everything that was started."""
         if self._process is not None:
             self._channel.close()
             self._process.wait()
@@ -148,11 +147,11 @@ class RunProcess:
     def kill(self) -> None:
         """Kill it and wait until it is gone."""
         if not self.poll():
-            os.kill(self.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it ended with the forkserver in between
+                os.kill(self.pid, signal.SIGKILL)
             self.wait()
 
     def close(self) -> None:
-        """Kill it and close its socket."""
         self.kill()
         self.channel.close()
 

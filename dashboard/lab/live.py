@@ -28,12 +28,18 @@ from tasks.support.database import fetch, sqlstate
 MOST_ROWS = 200  # rows whose holders are checked
 NOW_SEEN = "SELECT current_setting('search_path') AS path"
 SEE = "SELECT set_config('search_path', %(path)s::text, true)"
+# The ledger's counts so far.
 COUNTERS = """
-SELECT count(*) FILTER (WHERE kind = 'effect')::int AS effects,
-    count(DISTINCT item) FILTER (WHERE kind = 'effect')::int AS processed,
-    count(*) FILTER (WHERE kind = 'lost')::int AS thrown_away, count(*) FILTER (WHERE kind = 'kill')::int AS kills,
-    coalesce(extract(epoch FROM clock_timestamp() - min(began)), 0)::float8 AS seconds
-FROM lab_ledger WHERE kind <> 'session'
+WITH line AS (
+    SELECT count(*) FILTER (WHERE kind = 'effect')::int AS effects,
+        count(DISTINCT item) FILTER (WHERE kind = 'effect')::int AS processed,
+        count(*) FILTER (WHERE kind = 'lost')::int AS thrown_away, count(*) FILTER (WHERE kind = 'kill')::int AS kills,
+        extract(epoch FROM clock_timestamp() - min(began))::float8 AS seconds
+    FROM lab_ledger WHERE kind <> 'session'
+)
+SELECT effects, processed, effects - processed AS duplicates, thrown_away, kills,
+    coalesce(processed / nullif(seconds, 0), 0) AS items_per_second
+FROM line
 """
 # The rows that a pattern works on now or next.
 NEXT: dict[str, Callable[[], "QuerySet[Order] | QuerySet[Task] | QuerySet[Account]"]] = {
@@ -52,30 +58,11 @@ class CopiedRow(RowRef):
 
 
 @dataclass(frozen=True)
-class Counters:
-    """The ledger's counts so far; `seconds` since its first line."""
-
-    effects: int
-    processed: int
-    thrown_away: int
-    kills: int
-    seconds: float
-
-    @property
-    def duplicates(self) -> int:
-        return self.effects - self.processed
-
-    @property
-    def items_per_second(self) -> float:
-        return self.processed / self.seconds if self.seconds else 0.0
-
-
-@dataclass(frozen=True)
 class LiveRun:
     """One snapshot of a run, for readers of all languages. `workers`: process numbers by pid, below 0 for outsiders."""
 
     schema: str
-    counters: Counters
+    counters: dict[str, Any]
     seen: Activity
     held: list[HeldRow]
     workers: dict[int, int]
@@ -136,20 +123,16 @@ def look() -> LiveRun | None:
             # From here on statements see only the run's schema.
             [before] = fetch(connection, NOW_SEEN)
             fetch(connection, SEE, {"path": run.schema})
-            found = read(run)
+            rows = PATTERNS[run.pattern].rows
+            [counters] = fetch(connection, COUNTERS)
+            workers = {row["pid"]: row["worker"] for row in fetch(connection, measure.WORKERS)}
+            following = NEXT[rows.name]()[:MOST_ROWS] if rows.name in NEXT else Task.objects.none()
+            held = attribution.held(following.model, [row.pk for row in following.only("pk")])
+            spans = measure.read_spans(connection, rows.work, latest=measure.LATEST_SPANS)
+            found = LiveRun(run.schema, counters, activity.read(), held, workers, spans)
             fetch(connection, SEE, before)
             return found
     except DatabaseError as error:
         if sqlstate(error) in GONE:
             return None
         raise
-
-
-def read(run: LabRun) -> LiveRun:
-    rows = PATTERNS[run.pattern].rows
-    [counters] = fetch(connection, COUNTERS)
-    workers = {row["pid"]: row["worker"] for row in fetch(connection, measure.WORKERS)}
-    following = NEXT[rows.name]()[:MOST_ROWS] if rows.name in NEXT else Task.objects.none()
-    held = attribution.held(following.model, [row.pk for row in following.only("pk")])
-    spans = measure.read_spans(connection, rows.work, latest=measure.LATEST_SPANS)
-    return LiveRun(run.schema, Counters(**counters), activity.read(), held, workers, spans)

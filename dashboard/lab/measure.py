@@ -125,13 +125,7 @@ class Result:
 
 
 def measure(
-    connection: psycopg.Connection,
-    plan: Plan,
-    pattern: Pattern,
-    sampler: "WaitSampler",
-    *,
-    kills: int,
-    stopped: str,
+    connection: psycopg.Connection, plan: Plan, pattern: Pattern, sampler: "WaitSampler", *, kills: int, stopped: str
 ) -> Result:
     """Read the ledger and the rows of a finished run; `connection` sees only its schema."""
     effects, [sums] = fetch(connection, EFFECTS), fetch(connection, SUMS)
@@ -274,8 +268,6 @@ def worker_name(number: int | None) -> str:
 
 @dataclass
 class SampledWait:
-    """A wait as sampled so far."""
-
     pid: int
     since: float
     until: float = 0.0

@@ -13,10 +13,10 @@ from django.db import connections
 from dashboard.lab import schema
 from dashboard.lab.forkserver import START_SECONDS, Forkserver, RunProcess
 from dashboard.lab.measure import FIRST_SPANS, Result, Span, Wait, WaitSampler, measure, read_spans
-from dashboard.lab.patterns import PATTERNS, orders, registered
-from dashboard.lab.patterns.pattern import Pattern
+from dashboard.lab.patterns import PATTERNS, orders
+from dashboard.lab.patterns.pattern import NOTE_LEFT, Pattern, keys_left
 from dashboard.lab.schema import LabRefused
-from dashboard.lab.worker import CREATE_LEDGER, EMPTY_LEDGER, Plan
+from dashboard.lab.worker import CREATE_LEDGER, EMPTY_LEDGER, Plan, item_of
 from tasks.support.database import connect_directly, session_name
 
 GRACE_SECONDS = 5  # the runner ends a run in time; if it cannot, the server ends what is left
@@ -144,8 +144,6 @@ def run(
 
 @dataclass
 class Run:
-    """One part of a run: its schema, its rows and its processes."""
-
     plan: Plan
     pattern: Pattern
     control: psycopg.Connection
@@ -174,7 +172,8 @@ class Run:
                 for outsider in outsiders:
                     outsider.wait()
             if pattern.registered:
-                registered.note_left(control, pattern.registered)
+                left = [item_of(key) for key in keys_left(control, pattern.registered)]
+                control.execute(NOTE_LEFT, {"items": left})
             result = measure(control, self.plan, pattern, waits, kills=self.kills, stopped=stopped)
             spans = read_spans(control, pattern.rows.work, first=FIRST_SPANS)
             return Outcome(result, spans, control.execute(STATEMENTS).fetchall(), waits.kept())
@@ -194,7 +193,7 @@ class Run:
             problem = str(error)
         finally:
             process.close()
-        number = len(registered.keys_left(self.control, self.pattern.registered))
+        number = len(keys_left(self.control, self.pattern.registered))
         if problem or number != self.plan.items:
             raise LabRefused(
                 f"The sample of {self.pattern.name} was to make {self.plan.items} rows that meet its criteria, and "
@@ -275,7 +274,6 @@ def is_allowed() -> bool:
 
 
 def refuse_unless_allowed() -> None:
-    """Raise LabRefused if the lab is off."""
     if not is_allowed():
         raise LabRefused(
             "The lab creates schemas and loads the server, so it is off on a database of your own. "

@@ -144,7 +144,6 @@ class Ledger:
         self.connection.execute(KEEP_STATEMENTS, {"statements": list(statements), "numbers": list(statements.values())})
 
     def items_done(self) -> set[int]:
-        """The items that are recorded as done."""
         return {row[0] for row in self.connection.execute(ITEMS_DONE)}
 
 
@@ -173,7 +172,6 @@ class Worker:
                 time.sleep(self.plan.remote_ms / 1000)
 
     def note_races(self, report: Report) -> None:
-        """A callback for the progress of locking verbs."""
         self.ledger.lost_races = report.lost_races
 
     def count(self, execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: dict[str, Any]) -> Any:

@@ -20,6 +20,7 @@ from dashboard.task_pages.listing import known_queues
 from tasks.admin.forms import OptionField, WholeNumberField
 from tasks.admin.rights import missing, require, who
 from tasks.commands import types
+from tasks.diagnosis.finding import command
 from tasks.models import CommandRun
 from tasks.operations.tokens import is_token, new_token, once
 from tasks.queue.strategies import DEFAULT_STRATEGY, STRATEGIES
@@ -101,6 +102,6 @@ def page(request: HttpRequest, form: BurstForm, status: int = 200) -> HttpRespon
         "is_allowed": burst.is_allowed(),
         "missing_right": missing(request.user, RUN),
         "queues": known_queues(),
-        "command": Burst(DEFAULT_STRATEGY).command,
+        "command": command(*Burst(DEFAULT_STRATEGY).words),
     }
     return render(request, "dashboard/burst.html", context, status=status)

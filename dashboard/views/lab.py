@@ -150,7 +150,8 @@ def run(request: HttpRequest, run_id: int) -> HttpResponse:
     found = get_object_or_404(LabRun, pk=run_id)
     line = comparison_of([found]).lines[0]
     now = None if line.is_over else live_of(request, found)
-    spans = now.spans if now else [Span(*values) for values in found.spans or []] if not line.events else []
+    stored = [] if line.is_drill else [Span(*values) for values in found.spans or []]
+    spans = now.spans if now else stored
     context = {
         "title": _("Run %(id)d: %(pattern)s") % {"id": found.pk, "pattern": found.pattern},
         "line": line,

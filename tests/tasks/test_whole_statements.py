@@ -21,7 +21,7 @@ PARAMETER = re.compile(r"%\(\w+\)s|%s")
 # A statement about any adopter's table, with keys of any type, is tried with one of ours.
 SAMPLES = {"{table}": "tasks_task", "{key}": "id", "{column}": "version", "unnest(NULL,": "unnest(NULL::bigint[],"}
 # They take a table's name in an identifier's place, which no parameter can hold.
-OF_ANY_TABLE = {"dashboard.lab.patterns.registered", "tasks.locking.version_trigger"}
+OF_ANY_TABLE = {"tasks.locking.version_trigger"}
 NO_STATEMENTS = {"dashboard.lab.worker.WAITS"}  # the beginnings of statements that wait
 
 

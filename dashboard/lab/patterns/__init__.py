@@ -1,8 +1,7 @@
 """The lab's patterns: each is the project's own code path, run by several processes at once."""
 
 from dashboard.lab.patterns import accounts, orders, queue
-from dashboard.lab.patterns.pattern import Pattern as Pattern
-from dashboard.lab.patterns.registered import Catalogue
+from dashboard.lab.patterns.pattern import Catalogue
 
 BUILT_IN = (*orders.PATTERNS, *queue.PATTERNS, *accounts.PATTERNS)
 PATTERNS = Catalogue(BUILT_IN)

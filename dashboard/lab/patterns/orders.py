@@ -67,11 +67,10 @@ def _ship(worker: Worker, on_locked: OnLocked) -> None:
 def unsafe(worker: Worker) -> None:
     """The same criteria and e-mail, but without the lock and the second check, and with `save()`."""
     with Run() as run:
-        for orders in _rounds():
-            for order in orders:
-                run.mailer.send(order)
-                order.shipped_email_sent, order.email_state = True, Order.EmailState.SENT
-                order.save()
+        for order in _orders():
+            run.mailer.send(order)
+            order.shipped_email_sent, order.email_state = True, Order.EmailState.SENT
+            order.save()
 
 
 def double_checked_batched(worker: Worker) -> None:
@@ -134,17 +133,16 @@ def cache_lock_naive(worker: Worker) -> None:
 def _under_locks(worker: Worker, locked: Callable[[str], AbstractContextManager[object]]) -> None:
     """Handle each order under a lock with its name; check it again once the lock is held."""
     with Run() as run:
-        for orders in _rounds():
-            for order in orders:
-                try:
-                    with locked(f"order-{order.pk}"):
-                        again = Order.objects.to_mail().filter(pk=order.pk).first()
-                        if again is None:
-                            _lose(worker)
-                        else:
-                            run.send_then_mark(again)
-                except LockHeld:
-                    _lose(worker)
+        for order in _orders():
+            try:
+                with locked(f"order-{order.pk}"):
+                    again = Order.objects.to_mail().filter(pk=order.pk).first()
+                    if again is None:
+                        _lose(worker)
+                    else:
+                        run.send_then_mark(again)
+            except LockHeld:
+                _lose(worker)
 
 
 def _lose(worker: Worker) -> None:
@@ -154,10 +152,10 @@ def _lose(worker: Worker) -> None:
         worker.ledger.note("passed")
 
 
-def _rounds() -> Iterator[list[Order]]:
+def _orders() -> Iterator[Order]:
     """The orders to mail, again and again until there are none."""
     while orders := list(Order.objects.to_mail().order_by("pk")):
-        yield orders
+        yield from orders
 
 
 orders_pattern = partial(Pattern, rows=ORDERS)

@@ -130,18 +130,15 @@ def _register(strategy: str) -> str:
 
 
 def skip_locked_held(worker: Worker) -> None:
-    while _hold_one(worker) or _is_unfinished():
-        pass
-
-
-def _hold_one(worker: Worker) -> bool:
-    with transaction.atomic():
-        rows = fetch(connection, LOCK_NEXT)
-        for row in rows:
-            worker.work(row["id"])
-            with connection.cursor() as cursor:
-                cursor.execute(COMPLETE_LOCKED, row)
-    return bool(rows)
+    while True:
+        with transaction.atomic():
+            rows = fetch(connection, LOCK_NEXT)
+            for row in rows:
+                worker.work(row["id"])
+                with connection.cursor() as cursor:
+                    cursor.execute(COMPLETE_LOCKED, row)
+        if not rows and not _is_unfinished():
+            return
 
 
 def optimistic_complete(worker: Worker) -> None:
@@ -172,7 +169,6 @@ tasks_pattern = partial(Pattern, rows=TASKS)
 PATTERNS = (
     tasks_pattern(
         skip_locked_held,
-        code=(_hold_one,),
         promise=_("Each task is locked through its work; a killed worker's task is free at once."),
         weakness=_("A transaction as long as the work; attempts are not counted, so poison kills for ever."),
         use=_("Short work whose effects are in the same database."),

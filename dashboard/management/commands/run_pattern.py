@@ -77,13 +77,9 @@ class Command(OperatorCommand):
         if len(plans) == 1:
             return Report(data=results[0].as_dict() | runs_on(names), text=report_of(results))
         cases = [Case(plan, result) for plan, result in zip(plans, results, strict=False)]
-        labels: list[str] = []
-        if options["sweep"]:
-            name, _ = options["sweep"]
-            labels, drawn = [f"{name}={getattr(case.plan, name)}" for case in cases], charts.draw_sweep(cases, name)
-            conclusion = drawn.conclusion if drawn else []
-        else:
-            conclusion = conclusions.drawn(cases)
+        name = options["sweep"][0] if options["sweep"] else ""
+        labels = [f"{name}={getattr(plan, name)}" for plan in plans[: len(results)]] if name else []
+        conclusion = charts.conclusion_of(cases, name)
         runs = [case.plan.as_dict() | case.result.as_dict() for case in cases]
         text = "\n".join([report_of(results, labels), "", *conclusion])
         return Report(data={"runs": runs, "conclusion": conclusion} | runs_on(names), text=text)

@@ -34,7 +34,7 @@ def test_the_page_of_a_run_draws_the_lock_tree_of_its_own_sessions_with_the_rows
         assert "/orders/order/1/" not in page  # the live order of that number is another one
         assert "terminate-backend" not in page
         counters = live.look().counters
-        assert (counters.effects, counters.duplicates) == (2, 1)
+        assert (counters["effects"], counters["duplicates"]) == (2, 1)
         assert "2 items in" not in page
         assert "1 items in" in page
 
