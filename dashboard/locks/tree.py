@@ -1,5 +1,6 @@
 """Sessions, the locks between them, and the tree of who waits for whom."""
 
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -51,17 +52,17 @@ class Session:
 
     pid: int
     application_name: str
-    role: str | None
-    client: str | None
-    backend_start: datetime | None
-    xact_start: datetime | None
-    state: str | None
-    wait_event_type: str | None
-    wait_event: str | None
-    query: str
-    transaction_seconds: float | None
-    state_seconds: float | None
-    blocked_by: tuple[int, ...]
+    role: str | None = None
+    client: str | None = None
+    backend_start: datetime | None = None
+    xact_start: datetime | None = None
+    state: str | None = None
+    wait_event_type: str | None = None
+    wait_event: str | None = None
+    query: str = ""
+    transaction_seconds: float | None = None
+    state_seconds: float | None = None
+    blocked_by: tuple[int, ...] = ()
     has_written: bool = False
     backend_type: str | None = CLIENT
     label: str = ""
@@ -93,7 +94,7 @@ class Session:
 
     @property
     def is_ours(self) -> bool:
-        """True for the dashboard's own session, which it never signals."""
+        """True for the dashboard's own sessions, which are never signalled."""
         return self.identity.kind == "web"
 
     @property
@@ -112,7 +113,7 @@ class Session:
 
 def outsider(pid: int, label: str, seconds: float | None = None) -> Session:
     """A holder that is no session of this server; `seconds`: how long it has held the lock."""
-    return Session(pid, "", None, None, None, None, None, None, None, "", seconds, None, (), False, OUTSIDER, label)
+    return Session(pid, "", transaction_seconds=seconds, backend_type=OUTSIDER, label=label)
 
 
 @dataclass(frozen=True)
@@ -126,9 +127,9 @@ class Lock:
     locktype: str
     mode: str
     granted: bool
-    relation: str | None
-    name: str | None
-    wait_seconds: float | None
+    relation: str | None = None
+    name: str | None = None
+    wait_seconds: float | None = None
     since: datetime | None = None
     row: RowRef | None = None
 
@@ -140,14 +141,14 @@ class Lock:
 
 def wait_in_words(lock: Lock) -> str:
     """A session's wait in words: `waits 4 minutes for order 1042 (transactionid, ShareLock)`."""
-    told = {"age": spoken(lock.wait_seconds or 0), "target": lock.target, "type": lock.locktype, "mode": lock.mode}
+    values = {"age": spoken(lock.wait_seconds or 0), "target": lock.target, "type": lock.locktype, "mode": lock.mode}
     if lock.locktype == SAME_WORKER:
-        return _("stands still: %(target)s") % told
+        return _("stands still: %(target)s") % values
     if lock.locktype == NAMED:
-        return _("waits %(age)s for the named lock %(target)s (%(mode)s)") % told
+        return _("waits %(age)s for the named lock %(target)s (%(mode)s)") % values
     if lock.target:
-        return _("waits %(age)s for %(target)s (%(type)s, %(mode)s)") % told
-    return _("waits %(age)s (%(type)s, %(mode)s)") % told
+        return _("waits %(age)s for %(target)s (%(type)s, %(mode)s)") % values
+    return _("waits %(age)s (%(type)s, %(mode)s)") % values
 
 
 LINE_CAP = 200
@@ -200,16 +201,24 @@ def build_tree(sessions: Iterable[Session], locks: Iterable[Lock] = ()) -> tuple
     """
     by_pid = {session.pid: session for session in sessions}
     waits = {lock.pid: lock for lock in locks if not lock.granted}
-    parents = _parents(_blockers(by_pid))
-    below: dict[int, list[int]] = {}
-    for pid, parent in parents.items():
-        below.setdefault(parent, []).append(pid)
+    blockers = _blockers(by_pid)
+    depth: dict[int, int] = {}
+    below: dict[int | None, list[int]] = defaultdict(list)
+    waiting = set(blockers)
+    while waiting:
+        ready = [pid for pid in waiting if blockers[pid] <= depth.keys()]
+        if not ready:  # only circles are left, and sessions that wait for them
+            blockers[next(pid for pid in sorted(waiting) if _path_back(pid, blockers))] = set()
+        for pid in ready:
+            parent = max(blockers[pid], key=lambda blocker: (depth[blocker], -blocker), default=None)
+            depth[pid] = 0 if parent is None else depth[parent] + 1
+            below[parent].append(pid)
+        waiting.difference_update(ready)
     nodes: dict[int, Node] = {}
-    for pid in _leaves_first(below):
-        blocked = tuple(nodes[victim] for victim in sorted(below.get(pid, ())))
-        victims = sum(1 + node.victims for node in blocked)
-        nodes[pid] = Node(by_pid[pid], waits.get(pid), blocked, victims)
-    roots = [nodes[pid] for pid in below if pid not in parents]
+    for pid in reversed(depth):
+        blocked = tuple(nodes[victim] for victim in sorted(below[pid]))
+        nodes[pid] = Node(by_pid[pid], waits.get(pid), blocked, sum(1 + node.victims for node in blocked))
+    roots = [nodes[pid] for pid in below[None] if nodes[pid].blocked]
     return tuple(sorted(roots, key=lambda root: (-root.victims, root.session.pid)))
 
 
@@ -255,50 +264,13 @@ def _blockers(by_pid: Mapping[int, Session]) -> dict[int, set[int]]:
 
 def _path_back(start: int, blockers: Mapping[int, set[int]]) -> list[int]:
     """A shortest path from `start` through blockers back to it, using only pids >= `start`."""
-    level, seen = [[start]], {start}
-    while level:
-        further = []
-        for path in level:
-            for pid in sorted(blockers[path[-1]]):
-                if pid == start:
-                    return path
-                if pid > start and pid not in seen:
-                    seen.add(pid)
-                    further.append([*path, pid])
-        level = further
+    paths, seen = deque([[start]]), {start}
+    while paths:
+        path = paths.popleft()
+        for pid in sorted(blockers[path[-1]]):
+            if pid == start:
+                return path
+            if pid > start and pid not in seen:
+                seen.add(pid)
+                paths.append([*path, pid])
     return []
-
-
-def _parents(blockers: Mapping[int, set[int]]) -> dict[int, int]:
-    """For each waiting session, the blocker under which it is shown."""
-    depth = {pid: 0 for pid, behind in blockers.items() if not behind}
-    parents: dict[int, int] = {}
-    waiting = {pid for pid, behind in blockers.items() if behind}
-    while waiting:
-        ready = [pid for pid in waiting if blockers[pid] <= depth.keys()]
-        if not ready:  # a circle
-            top = _in_circle(waiting, blockers)
-            depth[top] = 0
-            waiting.discard(top)
-            continue
-        for pid in ready:
-            parents[pid] = max(blockers[pid], key=lambda blocker: (depth[blocker], -blocker))
-            depth[pid] = depth[parents[pid]] + 1
-        waiting.difference_update(ready)
-    return parents
-
-
-def _in_circle(waiting: set[int], blockers: Mapping[int, set[int]]) -> int:
-    """The lowest pid that waits for itself indirectly; the tree is cut there, and the rest stays below it."""
-    return next((pid for pid in sorted(waiting) if _path_back(pid, blockers)), min(waiting))
-
-
-def _leaves_first(below: Mapping[int, list[int]]) -> list[int]:
-    """Every session of the forest, each after the sessions below it."""
-    roots = below.keys() - {pid for victims in below.values() for pid in victims}
-    order, stack = [], sorted(roots)
-    while stack:
-        pid = stack.pop()
-        order.append(pid)
-        stack.extend(below.get(pid, ()))
-    return order[::-1]
