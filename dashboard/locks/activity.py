@@ -2,9 +2,9 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from django.apps import apps
@@ -49,20 +49,15 @@ def rows_waited_for(connection: Connection, locks: Iterable[dict[str, Any]]) -> 
     for lock in locks:
         if lock["locktype"] == "tuple" and lock["relation"] in known:
             places[known[lock["relation"]]][lock["pid"]] = f"({lock['page']},{lock['tuple']})"
-    return {
-        pid: RowRef(model, ids[place])
-        for model, by_pid in places.items()
-        for ids in [_primary_keys(connection, model, by_pid.values())]
-        for pid, place in by_pid.items()
-        if place in ids
-    }
-
-
-def _primary_keys(connection: Connection, model: type[models.Model], places: Iterable[str]) -> dict[str, Any]:
-    key = model._meta.pk
-    names = {"table": sql.Identifier(model._meta.db_table), "key": sql.Identifier(key.column or key.attname)}
-    statement = sql.SQL(KEYS_OF_PLACES).format(**names).as_string()
-    return {row["place"]: row["id"] for row in fetch(connection, statement, {"places": sorted(set(places))})}
+    found = {}
+    for model, by_pid in places.items():
+        key = model._meta.pk
+        names = {"table": sql.Identifier(model._meta.db_table), "key": sql.Identifier(key.column or key.attname)}
+        statement = sql.SQL(KEYS_OF_PLACES).format(**names).as_string()
+        rows = fetch(connection, statement, {"places": sorted(set(by_pid.values()))})
+        ids = {row["place"]: row["id"] for row in rows}
+        found.update({pid: RowRef(model, ids[place]) for pid, place in by_pid.items() if place in ids})
+    return found
 
 
 SESSION_CAP = 500
@@ -145,16 +140,15 @@ FROM tasks_lock WHERE backend = 'advisory'
 class Activity:
     """One snapshot of the server: sessions, the locks between waiting and blocking ones, and the tree.
 
-    `outsiders`: blockers that are no sessions of this database; `circles`: sessions that wait for each other for ever.
+    `by_pid` also has the blockers that are no sessions; `circles`: sessions that wait for each other for ever.
     """
 
     sessions: tuple[Session, ...]
-    locks: tuple[Lock, ...] = ()
-    roots: tuple[Node, ...] = ()
-    is_capped: bool = False
-    by_pid: dict[int, Session] = field(default_factory=dict)
-    outsiders: tuple[Session, ...] = ()
-    circles: tuple[tuple[int, ...], ...] = ()
+    locks: tuple[Lock, ...]
+    roots: tuple[Node, ...]
+    is_capped: bool
+    by_pid: dict[int, Session]
+    circles: list[list[int]]
 
     @property
     def blocked(self) -> list[Session]:
@@ -163,11 +157,6 @@ class Activity:
     @property
     def hidden(self) -> int:
         return sum(session.is_hidden for session in self.sessions)
-
-    @property
-    def involved(self) -> set[int]:
-        """The pids of sessions that wait or block."""
-        return _involved(self.sessions)
 
 
 def read(connection: Connection | None = None, *, limit: int = SESSION_CAP, with_held: bool = False) -> Activity:
@@ -178,54 +167,44 @@ def read(connection: Connection | None = None, *, limit: int = SESSION_CAP, with
     connection = connection or default_connection
     rows = fetch(connection, SESSIONS, {"limit": limit + 1})
     sessions = [session_of(row) for row in rows[:limit]]
-    sessions += _other_blockers(connection, sessions)
+    missing = {pid for session in sessions for pid in session.blocked_by} - {session.pid for session in sessions}
+    if missing := missing - {PREPARED}:
+        sessions += map(session_of, fetch(connection, BLOCKERS, {"pids": sorted(missing)}))
     edges: list[Edge] = []
     if any(session.identity.kind == "lock" for session in sessions):
         edges = named_locks.edges(connection, sessions)
-    sessions = with_edges(sessions, edges)
-    outsiders = outsiders_of(connection, sessions, edges)
-    involved = _involved(sessions)
+        sessions = with_edges(sessions, edges)
+    everybody = [*sessions, *outsiders_of(connection, sessions, edges)]
+    involved = involved_pids(sessions)
     locks = (*_locks(connection, involved, with_held), *(edge.lock for edge in edges)) if involved else ()
-    everybody = (*sessions, *outsiders)
     return Activity(
         sessions=tuple(sessions),
         locks=locks,
         roots=build_tree(everybody, locks),
         is_capped=len(rows) > limit,
         by_pid={session.pid: session for session in everybody},
-        outsiders=tuple(outsiders),
-        circles=tuple(map(tuple, circles(everybody))),
+        circles=circles(everybody),
     )
 
 
 def session_of(row: dict[str, Any]) -> Session:
+    is_cut = row.pop("is_cut")
     request, query = split(row["query"] or "")
-    shown = query if query == HIDDEN else redact_query(query, is_cut=row["is_cut"])
-    blocked_by = tuple(dict.fromkeys(row["blocked_by"]))
+    row["query"] = query if query == HIDDEN else redact_query(query, is_cut=is_cut)
+    row["blocked_by"] = tuple(dict.fromkeys(row["blocked_by"]))
     is_web = identify(row["application_name"]).kind == "web"
-    columns = {name: value for name, value in row.items() if name != "is_cut"}
-    return Session(**{**columns, "query": shown, "blocked_by": blocked_by, "request": request if is_web else ""})
+    return Session(**row, request=request if is_web else "")
 
 
-def with_edges(sessions: Iterable[Session], edges: Collection[Edge]) -> list[Session]:
+def with_edges(sessions: Iterable[Session], edges: Iterable[Edge]) -> list[Session]:
     """Add the blockers that the edges name to the sessions."""
-    if not edges:
-        return list(sessions)
-    more: dict[int, list[int]] = {}
+    more: dict[int, list[int]] = defaultdict(list)
     for edge in edges:
-        more.setdefault(edge.lock.pid, []).append(edge.blocker)
+        more[edge.lock.pid].append(edge.blocker)
     return [
-        replace(session, blocked_by=tuple(dict.fromkeys((*session.blocked_by, *more.get(session.pid, ())))))
+        replace(session, blocked_by=tuple(dict.fromkeys((*session.blocked_by, *more[session.pid]))))
         for session in sessions
     ]
-
-
-def _other_blockers(connection: Connection, sessions: Collection[Session]) -> list[Session]:
-    known = {session.pid for session in sessions}
-    missing = {pid for session in sessions for pid in session.blocked_by} - known - {PREPARED}
-    if not missing:
-        return []
-    return [session_of(row) for row in fetch(connection, BLOCKERS, {"pids": sorted(missing)})]
 
 
 def outsiders_of(connection: Connection, sessions: Iterable[Session], edges: Iterable[Edge]) -> list[Session]:
@@ -238,7 +217,8 @@ def outsiders_of(connection: Connection, sessions: Iterable[Session], edges: Ite
     return list(found.values())
 
 
-def _involved(sessions: Iterable[Session]) -> set[int]:
+def involved_pids(sessions: Iterable[Session]) -> set[int]:
+    """The pids of sessions that wait or block."""
     return {pid for session in sessions if session.blocked_by for pid in (session.pid, *session.blocked_by)}
 
 
@@ -247,13 +227,15 @@ def _locks(connection: Connection, pids: Iterable[int], with_held: bool) -> tupl
     named = fetch(connection, ADVISORY_NAMES) if any(row["locktype"] == "advisory" for row in rows) else []
     names = {(row["class"], row["object"], row["form"]): row["name"] for row in named}
     waited_for = rows_waited_for(connection, rows)
-    return tuple(
-        lock_of(row, names, waited_for) for row in rows if row["locktype"] != "virtualxid" or not row["granted"]
-    )
+    return tuple(_lock(row, names, waited_for) for row in rows)
 
 
-def lock_of(row: dict[str, Any], names: dict[tuple[int, int, int], str], waited_for: dict[int, RowRef]) -> Lock:
+def _lock(row: dict[str, Any], names: dict[tuple[int, int, int], str], waited_for: dict[int, RowRef]) -> Lock:
     """A row of pg_locks with its lock's name, and the table row that it concerns, if any."""
+    name = row["transaction"]
+    if row["locktype"] == "advisory":
+        number = f"{row['class']}, {row['object']}" if row["form"] == 2 else str(row["class"] << 32 | row["object"])
+        name = names.get((row["class"], row["object"], row["form"]), number)
     is_of_row = row["locktype"] == "tuple" or (row["locktype"] == "transactionid" and not row["granted"])
     return Lock(
         pid=row["pid"],
@@ -261,18 +243,11 @@ def lock_of(row: dict[str, Any], names: dict[tuple[int, int, int], str], waited_
         mode=row["mode"],
         granted=row["granted"],
         relation=row["relation"],
-        name=_lock_name(row, names),
+        name=name,
         wait_seconds=row["wait_seconds"],
         since=row["since"],
         row=waited_for.get(row["pid"]) if is_of_row else None,
     )
-
-
-def _lock_name(row: dict[str, Any], names: dict[tuple[int, int, int], str]) -> str | None:
-    if row["locktype"] == "advisory":
-        default = f"{row['class']}, {row['object']}" if row["form"] == 2 else str(row["class"] << 32 | row["object"])
-        return names.get((row["class"], row["object"], row["form"]), default)
-    return row["transaction"]
 
 
 # PostgreSQL's own lexer (src/backend/parser/scan.l), as far as it decides where literals begin and end. A token that
@@ -325,19 +300,16 @@ def redact_query(query: str, *, is_cut: bool = False) -> str:
 
 
 def _redacted(query: str) -> Iterator[str]:
-    place, statement = 0, _Statement()
-    while token := TOKEN.match(query, place):
-        kind, text = token.lastgroup, token[0]
-        place = _end_of_block(query, place) if kind == "block" else token.end()
-        yield statement.shown(kind, text) if kind in ("word", "identifier", "other") else _redacted_token(kind, text)
-
-
-def _redacted_token(kind: str | None, text: str) -> str:
-    if kind == "parameter":
-        return text
-    if kind == "text" and "\\'" in text:
-        raise Unsure
-    return {"line": HIDDEN_LINE, "block": HIDDEN_BLOCK}.get(kind or "", HIDDEN_LITERAL)
+    position, statement = 0, _Statement()
+    while token := TOKEN.match(query, position):
+        kind, text = token.lastgroup or "", token[0]
+        position = _end_of_block(query, position) if kind == "block" else token.end()
+        if kind == "text" and "\\'" in text:
+            raise Unsure
+        if kind in ("word", "identifier", "other"):
+            yield statement.shown(kind, text)
+        else:
+            yield {"line": HIDDEN_LINE, "block": HIDDEN_BLOCK, "parameter": text}.get(kind, HIDDEN_LITERAL)
 
 
 def _end_of_block(query: str, start: int) -> int:
@@ -357,7 +329,7 @@ class _Statement:
         self.words: list[str] = []
         self.is_value = False
 
-    def shown(self, kind: str | None, text: str) -> str:
+    def shown(self, kind: str, text: str) -> str:
         if text == ";":
             self.words, self.is_value = [], False
         elif self.is_value and kind != "other":

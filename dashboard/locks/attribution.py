@@ -8,20 +8,18 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 from django.apps import apps
-from django.db import connection, models
 from django.db import connection as default_connection
+from django.db import models
 from django.utils.functional import cached_property
 
-from dashboard import links
 from dashboard.locks import activity
 from dashboard.locks.activity import Activity
-from dashboard.locks.identity import Identity
 from dashboard.locks.tree import RowRef, TreeLine, tree_lines
 from dashboard.models import LabRun
 from orders.models import Account, Order
-from tasks.diagnosis import Link
 from tasks.exceptions import RowlockError
 from tasks.locking import rowlocks
 from tasks.locking.rowlocks import RowLock
@@ -38,18 +36,11 @@ class UnknownTable(RowlockError):
 
 
 @dataclass(frozen=True)
-class HeldRow:
+class HeldRow(RowRef):
     """One row and the lock on it; `pid` is None if the holder is uncertain."""
 
-    table: str
-    id: int
     pid: int | None
     lock: RowLock
-
-    @property
-    def url(self) -> str:
-        """Link to the row's admin page, or an empty text if there is none."""
-        return RowRef(model_of(self.table), self.id).url
 
 
 def watched_rows_held(table: str | None = None, ids: Iterable[int] = ()) -> list[HeldRow]:
@@ -62,28 +53,21 @@ def watched_rows_held(table: str | None = None, ids: Iterable[int] = ()) -> list
         Order: _newest(Order),
         Account: _newest(Account),
     }
-    if table is not None:
-        watched.setdefault(model_of(table), []).extend(ids)
+    if table is not None:  # its name goes into SQL, so it comes from a model only
+        known = {model._meta.db_table: model for model in apps.get_models()}
+        if table not in known:
+            raise UnknownTable(f"No model has the table {table!r}. Known are: {', '.join(sorted(known))}.")
+        watched.setdefault(known[table], []).extend(ids)
     return [row for model, keys in watched.items() for row in held(model, keys)]
 
 
 def held(model: type[models.Model], ids: Iterable[int]) -> list[HeldRow]:
     """The locked rows among `ids` of `model`, one entry per holder."""
-    found = rowlocks.lockers(model, ids)
     return [
-        HeldRow(model._meta.db_table, key, pid, lock)
-        for key, lock in sorted(found.items())
+        HeldRow(model, key, pid, lock)
+        for key, lock in sorted(rowlocks.lockers(model, ids).items())
         for pid in ([locker.pid for locker in lock.lockers] or [None])
     ]
-
-
-def model_of(table: str) -> type[models.Model]:
-    """The model of this table: SQL names come from models only, never from user input."""
-    known = {model._meta.db_table: model for model in apps.get_models()}
-    try:
-        return known[table]
-    except KeyError:
-        raise UnknownTable(f"No model has the table {table!r}. Known are: {', '.join(sorted(known))}.") from None
 
 
 def _watched_tasks() -> list[int]:
@@ -124,10 +108,6 @@ class RunningTask:
     seconds: float | None
 
     @property
-    def link(self) -> Link:
-        return Link("task", str(self.id))
-
-    @property
     def has_attempts_left(self) -> bool:
         return self.attempt < self.max_attempts
 
@@ -140,10 +120,6 @@ class Behind:
     rows: tuple[RowRef, ...] = ()
     more: int = 0
     lab_run: int | None = None
-
-    @property
-    def lab_page(self) -> str:
-        return links.page("admin:ops_lab_run", self.lab_run) if self.lab_run else ""
 
 
 def behind(
@@ -159,17 +135,12 @@ def behind(
     rows = rows_by_pid(seen, held)
     found = {}
     for session in seen.sessions:
-        who = session.identity.party or session.identity
-        of_session = rows.get(session.pid, [])
-        shown = tuple(of_session[:ROWS_SHOWN])
-        work = Behind(
-            task=tasks.get(who.name) if who.kind == "worker" else None,
-            rows=shown,
-            more=len(of_session) - len(shown),
-            lab_run=lab_runs.get(who.name) if who.kind == "lab" else None,
-        )
-        if work != Behind():
-            found[session.pid] = work
+        owner = session.identity.party or session.identity
+        task = tasks.get(owner.name) if owner.kind == "worker" else None
+        lab_run = lab_runs.get(owner.name) if owner.kind == "lab" else None
+        if task or lab_run or session.pid in rows:
+            refs = rows.get(session.pid, [])
+            found[session.pid] = Behind(task, tuple(refs[:ROWS_SHOWN]), max(0, len(refs) - ROWS_SHOWN), lab_run)
     return found
 
 
@@ -193,22 +164,8 @@ def rows_by_pid(seen: Activity, held: Iterable[HeldRow]) -> dict[int, list[RowRe
                 rows[pid].append(lock.row)
     for row in held:
         if row.pid is not None and row.lock.is_exclusive:
-            rows[row.pid].append(RowRef(model_of(row.table), row.id))
+            rows[row.pid].append(RowRef(row.model, row.id))
     return {pid: list(dict.fromkeys(refs)) for pid, refs in rows.items()}
-
-
-def page_of(identity: Identity) -> str:
-    """Link to the page about the session's owner: its worker, the lab or the commands; else an empty text."""
-    match identity.kind:
-        case "worker":
-            return links.page("admin:ops_workers") + f"#worker-{identity.name}"
-        case "supervisor":
-            return links.page("admin:ops_workers")
-        case "cmd" | "lock":
-            return links.page("admin:ops_schedule")
-        case "lab":
-            return links.page("admin:ops_lab")
-    return ""
 
 
 GRANTS = """
@@ -218,22 +175,13 @@ SELECT current_user AS role, pg_has_role('pg_read_all_stats', 'USAGE') AS sees_a
 
 
 @dataclass(frozen=True)
-class Grants:
-    """The rights of the dashboard's own database role."""
-
-    role: str
-    sees_all: bool
-    may_signal: bool
-
-
-@dataclass(frozen=True)
 class LockPage:
-    """Everything that the lock page shows, at one moment."""
+    """Everything that the lock page shows, at one moment; `grants`: the rights of the dashboard's own role."""
 
     seen: Activity
     held: tuple[HeldRow, ...]
     behind: Mapping[int, Behind]
-    grants: Grants
+    grants: dict[str, Any]
 
     @cached_property
     def lines(self) -> list[TreeLine]:
@@ -255,18 +203,14 @@ class LockPage:
         return {session.pid for session in self.seen.sessions} - {line.node.session.pid for line in self.lines}
 
 
-def lock_page(shared: Look) -> LockPage:
+def lock_page(snapshot: Look) -> LockPage:
     """The locks of a shared snapshot; runs only the queries that the snapshot has not run."""
-    seen, held = shared.once(activity.read), shared.once(watched_rows_held)
+    seen, held = snapshot.once(activity.read), snapshot.once(watched_rows_held)
     is_lab_at_work = any("lab" in session.identity.kinds for session in seen.sessions)
-    lab_runs = shared.once(running_lab_runs) if is_lab_at_work else {}
-    return LockPage(seen, tuple(held), behind(seen, held, shared.once(running_tasks), lab_runs), shared.once(grants))
+    lab_runs = snapshot.once(running_lab_runs) if is_lab_at_work else {}
+    work = behind(seen, held, snapshot.once(running_tasks), lab_runs)
+    return LockPage(seen, tuple(held), work, snapshot.once(grants))
 
 
-def fresh_lock_page() -> LockPage:
-    return lock_page(Look())
-
-
-def grants() -> Grants:
-    [row] = fetch(connection, GRANTS)
-    return Grants(**row)
+def grants() -> dict[str, Any]:
+    return fetch(default_connection, GRANTS)[0]

@@ -21,7 +21,7 @@ from dashboard.lab import schema
 from dashboard.locks import activity
 from dashboard.locks.activity import limited
 from dashboard.locks.attribution import RunningTask, running_tasks
-from dashboard.locks.tree import OUTSIDER, Lock, Node, Session, TreeLine, build_tree, tree_lines
+from dashboard.locks.tree import Lock, Node, Session, TreeLine, build_tree, outsider, tree_lines
 from dashboard.models import LockWait
 from tasks.exceptions import PooledSession
 from tasks.operations.prune import History
@@ -115,16 +115,16 @@ def tree_at(at: datetime, standing: Iterable[LockWait]) -> list[TreeLine]:
     for wait in waits.values():
         sessions.setdefault(wait.blocker_pid, blocker_of(wait, at))
     for pid, wait in waits.items():
-        sessions[pid] = blocked_of(wait)
+        blocked_by, query = (wait.blocker_pid,), wait.blocked_query
+        sessions[pid] = Session(pid, wait.blocked_who, state="active", query=query, blocked_by=blocked_by)
     locks = [
         Lock(
-            wait.blocked_pid,
-            wait.locktype,
-            wait.mode,
-            False,
-            None,
-            wait.target,
-            (at - wait.waiting_since).total_seconds(),
+            pid=wait.blocked_pid,
+            locktype=wait.locktype,
+            mode=wait.mode,
+            granted=False,
+            name=wait.target,
+            wait_seconds=(at - wait.waiting_since).total_seconds(),
         )
         for wait in waits.values()
     ]
@@ -133,41 +133,14 @@ def tree_at(at: datetime, standing: Iterable[LockWait]) -> list[TreeLine]:
 
 def blocker_of(wait: LockWait, at: datetime) -> Session:
     age = (at - wait.blocker_since).total_seconds() if wait.blocker_since else None
-    is_outsider = wait.blocker_pid <= 0
+    if wait.blocker_pid <= 0:
+        return outsider(wait.blocker_pid, wait.blocker_who, age)
     return Session(
         pid=wait.blocker_pid,
         application_name=wait.blocker_who,
-        role=None,
-        client=None,
-        backend_start=None,
-        xact_start=wait.blocker_since,
         state=wait.blocker_state,
-        wait_event_type=None,
-        wait_event=None,
         query=wait.blocker_query,
         transaction_seconds=age,
-        state_seconds=None,
-        blocked_by=(),
-        backend_type=OUTSIDER if is_outsider else None,
-        label=wait.blocker_who if is_outsider else "",
-    )
-
-
-def blocked_of(wait: LockWait) -> Session:
-    return Session(
-        pid=wait.blocked_pid,
-        application_name=wait.blocked_who,
-        role=None,
-        client=None,
-        backend_start=None,
-        xact_start=None,
-        state="active",
-        wait_event_type="Lock",
-        wait_event=None,
-        query=wait.blocked_query,
-        transaction_seconds=None,
-        state_seconds=None,
-        blocked_by=(wait.blocker_pid,),
     )
 
 
@@ -226,45 +199,37 @@ class Sampler:
 
     def sample(self) -> int:
         """Record current waits. Returns their number. Raises psycopg.Error, or Django's DatabaseError."""
-        with limited(self.connection):
+        with limited(self.connection), self.connection.cursor() as cursor:
             [glance] = fetch(self.connection, GLANCE)
             if glance["deadlocks"] != self.deadlocks:
-                self._execute(COUNT_DEADLOCKS, {"total": glance["deadlocks"]})
+                cursor.execute(COUNT_DEADLOCKS, {"total": glance["deadlocks"]})
                 self.deadlocks = glance["deadlocks"]
-            return self._keep_waits() if glance["is_somebody_waiting"] else 0
-
-    def _keep_waits(self) -> int:
-        seen = activity.read(self.connection)
-        pairs = list(waits_of_tree(seen.roots))[:MOST_WAITS]
-        if pairs:
-            tasks = running_tasks(self.connection)
-            rows = [row_of(blocker, node, tasks) for blocker, node in pairs]
-            self._execute(KEEP_WAITS, {"waits": json.dumps(rows, default=str)})
-        return len(pairs)
-
-    def _execute(self, statement: str, params: dict[str, Any]) -> None:
-        with self.connection.cursor() as cursor:
-            cursor.execute(statement, params)
+            if not glance["is_somebody_waiting"]:
+                return 0
+            waits = list(waits_of_tree(activity.read(self.connection).roots))[:MOST_WAITS]
+            if waits:
+                tasks = running_tasks(self.connection)
+                rows = [row_of(*wait, tasks) for wait in waits]
+                cursor.execute(KEEP_WAITS, {"waits": json.dumps(rows, default=str)})
+            return len(waits)
 
 
-def waits_of_tree(roots: Iterable[Node]) -> Iterator[tuple[Session, Node]]:
-    """Waits of the tree whose start is known, with the session above each; nearest to a root first."""
+def waits_of_tree(roots: Iterable[Node]) -> Iterator[tuple[Session, Session, Lock]]:
+    """Each wait of the tree: the session above, the waiting one, and its lock; nearest to a root first."""
     level = list(roots)
     while level:
         for above in level:
             for node in above.blocked:
                 if node.waits_for and node.waits_for.since:
-                    yield above.session, node
+                    yield above.session, node.session, node.waits_for
         level = [node for above in level for node in above.blocked]
 
 
-def row_of(blocker: Session, node: Node, tasks: dict[str, RunningTask]) -> dict[str, Any]:
+def row_of(blocker: Session, blocked: Session, lock: Lock, tasks: dict[str, RunningTask]) -> dict[str, Any]:
     """One wait as a row of the history."""
-    lock, blocked = node.waits_for, node.session
-    assert lock
-    assert lock.since
+    pair = (blocked.pid, blocked.backend_start, blocker.pid, blocker.backend_start, lock.since)
     return {
-        "pair": pair_of(blocked, blocker, lock.since),
+        "pair": " ".join(part.isoformat() if isinstance(part, datetime) else str(part) for part in pair),
         "waiting_since": lock.since,
         "locktype": lock.locktype,
         "mode": lock.mode,
@@ -280,11 +245,6 @@ def row_of(blocker: Session, node: Node, tasks: dict[str, RunningTask]) -> dict[
         "blocker_query": blocker.query[:QUERY_LENGTH],
         "blocker_since": blocker.xact_start,
     }
-
-
-def pair_of(blocked: Session, blocker: Session, since: datetime) -> str:
-    parts = (blocked.pid, blocked.backend_start, blocker.pid, blocker.backend_start, since)
-    return " ".join(part.isoformat() if isinstance(part, datetime) else str(part) for part in parts)
 
 
 def who_of(session: Session) -> str:

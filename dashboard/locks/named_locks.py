@@ -47,8 +47,8 @@ class Edge:
 class Named:
     """Held locks and all waiters, with the backend of each owner."""
 
-    holders: tuple[Holder, ...]
-    waiters: tuple[Waiter, ...]
+    holders: list[Holder]
+    waiters: list[Waiter]
     backends: Mapping[str, int]
 
 
@@ -58,36 +58,29 @@ def edges(connection: Connection, sessions: Collection[Session]) -> list[Edge]:
     if not waiters:
         return []
     holders = [holder for holder in postgres.holders(connection, limit=CAP) if holder.is_held]
-    parties: list[Holder | Waiter] = [*waiters, *holders]
-    owners = [party.owner for party in parties]
+    owners = [waiter.owner for waiter in waiters] + [holder.owner for holder in holders]
     backends = {row["owner"]: row["pid"] for row in fetch(connection, BACKENDS, {"owners": owners})}
-    named = Named(tuple(holders), tuple(waiters), backends)
-    return [*_waits(named), *_held_meanwhile(named), *_same_worker(connection, named, sessions)]
+    named = Named(holders, waiters, backends)
+    waits = list(_waits(named))
+    return [*waits, *_held_meanwhile(named), *_same_worker(_workers(connection, named, sessions), sessions, waits)]
 
 
 def _waits(named: Named) -> Iterator[Edge]:
-    """Edges from each waiter to the holder of its lock."""
+    """Edges from each waiter to the holder of its lock; a holder whose session cannot be found is an outsider."""
     holders = {holder.name: holder for holder in named.holders}
     for waiter in named.waiters:
-        holder = holders.get(waiter.name)
-        pid = named.backends.get(waiter.owner)
+        holder, pid = holders.get(waiter.name), named.backends.get(waiter.owner)
         if holder is None or pid is None:
             continue
         lock = Lock(pid, NAMED, holder.backend, False, None, waiter.name, waiter.waiting_seconds, waiter.since)
-        blocker = named.backends.get(holder.owner)
-        if blocker is not None:
+        if blocker := named.backends.get(holder.owner):
             yield Edge(lock, blocker)
-        else:
-            apart = apart_from_sessions(holder)
-            yield Edge(lock, apart.pid, apart)
-
-
-def apart_from_sessions(holder: Holder) -> Session:
-    """A node of its own for a holder whose session cannot be found."""
-    label = f"named lock {holder.name}, held by {holder.who}"
-    if holder.seconds_left is not None:
-        label += f", lease ends in {spoken(holder.seconds_left)} unless renewed"
-    return outsider(-crc32(holder.name.encode()) - 1, label, holder.held_seconds)
+            continue
+        label = f"named lock {holder.name}, held by {holder.who}"
+        if holder.seconds_left is not None:
+            label += f", lease ends in {spoken(holder.seconds_left)} unless renewed"
+        apart = outsider(-crc32(holder.name.encode()) - 1, label, holder.held_seconds)
+        yield Edge(lock, apart.pid, apart)
 
 
 def _held_meanwhile(named: Named) -> Iterator[Edge]:
@@ -97,39 +90,33 @@ def _held_meanwhile(named: Named) -> Iterator[Edge]:
         for holder in named.holders:
             holding = named.backends.get(holder.owner)
             if holder.fence in waiter.holds and waiting and holding:
-                yield Edge(_goes_on_with(holding, f"its holder waits for {waiter.name}"), waiting)
+                yield Edge(Lock(holding, SAME_WORKER, "", False, name=f"its holder waits for {waiter.name}"), waiting)
 
 
-def _same_worker(connection: Connection, named: Named, sessions: Collection[Session]) -> Iterator[Edge]:
+def _same_worker(
+    pids_of: Mapping[str, set[int]], sessions: Collection[Session], waits: Collection[Edge]
+) -> Iterator[Edge]:
     """Edges from a worker's blocking sessions to the same worker's waiting sessions."""
-    groups = _sessions_of_workers(connection, named, sessions)
-    waiting = {session.pid for session in sessions if session.blocked_by}
-    waiting |= {edge.lock.pid for edge in _waits(named)}
-    blocking = {pid for session in sessions for pid in session.blocked_by}
-    blocking |= {edge.blocker for edge in _waits(named)}
-    for worker_id, pids in groups.items():
+    waiting = {session.pid for session in sessions if session.blocked_by} | {edge.lock.pid for edge in waits}
+    blocking = {pid for session in sessions for pid in session.blocked_by} | {edge.blocker for edge in waits}
+    for worker_id, pids in pids_of.items():
         for still in sorted((pids & blocking) - waiting):
             for stuck in sorted(pids & waiting):
-                yield Edge(_goes_on_with(still, f"worker {worker_id}"), stuck)
+                yield Edge(Lock(still, SAME_WORKER, "", False, name=f"worker {worker_id}"), stuck)
 
 
-def _sessions_of_workers(connection: Connection, named: Named, sessions: Iterable[Session]) -> dict[str, set[int]]:
+def _workers(connection: Connection, named: Named, sessions: Iterable[Session]) -> dict[str, set[int]]:
     """The pids of each worker with a named lock: its own sessions and those of its locks."""
-    everybody: list[Holder | Waiter] = [*named.holders, *named.waiters]
-    parties = [(party.hostname, party.pid, named.backends.get(party.owner)) for party in everybody]
-    processes = [process for _, process, _ in parties if process]
+    parties: list[Holder | Waiter] = [*named.holders, *named.waiters]
+    processes = [party.pid for party in parties if party.pid]
     rows = fetch(connection, WORKERS, {"pids": processes}) if processes else []
     ids = {(row["hostname"], row["pid"]): row["id"] for row in rows}
-    groups: dict[str, set[int]] = {worker_id: set() for worker_id in ids.values()}
-    for hostname, process, backend in parties:
-        worker_id = ids.get((hostname, process or 0))
+    pids_of: dict[str, set[int]] = {worker_id: set() for worker_id in ids.values()}
+    for party in parties:
+        worker_id, backend = ids.get((party.hostname, party.pid or 0)), named.backends.get(party.owner)
         if worker_id and backend:
-            groups[worker_id].add(backend)
+            pids_of[worker_id].add(backend)
     for session in sessions:
-        if session.identity.kind == "worker" and session.identity.name in groups:
-            groups[session.identity.name].add(session.pid)
-    return groups
-
-
-def _goes_on_with(pid: int, why: str) -> Lock:
-    return Lock(pid, SAME_WORKER, "", False, None, why, None)
+        if session.identity.kind == "worker" and session.identity.name in pids_of:
+            pids_of[session.identity.name].add(session.pid)
+    return pids_of

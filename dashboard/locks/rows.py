@@ -8,7 +8,8 @@ from django.template.defaultfilters import truncatechars
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from dashboard.locks.attribution import Behind, LockPage, page_of
+from dashboard import links
+from dashboard.locks.attribution import Behind, LockPage
 from dashboard.locks.identity import Identity, identify
 from dashboard.locks.tree import Session, TreeLine, wait_in_words
 from dashboard.models import LockWait
@@ -20,6 +21,13 @@ QUERY_SHOWN = 160
 BUSY_QUERY_SHOWN = 120
 BLOCKERS_SHOWN = 3
 NOTHING = "\u2013"  # an en dash
+OWNERS = {  # the page about the owner of a session
+    "worker": "admin:ops_workers",
+    "supervisor": "admin:ops_workers",
+    "cmd": "admin:ops_schedule",
+    "lock": "admin:ops_schedule",
+    "lab": "admin:ops_lab",
+}
 
 
 @dataclass(frozen=True)
@@ -139,9 +147,13 @@ def tree_rows(lines: Iterable[TreeLine], behind: Mapping[int, Behind], *, may_si
 
 
 def tree_row(line: TreeLine, work: Behind | None, *, may_signal: bool) -> TreeRow:
-    node, session = line.node, line.node.session
+    node, session, is_root = line.node, line.node.session, line.level == 1
     form = form_of(session) if may_signal else None
     is_other = session.identity.kind == "other"
+    victims = ngettext("%(number)s blocked", "%(number)s blocked", node.victims)
+    terminate = ""
+    if form and is_root:
+        terminate = command("signal_backend", form.pid, "--started", form.started or "…", "--terminate")
     return TreeRow(
         key=session.key,
         level=line.level,
@@ -151,38 +163,38 @@ def tree_row(line: TreeLine, work: Behind | None, *, may_signal: bool) -> TreeRo
         work=work_of(work),
         role=(session.role or "") if is_other else "",
         client=(session.client or "") if is_other and session.role else "",
-        blockers=blockers_of(line),
-        victims=number_blocked(node.victims) if node.blocked else "",
+        blockers="" if is_root else blockers_of(line),
+        victims=victims % {"number": node.victims} if node.blocked else "",
         state=session.state or "",
         state_age=age(session.state_seconds) if session.state else "",
         transaction=transaction_of(session),
         wait=wait_in_words(node.waits_for) if node.waits_for else "",
         query=beginning(session.query),
         form=form,
-        command=terminate_command(session) if form and line.level == 1 else "",
-        note=note_of(session, may_signal=may_signal) if line.level == 1 and not form else "",
+        command=terminate,
+        note=note_of(session, may_signal=may_signal) if is_root and not form else "",
         opens=line.opens,
         closes=line.closes,
         summary=summary_of(len(node.blocked), session.shortly) if line.opens else "",
     )
 
 
-def session_rows(look: LockPage, most: int, *, may_signal: bool) -> list[SessionRow]:
+def session_rows(page: LockPage, most: int, *, may_signal: bool) -> list[SessionRow]:
     """The first `most` sessions, for a reader who may or may not end sessions."""
-    return [session_row(session, look, may_signal=may_signal) for session in look.seen.sessions[:most]]
+    return [session_row(session, page, may_signal=may_signal) for session in page.seen.sessions[:most]]
 
 
-def session_row(session: Session, look: LockPage, *, may_signal: bool) -> SessionRow:
-    is_bystander = session.pid in look.bystanders
+def session_row(session: Session, page: LockPage, *, may_signal: bool) -> SessionRow:
+    is_bystander = session.pid in page.bystanders
     return SessionRow(
         key=f"{'node' if is_bystander else 'session'}-{session.pid}",
         pid=str(session.pid),
         owners=owners(session.identity),
-        work=work_of(look.behind.get(session.pid)),
+        work=work_of(page.behind.get(session.pid)),
         state=session.state or NOTHING,
         state_age=age(session.state_seconds),
         transaction_age=age(session.transaction_seconds) or NOTHING,
-        waits_for=waits_of(session, look.seen.by_pid),
+        waits_for=waits_of(session, page.seen.by_pid),
         more=beyond(session.blocked_by),
         query=beginning(session.query),
         form=form_of(session) if may_signal and is_bystander and session.xact_start else None,
@@ -190,12 +202,12 @@ def session_row(session: Session, look: LockPage, *, may_signal: bool) -> Sessio
 
 
 def busy_row(session: Session, behind: Behind | None) -> BusyRow:
-    rows = ", ".join(map(str, behind.rows)) if behind else ""
-    more = _("and %(number)s more") % {"number": behind.more} if behind and behind.more else ""
+    work = work_of(behind)
+    rows = ", ".join(row.text for row in work.rows) if work else ""
     return BusyRow(
         pid=str(session.pid),
         worker=session.label,
-        holds=f"{rows or NOTHING} {more}".rstrip(),
+        holds=f"{rows or NOTHING} {work.more if work else ''}".rstrip(),
         state=session.state or NOTHING,
         query=truncatechars(session.query, BUSY_QUERY_SHOWN),
     )
@@ -205,13 +217,13 @@ def past_wait(wait: LockWait) -> PastWait:
     return PastWait(
         id=str(wait.pk),
         began=wait.waiting_since,
-        lasted=age(wait.seconds),
+        lasted=spoken(wait.seconds),
         blocked_pid=str(wait.blocked_pid),
-        blocked=past_owner(wait.blocked_who),
+        blocked=owner(identify(wait.blocked_who)),
         blocked_task=task_anchor(wait.blocked_task) if wait.blocked_task else None,
         blocked_query=beginning(wait.blocked_query),
         blocker_pid=str(wait.blocker_pid) if wait.blocker_pid > 0 else "",
-        blocker=past_owner(wait.blocker_who),
+        blocker=owner(identify(wait.blocker_who)),
         blocker_task=task_anchor(wait.blocker_task) if wait.blocker_task else None,
         blocker_state=wait.blocker_state,
         blocker_query=beginning(wait.blocker_query),
@@ -220,17 +232,16 @@ def past_wait(wait: LockWait) -> PastWait:
     )
 
 
+def owner(identity: Identity) -> Anchor:
+    """The session's owner, with the page about it: its worker, the lab or the commands."""
+    url = links.page(OWNERS[identity.kind]) if identity.kind in OWNERS else ""
+    return Anchor(str(identity), f"{url}#worker-{identity.name}" if identity.kind == "worker" else url)
+
+
 def owners(identity: Identity) -> tuple[Anchor, ...]:
     """The session's owner; for a named lock also the worker, command or run that took it, if that has a page."""
-    owner = Anchor(str(identity), page_of(identity))
-    page = page_of(identity.party) if identity.party else ""
-    return (owner, Anchor(str(identity.party), page)) if page else (owner,)
-
-
-def past_owner(application_name: str) -> Anchor:
-    """The owner of a session that has ended."""
-    identity = identify(application_name)
-    return Anchor(str(identity), page_of(identity))
+    party = owner(identity.party) if identity.party else None
+    return (owner(identity), party) if party and party.url else (owner(identity),)
 
 
 def task_anchor(task_id: int) -> Anchor:
@@ -240,12 +251,14 @@ def task_anchor(task_id: int) -> Anchor:
 def work_of(behind: Behind | None) -> Work | None:
     if behind is None:
         return None
-    task = behind.task
+    task, lab_run = behind.task, None
+    if behind.lab_run and (url := links.page("admin:ops_lab_run", behind.lab_run)):
+        lab_run = Anchor(_("run %(id)s") % {"id": behind.lab_run}, url)
     return Work(
         task=task_anchor(task.id) if task else None,
         task_path=task.task_path if task else "",
         task_age=age(task.seconds) if task else "",
-        lab_run=Anchor(_("run %(id)s") % {"id": behind.lab_run}, behind.lab_page) if behind.lab_page else None,
+        lab_run=lab_run,
         rows=tuple(Anchor(str(row), row.url) for row in behind.rows),
         more=_("and %(number)s more") % {"number": behind.more} if behind.more else "",
     )
@@ -255,16 +268,8 @@ def form_of(session: Session) -> SignalForm | None:
     """The buttons that end this session; None if it may not be signalled."""
     if not session.may_be_signalled:
         return None
-    return SignalForm(str(session.pid), started(session), may_cancel=session.state == "active")
-
-
-def started(session: Session) -> str:
-    return session.backend_start.isoformat() if session.backend_start else ""
-
-
-def terminate_command(session: Session) -> str:
-    """The command that terminates this session."""
-    return command("signal_backend", str(session.pid), "--started", started(session) or "…", "--terminate")
+    started = session.backend_start.isoformat() if session.backend_start else ""
+    return SignalForm(str(session.pid), started, may_cancel=session.state == "active")
 
 
 def note_of(session: Session, *, may_signal: bool) -> str:
@@ -277,8 +282,6 @@ def note_of(session: Session, *, may_signal: bool) -> str:
 
 
 def blockers_of(line: TreeLine) -> str:
-    if line.level == 1:
-        return ""
     pids = line.node.session.blocked_by
     # In a long queue each session waits for all before it.
     first = ", ".join(map(str, pids[:BLOCKERS_SHOWN])) + beyond(pids)
@@ -291,13 +294,9 @@ def beyond(pids: Sequence[int]) -> str:
     return " " + _("and %(number)s more") % {"number": hidden} if hidden > 0 else ""
 
 
-def number_blocked(number: int) -> str:
-    return ngettext("%(number)s blocked", "%(number)s blocked", number) % {"number": number}
-
-
-def summary_of(number: int, who: str) -> str:
+def summary_of(number: int, name: str) -> str:
     text = ngettext("%(number)s session waits for %(who)s", "%(number)s sessions wait for %(who)s", number)
-    return text % {"number": number, "who": who}
+    return text % {"number": number, "who": name}
 
 
 def transaction_of(session: Session) -> str:
@@ -308,17 +307,16 @@ def transaction_of(session: Session) -> str:
 
 
 def waits_of(session: Session, by_pid: Mapping[int, Session]) -> tuple[Anchor, ...]:
-    """Its first blockers, linked to their sessions; without blockers its wait event."""
+    """Its first blockers, linked to their sessions (an outsider is named); without blockers its wait event."""
     if not session.blocked_by:
         return (Anchor((session.wait_event if session.state == "active" else "") or NOTHING),)
-    return tuple(blocker(pid, by_pid) for pid in session.blocked_by[:BLOCKERS_SHOWN])
+    return tuple(blocker(pid, by_pid.get(pid)) for pid in session.blocked_by[:BLOCKERS_SHOWN])
 
 
-def blocker(pid: int, by_pid: Mapping[int, Session]) -> Anchor:
-    """A blocker by its pid; an outsider has none, and is named."""
+def blocker(pid: int, session: Session | None) -> Anchor:
     if pid > 0:
         return Anchor(str(pid), f"#node-{pid}")
-    return Anchor(str(by_pid[pid].identity) if pid in by_pid else str(pid))
+    return Anchor(str(session.identity) if session else str(pid))
 
 
 def age(seconds: float | None) -> str:

@@ -12,6 +12,7 @@ from dashboard.locks.attribution import Behind, RunningTask
 from dashboard.locks.identity import identify
 from dashboard.locks.tree import Session
 from tasks.exceptions import RowlockError
+from tasks.panels import Look
 from tasks.support import audit
 from tasks.support.audit import Change, Who
 from tasks.support.database import fetch
@@ -80,7 +81,9 @@ def signal(pid: int, started: datetime, action: str, who: Who, *, reason: str = 
             _refuse_twice(pid, started, action)
             what = f"{action} {identify(found[0]['application_name'])}"
             audit.record(connection, who, what, [Change(f"backend:{pid}")], reason)
-            _send(pid, started, action)
+            sent = fetch(connection, ACTIONS[action], {"pid": pid, "started": started})
+            if not (sent and sent[0]["signalled"]):
+                raise Ended
     except Ended:
         return False
     return True
@@ -92,11 +95,6 @@ def missing_grant(pid: int) -> str:
         "This role may not signal backend %(pid)d: GRANT pg_signal_backend to it; the sessions of a superuser can be "
         "signalled by a superuser only."
     ) % {"pid": pid}  # fmt: skip
-
-
-def problem_of(pid: int, started: datetime) -> str:
-    """The reason why this backend would not be signalled, or an empty text."""
-    return problem_with(pid, fetch(connection, FIND, {"pid": pid, "started": started}))
 
 
 def problem_with(pid: int, found: list[dict[str, Any]]) -> str:
@@ -113,50 +111,40 @@ def problem_with(pid: int, found: list[dict[str, Any]]) -> str:
             "The pid %(pid)d belongs to another backend by now, started %(started)s: the one that you saw has ended. "
             "Nothing was signalled; look at the locks again."
         ) % {"pid": pid, "started": backend["backend_start"].isoformat()}  # fmt: skip
-    return _problem_with_its_kind(backend) or _problem_with_our_rights(backend)
+    return _refusal(backend)
 
 
-def _problem_with_its_kind(backend: dict[str, Any]) -> str:
+def _refusal(backend: dict[str, Any]) -> str:
+    """The reason why this kind of backend is never signalled, or why our role may not; empty if it may."""
+    text = ""
     if backend["backend_type"] != "client backend":
-        return _(
+        text = _(
             "Backend %(pid)d is no client but the server's own %(backend_type)s: replication, autovacuum and the like "
             "are not signalled from here."
-        ) % backend  # fmt: skip
-    if not backend["is_of_this_database"]:
-        return _("Backend %(pid)d works on another database; signal it from there.") % backend
-    if backend["is_me"] or identify(backend["application_name"]).kind == "web":
-        return _("Backend %(pid)d is the dashboard's own; ending it would end this page, not the problem.") % backend
-    return ""
-
-
-def _problem_with_our_rights(backend: dict[str, Any]) -> str:
-    if backend["is_out_of_reach"]:
-        return _(
+        )
+    elif not backend["is_of_this_database"]:
+        text = _("Backend %(pid)d works on another database; signal it from there.")
+    elif backend["is_me"] or identify(backend["application_name"]).kind == "web":
+        text = _("Backend %(pid)d is the dashboard's own; ending it would end this page, not the problem.")
+    elif backend["is_out_of_reach"]:
+        text = _(
             "Backend %(pid)d belongs to the superuser %(role)s, whose sessions only a superuser can signal: no grant "
             "lets the role %(my_role)s do it."
-        ) % backend  # fmt: skip
-    if not backend["may_be_signalled"]:
-        return _(
+        )
+    elif not backend["may_be_signalled"]:
+        text = _(
             "The database role %(my_role)s may not signal backend %(pid)d of role %(role)s: "
             "GRANT pg_signal_backend TO %(my_role)s."
-        ) % backend  # fmt: skip
-    return ""
+        )
+    return text % backend
 
 
 def _refuse_twice(pid: int, started: datetime, action: str) -> None:
     fetch(connection, ONE_AT_A_TIME, {"pid": pid})
     params = {"target": f"backend:{pid}", "action": action, "started": started, "seconds": AGAIN_SECONDS}
     if lately := fetch(connection, LATELY, params):
-        told = {"pid": pid, "actor": lately[0]["actor"]}
-        raise AlreadySignalled(
-            _("Backend %(pid)d was signalled a moment ago by %(actor)s; it was not signalled again.") % told
-        )
-
-
-def _send(pid: int, started: datetime, action: str) -> None:
-    rows = fetch(connection, ACTIONS[action], {"pid": pid, "started": started})
-    if not (rows and rows[0]["signalled"]):
-        raise Ended
+        text = _("Backend %(pid)d was signalled a moment ago by %(actor)s; it was not signalled again.")
+        raise AlreadySignalled(text % {"pid": pid, "actor": lately[0]["actor"]})
 
 
 @dataclass(frozen=True)
@@ -176,19 +164,19 @@ class Consequences:
 
 def foresee(pid: int, started: datetime) -> Consequences:
     """Foresee a signal to the session with this pid and start, as it is now."""
-    look = attribution.fresh_lock_page()
-    session = look.seen.by_pid.get(pid)
+    page = attribution.lock_page(Look())
+    problem = problem_with(pid, fetch(connection, FIND, {"pid": pid, "started": started}))
+    session = page.seen.by_pid.get(pid)
     if session is None or session.backend_start != started:
-        return Consequences(None, problem=problem_of(pid, started))
-    node = tree.find_node(look.seen.roots, pid)
-    at_once = [below.session for below in node.blocked if set(below.session.blocked_by) <= {pid}] if node else []
-    everybody = [look.seen.by_pid[victim] for victim in node.victim_pids()] if node else []
+        return Consequences(None, problem=problem)
+    node = tree.find_node(page.seen.roots, pid)
+    victims = [page.seen.by_pid[victim] for victim in node.victim_pids()] if node else []
     return Consequences(
         session,
-        tuple(at_once),
-        tuple(victim for victim in everybody if victim not in at_once),
-        look.behind.get(pid, Behind()),
-        problem_of(pid, started),
+        at_once=tuple(victim for victim in victims if set(victim.blocked_by) <= {pid}),
+        later=tuple(victim for victim in victims if not set(victim.blocked_by) <= {pid}),
+        work=page.behind.get(pid, Behind()),
+        problem=problem,
     )
 
 
@@ -208,14 +196,15 @@ def undone_work(session: Session, action: str) -> str:
 
 def consequence_for_task(task: RunningTask) -> str:
     """The consequence for the task whose worker's session is signalled."""
-    told = {"number": task.attempt, "of": task.max_attempts}
-    if not task.has_attempts_left:
-        return _(
+    if task.has_attempts_left:
+        text = _(
+            "Attempt %(number)d of %(of)d: if the statement was its own, the attempt fails and the task runs again "
+            "after its backoff. What it did in the database is undone before; what it did outside (an e-mail, a call) "
+            "may happen twice."
+        )
+    else:
+        text = _(
             "Attempt %(number)d of %(of)d, its last: if the statement was its own, the task ends as FAILED, and a "
             "person decides whether it runs again."
-        ) % told  # fmt: skip
-    return _(
-        "Attempt %(number)d of %(of)d: if the statement was its own, the attempt fails and the task runs again after "
-        "its backoff. What it did in the database is undone before; what it did outside (an e-mail, a call) may happen "
-        "twice."
-    ) % told  # fmt: skip
+        )
+    return text % {"number": task.attempt, "of": task.max_attempts}

@@ -38,14 +38,11 @@ class Command(OperatorCommand):
         with limited(connection, PERSON_STATEMENT_MS):
             seen = activity.read(with_held=True)
             rows = attribution.watched_rows_held(options["table"], options["ids"])
-        sessions = shown(seen, only_blocked=options["blocked"])
+        sessions = list(seen.sessions)
+        if options["blocked"]:
+            involved = activity.involved_pids(sessions)
+            sessions = [session for session in sessions if session.pid in involved]
         return Report(data=as_data(seen, sessions, rows), text=as_text(seen, sessions, rows, is_tree=options["tree"]))
-
-
-def shown(seen: Activity, *, only_blocked: bool) -> list[Session]:
-    if not only_blocked:
-        return list(seen.sessions)
-    return [session for session in seen.sessions if session.pid in seen.involved]
 
 
 def as_data(seen: Activity, sessions: list[Session], rows: list[HeldRow]) -> dict[str, Any]:
@@ -57,7 +54,7 @@ def as_data(seen: Activity, sessions: list[Session], rows: list[HeldRow]) -> dic
         "sessions": [session_data(session) for session in sessions],
         "locks": [lock_data(seen, lock) for lock in seen.locks],
         "blockers": [blocker_data(seen, pid, blocked) for pid, blocked in sorted(blockers.items())],
-        "circles": [list(circle) for circle in seen.circles],
+        "circles": seen.circles,
         "rows": [{"table": row.table, "id": row.id, "pid": row.pid, "hold": row.lock.hold} for row in rows],
         "hidden": seen.hidden,
         "capped": seen.is_capped,
@@ -120,8 +117,8 @@ def tree(seen: Activity, rows: list[HeldRow]) -> str:
     found = tree_lines(seen.roots)
     works = behind(seen, rows, running_tasks())
     left_out = sum(1 + root.victims for root in seen.roots) - len(found)
-    told = [tree_line(line, works.get(line.node.session.pid)) for line in found]
-    return "\n".join([*told, *([f"… and {left_out} more"] if left_out else [])]) or "Nobody waits for a lock."
+    lines = [tree_line(line, works.get(line.node.session.pid)) for line in found]
+    return "\n".join([*lines, *([f"… and {left_out} more"] if left_out else [])]) or "Nobody waits for a lock."
 
 
 def tree_line(line: TreeLine, work: Behind | None) -> str:
