@@ -2,4 +2,4 @@
 
 from dashboard.attention import failures, queues, schedule, sessions
 
-__all__ = ["failures", "queues", "recovery", "schedule", "sessions"]
+__all__ = ["failures", "queues", "schedule", "sessions"]

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
+from typing import Any
 
 from django.db import connection
 from django.utils.translation import gettext as _
@@ -29,59 +30,33 @@ ORDER BY failure.since LIMIT %(most)s::int
 """
 
 
-@dataclass(frozen=True)
-class Refused:
-    """A task (or, without one, a worker) that recovery cannot change, with the database's error."""
-
-    target: str
-    task_id: int | None
-    worker_id: str
-    error: str
-    since: datetime
-
-
-def refused() -> list[Refused]:
-    """Current failures, the oldest first."""
-    return [Refused(**row) for row in fetch(connection, REFUSED, {"most": MOST})]
+def refused() -> list[dict[str, Any]]:
+    """Current failures of recovery, the oldest first; those of a worker itself have no task."""
+    return fetch(connection, REFUSED, {"most": MOST})
 
 
 @panels.attention
-def set_aside(look: Look) -> Iterator[Line]:
-    for found in look.once(refused):
-        yield task_line(found) if found.task_id is not None else worker_line(found)
-
-
-def task_line(found: Refused) -> Line:
-    told = {"id": found.task_id, "error": found.error}
-    return Line(
-        key=f"refused:{found.target}",
-        text=_("Task #%(id)d cannot be taken back from its dead worker: %(error)s") % told,
-        severity=Severity.LOSING,
-        why=why(),
-        since=found.since,
-        step=Step(
-            _("Look at the task"), links.page("admin:tasks_task_change", found.task_id), command("recover_tasks")
-        ),
-    )
-
-
-def worker_line(found: Refused) -> Line:
-    return Line(
-        key=f"refused:{found.target}",
-        text=_("Recovery cannot judge the worker %(id)s: %(error)s") % {"id": found.worker_id, "error": found.error},
-        severity=Severity.LOSING,
-        why=why(),
-        since=found.since,
-        step=Step(_("Look at the workers"), links.page("admin:ops_workers"), command("recover_tasks")),
-        permission="tasks.view_worker",
-    )
-
-
-def why() -> str:
-    return _(
-        "The database refuses the change, by a constraint or a trigger. Everything else is recovered, and this is "
-        "tried again from time to time."
-    )
+def set_aside(snapshot: Look) -> Iterator[Line]:
+    """Tasks and workers that recovery cannot change."""
+    for found in snapshot.once(refused):
+        text = _("Recovery cannot judge the worker %(id)s: %(error)s")
+        step, url, permission = _("Look at the workers"), links.page("admin:ops_workers"), "tasks.view_worker"
+        if found["task_id"] is not None:
+            text = _("Task #%(id)d cannot be taken back from its dead worker: %(error)s")
+            step, url = _("Look at the task"), links.page("admin:tasks_task_change", found["task_id"])
+            permission = "tasks.view_task"
+        yield Line(
+            key=f"refused:{found['target']}",
+            text=text % {"id": found["task_id"] or found["worker_id"], "error": found["error"]},
+            severity=Severity.LOSING,
+            why=_(
+                "The database refuses the change, by a constraint or a trigger. Everything else is recovered, and this "
+                "is tried again from time to time."
+            ),
+            since=found["since"],
+            step=Step(step, url, command("recover_tasks")),
+            permission=permission,
+        )
 
 
 # The newest tasks that FAILED or were CANCELLED, from their partial index; then only the FAILED ones among them.
@@ -160,24 +135,21 @@ def latest_failures() -> list[Group]:
 
 
 @panels.attention
-def failed(look: Look) -> Iterator[Line]:
+def failed(snapshot: Look) -> Iterator[Line]:
     """One line for each group of FAILED tasks."""
-    for group in look.once(failed_groups):
-        yield failed_line(group)
-
-
-def failed_line(group: Group) -> Line:
-    told = {"task": group.task_path, "number": group.number, "error": group.error or _("no recorded attempt")}
-    text = ngettext("%(task)s failed once: %(error)s.", "%(task)s failed %(number)d times: %(error)s.", group.number)
-    conditions = ["--status", "FAILED", "--task", group.task_path]
-    if group.exception_class:
-        conditions += ["--error", group.exception_class]
-    return Line(
-        key=f"failed:{group.task_path}:{group.exception_class}",
-        text=text % told,
-        severity=Severity.LOSING,
-        why=_("Out of attempts: nothing runs them again but a person."),
-        since=group.since,
-        size=group.number,
-        step=Step(_("Look at them"), group.failed_tasks, command("requeue_tasks", *conditions)),
-    )
+    for group in snapshot.once(failed_groups):
+        text = ngettext(
+            "%(task)s failed once: %(error)s.", "%(task)s failed %(number)d times: %(error)s.", group.number
+        )
+        values = {"task": group.task_path, "number": group.number, "error": group.error or _("no recorded attempt")}
+        error = ("--error", group.exception_class) if group.exception_class else ()
+        requeue = command("requeue_tasks", "--status", "FAILED", "--task", group.task_path, *error)
+        yield Line(
+            key=f"failed:{group.task_path}:{group.exception_class}",
+            text=text % values,
+            severity=Severity.LOSING,
+            why=_("Out of attempts: nothing runs them again but a person."),
+            since=group.since,
+            size=group.number,
+            step=Step(_("Look at them"), group.failed_tasks, requeue),
+        )

@@ -23,6 +23,7 @@ from tasks.operations.verb import short_waits
 from tasks.panels import Figure, Line, Look, Severity, Step
 from tasks.support import audit, durations
 from tasks.support.audit import Change, Who
+from tasks.support.database import sqlstate
 from tasks.support.redaction import redact
 
 logger = logging.getLogger(__name__)
@@ -97,11 +98,8 @@ def acknowledgements() -> dict[str, Acknowledgement]:
     return {found.line: found for found in Acknowledgement.objects.raw(STANDING, {"most": MOST})}
 
 
-def holds(acknowledgement: Acknowledgement, line: Line) -> bool:
-    """True if a standing acknowledgement still covers this line.
-
-    One that lasts until the line grows covers only trouble that began before it.
-    """
+def covers(acknowledgement: Acknowledgement, line: Line) -> bool:
+    """True if the acknowledgement covers this line; until it grows, only trouble that began before it."""
     if acknowledgement.size is None:
         return True
     return line.size <= acknowledgement.size and (line.since is None or line.since <= acknowledgement.at)
@@ -118,29 +116,25 @@ def acknowledge(
         raise Endless("Acknowledge a line until it grows, or for a time of at most 30 days.")
     reason = redact(reason)
     params = {"line": line.name, "text": line.text, "actor": who.actor, "reason": reason, "lasts": lasts, "size": size}
-    action = f"acknowledge {told(lasts, size)}"
-    return _change(ACKNOWLEDGE, params, line.name, who, action, reason, dry_run)
+    action = "acknowledge"
+    if lasts is not None:
+        action += f" for={durations.describe(lasts)}"
+    if size is not None:
+        action += f" until_more_than={size}"
+    return _change(ACKNOWLEDGE, params, who, action, reason, dry_run)
 
 
 def withdraw(name: str, who: Who, *, reason: str = "", dry_run: bool = False) -> bool:
     """Unfold the line again. Returns True if it was acknowledged."""
-    return _change(WITHDRAW, {"line": name}, name, who, "withdraw", reason, dry_run)
+    return _change(WITHDRAW, {"line": name}, who, "withdraw", reason, dry_run)
 
 
-def told(lasts: timedelta | None, size: int | None) -> str:
-    """The duration as the audit writes it: `for=8h`, `until_more_than=14`."""
-    parts = [f"for={durations.describe(lasts)}"] if lasts is not None else []
-    return " ".join(parts + ([f"until_more_than={size}"] if size is not None else []))
-
-
-def _change(
-    statement: str, params: dict[str, Any], name: str, who: Who, action: str, reason: str, dry_run: bool
-) -> bool:
+def _change(statement: str, params: dict[str, Any], who: Who, action: str, reason: str, dry_run: bool) -> bool:
     with short_waits(rollback=dry_run), connection.cursor() as cursor:
         cursor.execute(statement, params)
         is_changed = bool(cursor.rowcount)
         if is_changed:
-            audit.record(connection, who, action, [Change(f"attention:{name}")], reason)
+            audit.record(connection, who, action, [Change(f"attention:{params['line']}")], reason)
     return is_changed
 
 
@@ -176,26 +170,25 @@ def load() -> None:
     autodiscover_modules("attention")
 
 
-def gather(look: Look, may: May) -> Inbox:
+def gather(snapshot: Look, may: May) -> Inbox:
     """Collect the lines that a person with these rights may see."""
     load()
-    lines, is_whole = said(panels.ATTENTION, look)
-    lines = [line for line in lines if may(line.permission)]
-    standing = look.once(acknowledgements)
-    known, unknown = [], [] if is_whole else [untold()]
-    for line in sorted(lines, key=urgency):
+    lines, is_whole = ask_all(panels.ATTENTION, snapshot)
+    standing = snapshot.once(acknowledgements)
+    known, unknown = [], [] if is_whole else [incomplete()]
+    for line in sorted(filter(lambda line: may(line.permission), lines), key=urgency):
         acknowledgement = standing.get(line.name)
-        if acknowledgement is not None and holds(acknowledgement, line):
+        if acknowledgement is not None and covers(acknowledgement, line):
             known.append(Known(line, acknowledgement))
         else:
             unknown.append(line)
     return Inbox(unknown[:SHOWN], known[:SHOWN], max(0, len(unknown) - SHOWN))
 
 
-def figures(look: Look, may: May) -> list[Figure]:
+def figures(snapshot: Look, may: May) -> list[Figure]:
     """Collect the figures that a person with these rights may see; unavailable ones are left out."""
     load()
-    found, _is_whole = said(panels.FIGURES, look)
+    found, _is_whole = ask_all(panels.FIGURES, snapshot)
     return [figure for figure in found if may(figure.permission)]
 
 
@@ -204,13 +197,13 @@ def urgency(line: Line) -> tuple[int, float, str]:
     return (line.severity, line.since.timestamp() if line.since else float("inf"), line.key)
 
 
-def said(sources: Iterable[Callable[[Look], Iterable[T]]], look: Look) -> tuple[list[T], bool]:
+def ask_all(sources: Iterable[Callable[[Look], Iterable[T]]], snapshot: Look) -> tuple[list[T], bool]:
     """Ask every source; returns the answers, and True if all sources answered."""
     found: list[T] = []
     is_whole = True
     for source in sources:
         try:
-            found.extend(source(look))
+            found.extend(source(snapshot))
         except OperationalError as error:
             if not is_too_slow(error):
                 raise
@@ -225,10 +218,10 @@ def said(sources: Iterable[Callable[[Look], Iterable[T]]], look: Look) -> tuple[
 
 def is_too_slow(error: OperationalError) -> bool:
     """True if only this query timed out; False if the database itself is in trouble."""
-    return getattr(error.__cause__, "sqlstate", None) in TOO_SLOW
+    return sqlstate(error) in TOO_SLOW
 
 
-def untold() -> Line:
+def incomplete() -> Line:
     """The line that says that part of the list is missing."""
     return Line(
         key="untold",

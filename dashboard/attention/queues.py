@@ -12,7 +12,7 @@ from tasks.diagnosis import stats
 from tasks.diagnosis.finding import command
 from tasks.diagnosis.stats import GONE, Numbers, QueueNumbers
 from tasks.panels import Figure, Line, Look, Severity, Step
-from tasks.queue.presence import Life, WorkerState
+from tasks.queue.presence import Life
 from tasks.support.durations import spoken
 
 LATE_SECONDS = 300  # a due task that waits longer is late
@@ -27,14 +27,14 @@ def numbers() -> Numbers:
 
 
 @panels.attention
-def unserved(look: Look) -> Iterator[Line]:
+def unserved(snapshot: Look) -> Iterator[Line]:
     """Due tasks that no live worker will take."""
-    found = look.once(numbers)
+    found = snapshot.once(numbers)
     waiting = [queue for queue in found.queues if queue.ready and not queue.paused and not found.servers(queue.name)]
     if any(worker.is_alive for worker in found.workers):
-        yield from (unserved_line(queue, look.now) for queue in waiting)
+        yield from (unserved_line(queue, snapshot.now) for queue in waiting)
     elif waiting:
-        yield no_worker_line(waiting, look.now)
+        yield no_worker_line(waiting, snapshot.now)
 
 
 def unserved_line(queue: QueueNumbers, at: datetime) -> Line:
@@ -48,7 +48,7 @@ def unserved_line(queue: QueueNumbers, at: datetime) -> Line:
         text=text % {"queue": queue.name, "number": queue.ready},
         severity=Severity.STOPPED,
         why=_("Workers are alive, but they were started for other queues."),
-        since=waiting_since(queue, at),
+        since=waiting_since([queue], at),
         size=queue.ready,
         step=Step(_("Look at the tasks"), ready_tasks(queue), command("run_worker", "--queue", queue.name)),
     )
@@ -62,50 +62,44 @@ def no_worker_line(waiting: list[QueueNumbers], at: datetime) -> Line:
         text=text % {"number": number},
         severity=Severity.STOPPED,
         why=_("Queues: %(names)s.") % {"names": ", ".join(queue.name for queue in waiting[:10])},
-        since=min((since for queue in waiting if (since := waiting_since(queue, at))), default=None),
+        since=waiting_since(waiting, at),
         size=number,
         step=Step(_("Look at the workers"), links.page("admin:ops_workers"), command("run_worker")),
     )
 
 
 @panels.attention
-def late(look: Look) -> Iterator[Line]:
+def late(snapshot: Look) -> Iterator[Line]:
     """Queues that have workers, but whose oldest due task waits too long."""
-    found = look.once(numbers)
+    found = snapshot.once(numbers)
     for queue in found.queues:
-        if (queue.oldest_ready_seconds or 0) > LATE_SECONDS and not queue.paused and found.servers(queue.name):
-            yield late_line(queue, look.now)
-
-
-def late_line(queue: QueueNumbers, at: datetime) -> Line:
-    text = _("The oldest due task of the queue %(queue)s has waited for %(age)s.")
-    told = {"queue": queue.name, "age": spoken(queue.oldest_ready_seconds or 0)}
-    number = ngettext("%(number)d task is due.", "%(number)d tasks are due.", queue.ready) % {"number": queue.ready}
-    why_not = links.page("admin:tasks_task_why", queue.name)
-    return Line(
-        key=f"late:{queue.name}",
-        text=text % told,
-        severity=Severity.SLOW,
-        why=number,
-        since=waiting_since(queue, at),
-        size=queue.ready,
-        step=Step(_("Why not running?") if why_not else _("Look at the tasks"), why_not or ready_tasks(queue)),
-    )
+        age = queue.oldest_ready_seconds or 0
+        if age <= LATE_SECONDS or queue.paused or not found.servers(queue.name):
+            continue
+        text = _("The oldest due task of the queue %(queue)s has waited for %(age)s.")
+        due = ngettext("%(number)d task is due.", "%(number)d tasks are due.", queue.ready)
+        why_not = links.page("admin:tasks_task_why", queue.name)
+        yield Line(
+            key=f"late:{queue.name}",
+            text=text % {"queue": queue.name, "age": spoken(age)},
+            severity=Severity.SLOW,
+            why=due % {"number": queue.ready},
+            since=waiting_since([queue], snapshot.now),
+            size=queue.ready,
+            step=Step(_("Why not running?") if why_not else _("Look at the tasks"), why_not or ready_tasks(queue)),
+        )
 
 
 @panels.attention
-def stale(look: Look) -> Iterator[Line]:
+def stale(snapshot: Look) -> Iterator[Line]:
     """PROCESSING tasks whose worker is gone and that no worker is about to recover."""
-    found = look.once(numbers)
+    found = snapshot.once(numbers)
     has_sweeper = any(worker.is_alive for worker in found.workers)
+    recovered_since = snapshot.now - timedelta(seconds=RECOVERY_SECONDS)
     for queue in found.queues:
-        if queue.stale and (queue.asks_a_person or not has_sweeper or is_left(queue, look.now)):
+        is_left = queue.stale_since is None or queue.stale_since < recovered_since
+        if queue.stale and (queue.asks_a_person or not has_sweeper or is_left):
             yield stale_line(queue, has_sweeper=has_sweeper)
-
-
-def is_left(queue: QueueNumbers, at: datetime) -> bool:
-    """True if the queue's stale tasks are older than recovery normally takes."""
-    return queue.stale_since is None or at - queue.stale_since > timedelta(seconds=RECOVERY_SECONDS)
 
 
 def stale_line(queue: QueueNumbers, *, has_sweeper: bool) -> Line:
@@ -132,13 +126,14 @@ def stale_line(queue: QueueNumbers, *, has_sweeper: bool) -> Line:
 
 
 @panels.attention
-def restarted(look: Look) -> Iterator[Line]:
+def restarted(snapshot: Look) -> Iterator[Line]:
     """The database restarted, so recovery waits for the workers to reconnect."""
-    back = [worker for worker in look.once(numbers).workers if worker.life is Life.RESTARTED]
+    back = [worker for worker in snapshot.once(numbers).workers if worker.life is Life.RESTARTED]
     if not back:
         return
-    at = look.now
-    left = max(remaining_seconds(worker) for worker in back)
+    ages = [worker.heartbeat_age_seconds or 0 for worker in back]
+    # A worker's tasks stay its own until the grace after the restart and its lease are over.
+    left = max(max(worker.grace_seconds, worker.lease_seconds - age) for worker, age in zip(back, ages, strict=True))
     text = ngettext(
         "The database restarted; recovery waits until %(time)s for %(number)d worker to come back.",
         "The database restarted; recovery waits until %(time)s for %(number)d workers to come back.",
@@ -146,25 +141,19 @@ def restarted(look: Look) -> Iterator[Line]:
     )
     yield Line(
         key="restarted",
-        text=text % {"number": len(back), "time": f"{at + timedelta(seconds=left):%H:%M:%S} UTC"},
+        text=text % {"number": len(back), "time": f"{snapshot.now + timedelta(seconds=left):%H:%M:%S} UTC"},
         severity=Severity.NOTICE,
         why=_("Every session ended with the restart, so that a missing one proves nothing until then."),
-        since=at - timedelta(seconds=min(worker.heartbeat_age_seconds or 0 for worker in back)),
+        since=snapshot.now - timedelta(seconds=min(ages)),
         size=len(back),
         step=Step(_("Look at the workers"), links.page("admin:ops_workers")),
     )
 
 
-def remaining_seconds(worker: WorkerState) -> float:
-    """Seconds that recovery still waits for a worker that lost its session in the restart."""
-    lease = max(0.0, worker.lease_seconds - (worker.heartbeat_age_seconds or 0))
-    return max(worker.grace_seconds, lease)
-
-
 @panels.figures
-def workers(look: Look) -> Iterator[Figure]:
+def workers(snapshot: Look) -> Iterator[Figure]:
     """The number of live workers; the note counts dead, missing and silent ones."""
-    found = look.once(numbers).workers
+    found = snapshot.once(numbers).workers
     alive = sum(worker.is_alive for worker in found)
     gone = sum(worker.life in GONE for worker in found)
     yield Figure(
@@ -176,9 +165,10 @@ def workers(look: Look) -> Iterator[Figure]:
     )
 
 
-def waiting_since(queue: QueueNumbers, at: datetime) -> datetime | None:
-    age = queue.oldest_ready_seconds
-    return None if age is None else at - timedelta(seconds=age)
+def waiting_since(queues: list[QueueNumbers], at: datetime) -> datetime | None:
+    """The moment since which the oldest due task of these queues waits."""
+    ages = [queue.oldest_ready_seconds for queue in queues if queue.oldest_ready_seconds is not None]
+    return at - timedelta(seconds=max(ages)) if ages else None
 
 
 def ready_tasks(queue: QueueNumbers) -> str:

@@ -1,6 +1,7 @@
 """Scheduled commands that failed or are overdue, and named locks whose holder is gone."""
 
 from collections.abc import Iterator
+from itertools import takewhile
 
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
@@ -10,8 +11,7 @@ from tasks import panels
 from tasks.diagnosis.finding import command
 from tasks.locking.named.holder import Holder, Life
 from tasks.models import CommandRun
-from tasks.panels import Line as AttentionLine
-from tasks.panels import Look, Severity, Step
+from tasks.panels import Line, Look, Severity, Step
 from tasks.schedule import expectations
 from tasks.schedule.expectations import Entry, Expectation
 
@@ -20,24 +20,23 @@ SEE = "tasks.view_commandrun"
 
 
 @panels.attention
-def commands(look: Look) -> Iterator[AttentionLine]:
+def commands(snapshot: Look) -> Iterator[Line]:
     """Overdue commands, and commands whose latest run ended badly. Skipped runs do not count."""
-    for line in look.once(expectations.board).entries:
-        last = next((run for run in line.runs if run.outcome != CommandRun.Outcome.SKIPPED), None)
-        if line.expectation is not None and line.expectation.is_overdue:
-            yield overdue_line(line.expectation)
-        elif last is not None and last.outcome in BAD:
-            yield failed_line(last, line)
+    for entry in snapshot.once(expectations.board).entries:
+        if entry.expectation is not None and entry.expectation.is_overdue:
+            yield overdue_line(entry.expectation)
+        else:
+            yield from failed_lines(entry)
 
 
-def overdue_line(expectation: Expectation) -> AttentionLine:
+def overdue_line(expectation: Expectation) -> Line:
     missed = int(expectation.overdue_seconds // expectation.every.total_seconds()) + 1
     text = ngettext(
         "The command %(name)s is overdue: %(number)d run is missing.",
         "The command %(name)s is overdue: %(number)d runs are missing.",
         missed,
     )
-    return AttentionLine(
+    return Line(
         key=f"overdue:{expectation.name}",
         text=text % {"name": expectation.name, "number": missed},
         severity=Severity.LOSING,
@@ -49,61 +48,54 @@ def overdue_line(expectation: Expectation) -> AttentionLine:
     )
 
 
-def failed_line(last: CommandRun, line: Entry) -> AttentionLine:
-    bad = 0
-    for run in line.runs:
-        if run.outcome not in (*BAD, CommandRun.Outcome.SKIPPED):
-            break
-        bad += run.outcome in BAD
+def failed_lines(entry: Entry) -> Iterator[Line]:
+    runs = [run for run in entry.runs if run.outcome != CommandRun.Outcome.SKIPPED]
+    bad = list(takewhile(lambda run: run.outcome in BAD, runs))
+    if not bad:
+        return
+    last = bad[0]
     text = ngettext(
         "The latest run of the command %(name)s ended badly: %(outcome)s.",
         "The latest %(number)d runs of the command %(name)s ended badly: %(outcome)s.",
-        bad,
+        len(bad),
     )
-    told = {"name": line.name, "number": bad, "outcome": str(CommandRun.Outcome(last.outcome).label).lower()}
-    return AttentionLine(
-        key=f"command-failed:{line.name}",
-        text=text % told,
+    outcome = str(CommandRun.Outcome(last.outcome).label).lower()
+    yield Line(
+        key=f"command-failed:{entry.name}",
+        text=text % {"name": entry.name, "number": len(bad), "outcome": outcome},
         severity=Severity.LOSING,
         why=_("Exit status %(status)d.") % {"status": last.exit_status} if last.exit_status else "",
         since=last.finished_at or last.started_at,
-        size=bad,
+        size=len(bad),
         step=Step(_("Read its output"), links.page("admin:ops_command_run", last.id)),
         permission=SEE,
     )
 
 
 @panels.attention
-def locks(look: Look) -> Iterator[AttentionLine]:
-    """Named locks whose holder ended without releasing them."""
-    for line in look.once(expectations.board).entries:
-        for holder in line.holders:
-            if holder.is_gone:
-                yield lock_line(holder, waiting=len(line.waiters))
+def locks(snapshot: Look) -> Iterator[Line]:
+    """Named locks whose holder ended without releasing them, and a backend of locks that does not answer."""
+    board = snapshot.once(expectations.board)
+    for entry in board.entries:
+        yield from (lock_line(holder, waiting=len(entry.waiters)) for holder in entry.holders if holder.is_gone)
+    if board.problem:
+        step = Step(_("See the locks"), links.page("admin:ops_schedule"))
+        yield Line(key="locks-untold", text=board.problem, severity=Severity.SLOW, step=step, permission=SEE)
 
 
-def lock_line(holder: Holder, *, waiting: int) -> AttentionLine:
-    why = {
-        Life.EXPIRED: _("Its lease is over: whoever asks next gets the lock."),
-        Life.MISSING: _("Its session has ended: whoever asks next gets the lock, after a second look."),
-    }[holder.life]
+def lock_line(holder: Holder, *, waiting: int) -> Line:
+    is_expired = holder.life is Life.EXPIRED
+    why = _("Its session has ended: whoever asks next gets the lock, after a second look.")
+    if is_expired:
+        why = _("Its lease is over: whoever asks next gets the lock.")
     shell = ("release_lock", holder.name, "--fence", str(holder.fence), "--reason", "…")
-    return AttentionLine(
+    return Line(
         key=f"lock:{holder.name}:{holder.fence}",
         text=_("The lock %(name)s was left behind by %(who)s.") % {"name": holder.name, "who": holder.who},
         severity=Severity.SLOW,
         why=why,
-        since=holder.expires_at if holder.life is Life.EXPIRED else holder.renewed_at,
+        since=holder.expires_at if is_expired else holder.renewed_at,
         size=1 + waiting,
         step=Step(_("See the lock"), links.page("admin:ops_schedule"), command(*shell) if holder.fence else ""),
         permission=SEE,
     )
-
-
-@panels.attention
-def untold(look: Look) -> Iterator[AttentionLine]:
-    """A backend of locks that does not answer."""
-    problem = look.once(expectations.board).problem
-    if problem:
-        step = Step(_("See the locks"), links.page("admin:ops_schedule"))
-        yield AttentionLine(key="locks-untold", text=problem, severity=Severity.SLOW, step=step, permission=SEE)

@@ -21,31 +21,28 @@ SEE = "dashboard.view_backend"
 
 
 @panels.attention
-def blocked(look: Look) -> Iterator[Line]:
+def blocked(snapshot: Look) -> Iterator[Line]:
     """The roots of the lock tree, with the number of sessions that each one blocks."""
-    for root in look.once(activity.read).roots:
-        waited = longest_wait(root)
-        if waited >= BLOCKED_SECONDS:
-            yield blocked_line(look, root, waited)
-
-
-def blocked_line(look: Look, root: Node, waited: float) -> Line:
-    told = {"number": root.victims, "age": spoken(waited), "who": who(root.session)}
-    text = ngettext(
-        "%(number)d session blocked for %(age)s by %(who)s.",
-        "%(number)d sessions blocked for %(age)s by %(who)s.",
-        root.victims,
-    )
-    return Line(
-        key=f"blocked:{name(root.session)}",
-        text=text % told,
-        severity=Severity.STOPPED,
-        why=transaction_of(root.session),
-        since=look.now - timedelta(seconds=waited),
-        size=root.victims,
-        step=Step(_("See the chain"), chain_of(root.session), command("show_locks", "--tree")),
-        permission=SEE,
-    )
+    for root in snapshot.once(activity.read).roots:
+        waited, age = longest_wait(root), root.session.transaction_seconds
+        if waited < BLOCKED_SECONDS:
+            continue
+        text = ngettext(
+            "%(number)d session blocked for %(age)s by %(who)s.",
+            "%(number)d sessions blocked for %(age)s by %(who)s.",
+            root.victims,
+        )
+        since_when = _("Its transaction has been open for %(age)s.")
+        yield Line(
+            key=f"blocked:{name(root.session)}",
+            text=text % {"number": root.victims, "age": spoken(waited), "who": who(root.session)},
+            severity=Severity.STOPPED,
+            why="" if age is None else since_when % {"age": spoken(age)},
+            since=snapshot.now - timedelta(seconds=waited),
+            size=root.victims,
+            step=Step(_("See the chain"), chain_of(root.session), command("show_locks", "--tree")),
+            permission=SEE,
+        )
 
 
 def longest_wait(root: Node) -> float:
@@ -59,13 +56,24 @@ def longest_wait(root: Node) -> float:
 
 
 @panels.attention
-def open_transactions(look: Look) -> Iterator[Line]:
+def open_transactions(snapshot: Look) -> Iterator[Line]:
     """Transactions open too long, except those that already have a line of their own as blockers."""
-    seen = look.once(activity.read)
-    told = {root.session.pid for root in seen.roots if longest_wait(root) >= BLOCKED_SECONDS}
+    seen = snapshot.once(activity.read)
+    blockers = {root.session.pid for root in seen.roots if longest_wait(root) >= BLOCKED_SECONDS}
     for session in seen.sessions:
-        if session.pid not in told and not session.blocked_by and is_open_too_long(session):
-            yield open_line(look, session)
+        if session.pid in blockers or session.blocked_by or not is_open_too_long(session):
+            continue
+        age = session.transaction_seconds or 0
+        text = _("A transaction has been open for %(age)s: %(who)s.")
+        yield Line(
+            key=f"open:{name(session)}",
+            text=text % {"age": spoken(age), "who": who(session)},
+            severity=Severity.SLOW,
+            why=_("It keeps its locks, and dead rows from being cleaned up in every table."),
+            since=snapshot.now - timedelta(seconds=age),
+            step=Step(_("See the session"), chain_of(session), command("show_locks")),
+            permission=SEE,
+        )
 
 
 def is_open_too_long(session: Session) -> bool:
@@ -73,26 +81,12 @@ def is_open_too_long(session: Session) -> bool:
     return age > (IDLE_SECONDS if session.is_idle_in_transaction else OPEN_SECONDS)
 
 
-def open_line(look: Look, session: Session) -> Line:
-    age = session.transaction_seconds or 0
-    return Line(
-        key=f"open:{name(session)}",
-        text=_("A transaction has been open for %(age)s: %(who)s.") % {"age": spoken(age), "who": who(session)},
-        severity=Severity.SLOW,
-        why=_("It keeps its locks, and dead rows from being cleaned up in every table."),
-        since=look.now - timedelta(seconds=age),
-        step=Step(_("See the session"), chain_of(session), command("show_locks")),
-        permission=SEE,
-    )
-
-
 @panels.figures
-def figures(look: Look) -> Iterator[Figure]:
+def figures(snapshot: Look) -> Iterator[Figure]:
     """The number of sessions that wait for a lock, and the oldest transaction."""
-    seen = look.once(activity.read)
-    number = len(seen.blocked)
+    seen = snapshot.once(activity.read)
     url = links.page("admin:ops_locks")
-    yield Figure(_("Blocked sessions"), str(number), url, permission=SEE)
+    yield Figure(_("Blocked sessions"), str(len(seen.blocked)), url, permission=SEE)
     oldest = max(seen.sessions, key=lambda session: session.transaction_seconds or 0, default=None)
     if oldest is None or oldest.transaction_seconds is None:
         yield Figure(_("Oldest transaction"), _("none"), url, permission=SEE)
@@ -119,12 +113,6 @@ def who(session: Session) -> str:
         return session.shortly
     state = session.state or _("state hidden")
     return _("pid %(pid)d (%(name)s, %(state)s)") % {"pid": session.pid, "name": session.identity, "state": state}
-
-
-def transaction_of(session: Session) -> str:
-    if session.transaction_seconds is None:
-        return ""
-    return _("Its transaction has been open for %(age)s.") % {"age": spoken(session.transaction_seconds)}
 
 
 def chain_of(session: Session) -> str:
