@@ -107,6 +107,7 @@ class Child:
     def __init__(self, argv: Sequence[str], sink: Sink) -> None:
         self.argv = list(argv)
         self.sink = sink
+        self.kept = HeadAndTail()
         self.is_stopped = False  # because its lock was lost
         self.is_signalled = False
         self._kill_at = math.inf
@@ -192,6 +193,7 @@ class Child:
             if not chunk:
                 selector.unregister(key.fileobj)
             elif key.data:
+                self.kept.add(chunk)
                 self.sink(key.data, chunk)
 
 
@@ -227,13 +229,7 @@ def run_locked(
     Raises UnknownCommand, LockCycle and LockUnavailable, all before anything has run. SIGTERM and SIGINT are passed on
     to the command while it runs; main thread only.
     """
-    kept = HeadAndTail()
-
-    def pass_on(stream: str, chunk: bytes) -> None:
-        kept.add(chunk)
-        sink(stream, chunk)
-
-    child = Child(program(words, is_shell=is_shell), pass_on)
+    child = Child(program(words, is_shell=is_shell), sink)
     shown, secrets = redacted(words, is_shell=is_shell)
     if expected_every is not None:
         expectations.expect(name, expected_every)
@@ -243,7 +239,7 @@ def run_locked(
             connection.close()  # it would be idle while the command runs
             with _passing_on_signals(child):
                 returncode = child.run(held)
-            result = _result(child, held, returncode, redact(redact_text(kept.text(), secrets)))
+            result = _result(child, held, returncode, redact(redact_text(child.kept.text(), secrets)))
             expectations.finish(run_id, result.outcome, result.exit_status, result.output)
     except LockHeld as refusal:
         expectations.skip(name, shown, refusal.holder, HELD_ELSEWHERE)
