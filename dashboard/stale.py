@@ -41,7 +41,7 @@ WHERE held.number > 0
 
 
 @dataclass(frozen=True)
-class Place:
+class Cursor:
     """Start of the page: after this task of this worker; an empty `worker_id` means the first page."""
 
     worker_id: str = ""
@@ -118,7 +118,7 @@ class Stale:
     groups: list[Group]
     numbers: dict[str, int]
     dead: list[str]
-    next_place: Place | None = None
+    next_cursor: Cursor | None = None
     restart: Restart | None = None
     has_live_worker: bool = True
 
@@ -132,20 +132,20 @@ class Stale:
         return sum(self.numbers[worker_id] for worker_id in self.dead)
 
 
-def look(place: Place, *, limit: int = PAGE) -> Stale:
-    """The stale tasks after `place`; about fifteen statements, however many tasks there are."""
+def page_after(cursor: Cursor, *, limit: int = PAGE) -> Stale:
+    """The stale tasks after `cursor`; about fifteen statements, however many tasks there are."""
     states = presence.states()
     gone = {state.id: state for state in states.values() if state.life in GONE}
     numbers = held_by(gone)
-    found = list(page_of(numbers, place)[: limit + 1])
+    found = list(tasks_after(numbers, cursor)[: limit + 1])
     facts = gather(found[:limit])
     return Stale(
         now=facts.now,
         groups=groups_of(found[:limit], gone, numbers, facts),
         numbers=numbers,
         dead=[worker_id for worker_id in numbers if gone[worker_id].life in (Life.DEAD, Life.MISSING)],
-        next_place=Place(found[limit - 1].claimed_by or "", found[limit - 1].pk) if len(found) > limit else None,
-        restart=restart_of(states.values(), facts.now),
+        next_cursor=Cursor(found[limit - 1].claimed_by or "", found[limit - 1].pk) if len(found) > limit else None,
+        restart=restart_of(list(states.values()), facts.now),
         has_live_worker=any(state.is_alive for state in states.values()),
     )
 
@@ -156,11 +156,11 @@ def held_by(worker_ids: Iterable[str]) -> dict[str, int]:
     return {row["worker_id"]: row["number"] for row in rows}
 
 
-def page_of(worker_ids: Iterable[str], place: Place) -> TaskQuerySet:
-    """The tasks of these workers after `place`, worker by worker."""
+def tasks_after(worker_ids: Iterable[str], cursor: Cursor) -> TaskQuerySet:
+    """The tasks of these workers after `cursor`, worker by worker."""
     tasks = Task.objects.processing().filter(claimed_by__in=list(worker_ids)).order_by("claimed_by", "pk")
-    beyond = Q(claimed_by__gt=place.worker_id) | Q(claimed_by=place.worker_id, pk__gt=place.task_id)
-    return tasks.filter(beyond) if place.worker_id else tasks
+    beyond = Q(claimed_by__gt=cursor.worker_id) | Q(claimed_by=cursor.worker_id, pk__gt=cursor.task_id)
+    return tasks.filter(beyond) if cursor.worker_id else tasks
 
 
 def groups_of(tasks: list[Task], gone: dict[str, WorkerState], numbers: dict[str, int], facts: Facts) -> list[Group]:
@@ -168,15 +168,11 @@ def groups_of(tasks: list[Task], gone: dict[str, WorkerState], numbers: dict[str
     groups = []
     for worker_id, held in groupby(tasks, key=lambda task: task.claimed_by or ""):
         ours, worker = list(held), facts.workers.get(worker_id, gone[worker_id])
+        is_silent = worker.life in (Life.SILENT, Life.RESTARTED)
+        evidence = silent(worker).sentence if is_silent else death(ours[0], worker, facts)
         rows = [row_of(task, worker, facts) for task in ours]
-        evidence = evidence_of(ours[0], worker, facts)
         groups.append(Group(worker, numbers[worker_id], evidence, facts.sessions.get(worker_id), rows))
     return groups
-
-
-def evidence_of(task: Task, worker: WorkerState, facts: Facts) -> str:
-    """The evidence that the worker is gone, in one sentence."""
-    return silent(worker).sentence if worker.life in (Life.SILENT, Life.RESTARTED) else death(task, worker, facts)
 
 
 def row_of(task: Task, worker: WorkerState, facts: Facts) -> Row:
@@ -195,13 +191,13 @@ def row_of(task: Task, worker: WorkerState, facts: Facts) -> Row:
         recovery=recovery_of(task, facts) if is_dead else finding.sentence,
         asks=queue is not None and queue.recovery == Queue.Recovery.ASK,
         claimed=age(task.started_at, facts.now),
-        effect=f"{told_beginning(task, worker)} {action.repeats(task, finding)}",
+        effect=f"{progress_of(task, worker)} {action.repeats(task, finding)}",
         seen=str(Seen.of(task)),
         action=action,
     )
 
 
-def told_beginning(task: Task, worker: WorkerState) -> str:
+def progress_of(task: Task, worker: WorkerState) -> str:
     """Say if its worker had begun it. A worker publishes its current task only after a quarter of a second."""
     if worker.current_task_id == task.pk:
         return _("Its worker was on it.")
@@ -210,9 +206,8 @@ def told_beginning(task: Task, worker: WorkerState) -> str:
     return _("Its worker did not say whether it had begun.")
 
 
-def restart_of(states: Iterable[WorkerState], now: datetime) -> Restart | None:
+def restart_of(states: list[WorkerState], now: datetime) -> Restart | None:
     """The restart whose grace period still runs, or None."""
-    states = list(states)
     left = max((state.grace_seconds for state in states), default=0.0)
     if left <= 0:
         return None
@@ -239,7 +234,7 @@ WHERE status = 'PROCESSING' AND claimed_by = ANY(%(ids)s::text[]) LIMIT %(most)s
 
 @dataclass(frozen=True)
 class Holding:
-    """One worker's tasks of one queue; `spent`: tasks without attempts left, which become FAILED."""
+    """One worker's tasks of one queue; `spent`: those without attempts left, which become FAILED."""
 
     worker: WorkerState
     queue_name: str
@@ -261,35 +256,22 @@ class Holdings:
     def number(self) -> int:
         return sum(holding.number for holding in self.holdings)
 
-    @property
-    def spent(self) -> int:
-        return sum(holding.spent for holding in self.holdings)
 
-
-@dataclass(frozen=True)
-class Outcome:
-    """Recovered tasks by their new status, and the number of tasks left."""
-
-    by_status: dict[str, int]
-    left: int
-
-    @property
-    def taken(self) -> int:
-        return sum(self.by_status.values())
-
-
-def look_at_holdings(worker_ids: Iterable[str]) -> Holdings:
-    ids = list(worker_ids)
-    rows = fetch(connection, HOLDINGS, {"ids": ids, "most": MOST})
-    states = presence.states(set(presence.known_ids(connection)) | set(ids))
+def preview(worker_ids: list[str]) -> Holdings:
+    """The tasks that these workers hold, by worker and queue."""
+    rows = fetch(connection, HOLDINGS, {"ids": worker_ids, "most": MOST})
+    states = presence.states({*presence.known_ids(connection), *worker_ids})
     holdings = [Holding(states[row.pop("worker_id")], **row) for row in rows]
     return Holdings(holdings, any(state.is_alive for state in states.values()))
 
 
-def take_back(worker_ids: Iterable[str], who: Who, *, reason: str = "") -> Outcome:
-    """Recover the tasks of those workers that are dead. Each task gets an intervention."""
-    ids = [row["id"] for row in fetch(connection, HELD, {"ids": list(worker_ids), "most": MOST})]
+def take_back(worker_ids: list[str], who: Who, *, reason: str = "") -> tuple[Counter[str], int]:
+    """Recover the tasks of those workers that are dead. Each task gets an intervention.
+
+    Returns the recovered tasks counted by their new status, and the number of tasks left.
+    """
+    ids = [row["id"] for row in fetch(connection, HELD, {"ids": worker_ids, "most": MOST})]
     if not ids:
-        return Outcome({}, 0)
+        return Counter(), 0
     sweep = operations.recover(who, task_ids=ids, reason=reason)
-    return Outcome(dict(Counter(row["status"] for row in sweep.rows)), len(ids) - len(sweep.rows))
+    return Counter(row["status"] for row in sweep.rows), len(ids) - len(sweep.rows)

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
 
+from django import forms
 from django.contrib import admin, messages
 from django.db import DatabaseError
 from django.http import HttpRequest, HttpResponse
@@ -22,13 +23,15 @@ from dashboard.live.fragment import SharedPart
 from dashboard.locks import activity, attribution, rows, signals
 from dashboard.locks.attribution import RUNNING
 from dashboard.locks.history import DEADLOCKS, WAITS, look_back
+from tasks.admin.forms import OptionField, PreviewedForm, WholeNumberField
 from tasks.admin.rights import missing, require, who
+from tasks.commands import types
 from tasks.diagnosis.finding import command
 from tasks.locking import rowlocks
 from tasks.locking.named import postgres
 from tasks.operations.filters import BIGGEST_ID
 from tasks.support import reading
-from tasks.support.database import is_lock_not_available
+from tasks.support.database import is_lock_not_available, sqlstate
 from tasks.support.durations import spoken
 
 SEE, SIGNAL = "dashboard.view_backend", "dashboard.signal_backend"
@@ -67,13 +70,14 @@ class Moment:
     def of(cls, request: HttpRequest) -> "Moment":
         """Read the query, with UTC as default zone; an unreadable time becomes now, with `problem` set."""
         written, around, before = (request.GET.get(key, "").strip() for key in ("at", "around", "before"))
-        minutes = number(around)
+        minutes = reading.digits(around)
         chosen = minutes if minutes in AROUND else USUAL
         at = parsed(written) if written else timezone.now()
         if at is None:
             problem = _("“%(text)s” is no time like 2026-11-21 03:10; this is now.") % {"text": written[:50]}
             return cls(timezone.now(), chosen, problem=problem)
-        return cls(at, chosen, number(before))
+        below = reading.digits(before)
+        return cls(at, chosen, below if below is not None and below <= BIGGEST_ID else None)
 
     @property
     def query_of_older(self) -> str:
@@ -88,12 +92,6 @@ class Moment:
     def written(self) -> str:
         """In the format of the form's field, in UTC."""
         return f"{self.at.astimezone(UTC):%Y-%m-%dT%H:%M}"
-
-
-def number(text: str) -> int | None:
-    """Parse an id or a number of minutes; None for anything else."""
-    found = reading.digits(text)
-    return found if found is not None and found <= BIGGEST_ID else None
 
 
 def parsed(text: str) -> datetime | None:
@@ -125,32 +123,12 @@ def history(request: HttpRequest) -> HttpResponse:
     return render(request, "dashboard/lock_history.html", {**admin.site.each_context(request), **context})
 
 
-@dataclass(frozen=True)
-class Signal:
+class SignalForm(PreviewedForm):
     """A person's request for one backend, as the page showed it."""
 
-    pid: int
-    started: datetime
-    action: str
-    reason: str
-    is_confirmed: bool
-
-    @classmethod
-    def from_post(cls, request: HttpRequest) -> "Signal | None":
-        """Read the form; None if it is not one of our forms."""
-        post = request.POST
-        pid, started, action = reading.digits(post.get("pid", "")), post.get("started", ""), post.get("action", "")
-        at = parse_datetime(started)
-        if pid is None or pid > LARGEST_PID or at is None or action not in signals.ACTIONS:
-            return None
-        reason = reading.reason(post.get("reason", ""))
-        return cls(pid, at, action, reason, "confirmed" in post)
-
-    @property
-    def command(self) -> str:
-        reason = ("--reason", self.reason or "…") if self.action == "terminate" or self.reason else ()
-        started = self.started.isoformat()
-        return command("signal_backend", str(self.pid), "--started", started, f"--{self.action}", *reason)
+    pid = WholeNumberField(min_value=0, max_value=LARGEST_PID)
+    started = OptionField(types.moment, required=True)
+    action = forms.ChoiceField(choices=[(action, action) for action in signals.ACTIONS])
 
 
 def paths(view: Callable[..., Any]) -> list[URLPattern]:
@@ -172,22 +150,19 @@ def locks(request: HttpRequest) -> HttpResponse:
 
 
 def live_context(request: HttpRequest) -> dict[str, Any]:
-    look = attribution.lock_page(snapshot.of(request))
+    page = attribution.lock_page(snapshot.of(request))
     cannot_signal = missing(request.user, SIGNAL)
+    longest = page.longest_wait
     return {
-        "look": look,
-        "longest_wait": longest_of(look.longest_wait),
-        "tree": rows.tree_rows(look.lines, look.behind, may_signal=not cannot_signal),
-        "rows": look.held[:MOST_ROWS],
-        "sessions": rows.session_rows(look, MOST_SESSIONS, may_signal=not cannot_signal),
-        "more_sessions": max(0, len(look.seen.sessions) - MOST_SESSIONS),
+        "look": page,
+        "longest_wait": "" if longest is None else _(", the longest for %(age)s") % {"age": spoken(longest)},
+        "tree": rows.tree_rows(page.lines, page.behind, may_signal=not cannot_signal),
+        "rows": page.held[:MOST_ROWS],
+        "sessions": rows.session_rows(page, MOST_SESSIONS, may_signal=not cannot_signal),
+        "more_sessions": max(0, len(page.seen.sessions) - MOST_SESSIONS),
         "cannot_signal": cannot_signal,
         "statements": STATEMENTS,
     }
-
-
-def longest_of(seconds: float | None) -> str:
-    return "" if seconds is None else _(", the longest for %(age)s") % {"age": spoken(seconds)}
 
 
 LIVE = SharedPart("dashboard/_locks.html", live_context, every=2)
@@ -197,56 +172,53 @@ LIVE = SharedPart("dashboard/_locks.html", live_context, every=2)
 def signal(request: HttpRequest) -> HttpResponse:
     """First preview the effects, then send the signal."""
     require(request.user, SIGNAL)
-    asked = Signal.from_post(request)
-    if asked is None:
-        return render(request, "dashboard/signal.html", {**admin.site.each_context(request)}, status=400)
-    fault = _("Ending a session needs a reason, which the audit keeps.") if needs_reason(asked) else ""
-    if not asked.is_confirmed or fault:
-        return preview(request, asked, fault if asked.is_confirmed else "")
-    return carry_out(request, asked)
-
-
-def needs_reason(asked: Signal) -> bool:
-    return asked.action == "terminate" and not asked.reason
-
-
-def preview(request: HttpRequest, asked: Signal, fault: str) -> HttpResponse:
-    expected = signals.foresee(asked.pid, asked.started)
-    is_terminate = asked.action == "terminate"
-    context = {
-        "title": _("End this session?") if is_terminate else _("Cancel this query?"),
-        "asked": asked,
-        "expected": expected,
-        "session": expected.session,
-        "work": rows.work_of(expected.work),
-        "undoing": signals.undone_work(expected.session, asked.action) if expected.session else "",
-        "task_fate": signals.consequence_for_task(expected.work.task) if expected.work.task else "",
-        "fault": fault,
-    }
-    status = 409 if expected.problem else 200
-    return render(request, "dashboard/signal.html", {**admin.site.each_context(request), **context}, status=status)
-
-
-def carry_out(request: HttpRequest, asked: Signal) -> HttpResponse:
+    values = SignalForm.read(request.POST)
+    if values is None:
+        return render(request, "dashboard/signal.html", admin.site.each_context(request), status=400)
+    lacks_reason = values["action"] == "terminate" and not values["reason"]
+    if not values["confirmed"] or lacks_reason:
+        return preview(request, values)
+    pid = values["pid"]
     try:
-        signalled = signals.signal(asked.pid, asked.started, asked.action, who(request.user), reason=asked.reason)
+        person = who(request.user)
+        signalled = signals.signal(pid, values["started"], values["action"], person, reason=values["reason"])
     except signals.AlreadySignalled as problem:
         messages.info(request, str(problem))
     except signals.NotSignalled as problem:
         messages.error(request, str(problem))
     except DatabaseError as error:
-        messages.error(request, told_refusal(error, asked.pid))
+        messages.error(request, refusal(error, pid))
     else:
-        told = _("Backend %(pid)d was signalled.") if signalled else _("Backend %(pid)d ended by itself meanwhile.")
-        messages.success(request, told % {"pid": asked.pid})
+        text = _("Backend %(pid)d was signalled.") if signalled else _("Backend %(pid)d ended by itself meanwhile.")
+        messages.success(request, text % {"pid": pid})
     snapshot.forget()
     return redirect("admin:ops_locks")
 
 
-def told_refusal(error: DatabaseError, pid: int) -> str:
+def preview(request: HttpRequest, values: dict[str, Any]) -> HttpResponse:
+    action, started = values["action"], values["started"]
+    is_terminate = action == "terminate"
+    expected = signals.foresee(values["pid"], started)
+    reason = ("--reason", values["reason"] or "…") if is_terminate or values["reason"] else ()
+    shell = command("signal_backend", str(values["pid"]), "--started", started.isoformat(), f"--{action}", *reason)
+    context = {
+        "title": _("End this session?") if is_terminate else _("Cancel this query?"),
+        "asked": {**values, "command": shell},
+        "expected": expected,
+        "session": expected.session,
+        "work": rows.work_of(expected.work),
+        "undoing": signals.undone_work(expected.session, action) if expected.session else "",
+        "task_fate": signals.consequence_for_task(expected.work.task) if expected.work.task else "",
+        "fault": _("Ending a session needs a reason, which the audit keeps.") if values["confirmed"] else "",
+    }
+    status = 409 if expected.problem else 200
+    return render(request, "dashboard/signal.html", {**admin.site.each_context(request), **context}, status=status)
+
+
+def refusal(error: DatabaseError, pid: int) -> str:
     """Explain the server's refusal; other errors are raised again."""
     if is_lock_not_available(error):
         return _("Somebody else is signalling backend %(pid)d at this moment; look again.") % {"pid": pid}
-    if getattr(error.__cause__, "sqlstate", None) != INSUFFICIENT_PRIVILEGE:
+    if sqlstate(error) != INSUFFICIENT_PRIVILEGE:
         raise error
     return signals.missing_grant(pid)

@@ -1,7 +1,6 @@
 """The page of scheduled commands and named locks: runs, lock holders, and releasing locks of dead holders."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from django.contrib import admin, messages
@@ -12,35 +11,28 @@ from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
 
 from dashboard.live.fragment import SharedPart
+from tasks.admin.forms import OptionField, PreviewedForm, WholeNumberField
 from tasks.admin.rights import missing, require, who
+from tasks.commands import types
 from tasks.diagnosis.finding import command
 from tasks.models import CommandRun
 from tasks.operations import locks
 from tasks.schedule import expectations
-from tasks.support import reading
 
 SEE, RELEASE, FORGET = "tasks.view_commandrun", locks.RIGHT_TO_RELEASE, locks.RIGHT_TO_FORGET
 LARGEST_FENCE = 2**63 - 1
 
 
-@dataclass(frozen=True)
-class Asked:
-    """A person's request for one name: release its lock with this fence, or (no fence) end its expectation."""
+class ForgetForm(PreviewedForm):
+    """A person's request to expect no more runs of this command."""
 
-    name: str
-    fence: int | None
-    reason: str
-    is_confirmed: bool
+    name = OptionField(types.name, required=True, strip=False)
 
-    @classmethod
-    def from_post(cls, request: HttpRequest, *, fenced: bool) -> "Asked | None":
-        """Read the form; None if it is not one of our forms."""
-        name, fence = request.POST.get("name", ""), reading.digits(request.POST.get("fence", ""))
-        is_fence = fence is not None and fence <= LARGEST_FENCE
-        if reading.name_problem(name) or (fenced and not is_fence):
-            return None
-        reason = reading.reason(request.POST.get("reason", ""))
-        return cls(name, fence if fenced else None, reason, "confirmed" in request.POST)
+
+class ReleaseForm(ForgetForm):
+    """A person's request to release the lock of this name, held under this fence."""
+
+    fence = WholeNumberField(min_value=0, max_value=LARGEST_FENCE)
 
 
 def paths(view: Callable[..., Any]) -> list[URLPattern]:
@@ -88,49 +80,44 @@ def run(request: HttpRequest, run_id: int) -> HttpResponse:
 def release(request: HttpRequest) -> HttpResponse:
     """First preview the holder, then release the lock."""
     require(request.user, RELEASE)
-    asked = Asked.from_post(request, fenced=True)
-    if asked is None or asked.fence is None:
+    values = ReleaseForm.read(request.POST)
+    if values is None:
         return render(request, "dashboard/release.html", admin.site.each_context(request), status=400)
-    if not asked.is_confirmed or not asked.reason:
-        return preview(request, asked)
-    released = locks.release_lock(asked.name, asked.fence, who(request.user), reason=asked.reason)
+    name, fence, reason = values["name"], values["fence"], values["reason"]
+    if not values["confirmed"] or not reason:
+        holder = locks.holder_of(name, fence)
+        if holder is not None and holder.fence != fence:
+            holder = None
+        context = {
+            "title": _("Release this lock?"),
+            "asked": values,
+            "holder": holder,
+            "fault": _("Releasing a lock needs a reason, which the audit keeps.") if values["confirmed"] else "",
+            "command": command("release_lock", name, "--fence", str(fence), "--reason", reason or "…"),
+        }
+        context = {**admin.site.each_context(request), **context}
+        return render(request, "dashboard/release.html", context, status=200 if holder else 409)
+    released = locks.release_lock(name, fence, who(request.user), reason=reason)
     if released.released:
-        messages.success(request, _("The lock %(name)s is free.") % {"name": asked.name})
+        messages.success(request, _("The lock %(name)s is free.") % {"name": name})
     else:
         messages.error(request, released.problem)
     return redirect("admin:ops_schedule")
-
-
-def preview(request: HttpRequest, asked: Asked) -> HttpResponse:
-    holder = locks.holder_of(asked.name, asked.fence or 0)
-    if holder is not None and holder.fence != asked.fence:
-        holder = None
-    context = {
-        "title": _("Release this lock?"),
-        "asked": asked,
-        "holder": holder,
-        "fault": _("Releasing a lock needs a reason, which the audit keeps.") if asked.is_confirmed else "",
-        "command": command("release_lock", asked.name, "--fence", str(asked.fence), "--reason", asked.reason or "…"),
-    }
-    status = 200 if holder else 409
-    return render(request, "dashboard/release.html", {**admin.site.each_context(request), **context}, status=status)
 
 
 @require_POST
 def forget(request: HttpRequest) -> HttpResponse:
     """Stop expecting a command."""
     require(request.user, FORGET)
-    asked = Asked.from_post(request, fenced=False)
-    if asked is None:
+    values = ForgetForm.read(request.POST)
+    if values is None:
         return render(request, "dashboard/forget.html", admin.site.each_context(request), status=400)
-    if not asked.is_confirmed:
-        context = {
-            "title": _("Expect this command no more?"),
-            "asked": asked,
-            "command": command("forget_command", asked.name),
-        }
-        return render(request, "dashboard/forget.html", {**admin.site.each_context(request), **context})
-    forgotten = locks.forget_command(asked.name, who(request.user), reason=asked.reason)
-    told = _("No run of %(name)s is expected any more.") if forgotten else _("No run of %(name)s was expected.")
-    messages.success(request, told % {"name": asked.name})
+    name = values["name"]
+    if not values["confirmed"]:
+        title, shell = _("Expect this command no more?"), command("forget_command", name)
+        context = {**admin.site.each_context(request), "title": title, "asked": values, "command": shell}
+        return render(request, "dashboard/forget.html", context)
+    forgotten = locks.forget_command(name, who(request.user), reason=values["reason"])
+    text = _("No run of %(name)s is expected any more.") if forgotten else _("No run of %(name)s was expected.")
+    messages.success(request, text % {"name": name})
     return redirect("admin:ops_schedule")

@@ -1,13 +1,13 @@
 """The page "Stuck": tasks that dead and silent workers still hold, and recovering them."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlencode
 
+from django import forms
 from django.contrib import admin, messages
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import redirect, render
 from django.urls import URLPattern, path
 from django.utils.translation import get_language, ngettext
@@ -18,6 +18,7 @@ from dashboard import stale as stale_tasks
 from dashboard.live import snapshot
 from dashboard.live.fragment import SharedPart
 from dashboard.task_pages.actions import PAGE_ACTIONS, buttons_of
+from tasks.admin.forms import PreviewedForm
 from tasks.admin.rights import missing, require, who
 from tasks.diagnosis.finding import command
 from tasks.operations.filters import InvalidFilter
@@ -27,22 +28,15 @@ SEE, TAKE = "tasks.view_task", "tasks.recover_task"
 MOST_WORKERS = 200
 
 
-@dataclass(frozen=True)
-class Asked:
+class TakeBackForm(PreviewedForm):
     """A person's request to recover the tasks of these workers, as the page showed them."""
 
-    worker_ids: list[str]
-    reason: str
-    is_confirmed: bool
-
-    @classmethod
-    def from_post(cls, request: HttpRequest) -> "Asked | None":
-        """Read the form; None if it is not one of our forms."""
-        ids = list(dict.fromkeys(request.POST.getlist("worker")))
+    def clean(self) -> dict[str, Any]:
+        post = cast("QueryDict", self.data)
+        ids = list(dict.fromkeys(post.getlist("worker")))
         if not 1 <= len(ids) <= MOST_WORKERS or any(map(reading.name_problem, ids)):
-            return None
-        reason = reading.reason(request.POST.get("reason", ""))
-        return cls(ids, reason, "confirmed" in request.POST)
+            raise forms.ValidationError("no worker of the page")
+        return {**self.cleaned_data, "worker_ids": ids}
 
 
 def paths(view: Callable[..., Any]) -> list[URLPattern]:
@@ -57,23 +51,24 @@ def stale(request: HttpRequest) -> HttpResponse:
     """The page; for htmx only its live fragment."""
     require(request.user, SEE)
     try:
-        place = stale_tasks.Place.from_params(request.GET)
+        cursor = stale_tasks.Cursor.from_params(request.GET)
     except InvalidFilter as error:
         return page(request, "dashboard/stale.html", {"fault": str(error)}, status=400)
     is_part = "HX-Request" in request.headers
-    if place == stale_tasks.Place():
+    if cursor == stale_tasks.Cursor():
         if is_part:
             return LIVE.answer(request)
         LIVE.expect(request)
     template = "dashboard/_stale.html" if is_part else "dashboard/stale.html"
-    return page(request, template, context_of(request, stale_tasks.look(place)))
+    return page(request, template, context_of(request, stale_tasks.page_after(cursor)))
 
 
 def context_of(request: HttpRequest, seen: stale_tasks.Stale) -> dict[str, Any]:
     buttons = buttons_of([PAGE_ACTIONS["recover"], PAGE_ACTIONS["requeue"]], [], request.user)
+    cursor = seen.next_cursor
     return {
         "seen": seen,
-        "older": following(seen),
+        "older": "?" + urlencode({"worker": cursor.worker_id, "after": cursor.task_id}) if cursor else "",
         "cannot_take": missing(request.user, TAKE),
         "buttons": buttons,
         "forbidden": tuple(button.action.name for button in buttons if button.missing_right),
@@ -93,13 +88,7 @@ LIVE = SharedPart("dashboard/_stale.html", first_context, every=2)
 @cache
 def first_page(language: str) -> Callable[[], stale_tasks.Stale]:
     """The query of the first page in this language, which must be active when it runs."""
-    return lambda: stale_tasks.look(stale_tasks.Place())
-
-
-def following(seen: stale_tasks.Stale) -> str:
-    """The query string of the next page; empty if this is the last."""
-    place = seen.next_place
-    return "?" + urlencode({"worker": place.worker_id, "after": place.task_id}) if place else ""
+    return lambda: stale_tasks.page_after(stale_tasks.Cursor())
 
 
 @require_POST
@@ -107,38 +96,31 @@ def take_back(request: HttpRequest) -> HttpResponse:
     """First preview the tasks and how their workers died, then recover them."""
     require(request.user, SEE)
     require(request.user, TAKE)
-    asked = Asked.from_post(request)
-    if asked is None:
+    values = TakeBackForm.read(request.POST)
+    if values is None:
         return page(request, "dashboard/take_back.html", {"title": _("Take back")}, status=400)
-    found = stale_tasks.look_at_holdings(asked.worker_ids)
-    if not asked.is_confirmed and found.number:
-        words = ["--reason", asked.reason or "…"]
-        context = {"title": _("Take these tasks back?"), "asked": asked, "found": found, "start": command("run_worker")}
-        return page(request, "dashboard/take_back.html", {**context, "command": command("recover_tasks", *words)})
-    outcome = stale_tasks.take_back(asked.worker_ids, who(request.user), reason=asked.reason)
+    ids, reason = values["worker_ids"], values["reason"]
+    if not values["confirmed"] and (found := stale_tasks.preview(ids)).number:
+        shell, start = command("recover_tasks", "--reason", reason or "…"), command("run_worker")
+        context = {"title": _("Take these tasks back?"), "asked": values, "found": found, "start": start}
+        return page(request, "dashboard/take_back.html", {**context, "command": shell})
+    by_status, left = stale_tasks.take_back(ids, who(request.user), reason=reason)
     snapshot.forget()
-    for level, text in told(outcome):
-        messages.add_message(request, level, text)
-    return redirect("admin:ops_stale")
-
-
-def told(outcome: stale_tasks.Outcome) -> list[tuple[int, str]]:
-    """Messages for the operator: pairs of level and sentence."""
-    if not outcome.taken and not outcome.left:
-        return [(messages.INFO, _("Nothing was left to take back: these workers hold no task any more."))]
-    answers = []
-    if outcome.taken:
-        text = ngettext("%(number)d task was taken back", "%(number)d tasks were taken back", outcome.taken)
-        by_status = ", ".join(f"{number} {status}" for status, number in outcome.by_status.items())
-        answers.append((messages.SUCCESS, f"{text} ({by_status})." % {"number": outcome.taken}))
-    if outcome.left:
+    if not by_status and not left:
+        messages.info(request, _("Nothing was left to take back: these workers hold no task any more."))
+    if by_status:
+        number = by_status.total()
+        text = ngettext("%(number)d task was taken back", "%(number)d tasks were taken back", number)
+        statuses = ", ".join(f"{number} {status}" for status, number in by_status.items())
+        messages.success(request, f"{text % {'number': number}} ({statuses}).")
+    if left:
         text = ngettext(
             "%(number)d task stays: its worker is not dead, not yet, or its row is locked.",
             "%(number)d tasks stay: their worker is not dead, not yet, or their rows are locked.",
-            outcome.left,
+            left,
         )
-        answers.append((messages.WARNING, text % {"number": outcome.left}))
-    return answers
+        messages.warning(request, text % {"number": left})
+    return redirect("admin:ops_stale")
 
 
 def page(request: HttpRequest, template: str, context: dict[str, Any], status: int = 200) -> HttpResponse:

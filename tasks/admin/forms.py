@@ -71,6 +71,23 @@ class ConfirmedForm(forms.Form):
         return token
 
 
+class PreviewedForm(ConfirmedForm):
+    """A change that the first post only previews and the second, with `confirmed`, carries out.
+
+    It needs no token: a repeated post finds nothing more to change.
+    """
+
+    token = None  # type: ignore[assignment]  # as Django removes a field of a base class
+
+    @classmethod
+    def read(cls, post: QueryDict) -> dict[str, Any] | None:
+        """The values of the form; None if no page of ours made it. Raises Unreadable for the reason alone."""
+        form = cls(post)
+        if "reason" in form.errors:
+            raise reading.Unreadable(str(form.errors["reason"][0]))
+        return {**form.cleaned_data, "confirmed": "confirmed" in post} if form.is_valid() else None
+
+
 def reason_of(post: QueryDict) -> str:
     """The posted reason. Raises Unreadable, which the site answers with 400."""
     return reading.reason(post.get("reason", ""))

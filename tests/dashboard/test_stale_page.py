@@ -195,7 +195,7 @@ def test_a_row_is_taken_back_by_the_action_of_the_list_and_leads_back_here(opera
 
 
 def test_many_are_paged_by_worker_and_id(operator, monkeypatch):
-    monkeypatch.setattr("dashboard.stale.look.__kwdefaults__", {"limit": 2})
+    monkeypatch.setattr("dashboard.stale.page_after.__kwdefaults__", {"limit": 2})
     held = [rows.processing(rows.dead_worker("w-1")).pk, *(rows.processing("w-1").pk for _ in range(2))]
     held += [rows.processing(rows.dead_worker("w-2")).pk]
     first = operator.get(STALE)
