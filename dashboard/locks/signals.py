@@ -17,6 +17,7 @@ from tasks.support import audit
 from tasks.support.audit import Change, Who
 from tasks.support.database import fetch
 
+INSUFFICIENT_PRIVILEGE = "42501"
 AGAIN_SECONDS = 3.0  # the same signal to the same backend within this time is a double click
 
 # Pids are reused, so the start must match. The rights follow pg_signal_backend: only a superuser may signal a

@@ -35,7 +35,6 @@ from tasks.support.database import is_lock_not_available, sqlstate
 from tasks.support.durations import spoken
 
 SEE, SIGNAL = "dashboard.view_backend", "dashboard.signal_backend"
-INSUFFICIENT_PRIVILEGE = "42501"
 LARGEST_PID = 2**31 - 1
 MOST_ROWS = 50
 MOST_SESSIONS = 50  # waiting ones first, then by the age of their transaction
@@ -99,7 +98,7 @@ def parsed(text: str) -> datetime | None:
     try:
         at = parse_datetime(text)
     except ValueError:
-        return None
+        at = None
     if at is None:
         return None
     at = at if at.tzinfo else at.replace(tzinfo=UTC)
@@ -219,6 +218,6 @@ def refusal(error: DatabaseError, pid: int) -> str:
     """Explain the server's refusal; other errors are raised again."""
     if is_lock_not_available(error):
         return _("Somebody else is signalling backend %(pid)d at this moment; look again.") % {"pid": pid}
-    if sqlstate(error) != INSUFFICIENT_PRIVILEGE:
+    if sqlstate(error) != signals.INSUFFICIENT_PRIVILEGE:
         raise error
     return signals.missing_grant(pid)

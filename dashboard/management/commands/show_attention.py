@@ -19,10 +19,10 @@ class Command(OperatorCommand):
     changes_data = False
 
     def run(self, options: Options) -> Report:
-        look = Look()
-        found = inbox.gather(look, lambda right: True)
+        snapshot = Look()
+        found = inbox.gather(snapshot, lambda right: True)
         red = sum(line.is_red for line in found.lines)
-        written = [part for line in found.lines for part in as_lines(line, look)] or ["Nothing needs attention."]
+        written = [part for line in found.lines for part in as_lines(line, snapshot)] or ["Nothing needs attention."]
         for known in found.known:
             how = known.acknowledgement
             written.append(f"  acknowledged: {known.line.text} (by {how.actor}: {how.reason})")
@@ -53,9 +53,9 @@ def known_data(known: Known) -> dict[str, Any]:
     return as_data(known.line) | own
 
 
-def as_lines(line: Line, look: Look) -> list[str]:
+def as_lines(line: Line, snapshot: Look) -> list[str]:
     """The line for a terminal: text, age, reason, and the command to type."""
-    since = f" For {spoken((look.now - line.since).total_seconds())}." if line.since else ""
+    since = f" For {spoken((snapshot.now - line.since).total_seconds())}." if line.since else ""
     command = f"$ {line.step.command}" if line.step.command else ""
     further = filter(None, (line.why, command, f"line: {line.name}"))
     return [f"{'!' if line.is_red else '-'} {line.text}{since}", *(f"    {part}" for part in further)]

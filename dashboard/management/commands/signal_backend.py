@@ -6,6 +6,7 @@ from django.db import ProgrammingError
 from dashboard.locks import signals
 from tasks.commands import OperatorCommand, Options, Report, types
 from tasks.commands.base import operator
+from tasks.support.database import sqlstate
 
 
 class Command(OperatorCommand):
@@ -24,19 +25,14 @@ class Command(OperatorCommand):
         pid, action = options["pid"], options["action"]
         try:
             signalled = signals.signal(
-                pid,
-                options["started"],
-                action,
-                operator(),
-                reason=options["reason"],
-                dry_run=options["dry_run"],
+                pid, options["started"], action, operator(), reason=options["reason"], dry_run=options["dry_run"]
             )
         except signals.AlreadySignalled as problem:
             return Report(data={"signalled": False}, text=str(problem))
         except signals.NotSignalled as problem:
             return Report(data={"signalled": False}, text="", failure=str(problem))
         except ProgrammingError as error:
-            if getattr(error.__cause__, "sqlstate", None) != "42501":
+            if sqlstate(error) != signals.INSUFFICIENT_PRIVILEGE:
                 raise
             return Report(data={"signalled": False}, text="", failure=signals.missing_grant(pid))
         would = "would be " if options["dry_run"] else ""
