@@ -149,9 +149,9 @@ def statement(connection: Connection) -> AbstractContextManager[None]:
 def notice_vanishing(*, reads_at_once: bool) -> str:
     """Options by which the server ends a session that is silent for about a lease.
 
-    A host that lost its power or network closes nothing. By default the server would keep its row locks for two hours,
-    and nobody could recover its tasks. A client that does not read also counts as vanished. Pass `reads_at_once=False`
-    for handlers, which may pause between the rows of a stream.
+    A host that lost its power or network closes nothing, and by default the server keeps its row locks for two hours.
+    A client that does not read also counts as vanished. Handlers may pause between the rows of a stream, so they pass
+    `reads_at_once=False`.
     """
     lease: float = conf.get("LEASE_SECONDS")
     idle, interval = (max(1, int(part)) for part in (lease * 2 / 3, lease / 6))
@@ -171,8 +171,7 @@ def notice_a_dead_path(params: Mapping[str, Any]) -> dict[str, Any]:
 def end_what_stands_still() -> str:
     """The option that releases the rows of a process that froze in the middle of a claim or a sweep.
 
-    Without it other workers skipped these rows for 30 s, although the lease had expired. No transaction here waits for
-    a handler, so none lasts as long as a lease.
+    No transaction here waits for a handler, so none lasts as long as a lease.
     """
     milliseconds = 1000 * min(conf.get("LEASE_SECONDS"), LONGEST_IDLE_SECONDS)
     return f"-c idle_in_transaction_session_timeout={milliseconds:.0f}"
@@ -183,9 +182,8 @@ def connect_directly(
 ) -> psycopg.Connection:
     """The worker's own connection, in autocommit, past a pooling proxy if DIRECT_DATABASE_URL is set.
 
-    It is separate from Django's connection: a handler's failed transaction, SET or LISTEN cannot affect claims, flushes
-    or the worker's presence. It is closed if the server leaves a query unanswered for `answer_seconds`. Raises
-    psycopg.OperationalError.
+    It is separate from Django's, so that a handler's failed transaction, SET or LISTEN cannot affect it. It is closed
+    if the server leaves a query unanswered for `answer_seconds`. Raises psycopg.OperationalError.
     """
     url = conf.get("DIRECT_DATABASE_URL")
     given = {} if url else connections["default"].get_connection_params()

@@ -13,7 +13,8 @@ from array import array
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any, ClassVar, Self
+from multiprocessing.synchronize import Lock
+from typing import ClassVar, Self
 
 from tasks.queue.claim import Claim
 
@@ -125,7 +126,7 @@ class SharedState(ctypes.Structure):
             self.batch_count = self.position + 1
 
     def begin_ahead(self) -> None:
-        """Note that rows of the next batch are claimed from now on, which are in no list."""
+        """Note that rows of the next batch, which are in no list, are claimed from now on."""
         self.ahead_of = self.batch_number
 
     def end_ahead(self) -> bool:
@@ -246,7 +247,7 @@ class Allowance:
 
 
 @contextmanager
-def locked_within(lock: Any, seconds: float) -> Iterator[bool]:
+def locked_within(lock: Lock, seconds: float) -> Iterator[bool]:
     """Run the block after at most so many seconds; True if the lock is ours then."""
     is_ours = lock.acquire(timeout=seconds)
     try:

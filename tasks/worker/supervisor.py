@@ -15,7 +15,7 @@ from django.db import connections
 
 from tasks import conf
 from tasks.support.database import name_sessions_of_handlers, session_name
-from tasks.worker.leader import LeaderToken
+from tasks.worker.leader import LeaderToken, drain
 from tasks.worker.maintenance import Child, Maintenance
 from tasks.worker.options import Options
 from tasks.worker.process import DONE, ID_TAKEN, RETIRED, WorkerProcess
@@ -152,8 +152,7 @@ class Supervisor:
         sources = [self.busy_read, self.wake_read, *self.maintenance.descriptors()]
         for source in select.select(sources, [], [], seconds)[0]:
             if source in (self.busy_read, self.wake_read):
-                with contextlib.suppress(BlockingIOError):
-                    os.read(source, 4096)
+                drain(source)
 
     def obey_signals(self) -> None:
         """First signal: stop in order within the grace period. Second signal, or its end: at once."""
@@ -203,17 +202,13 @@ class Supervisor:
             self._send(child, signal.SIGTERM)
 
     def _end(self, child: Child, reason: str, task: tuple[int, int]) -> None:
-        """Kill the child if it still runs `task`, as (id, attempt).
-
-        Its other endings get a moment to be written: what is written is not repeated.
-        """
+        """Kill the child if it still runs `task`, as (id, attempt). Its other endings get a moment to be written."""
         running = child.state.running()
         if not running or running[:2] != task:
             return
-        if child.state.unwritten and running[2] < LAST_FLUSH_SECONDS:
-            return
-        child.doomed = child.doomed or task
-        self.kill(child, reason)
+        if not child.state.unwritten or running[2] >= LAST_FLUSH_SECONDS:
+            child.doomed = child.doomed or task
+            self.kill(child, reason)
 
     def kill(self, child: Child, reason: str) -> None:
         if not child.killed_for:
