@@ -47,7 +47,7 @@ class Completer:
         self._endings_lock = threading.Lock()
         self._flush_lock = threading.RLock()  # for all that follows; taken before the other one
         self.alone_until = 0.0  # by `time.monotonic()`
-        self.second: psycopg.Connection | None = None
+        self.second_session: psycopg.Connection | None = None
         self._sent: list[Ending] = []  # and not answered
         self._sent_at = 0.0  # by `time.monotonic()`
         self._read: Callable[[], Flush] = Flush
@@ -143,7 +143,7 @@ class Completer:
             self._endings = result.locked + self._endings[len(endings) :]
             self.state.unwritten = len(self._endings)
             self._carried = {}
-            self._needs_flush = False
+            self._needs_flush = bool(result.locked)
             self.state.completed += result.completed
             self.state.failed += result.failed
             self.state.refused += len(result.refused)
@@ -169,9 +169,9 @@ class Completer:
             with self._endings_lock:
                 endings = list(self._endings)
             try:
-                if self.second is None or self.second.closed:
-                    self.second = connect_directly(session_name("worker", self.worker_id))
-                self._read = completion.send(self.second, self.worker_id, endings, self._carried)
+                if self.second_session is None or self.second_session.closed:
+                    self.second_session = connect_directly(session_name("worker", self.worker_id))
+                self._read = completion.send(self.second_session, self.worker_id, endings, self._carried)
             except psycopg.Error as error:
                 logger.warning("worker %s goes on with one session: %s", self.worker_id, str(error).strip())
                 self.alone_until = time.monotonic() + ALONE_SECONDS
@@ -189,23 +189,22 @@ class Completer:
                 result = self._read()
             except psycopg.Error as error:
                 logger.warning("worker %s will write again what it had sent: %s", self.worker_id, str(error).strip())
-                self._end_second()
+                self._end_second_session()
                 self._needs_flush = True
             else:
                 self._forget(sent, result)
-                self._needs_flush = bool(result.locked)
                 self._carried = dict(result.sums)
 
     def close(self) -> None:
         """End the second session once it has answered."""
         with self._flush_lock:
             self.read_answer()
-            self._end_second()
+            self._end_second_session()
 
-    def _end_second(self) -> None:
-        if self.second is not None:
-            self.second.close()
-        self.second = None
+    def _end_second_session(self) -> None:
+        if self.second_session is not None:
+            self.second_session.close()
+        self.second_session = None
 
     def write_late(self) -> None:
         """Record the refusals of a convicted worker's endings, on a new session: its own is gone."""

@@ -222,7 +222,7 @@ def test_a_write_whose_answer_was_lost_is_not_refused_when_it_is_repeated(databa
     fill(completer, endings)
     assert completer.send()
     wait_until(lambda: number_completed(database) == ROWS)
-    completer.second.pgconn.finish()
+    completer.second_session.pgconn.finish()
     flushed = completer.flush(session)
     assert (flushed.completed, flushed.refused, state.completed) == (ROWS, [], ROWS)
 
