@@ -114,19 +114,32 @@ def query_of(key: str) -> Callable[[], list[Slot]]:
     return partial(series, SPANS[key])
 
 
-def slot_rows(slots: Sequence[Slot], span: Span) -> list[dict[str, str]]:
-    """The slots in which something finished, the latest first, in texts that the page prints as they are."""
+class SlotRow(NamedTuple):
+    """One line of the table below the charts, in texts that the page prints as they are."""
+
+    id: str
+    at: str
+    completed: str
+    failed: str
+    wait_median: str
+    wait_slow: str
+    run_median: str
+    run_slow: str
+
+
+def slot_rows(slots: Sequence[Slot], span: Span) -> list[SlotRow]:
+    """The slots in which something finished, the latest first."""
     return [
-        {
-            "id": f"slot-{int(slot.at.timestamp())}",
-            "at": clock_time(slot.at, span),
-            "completed": str(slot.completed),
-            "failed": str(slot.failed),
-            "wait_median": written(throughput.percentile(slot.wait_buckets, 0.5)),
-            "wait_slow": written(slot.wait_slow),
-            "run_median": written(throughput.percentile(slot.run_buckets, 0.5)),
-            "run_slow": written(slot.run_slow),
-        }
+        SlotRow(
+            id=f"slot-{int(slot.at.timestamp())}",
+            at=clock_time(slot.at, span),
+            completed=str(slot.completed),
+            failed=str(slot.failed),
+            wait_median=written(throughput.percentile(slot.wait_buckets, 0.5)),
+            wait_slow=written(slot.wait_slow),
+            run_median=written(throughput.percentile(slot.run_buckets, 0.5)),
+            run_slow=written(slot.run_slow),
+        )
         for slot in reversed(slots)
         if slot.completed or slot.failed
     ]

@@ -7,8 +7,8 @@ import pytest
 from django.template import engines
 from django.utils import translation
 
+from dashboard.charts import SlotRow
 from dashboard.locks.rows import Anchor, SessionRow, SignalForm
-from dashboard.overview.charts import SlotRow
 from dashboard.templatetags.rowlock import text_of
 
 TEMPLATES = Path(__file__).parents[2] / "templates"
