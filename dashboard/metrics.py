@@ -22,11 +22,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from dashboard.live import snapshot
+from dashboard.live import snapshots
 from tasks.diagnosis import stats
 from tasks.diagnosis.stats import Numbers, QueueNumbers
 from tasks.exceptions import RowlockError
-from tasks.panels import Look
+from tasks.panels import Snapshot
 from tasks.queue import throughput
 from tasks.queue.presence import Life
 from tasks.schedule import expectations
@@ -117,9 +117,9 @@ def query(statement: str) -> Callable[[], list[dict[str, Any]]]:
     return partial(fetch, connection, statement)
 
 
-def queues(look: Look) -> Iterator[Metric]:
+def queues(snapshot: Snapshot) -> Iterator[Metric]:
     """Series for the most important queues, and the number of queues left out."""
-    numbers = look.once(stats.collect)
+    numbers = snapshot.once(stats.collect)
     shown = {label(queue.name): queue for queue in shown_queues(numbers)}
     depths = {(name, state): getattr(queue, state) for name, queue in shown.items() for state in STATES}
     yield gauges("rowlock_queue_tasks", "Tasks of a queue by state.", ["queue", "state"], depths)
@@ -147,18 +147,19 @@ def shown_queues(numbers: Numbers) -> list[QueueNumbers]:
     return sorted(numbers.queues, key=rank)[:MOST]
 
 
-def workers(look: Look) -> Iterator[Metric]:
+def workers(snapshot: Snapshot) -> Iterator[Metric]:
     """Workers by state; every state is always present."""
-    found = look.once(stats.collect).workers
+    found = snapshot.once(stats.collect).workers
     lives = {(str(life),): sum(worker.life is life for worker in found) for life in Life}
     yield gauges("rowlock_workers", "Workers by life; the dead while they hold tasks.", ["life"], lives)
     oldest = max((worker.heartbeat_age_seconds or 0 for worker in found if worker.is_alive), default=0)
     yield GaugeMetricFamily("rowlock_oldest_heartbeat_seconds", "The oldest heartbeat of a live worker.", value=oldest)
 
 
-def finished(look: Look) -> Iterator[Metric]:
+def finished(snapshot: Snapshot) -> Iterator[Metric]:
     """Counters and histograms from the rollup, which only grow."""
-    ranked = sorted(look.once(throughput.totals), key=lambda total: (-total.completed - total.failed, total.queue_name))
+    totals = snapshot.once(throughput.totals)
+    ranked = sorted(totals, key=lambda total: (-total.completed - total.failed, total.queue_name))
     outcomes = CounterMetricFamily(
         "rowlock_attempts_finished", "Attempts that ended under a living worker.", labels=["queue", "outcome"]
     )
@@ -183,9 +184,9 @@ def buckets(counts: Sequence[int]) -> list[tuple[str, float]]:
     return [(bound, sum(counts[: number + 1])) for number, bound in enumerate(bounds)]
 
 
-def sessions(look: Look) -> Iterator[Metric]:
+def sessions(snapshot: Snapshot) -> Iterator[Metric]:
     """Sessions of this database except the scrape's own. Times are 0 if this role may not see other sessions."""
-    found = look.once(query(SESSIONS))[0]
+    found = snapshot.once(query(SESSIONS))[0]
     states = {(state,): found[state] for state in ("active", "idle", "idle_in_transaction", "hidden")}
     yield gauges("rowlock_sessions", "Sessions of this database by state.", ["state"], states)
     for name, text, value in (
@@ -197,9 +198,9 @@ def sessions(look: Look) -> Iterator[Metric]:
         yield GaugeMetricFamily(name, text, value=value)
 
 
-def lock_waits(look: Look) -> Iterator[Metric]:
+def lock_waits(snapshot: Snapshot) -> Iterator[Metric]:
     """Lock waits by type, on the whole server; the usual types are always present."""
-    rows = look.once(query(LOCK_WAITS))
+    rows = snapshot.once(query(LOCK_WAITS))
     numbers = dict.fromkeys(LOCK_TYPES, 0) | {row["locktype"]: row["number"] for row in rows}
     waits = {(locktype,): numbers[locktype] for locktype in sorted(numbers)}
     yield gauges("rowlock_lock_waits", "Locks that are waited for, by type.", ["locktype"], waits)
@@ -207,14 +208,14 @@ def lock_waits(look: Look) -> Iterator[Metric]:
     yield GaugeMetricFamily("rowlock_longest_lock_wait_seconds", "The longest wait for a lock.", value=longest)
 
 
-def deadlocks(look: Look) -> Iterator[Metric]:
-    number = look.once(query(DEADLOCKS))[0]["deadlocks"]
+def deadlocks(snapshot: Snapshot) -> Iterator[Metric]:
+    number = snapshot.once(query(DEADLOCKS))[0]["deadlocks"]
     yield CounterMetricFamily("rowlock_deadlocks", "Deadlocks that PostgreSQL broke in this database.", value=number)
 
 
-def latest_attempts(look: Look) -> Iterator[Metric]:
+def latest_attempts(snapshot: Snapshot) -> Iterator[Metric]:
     """Attempts of the last hour that did not succeed, by outcome; recovery took back the `abandoned` ones."""
-    counted = {row["outcome"]: row["number"] for row in look.once(query(LATEST_ATTEMPTS))}
+    counted = {row["outcome"]: row["number"] for row in snapshot.once(query(LATEST_ATTEMPTS))}
     text = "Unsuccessful attempts of the last hour (of the latest 10,000)."
     ended = {(outcome,): counted.get(outcome, 0) for outcome in OUTCOMES}
     yield gauges("rowlock_attempts_last_hour", text, ["outcome"], ended)
@@ -222,30 +223,30 @@ def latest_attempts(look: Look) -> Iterator[Metric]:
     yield GaugeMetricFamily("rowlock_recoveries_last_hour", "Tasks taken back from dead workers.", value=recovered)
 
 
-def refused_writes(look: Look) -> Iterator[Metric]:
-    number = look.once(query(REFUSED_WRITES))[0]["number"]
+def refused_writes(snapshot: Snapshot) -> Iterator[Metric]:
+    number = snapshot.once(query(REFUSED_WRITES))[0]["number"]
     text = "Late writes that the fence refused (of the latest 10,000)."
     yield GaugeMetricFamily("rowlock_refused_writes_last_hour", text, value=number)
 
 
-def commands(look: Look) -> Iterator[Metric]:
+def commands(snapshot: Snapshot) -> Iterator[Metric]:
     """Overdue seconds of each overdue command. Raises LockUnavailable if Redis keeps the locks and is down."""
-    overdue = look.once(expectations.overdue)
+    overdue = snapshot.once(expectations.overdue)
     yield GaugeMetricFamily("rowlock_commands_overdue", "Expected commands that did not run.", value=len(overdue))
     late = {(label(one.name),): one.overdue_seconds for one in overdue[:MOST]}
     yield gauges("rowlock_command_overdue_seconds", "How long ago it should have begun.", ["command"], late)
 
 
-def named_locks(look: Look) -> Iterator[Metric]:
-    counted = look.once(query(NAMED_LOCKS))[0]
+def named_locks(snapshot: Snapshot) -> Iterator[Metric]:
+    counted = snapshot.once(query(NAMED_LOCKS))[0]
     states = {("held",): counted["held"] - counted["expired"], ("expired",): counted["expired"]}
     yield gauges("rowlock_named_locks", "Named locks that somebody holds.", ["state"], states)
 
 
-def orders(look: Look) -> Iterator[Metric]:
+def orders(snapshot: Snapshot) -> Iterator[Metric]:
     """E-mails to send, and those that may or may not have been sent; empty without the app `orders`."""
     if apps.is_installed("orders"):
-        waiting, unknown = look.once(count_mails)
+        waiting, unknown = snapshot.once(count_mails)
         mails = {("to_send",): waiting, ("unknown",): unknown}
         yield gauges("rowlock_order_emails", "E-mails of shipped orders (up to 10,000).", ["state"], mails)
 
@@ -257,7 +258,7 @@ def count_mails() -> tuple[int, int]:
     return waiting.order_by()[:CAP].count(), unknown.order_by()[:CAP].count()
 
 
-SECTIONS: dict[str, Callable[[Look], Iterable[Metric]]] = {
+SECTIONS: dict[str, Callable[[Snapshot], Iterable[Metric]]] = {
     "queues": queues,
     "workers": workers,
     "finished": finished,
@@ -277,10 +278,10 @@ class DatabaseCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         errors: dict[tuple[str, ...], float] = {}
-        look = snapshot.current()
+        snapshot = snapshots.current()
         for name, section in SECTIONS.items():
             try:
-                found = list(section(look))
+                found = list(section(snapshot))
             except (DatabaseError, RowlockError) as error:
                 if is_away(error):
                     raise

@@ -12,7 +12,7 @@ from django.utils.translation import ngettext
 from orders.models import Order
 from tasks import panels
 from tasks.diagnosis.finding import command
-from tasks.panels import Figure, Line, Look, Severity, Step
+from tasks.panels import AttentionLine, Figure, Severity, Snapshot, Step
 
 COUNT_CAP = 10_000
 SEE = "orders.view_order"
@@ -35,9 +35,9 @@ def emails() -> Emails:
 
 
 @panels.attention
-def unknown_fate(look: Look) -> Iterator[Line]:
+def unknown_fate(snapshot: Snapshot) -> Iterator[AttentionLine]:
     """One line for all of them, because a person must decide about each."""
-    found = look.once(emails)
+    found = snapshot.once(emails)
     if not found.unknown:
         return
     text = ngettext(
@@ -45,7 +45,7 @@ def unknown_fate(look: Look) -> Iterator[Line]:
         "%(number)d e-mails of unknown fate: sent or not, nobody knows.",
         found.unknown,
     )
-    yield Line(
+    yield AttentionLine(
         key="orders:unknown",
         text=text % {"number": found.unknown},
         severity=Severity.LOSING,
@@ -62,9 +62,9 @@ def unknown_fate(look: Look) -> Iterator[Line]:
 
 
 @panels.figures
-def figures(look: Look) -> Iterator[Figure]:
+def figures(snapshot: Snapshot) -> Iterator[Figure]:
     """Figures for orders to mail and for e-mails of unknown fate."""
-    found = look.once(emails)
+    found = snapshot.once(emails)
     url = reverse("admin:orders_order_changelist")
     yield Figure(_("Orders to mail"), capped(found.to_mail), url, permission=SEE)
     yield Figure(_("E-mails unknown"), capped(found.unknown), url + UNKNOWN, "", found.unknown > 0, SEE)

@@ -3,12 +3,13 @@
 Sources are registered: a removed app takes its lines with it, and an adopter's app can add its own:
 
     @panels.attention
-    def parcels(look: Look) -> Iterator[Line]:
-        lost = look.once(count_lost)
+    def parcels(snapshot: Snapshot) -> Iterator[AttentionLine]:
+        lost = snapshot.once(count_lost)
         if lost:
-            yield Line(key="parcels:lost", text=_("%d parcels are lost.") % lost, severity=Severity.LOSING, size=lost)
+            text = _("%d parcels are lost.") % lost
+            yield AttentionLine(key="parcels:lost", text=text, severity=Severity.LOSING, size=lost)
 
-A source reads the database only through `look.once`, so that all viewers within one second share one computation.
+A source reads the database only through `snapshot.once`, so that all viewers within one second share one computation.
 Sentences are made for each viewer, in the viewer's language.
 """
 
@@ -53,7 +54,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Line:
+class AttentionLine:
     """One thing that needs a person: since when, why, and the next step.
 
     `key` identifies the problem while it lasts. `size` is the number of affected things: an acknowledged line returns
@@ -100,7 +101,7 @@ class Figure:
 
 
 @dataclass
-class Look:
+class Snapshot:
     """One snapshot of the system: each query runs once, and all viewers get the same result.
 
     Threads that need the same result wait for the one that computes it.
@@ -109,7 +110,7 @@ class Look:
     began: float = field(default_factory=time.monotonic)
     _answers: dict[Callable[[], Any], Any] = field(default_factory=dict, repr=False)
     _made: dict[Hashable, Any] = field(default_factory=dict, repr=False)
-    before: "Look | None" = field(default=None, repr=False)  # the previous snapshot
+    before: "Snapshot | None" = field(default=None, repr=False)  # the previous snapshot
     _lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
     _now: datetime | None = None
     busy_seconds: float = 0.0  # spent in queries
@@ -181,8 +182,8 @@ def nothing() -> None:
     """No-op query, for callers that only need the server's clock."""
 
 
-AttentionSource = Callable[[Look], Iterable[Line]]
-FigureSource = Callable[[Look], Iterable[Figure]]
+AttentionSource = Callable[[Snapshot], Iterable[AttentionLine]]
+FigureSource = Callable[[Snapshot], Iterable[Figure]]
 ATTENTION: list[AttentionSource] = []
 FIGURES: list[FigureSource] = []
 

@@ -13,7 +13,7 @@ from django.utils.translation import ngettext
 from dashboard import links
 from tasks import panels
 from tasks.diagnosis.finding import command
-from tasks.panels import Line, Look, Severity, Step
+from tasks.panels import AttentionLine, Severity, Snapshot, Step
 from tasks.support.database import fetch
 
 MOST = 20
@@ -36,7 +36,7 @@ def refused() -> list[dict[str, Any]]:
 
 
 @panels.attention
-def set_aside(snapshot: Look) -> Iterator[Line]:
+def set_aside(snapshot: Snapshot) -> Iterator[AttentionLine]:
     """Tasks and workers that recovery cannot change."""
     for found in snapshot.once(refused):
         text = _("Recovery cannot judge the worker %(id)s: %(error)s")
@@ -45,7 +45,7 @@ def set_aside(snapshot: Look) -> Iterator[Line]:
             text = _("Task #%(id)d cannot be taken back from its dead worker: %(error)s")
             step, url = _("Look at the task"), links.page("admin:tasks_task_change", found["task_id"])
             permission = "tasks.view_task"
-        yield Line(
+        yield AttentionLine(
             key=f"refused:{found['target']}",
             text=text % {"id": found["task_id"] or found["worker_id"], "error": found["error"]},
             severity=Severity.LOSING,
@@ -135,7 +135,7 @@ def latest_failures() -> list[Group]:
 
 
 @panels.attention
-def failed(snapshot: Look) -> Iterator[Line]:
+def failed(snapshot: Snapshot) -> Iterator[AttentionLine]:
     """One line for each group of FAILED tasks."""
     for group in snapshot.once(failed_groups):
         text = ngettext(
@@ -144,7 +144,7 @@ def failed(snapshot: Look) -> Iterator[Line]:
         values = {"task": group.task_path, "number": group.number, "error": group.error or _("no recorded attempt")}
         error = ("--error", group.exception_class) if group.exception_class else ()
         requeue = command("requeue_tasks", "--status", "FAILED", "--task", group.task_path, *error)
-        yield Line(
+        yield AttentionLine(
             key=f"failed:{group.task_path}:{group.exception_class}",
             text=text % values,
             severity=Severity.LOSING,

@@ -20,7 +20,7 @@ from tasks.diagnosis.finding import command
 from tasks.exceptions import RowlockError
 from tasks.operations.prune import History
 from tasks.operations.verb import short_waits
-from tasks.panels import Figure, Line, Look, Severity, Step
+from tasks.panels import AttentionLine, Figure, Severity, Snapshot, Step
 from tasks.support import audit, durations
 from tasks.support.audit import Change, Who
 from tasks.support.database import sqlstate
@@ -98,7 +98,7 @@ def acknowledgements() -> dict[str, Acknowledgement]:
     return {found.line: found for found in Acknowledgement.objects.raw(STANDING, {"most": MOST})}
 
 
-def covers(acknowledgement: Acknowledgement, line: Line) -> bool:
+def covers(acknowledgement: Acknowledgement, line: AttentionLine) -> bool:
     """True if the acknowledgement covers this line; until it grows, only trouble that began before it."""
     if acknowledgement.size is None:
         return True
@@ -106,7 +106,7 @@ def covers(acknowledgement: Acknowledgement, line: Line) -> bool:
 
 
 def acknowledge(
-    line: Line, who: Who, *, reason: str, lasts: timedelta | None, size: int | None, dry_run: bool = False
+    line: AttentionLine, who: Who, *, reason: str, lasts: timedelta | None, size: int | None, dry_run: bool = False
 ) -> bool:
     """Fold the line away for `lasts`, or until it covers more than `size` things.
 
@@ -147,7 +147,7 @@ May = Callable[[str], bool]  # `user.has_perm`: maps a permission's name to True
 
 @dataclass(frozen=True)
 class Known:
-    line: Line
+    line: AttentionLine
     acknowledgement: Acknowledgement
 
 
@@ -155,11 +155,11 @@ class Known:
 class Inbox:
     """The lines that need a person, worst first, and the acknowledged ones."""
 
-    lines: list[Line] = field(default_factory=list)
+    lines: list[AttentionLine] = field(default_factory=list)
     known: list[Known] = field(default_factory=list)
     hidden: int = 0  # lines beyond the first SHOWN
 
-    def find(self, name: str) -> Line | None:
+    def find(self, name: str) -> AttentionLine | None:
         every = [*self.lines, *(known.line for known in self.known)]
         return next((line for line in every if line.name == name), None)
 
@@ -170,7 +170,7 @@ def load() -> None:
     autodiscover_modules("attention")
 
 
-def gather(snapshot: Look, may: May) -> Inbox:
+def gather(snapshot: Snapshot, may: May) -> Inbox:
     """Collect the lines that a person with these rights may see."""
     load()
     lines, is_whole = ask_all(panels.ATTENTION, snapshot)
@@ -185,19 +185,19 @@ def gather(snapshot: Look, may: May) -> Inbox:
     return Inbox(unknown[:SHOWN], known[:SHOWN], max(0, len(unknown) - SHOWN))
 
 
-def figures(snapshot: Look, may: May) -> list[Figure]:
+def figures(snapshot: Snapshot, may: May) -> list[Figure]:
     """Collect the figures that a person with these rights may see; unavailable ones are left out."""
     load()
     found, _is_whole = ask_all(panels.FIGURES, snapshot)
     return [figure for figure in found if may(figure.permission)]
 
 
-def urgency(line: Line) -> tuple[int, float, str]:
+def urgency(line: AttentionLine) -> tuple[int, float, str]:
     """Sort key: worst first, then the longest-lasting."""
     return (line.severity, line.since.timestamp() if line.since else float("inf"), line.key)
 
 
-def ask_all(sources: Iterable[Callable[[Look], Iterable[T]]], snapshot: Look) -> tuple[list[T], bool]:
+def ask_all(sources: Iterable[Callable[[Snapshot], Iterable[T]]], snapshot: Snapshot) -> tuple[list[T], bool]:
     """Ask every source; returns the answers, and True if all sources answered."""
     found: list[T] = []
     is_whole = True
@@ -221,9 +221,9 @@ def is_too_slow(error: OperationalError) -> bool:
     return sqlstate(error) in TOO_SLOW
 
 
-def incomplete() -> Line:
+def incomplete() -> AttentionLine:
     """The line that says that part of the list is missing."""
-    return Line(
+    return AttentionLine(
         key="untold",
         text=_("A part of this list is not known at this moment."),
         severity=Severity.STOPPED,

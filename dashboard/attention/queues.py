@@ -11,7 +11,7 @@ from tasks import panels
 from tasks.diagnosis import stats
 from tasks.diagnosis.finding import command
 from tasks.diagnosis.stats import GONE, Numbers, QueueNumbers
-from tasks.panels import Figure, Line, Look, Severity, Step
+from tasks.panels import AttentionLine, Figure, Severity, Snapshot, Step
 from tasks.queue.presence import Life
 from tasks.support.durations import spoken
 
@@ -27,7 +27,7 @@ def numbers() -> Numbers:
 
 
 @panels.attention
-def unserved(snapshot: Look) -> Iterator[Line]:
+def unserved(snapshot: Snapshot) -> Iterator[AttentionLine]:
     """Due tasks that no live worker will take."""
     found = snapshot.once(numbers)
     waiting = [queue for queue in found.queues if queue.ready and not queue.paused and not found.servers(queue.name)]
@@ -37,13 +37,13 @@ def unserved(snapshot: Look) -> Iterator[Line]:
         yield no_worker_line(waiting, snapshot.now)
 
 
-def unserved_line(queue: QueueNumbers, at: datetime) -> Line:
+def unserved_line(queue: QueueNumbers, at: datetime) -> AttentionLine:
     text = ngettext(
         "No live worker serves the queue %(queue)s: %(number)d task waits.",
         "No live worker serves the queue %(queue)s: %(number)d tasks wait.",
         queue.ready,
     )
-    return Line(
+    return AttentionLine(
         key=f"unserved:{queue.name}",
         text=text % {"queue": queue.name, "number": queue.ready},
         severity=Severity.STOPPED,
@@ -54,10 +54,10 @@ def unserved_line(queue: QueueNumbers, at: datetime) -> Line:
     )
 
 
-def no_worker_line(waiting: list[QueueNumbers], at: datetime) -> Line:
+def no_worker_line(waiting: list[QueueNumbers], at: datetime) -> AttentionLine:
     number = sum(queue.ready for queue in waiting)
     text = ngettext("No worker is alive: %(number)d task waits.", "No worker is alive: %(number)d tasks wait.", number)
-    return Line(
+    return AttentionLine(
         key="no-worker",
         text=text % {"number": number},
         severity=Severity.STOPPED,
@@ -69,7 +69,7 @@ def no_worker_line(waiting: list[QueueNumbers], at: datetime) -> Line:
 
 
 @panels.attention
-def late(snapshot: Look) -> Iterator[Line]:
+def late(snapshot: Snapshot) -> Iterator[AttentionLine]:
     """Queues that have workers, but whose oldest due task waits too long."""
     found = snapshot.once(numbers)
     for queue in found.queues:
@@ -79,7 +79,7 @@ def late(snapshot: Look) -> Iterator[Line]:
         text = _("The oldest due task of the queue %(queue)s has waited for %(age)s.")
         due = ngettext("%(number)d task is due.", "%(number)d tasks are due.", queue.ready)
         why_not = links.page("admin:tasks_task_why", queue.name)
-        yield Line(
+        yield AttentionLine(
             key=f"late:{queue.name}",
             text=text % {"queue": queue.name, "age": spoken(age)},
             severity=Severity.SLOW,
@@ -91,7 +91,7 @@ def late(snapshot: Look) -> Iterator[Line]:
 
 
 @panels.attention
-def stale(snapshot: Look) -> Iterator[Line]:
+def stale(snapshot: Snapshot) -> Iterator[AttentionLine]:
     """PROCESSING tasks whose worker is gone and that no worker is about to recover."""
     found = snapshot.once(numbers)
     has_sweeper = any(worker.is_alive for worker in found.workers)
@@ -102,7 +102,7 @@ def stale(snapshot: Look) -> Iterator[Line]:
             yield stale_line(queue, has_sweeper=has_sweeper)
 
 
-def stale_line(queue: QueueNumbers, *, has_sweeper: bool) -> Line:
+def stale_line(queue: QueueNumbers, *, has_sweeper: bool) -> AttentionLine:
     text = ngettext(
         "%(number)d task in %(queue)s: its worker does not answer.",
         "%(number)d tasks in %(queue)s: their worker does not answer.",
@@ -114,7 +114,7 @@ def stale_line(queue: QueueNumbers, *, has_sweeper: bool) -> Line:
         why = _("No worker has taken them back yet: it may be silent rather than dead, or somebody holds the rows.")
     else:
         why = _("No live worker is there to take them back.")
-    return Line(
+    return AttentionLine(
         key=f"stale:{queue.name}",
         text=text % {"number": queue.stale, "queue": queue.name},
         severity=Severity.LOSING,
@@ -126,7 +126,7 @@ def stale_line(queue: QueueNumbers, *, has_sweeper: bool) -> Line:
 
 
 @panels.attention
-def restarted(snapshot: Look) -> Iterator[Line]:
+def restarted(snapshot: Snapshot) -> Iterator[AttentionLine]:
     """The database restarted, so recovery waits for the workers to reconnect."""
     back = [worker for worker in snapshot.once(numbers).workers if worker.life is Life.RESTARTED]
     if not back:
@@ -139,7 +139,7 @@ def restarted(snapshot: Look) -> Iterator[Line]:
         "The database restarted; recovery waits until %(time)s for %(number)d workers to come back.",
         len(back),
     )
-    yield Line(
+    yield AttentionLine(
         key="restarted",
         text=text % {"number": len(back), "time": f"{snapshot.now + timedelta(seconds=left):%H:%M:%S} UTC"},
         severity=Severity.NOTICE,
@@ -151,7 +151,7 @@ def restarted(snapshot: Look) -> Iterator[Line]:
 
 
 @panels.figures
-def workers(snapshot: Look) -> Iterator[Figure]:
+def workers(snapshot: Snapshot) -> Iterator[Figure]:
     """The number of live workers; the note counts dead, missing and silent ones."""
     found = snapshot.once(numbers).workers
     alive = sum(worker.is_alive for worker in found)

@@ -11,7 +11,7 @@ from tasks import panels
 from tasks.diagnosis.finding import command
 from tasks.locking.named.holder import Holder, Life
 from tasks.models import CommandRun
-from tasks.panels import Line, Look, Severity, Step
+from tasks.panels import AttentionLine, Severity, Snapshot, Step
 from tasks.schedule import expectations
 from tasks.schedule.expectations import Entry, Expectation
 
@@ -20,7 +20,7 @@ SEE = "tasks.view_commandrun"
 
 
 @panels.attention
-def commands(snapshot: Look) -> Iterator[Line]:
+def commands(snapshot: Snapshot) -> Iterator[AttentionLine]:
     """Overdue commands, and commands whose latest run ended badly. Skipped runs do not count."""
     for entry in snapshot.once(expectations.board).entries:
         if entry.expectation is not None and entry.expectation.is_overdue:
@@ -29,14 +29,14 @@ def commands(snapshot: Look) -> Iterator[Line]:
             yield from failed_lines(entry)
 
 
-def overdue_line(expectation: Expectation) -> Line:
+def overdue_line(expectation: Expectation) -> AttentionLine:
     missed = int(expectation.overdue_seconds // expectation.every.total_seconds()) + 1
     text = ngettext(
         "The command %(name)s is overdue: %(number)d run is missing.",
         "The command %(name)s is overdue: %(number)d runs are missing.",
         missed,
     )
-    return Line(
+    return AttentionLine(
         key=f"overdue:{expectation.name}",
         text=text % {"name": expectation.name, "number": missed},
         severity=Severity.LOSING,
@@ -48,7 +48,7 @@ def overdue_line(expectation: Expectation) -> Line:
     )
 
 
-def failed_lines(entry: Entry) -> Iterator[Line]:
+def failed_lines(entry: Entry) -> Iterator[AttentionLine]:
     runs = [run for run in entry.runs if run.outcome != CommandRun.Outcome.SKIPPED]
     bad = list(takewhile(lambda run: run.outcome in BAD, runs))
     if not bad:
@@ -60,7 +60,7 @@ def failed_lines(entry: Entry) -> Iterator[Line]:
         len(bad),
     )
     outcome = str(CommandRun.Outcome(last.outcome).label).lower()
-    yield Line(
+    yield AttentionLine(
         key=f"command-failed:{entry.name}",
         text=text % {"name": entry.name, "number": len(bad), "outcome": outcome},
         severity=Severity.LOSING,
@@ -73,23 +73,23 @@ def failed_lines(entry: Entry) -> Iterator[Line]:
 
 
 @panels.attention
-def locks(snapshot: Look) -> Iterator[Line]:
+def locks(snapshot: Snapshot) -> Iterator[AttentionLine]:
     """Named locks whose holder ended without releasing them, and a backend of locks that does not answer."""
     board = snapshot.once(expectations.board)
     for entry in board.entries:
         yield from (lock_line(holder, waiting=len(entry.waiters)) for holder in entry.holders if holder.is_gone)
     if board.problem:
         step = Step(_("See the locks"), links.page("admin:ops_schedule"))
-        yield Line(key="locks-untold", text=board.problem, severity=Severity.SLOW, step=step, permission=SEE)
+        yield AttentionLine(key="locks-untold", text=board.problem, severity=Severity.SLOW, step=step, permission=SEE)
 
 
-def lock_line(holder: Holder, *, waiting: int) -> Line:
+def lock_line(holder: Holder, *, waiting: int) -> AttentionLine:
     is_expired = holder.life is Life.EXPIRED
     why = _("Its session has ended: whoever asks next gets the lock, after a second look.")
     if is_expired:
         why = _("Its lease is over: whoever asks next gets the lock.")
     shell = ("release_lock", holder.name, "--fence", str(holder.fence), "--reason", "…")
-    return Line(
+    return AttentionLine(
         key=f"lock:{holder.name}:{holder.fence}",
         text=_("The lock %(name)s was left behind by %(who)s.") % {"name": holder.name, "who": holder.who},
         severity=Severity.SLOW,

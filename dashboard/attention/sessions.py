@@ -11,7 +11,7 @@ from dashboard.locks import activity
 from dashboard.locks.tree import Node, Session
 from tasks import panels
 from tasks.diagnosis.finding import command
-from tasks.panels import Figure, Line, Look, Severity, Step
+from tasks.panels import AttentionLine, Figure, Severity, Snapshot, Step
 from tasks.support.durations import spoken
 
 BLOCKED_SECONDS = 5  # shorter waits are normal in a busy database
@@ -21,7 +21,7 @@ SEE = "dashboard.view_backend"
 
 
 @panels.attention
-def blocked(snapshot: Look) -> Iterator[Line]:
+def blocked(snapshot: Snapshot) -> Iterator[AttentionLine]:
     """The roots of the lock tree, with the number of sessions that each one blocks."""
     for root in snapshot.once(activity.read).roots:
         waited, age = longest_wait(root), root.session.transaction_seconds
@@ -33,7 +33,7 @@ def blocked(snapshot: Look) -> Iterator[Line]:
             root.victims,
         )
         since_when = _("Its transaction has been open for %(age)s.")
-        yield Line(
+        yield AttentionLine(
             key=f"blocked:{name(root.session)}",
             text=text % {"number": root.victims, "age": spoken(waited), "who": who(root.session)},
             severity=Severity.STOPPED,
@@ -56,7 +56,7 @@ def longest_wait(root: Node) -> float:
 
 
 @panels.attention
-def open_transactions(snapshot: Look) -> Iterator[Line]:
+def open_transactions(snapshot: Snapshot) -> Iterator[AttentionLine]:
     """Transactions open too long, except those that already have a line of their own as blockers."""
     seen = snapshot.once(activity.read)
     blockers = {root.session.pid for root in seen.roots if longest_wait(root) >= BLOCKED_SECONDS}
@@ -65,7 +65,7 @@ def open_transactions(snapshot: Look) -> Iterator[Line]:
             continue
         age = session.transaction_seconds or 0
         text = _("A transaction has been open for %(age)s: %(who)s.")
-        yield Line(
+        yield AttentionLine(
             key=f"open:{name(session)}",
             text=text % {"age": spoken(age), "who": who(session)},
             severity=Severity.SLOW,
@@ -82,7 +82,7 @@ def is_open_too_long(session: Session) -> bool:
 
 
 @panels.figures
-def figures(snapshot: Look) -> Iterator[Figure]:
+def figures(snapshot: Snapshot) -> Iterator[Figure]:
     """The number of sessions that wait for a lock, and the oldest transaction."""
     seen = snapshot.once(activity.read)
     url = links.page("admin:ops_locks")

@@ -17,9 +17,9 @@ from django.template.loader import render_to_string
 from django.utils.safestring import SafeString
 from django.utils.translation import get_language
 
-from dashboard.live import prefetch, snapshot
+from dashboard.live import prefetch, snapshots
 from dashboard.live.prefetch import Prefetched
-from tasks.panels import Look
+from tasks.panels import Snapshot
 
 # Random for each process and never sent, so nobody can put it into a task's name.
 TOKEN_STANDS_HERE = secrets.token_urlsafe(32)
@@ -48,13 +48,13 @@ class SharedPart:
     def text(self, request: HttpRequest) -> SafeString:
         """The latest fragment that this person may see; also schedules the tab's next request."""
         key = key_of(request, self.template)
-        apart = snapshot.current(key, self.seconds, grace=snapshot.GRACE) if self.is_apart else None
-        look = apart or snapshot.of(request)
+        apart = snapshots.current(key, self.seconds, grace=snapshots.GRACE) if self.is_apart else None
+        snapshot = apart or snapshots.of(request)
         # If the fragment is about to be renewed, a tab gets the previous one for a moment.
         is_tab = "HX-Request" in request.headers
-        good_since = snapshot.since() if is_tab and prefetch.will_make(key) else math.inf
-        text = self.made(request, look, good_since)
-        prefetch.note(key, self.prefetched(key, request), look if look.has_made(key) else None)
+        good_since = snapshots.since() if is_tab and prefetch.will_make(key) else math.inf
+        text = self.made(request, snapshot, good_since)
+        prefetch.note(key, self.prefetched(key, request), snapshot if snapshot.has_made(key) else None)
         return completed(request, text)
 
     def expect(self, request: HttpRequest) -> None:
@@ -63,18 +63,18 @@ class SharedPart:
         prefetch.note(key, self.prefetched(key, request))
 
     def prefetched(self, key: Hashable, request: HttpRequest) -> Prefetched:
-        name = key if self.is_apart else snapshot.EVERYTHING
+        name = key if self.is_apart else snapshots.EVERYTHING
         return Prefetched(name, self.every, self.made, as_of_htmx(request), get_language(), self.seconds)
 
-    def made(self, request: HttpRequest, look: Look, good_since: float = math.inf) -> str:
+    def made(self, request: HttpRequest, snapshot: Snapshot, good_since: float = math.inf) -> str:
         """Render the fragment of this snapshot, once."""
 
         def make() -> str:
             asked = copy.copy(request)
-            snapshot.give(asked, look)
+            snapshots.give(asked, snapshot)
             return render_to_string(self.template, {**self.context(asked), "csrf_token": TOKEN_STANDS_HERE}, asked)
 
-        return look.made(key_of(request, self.template), make, good_since=good_since)
+        return snapshot.made(key_of(request, self.template), make, good_since=good_since)
 
 
 def as_of_htmx(request: HttpRequest) -> HttpRequest:

@@ -3,7 +3,7 @@
 A tab asks again after an interval that its page sets, so the time of its next request is known. A thread of each web
 process renders the fragment just before, from a fresh snapshot. It queries no more often than those tabs would, and
 stops for closed tabs. If the database is slow, only this thread waits; tabs get the previous state
-(`tasks.panels.Look.made`).
+(`tasks.panels.Snapshot.made`).
 """
 
 import logging
@@ -20,9 +20,9 @@ from django.db import Error, close_old_connections, connections
 from django.http import HttpRequest
 from django.utils import translation
 
-from dashboard.live import snapshot
-from dashboard.live.snapshot import Latest
-from tasks.panels import Look
+from dashboard.live import snapshots
+from dashboard.live.snapshots import Latest
+from tasks.panels import Snapshot
 
 logger = logging.getLogger(__name__)
 LEAD_SECONDS = 0.35  # twice the time of the slowest fragment with ten million tasks
@@ -31,7 +31,7 @@ LATE_SECONDS = 1.0  # a tab that is later than this is hidden or closed
 MOST_PARTS = 50
 LONGEST_SECONDS = 0.3  # a slower search is left to its own tabs
 
-Make = Callable[[HttpRequest, Look], object]
+Make = Callable[[HttpRequest, Snapshot], object]
 
 
 @dataclass(eq=False)
@@ -44,16 +44,16 @@ class Prefetched:
     request: HttpRequest  # the latest one
     language: str | None = None
     seconds: float | None = None  # how long a snapshot of this name stays valid; None: as long as the shared one
-    look: Look | None = None  # the latest snapshot that it was made from
+    snapshot: Snapshot | None = None  # the latest snapshot that it was made from
     is_slow: bool = False  # too slow to make the others wait
     asked_at: deque[float] = field(default_factory=deque)  # the last request of each tab, oldest first
 
-    def note(self, now: float, request: HttpRequest, look: Look | None) -> None:
-        """Record a request, and drop the oldest one that it repeats. `look`: snapshot that already has the fragment."""
+    def note(self, now: float, request: HttpRequest, snapshot: Snapshot | None) -> None:
+        """Record a request, and drop the oldest one that it repeats. `snapshot` already has the fragment."""
         if self.asked_at and self.asked_at[0] + self.every <= now + LEAD_SECONDS:
             self.asked_at.popleft()
         self.asked_at.append(now)
-        self.request, self.look = request, look
+        self.request, self.snapshot = request, snapshot
 
     def due(self, now: float, latest: Latest) -> tuple[float, float] | None:
         """When to make it next and when its tab asks, given the latest snapshot; None if no tab needs it."""
@@ -66,7 +66,7 @@ class Prefetched:
             comes = at + self.every
             if comes >= latest.serves_until - JITTER_SECONDS:
                 return max(comes - lead, latest.ends), comes
-            if self.look is not latest.look:
+            if self.snapshot is not latest.snapshot:
                 return comes - lead, comes
         return None
 
@@ -85,12 +85,12 @@ class PrefetchThread(threading.Thread):
         self.is_stopping = False
         self.problem = ""
 
-    def note(self, key: Hashable, part: Prefetched, look: Look | None) -> None:
+    def note(self, key: Hashable, part: Prefetched, snapshot: Snapshot | None) -> None:
         """As `note()` below."""
         with self.changed:
             known = self.parts.pop(key, part)
             self.parts[key] = known
-            known.note(time.monotonic(), part.request, look)
+            known.note(time.monotonic(), part.request, snapshot)
             if len(self.parts) > MOST_PARTS:
                 del self.parts[next(iter(self.parts))]
             self.changed.notify()
@@ -129,7 +129,7 @@ class PrefetchThread(threading.Thread):
         now = time.monotonic()
         first: tuple[float, float, Prefetched | None] = (math.inf, math.inf, None)
         for key, part in list(self.parts.items()):
-            due = part.due(now, snapshot.latest(part.name, part.seconds))
+            due = part.due(now, snapshots.latest(part.name, part.seconds))
             if not part.asked_at:
                 del self.parts[key]
                 continue
@@ -140,14 +140,14 @@ class PrefetchThread(threading.Thread):
     def make(self, part: Prefetched) -> None:
         """Render it from a fresh snapshot. Errors are only logged: the tabs will ask themselves."""
         with self.changed:
-            look = part.look = snapshot.current(part.name, part.seconds)
+            snapshot = part.snapshot = snapshots.current(part.name, part.seconds)
             request = part.request
         close_old_connections()
         before, self.problem = self.problem, ""
         began = time.monotonic()
         try:
             with translation.override(part.language):
-                part.make(request, look)
+                part.make(request, snapshot)
         except Error as error:
             self.problem = str(error).strip().partition("\n")[0]
             if self.problem != before:  # log an outage once, not every second
@@ -155,7 +155,7 @@ class PrefetchThread(threading.Thread):
         except Exception:
             logger.exception("A part could not be made before it was asked for")
         # The shared fragments are made here however slow they are; a slow search is left to its tabs.
-        part.is_slow = part.name != snapshot.EVERYTHING and time.monotonic() - began > LONGEST_SECONDS
+        part.is_slow = part.name != snapshots.EVERYTHING and time.monotonic() - began > LONGEST_SECONDS
 
 
 _thread: PrefetchThread | None = None  # None in tests and under `runserver`
@@ -168,13 +168,13 @@ def start() -> None:
     _thread.start()
 
 
-def note(key: Hashable, part: Prefetched, look: Look | None = None) -> None:
+def note(key: Hashable, part: Prefetched, snapshot: Snapshot | None = None) -> None:
     """Record that a tab got this fragment from this snapshot (None: from another) and will ask again.
 
     `part` is new for each call; the one kept under `key` takes over its request.
     """
     if _thread is not None and settings.SHARED_LOOK_SECONDS:
-        _thread.note(key, part, look)
+        _thread.note(key, part, snapshot)
 
 
 def will_make(key: Hashable) -> bool:

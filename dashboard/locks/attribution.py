@@ -1,7 +1,7 @@
 """The work behind each session: its task, the rows it holds, its lab run.
 
 `lock_page` puts it together with the tree. It needs no connection pool of its own. However many tabs ask, each process
-queries once a second, in at most one session, with timeouts (dashboard/live/snapshot.py).
+queries once a second, in at most one session, with timeouts (dashboard/live/snapshots.py).
 """
 
 from collections import defaultdict
@@ -24,7 +24,7 @@ from tasks.exceptions import RowlockError
 from tasks.locking import rowlocks
 from tasks.locking.rowlocks import RowLock
 from tasks.models import Task
-from tasks.panels import Look
+from tasks.panels import Snapshot
 from tasks.support.database import Connection, fetch
 
 NEXT_READY = NEWEST = 200
@@ -203,7 +203,7 @@ class LockPage:
         return {session.pid for session in self.seen.sessions} - {line.node.session.pid for line in self.lines}
 
 
-def lock_page(snapshot: Look) -> LockPage:
+def lock_page(snapshot: Snapshot) -> LockPage:
     """The locks of a shared snapshot; runs only the queries that the snapshot has not run."""
     seen, held = snapshot.once(activity.read), snapshot.once(watched_rows_held)
     is_lab_at_work = any("lab" in session.identity.kinds for session in seen.sessions)

@@ -12,7 +12,7 @@ from dashboard.locks.attribution import Behind, RunningTask
 from dashboard.locks.identity import identify
 from dashboard.locks.tree import Session
 from tasks.exceptions import RowlockError
-from tasks.panels import Look
+from tasks.panels import Snapshot
 from tasks.support import audit
 from tasks.support.audit import Change, Who
 from tasks.support.database import fetch
@@ -165,7 +165,7 @@ class Consequences:
 
 def foresee(pid: int, started: datetime) -> Consequences:
     """Foresee a signal to the session with this pid and start, as it is now."""
-    page = attribution.lock_page(Look())
+    page = attribution.lock_page(Snapshot())
     problem = problem_with(pid, fetch(connection, FIND, {"pid": pid, "started": started}))
     session = page.seen.by_pid.get(pid)
     if session is None or session.backend_start != started:

@@ -20,7 +20,7 @@ from dashboard.lab.pages import Comparison, command_of, comparison_of
 from dashboard.lab.patterns import PATTERNS
 from dashboard.lab.requests import PRESETS, PRESETS_BY_NAME, LabForm
 from dashboard.lab.worker import Plan
-from dashboard.live import snapshot
+from dashboard.live import snapshots
 from dashboard.models import LabRun
 from tasks.admin.rights import missing, require, who
 from tasks.diagnosis.finding import command
@@ -170,7 +170,7 @@ def run(request: HttpRequest, run_id: int) -> HttpResponse:
 def live_of(request: HttpRequest, found: LabRun) -> live.LiveRun | None:
     """Current state of this run; None while it waits, or if the database is too slow."""
     try:
-        seen = snapshot.of(request).once(live.look)
+        seen = snapshots.of(request).once(live.look)
     except DatabaseError:
         return None
     return seen if seen and seen.schema == found.schema else None

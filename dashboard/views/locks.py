@@ -18,7 +18,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_POST, require_safe
 
-from dashboard.live import snapshot
+from dashboard.live import snapshots
 from dashboard.live.fragment import SharedPart
 from dashboard.locks import activity, attribution, rows, signals
 from dashboard.locks.attribution import RUNNING
@@ -149,7 +149,7 @@ def locks(request: HttpRequest) -> HttpResponse:
 
 
 def live_context(request: HttpRequest) -> dict[str, Any]:
-    page = attribution.lock_page(snapshot.of(request))
+    page = attribution.lock_page(snapshots.of(request))
     cannot_signal = missing(request.user, SIGNAL)
     longest = page.longest_wait
     return {
@@ -190,7 +190,7 @@ def signal(request: HttpRequest) -> HttpResponse:
     else:
         text = _("Backend %(pid)d was signalled.") if signalled else _("Backend %(pid)d ended by itself meanwhile.")
         messages.success(request, text % {"pid": pid})
-    snapshot.forget()
+    snapshots.forget()
     return redirect("admin:ops_locks")
 
 

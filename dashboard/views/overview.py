@@ -19,7 +19,7 @@ from dashboard.attention.failures import latest_failures
 from dashboard.attention.inbox import LASTS, is_too_slow
 from dashboard.attention.queues import COUNT_CAP, LATE_SECONDS, numbers
 from dashboard.charts import Span
-from dashboard.live import snapshot
+from dashboard.live import snapshots
 from dashboard.live.fragment import SharedPart
 from dashboard.locks import activity
 from dashboard.site import page
@@ -29,7 +29,7 @@ from tasks.diagnosis import stats
 from tasks.diagnosis.finding import command
 from tasks.diagnosis.stats import Numbers, QueueNumbers
 from tasks.operations.filters import BIGGEST_ID
-from tasks.panels import LONGEST_KEY, Line, Look
+from tasks.panels import LONGEST_KEY, AttentionLine, Snapshot
 from tasks.support import reading
 from tasks.support.database import fetch
 
@@ -57,16 +57,17 @@ def counts() -> Counts:
 
 def counts_for(request: HttpRequest) -> Counts:
     """Take the counts from data that this request already has, else query them; zeros on a timeout."""
-    look = snapshot.of(request)
-    if look.knows(numbers) and look.knows(activity.read):
-        return Counts(sum(queue.stale for queue in look.once(numbers).queues), len(look.once(activity.read).blocked))
-    return unless_slow(look, counts) or Counts()
+    snapshot = snapshots.of(request)
+    if snapshot.knows(numbers) and snapshot.knows(activity.read):
+        stale = sum(queue.stale for queue in snapshot.once(numbers).queues)
+        return Counts(stale, len(snapshot.once(activity.read).blocked))
+    return unless_slow(snapshot, counts) or Counts()
 
 
-def unless_slow(look: Look, query: Callable[[], T]) -> T | None:
+def unless_slow(snapshot: Snapshot, query: Callable[[], T]) -> T | None:
     """The result, or None if its query timed out: the page leaves that part out."""
     try:
-        return look.once(query)
+        return snapshot.once(query)
     except OperationalError as error:
         if not is_too_slow(error):
             raise
@@ -155,20 +156,20 @@ def overview(request: HttpRequest) -> HttpResponse:
         return LIVE.answer(request)
     span = span_of(request)
     # A snapshot that is fresh enough for this span.
-    drawn = chart_context(request, snapshot.current(f"throughput {span.key}", span.seconds))
+    drawn = chart_context(request, snapshots.current(f"throughput {span.key}", span.seconds))
     return page(request, "dashboard/overview.html", _("Overview"), {"panel": LIVE.text(request), **drawn})
 
 
 def panel_context(request: HttpRequest) -> dict[str, Any]:
     """The live fragment's data, as this person may see it. A part is None if its query timed out."""
-    look, may = snapshot.of(request), request.user.has_perm
-    found = unless_slow(look, numbers) if may(SEE_TASKS) else None
+    snapshot, may = snapshots.of(request), request.user.has_perm
+    found = unless_slow(snapshot, numbers) if may(SEE_TASKS) else None
     parts = {
-        "now": look.now,
-        "inbox": inbox.gather(look, may),
-        "figures": inbox.figures(look, may),
+        "now": snapshot.now,
+        "inbox": inbox.gather(snapshot, may),
+        "figures": inbox.figures(snapshot, may),
         "queues": None,
-        "failures": unless_slow(look, latest_failures) if may(SEE_TASKS) else None,
+        "failures": unless_slow(snapshot, latest_failures) if may(SEE_TASKS) else None,
     }
     return {
         "page": parts if found is None else {**parts, **queue_context(found)},
@@ -193,13 +194,13 @@ def span_of(request: HttpRequest) -> Span:
     return charts.SPANS.get(request.GET.get("span", ""), charts.SPANS["1h"])
 
 
-def chart_context(request: HttpRequest, look: Look | None = None) -> dict[str, Any]:
+def chart_context(request: HttpRequest, snapshot: Snapshot | None = None) -> dict[str, Any]:
     """The charts of this snapshot, by default of the request's own."""
     span = span_of(request)
     if not request.user.has_perm(SEE_CHARTS):
         return {"span": None}
     context = {"span": span, "spans": charts.SPANS.values()}
-    slots = unless_slow(look or snapshot.of(request), charts.query_of(span.key))
+    slots = unless_slow(snapshot or snapshots.of(request), charts.query_of(span.key))
     if slots is None:
         return context
     return {
@@ -234,7 +235,7 @@ def acknowledge(request: HttpRequest) -> HttpResponse:
         return form_page(request, line, fault=fault, status=400)
     covered = size if choice.is_until_it_grows else None
     inbox.acknowledge(line, who(request.user), reason=reason, lasts=choice.lasts, size=covered)
-    snapshot.forget()
+    snapshots.forget()
     messages.success(request, _("Acknowledged: it stands folded below the list."))
     return redirect("admin:index")
 
@@ -246,20 +247,20 @@ def withdraw(request: HttpRequest) -> HttpResponse:
     if reading.name_problem(name, LONGEST_KEY):
         return form_page(request, None, status=400)
     inbox.withdraw(name, who(request.user))
-    snapshot.forget()
+    snapshots.forget()
     messages.success(request, _("The line stands in the list again while its trouble lasts."))
     return redirect("admin:index")
 
 
-def line_of(request: HttpRequest, name: str) -> Line | None:
+def line_of(request: HttpRequest, name: str) -> AttentionLine | None:
     """The line of this name, if this person may see it."""
-    return inbox.gather(snapshot.of(request), request.user.has_perm).find(name)
+    return inbox.gather(snapshots.of(request), request.user.has_perm).find(name)
 
 
-def form_page(request: HttpRequest, line: Line | None, *, fault: str = "", status: int = 200) -> HttpResponse:
+def form_page(request: HttpRequest, line: AttentionLine | None, *, fault: str = "", status: int = 200) -> HttpResponse:
     context = {
         "line": line,
-        "now": snapshot.of(request).now,
+        "now": snapshots.of(request).now,
         "fault": fault,
         "choices": LASTS.values(),
         "cannot_acknowledge": missing(request.user, ACKNOWLEDGE),

@@ -15,7 +15,7 @@ from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
 
 from dashboard import stale as stale_tasks
-from dashboard.live import snapshot
+from dashboard.live import snapshots
 from dashboard.live.fragment import SharedPart
 from dashboard.task_pages.actions import PAGE_ACTIONS, buttons_of
 from tasks.admin.forms import PreviewedForm
@@ -79,7 +79,7 @@ def context_of(request: HttpRequest, seen: stale_tasks.Stale) -> dict[str, Any]:
 
 def first_context(request: HttpRequest) -> dict[str, Any]:
     """Data of the first page: an opened page queries for itself, refreshes share one snapshot."""
-    return context_of(request, snapshot.of(request).once(first_page(get_language() or "")))
+    return context_of(request, snapshots.of(request).once(first_page(get_language() or "")))
 
 
 LIVE = SharedPart("dashboard/_stale.html", first_context, every=2)
@@ -105,7 +105,7 @@ def take_back(request: HttpRequest) -> HttpResponse:
         context = {"title": _("Take these tasks back?"), "asked": values, "found": found, "start": start}
         return page(request, "dashboard/take_back.html", {**context, "command": shell})
     by_status, left = stale_tasks.take_back(ids, who(request.user), reason=reason)
-    snapshot.forget()
+    snapshots.forget()
     if not by_status and not left:
         messages.info(request, _("Nothing was left to take back: these workers hold no task any more."))
     if by_status:

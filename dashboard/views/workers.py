@@ -15,7 +15,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 from django.views.decorators.http import require_POST, require_safe
 
-from dashboard.live import snapshot
+from dashboard.live import snapshots
 from dashboard.live.fragment import SharedPart
 from dashboard.site import page
 from dashboard.stale import held_by
@@ -189,7 +189,7 @@ def workers(request: HttpRequest) -> HttpResponse:
 def live_context(request: HttpRequest) -> dict[str, Any]:
     """Live data: an opened page queries for itself, refreshes share one snapshot."""
     return {
-        "board": snapshot.of(request).once(board) if request.headers.get("HX-Request") else board(),
+        "board": snapshots.of(request).once(board) if request.headers.get("HX-Request") else board(),
         "cannot_stop": missing(request.user, STOP),
         "cannot_release": missing(request.user, RELEASE),
         "start": command("run_worker"),

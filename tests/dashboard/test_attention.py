@@ -13,7 +13,7 @@ from dashboard.attention import inbox
 from orders.models import Order
 from tasks import panels
 from tasks.models import Attempt, CommandRun, Epoch, ExpectedCommand, Lock, Queue, RecoveryFailure, Task, Worker
-from tasks.panels import Line, Look, Severity
+from tasks.panels import AttentionLine, Severity, Snapshot
 from tests.people import client_of, person
 from tests.sessions import session, wait_until_blocked
 from tests.tasks import rows
@@ -21,9 +21,9 @@ from tests.tasks import rows
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def lines(*groups: str) -> dict[str, Line]:
+def lines(*groups: str) -> dict[str, AttentionLine]:
     """The inbox by the keys of its lines, in its order."""
-    return {line.key: line for line in inbox.gather(Look(), person(*(groups or ("Viewers",))).has_perm).lines}
+    return {line.key: line for line in inbox.gather(Snapshot(), person(*(groups or ("Viewers",))).has_perm).lines}
 
 
 def ago(**duration: float):
@@ -254,7 +254,7 @@ def test_each_line_needs_the_right_of_its_page():
     Order.objects.create(customer_email="a@example.test", shipped_at=ago(hours=2), email_state="unknown")
     assert len(lines()) == 2
     nobody = person(username="nobody")
-    assert inbox.gather(Look(), nobody.has_perm).lines == []
+    assert inbox.gather(Snapshot(), nobody.has_perm).lines == []
 
 
 def test_a_held_table_hides_its_own_lines_only():
@@ -277,7 +277,7 @@ def test_pages_open_while_a_migration_holds_the_tasks(address):
 
 
 def test_a_fault_in_one_source_leaves_the_others(monkeypatch, caplog):
-    def broken(look: Look) -> list[Line]:
+    def broken(snapshot: Snapshot) -> list[AttentionLine]:
         raise KeyError("parcels")
 
     inbox.load()

@@ -10,7 +10,7 @@ from django.utils import timezone
 from dashboard.attention import inbox
 from dashboard.models import Acknowledgement
 from tasks.models import Attempt, Intervention, Task
-from tasks.panels import Line, Look, Severity
+from tasks.panels import AttentionLine, Severity, Snapshot
 from tasks.support.audit import Who
 from tests.commands import run
 from tests.people import client_of, person
@@ -45,7 +45,7 @@ def post(*groups: str, follow: bool = True, **changes: str) -> Any:
 
 def seen() -> tuple[list[str], list[str]]:
     """The keys of the lines, and those of the acknowledged ones."""
-    found = inbox.gather(Look(), person("Viewers", username="viewer").has_perm)
+    found = inbox.gather(Snapshot(), person("Viewers", username="viewer").has_perm)
     return [line.key for line in found.lines], [known.line.key for known in found.known]
 
 
@@ -121,7 +121,7 @@ def test_another_time_is_another_one(minutes):
 
 
 def acknowledge_until(end: datetime) -> None:
-    line = Line(key=KEY, text="", severity=Severity.SLOW)
+    line = AttentionLine(key=KEY, text="", severity=Severity.SLOW)
     inbox.acknowledge(line, Who("anna", "page"), reason="known", lasts=end - timezone.now(), size=None)
 
 
@@ -167,7 +167,7 @@ def test_a_get_writes_nothing():
 
 
 def test_a_very_long_key_is_cut_and_stays_unique():
-    lines = [Line(key="failed:" + "x" * 5000 + end, text="", severity=Severity.SLOW) for end in "ab"]
+    lines = [AttentionLine(key="failed:" + "x" * 5000 + end, text="", severity=Severity.SLOW) for end in "ab"]
     assert [len(line.name) for line in lines] == [300, 300]
     assert lines[0].name != lines[1].name
 

@@ -8,7 +8,7 @@ import pytest
 from dashboard.attention import inbox, queues, sessions
 from dashboard.attention.inbox import LASTS, LONGEST
 from tasks import panels
-from tasks.panels import Look, Severity
+from tasks.panels import Severity, Snapshot
 
 pytestmark = pytest.mark.django_db
 DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "attention.md").read_text()
@@ -20,10 +20,10 @@ def test_the_example_adds_its_line_and_its_figure(monkeypatch):
         monkeypatch.setattr(panels, registry, [])
     [example] = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
     exec(compile(example, "parcels/attention.py", "exec"), {"__name__": "parcels.attention"})
-    look = Look()
-    [line] = inbox.gather(look, lambda right: right == "parcels.view_parcel").lines
+    snapshot = Snapshot()
+    [line] = inbox.gather(snapshot, lambda right: right == "parcels.view_parcel").lines
     assert (line.text, line.severity, line.size) == ("3 parcels are lost.", Severity.LOSING, 3)
-    [figure] = inbox.figures(look, lambda right: True)
+    [figure] = inbox.figures(snapshot, lambda right: True)
     assert figure.value == "3"
 
 

@@ -10,7 +10,7 @@ from dashboard.locks.tree import RowRef
 from dashboard.models import LabRun
 from orders.models import Account, Order
 from tasks.models import Worker
-from tasks.panels import Look
+from tasks.panels import Snapshot
 from tests.commands import run
 from tests.dashboard.scenes import LOCK_ORDER, Scene, queue_for_one_row, staged
 from tests.people import client_of
@@ -94,7 +94,7 @@ def test_a_workers_session_names_its_task_and_the_row_it_waits_for() -> None:
     Worker.objects.create(id="7f", hostname="h", pid=1, current_task_id=task.pk)
     with staged() as (scene, _):
         html = drawn()
-        work = attribution.lock_page(Look()).behind[scene.pid("rowlock:worker:7f")]
+        work = attribution.lock_page(Snapshot()).behind[scene.pid("rowlock:worker:7f")]
         assert work.task is not None
         assert (work.task.id, work.task.has_attempts_left) == (task.pk, True)
         assert f"/admin/tasks/task/{task.pk}/" in html
@@ -119,7 +119,7 @@ def test_a_row_that_is_on_no_list_is_known_by_its_waiters() -> None:
         scene.holding("psql", "UPDATE orders_order SET customer_email = 'b@example.test' WHERE id = %s", [old.pk])
         scene.waiting("one", LOCK_ORDER, [old.pk])
         scene.waiting("two", LOCK_ORDER, [old.pk])
-        seen = attribution.lock_page(Look())
+        seen = attribution.lock_page(Snapshot())
         assert seen.behind[scene.pid("psql")].rows == (RowRef(Order, old.pk),)
         waits = {lock.pid: lock.row for lock in seen.seen.locks if not lock.granted}
         assert waits == {scene.pid("one"): RowRef(Order, old.pk), scene.pid("two"): RowRef(Order, old.pk)}

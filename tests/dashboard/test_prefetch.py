@@ -15,11 +15,11 @@ from django.http import HttpRequest
 from django.template import loader
 from django.test import Client
 
-from dashboard.live import fragment, prefetch, snapshot
+from dashboard.live import fragment, prefetch, snapshots
 from dashboard.live.prefetch import LONGEST_SECONDS, Make, Prefetched, PrefetchThread
-from dashboard.live.snapshot import Latest
+from dashboard.live.snapshots import Latest
 from dashboard.task_pages import listing
-from tasks.panels import Look
+from tasks.panels import Snapshot
 from tests import databases
 from tests.people import client_of
 from tests.tasks import rows
@@ -48,7 +48,7 @@ SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND applicat
 def thread(transactional_db: None, settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[PrefetchThread]:
     """What each process of the web server runs."""
     settings.SHARED_LOOK_SECONDS = LIMIT
-    snapshot.forget()
+    snapshots.forget()
     prefetch.start()
     thread = prefetch._thread
     assert thread
@@ -57,7 +57,7 @@ def thread(transactional_db: None, settings, monkeypatch: pytest.MonkeyPatch) ->
     thread.stop()
     thread.join(20)
     assert not thread.is_alive()
-    snapshot.forget()
+    snapshots.forget()
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def renderers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def of_everything(make: Make = print, every: float = 2.0) -> Prefetched:
     """A part of the look that all share."""
-    return Prefetched(snapshot.EVERYTHING, every, make, HttpRequest())
+    return Prefetched(snapshots.EVERYTHING, every, make, HttpRequest())
 
 
 def ask(client: Client, address: str) -> str:
@@ -174,8 +174,8 @@ def test_a_page_that_is_opened_finds_its_part_made_when_it_asks_for_it(thread, r
 
 
 def is_made() -> bool:
-    with snapshot._guard:
-        return any(look._made for look in snapshot._looks.values())
+    with snapshots._guard:
+        return any(snapshot._made for snapshot in snapshots._snapshots.values())
 
 
 def test_a_list_that_does_not_refresh_itself_is_not_made_again(thread, monkeypatch) -> None:
@@ -184,17 +184,17 @@ def test_a_list_that_does_not_refresh_itself_is_not_made_again(thread, monkeypat
     assert thread.parts == {}
 
 
-@pytest.mark.parametrize(("name", "is_left_to_its_tabs"), [("a search", True), (snapshot.EVERYTHING, False)])
+@pytest.mark.parametrize(("name", "is_left_to_its_tabs"), [("a search", True), (snapshots.EVERYTHING, False)])
 def test_the_others_do_not_wait_for_a_slow_search(thread, name, is_left_to_its_tabs) -> None:
-    looks: list[Look] = []
+    taken: list[Snapshot] = []
 
-    def make(request: HttpRequest, look: Look) -> None:
+    def make(request: HttpRequest, snapshot: Snapshot) -> None:
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_sleep(%s)", [1.2 * LONGEST_SECONDS])
-        looks.append(look)
+        taken.append(snapshot)
 
     part = Prefetched(name, 2.0, make, HttpRequest())
-    noted_until(lambda: looks, thread, "part", part)
+    noted_until(lambda: taken, thread, "part", part)
     wait_until(lambda: part.is_slow == is_left_to_its_tabs)
     assert prefetch.will_make("part") != is_left_to_its_tabs
     assert (part.due(time.monotonic(), Latest(None, 0.0, 0.0)) is None) == is_left_to_its_tabs
@@ -211,7 +211,7 @@ def test_for_a_tab_that_is_gone_it_is_made_once_and_no_session_stays(thread, ren
 def test_what_goes_wrong_is_told_once_and_the_tab_asks_for_itself(thread, renderers, caplog) -> None:
     is_away = threading.Event()
 
-    def make(request: HttpRequest, look: Look) -> None:
+    def make(request: HttpRequest, snapshot: Snapshot) -> None:
         is_away.set()
         with connection.cursor() as cursor:
             cursor.execute("SELECT 1 / 0")
@@ -225,7 +225,7 @@ def test_what_goes_wrong_is_told_once_and_the_tab_asks_for_itself(thread, render
 
 
 def test_a_fault_of_the_program_does_not_end_it(thread, renderers, caplog) -> None:
-    def make(request: HttpRequest, look: Look) -> None:
+    def make(request: HttpRequest, snapshot: Snapshot) -> None:
         raise ValueError("a fault of ours")
 
     noted_until(lambda: "a fault of ours" in caplog.text, thread, "broken", of_everything(make, 0.5))
@@ -258,7 +258,7 @@ def test_charts_are_of_a_look_that_lasts_as_long_as_they_are_good_enough(thread)
     ask(client_of("Operators"), CHARTS)
     [part] = thread.parts.values()
     assert (part.every, part.seconds) == (10, 300)
-    assert part.look is snapshot.latest(part.name, part.seconds).look
+    assert part.snapshot is snapshots.latest(part.name, part.seconds).snapshot
     assert 'data-live="10" data-live-apart' in client_of("Viewers", username="boris").get("/admin/").content.decode()
 
 
@@ -275,8 +275,8 @@ def test_what_is_about_to_be_made_is_not_made_by_the_tab(thread, renderers, sett
     settings.SHARED_LOOK_SECONDS = 60  # nothing becomes old here, however slow the machine is
     with thread.changed:  # nor is anything made by the thread
         before = ask(client, WORKERS)
-        with snapshot._guard:
-            snapshot._looks[snapshot.EVERYTHING] = Look(before=snapshot._looks[snapshot.EVERYTHING])
+        with snapshots._guard:
+            snapshots._snapshots[snapshots.EVERYTHING] = Snapshot(before=snapshots._snapshots[snapshots.EVERYTHING])
         assert ask(client, WORKERS) == before
         assert renderers == ["MainThread"]
     settings.SHARED_LOOK_SECONDS = LIMIT
@@ -287,8 +287,8 @@ def test_what_is_too_old_does_not_stand_in(thread) -> None:
     client = client_of("Operators")
     ask(client, WORKERS)
     rows.processing(rows.dead_worker("w-that-died"))
-    with snapshot._guard:
-        former = snapshot._looks[snapshot.EVERYTHING]
+    with snapshots._guard:
+        former = snapshots._snapshots[snapshots.EVERYTHING]
         former.began -= 2.1 * LIMIT
-        snapshot._looks[snapshot.EVERYTHING] = Look(before=former)
+        snapshots._snapshots[snapshots.EVERYTHING] = Snapshot(before=former)
     assert "w-that-died" in ask(client, WORKERS)

@@ -14,7 +14,7 @@ from dashboard.models import Acknowledgement
 from tasks.models import BulkRun, Intervention
 from tasks.operations import Settings, bulk
 from tasks.operations.filters import TaskFilter
-from tasks.panels import Line, Severity
+from tasks.panels import AttentionLine, Severity
 from tasks.support import audit
 from tasks.support.audit import Change, Who
 from tests.people import client_of, person
@@ -104,7 +104,7 @@ def test_a_page_that_fails_over_a_row_does_not_log_the_row(log, monkeypatch):
 @pytest.mark.django_db
 def test_a_secret_in_a_reason_is_kept_nowhere():
     audit.record(connection, Who("anna", "page"), "cancel", [Change("task:1")], f"ran curl --user me:{SECRET}")
-    line = Line("line", "a text", next(iter(Severity)))
+    line = AttentionLine("line", "a text", next(iter(Severity)))
     inbox.acknowledge(line, Who("anna", "page"), reason=f"token={SECRET}", lasts=None, size=1)
     bulk.request("cancel", TaskFilter(), 1, Settings(reason=f"pwd={SECRET}"), Who("anna", "page"), "a token")
     kept = [

@@ -7,8 +7,8 @@ import pytest
 from django.db import OperationalError, connection
 from django.test import override_settings
 
-from dashboard.live import snapshot
-from tasks.panels import Look
+from dashboard.live import snapshots
+from tasks.panels import Snapshot
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db
@@ -30,70 +30,70 @@ class Question:
 
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
-    snapshot.forget()
+    snapshots.forget()
     yield
-    snapshot.forget()
+    snapshots.forget()
 
 
 def test_a_look_asks_each_question_once():
-    look, first, second = Look(), Question(), Question()
-    assert [look.once(first), look.once(first), look.once(second)] == [1, 1, 1]
+    snapshot, first, second = Snapshot(), Question(), Question()
+    assert [snapshot.once(first), snapshot.once(first), snapshot.once(second)] == [1, 1, 1]
     assert (first.asked, second.asked) == (1, 1)
 
 
 def test_everybody_within_the_second_gets_the_same_look():
     with override_settings(SHARED_LOOK_SECONDS=60):
-        assert snapshot.current() is snapshot.current()
-        before = snapshot.current()
-        snapshot.forget()
-        assert snapshot.current() is not before
+        assert snapshots.current() is snapshots.current()
+        before = snapshots.current()
+        snapshots.forget()
+        assert snapshots.current() is not before
 
 
 def test_after_its_time_a_look_is_made_anew():
     with override_settings(SHARED_LOOK_SECONDS=0):
-        assert snapshot.current() is not snapshot.current()
-        assert snapshot.current("charts", 300) is not snapshot.current("charts", 300)
+        assert snapshots.current() is not snapshots.current()
+        assert snapshots.current("charts", 300) is not snapshots.current("charts", 300)
 
 
 def test_a_look_lasts_as_long_as_its_name_is_asked_for():
     with override_settings(SHARED_LOOK_SECONDS=1e-6):
-        charts = snapshot.current("charts", 300)
-        assert snapshot.current("charts", 300) is charts
-        latest = snapshot.latest("charts", 300)
-        assert (latest.look, latest.ends, latest.serves_until) == (charts, charts.began + 300, charts.began + 450)
+        charts = snapshots.current("charts", 300)
+        assert snapshots.current("charts", 300) is charts
+        latest = snapshots.latest("charts", 300)
+        assert (latest.snapshot, latest.ends, latest.serves_until) == (charts, charts.began + 300, charts.began + 450)
 
 
 def test_of_many_looks_those_are_kept_that_were_made_last(monkeypatch):
-    monkeypatch.setattr(snapshot, "MOST_LOOKS", 2)
+    monkeypatch.setattr(snapshots, "MOST_SNAPSHOTS", 2)
     with override_settings(SHARED_LOOK_SECONDS=60):
-        first, second = snapshot.current("a"), snapshot.current("b")
-        snapshot.current("c")
-        assert snapshot.current("b") is second
-        assert snapshot.current("a") is not first
+        first, second = snapshots.current("a"), snapshots.current("b")
+        snapshots.current("c")
+        assert snapshots.current("b") is second
+        assert snapshots.current("a") is not first
 
 
 def test_a_look_that_took_long_is_kept_longer_unless_it_is_the_first():
     with override_settings(SHARED_LOOK_SECONDS=0.001):
-        first = snapshot.current()
+        first = snapshots.current()
         first.busy_seconds = 60
-        dear = wait_until(lambda: (look := snapshot.current()) is not first and look)
+        dear = wait_until(lambda: (snapshot := snapshots.current()) is not first and snapshot)
         dear.busy_seconds = 60
-        assert snapshot.current() is dear
+        assert snapshots.current() is dear
         dear.busy_seconds = 0
-        wait_until(lambda: snapshot.current() is not dear)
+        wait_until(lambda: snapshots.current() is not dear)
 
 
 def test_a_database_error_is_told_to_everybody_and_asked_for_once():
-    look, question = Look(), Question(OperationalError("gone"))
+    snapshot, question = Snapshot(), Question(OperationalError("gone"))
     for _ in range(2):
         with pytest.raises(OperationalError):
-            look.once(question)
+            snapshot.once(question)
     assert question.asked == 1
-    assert not look.knows(question)
+    assert not snapshot.knows(question)
 
 
 def test_threads_wait_for_the_one_that_computes():
-    look, may_go, asked = Look(), threading.Event(), []
+    snapshot, may_go, asked = Snapshot(), threading.Event(), []
 
     def slow() -> str:
         asked.append(threading.get_ident())
@@ -101,7 +101,7 @@ def test_threads_wait_for_the_one_that_computes():
         return "answer"
 
     def ask() -> None:
-        answers.append(look.once(slow))
+        answers.append(snapshot.once(slow))
         connection.close()
 
     answers: list[str] = []
@@ -116,6 +116,6 @@ def test_threads_wait_for_the_one_that_computes():
 
 
 def test_the_time_of_a_look_stands_still():
-    look = Look()
-    assert look.now == look.now
-    assert look.now.tzinfo is not None
+    snapshot = Snapshot()
+    assert snapshot.now == snapshot.now
+    assert snapshot.now.tzinfo is not None

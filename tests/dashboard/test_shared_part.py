@@ -9,8 +9,8 @@ import pytest
 from django.template import loader
 from django.test import override_settings
 
-from dashboard.live import fragment, snapshot
-from tasks.panels import STANDS_IN_SECONDS, Look
+from dashboard.live import fragment, snapshots
+from tasks.panels import STANDS_IN_SECONDS, Snapshot
 from tests.people import client_of
 from tests.tasks import rows
 
@@ -22,10 +22,10 @@ TOKEN = b"csrfmiddlewaretoken"
 
 @pytest.fixture(autouse=True)
 def one_look() -> Iterator[None]:
-    snapshot.forget()
+    snapshots.forget()
     with override_settings(SHARED_LOOK_SECONDS=60):
         yield
-    snapshot.forget()
+    snapshots.forget()
 
 
 def part(address: str, *groups: str, username: str = "anna", **headers: str) -> bytes:
@@ -84,7 +84,7 @@ def test_each_tab_gets_its_own_token_against_forged_requests(rendered: list[str]
 
 def test_after_a_change_by_a_person_the_part_is_made_anew(rendered: list[str]) -> None:
     part("/admin/ops/workers/", "Viewers")
-    snapshot.forget()
+    snapshots.forget()
     part("/admin/ops/workers/", "Viewers")
     assert len(rendered) == 2
 
@@ -93,30 +93,30 @@ def test_while_the_next_look_is_being_made_the_last_one_stands_in() -> None:
     def nobody() -> str:
         raise AssertionError("who does not wait for the look makes nothing of it")
 
-    last = Look()
+    last = Snapshot()
     assert last.made("part", lambda: "the last") == "the last"
-    look = Look(before=last)
-    with busy(look):
-        assert look.made("part", nobody) == "the last"
-    assert look.made("part", lambda: "the next") == "the next"
+    snapshot = Snapshot(before=last)
+    with busy(snapshot):
+        assert snapshot.made("part", nobody) == "the last"
+    assert snapshot.made("part", lambda: "the next") == "the next"
 
 
 def test_what_is_made_already_waits_for_no_other_part() -> None:
-    look, answers = Look(), list[str]()
-    look.made("part", lambda: "made")
-    tab = threading.Thread(target=lambda: answers.append(look.made("part", lambda: "made again")))
-    with busy(look):
+    snapshot, answers = Snapshot(), list[str]()
+    snapshot.made("part", lambda: "made")
+    tab = threading.Thread(target=lambda: answers.append(snapshot.made("part", lambda: "made again")))
+    with busy(snapshot):
         tab.start()
         tab.join(5)
         assert answers == ["made"]
 
 
 def test_it_does_not_stand_in_for_long() -> None:
-    last = Look()
+    last = Snapshot()
     last.made("part", lambda: "the last")
-    look, answers = Look(began=time.monotonic() - STANDS_IN_SECONDS, before=last), list[str]()
-    with busy(look):
-        tab = threading.Thread(target=lambda: answers.append(look.made("part", lambda: "the next")))
+    snapshot, answers = Snapshot(began=time.monotonic() - STANDS_IN_SECONDS, before=last), list[str]()
+    with busy(snapshot):
+        tab = threading.Thread(target=lambda: answers.append(snapshot.made("part", lambda: "the next")))
         tab.start()
     tab.join(20)
     assert answers == ["the next"]
@@ -124,12 +124,12 @@ def test_it_does_not_stand_in_for_long() -> None:
 
 def test_a_look_keeps_no_more_than_the_one_before_it(settings) -> None:
     settings.SHARED_LOOK_SECONDS = 1e-9
-    looks = [snapshot.current() for _ in range(3)]
-    assert [look.before for look in looks] == [None, None, looks[1]]
+    taken = [snapshots.current() for _ in range(3)]
+    assert [snapshot.before for snapshot in taken] == [None, None, taken[1]]
 
 
 @contextlib.contextmanager
-def busy(look: Look) -> Iterator[None]:
+def busy(snapshot: Snapshot) -> Iterator[None]:
     """Another thread asks this look something."""
     is_asked, may_go = threading.Event(), threading.Event()
 
@@ -137,7 +137,7 @@ def busy(look: Look) -> Iterator[None]:
         is_asked.set()
         assert may_go.wait(20)
 
-    other = threading.Thread(target=look.made, args=("something else", make))
+    other = threading.Thread(target=snapshot.made, args=("something else", make))
     other.start()
     try:
         assert is_asked.wait(20)

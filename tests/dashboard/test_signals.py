@@ -12,7 +12,7 @@ from dashboard.locks.signals import AlreadySignalled, NotSignalled
 from dashboard.locks.tree import RowRef
 from orders.models import Account, Order
 from tasks.models import Intervention, Worker
-from tasks.panels import Look
+from tasks.panels import Snapshot
 from tasks.support.audit import Who
 from tests.commands import run
 from tests.dashboard.roles import acting_as, opened_as, role
@@ -54,7 +54,7 @@ class TestForesight:
             scene.holding("reader", "SELECT 1")
             scene.holding("writer", LOCK_ORDER, [order.pk])
             scene.opened("idle", autocommit=True).execute("SELECT 1")
-            seen = attribution.lock_page(Look()).seen
+            seen = attribution.lock_page(Snapshot()).seen
             told = {name: signals.undone_work(seen.by_pid[pid], "terminate") for name, pid in scene.pids.items()}
             assert "only read" in told["reader"]
             assert "everything it wrote or locked" in told["writer"]

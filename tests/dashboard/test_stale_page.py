@@ -7,7 +7,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from dashboard.live import snapshot
+from dashboard.live import snapshots
 from tasks.models import Epoch, Intervention, Queue, Task, Worker
 from tasks.queue import presence
 from tests.people import client_of
@@ -230,7 +230,7 @@ def test_hostile_names_are_shown_as_text(operator):
 
 def test_those_who_have_it_open_share_one_look(operator, settings, django_assert_max_num_queries):
     settings.SHARED_LOOK_SECONDS = 60
-    snapshot.forget()
+    snapshots.forget()
     first, second = rows.processing(rows.dead_worker()), client_of("Viewers", username="otto")
     htmx = {"HX-Request": "true"}
     assert f"stale-{first.pk}" in operator.get(STALE, headers=htmx).text
@@ -239,4 +239,4 @@ def test_those_who_have_it_open_share_one_look(operator, settings, django_assert
     assert not [query for query in asked.captured_queries if "FROM tasks_task" in query["sql"]]
     later = rows.processing("w-dead")
     assert f"stale-{later.pk}" in second.get(STALE).text, "a page that is opened looks for itself"
-    snapshot.forget()
+    snapshots.forget()

@@ -4,7 +4,7 @@ from django.core.management.base import CommandError, CommandParser
 
 from dashboard.attention import inbox
 from tasks.commands import OperatorCommand, Options, Report, UsageError, audited, operator, types
-from tasks.panels import Look
+from tasks.panels import Snapshot
 
 
 class Command(OperatorCommand):
@@ -22,7 +22,7 @@ class Command(OperatorCommand):
             return withdraw(options)
         if not options["reason"].strip():
             raise UsageError("Acknowledging needs a --reason, which the next shift reads.")
-        line = inbox.gather(Look(), lambda right: True).find(options["line"])
+        line = inbox.gather(Snapshot(), lambda right: True).find(options["line"])
         if line is None:
             raise CommandError(f"Nothing named {options['line']!r} needs attention: see `show_attention`.")
         size = line.size if options["until_it_grows"] else None

@@ -6,7 +6,7 @@ from dashboard.attention import inbox
 from dashboard.attention.inbox import Known
 from tasks.commands import OperatorCommand, Options, Report
 from tasks.commands.base import UNHEALTHY
-from tasks.panels import Line, Look
+from tasks.panels import AttentionLine, Snapshot
 from tasks.support.durations import spoken
 from tasks.support.reading import one_line
 
@@ -19,7 +19,7 @@ class Command(OperatorCommand):
     changes_data = False
 
     def run(self, options: Options) -> Report:
-        snapshot = Look()
+        snapshot = Snapshot()
         found = inbox.gather(snapshot, lambda right: True)
         red = sum(line.is_red for line in found.lines)
         written = [part for line in found.lines for part in as_lines(line, snapshot)] or ["Nothing needs attention."]
@@ -34,7 +34,7 @@ class Command(OperatorCommand):
         )
 
 
-def as_data(line: Line) -> dict[str, Any]:
+def as_data(line: AttentionLine) -> dict[str, Any]:
     return {
         "line": line.name,
         "text": line.text,
@@ -53,7 +53,7 @@ def known_data(known: Known) -> dict[str, Any]:
     return as_data(known.line) | own
 
 
-def as_lines(line: Line, snapshot: Look) -> list[str]:
+def as_lines(line: AttentionLine, snapshot: Snapshot) -> list[str]:
     """The line for a terminal: text, age, reason, and the command to type."""
     since = f" For {spoken((snapshot.now - line.since).total_seconds())}." if line.since else ""
     command = f"$ {line.step.command}" if line.step.command else ""

@@ -12,41 +12,41 @@ from typing import NamedTuple
 from django.conf import settings
 from django.http import HttpRequest
 
-from tasks.panels import STANDS_IN_SECONDS, Look
+from tasks.panels import STANDS_IN_SECONDS, Snapshot
 
 BUSY_SHARE = 10
 # A request accepts a snapshot that is a little too old: dashboard/live/prefetch.py renews it soon.
 GRACE = 1.5
 EVERYTHING = "everything"  # the snapshot that pages, navigation and most fragments share; others serve one query each
-MOST_LOOKS = 50
+MOST_SNAPSHOTS = 50
 
 _guard = threading.Lock()
-_looks: dict[Hashable, Look] = {}  # newest last
+_snapshots: dict[Hashable, Snapshot] = {}  # newest last
 
 
-def of(request: HttpRequest) -> Look:
+def of(request: HttpRequest) -> Snapshot:
     """The snapshot of this request: its page, navigation and fragments show the same moment."""
-    if not hasattr(request, "rowlock_look"):
+    if not hasattr(request, "rowlock_snapshot"):
         give(request, current(grace=GRACE))
-    look: Look = request.rowlock_look  # type: ignore[attr-defined]
-    return look
+    snapshot: Snapshot = request.rowlock_snapshot  # type: ignore[attr-defined]
+    return snapshot
 
 
-def give(request: HttpRequest, look: Look) -> None:
+def give(request: HttpRequest, snapshot: Snapshot) -> None:
     """Make this request use that snapshot."""
-    request.rowlock_look = look  # type: ignore[attr-defined]
+    request.rowlock_snapshot = snapshot  # type: ignore[attr-defined]
 
 
 def forget() -> None:
     """Drop all snapshots after a person's change, so that the response shows the change."""
     with _guard:
-        _looks.clear()
+        _snapshots.clear()
 
 
 class Latest(NamedTuple):
     """The current snapshot, if any: when to renew it, and until when requests may get it."""
 
-    look: Look | None
+    snapshot: Snapshot | None
     ends: float  # both by `time.monotonic()`
     serves_until: float
 
@@ -55,10 +55,10 @@ def latest(name: Hashable = EVERYTHING, seconds: float | None = None) -> Latest:
     """The current snapshot of this name; `seconds` as in `current`."""
     limit = limit_of(seconds)
     with _guard:
-        look = _looks.get(name)
-    if look is None:
+        snapshot = _snapshots.get(name)
+    if snapshot is None:
         return Latest(None, -math.inf, -math.inf)
-    return Latest(look, ends(look, limit), ends(look, limit * GRACE))
+    return Latest(snapshot, ends(snapshot, limit), ends(snapshot, limit * GRACE))
 
 
 def since() -> float:
@@ -66,7 +66,7 @@ def since() -> float:
     return time.monotonic() - 2 * float(settings.SHARED_LOOK_SECONDS)
 
 
-def current(name: Hashable = EVERYTHING, seconds: float | None = None, *, grace: float = 1.0) -> Look:
+def current(name: Hashable = EVERYTHING, seconds: float | None = None, *, grace: float = 1.0) -> Snapshot:
     """The snapshot of this name, at most `seconds` old (None: SHARED_LOOK_SECONDS, where 0 turns sharing off).
 
     A slow one is kept longer: a process spends at most a tenth of its time on queries, however slow the database is.
@@ -74,17 +74,17 @@ def current(name: Hashable = EVERYTHING, seconds: float | None = None, *, grace:
     """
     limit = limit_of(seconds)
     with _guard:
-        look = _looks.get(name)
-        if look is None or time.monotonic() >= ends(look, limit * grace):
-            former, look = _looks.pop(name, None), Look(is_first=look is None)
-            _looks[name] = look
-            if len(_looks) > MOST_LOOKS:
-                del _looks[next(iter(_looks))]
+        snapshot = _snapshots.get(name)
+        if snapshot is None or time.monotonic() >= ends(snapshot, limit * grace):
+            former, snapshot = _snapshots.pop(name, None), Snapshot(is_first=snapshot is None)
+            _snapshots[name] = snapshot
+            if len(_snapshots) > MOST_SNAPSHOTS:
+                del _snapshots[next(iter(_snapshots))]
             if former:
                 former.before = None  # or the chain would keep every snapshot alive
-                if look.began - ends(former, limit) < STANDS_IN_SECONDS:
-                    look.before = former
-        return look
+                if snapshot.began - ends(former, limit) < STANDS_IN_SECONDS:
+                    snapshot.before = former
+        return snapshot
 
 
 def limit_of(seconds: float | None) -> float:
@@ -93,8 +93,8 @@ def limit_of(seconds: float | None) -> float:
     return shared if seconds is None else seconds * bool(shared)
 
 
-def ends(look: Look, limit: float) -> float:
+def ends(snapshot: Snapshot, limit: float) -> float:
     """When a snapshot is too old, by `time.monotonic()`."""
     # The duration of the first one says nothing about the next.
-    rest = look.busy_seconds * BUSY_SHARE if limit and not look.is_first else 0.0
-    return look.began + max(limit, rest)
+    rest = snapshot.busy_seconds * BUSY_SHARE if limit and not snapshot.is_first else 0.0
+    return snapshot.began + max(limit, rest)
