@@ -39,10 +39,11 @@ test: $(VENV)/test.stamp ## run all tests against a real PostgreSQL, and those o
 	else echo "Django 6 was not tested: no Python 3.12 or newer was found. Name one: make test PYTHON_NEXT=python3.13"; fi
 
 # Those of the pages that need no mail server and no browser.
-PAGES_NEXT = $(addprefix tests/dashboard/test_,security_matrix.py up.py admin_*.py *_page.py)
+PAGES_NEXT = tests/dashboard/task_pages tests/dashboard/security/test_security_matrix.py tests/dashboard/up/test_up.py \
+	$(wildcard tests/dashboard/test_*_page.py tests/dashboard/*/test_*_page.py)
 
 testnext: $(VENV_NEXT)/stamp ## the tests of queue and pages on Django 6
-	$(VENV_NEXT)/bin/python -m pytest $(SPREAD) tests/conformance tests/tasks $(PAGES_NEXT) --ignore=tests/tasks/worker --ignore=tests/tasks/test_task_life.py \
+	$(VENV_NEXT)/bin/python -m pytest $(SPREAD) tests/conformance tests/tasks $(PAGES_NEXT) --ignore=tests/tasks/worker --ignore=tests/tasks/queue/test_task_life.py \
 		$(if $(shell command -v redis-server),,--ignore=tests/tasks/locking) $(ARGS)
 
 lint: $(VENV)/test.stamp ## ruff, mypy, bandit, missing migrations, deployment checks

@@ -127,7 +127,7 @@ def by_whom(mutant: Mutant, copy: Path) -> str:
     finally:
         source.write(source.text)
         if database == "--create-db":
-            outcome(copy, [database, "tests/tasks/test_models.py", "-k", "there_is_one_epoch"])
+            outcome(copy, [database, "tests/tasks/models/test_models.py", "-k", "there_is_one_epoch"])
 
 
 def outcome(copy: Path, arguments: list[str]) -> str:

@@ -36,7 +36,7 @@ from tests.dashboard.role_server import (
     a_row_of_everything,
     role_server,
 )
-from tests.dashboard.test_security_matrix import address
+from tests.dashboard.security.test_security_matrix import address
 from tests.people import PASSWORD
 from tests.tasks import rows
 from tests.tasks.worker_app import tasks as handlers

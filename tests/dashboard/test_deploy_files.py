@@ -15,7 +15,7 @@ from django.conf import settings
 from gunicorn.config import Config
 
 from tasks import conf
-from tests.tasks.test_cron_docs import ON_CALENDAR, crontab, manage, options_of
+from tests.tasks.schedule.test_cron_docs import ON_CALENDAR, crontab, manage, options_of
 
 
 def parsed(text: str) -> configparser.ConfigParser:

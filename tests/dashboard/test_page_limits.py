@@ -4,8 +4,8 @@ import psycopg
 import pytest
 from django.db import connection
 
+from tests.dashboard.security.test_security_matrix import ROUTES, a_row_of_everything, ask, client_for  # noqa: F401  a fixture
 from tests.dashboard.test_health import page_session  # noqa: F401  a fixture
-from tests.dashboard.test_security_matrix import ROUTES, a_row_of_everything, ask, client_for  # noqa: F401  a fixture
 
 LIMITS = """
 SELECT setting::int FROM pg_settings WHERE name IN ('lock_timeout', 'statement_timeout') ORDER BY name

@@ -9,8 +9,8 @@ from django.db import connection
 
 from tests.commands import database_url
 from tests.dashboard.addresses import NOBODY, Access, expected, walk
-from tests.dashboard.test_admin_actions import confirm, state
-from tests.dashboard.test_security_matrix import address
+from tests.dashboard.security.test_security_matrix import address
+from tests.dashboard.task_pages.test_admin_actions import confirm, state
 from tests.people import client_of
 from tests.pgbouncer import PORT, pgbouncer
 from tests.tasks import rows

@@ -109,8 +109,8 @@ def test_a_secret_that_holds_another_goes_as_a_whole():
 
 
 def test_the_class_is_given_by_its_path():
-    assert described(Error())[0] == "tests.tasks.test_redaction.Error"
-    assert described(Error.Inner())[0] == "tests.tasks.test_redaction.Error.Inner"
+    assert described(Error())[0] == "tests.tasks.support.test_redaction.Error"
+    assert described(Error.Inner())[0] == "tests.tasks.support.test_redaction.Error.Inner"
     assert described(SystemExit(3))[0] == "builtins.SystemExit"
 
 
@@ -119,13 +119,13 @@ def test_a_class_made_inside_a_function_is_given_by_its_nearest_importable_base(
         pass
 
     path, text = described(Local("here"))
-    assert path == "tests.tasks.test_redaction.Error"
+    assert path == "tests.tasks.support.test_redaction.Error"
     assert "Local: here" in text
 
 
 def test_an_exception_that_cannot_be_written_is_still_described():
     path, text = described(Hostile())
-    assert path == "tests.tasks.test_redaction.Hostile"
+    assert path == "tests.tasks.support.test_redaction.Hostile"
     assert "Hostile" in text
 
 

@@ -5,7 +5,7 @@ import pytest
 from tasks.models import Intervention, Queue, Task
 from tests.commands import run
 from tests.tasks import rows
-from tests.tasks.test_commands_requeue import forget_epoch
+from tests.tasks.commands.test_commands_requeue import forget_epoch
 
 pytestmark = pytest.mark.django_db
 

@@ -11,7 +11,7 @@ from tasks import panels
 from tasks.panels import Severity, Snapshot
 
 pytestmark = pytest.mark.django_db
-DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "attention.md").read_text()
+DOCUMENT = (Path(__file__).resolve().parents[3] / "docs" / "attention.md").read_text()
 
 
 def test_the_example_adds_its_line_and_its_figure(monkeypatch):

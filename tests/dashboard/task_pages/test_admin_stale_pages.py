@@ -3,7 +3,7 @@
 import pytest
 
 from tasks.models import Task
-from tests.dashboard.test_admin_actions import DO, confirm, seen, state
+from tests.dashboard.task_pages.test_admin_actions import DO, confirm, seen, state
 from tests.html import flat
 from tests.people import client_of
 from tests.tasks import rows

@@ -24,7 +24,7 @@ def test_an_address_below_another_prefix_or_of_another_site_is_another():
         assert address("admin:index") == "/ops/admin/"
     finally:
         set_script_prefix("/")
-    with override_settings(ROOT_URLCONF="tests.tasks.test_addresses"), pytest.raises(NoReverseMatch):
+    with override_settings(ROOT_URLCONF="tests.tasks.support.test_addresses"), pytest.raises(NoReverseMatch):
         address("admin:index")
 
 

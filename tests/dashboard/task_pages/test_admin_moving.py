@@ -3,7 +3,7 @@
 import pytest
 
 from tasks.models import Intervention, Queue, Task
-from tests.dashboard.test_admin_actions import LIST, confirm, press, state
+from tests.dashboard.task_pages.test_admin_actions import LIST, confirm, press, state
 from tests.people import client_of
 from tests.tasks import rows
 
