@@ -224,8 +224,8 @@ def throughput_summary(slots: Sequence[Slot], span: Span, most: int) -> str:
 def latencies(slots: Sequence[Slot], span: Span) -> Chart:
     """Draw p95 wait and p95 run on a logarithmic scale."""
     curves = [
-        Curve("wait", _("waited, 95 of 100"), path(slots, lambda slot: slot.wait_slow)),
-        Curve("run", _("ran, 95 of 100"), path(slots, lambda slot: slot.run_slow)),
+        Curve("wait", _("p95 wait"), path(slots, lambda slot: slot.wait_slow)),
+        Curve("run", _("p95 run"), path(slots, lambda slot: slot.run_slow)),
     ]
     grid = [height(seconds) for seconds in GRID_SECONDS]
     return Chart(latency_summary(slots, span), written(SLOWEST_SECONDS), curves=curves, grid=grid)
@@ -260,9 +260,7 @@ def height(seconds: float) -> int:
 def latency_summary(slots: Sequence[Slot], span: Span) -> str:
     if not any(slot.completed for slot in slots):
         return _("%(span)s: nothing was completed.") % {"span": span.label}
-    sentence = _(
-        "%(span)s: in the worst stretch, 95 of 100 tasks waited for at most %(wait)s, and ran for at most %(run)s."
-    )
+    sentence = _("%(span)s: the longest p95 wait was %(wait)s, the longest p95 run %(run)s.")
     waits = (slot.wait_slow for slot in slots if slot.wait_slow is not None)
     runs = (slot.run_slow for slot in slots if slot.run_slow is not None)
     worst = {"wait": written(max(waits, default=None)), "run": written(max(runs, default=None))}

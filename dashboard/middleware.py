@@ -103,21 +103,19 @@ def missing_migrations(probe: BaseDatabaseWrapper) -> list[str]:
 GetResponse = Callable[[HttpRequest], HttpResponse]
 PROBES = {"/healthz": alive, "/readyz": ready}
 REASONS = {
-    "57014": _("The database would have taken too long over this page, and was stopped. Narrow the filter."),
-    "55P03": _(
-        "Somebody holds a whole table of this page: a migration perhaps, or VACUUM FULL. Try again in a moment."
-    ),
-    "40P01": _("Two sessions waited for each other, and this page gave way. Try again."),
+    "57014": _("The database took too long for this page and was stopped. Narrow the filter."),
+    "55P03": _("A table of this page is locked, perhaps by a migration or VACUUM FULL. Try again in a moment."),
+    "40P01": _("Two sessions waited for each other, and PostgreSQL cancelled this page. Try again."),
     "53300": _("The database takes no more connections."),
     "57P01": _("The database is shutting down."),
     "57P02": _("The database has crashed and restarts."),
     "57P03": _("The database is starting up."),
-    "25006": _("The database takes no writes at this moment: it is a standby, or a failover is under way."),
+    "25006": _("The database takes no writes now: it is a standby, or a failover is under way."),
     "42501": _(
         "The database role of the web server has no right to do this. docs/roles.md says what each role may do."
     ),
-    "42P01": _("The tables are not there. Run `python manage.py migrate`."),
-    "42703": _("The tables are of another version. Run `python manage.py migrate`."),
+    "42P01": _("The tables are missing. Run `python manage.py migrate`."),
+    "42703": _("The tables belong to another version. Run `python manage.py migrate`."),
 }
 
 

@@ -41,8 +41,8 @@ def unknown_fate(snapshot: Snapshot) -> Iterator[AttentionLine]:
     if not found.unknown:
         return
     text = ngettext(
-        "%(number)d e-mail of unknown fate: sent or not, nobody knows.",
-        "%(number)d e-mails of unknown fate: sent or not, nobody knows.",
+        "%(number)d e-mail may or may not have been sent.",
+        "%(number)d e-mails may or may not have been sent.",
         found.unknown,
     )
     yield AttentionLine(

@@ -148,7 +148,7 @@ def failed(snapshot: Snapshot) -> Iterator[AttentionLine]:
             key=f"failed:{group.task_path}:{group.exception_class}",
             text=text % values,
             severity=Severity.LOSING,
-            why=_("Out of attempts: nothing runs them again but a person."),
+            why=_("Out of attempts: only a person can run them again."),
             since=group.since,
             size=group.number,
             step=Step(_("Look at them"), group.failed_tasks, requeue),

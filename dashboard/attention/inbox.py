@@ -227,6 +227,6 @@ def incomplete() -> AttentionLine:
         key="untold",
         text=_("A part of this list is not known at this moment."),
         severity=Severity.STOPPED,
-        why=_("Somebody holds a table that it is read from, or the log tells of an error; what stands here is true."),
+        why=_("A table that it needs is locked, or the log has an error. The rest of this list is true."),
         step=Step(_("See the locks"), links.page("admin:ops_locks"), command("show_locks", "--tree")),
     )

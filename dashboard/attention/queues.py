@@ -111,7 +111,7 @@ def stale_line(queue: QueueNumbers, *, has_sweeper: bool) -> AttentionLine:
     if queue.asks_a_person:
         why = _("This queue asks a person before its tasks are taken back: they may run twice.")
     elif has_sweeper:
-        why = _("No worker has taken them back yet: it may be silent rather than dead, or somebody holds the rows.")
+        why = _("No worker has taken them back yet: their worker may be silent and not dead, or their rows are locked.")
     else:
         why = _("No live worker is there to take them back.")
     return AttentionLine(
@@ -143,7 +143,7 @@ def restarted(snapshot: Snapshot) -> Iterator[AttentionLine]:
         key="restarted",
         text=text % {"number": len(back), "time": f"{snapshot.now + timedelta(seconds=left):%H:%M:%S} UTC"},
         severity=Severity.NOTICE,
-        why=_("Every session ended with the restart, so that a missing one proves nothing until then."),
+        why=_("Every session ended with the restart, so a missing one proves nothing until then."),
         since=snapshot.now - timedelta(seconds=min(ages)),
         size=len(back),
         step=Step(_("Look at the workers"), links.page("admin:ops_workers")),

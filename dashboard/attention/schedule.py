@@ -85,9 +85,9 @@ def locks(snapshot: Snapshot) -> Iterator[AttentionLine]:
 
 def lock_line(holder: Holder, *, waiting: int) -> AttentionLine:
     is_expired = holder.life is Life.EXPIRED
-    why = _("Its session has ended: whoever asks next gets the lock, after a second look.")
+    why = _("Its session has ended: the next process that asks gets the lock, after a second check.")
     if is_expired:
-        why = _("Its lease is over: whoever asks next gets the lock.")
+        why = _("Its lease is over: the next process that asks gets the lock.")
     shell = ("release_lock", holder.name, "--fence", str(holder.fence), "--reason", "…")
     return AttentionLine(
         key=f"lock:{holder.name}:{holder.fence}",

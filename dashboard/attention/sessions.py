@@ -69,7 +69,7 @@ def open_transactions(snapshot: Snapshot) -> Iterator[AttentionLine]:
             key=f"open:{name(session)}",
             text=text % {"age": spoken(age), "who": who(session)},
             severity=Severity.SLOW,
-            why=_("It keeps its locks, and dead rows from being cleaned up in every table."),
+            why=_("It keeps its locks, and VACUUM cannot remove dead rows of any table."),
             since=snapshot.now - timedelta(seconds=age),
             step=Step(_("See the session"), chain_of(session), command("show_locks")),
             permission=SEE,

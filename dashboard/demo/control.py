@@ -206,7 +206,7 @@ def scenes() -> list[Scene]:
     orders = reverse("admin:orders_order_changelist")
     return [
         Scene("chain", _("Sessions in a chain, each waiting for the one before"), now["waiting"], locks,
-              _("Terminate the first one, and watch the chain dissolve.")),
+              _("Terminate the first one and watch the others go on.")),
         Scene("payout", _("A payout whose worker was killed"), now["payouts"], reverse("admin:ops_stale"),
               _("Its queue asks a person: take it back, and a living worker runs it.")),
         Scene("failures", _("Cards that were declined"), now["failed"],

@@ -105,8 +105,8 @@ FORGET = "DELETE FROM tasks_task WHERE queue_name = %(queue)s::text"
 EVENT_TEXTS = {
     "running": gettext_lazy("A worker is in the middle of the task."),
     "killed": gettext_lazy("The worker is killed with SIGKILL, its supervisor with it."),
-    "missed": gettext_lazy("Another worker sees that the lock which was its sign of life is gone."),
-    "convicted": gettext_lazy("A second look found the same: the worker is dead."),
+    "missed": gettext_lazy("Another worker sees that its presence lock is gone."),
+    "convicted": gettext_lazy("A second check found the same: the worker is dead."),
     "back": gettext_lazy("Its task is READY again; the attempt is spent."),
     "taken": gettext_lazy("Another worker runs it."),
     "changed": gettext_lazy("The row changed."),

@@ -71,7 +71,7 @@ def still_starting() -> HttpResponse:
 
 def sent_away(request: HttpRequest) -> HttpResponse:
     """Answer 503 with a page that needs no database."""
-    reason = _("Too many pages are being looked at, or looking takes long; actions are carried out all the same.")
+    reason = _("Too many pages are open, or the database is slow. Buttons still work.")
     context = {"reason": reason, "path": request.get_full_path(), "is_busy": True}
     page = render_to_string("dashboard/unavailable.html", context)
     return HttpResponse(page, status=503, headers={"Retry-After": "2"})

@@ -8,7 +8,7 @@ from django.utils.translation import gettext_lazy
 
 VIEW = "tasks.view_task"
 LIST = "admin:tasks_task_changelist"
-CHANGED_FORM = gettext_lazy("The form was changed on its way: go back, load the page anew and try again.")
+CHANGED_FORM = gettext_lazy("The form does not match this page: go back, reload the page and try again.")
 
 
 def next_page(request: HttpRequest) -> str:

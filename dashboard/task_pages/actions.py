@@ -216,7 +216,7 @@ class Edit(PageAction):
 class Quarantine(PageAction):
     verb = operations.Quarantine
     question = gettext_lazy("Let these tasks wait in the paused queue “quarantine”?")
-    happens = gettext_lazy("Nobody runs them until somebody puts them back.")
+    happens = gettext_lazy("They do not run until a person puts them back.")
 
     def suits(self, task: Task, finding: Finding) -> bool:
         is_put_aside = task.status == TaskStatus.READY and task.queue_name == QUARANTINE

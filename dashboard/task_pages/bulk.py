@@ -144,7 +144,7 @@ def stop_view(request: HttpRequest, run_id: int) -> HttpResponse:
 def existing_run(run_id: int) -> BulkRun:
     run = BulkRun.objects.filter(pk=run_id).first()
     if run is None:
-        raise Http404(_("There is no such run: it was pruned, or the address is wrong."))
+        raise Http404(_("The run does not exist: it was pruned, or the address is wrong."))
     return run
 
 

@@ -195,7 +195,7 @@ def detail_view(request: HttpRequest, task_id: int) -> HttpResponse:
     rights.require(request.user, VIEW)
     task = Task.objects.filter(pk=task_id).first()
     if task is None:
-        raise Http404(_("There is no task #%(id)d: it was pruned, or the id is wrong.") % {"id": task_id})
+        raise Http404(_("Task #%(id)d does not exist: it was pruned, or the id is wrong.") % {"id": task_id})
     context = detail_context(task, request.user)
     if "HX-Request" in request.headers:
         return TemplateResponse(request, "task_pages/_detail.html", context)

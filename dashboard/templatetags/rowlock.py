@@ -46,15 +46,15 @@ LIVES: dict[str, tuple[Promise, Promise]] = {
     Life.ALIVE: (gettext_lazy("Alive"), gettext_lazy("Its session is there: the holder lives and renews its lease.")),
     Life.MISSING: (
         gettext_lazy("Holder gone"),
-        gettext_lazy("Its session has ended: the next one that asks gets the lock, after a second look."),
+        gettext_lazy("Its session has ended: the next process that asks gets the lock, after a second check."),
     ),
     Life.EXPIRED: (
         gettext_lazy("Lease over"),
-        gettext_lazy("Its lease is over: the next one that asks gets the lock at once."),
+        gettext_lazy("Its lease is over: the next process that asks gets the lock at once."),
     ),
     Life.RESTARTED: (
         gettext_lazy("Database restarted"),
-        gettext_lazy("The database restarted, so that its absence proves nothing: it has its lease to come back."),
+        gettext_lazy("The database restarted, so a missing session proves nothing: it has one lease to come back."),
     ),
     Life.UNSEEN: (
         gettext_lazy("Held"),

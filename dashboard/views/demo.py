@@ -62,10 +62,10 @@ def ask(request: HttpRequest) -> HttpResponse:
     if action not in list(Request):
         return page(request, "dashboard/demo_remove.html", _("Demo"), {}, status=400)
     if seen is None or seen.mark != request.POST.get("director"):
-        messages.error(request, _("The director that you saw has ended by now. Nothing was done."))
+        messages.error(request, _("That director has ended. Nothing was done."))
     elif action != Request.STOP:
         control.send_request(Request(action), who(request.user))
-        messages.success(request, _("The director was asked; below is what comes of it."))
+        messages.success(request, _("The director was asked; the result appears below."))
     elif control.stop(who(request.user)):
         messages.success(request, _("The demo has stopped. What it loaded stays until it is removed."))
     else:

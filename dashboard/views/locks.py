@@ -217,7 +217,7 @@ def preview(request: HttpRequest, values: dict[str, Any]) -> HttpResponse:
 def refusal(error: DatabaseError, pid: int) -> str:
     """Explain the server's refusal; other errors are raised again."""
     if is_lock_not_available(error):
-        return _("Somebody else is signalling backend %(pid)d at this moment; look again.") % {"pid": pid}
+        return _("Another person is signalling backend %(pid)d now; reload the page.") % {"pid": pid}
     if sqlstate(error) != signals.INSUFFICIENT_PRIVILEGE:
         raise error
     return signals.missing_grant(pid)

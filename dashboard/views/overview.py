@@ -228,7 +228,7 @@ def acknowledge(request: HttpRequest) -> HttpResponse:
         return form_page(request, None, status=400)
     reason, line = reason_of(post), line_of(request, name)
     if line is None:
-        messages.info(request, _("That line is over: there is nothing to acknowledge."))
+        messages.info(request, _("That line is gone: there is nothing to acknowledge."))
         return redirect("admin:index")
     if not reason:
         fault = _("Acknowledging needs a reason, which the next shift reads.")
@@ -236,7 +236,7 @@ def acknowledge(request: HttpRequest) -> HttpResponse:
     covered = size if choice.is_until_it_grows else None
     inbox.acknowledge(line, who(request.user), reason=reason, lasts=choice.lasts, size=covered)
     snapshots.forget()
-    messages.success(request, _("Acknowledged: it stands folded below the list."))
+    messages.success(request, _("Acknowledged: the line is folded below the list."))
     return redirect("admin:index")
 
 
@@ -248,7 +248,7 @@ def withdraw(request: HttpRequest) -> HttpResponse:
         return form_page(request, None, status=400)
     inbox.withdraw(name, who(request.user))
     snapshots.forget()
-    messages.success(request, _("The line stands in the list again while its trouble lasts."))
+    messages.success(request, _("The line is in the list again while its trouble lasts."))
     return redirect("admin:index")
 
 

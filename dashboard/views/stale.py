@@ -107,7 +107,7 @@ def take_back(request: HttpRequest) -> HttpResponse:
     by_status, left = stale_tasks.take_back(ids, who(request.user), reason=reason)
     snapshots.forget()
     if not by_status and not left:
-        messages.info(request, _("Nothing was left to take back: these workers hold no task any more."))
+        messages.info(request, _("These workers hold no task any more. Nothing was taken back."))
     if by_status:
         number = by_status.total()
         text = ngettext("%(number)d task was taken back", "%(number)d tasks were taken back", number)

@@ -67,7 +67,7 @@ class ConfirmedForm(forms.Form):
     def clean_token(self) -> str:
         token: str = self.cleaned_data["token"]
         if not is_token(token):
-            raise forms.ValidationError(_("This form comes from no page of ours: open the page again."))
+            raise forms.ValidationError(_("This form was not made by this page. Open the page again."))
         return token
 
 

@@ -69,7 +69,7 @@ class PatternAdmin(admin.ModelAdmin):
         pattern = self._pattern(name)
         progress = patterns.state_of(pattern, task_id)
         if progress is None:
-            raise Http404(_("There is no such run: it was pruned, or the address is wrong."))
+            raise Http404(_("The run does not exist: it was pruned, or the address is wrong."))
         is_part = "HX-Request" in request.headers
         if is_part and progress.is_over:
             return HttpResponse(headers={"HX-Refresh": "true"})

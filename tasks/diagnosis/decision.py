@@ -172,10 +172,10 @@ def running(task: Task, facts: Facts) -> Finding:
 def in_batch(task: Task, facts: Facts) -> Finding:
     worker = worker_of(task, facts)
     if worker.current_task_id is None:
-        sentence = _("Claimed by worker %(worker)s, which is on its way through a batch of short tasks.")
+        sentence = _("Claimed by worker %(worker)s, which runs a batch of short tasks.")
         return Finding(Verdict.IN_BATCH, sentence % {"worker": worker.id}, (Link("worker", worker.id),))
     values = {"worker": worker.id, "id": worker.current_task_id}
-    sentence = _("Claimed by worker %(worker)s, which is still on #%(id)d.") % values
+    sentence = _("Claimed by worker %(worker)s, which still runs #%(id)d.") % values
     links = (Link("worker", worker.id), Link("task", str(worker.current_task_id)))
     return Finding(Verdict.IN_BATCH, sentence + wait_of(worker, facts), links)
 
@@ -184,7 +184,7 @@ def cancelling(task: Task, facts: Facts) -> Finding:
     assert task.cancel_requested_at is not None
     worker = worker_of(task, facts)
     values = {"worker": worker.id, "age": age_of(facts, task.cancel_requested_at)}
-    sentence = _("Worker %(worker)s was asked to end it %(age)s ago, and has not yet.") % values
+    sentence = _("Worker %(worker)s was asked %(age)s ago to end it, and has not done so yet.") % values
     return Finding(Verdict.CANCELLING, sentence + wait_of(worker, facts), (Link("worker", worker.id),))
 
 

@@ -68,7 +68,7 @@ class Finding:
 def describe_lock(lock: RowLock) -> str:
     """The row's holder in words."""
     if lock.hold is Hold.UNCERTAIN:
-        return _("A session holds the row, and which one is uncertain")
+        return _("A session holds the row; which one is uncertain")
     if lock.hold is Hold.TOUCHED:
         return _("Touched (key share) by %(lockers)s") % {"lockers": ", ".join(map(describe_locker, lock.lockers))}
     return _("Held by %(lockers)s") % {"lockers": ", ".join(map(describe_locker, lock.lockers))}

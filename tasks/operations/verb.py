@@ -66,7 +66,7 @@ class Reason(NamedTuple):
         return Refusal(self.code, sentence, task.status, task.version)
 
 
-MISSING = Reason("missing", gettext_lazy("there is no such task; it was pruned, or the id is wrong"))
+MISSING = Reason("missing", gettext_lazy("the task does not exist: it was pruned, or the id is wrong"))
 UNMATCHED = Reason("unmatched", gettext_lazy("it does not match the filter that was given with its id"))
 LOCKED = Reason("locked", gettext_lazy("another session holds its row at this moment; try again"))
 CHANGED = Reason(
@@ -74,7 +74,7 @@ CHANGED = Reason(
     gettext_lazy("it changed since you looked (version {seen}): it is {status} at version {version} now; look again"),
 )
 HELD = Reason("held", gettext_lazy("worker {claimed_by} holds it; only a task that waits to run can be edited"))
-COMPLETED = Reason("completed", gettext_lazy("it has completed; to have its effect again, enqueue it anew"))
+COMPLETED = Reason("completed", gettext_lazy("it has completed; to have its effect again, enqueue it again"))
 FINISHED = Reason(
     "finished",
     gettext_lazy("it is {status} already; only a task that waits to run can be edited, so requeue it first"),

@@ -123,7 +123,7 @@ def test_a_search_whose_time_is_over_says_so_and_goes_on_from_there(viewer, monk
         cursor.execute(MANY, {"number": 100})
     monkeypatch.setattr("dashboard.task_pages.listing.SEARCH_SECONDS", 0.0)
     page = viewer.get(f"{AUDIT}?actor=nobody")
-    assert "it has not looked at everything yet" in page.text
+    assert "has not checked everything yet" in page.text
     assert page.context["links"]["older"]
 
 

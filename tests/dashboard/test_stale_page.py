@@ -76,8 +76,8 @@ def test_the_evidence_of_a_death_is_given(operator):
     page = operator.get(STALE)
     assert "The database session of worker w-died is gone, since 3 minutes at least." in page.text
     assert "it has no database session" in page.text
-    assert "Its worker was on it." in page.text
-    assert f"Its worker was on #{running.pk}, and had not begun this one." in page.text
+    assert "Its worker had begun it." in page.text
+    assert f"Its worker ran #{running.pk} and had not begun this one." in page.text
     assert "asks a person" in page.text
     assert ">2/5<" in page.text
     assert unstarted.pk in shown(operator)

@@ -98,7 +98,7 @@ class TestVerbosity:
 
     def test_v0_speaks_when_something_is_wrong(self):
         outcome = run("requeue_tasks", 1, "-v0")
-        assert (outcome.status, outcome.stdout, "no such task" in outcome.stderr) == (1, "", True)
+        assert (outcome.status, outcome.stdout, "the task does not exist" in outcome.stderr) == (1, "", True)
 
     def test_progress_is_one_line_rewritten_on_a_terminal(self):
         rows.many(1500, status="FAILED", attempt=1, finished_at="2026-01-01T00:00:00Z")

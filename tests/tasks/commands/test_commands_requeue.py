@@ -93,7 +93,7 @@ def test_a_refusal_says_what_the_task_is_now():
     task = rows.completed(version=3)
     [refusal] = requeue(task.pk).data["refused"]
     assert (refusal["status"], refusal["version"]) == ("COMPLETED", 3)
-    assert "enqueue it anew" in refusal["message"]
+    assert "enqueue it again" in refusal["message"]
 
 
 @pytest.mark.parametrize("worker", [rows.dead_worker, lambda: "w-never-registered"])
