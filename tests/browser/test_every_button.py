@@ -189,7 +189,7 @@ def locks(tour: Tour) -> None:
             node = f"#node-{scene.pid(name)}"
             tour.at("/admin/ops/locks/").press(f"tr{node} button, {node} > .node [data-action={action}-backend]")
             tour.confirm().says(f"Backend {scene.pid(name)} was signalled.")
-    tour.at("/admin/ops/locks/history/").named("Look it up").says("Nobody waited for a lock then")
+    tour.at("/admin/ops/locks/history/").named("Look it up").says("No sample of that time shows a session")
 
 
 def cron(tour: Tour) -> None:

@@ -36,7 +36,7 @@ def test_a_page_that_says_no_is_accessible_and_leads_on(visit, monkeypatch, them
     assert_says_no(visitor.open("/admin/ops/locks/"), "dashboard.view_backend", "Back to the start")
     assert_says_no(visitor.open("/admin/nothing/here/"), "There is no page at this address.", "Back to the start")
     visitor.log_in(person("Viewers"))
-    assert_says_no(visitor.open("/admin/tasks/task/999/"), "There is no task #999", "Back to the start")
+    assert_says_no(visitor.open("/admin/tasks/task/999/"), "Task #999 does not exist", "Back to the start")
     monkeypatch.setattr(audit, "entries", refuse_to_list)
     assert_says_no(visitor.open(AUDIT), "the log of the web server says why", "Back to the start")
     monkeypatch.setattr(seats, "_seats", threading.Semaphore(0))

@@ -58,7 +58,7 @@ def test_what_people_do_on_pages_appears_here(viewer):
 
 
 def test_without_entries_it_says_what_will_stand_here(viewer):
-    assert "Nobody has intervened yet" in viewer.get(AUDIT).text
+    assert "No intervention yet" in viewer.get(AUDIT).text
     assert "No intervention matches this filter." in viewer.get(f"{AUDIT}?actor=otto").text
 
 

@@ -140,7 +140,7 @@ def test_a_second_click_takes_nothing_and_says_so(operator):
     rows.processing(rows.dead_worker())
     form = {"worker": "w-dead", "confirmed": "1"}
     operator.post(TAKE, form)
-    assert "Nothing was left to take back" in operator.post(TAKE, form, follow=True).text
+    assert "Nothing was taken back" in operator.post(TAKE, form, follow=True).text
     assert Intervention.objects.count() == 1
 
 

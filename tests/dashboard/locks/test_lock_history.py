@@ -72,7 +72,7 @@ class TestLookingBack:
             scene.holding("migration", "LOCK TABLE dashboard_lockwait")
             answer = client_of("Viewers").get(HISTORY)  # while the table is held
         assert answer.status_code == 503
-        assert "holds a whole table" in answer.text
+        assert "is locked, perhaps by a migration" in answer.text
 
     def test_deadlocks_of_the_window_are_summed(self) -> None:
         for minutes, number in ((-20, 1), (-3, 2), (4, 3)):

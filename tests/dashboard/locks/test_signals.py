@@ -129,7 +129,7 @@ class TestOneThing:
                 cursor.execute("SET lock_timeout = '100ms'")
                 answer = client.post(SIGNAL, form, follow=True)
                 cursor.execute("RESET lock_timeout")
-        assert b"Somebody else is signalling" in answer.content
+        assert b"Another person is signalling" in answer.content
         assert not Intervention.objects.exists()
 
 

@@ -173,7 +173,7 @@ def test_a_table_that_is_locked_as_a_whole_gives_an_answer_within_seconds(operat
         other.execute("LOCK TABLE tasks_task IN EXCLUSIVE MODE")
         page = confirm(operator, "requeue", task)
     assert page.status_code == 503
-    assert "holds a whole table" in page.text
+    assert "is locked, perhaps by a migration" in page.text
 
 
 def test_the_preview_says_who_holds_it_its_last_sign_of_life_and_whether_the_effect_may_repeat(operator):

@@ -159,7 +159,7 @@ def test_the_audit_of_the_task_is_shown(viewer):
 def test_a_task_that_was_pruned_is_a_404(viewer):
     page = viewer.get(f"{LIST}4711/")
     assert page.status_code == 404
-    assert "There is no task #4711: it was pruned, or the id is wrong." in page.text
+    assert "Task #4711 does not exist: it was pruned, or the id is wrong." in page.text
 
 
 @pytest.mark.parametrize("address", ["/admin/nowhere/", "/nowhere/"])
@@ -221,7 +221,7 @@ def test_a_task_that_is_being_cancelled_says_so_until_its_child_has_ended(viewer
         operations.cancel([task.pk], Who("anna", "page"))
         text = page_of(viewer, task)
         assert "Cancelling" in text
-        assert "was asked to end it" in text
+        assert "ago to end it, and has not done so yet" in text
         assert 'data-action="cancel"' not in text
 
 

@@ -140,7 +140,7 @@ def test_the_page_tells_that_its_search_is_not_complete(viewer, monkeypatch):
     monkeypatch.setattr(listing, "SEARCH_SECONDS", 0.0)
     rows.ready()
     page = viewer.get(LIST, {"q": "nowhere"})
-    assert "The time for this search is over" in page.text
+    assert "The search ran out of time" in page.text
     assert "Go on from there" in page.text
 
 
