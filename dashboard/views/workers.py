@@ -301,5 +301,7 @@ def refused(request: HttpRequest, error: Exception) -> HttpResponse:
     if isinstance(error, DatabaseError) and not is_lock_not_available(error):
         raise error
     is_busy = isinstance(error, DatabaseError)
-    messages.error(request, _("The worker's row is locked. Try again.") if is_busy else str(error))
+    messages.error(
+        request, _("The worker's row is busy: another session has locked it. Try again.") if is_busy else str(error)
+    )
     return redirect("admin:ops_workers")

@@ -157,7 +157,7 @@ def test_a_form_that_no_page_made_is_refused(wrong):
 
 def test_a_line_that_is_over_is_not_acknowledged():
     content = post(line="failed:app.other:Gone").content
-    assert b"That line is over" in content
+    assert b"That line is gone" in content
     assert not Acknowledgement.objects.exists()
 
 
