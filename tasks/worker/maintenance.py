@@ -157,8 +157,8 @@ class Maintenance:
                 self.to_end |= wakeup.to_end(notification.payload)
             self._beat(connection, children, now)
             self._take_back_ahead(connection, children)
+            self._write_pending(connection)  # first: what follows reads the table of workers, which may be locked
             self._give_back_late_claims(connection)
-            self._write_pending(connection)
             self._publish(connection, children)
             self._read_requests(connection, children, now)
             self._sweep(connection)
@@ -256,6 +256,8 @@ class Maintenance:
                 self._give_back_unbegun(child)
             if not state.held or time.monotonic() > until:
                 del self.ended[worker_id]
+        if states:
+            self._write_pending(connection)
 
     def _beat(self, connection: psycopg.Connection, children: Collection[Child], now: float) -> None:
         """Renew the leases of workers that can work. A frozen one gets none: its lease is to end."""

@@ -169,6 +169,17 @@ def test_one_that_commits_while_rows_are_taken_back_costs_no_attempt(database, m
     assert fates(database, known + late) == [ABANDONED, NOT_BEGUN]
 
 
+def test_a_locked_table_of_workers_does_not_keep_tasks_from_being_taken_back(database, maintenance):
+    """Whether the session of the dead has ended cannot be read then; what is known of them can be written."""
+    database.enqueue(handlers.work, count=2)
+    batch = claim(database)
+    with psycopg.connect(database.url) as migration:
+        migration.execute("LOCK TABLE tasks_worker")
+        maintenance.take_back(child_running(batch))
+        maintenance.tick([])
+        assert fates(database, batch) == [ABANDONED, NOT_BEGUN]
+
+
 def test_after_an_outage_nobody_is_judged_before_all_had_time_to_come_back(database, maintenance):
     maintenance.tick([])
     maintenance.sweep_at = 0.0
