@@ -105,8 +105,9 @@ class Forkserver:
         self._channel.settimeout(START_SECONDS)
         with theirs:
             argv = bound([sys.executable, "-m", "dashboard.lab.forkserver"], at_parents_death=signal.SIGKILL)
-            # Prints of an app's code go to the log: the runner's stdout may have to be JSON.
-            return subprocess.Popen(argv, cwd=ROOT, stdin=theirs.fileno(), stdout=sys.__stderr__)
+            # Prints of an app's code go to the log: the runner's stdout may have to be JSON. A terminal's Ctrl-C is for
+            # the runner alone, which ends the run in order: so the processes have a group of their own.
+            return subprocess.Popen(argv, cwd=ROOT, stdin=theirs.fileno(), stdout=sys.__stderr__, process_group=0)
 
 
 @dataclass

@@ -1,5 +1,6 @@
-"""A runner that is killed with SIGKILL: its processes end, and its schema goes although nobody runs anything again."""
+"""A runner that a person or SIGKILL ends: its processes end, and its schema goes without another run."""
 
+import json
 import os
 import signal
 
@@ -34,3 +35,19 @@ def test_what_a_killed_runner_leaves_is_swept_by_the_web_server():
     finally:
         thread.stop()
         thread.join(20)
+
+
+def test_ctrl_c_ends_a_run_in_order():
+    """A terminal sends it to every process of the group."""
+    argv = ["optimistic_complete", "--workers", 2, "--items", 50, "--work-ms", 1000, "--json"]
+    with commands.start("run_pattern", *argv, env={"ROWLOCK_LAB": "1"}, process_group=0) as runner:
+        try:
+            wait_until(lambda: fetched(SESSIONS)[0][0] >= 5, seconds=60)
+            os.killpg(runner.pid, signal.SIGINT)
+            out, err = runner.communicate(timeout=60)
+        finally:
+            runner.kill()
+    assert runner.returncode == 130
+    assert json.loads(out)["stopped"] == "stopped by a person"
+    assert "Traceback" not in err
+    assert fetched(SCHEMAS) == [(0,)]
