@@ -180,7 +180,9 @@ class Verb:
     @classmethod
     def act(cls, selection: Selection, who: Who, settings: Settings = NO_SETTINGS, **fields: Any) -> Result:
         """Perform the verb on every selected task that allows it; `fields` are those of the class."""
-        return cls(who, settings, **fields).perform(TaskFilter.of(selection))
+        verb, chosen = cls(who, settings, **fields), TaskFilter.of(selection)
+        # A filter without conditions, as of no ids, would select every task.
+        return Result() if chosen.is_empty else verb.perform(chosen)
 
     @classmethod
     def command(cls, chosen: TaskFilter, settings: Settings) -> str:

@@ -55,6 +55,15 @@ class TestVersions:
         assert (result.done, codes(result)) == ([unseen.pk], {seen.pk: "changed"})
 
 
+@pytest.mark.parametrize("act", [operations.requeue, operations.cancel, operations.quarantine, operations.Recover.act])
+@pytest.mark.parametrize("selection", [[], TaskFilter()], ids=["no ids", "no conditions"])
+def test_nothing_selected_is_not_everything(act, selection):
+    task = rows.failed()
+    assert act(selection, ANNA) == operations.Result()
+    assert Task.objects.values_list("status", "version").get() == ("FAILED", task.version)
+    assert Intervention.objects.count() == 0
+
+
 @pytest.mark.django_db(transaction=True)
 class TestLockedRows:
     """Rows that another session holds are refused; a lock_timeout of 2 s would turn any wait into an error."""

@@ -99,6 +99,14 @@ def test_one_that_was_to_be_cancelled_is_cancelled(hanging):
     assert states()[1][0] == "CANCELLED"
 
 
+def test_with_nothing_but_the_running_one_no_other_row_is_touched(hanging):
+    for one in hanging[1:]:
+        claiming.complete(connection, "w1", one)
+    rows.failed()
+    outcome = run("release_unstarted", "w1", "--json")
+    assert (outcome.status, outcome.data["ids"], outcome.data["refused"]) == (0, [], [])
+
+
 def test_nothing_is_taken_from_a_worker_that_is_on_its_way(hanging):
     say_it_is_on(hanging[0].id, timedelta(seconds=2))
     with pytest.raises(operations.NotHanging):
