@@ -153,10 +153,13 @@ class Spare:
 
         A fork must neither use nor close its parent's.
         """
-        way = os.getpid(), conf.get("DIRECT_DATABASE_URL"), repr(connections["default"].settings_dict)
         with self._lock:
-            former, self._kept = self._kept, (way, connection) if connection else None
-        return former[1] if former and former[0] == way else None
+            former, self._kept = self._kept, (_way(), connection) if connection else None
+        return former[1] if former and former[0] == _way() else None
+
+
+def _way() -> object:
+    return os.getpid(), conf.get("DIRECT_DATABASE_URL"), repr(connections["default"].settings_dict)
 
 
 spare = Spare()

@@ -1,6 +1,8 @@
 """A worker keeps the session of a lock that it has let go, for its next one: to connect takes longer than all else."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 from django.db import connection
@@ -19,6 +21,13 @@ FROM pg_stat_activity AS activity
 WHERE datname = current_database() AND application_name LIKE 'rowlock:lock%' ORDER BY backend_start
 """
 BACKENDS = ["lease", "advisory"]
+WITHOUT_SETTINGS = """
+from django.core.exceptions import ImproperlyConfigured
+try:
+    import tasks.locking
+except ImproperlyConfigured as error:
+    print(error)
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -106,3 +115,9 @@ def test_a_fork_connects_by_itself(sessions):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     with taken() as again:
         assert again._contender.connection.info.backend_pid == kept
+
+
+def test_a_process_that_has_no_settings_and_kept_nothing_ends_in_silence():
+    environment = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
+    done = subprocess.run([sys.executable, "-c", WITHOUT_SETTINGS], env=environment, capture_output=True, text=True)
+    assert ("settings are not configured" in done.stdout, done.stderr) == (True, "")
