@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dashboard.locks import activity
-from dashboard.locks.activity import redact_query
+from tasks.support.redacted_sql import redact_query
 from tests.dashboard.scenes import Scene
 
 SECRET = "hunter2"
