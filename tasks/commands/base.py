@@ -8,21 +8,22 @@ import socket
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import DatabaseError, InterfaceError
+from django.db import DatabaseError, InterfaceError, connection
 
 from tasks.commands import types
 from tasks.commands.output import ProgressLine, printable, write_line
+from tasks.diagnosis import lock_holders
 from tasks.exceptions import RowlockError
 from tasks.operations import Progress
 from tasks.support.audit import Who
-from tasks.support.database import read_committed
+from tasks.support.database import read_committed, short_lock_waits, sqlstate
 from tasks.support.reading import one_line
 
 HANDLED = (signal.SIGTERM, signal.SIGINT)
@@ -106,12 +107,14 @@ class Report:
 class OperatorCommand(BaseCommand):
     """A subclass adds options in `add_options` and does the work in `run`.
 
-    `argument`: the name of the thing that it works on, its type and help; None without one.
+    `argument`: the name of the thing that it works on, its type and help; None without one. `waits_for_locks`: it waits
+    for a locked table as long as it takes.
     """
 
     requires_system_checks: list[str] = []  # they import every page; cron starts this each minute
     changes_data = True
     argument: Argument | None = None
+    waits_for_locks = False
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--json", action="store_true", help="Print one JSON object on stdout.")
@@ -133,7 +136,8 @@ class OperatorCommand(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         self.signals = Signals()
         failure: CommandError | None = None
-        with self.signals.handled(), read_committed():
+        limited = nullcontext() if self.waits_for_locks else short_lock_waits()
+        with self.signals.handled(), read_committed(), limited:
             try:
                 with _explained():
                     report = self.run(options)
@@ -216,14 +220,15 @@ def audited(options: Options) -> dict[str, Any]:
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """Turn errors of Rowlock and of the database into one line that says what to do next."""
+    """Turn errors of Rowlock and of the database into a line that says what to do next, and who holds a lock."""
     try:
         yield
     except (RowlockError, ImproperlyConfigured) as error:
         raise CommandError(str(error)) from error
     except (DatabaseError, InterfaceError) as error:
-        state = getattr(error.__cause__, "sqlstate", None)
+        state = sqlstate(error)
         if state not in ADVICE:
             raise
         what = " ".join(str(error).split())
-        raise CommandError(f"The database refused: {what}. {ADVICE[state]}") from error
+        holders = map(str, lock_holders.holders(connection, error))
+        raise CommandError("\n".join([f"The database refused: {what}. {ADVICE[state]}", *holders])) from error

@@ -281,6 +281,28 @@ def _begin_read_committed(connection: BaseDatabaseWrapper, **_: object) -> None:
         connection.connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
 
 
+# A limit of the role's own stands.
+LIMIT_LOCK_WAITS = "SELECT set_config('lock_timeout', '2s', false) WHERE current_setting('lock_timeout') = '0'"
+
+
+@contextmanager
+def short_lock_waits() -> Iterator[None]:
+    """Within the block, a newly opened default connection waits 2 s at most for a lock, then fails with 55P03.
+
+    Behind a pooling proxy the setting would stay in the session that another client gets next, so there it is left out.
+    """
+    connection_created.connect(_limit_lock_waits, dispatch_uid=LIMIT_LOCK_WAITS)
+    try:
+        yield
+    finally:
+        connection_created.disconnect(dispatch_uid=LIMIT_LOCK_WAITS)
+
+
+def _limit_lock_waits(connection: BaseDatabaseWrapper, **_: object) -> None:
+    if connection.alias == "default" and not conf.get("DIRECT_DATABASE_URL"):
+        fetch(connection, LIMIT_LOCK_WAITS)
+
+
 def send_query(
     connection: psycopg.Connection, sql: str, params: Mapping[str, Any]
 ) -> Callable[[], list[tuple[Any, ...]]]:

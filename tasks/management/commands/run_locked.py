@@ -17,6 +17,7 @@ class Command(OperatorCommand):
         "when it fails. It is stopped when the lock is lost, and finds the lock's fence in ROWLOCK_LOCK_FENCE."
     )
     changes_data = False
+    waits_for_locks = True  # the record of a run is written once its table is free
 
     def add_options(self, parser: CommandParser) -> None:
         parser.add_argument("name", type=types.name, metavar="NAME", help="The lock, and the name of these runs.")
