@@ -10,7 +10,7 @@ from concurrent.futures import TimeoutError as Overdue
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from django.db import DEFAULT_DB_ALIAS, DatabaseError, Error, InterfaceError, OperationalError, connections
+from django.db import DEFAULT_DB_ALIAS, DatabaseError, Error, InterfaceError, OperationalError, connection, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.migrations.executor import MigrationExecutor
 from django.http import HttpRequest, HttpResponse, JsonResponse
@@ -19,7 +19,8 @@ from django.urls import reverse
 from django.utils.translation import gettext_lazy as _
 from django.views import defaults
 
-from tasks.support.database import sqlstate
+from tasks.diagnosis import lock_holders
+from tasks.support.database import is_lock_not_available, sqlstate
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +28,7 @@ logger = logging.getLogger(__name__)
 ANSWER_SECONDS = 1.5
 CONNECT_SECONDS = 2
 KEPT_SECONDS = 1.0  # anybody may ask at any rate: at most one new session a second
-PROBE_SESSION = "-c statement_timeout=1s -c lock_timeout=1s"
+PROBE_SESSION = "-c statement_timeout=1s -c lock_timeout=800ms"  # the lock first, so that it is told
 _prober = ThreadPoolExecutor(max_workers=1, thread_name_prefix="readyz")
 
 
@@ -74,6 +75,8 @@ def find_faults() -> list[str]:
         return missing_migrations(probe)
     except Error as error:
         logger.warning("not ready: %s", error)
+        if is_lock_not_available(error):
+            return ["A table that this probe reads is locked; `python manage.py show_locks --tree` names who holds it."]
         return [f"The database cannot be used ({type(error).__name__}); the log of this process says more."]
     finally:
         probe.close()
@@ -164,13 +167,30 @@ def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 
 def unavailable(request: HttpRequest, error: BaseException | None) -> HttpResponse | None:
-    """A 503 that says what is wrong with the database, or None for other errors; it needs no login and no database."""
+    """A 503 that says what is wrong with the database, or None for other errors; it needs no login and no database.
+
+    Whoever may see database locks is told who holds the one that was met.
+    """
     reason = reason_of(error)
-    if reason is None:
+    if error is None or reason is None:
         return None
     logger.warning("%s %s answered 503: %s", request.method, request.path, error)
-    page = render_to_string("dashboard/unavailable.html", {"reason": reason, **way_on(request)})
+    is_locked = is_lock_not_available(error)
+    holders = lock_holders.holders(connection, error) if lock_holders.is_met(error) and may_see(request) else []
+    context = {"reason": reason, "is_locked": is_locked, "holders": holders, **way_on(request)}
+    page = render_to_string("dashboard/unavailable.html", context)
     return HttpResponse(page, status=503, headers={"Retry-After": "5"})
+
+
+def may_see(request: HttpRequest) -> bool:
+    """True if this person is known to have the right to see locks; False while the tables that tell are locked."""
+    user = getattr(request, "user", None)
+    try:
+        with lock_holders.briefly(connection):
+            return bool(user and user.is_staff and user.has_perm("dashboard.view_backend"))
+    except Error as problem:
+        logger.warning("the rights of the reader are not known: %s", problem)
+        return False
 
 
 def way_on(request: HttpRequest) -> dict[str, Any]:

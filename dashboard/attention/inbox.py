@@ -16,7 +16,9 @@ from django.utils.translation import gettext_lazy
 from dashboard import links
 from dashboard.models import Acknowledgement
 from tasks import panels
+from tasks.diagnosis import lock_holders
 from tasks.diagnosis.finding import command
+from tasks.diagnosis.lock_holders import Holder
 from tasks.exceptions import RowlockError
 from tasks.operations.prune import History
 from tasks.operations.verb import short_waits
@@ -140,6 +142,7 @@ def _change(statement: str, params: dict[str, Any], who: Who, action: str, reaso
 
 SHOWN = 50
 TOO_SLOW = {"55P03", "57014"}  # lock timeout, statement timeout
+SEE_SESSIONS = "dashboard.view_backend"
 
 T = TypeVar("T")
 May = Callable[[str], bool]  # `user.has_perm`: maps a permission's name to True or False
@@ -175,7 +178,7 @@ def gather(snapshot: Snapshot, may: May) -> Inbox:
     load()
     lines, is_whole = ask_all(panels.ATTENTION, snapshot)
     standing = snapshot.once(acknowledgements)
-    known, unknown = [], [] if is_whole else [incomplete()]
+    known, unknown = [], [] if is_whole else [incomplete(snapshot, may)]
     for line in sorted(filter(lambda line: may(line.permission), lines), key=urgency):
         acknowledgement = standing.get(line.name)
         if acknowledgement is not None and covers(acknowledgement, line):
@@ -221,12 +224,19 @@ def is_too_slow(error: OperationalError) -> bool:
     return sqlstate(error) in TOO_SLOW
 
 
-def incomplete() -> AttentionLine:
-    """The line that says that part of the list is missing."""
+def incomplete(snapshot: Snapshot, may: May) -> AttentionLine:
+    """The line that says that part of the list is missing, and who holds the locks of our tables."""
+    why = _("A table that it needs is locked, or the log has an error. The rest of this list is true.")
+    holders = snapshot.once(holders_of_tables) if may(SEE_SESSIONS) else []
+    ending = next((holder.command for holder in holders if holder.command), "")
     return AttentionLine(
         key="untold",
         text=_("A part of this list is not known at this moment."),
         severity=Severity.STOPPED,
-        why=_("A table that it needs is locked, or the log has an error. The rest of this list is true."),
-        step=Step(_("See the locks"), links.page("admin:ops_locks"), command("show_locks", "--tree")),
+        why=" ".join([why, *(holder.sentence for holder in holders)]),
+        step=Step(_("See the locks"), links.page("admin:ops_locks"), ending or command("show_locks", "--tree")),
     )
+
+
+def holders_of_tables() -> list[Holder]:
+    return lock_holders.find(connection)

@@ -15,6 +15,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 from django.views.decorators.http import require_POST, require_safe
 
+from dashboard.attention.inbox import SEE_SESSIONS
 from dashboard.live import snapshots
 from dashboard.live.fragment import SharedPart
 from dashboard.site import page
@@ -23,6 +24,7 @@ from dashboard.task_pages.confirmation import report_refusals
 from tasks import operations
 from tasks.admin.forms import reason_of
 from tasks.admin.rights import missing, require, who
+from tasks.diagnosis import lock_holders
 from tasks.diagnosis.finding import command
 from tasks.diagnosis.stats import Rate, rates
 from tasks.exceptions import RowlockError
@@ -298,10 +300,12 @@ def preview(request: HttpRequest, form: WorkerRequest, title: str, context: dict
 
 def refused(request: HttpRequest, error: Exception) -> HttpResponse:
     """Redirect with the reason; database errors other than a busy lock are raised again."""
-    if isinstance(error, DatabaseError) and not is_lock_not_available(error):
-        raise error
-    is_busy = isinstance(error, DatabaseError)
-    messages.error(
-        request, _("The worker's row is busy: another session has locked it. Try again.") if is_busy else str(error)
-    )
+    told = [str(error)]
+    if isinstance(error, DatabaseError):
+        if not is_lock_not_available(error):
+            raise error
+        holders = lock_holders.holders(connection, error) if request.user.has_perm(SEE_SESSIONS) else []
+        busy = _("The worker's row is busy: another session has locked it. Try again.")
+        told = [busy, *(holder.sentence for holder in holders)]
+    messages.error(request, " ".join(told))
     return redirect("admin:ops_workers")

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import environ
 import pytest
+from django.contrib.auth.models import Permission, User
 from django.contrib.sessions.exceptions import SessionInterrupted
 from django.db import connection
 from django.db.migrations.loader import MigrationLoader
@@ -97,6 +98,18 @@ def test_readyz_names_the_migrations_that_are_missing(client):
     assert f"{app}.{name}" in answer.json()["reasons"][0]
 
 
+@pytest.mark.usefixtures("page_session")
+def test_readyz_tells_a_locked_table_from_a_lost_database_and_names_nobody(client):
+    with session("psql") as other:
+        other.execute("LOCK TABLE django_migrations")
+        answer = client.get("/readyz")
+        pid = other.info.backend_pid
+    assert answer.status_code == 503
+    [reason] = answer.json()["reasons"]
+    assert "is locked; `python manage.py show_locks --tree` names who" in reason
+    assert (str(pid) in reason, "cannot be used" in reason) == (False, False)
+
+
 def test_readyz_answers_within_two_seconds_when_the_database_is_frozen(client, monkeypatch, private_server):
     """Twice: the second caller finds the first one's probe still at it, which has longer than the answer here."""
     assert middleware.ANSWER_SECONDS < 2
@@ -148,6 +161,36 @@ def test_f21_a_page_does_not_wait_for_a_table_that_is_locked():
     assert "is locked, perhaps by a migration" in answer.text  # only a limit of its own ends that wait
 
 
+@pytest.mark.usefixtures("page_session")
+@pytest.mark.parametrize("may_see", [True, False])
+def test_a_locked_page_names_the_holder_to_whoever_may_see_sessions(may_see):
+    client = client_of(*(["Viewers"] if may_see else []))
+    User.objects.get().user_permissions.add(Permission.objects.get(codename="view_task"))
+    with session("psql") as other:
+        other.execute("LOCK TABLE tasks_task")
+        answer = client.get("/admin/tasks/task/")
+        pid, user = other.info.backend_pid, other.info.user
+    text = flat(answer.text)
+    assert answer.status_code == 503
+    assert "<h1>The database is locked</h1>" in text
+    assert (f"pid {pid} · psql · user {user} · holds tasks_task · idle in transaction" in text) == may_see
+    assert (f"python manage.py signal_backend {pid} --started " in text) == may_see
+    assert (str(pid) in text, "python manage.py show_locks --tree" in text) == (may_see, not may_see)
+
+
+@pytest.mark.usefixtures("page_session")
+def test_a_page_that_was_stopped_behind_a_lock_names_its_holder_too():
+    client = client_of("Viewers")
+    with connection.cursor() as cursor:
+        cursor.execute("SET statement_timeout = '100ms'")
+    with session("psql") as other:
+        other.execute("LOCK TABLE tasks_task")
+        answer = client.get("/admin/tasks/task/")
+        pid = other.info.backend_pid
+    assert "took too long" in answer.text
+    assert f"pid {pid} · psql" in answer.text
+
+
 WAYS = {
     "a page": ("get", "/admin/", {}),
     "an address that is not there": ("get", "/nowhere/", {}),
@@ -169,13 +212,19 @@ def test_f21_what_needs_the_sessions_of_people_says_that_their_table_is_locked(w
     method, path, form = WAYS[way]
     with session() as other:
         other.execute(f"LOCK TABLE {table} IN {mode} MODE")
+        began = time.monotonic()
         answer = getattr(client, method)(path, form)
+        seconds, pid = time.monotonic() - began, other.info.backend_pid
     if mode == "EXCLUSIVE" and method == "get":
         assert answer.status_code == (404 if path == "/nowhere/" else 200)
         return
     assert answer.status_code == 503
     assert "is locked, perhaps by a migration" in answer.text
     assert answer["Retry-After"] == "5"
+    is_reader_known = mode == "EXCLUSIVE"
+    assert (f"pid {pid} · rowlock:test" in answer.text) == is_reader_known
+    assert ("python manage.py show_locks --tree" in answer.text) != is_reader_known
+    assert is_reader_known or seconds < 4, "the tables that tell are waited for once"
 
 
 def test_errors_of_the_program_keep_their_status(client, rf):

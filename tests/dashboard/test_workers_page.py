@@ -118,7 +118,9 @@ def test_a_worker_whose_row_is_locked_is_not_waited_for_long(operator, worker):
     with session() as other:
         other.execute("SELECT FROM tasks_worker WHERE id = 'w1' FOR UPDATE")
         page = operator.post(STOP, {"worker": worker, "confirmed": "1"}, follow=True)
+        pid = other.info.backend_pid
     assert "busy" in page.text
+    assert f"pid {pid} · rowlock:test · " in page.text
     assert Worker.objects.get().stop_requested_at is None
 
 

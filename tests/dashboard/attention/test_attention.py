@@ -262,10 +262,20 @@ def test_a_held_table_hides_its_own_lines_only():
     ExpectedCommand.objects.create(name="report", every=timedelta(hours=1), since=ago(hours=9))
     with session("migration") as conn:
         conn.execute("LOCK TABLE tasks_task IN ACCESS EXCLUSIVE MODE")
-        found = lines()
+        found, pid = lines(), conn.info.backend_pid
     assert list(found)[:1] == ["untold"]
     assert "overdue:report" in found
     assert "no-worker" not in found
+    assert f"pid {pid} · migration · " in found["untold"].why
+    assert f"signal_backend {pid} --started" in found["untold"].step.command
+
+
+def test_who_holds_the_table_is_told_to_whoever_may_see_sessions():
+    with session("migration") as conn:
+        conn.execute("LOCK TABLE tasks_task IN ACCESS EXCLUSIVE MODE")
+        [line] = inbox.gather(Snapshot(), lambda right: right == "tasks.view_task").lines
+        assert str(conn.info.backend_pid) not in f"{line.why} {line.step.command}"
+    assert line.step.command == "python manage.py show_locks --tree"
 
 
 @pytest.mark.parametrize("address", ["/admin/", "/admin/ops/audit/", "/admin/ops/schedule/"])
