@@ -9,6 +9,7 @@ from playwright.sync_api import Page, Route
 
 from dashboard.live import seats
 from tasks.models import Attempt, Task
+from tests.sessions import session
 from tests.tasks import rows
 from tests.waiting import wait_until
 
@@ -241,6 +242,22 @@ def test_a_process_that_starts_is_told_and_soon_asked_again(visit, tasks, monkey
     assert banner.is_hidden()
     page.evaluate("window.delays = []")
     waiting(page, lambda: page.evaluate("window.delays.includes(2000)"))
+
+
+def test_a_locked_table_is_told_with_its_holder_and_the_age_of_what_is_shown(visit, tasks):
+    visitor = visit("Operators")
+    page = visitor.open(STALE)
+    banner = page.locator(".live-banner")
+    with session("psql") as other:
+        other.execute("LOCK TABLE tasks_task")
+        banner.wait_for()
+        told = banner.inner_text()
+        assert f"pid {other.info.backend_pid} · psql · user {other.info.user} · holds tasks_task" in told
+        assert f"python manage.py signal_backend {other.info.backend_pid} --started" in told
+        waiting(page, lambda: int(re.search(r"state of [\d:]+, (\d+) s ago", banner.inner_text())[1]) >= 3)
+        assert version(page, tasks[0]) == "v2"
+    waiting(page, banner.is_hidden)
+    visitor.complaints.clear()
 
 
 def test_a_hidden_page_asks_less_often(visit, tasks):

@@ -36,6 +36,8 @@
     const main = document.querySelector("main");
     const banner = make("p", "live-banner", main);
     banner.hidden = true;
+    const bannerReason = make("span", "", banner);
+    const bannerAge = make("span", "", banner);
     const region = make("p", "visually-hidden", main);
     region.setAttribute("role", "status");
     region.id = "live-region";
@@ -133,21 +135,33 @@
         }
     }
 
-    function setTrouble(text) {
+    let lastKnown = null; // the state of the panel that the banner is about
+
+    function setTrouble(text, state = null) {
+        lastKnown = state;
+        bannerReason.textContent = text;
+        tellAge();
         if (text && banner.hidden) {
-            unsaid.push(text);
+            unsaid.push(banner.textContent);
         }
         banner.hidden = !text;
-        banner.textContent = text;
         document.body.classList.toggle("is-last-known", Boolean(text));
     }
 
-    /* Show the reason on the server's page, else its status, and the time of the state that stays visible. */
+    /* The age counts on; it is apart, so that a command in the reason stays selected. */
+    function tellAge() {
+        if (lastKnown) {
+            const at = new Date(lastKnown.updatedAt).toLocaleTimeString(document.documentElement.lang, { hourCycle: "h23" });
+            const seconds = Math.round((Date.now() - lastKnown.updatedAt) / 1000);
+            bannerAge.textContent = ` ${words.last.replace("{at}", at).replace("{age}", String(seconds))}`;
+        }
+    }
+
+    /* Show the reason on the server's page, else its status, and the age of the state that stays visible. */
     function tellLastKnown(state, xhr) {
         const page = xhr?.responseText ? new DOMParser().parseFromString(xhr.responseText, "text/html") : null;
-        const reason = page?.querySelector("[role=alert]")?.textContent.trim() || [words.silent, xhr?.status].filter(Boolean).join(" ");
-        const at = new Date(state.updatedAt).toLocaleTimeString(document.documentElement.lang, { hourCycle: "h23" });
-        setTrouble(`${reason} ${words.last.replace("{}", at)}`);
+        const reason = page?.querySelector("[role=alert]")?.textContent.trim().replace(/\s+/g, " ");
+        setTrouble(reason || [words.silent, xhr?.status].filter(Boolean).join(" "), state);
     }
 
     function fail(state, xhr) {
@@ -215,6 +229,7 @@
                 tellNews();
             }
         }
+        tellAge();
         say();
         const states = [...panels].filter(([panel]) => !panel.hasAttribute("data-live-apart")).map(([, state]) => state);
         const seconds = Math.round((Date.now() - Math.min(...states.map((state) => state.updatedAt))) / 1000);
