@@ -18,6 +18,7 @@ from tasks.diagnosis import Facts, decide, decision, gather
 from tasks.models import Attempt, Intervention, RefusedWrite, Task, TaskStatus
 from tasks.operations.filters import TaskFilter
 from tasks.queue.presence import WorkerState
+from tasks.queue.release import UNKNOWN
 from tasks.support import audit
 from tasks.support.durations import spoken
 from tasks.support.redaction import redact, redact_call
@@ -88,6 +89,10 @@ def of_task(task: Task, worker: WorkerState | None) -> Iterable[Event]:
 
 
 def of_attempt(attempt: Attempt) -> Iterable[Event]:
+    if attempt.outcome == Attempt.Outcome.RELEASED and attempt.exception_class == UNKNOWN:
+        detail = _("worker %(worker)s does not know the function; no attempt was spent") % {"worker": attempt.worker_id}
+        yield Event(attempt.finished_at, _("Given back"), detail, is_trouble=True)
+        return
     if attempt.started_at:
         yield Event(attempt.started_at, _("Started"), attempt_by(attempt.number, attempt.worker_id))
     detail = _("attempt %(number)d") % {"number": attempt.number}

@@ -188,7 +188,7 @@ class Attempt(Viewable):
         FAILED = "failed", _("Failed")  # the handler raised
         ABANDONED = "abandoned", _("Abandoned")  # its worker died
         TIMED_OUT = "timed_out", _("Timed out")  # its worker was ended at the task's timeout
-        RELEASED = "released", _("Released")  # given back while it ran: stop or cancel
+        RELEASED = "released", _("Released")  # given back: a stop or cancel, or an unknown function
 
     # The database has ON DELETE CASCADE (migration 0003), so that raw deletes keep the tables consistent.
     task = models.ForeignKey(Task, on_delete=models.DO_NOTHING, db_constraint=False, related_name="attempts")

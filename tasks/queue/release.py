@@ -8,24 +8,36 @@ from datetime import datetime
 
 from tasks.support.database import Connection, execute, fetch
 
+UNKNOWN = "tasks.exceptions.UnknownTask"
+
 # The attempt is given back, because these rows were claimed ahead and never started. `claimed_by` and `started_at`
 # identify the claim. The attempt does not: the worker may release a task and claim it again with the same number. Then
 # a late release (the supervisor's, after an outage) would take the task away while it runs. The version does not
 # either: a harmless edit meanwhile must not strand the row. A row with an unknown function is parked, so that it is not
-# claimed again at once. The older it is, the longer it waits.
+# claimed again at once. The older it is, the longer it waits. Each worker records that once for the task's timeline.
 RELEASE = """
-UPDATE tasks_task AS task SET
-    status = CASE WHEN task.cancel_requested_at IS NULL THEN 'READY' ELSE 'CANCELLED' END,
-    version = task.version + 1, claimed_by = NULL, attempt = task.attempt - 1,
-    finished_at = CASE WHEN task.cancel_requested_at IS NULL THEN NULL ELSE statement_timestamp() END,
-    started_at = NULL,
-    run_after = CASE WHEN %(park)s::boolean
-        THEN statement_timestamp() + least(interval '5 minutes', greatest(interval '5 seconds',
-            (statement_timestamp() - task.created_at) / 2))
-        ELSE task.run_after END
-FROM unnest(%(ids)s::bigint[], %(claimed_at)s::timestamptz[]) AS unstarted (id, claimed_at)
-WHERE task.id = unstarted.id AND task.started_at = unstarted.claimed_at AND task.claimed_by = %(worker_id)s::text
-RETURNING task.id
+WITH given_back AS (
+    UPDATE tasks_task AS task SET
+        status = CASE WHEN task.cancel_requested_at IS NULL THEN 'READY' ELSE 'CANCELLED' END,
+        version = task.version + 1, claimed_by = NULL, attempt = task.attempt - 1,
+        finished_at = CASE WHEN task.cancel_requested_at IS NULL THEN NULL ELSE statement_timestamp() END,
+        started_at = NULL,
+        run_after = CASE WHEN %(park)s::boolean
+            THEN statement_timestamp() + least(interval '5 minutes', greatest(interval '5 seconds',
+                (statement_timestamp() - task.created_at) / 2))
+            ELSE task.run_after END
+    FROM unnest(%(ids)s::bigint[], %(claimed_at)s::timestamptz[]) AS unstarted (id, claimed_at)
+    WHERE task.id = unstarted.id AND task.started_at = unstarted.claimed_at AND task.claimed_by = %(worker_id)s::text
+    RETURNING task.id, task.attempt
+), recorded AS (
+    INSERT INTO tasks_attempt (task_id, number, worker_id, outcome, exception_class)
+    SELECT id, attempt + 1, %(worker_id)s::text, 'released', %(unknown)s::text
+    FROM given_back
+    WHERE %(park)s::boolean AND NOT EXISTS (
+        SELECT FROM tasks_attempt AS earlier WHERE earlier.task_id = given_back.id
+            AND earlier.worker_id = %(worker_id)s::text AND earlier.exception_class = %(unknown)s::text)
+)
+SELECT id FROM given_back
 """
 
 # A claim can commit while its answer is lost. Then the worker holds rows that it does not know.
@@ -65,7 +77,7 @@ def release(
     """
     pairs = list(claims)
     ids, claimed_at = [id for id, _ in pairs], [at for _, at in pairs]
-    params = {"worker_id": worker_id, "ids": ids, "claimed_at": claimed_at, "park": park}
+    params = {"worker_id": worker_id, "ids": ids, "claimed_at": claimed_at, "park": park, "unknown": UNKNOWN}
     return len(fetch(connection, RELEASE, params)) if pairs else 0
 
 

@@ -11,12 +11,14 @@ from django.utils import timezone
 from tasks import operations
 from tasks.models import Attempt, Intervention, RefusedWrite, Task, Worker
 from tasks.operations import Settings
+from tasks.queue import release
 from tasks.support import audit
 from tasks.support.audit import Who
 from tasks.testing import run_all
 from tests.people import client_of
 from tests.sessions import session
 from tests.tasks import handlers, rows
+from tests.tasks.claiming import claim
 
 LIST = "/admin/tasks/task/"
 
@@ -108,6 +110,15 @@ def test_the_timeline_tells_a_life_in_order(viewer):
     assert places == sorted(places)
     assert "worker w7f meant to complete v2, and found v3" in timeline
     assert "by anna (page): card" in timeline
+
+
+def test_the_timeline_tells_which_worker_does_not_know_the_function(viewer):
+    rows.ready()
+    [claimed] = claim(worker_id="w7f")
+    release.release(connection, "w7f", [(claimed.id, claimed.claimed_at())], park=True)
+    task = Task.objects.get()
+    assert [label for label, _ in timeline_of(viewer, task)] == ["Enqueued", "Given back", "Due"]
+    assert "worker w7f does not know the function; no attempt was spent" in page_of(viewer, task)
 
 
 def test_a_running_task_tells_when_it_was_claimed_and_started(viewer):

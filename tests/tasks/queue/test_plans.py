@@ -104,6 +104,7 @@ def held(planner):
         "exception_classes": ["E"] * number,
         "tracebacks": [""] * number,
         "park": False,
+        "unknown": release.UNKNOWN,
         "held": ids[: number // 2],
     }
 

@@ -182,6 +182,20 @@ class TestRelease:
         assert seconds_between(timezone.now(), Task.objects.get().run_after) == pytest.approx(seconds, abs=3)
         assert claim() == []
 
+    def test_a_parked_one_is_recorded_once_by_each_worker(self, claimed):
+        self.release(claimed, park=True)
+        for worker_id in ("w1", "w2", "w2"):
+            Task.objects.update(run_after=timezone.now())
+            [again] = claim(worker_id=worker_id)
+            release.release(connection, worker_id, [(again.id, again.claimed_at())], park=True)
+        found = Attempt.objects.order_by("id").values_list("worker_id", "number", "outcome", "exception_class")
+        assert list(found) == [(worker, 3, "released", release.UNKNOWN) for worker in ("w1", "w2")]
+        assert Task.objects.get().attempt == 2
+
+    def test_one_that_was_only_claimed_ahead_is_not_recorded(self, claimed):
+        self.release(claimed)
+        assert not Attempt.objects.exists()
+
     def test_nothing_to_release_asks_nobody(self, django_assert_num_queries):
         with django_assert_num_queries(0):
             assert release.release(connection, "w1", []) == 0
