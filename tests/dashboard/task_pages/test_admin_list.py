@@ -157,6 +157,8 @@ def test_a_filter_that_cannot_be_read_is_a_400_that_says_why(viewer, query):
     page = viewer.get(f"{LIST}?{query}")
     assert page.status_code == 400
     assert 'class="errornote"' in page.text
+    assert "Nothing was searched: correct the filter." in page.text
+    assert "There is no task yet" not in page.text
 
 
 def test_the_number_of_statements_does_not_grow_with_the_rows(viewer):
