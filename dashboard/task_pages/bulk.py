@@ -9,7 +9,7 @@ from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
 
 from dashboard.site import page
-from dashboard.task_pages import CHANGED_FORM, LIST, VIEW, next_page, rejected
+from dashboard.task_pages import LIST, VIEW, next_page, rejected
 from dashboard.task_pages.actions import PAGE_ACTIONS, PageAction, run_row, run_rows
 from dashboard.task_pages.confirmation import ActionRequest, known_action, preview_rows
 from dashboard.task_pages.listing import PageCursor, find
@@ -18,7 +18,7 @@ from tasks.admin.forms import reason_of
 from tasks.diagnosis import decide, gather
 from tasks.diagnosis.finding import command
 from tasks.models import BulkRun, Task, TaskStatus
-from tasks.operations import Settings, bulk, tokens
+from tasks.operations import Settings, bulk
 from tasks.operations.bulk import Tally, add_refusals, highest_id, tally
 from tasks.operations.filters import InvalidFilter, TaskFilter, parse_id
 
@@ -33,25 +33,22 @@ class BulkSubmission(ActionRequest):
     """A request for all matching tasks, from the form of the list or of a preview. Raises InvalidFilter.
 
     `subject`: the filter narrowed to the states that the action can change, and to ids up to `upto`, the highest one
-    at the time of the preview. `token` lets the request run only once.
+    at the time of the preview. A request that comes without a token has seen no preview.
     """
 
     def __init__(self, action: PageAction, post: QueryDict) -> None:
         super().__init__(action, post)
-        query, upto, token = (post.get(name, "") for name in ("filter", "upto", "token"))
+        query, upto = post.get("filter", ""), post.get("upto", "")
         if len(query) > LONGEST_FILTER:
             raise InvalidFilter(_("The filter is too long to be kept: narrow it by fewer conditions."))
         self.chosen = TaskFilter.from_query(query)
         if self.chosen.is_empty:
             raise InvalidFilter(_("Narrow the list first: no action reaches every task there is."))
-        if token and not tokens.is_token(token):
-            raise InvalidFilter(str(CHANGED_FORM))
         self.upto = parse_id(upto) if upto else highest_id()
         self.subject = bulk.subject(action.name, self.chosen.within(self.upto))
         if not self.subject.statuses:
             raise InvalidFilter(_("No task in the states that the filter names can be changed like that."))
-        self.token = token or tokens.new_token()
-        self.is_confirmed = self.is_confirmed and bool(token and upto)
+        self.is_confirmed = self.is_confirmed and bool(post.get("token") and upto)
 
     @property
     def statuses(self) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
 """The confirmation of an action on ticked tasks: what the operator saw, what it will do, and carrying it out."""
 
+import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from django import forms
@@ -12,7 +13,7 @@ from django.utils.translation import gettext_lazy, ngettext
 from django.views.decorators.http import require_POST
 
 from dashboard.site import page
-from dashboard.task_pages import VIEW, next_page, rejected
+from dashboard.task_pages import CHANGED_FORM, VIEW, next_page, rejected
 from dashboard.task_pages.actions import LIVE, PAGE_ACTIONS, Difference, PageAction, Seen, TaskRow
 from dashboard.task_pages.listing import known_queues
 from tasks.admin import rights
@@ -21,9 +22,9 @@ from tasks.commands import types
 from tasks.diagnosis import Facts, decide, gather
 from tasks.diagnosis.decision import is_unserved, no_worker
 from tasks.models import Intervention, Task, TaskStatus
-from tasks.operations import Result
+from tasks.operations import Result, tokens
 from tasks.operations.filters import InvalidFilter
-from tasks.operations.verb import CHANGED, Settings
+from tasks.operations.verb import CHANGED, Refusal, Settings
 from tasks.queue.presence import WorkerState
 from tasks.support import audit
 from tasks.support.audit import Who
@@ -52,10 +53,10 @@ class SettingsForm(forms.Form):
 
 
 class ActionRequest:
-    """A person's request for an action, read from a form. Raises Unreadable for its reason.
+    """A person's request for an action, read from a form. Raises InvalidFilter, and Unreadable for its reason.
 
     `form` has the action's own fields, and `settings` those of them that are valid. `is_confirmed`: the person saw the
-    preview and pressed its button.
+    preview and pressed its button. `token` tells a double click from another form.
     """
 
     def __init__(self, action: PageAction, post: QueryDict) -> None:
@@ -66,6 +67,9 @@ class ActionRequest:
         self.form.is_valid()
         self.settings = Settings(reason=reason_of(post), force="force" in post, **self.form.cleaned_data)
         self.is_confirmed = "confirmed" in post
+        self.token = post.get("token") or tokens.new_token()
+        if not tokens.is_token(self.token):
+            raise InvalidFilter(str(CHANGED_FORM))
 
     def fault(self) -> str:
         """The reason why it cannot be carried out as it stands, or an empty text."""
@@ -168,19 +172,6 @@ def changes_of(submission: Submission, tasks: Mapping[int, Task]) -> list[Change
     return changes
 
 
-def was_done_by(actor: str, submission: Submission, changes: list[Change]) -> bool:
-    """True if this very submission made every change: the second click of a double click."""
-    return all(
-        any(
-            entry.actor == actor
-            and entry.action.split()[0] == submission.action.name
-            and entry.version_before == submission.seen[change.id].version
-            for entry in change.interventions
-        )
-        for change in changes
-    )
-
-
 def known_action(name: str) -> PageAction:
     if name not in PAGE_ACTIONS:
         raise Http404(_("There is no such action."))
@@ -199,24 +190,33 @@ def action_view(request: HttpRequest, name: str) -> HttpResponse:
         return rejected(request, error)
     if not submission.seen:
         return rejected(request, _("Nothing is selected: tick the tasks first."))
-    who, tasks = rights.who(request.user), Task.objects.in_bulk(submission.seen)
-    changes = changes_of(submission, tasks)
-    if changes and was_done_by(who.actor, submission, changes):
-        return answer(request, action, Result(done=list(submission.seen)))
-    if changes or not submission.is_confirmed or submission.fault():
-        return preview_page(request, submission, tasks, changes)
+    if not submission.is_confirmed or submission.fault():
+        return preview_page(request, submission)
+    target = tokens.once_within_seconds(submission.token, lambda: carry_out(submission, rights.who(request.user)))
+    return answer(request, action, result_of(target)) if target else preview_page(request, submission)
+
+
+def carry_out(submission: Submission, who: Who) -> str:
+    """Perform the action; returns its result for `result_of`, or an empty text if it did nothing for a changed task."""
+    if changes_of(submission, Task.objects.in_bulk(submission.seen)):
+        return ""
     versions = {task_id: seen.version for task_id, seen in submission.seen.items()}
-    result = action.perform(versions, who, submission.settings)
-    if any(refusal.code == CHANGED.code for refusal in result.refused.values()):
-        tasks = Task.objects.in_bulk(submission.seen)
-        return preview_page(request, submission, tasks, changes_of(submission, tasks))
-    return answer(request, action, result)
+    result = submission.action.perform(versions, who, submission.settings)
+    has_changed = any(refusal.code == CHANGED.code for refusal in result.refused.values())
+    return "" if has_changed and not (result.done or result.asked) else json.dumps(asdict(result))
 
 
-def preview_page(
-    request: HttpRequest, submission: Submission, found: Mapping[int, Task], changes: list[Change]
-) -> HttpResponse:
+def result_of(text: str) -> Result:
+    """Read the output of `carry_out`."""
+    values = json.loads(text)
+    refused = {int(task_id): Refusal(**refusal) for task_id, refusal in values.pop("refused").items()}
+    return Result(**values, refused=refused)
+
+
+def preview_page(request: HttpRequest, submission: Submission) -> HttpResponse:
     """Preview the action on the current rows; 409 if they changed since the operator saw them."""
+    found = Task.objects.in_bulk(submission.seen)
+    changes = changes_of(submission, found)
     action, tasks, facts = submission.action, found.values(), gather(found.values())
     rehearsal = submission.rehearse(tasks, rights.who(request.user))
     rows = preview_rows(action, tasks, facts, rehearsal)
@@ -231,6 +231,7 @@ def preview_page(
         "unserved": [no_worker(task, facts) for task in queues.values() if is_unserved(task, facts)],
         "fault": fault,
         "next": next_page(request),
+        "token": tokens.new_token(),
         "command": action.command(sorted(found), submission.settings),
     }
     status = 409 if changes else 400 if fault else 200

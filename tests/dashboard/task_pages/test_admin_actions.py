@@ -5,6 +5,7 @@ from django.test import Client
 
 from dashboard.task_pages.actions import Seen
 from tasks.models import Attempt, Intervention, Queue, Task
+from tests.html import hidden
 from tests.people import client_of, person
 from tests.sessions import session
 from tests.tasks import rows
@@ -140,11 +141,26 @@ def test_a_live_task_runs_again_by_force_and_with_a_reason_alone(operator):
 
 def test_a_double_click_does_one_thing_and_is_no_error(operator):
     task = rows.failed()
-    both = {"seen": seen(task), "next": LIST, "confirmed": "1"}
-    answers = [operator.post(f"{DO}requeue/", both, follow=True) for _ in range(2)]
+    form = hidden(press(operator, "requeue", task).text)
+    answers = [operator.post(f"{DO}requeue/", form, follow=True) for _ in range(2)]
     assert [f"Run again: done for #{task.pk}." in answer.text for answer in answers] == [True, True]
     assert Intervention.objects.count() == 1
     assert state(task) == ("READY", 12)
+
+
+def test_a_double_click_gets_the_answer_of_the_first_with_its_refusals(operator):
+    failed, completed = rows.failed(), rows.completed()
+    form = {**hidden(press(operator, "requeue", failed, completed).text), "seen": seen(failed, completed)}
+    operator.post(f"{DO}requeue/", form, follow=True)
+    page = operator.post(f"{DO}requeue/", form, follow=True)
+    assert f"Run again: done for #{failed.pk}." in page.text
+    assert f"#{completed.pk} stays as it is: it has completed" in page.text
+
+
+def test_a_token_that_no_page_made_is_refused(operator):
+    task = rows.failed()
+    assert "The form does not match this page" in confirm(operator, "requeue", task, token="short").text
+    assert state(task)[0] == "FAILED"
 
 
 @committed

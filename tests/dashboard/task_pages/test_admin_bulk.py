@@ -1,6 +1,5 @@
 """Actions on everything that matches: preview of the count, confirmation, the run and its progress, and stopping it."""
 
-import html
 import re
 
 import pytest
@@ -8,6 +7,7 @@ from django.test import Client
 
 from tasks.models import BulkRun, Intervention, Task
 from tasks.operations import bulk
+from tests.html import hidden
 from tests.people import client_of, person
 from tests.sessions import session
 from tests.tasks import handlers, rows
@@ -27,16 +27,9 @@ def press(client: Client, action: str, query: str, **fields: str):
     return client.post(f"{ALL}{action}/", {"filter": query, "next": f"{LIST}?{query}", **fields})
 
 
-def hidden(page) -> dict[str, str]:
-    """The hidden fields of the preview's form."""
-    form = page.text[page.text.index('<form class="confirm"') :]
-    found = re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)"', form)
-    return {name: html.unescape(value) for name, value in found}
-
-
 def confirm(client: Client, action: str, query: str, **fields: str):
     page = press(client, action, query)
-    return client.post(f"{ALL}{action}/", {**hidden(page), **fields}, follow=True)
+    return client.post(f"{ALL}{action}/", {**hidden(page.text), **fields}, follow=True)
 
 
 def words(page) -> str:
@@ -95,14 +88,14 @@ def test_rows_that_came_after_the_preview_are_left_alone(operator):
     rows.failed()
     page = press(operator, "requeue", "status=FAILED")
     late = rows.failed()
-    operator.post(f"{ALL}requeue/", hidden(page))
+    operator.post(f"{ALL}requeue/", hidden(page.text))
     bulk.carry_out(BulkRun.objects.get().pk)
     assert Task.objects.get(pk=late.pk).status == "FAILED"
 
 
 def test_a_double_click_is_one_run(operator):
     rows.failed()
-    fields = hidden(press(operator, "requeue", "status=FAILED"))
+    fields = hidden(press(operator, "requeue", "status=FAILED").text)
     first, second = (operator.post(f"{ALL}requeue/", fields) for _ in range(2))
     assert first["Location"] == second["Location"]
     assert BulkRun.objects.count() == 1
@@ -110,7 +103,7 @@ def test_a_double_click_is_one_run(operator):
 
 def test_moving_asks_what_to_change_and_checks_it_as_the_command_does(operator):
     rows.ready(queue_name="mail")
-    fields = hidden(press(operator, "edit", "queue=mail"))
+    fields = hidden(press(operator, "edit", "queue=mail").text)
     assert "What is to change?" in operator.post(f"{ALL}edit/", fields).text
     bad = operator.post(f"{ALL}edit/", {**fields, "priority": "101", "run_after": "soon"})
     assert bad.status_code == 400
@@ -124,16 +117,16 @@ def test_moving_asks_what_to_change_and_checks_it_as_the_command_does(operator):
 
 def test_cancelling_needs_a_reason(operator):
     rows.ready(queue_name="mail")
-    fields = hidden(press(operator, "cancel", "queue=mail"))
+    fields = hidden(press(operator, "cancel", "queue=mail").text)
     page = operator.post(f"{ALL}cancel/", fields)
     assert page.status_code == 400
     assert "This needs a reason" in page.text
-    assert hidden(page)["token"] == fields["token"]
+    assert hidden(page.text)["token"] == fields["token"]
 
 
 def test_force_needs_a_reason(operator):
     rows.processing("w1")
-    fields = hidden(press(operator, "requeue", "status=PROCESSING"))
+    fields = hidden(press(operator, "requeue", "status=PROCESSING").text)
     assert "needs a reason" in operator.post(f"{ALL}requeue/", {**fields, "force": "on"}).text
     assert not BulkRun.objects.exists()
 
