@@ -126,6 +126,7 @@ class PageAction:
     fields: tuple[str, ...] = ()
     needs_reason = False
     is_destructive = False
+    makes_ready = False  # in the queue where the task is
 
     def __init__(self) -> None:
         self.name, self.label, self.right = self.verb.name, self.verb.label, self.verb.right
@@ -160,6 +161,7 @@ class Recover(PageAction):
     happens = gettext_lazy(
         "Each becomes READY at once, for a live worker of its queue to run; the attempt that died stays spent."
     )
+    makes_ready = True
 
     def suits(self, task: Task, finding: Finding) -> bool:
         return finding.verdict is Verdict.WORKER_DEAD
@@ -187,6 +189,7 @@ class Requeue(PageAction):
         "Each becomes READY with a fresh allowance of attempts, for a live worker of its queue to run."
     )
     fields = ("spread_minutes",)
+    makes_ready = True
 
     def repeats(self, task: Task, finding: Finding) -> str:
         if finding.verdict in LIVE:

@@ -217,12 +217,14 @@ def preview_page(request: HttpRequest, submission: Submission) -> HttpResponse:
     """Preview the action on the current rows; 409 if they changed since the operator saw them."""
     found = Task.objects.in_bulk(submission.seen)
     changes = changes_of(submission, found)
-    action, tasks, facts = submission.action, found.values(), gather(found.values())
+    action, tasks = submission.action, found.values()
+    # A FAILED task needs no worker for its verdict, but one that can run it again.
+    facts = gather(tasks, always_workers=True)
     rehearsal = submission.rehearse(tasks, rights.who(request.user))
     rows = preview_rows(action, tasks, facts, rehearsal)
     fault = submission.fault() if submission.is_confirmed and not changes else ""
     has_live = any(row.finding.verdict in LIVE for row in rows)
-    queues = {task.queue_name: task for task in tasks} if action.name != "cancel" else {}
+    queues = {task.queue_name: task for task in tasks} if action.makes_ready else {}
     context = {
         **submission.context(can_force=has_live and action.name == "requeue"),
         "changes": changes,

@@ -126,14 +126,17 @@ class Facts:
         return [worker for worker in self.live_workers if worker.serves(queue_name)]
 
 
-def gather(tasks: Iterable[Task]) -> Facts:
-    """The facts for at most some hundreds of tasks: eleven statements, however many tasks there are."""
+def gather(tasks: Iterable[Task], *, always_workers: bool = False) -> Facts:
+    """The facts for at most some hundreds of tasks: eleven statements, however many tasks there are.
+
+    Workers are read only if a task is unfinished, unless `always_workers`.
+    """
     tasks = list(tasks)
     ready = [task for task in tasks if task.status == TaskStatus.READY]
     processing = [task for task in tasks if task.status == TaskStatus.PROCESSING]
     unfinished = [task for task in tasks if task.status in HOLDS_ITS_KEY]
     # Workers are read before the clock, so that no age of theirs is negative.
-    workers = presence.states() if unfinished else {}
+    workers = presence.states() if unfinished or always_workers else {}
     now: datetime = fetch(connection, NOW)[0]["now"]
     return Facts(
         now=now,

@@ -209,6 +209,23 @@ def test_the_preview_warns_when_nobody_would_run_it(operator):
     assert "python manage.py run_worker --queue default" in text
 
 
+@pytest.mark.parametrize("make", [rows.failed, rows.cancelled])
+def test_so_does_the_preview_of_a_finished_task(operator, make):
+    assert "The rows become READY and nobody will run them." in press(operator, "requeue", make()).text
+
+
+@committed
+@pytest.mark.parametrize("queues", [[], ["default"]], ids=["all", "its own"])
+def test_the_preview_does_not_warn_while_a_worker_serves_the_queue(operator, queues):
+    with rows.living_worker(queues=queues):
+        text = press(operator, "requeue", rows.failed()).text
+    assert "No live worker" not in text
+
+
+def test_nothing_runs_in_quarantine_so_its_preview_asks_for_no_worker(operator):
+    assert "Start a worker" not in press(operator, "quarantine", rows.failed()).text
+
+
 def test_the_preview_says_what_would_stay_as_it_is(operator):
     text = press(operator, "requeue", rows.failed(), rows.completed()).text
     assert "1 of these would stay as it is" in text
