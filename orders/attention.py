@@ -20,18 +20,20 @@ UNKNOWN = "?email_state__exact=unknown"  # a filter of the list of orders
 
 
 class Emails(NamedTuple):
-    """Counts up to the cap, and the time of the oldest e-mail of unknown fate."""
+    """Counts up to the cap, and the time and order of the oldest e-mail of unknown fate."""
 
     to_mail: int
     unknown: int
     unknown_since: datetime | None
+    unknown_id: int | None
 
 
 def emails() -> Emails:
     """Both counts, so that one snapshot reads them once."""
     to_mail = Order.objects.to_mail().order_by()[:COUNT_CAP].count()
     first = Order.objects.of_unknown_fate().order_by("pk")[:COUNT_CAP]
-    return Emails(to_mail, **first.aggregate(unknown=Count("pk"), unknown_since=Min("email_since")))
+    oldest = {"unknown_since": Min("email_since"), "unknown_id": Min("pk")}
+    return Emails(to_mail, **first.aggregate(unknown=Count("pk"), **oldest))
 
 
 @panels.attention
@@ -55,7 +57,7 @@ def unknown_fate(snapshot: Snapshot) -> Iterator[AttentionLine]:
         step=Step(
             _("Resolve"),
             reverse("admin:orders_order_changelist") + UNKNOWN,
-            command("resolve_emails", "ID", "--as", "resend"),
+            command("resolve_emails", str(found.unknown_id), "--as", "resend"),
         ),
         permission=SEE,
     )

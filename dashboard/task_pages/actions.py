@@ -1,7 +1,7 @@
 """The actions that people take on tasks: their buttons, the versions that people saw, and bulk runs."""
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
@@ -147,8 +147,14 @@ class PageAction:
             return _("This needs a reason, which the audit keeps.")
         return ""
 
-    def command(self, ids: list[int], settings: Settings = NO_SETTINGS) -> str:
-        return self.verb.command(TaskFilter(ids=tuple(ids)), settings)
+    def lacks_change(self, settings: Settings) -> bool:
+        """True if these settings leave nothing to do, so that the command would be refused."""
+        return False
+
+    def command(self, tasks: Iterable[Task], settings: Settings = NO_SETTINGS) -> str:
+        """The command that does the same; empty if there is none yet."""
+        ids = tuple(sorted(task.pk for task in tasks))
+        return "" if self.lacks_change(settings) else self.verb.command(TaskFilter(ids=ids), settings)
 
     def perform(self, versions: Mapping[int, int], who: Who, settings: Settings, *, dry_run: bool = False) -> Result:
         """Perform it on the tasks that still have these versions, by id."""
@@ -211,9 +217,20 @@ class Edit(PageAction):
         return _("It goes on waiting; what is left empty stays as it is.")
 
     def fault(self, settings: Settings) -> str:
-        if all(getattr(settings, name) is None for name in self.fields):
+        if self.lacks_change(settings):
             return _("What is to change? Give a queue, a priority or a time.")
         return super().fault(settings)
+
+    def lacks_change(self, settings: Settings) -> bool:
+        return all(getattr(settings, name) is None for name in self.fields)
+
+    def command(self, tasks: Iterable[Task], settings: Settings = NO_SETTINGS) -> str:
+        """Until a change is given it sets the priority that all the tasks have; empty if they differ."""
+        tasks = list(tasks)
+        priorities = {task.priority for task in tasks}
+        if self.lacks_change(settings) and len(priorities) == 1:
+            settings = replace(settings, priority=priorities.pop())
+        return super().command(tasks, settings)
 
 
 class Quarantine(PageAction):
@@ -265,17 +282,17 @@ PAGE_ACTIONS: dict[str, PageAction] = {
 
 @dataclass(frozen=True)
 class Button:
-    """An action on tasks: the right that this person lacks, and the equivalent command."""
+    """An action on tasks: the right that this person lacks, and the equivalent command for one task."""
 
     action: PageAction
     missing_right: str
     command: str
 
 
-def buttons_of(actions: Collection[PageAction], ids: list[int], user: Any) -> list[Button]:
+def buttons_of(actions: Collection[PageAction], user: Any, task: Task | None = None) -> list[Button]:
     """A button for each action; each right is checked once."""
     missing = {right: rights.missing(user, right) for right in {action.right for action in actions}}
-    return [Button(action, missing[action.right], action.command(ids) if ids else "") for action in actions]
+    return [Button(action, missing[action.right], action.command([task]) if task else "") for action in actions]
 
 
 class RunRow(NamedTuple):

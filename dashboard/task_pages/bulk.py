@@ -56,7 +56,9 @@ class BulkSubmission(ActionRequest):
 
     @property
     def command(self) -> str:
-        return self.action.verb.command(self.subject, self.settings)
+        """The command that does the same; empty as long as there is nothing to do."""
+        is_vain = self.action.lacks_change(self.settings)
+        return "" if is_vain else self.action.verb.command(self.subject, self.settings)
 
 
 def unfit(submission: BulkSubmission) -> Tally:

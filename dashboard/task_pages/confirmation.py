@@ -234,7 +234,7 @@ def preview_page(request: HttpRequest, submission: Submission) -> HttpResponse:
         "fault": fault,
         "next": next_page(request),
         "token": tokens.new_token(),
-        "command": action.command(sorted(found), submission.settings),
+        "command": action.command(tasks, submission.settings),
     }
     status = 409 if changes else 400 if fault else 200
     return page(request, "task_pages/confirm.html", str(action.label), context, status=status)

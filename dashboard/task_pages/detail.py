@@ -140,7 +140,7 @@ def detail_context(task: Task, user: Any) -> dict[str, Any]:
         "now": facts.now,
         "finding": finding,
         "seen": Seen.of(task),
-        "buttons": buttons_of(suitable, [task.pk], user),
+        "buttons": buttons_of(suitable, user, task),
         "kin": kin_of(task, user),
         "lock": facts.locks.get(task.pk),
         "behind": behind(task, facts),
@@ -166,7 +166,7 @@ def kin_of(task: Task, user: Any) -> list[dict[str, Any]]:
         offered["requeue"] = _("Run all that failed again…"), path.with_statuses(TaskStatus.FAILED)
     if task.status in (TaskStatus.FAILED, TaskStatus.READY):
         offered["quarantine"] = _("Quarantine the function…"), path
-    buttons = zip(buttons_of([PAGE_ACTIONS[name] for name in offered], [], user), offered.values(), strict=True)
+    buttons = zip(buttons_of([PAGE_ACTIONS[name] for name in offered], user), offered.values(), strict=True)
     return [{"button": button, "label": label, "query": chosen.as_query()} for button, (label, chosen) in buttons]
 
 

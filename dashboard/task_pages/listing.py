@@ -291,7 +291,7 @@ def list_view(request: HttpRequest) -> HttpResponse:
     context = rows(request)
     if context["is_live"]:
         part.expect(request)
-    buttons = buttons_of(PAGE_ACTIONS.values(), [], request.user)
+    buttons = buttons_of(PAGE_ACTIONS.values(), request.user)
     statuses = set(chosen.statuses or TaskStatus.values)
     context |= {
         "buttons": buttons,

@@ -64,7 +64,7 @@ def stale(request: HttpRequest) -> HttpResponse:
 
 
 def context_of(request: HttpRequest, seen: stale_tasks.Stale) -> dict[str, Any]:
-    buttons = buttons_of([PAGE_ACTIONS["recover"], PAGE_ACTIONS["requeue"]], [], request.user)
+    buttons = buttons_of([PAGE_ACTIONS["recover"], PAGE_ACTIONS["requeue"]], request.user)
     cursor = seen.next_cursor
     return {
         "seen": seen,

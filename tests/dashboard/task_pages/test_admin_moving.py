@@ -26,6 +26,13 @@ def test_ticked_tasks_are_moved(operator):
     assert Intervention.objects.filter(action__startswith="edit queue_name=slow priority=7").count() == 2
 
 
+def test_the_command_to_move_them_is_offered_once_it_changes_something(operator):
+    first, second, third = rows.ready(), rows.ready(), rows.ready(priority=9)
+    alike = f"python manage.py edit_tasks {first.pk} {second.pk} --set-priority 0"
+    assert alike in press(operator, "edit", first, second).text
+    assert "edit_tasks" not in press(operator, "edit", first, third).text
+
+
 def test_what_to_move_to_is_asked_for_and_checked(operator):
     task = rows.ready()
     assert "What is to change?" in press(operator, "edit", task, confirmed="1").text
