@@ -1,7 +1,8 @@
-"""Pages as texts that tests compare."""
+"""Pages as texts that tests compare, and the buttons of a page."""
 
 import html
 import re
+from html.parser import HTMLParser
 
 
 def flat(page: str) -> str:
@@ -18,3 +19,36 @@ def hidden(page: str) -> dict[str, str]:
     form = page[page.index('<form class="confirm"') :]
     found = re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)"', form)
     return {name: html.unescape(value) for name, value in found}
+
+
+def pressable(page: str, here: str) -> list[str]:
+    """Where the buttons of the page at `here` post to, without those that are disabled.
+
+    >>> pressable('<form method="post" action="/a"><button>A</button><button disabled>B</button></form>', "/")
+    ['/a']
+    """
+    buttons = Buttons(here)
+    buttons.feed(page)
+    return buttons.targets
+
+
+class Buttons(HTMLParser):
+    """Collects the targets of buttons in forms that post."""
+
+    def __init__(self, here: str) -> None:
+        super().__init__()
+        self.here = here
+        self.targets: list[str] = []
+        self.form: dict[str, str | None] | None = None
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        if tag == "form":
+            self.form = found if (found.get("method") or "").lower() == "post" else None
+        is_button = tag in ("button", "input") and found.get("type", "submit" if tag == "button" else "") == "submit"
+        if self.form is not None and is_button and "disabled" not in found:
+            self.targets.append(found.get("formaction") or self.form.get("action") or self.here)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "form":
+            self.form = None

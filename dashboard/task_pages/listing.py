@@ -282,8 +282,10 @@ def list_view(request: HttpRequest) -> HttpResponse:
         context = {"fault": str(error), **filter_context(TaskFilter())}
         return page(request, "task_pages/list.html", _("Tasks"), context, status=400)
 
-    def rows(_request: HttpRequest) -> dict[str, Any]:
-        return rows_context(chosen, cursor)
+    def rows(asked: HttpRequest) -> dict[str, Any]:
+        may = asked.user.has_perm
+        forbidden = tuple(action.name for action in PAGE_ACTIONS.values() if not may(action.right))
+        return {**rows_context(chosen, cursor), "forbidden": forbidden}
 
     part = SharedPart("task_pages/_rows.html", rows, EVERY_SECONDS, is_apart=True)
     if "HX-Request" in request.headers:

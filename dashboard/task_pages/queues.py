@@ -30,10 +30,8 @@ EVERY_SECONDS = 5  # the reasons refresh themselves
 
 def queues_view(request: HttpRequest) -> HttpResponse:
     rights.require(request.user, VIEW)
-    context = {
-        "rows": rows(),
-        "missing_rights": sorted({rights.missing(request.user, switch.right) for switch in SWITCHES.values()} - {""}),
-    }
+    sentences = {switch.right: rights.missing(request.user, switch.right) for switch in SWITCHES.values()}
+    context = {"rows": rows(), "missing_rights": {right: text for right, text in sentences.items() if text}}
     return page(request, "task_pages/queues.html", _("Queues"), context)
 
 

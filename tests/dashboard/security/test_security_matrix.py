@@ -1,6 +1,7 @@
 """Every address, every role, every method: closed by default, nothing written by reading, no forged post."""
 
 import re
+from urllib.parse import urljoin, urlsplit
 
 import pytest
 from django.conf import settings
@@ -8,11 +9,13 @@ from django.contrib.auth.models import Group, Permission, User
 from django.db import connection
 from django.http import HttpResponse
 from django.test import Client
+from django.urls import resolve
 
 from dashboard.models import DemoRow
 from orders.models import Account, Order
 from tasks.models import Attempt, BulkRun, CommandRun, Intervention, RefusedWrite, Worker
 from tests.dashboard.addresses import NOBODY, PAGES, ROLES, Access, expected, walk
+from tests.html import pressable
 from tests.people import person
 from tests.tasks import rows
 
@@ -110,6 +113,22 @@ def test_the_table_knows_no_address_that_is_gone():
 @pytest.mark.parametrize("role", ROLES)
 def test_reading_opens_what_the_role_may_see_and_writes_nothing(role):
     assert differences(role, "get", ROUTES) == []
+
+
+@pytest.mark.parametrize("role", [role for role in ROLES if role not in ("nobody", "customer")])
+def test_no_button_that_can_be_pressed_ends_in_a_refusal(role):
+    client, forbidden, pressed = client_for(role), set(), 0
+    for route, name in ROUTES:
+        if role not in (expected(name) or Access(NOBODY)).get:
+            continue
+        here = address(route, name)
+        for target in pressable(client.get(here).text, here):
+            aim = resolve(urlsplit(urljoin(here, target)).path).url_name or ""
+            pressed += 1
+            if role not in (expected(aim) or Access(NOBODY)).post:
+                forbidden.add((name, aim))
+    assert forbidden == set()
+    assert pressed > 10
 
 
 @pytest.mark.parametrize("role", ["nobody", "staff", "viewer"])

@@ -3,6 +3,7 @@
 import pytest
 
 from tasks.models import Intervention, Queue
+from tests.html import flat
 from tests.people import client_of
 from tests.tasks import rows
 
@@ -77,6 +78,16 @@ def test_a_viewer_may_not(action, right):
     assert f"tasks.{right}" in page.text
     assert not Queue.objects.exists()
     assert f"tasks.{right}" in viewer.get(LIST).text
+
+
+def test_a_viewers_buttons_are_disabled_and_name_the_right():
+    """They were enabled and ended in a page without the way back."""
+    Queue.objects.create(name="mail")
+    page = flat(client_of("Viewers").get(LIST).text)
+    for action, right in (("pause", "tasks.pause_queue"), ("ask", "tasks.configure_queue")):
+        assert f'data-action="{action}" disabled aria-describedby="right-{right}">' in page
+        assert f'<p class="missing-right" id="right-{right}">You lack the right {right} ' in page
+    assert "disabled" not in client_of("Operators", username="olga").get(LIST).text
 
 
 def test_a_get_is_refused(operator):
