@@ -1,5 +1,6 @@
 """Our AdminSite: the stock admin under one row of links to the operators' pages."""
 
+import logging
 from collections.abc import Callable
 from functools import partial, wraps
 from itertools import chain
@@ -10,12 +11,16 @@ from django.contrib.admin import AdminSite
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.template.response import TemplateResponse
-from django.urls import URLPattern, URLResolver, path
+from django.urls import Resolver404, URLPattern, URLResolver, path
 from django.utils.functional import Promise, SimpleLazyObject
 from django.utils.translation import gettext_lazy as _
+from django.views.decorators.csrf import requires_csrf_token
 
+from dashboard import middleware
 from tasks.support.addresses import address
 from tasks.support.reading import Unreadable
+
+logger = logging.getLogger(__name__)
 
 
 class Page(NamedTuple):
@@ -56,6 +61,41 @@ def page(
     return TemplateResponse(request, template, {**common, **context}, status=status)
 
 
+def error_page(request: HttpRequest, template: str, context: dict[str, Any], status: int) -> HttpResponse:
+    """Render an error with the menu of those who are logged in. Raises DatabaseError if the menu cannot be read.
+
+    An error before the login is known has no `request.user`.
+    """
+    site = admin.site.each_context(request) if hasattr(request, "user") else {}
+    return render(request, template, {**site, **context}, status=status)
+
+
+@requires_csrf_token
+def permission_denied(request: HttpRequest, exception: Exception) -> HttpResponse:
+    """The handler of 403."""
+    return error_page(request, "403.html", {"exception": str(exception)}, status=403)
+
+
+@requires_csrf_token
+def page_not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
+    """The handler of 404; an address that leads nowhere has no sentence of its own."""
+    sentence = "" if isinstance(exception, Resolver404) else str(exception)
+    return error_page(request, "404.html", {"exception": sentence}, status=404)
+
+
+@requires_csrf_token
+def server_error(request: HttpRequest) -> HttpResponse:
+    """The handler of 500: without the menu if the menu fails too."""
+    answer = middleware.server_error(request)
+    if answer.status_code != 500:
+        return answer
+    try:
+        return error_page(request, "500.html", {"layout": "admin/base_site.html"}, status=500)
+    except Exception:
+        logger.exception("The page of an error has no menu")
+        return answer
+
+
 class RowlockAdminSite(AdminSite):
     site_header = site_title = "Rowlock"
     index_title = _("All models")
@@ -87,7 +127,7 @@ class RowlockAdminSite(AdminSite):
             try:
                 response: HttpResponse = view(request, *args, **kwargs)
             except Unreadable as problem:
-                return render(request, "dashboard/unreadable.html", {"problem": str(problem)}, status=400)
+                return error_page(request, "dashboard/unreadable.html", {"problem": str(problem)}, status=400)
             return response
 
         return super().admin_view(explained, cacheable)

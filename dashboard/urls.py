@@ -9,7 +9,9 @@ from django.views.i18n import set_language
 
 from dashboard.metrics import metrics
 
-handler400, handler500 = "dashboard.middleware.bad_request", "dashboard.middleware.server_error"
+handler400 = "dashboard.middleware.bad_request"
+handler403, handler404 = "dashboard.site.permission_denied", "dashboard.site.page_not_found"
+handler500 = "dashboard.site.server_error"
 ICON = lazy(static, str)("dashboard/icon.svg")  # its name has a checksum, which must not be read at import
 
 urlpatterns = [

@@ -1,10 +1,13 @@
 """Outages of the database. Each function returns when the database serves again."""
 
+import contextlib
 import signal
 import time
+from collections.abc import Iterator
 
 import psutil
 import psycopg
+from django.db import connection
 
 from dashboard.embedded import server as postmaster
 from tests.databases import QueueDatabase
@@ -68,3 +71,16 @@ def _set_read_only(database: QueueDatabase, value: str) -> None:
             return connection.execute("SHOW default_transaction_read_only").fetchone()[0] == value
 
     wait_until(new_sessions_are_so)
+
+
+@contextlib.contextmanager
+def database_at(host: str) -> Iterator[None]:
+    """Django's connection leads to this folder of a server's socket; back to the session's database at the end."""
+    kept = connection.settings_dict["HOST"]
+    connection.close()
+    connection.settings_dict["HOST"] = host
+    try:
+        yield
+    finally:
+        connection.close()
+        connection.settings_dict["HOST"] = kept

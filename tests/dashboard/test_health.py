@@ -1,11 +1,9 @@
 """The probes, and what pages answer when the database is in trouble."""
 
-import contextlib
 import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
 
 import environ
 import pytest
@@ -18,24 +16,12 @@ from django.test import Client
 
 from dashboard import environment, middleware
 from tests.html import flat
+from tests.outages import database_at
 from tests.people import PASSWORD, client_of
 from tests.sessions import session
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@contextlib.contextmanager
-def database_at(host: str) -> Iterator[None]:
-    """Django's connection leads to this folder of a server's socket; back to the session's database at the end."""
-    kept = connection.settings_dict["HOST"]
-    connection.close()
-    connection.settings_dict["HOST"] = host
-    try:
-        yield
-    finally:
-        connection.close()
-        connection.settings_dict["HOST"] = kept
 
 
 @pytest.fixture(autouse=True)
