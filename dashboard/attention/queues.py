@@ -32,12 +32,13 @@ def unserved(snapshot: Snapshot) -> Iterator[AttentionLine]:
     found = snapshot.once(numbers)
     waiting = [queue for queue in found.queues if queue.ready and not queue.paused and not found.servers(queue.name)]
     if any(worker.is_alive for worker in found.workers):
-        yield from (unserved_line(queue, snapshot.now) for queue in waiting)
+        for queue in waiting:
+            yield unserved_line(queue, found.last_served(queue.name) or waiting_since([queue], snapshot.now))
     elif waiting:
-        yield no_worker_line(waiting, snapshot.now)
+        yield no_worker_line(waiting, found.last_served() or waiting_since(waiting, snapshot.now))
 
 
-def unserved_line(queue: QueueNumbers, at: datetime) -> AttentionLine:
+def unserved_line(queue: QueueNumbers, since: datetime | None) -> AttentionLine:
     text = ngettext(
         "No live worker serves the queue %(queue)s: %(number)d task waits.",
         "No live worker serves the queue %(queue)s: %(number)d tasks wait.",
@@ -48,13 +49,13 @@ def unserved_line(queue: QueueNumbers, at: datetime) -> AttentionLine:
         text=text % {"queue": queue.name, "number": queue.ready},
         severity=Severity.STOPPED,
         why=_("Workers are alive, but they were started for other queues."),
-        since=waiting_since([queue], at),
+        since=since,
         size=queue.ready,
         step=Step(_("Look at the tasks"), ready_tasks(queue), command("run_worker", "--queue", queue.name)),
     )
 
 
-def no_worker_line(waiting: list[QueueNumbers], at: datetime) -> AttentionLine:
+def no_worker_line(waiting: list[QueueNumbers], since: datetime | None) -> AttentionLine:
     number = sum(queue.ready for queue in waiting)
     text = ngettext("No worker is alive: %(number)d task waits.", "No worker is alive: %(number)d tasks wait.", number)
     return AttentionLine(
@@ -62,7 +63,7 @@ def no_worker_line(waiting: list[QueueNumbers], at: datetime) -> AttentionLine:
         text=text % {"number": number},
         severity=Severity.STOPPED,
         why=_("Queues: %(names)s.") % {"names": ", ".join(queue.name for queue in waiting[:10])},
-        since=waiting_since(waiting, at),
+        since=since,
         size=number,
         step=Step(_("Look at the workers"), links.page("admin:ops_workers"), command("run_worker")),
     )

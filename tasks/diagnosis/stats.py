@@ -101,6 +101,14 @@ SELECT queue_name, sum(completed)::bigint AS completed_last_hour FROM tasks_thro
 WHERE minute > statement_timestamp() - interval '1 hour' GROUP BY queue_name
 """
 
+# The last sign of life of the workers of each set of queues. A worker is convicted some time after its death, so for
+# those its last heartbeat counts.
+LAST_SEEN = """
+SELECT queues, max(CASE WHEN stop_reason = 'convicted' THEN heartbeat_at
+                        ELSE coalesce(stopped_at, heartbeat_at) END) AS at
+FROM tasks_worker GROUP BY queues
+"""
+
 CONFIGURED = "SELECT name, paused, recovery FROM tasks_queue"
 
 # The current minute counts only the part that has passed.
@@ -147,14 +155,24 @@ class QueueNumbers:
 
 @dataclass
 class Numbers:
-    """The queues by name, and every worker that lives or holds tasks."""
+    """The queues by name, and every worker that lives or holds tasks.
+
+    `last_seen`: sets of queues (empty: all) and when the last worker of each was seen alive; read only if due tasks of
+    some queue have no live worker.
+    """
 
     queues: list[QueueNumbers] = field(default_factory=list)
     workers: list[WorkerState] = field(default_factory=list)
+    last_seen: list[tuple[list[str], datetime]] = field(default_factory=list)
 
     def servers(self, queue_name: str) -> list[WorkerState]:
         """The live workers that claim from this queue."""
         return [worker for worker in self.workers if worker.is_alive and worker.serves(queue_name)]
+
+    def last_served(self, queue_name: str | None = None) -> datetime | None:
+        """When the last worker of this queue (None: of any) was seen alive; None if there never was one."""
+        seen = (at for names, at in self.last_seen if queue_name is None or not names or queue_name in names)
+        return max(seen, default=None)
 
 
 @dataclass(frozen=True)
@@ -216,7 +234,10 @@ def collect(*, cap: int = COUNT_CAP) -> Numbers:
         queues[row["name"]].paused, queues[row["name"]].recovery = row["paused"], row["recovery"]
     for name in {name for worker in workers.values() if worker.is_alive for name in worker.queues or ()}:
         queues[name]  # also show an idle queue that a worker serves
-    return Numbers([queues[name] for name in sorted(queues)], sorted(workers.values(), key=lambda worker: worker.id))
+    found = Numbers([queues[name] for name in sorted(queues)], sorted(workers.values(), key=lambda worker: worker.id))
+    if any(queue.ready and not found.servers(queue.name) for queue in found.queues):
+        found.last_seen = [(row["queues"], row["at"]) for row in fetch(connection, LAST_SEEN)]
+    return found
 
 
 def waiting(queue_name: str, workers: Mapping[str, WorkerState], *, cap: int = COUNT_CAP) -> QueueNumbers:

@@ -71,6 +71,29 @@ class TestQueues:
         assert 530 < (timezone.now() - line.since).total_seconds() < 600
         assert line.step.command == "python manage.py run_worker"
 
+    @pytest.mark.parametrize(("ended", "reason", "since"), [(None, "", 60), (9, "convicted", 60), (50, "stopped", 50)])
+    def test_no_worker_is_alive_since_the_last_one_ended_and_not_since_a_task_waits(self, ended, reason, since):
+        """It was last heard a minute ago; if it is dead, people may have looked and convicted it long after."""
+        rows.ready(queue_name="a", run_after=ago(minutes=9))
+        rows.just_died_worker("former", queues=["a"])
+        Worker.objects.update(stopped_at=ago(minutes=8), stop_reason="stopped")
+        rows.just_died_worker("last", queues=["b"])
+        at = ended and ago(seconds=ended)
+        Worker.objects.filter(pk="last").update(heartbeat_at=ago(minutes=1), stopped_at=at, stop_reason=reason)
+        line = lines()["no-worker"]
+        assert line.since is not None
+        assert since <= (timezone.now() - line.since).total_seconds() < since + 9
+
+    def test_a_queue_is_unserved_since_the_last_worker_that_served_it(self):
+        rows.ready(queue_name="a", run_after=ago(minutes=9)), rows.ready(queue_name="c", run_after=ago(minutes=7))
+        for name, minutes, queues in (("one", 3, ["a", "x"]), ("two", 2, ["b"])):
+            rows.dead_worker(name)
+            Worker.objects.filter(pk=name).update(queues=queues, stopped_at=ago(minutes=minutes), stop_reason="stopped")
+        with rows.living_worker(queues=["d"]):
+            found = lines()
+        ages = {key: round((timezone.now() - line.since).total_seconds() / 60) for key, line in found.items()}
+        assert ages == {"unserved:a": 3, "unserved:c": 7}, "nobody ever served c"
+
     def test_a_queue_that_no_live_worker_serves(self):
         rows.ready(queue_name="a"), rows.ready(queue_name="b")
         with rows.living_worker(queues=["a"]):
