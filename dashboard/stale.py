@@ -1,4 +1,4 @@
-"""PROCESSING tasks whose worker is dead or does not answer, by worker, with the evidence."""
+"""PROCESSING tasks whose worker is dead or silent, by worker, with the evidence."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -18,6 +18,7 @@ from dashboard.templatetags.rowlock import age
 from tasks import operations
 from tasks.diagnosis import Facts, Verdict, WorkerSession, decide, gather
 from tasks.diagnosis.decision import death, recovery_of, silent
+from tasks.diagnosis.finding import OF_LIFE
 from tasks.models import Queue, Task, TaskQuerySet
 from tasks.operations.filters import Params, given, parse_id
 from tasks.queue import presence
@@ -99,6 +100,11 @@ class Group:
     def is_dead(self) -> bool:
         """True if its tasks may be recovered; for a missing worker recovery checks again."""
         return self.worker.life in (Life.DEAD, Life.MISSING)
+
+    @property
+    def label(self) -> str:
+        """The verdict on its tasks."""
+        return str(OF_LIFE[self.worker.life].label)
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Queues without a worker, tasks that wait too long, stale tasks, and a restarted database."""
 
+from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
@@ -9,7 +10,7 @@ from django.utils.translation import ngettext
 from dashboard import links
 from tasks import panels
 from tasks.diagnosis import stats
-from tasks.diagnosis.finding import command
+from tasks.diagnosis.finding import OF_LIFE, Verdict, command
 from tasks.diagnosis.stats import GONE, Numbers, QueueNumbers
 from tasks.panels import AttentionLine, Figure, Severity, Snapshot, Step
 from tasks.queue.presence import Life
@@ -93,7 +94,7 @@ def late(snapshot: Snapshot) -> Iterator[AttentionLine]:
 
 @panels.attention
 def stale(snapshot: Snapshot) -> Iterator[AttentionLine]:
-    """PROCESSING tasks whose worker is gone and that no worker is about to recover."""
+    """PROCESSING tasks whose worker is dead or silent and that no worker is about to recover."""
     found = snapshot.once(numbers)
     has_sweeper = any(worker.is_alive for worker in found.workers)
     recovered_since = snapshot.now - timedelta(seconds=RECOVERY_SECONDS)
@@ -105,9 +106,7 @@ def stale(snapshot: Snapshot) -> Iterator[AttentionLine]:
 
 def stale_line(queue: QueueNumbers, *, has_sweeper: bool) -> AttentionLine:
     text = ngettext(
-        "%(number)d task in %(queue)s: its worker does not answer.",
-        "%(number)d tasks in %(queue)s: their worker does not answer.",
-        queue.stale,
+        "%(number)d task in %(queue)s: %(verdicts)s.", "%(number)d tasks in %(queue)s: %(verdicts)s.", queue.stale
     )
     if queue.asks_a_person:
         why = _("This queue asks a person before its tasks are taken back: they may run twice.")
@@ -117,7 +116,7 @@ def stale_line(queue: QueueNumbers, *, has_sweeper: bool) -> AttentionLine:
         why = _("No live worker is there to take them back.")
     return AttentionLine(
         key=f"stale:{queue.name}",
-        text=text % {"number": queue.stale, "queue": queue.name},
+        text=text % {"number": queue.stale, "queue": queue.name, "verdicts": queue.stale_verdicts},
         severity=Severity.LOSING,
         why=why,
         since=queue.stale_since,
@@ -153,15 +152,20 @@ def restarted(snapshot: Snapshot) -> Iterator[AttentionLine]:
 
 @panels.figures
 def workers(snapshot: Snapshot) -> Iterator[Figure]:
-    """The number of live workers; the note counts dead, missing and silent ones."""
+    """The number of live workers; the note counts dead and silent ones."""
     found = snapshot.once(numbers).workers
     alive = sum(worker.is_alive for worker in found)
-    gone = sum(worker.life in GONE for worker in found)
+    verdicts = Counter(OF_LIFE[worker.life] for worker in found if worker.life in GONE)
+    notes = []
+    if dead := verdicts[Verdict.WORKER_DEAD]:
+        notes.append(ngettext("%(number)d dead", "%(number)d dead", dead) % {"number": dead})
+    if silent := verdicts[Verdict.WORKER_SILENT]:
+        notes.append(ngettext("%(number)d silent", "%(number)d silent", silent) % {"number": silent})
     yield Figure(
         label=_("Workers"),
         value=str(alive),
         url=links.page("admin:ops_workers"),
-        note=ngettext("%(number)d gone", "%(number)d gone", gone) % {"number": gone} if gone else "",
+        note=", ".join(notes),
         permission="tasks.view_worker",
     )
 

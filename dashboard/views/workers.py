@@ -47,12 +47,12 @@ from tasks.support.reading import Unreadable
 SEE, STOP, RELEASE = "tasks.view_worker", RIGHT_TO_STOP, RIGHT_TO_RELEASE
 BIGGEST_VERSION = 2**31 - 1
 MOST = 200
-# Workers that need attention come first.
+# Workers that need attention come first. The words are those of the verdicts on their tasks.
 LIVES = {
     Life.DEAD: gettext_lazy("Dead"),
-    Life.MISSING: gettext_lazy("Missing"),
+    Life.MISSING: gettext_lazy("Dead"),
     Life.SILENT: gettext_lazy("Silent"),
-    Life.RESTARTED: gettext_lazy("Away since the restart"),
+    Life.RESTARTED: gettext_lazy("Silent"),
     Life.ALIVE: gettext_lazy("Alive"),
 }
 ORDER = list(LIVES)

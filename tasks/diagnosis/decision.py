@@ -14,7 +14,7 @@ from django.utils.translation import ngettext
 from tasks import conf
 from tasks.diagnosis import facts
 from tasks.diagnosis.facts import COUNT_CAP, Facts
-from tasks.diagnosis.finding import Finding, Link, Verdict, command, describe_lock
+from tasks.diagnosis.finding import OF_LIFE, Finding, Link, Verdict, command, describe_lock
 from tasks.locking import rowlocks
 from tasks.models import Queue, Task, TaskStatus
 from tasks.queue import presence
@@ -38,10 +38,9 @@ def verdict_of(task: Task, facts: Facts) -> Verdict:
     if task.status != TaskStatus.PROCESSING:
         return Verdict(task.status.lower())
     worker = facts.workers.get(task.claimed_by or "")
-    if worker is None or worker.life in (Life.DEAD, Life.MISSING):
-        return Verdict.WORKER_DEAD
-    if worker.life in (Life.SILENT, Life.RESTARTED):
-        return Verdict.WORKER_SILENT
+    life = Life.DEAD if worker is None else worker.life
+    if worker is None or life in OF_LIFE:
+        return OF_LIFE[life]
     if task.cancel_requested_at is not None:
         return Verdict.CANCELLING
     return Verdict.RUNNING if worker.current_task_id == task.pk else Verdict.IN_BATCH

@@ -9,6 +9,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from tasks.locking.rowlocks import Hold, Locker, RowLock
+from tasks.queue.presence import Life
 from tasks.support.durations import spoken
 
 
@@ -31,6 +32,14 @@ class Verdict(models.TextChoices):
     FAILED = "failed", gettext_lazy("Failed")
     CANCELLED = "cancelled", gettext_lazy("Cancelled")
 
+
+# The verdict on a task by the life of its worker, if that one does not work on it.
+OF_LIFE = {
+    Life.DEAD: Verdict.WORKER_DEAD,
+    Life.MISSING: Verdict.WORKER_DEAD,
+    Life.SILENT: Verdict.WORKER_SILENT,
+    Life.RESTARTED: Verdict.WORKER_SILENT,
+}
 
 # Verdicts that may need a person.
 STUCK = frozenset(

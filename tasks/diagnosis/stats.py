@@ -11,6 +11,7 @@ from typing import Any
 
 from django.db import connection
 
+from tasks.diagnosis.finding import OF_LIFE, Verdict
 from tasks.queue import presence
 from tasks.queue.presence import Life, WorkerState
 from tasks.support.database import fetch
@@ -130,9 +131,9 @@ FROM worker LEFT JOIN recent ON recent.shard = worker.shard
 class QueueNumbers:
     """One queue at one moment; ages in seconds.
 
-    `stale`: PROCESSING tasks whose worker does not answer; `stale_since`: when the first of those workers was last
-    seen. Counts stop at the cap of their statement. `oldest_ready_seconds` is None if nothing is due, or all due tasks
-    wait behind their ordering keys.
+    `stale`: PROCESSING tasks whose worker is dead or silent; `silent`: those of them whose worker is silent;
+    `stale_since`: when the first of those workers was last seen. Counts stop at the cap of their statement.
+    `oldest_ready_seconds` is None if nothing is due, or all due tasks wait behind their ordering keys.
     """
 
     name: str
@@ -140,6 +141,7 @@ class QueueNumbers:
     scheduled: int = 0
     processing: int = 0
     stale: int = 0
+    silent: int = 0
     failed: int = 0
     completed_last_hour: int = 0
     oldest_ready_seconds: float | None = None
@@ -151,6 +153,12 @@ class QueueNumbers:
     def asks_a_person(self) -> bool:
         """True if its stale tasks wait for a person."""
         return self.recovery == "ask"
+
+    @property
+    def stale_verdicts(self) -> str:
+        """The verdicts on its stale tasks: `worker dead`."""
+        numbers = {Verdict.WORKER_DEAD: self.stale - self.silent, Verdict.WORKER_SILENT: self.silent}
+        return ", ".join(str(verdict.label).lower() for verdict, number in numbers.items() if number)
 
 
 @dataclass
@@ -206,12 +214,13 @@ class _Queues(dict[str, QueueNumbers]):
             worker = workers.get(row["claimed_by"])
             if worker is not None and worker.life in GONE:
                 queue.stale += row["number"]
+                queue.silent += row["number"] if OF_LIFE[worker.life] is Verdict.WORKER_SILENT else 0
                 last_seen = worker.stopped_at or worker.missing_since or worker.heartbeat_at
                 queue.stale_since = min((at for at in (queue.stale_since, last_seen) if at), default=None)
 
 
 def stuck(*, cap: int = COUNT_CAP) -> int:
-    """The number of PROCESSING tasks whose worker does not answer, counted up to the cap."""
+    """The number of PROCESSING tasks whose worker is dead or silent, counted up to the cap."""
     queues, processing = _Queues(), fetch(connection, PROCESSING, {"cap": cap})
     if processing:
         queues.add_processing(processing, presence.states())

@@ -36,7 +36,7 @@ READY = Reason("ready", gettext_lazy("it is READY already and waits for a worker
 LIVE = Reason("live", gettext_lazy("worker {claimed_by} is alive and works on it; let it finish, or cancel the task"))
 WAITING = Reason(
     "waiting",
-    gettext_lazy("worker {claimed_by} does not answer, and has {seconds} s left to come back; try again then"),
+    gettext_lazy("worker {claimed_by} is silent and has {seconds} s left to come back; try again then"),
 )
 
 

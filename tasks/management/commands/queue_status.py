@@ -22,7 +22,7 @@ WORKER_HEADINGS = ("WORKER", "HOST", "PID", "LIFE", "HEARTBEAT", "TASK")
 class Command(OperatorCommand):
     help = (
         "Show every queue and worker. Exit status 3 when a limit is passed, for cron and monitoring. "
-        "`stale` are PROCESSING tasks whose worker does not answer."
+        "`stale` are PROCESSING tasks whose worker is dead or silent."
     )
     changes_data = False
 

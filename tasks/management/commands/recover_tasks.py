@@ -36,7 +36,7 @@ class Command(OperatorCommand):
             f"{data['requeued']} READY, {data['failed']} FAILED, {data['cancelled']} CANCELLED."
         )
         problems = [
-            f"Worker {state.id} does not answer, but the database restarted a moment ago: it has {left} s left to come "
+            f"Worker {state.id} is silent, but the database restarted a moment ago: it has {left} s left to come "
             "back before its tasks are taken. Run this again then."
             for state, left in waiting
         ]

@@ -14,6 +14,7 @@ from orders.models import Order
 from tasks import panels
 from tasks.models import Attempt, CommandRun, Epoch, ExpectedCommand, Lock, Queue, RecoveryFailure, Task, Worker
 from tasks.panels import AttentionLine, Severity, Snapshot
+from tasks.queue import presence
 from tests.people import client_of, person
 from tests.sessions import session, wait_until_blocked
 from tests.tasks import rows
@@ -141,6 +142,29 @@ class TestStale:
     def test_without_a_living_worker_nothing_recovers_by_itself(self):
         rows.processing(rows.just_died_worker(), queue_name="mail")
         assert "No live worker" in lines()["stale:mail"].why
+
+    def test_it_says_the_verdict_of_the_task_and_of_the_page_of_stuck_tasks(self):
+        Queue.objects.create(name="pay", recovery="ask")
+        rows.processing(rows.just_died_worker(), queue_name="pay")
+        assert lines()["stale:pay"].text == "1 task in pay: worker dead."
+        with rows.living_worker("w-silent", lease_seconds=30):
+            epoch = {"token": presence.see_epoch(connection), "first_seen_at": timezone.now()}
+            Epoch.objects.update_or_create(pk=1, defaults=epoch)
+            Worker.objects.filter(pk="w-silent").update(heartbeat_at=ago(seconds=31))
+            rows.processing("w-silent", queue_name="pay")
+            assert lines()["stale:pay"].text == "2 tasks in pay: worker dead, worker silent."
+            [figure] = [found for found in inbox.figures(Snapshot(), lambda _: True) if found.label == "Workers"]
+            assert (figure.value, figure.note) == ("0", "1 dead, 1 silent")
+            page = client_of("Viewers").get("/admin/ops/workers/")
+            assert {line.worker.id: line.life for line in page.context["board"].lines} == {
+                "w-died": "Dead", "w-silent": "Silent",
+            }  # fmt: skip
+            page = client_of("Viewers").get("/admin/ops/stale/")
+            assert {group.worker.id: group.label for group in page.context["seen"].groups} == {
+                "w-died": "Worker dead", "w-silent": "Worker silent",
+            }  # fmt: skip
+            page = client_of("Viewers").get("/admin/tasks/task/why/pay/")
+            assert "2 of them: worker dead, worker silent" in page.text
 
     def test_what_the_database_refuses_to_recovery(self):
         """One line for each, with its error, for as long as it is as it was."""
