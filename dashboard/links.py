@@ -1,5 +1,6 @@
 """Links that several pages use."""
 
+from hashlib import sha256
 from typing import Any
 from urllib.parse import urlencode
 
@@ -12,6 +13,16 @@ from tasks.support.addresses import address
 def tasks(**conditions: Any) -> str:
     """The list of matching tasks: `tasks(statuses=("FAILED",), queue_names=("mail",))`."""
     return f"{address('admin:tasks_task_changelist')}?{urlencode(TaskFilter(**conditions).as_params())}"
+
+
+def worker(worker_id: str) -> str:
+    """The worker's row on the page of workers, which shows it even if it has ended."""
+    return f"{page('admin:ops_workers', worker=worker_id)}#worker-{element_id(worker_id)}"
+
+
+def element_id(name: str) -> str:
+    """The name of a queue or worker as part of an HTML id."""
+    return sha256(name.encode()).hexdigest()[:12]
 
 
 def page(name: str, *args: Any, **params: Any) -> str:

@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from hashlib import sha256
 from itertools import groupby
 from typing import Self
 
@@ -13,6 +12,7 @@ from django.db.models import Q
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
+from dashboard import links
 from dashboard.task_pages.actions import PAGE_ACTIONS, PageAction, Seen
 from dashboard.templatetags.rowlock import age
 from tasks import operations
@@ -90,7 +90,7 @@ class Group:
     @property
     def key(self) -> str:
         """The worker's id as an HTML id."""
-        return sha256(self.worker.id.encode()).hexdigest()[:12]
+        return links.element_id(self.worker.id)
 
     @property
     def is_capped(self) -> bool:

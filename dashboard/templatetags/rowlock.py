@@ -17,6 +17,7 @@ from django.utils.text import Truncator
 from django.utils.translation import get_language, gettext_lazy
 from django.utils.translation import gettext as _
 
+from dashboard import links
 from dashboard.attention.queues import COUNT_CAP
 from dashboard.links import page
 from dashboard.numbers import decimal, milliseconds
@@ -218,7 +219,7 @@ def href(link: Link) -> str:
     if link.kind == "task":
         return address("admin:tasks_task_change", link.target)
     if link.kind == "worker":
-        return address("admin:tasks_worker_changelist") + f"?q={quote(link.target, safe='')}"
+        return links.worker(link.target)
     if link.kind == "session":
         return address("admin:ops_locks") + f"#node-{link.target}"
     return address("admin:tasks_task_changelist") + f"?{link.kind}={quote(link.target, safe='')}"

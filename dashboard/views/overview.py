@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import Any, NamedTuple, Self, TypeVar
 
 from django.contrib import messages
@@ -98,7 +97,7 @@ class QueueRow:
         return cls(
             numbers=queue,
             name=queue.name,
-            key=sha256(queue.name.encode()).hexdigest()[:12],
+            key=links.element_id(queue.name),
             workers=workers,
             is_unserved=is_unserved(queue, workers),
             is_late=(queue.oldest_ready_seconds or 0) > LATE_SECONDS and not queue.paused,

@@ -1,9 +1,8 @@
 """The page of workers: state, tasks and rate; stopping one, and releasing tasks that a hanging one has not begun."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
-from hashlib import sha256
 from typing import Any, NamedTuple, Self
 
 from django.contrib import messages
@@ -15,6 +14,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 from django.views.decorators.http import require_POST, require_safe
 
+from dashboard import links
 from dashboard.attention.inbox import SEE_SESSIONS
 from dashboard.live import snapshots
 from dashboard.live.fragment import SharedPart
@@ -88,10 +88,12 @@ class WorkerRow:
     @property
     def key(self) -> str:
         """The worker's id as an HTML id."""
-        return sha256(self.worker.id.encode()).hexdigest()[:12]
+        return links.element_id(self.worker.id)
 
     @property
     def life(self) -> str:
+        if self.has_ended and self.worker.stop_reason != "convicted":
+            return _("Has ended")
         return str(LIVES[self.worker.life])
 
     @property
@@ -111,12 +113,17 @@ class WorkerRow:
         return self.held - 1 if self.current else self.held
 
     @property
+    def has_ended(self) -> bool:
+        """True if it ended and left no task behind."""
+        return self.worker.stopped_at is not None and not self.held
+
+    @property
     def is_dead(self) -> bool:
         return self.worker.life in (Life.DEAD, Life.MISSING)
 
     @property
     def is_trouble(self) -> bool:
-        return self.worker.life is not Life.ALIVE
+        return self.worker.life is not Life.ALIVE and not self.has_ended
 
     @property
     def may_stop(self) -> bool:
@@ -150,6 +157,18 @@ def board() -> Board:
     states = sorted(presence.states().values(), key=lambda state: (ORDER.index(state.life), state.id))
     now = fetch(connection, NOW)[0]["now"]
     shown = states[:MOST]
+    return Board(now, rows_of(shown, now), len(states) - len(shown))
+
+
+def with_asked(found: Board, worker_id: str) -> Board:
+    """The board with this worker, which may have ended or be one of those not shown."""
+    if any(row.worker.id == worker_id for row in found.lines):
+        return found
+    asked = rows_of(list(presence.states([worker_id]).values()), found.now)
+    return replace(found, lines=[*asked, *found.lines])
+
+
+def rows_of(shown: list[WorkerState], now: datetime) -> list[WorkerRow]:
     held = held_by(state.id for state in shown)
     currents = Task.objects.processing().in_bulk([state.current_task_id for state in shown if state.current_task_id])
     speeds = rates({state.id: age(state.started_at, now) for state in shown})
@@ -163,7 +182,7 @@ def board() -> Board:
         current = current if current and current.claimed_by == state.id else None
         seconds, session = age(state.current_since, now), sessions.get(state.id)
         lines.append(WorkerRow(state, held.get(state.id, 0), current, seconds, speeds[state.id], session))
-    return Board(now, lines, len(states) - len(shown))
+    return lines
 
 
 def age(moment: datetime | None, now: datetime) -> float:
@@ -189,9 +208,12 @@ def workers(request: HttpRequest) -> HttpResponse:
 
 
 def live_context(request: HttpRequest) -> dict[str, Any]:
-    """Live data: an opened page queries for itself, refreshes share one snapshot."""
+    """Live data: an opened page queries for itself, refreshes share one snapshot; `?worker=` marks one worker."""
+    asked = request.GET.get("worker", "")
+    found = snapshots.of(request).once(board) if request.headers.get("HX-Request") else board()
     return {
-        "board": snapshots.of(request).once(board) if request.headers.get("HX-Request") else board(),
+        "board": with_asked(found, reading.name(asked)) if asked else found,
+        "asked": asked,
         "cannot_stop": missing(request.user, STOP),
         "cannot_release": missing(request.user, RELEASE),
         "start": command("run_worker"),

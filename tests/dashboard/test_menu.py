@@ -33,6 +33,7 @@ def client(*groups: str) -> Client:
         ("/admin/nowhere/", 404),
         ("/nowhere/", 404),
         ("/admin/tasks/task/?queue=%00", 400),
+        ("/admin/ops/workers/?worker=%00", 400),
     ],
 )
 def test_every_page_of_a_viewer_has_the_menu(address, status):

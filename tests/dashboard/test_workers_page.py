@@ -2,10 +2,14 @@
 
 import re
 from datetime import timedelta
+from html import unescape
+from urllib.parse import urlsplit
 
 import pytest
 from django.utils import timezone
+from django.utils.html import escape
 
+from dashboard import links
 from tasks.models import Intervention, Task, Worker
 from tests.people import client_of
 from tests.sessions import session
@@ -192,6 +196,41 @@ def test_those_that_have_ended_are_one_link_away(operator, worker):
     assert "w9" not in page.text
     [href] = re.findall(r'<a href="([^"]+)">Workers that have ended</a>', page.text)
     assert "deploy" in operator.get(href).text
+
+
+def test_a_link_to_a_worker_leads_to_its_row(operator, worker):
+    task = rows.ready(queue_name="mail")
+    claim(worker_id=worker)
+    [href] = re.findall(r'<a href="([^"]+)">worker w1</a>', operator.get(f"/admin/tasks/task/{task.pk}/").text)
+    target = urlsplit(unescape(href))
+    assert target.path == WORKERS
+    page = operator.get(f"{target.path}?{target.query}")
+    assert f'<tr id="{target.fragment}"' in page.text
+    assert page.text.count('class="is-asked"') == 1
+    assert "is-asked" not in operator.get(WORKERS).text
+
+
+@pytest.mark.parametrize(
+    ("reason", "word"), [("stopped", "Has ended"), ("convicted", "Dead")], ids=["ended", "convicted"]
+)
+def test_a_worker_that_has_ended_is_found_too(operator, worker, reason, word):
+    rows.dead_worker("w/9 &")
+    Worker.objects.filter(pk="w/9 &").update(stopped_at=timezone.now() - timedelta(minutes=9), stop_reason=reason)
+    url = links.worker("w/9 &").partition("#")[0]
+    for headers in ({}, {"HX-Request": "true"}):
+        page = operator.get(url, headers=headers)
+        row = page.text.partition('class="is-asked"')[2].partition("</tr>")[0]
+        assert "w/9 &amp;" in row
+        assert f"{word}</span>" in row
+        assert reason in row
+        assert "9 minutes ago" in row
+        assert "data-attention" not in row
+    assert f'hx-get="{escape(url)}"' in operator.get(url).text
+
+
+def test_a_worker_that_nobody_knows_is_registered_nowhere(operator, worker):
+    page = operator.get(links.worker("w8").partition("#")[0])
+    assert "registered nowhere" in page.text.partition('class="is-asked"')[2].partition("</tr>")[0]
 
 
 def test_the_queries_do_not_grow_with_the_workers(operator, worker, django_assert_max_num_queries):
