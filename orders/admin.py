@@ -13,6 +13,7 @@ from django.shortcuts import get_object_or_404
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
+from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 from django.views.decorators.http import require_POST
@@ -71,6 +72,14 @@ class OrderAdmin(PatternAdmin, LockAwareAdmin):
     def get_queryset(self, request: HttpRequest) -> OrderQuerySet:
         orders: Any = super().get_queryset(request)
         return orders.pending_first()
+
+    def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> forms.Field | None:
+        """Name both inputs of a moment: the stock label belongs to the first one alone."""
+        field = super().formfield_for_dbfield(db_field, request, **kwargs)
+        if isinstance(field, forms.SplitDateTimeField):
+            for part, word in zip(field.widget.widgets, (_("date"), _("time")), strict=True):
+                part.attrs["aria-label"] = f"{capfirst(field.label)}: {word}"
+        return field
 
     @admin.display(description=_("shipped at"), ordering="shipped_at")
     def shipped(self, order: Order) -> str | None:

@@ -5,8 +5,9 @@ from django.utils import timezone
 
 from orders.models import Order
 from tasks import testing
-from tests.browser.looks import assert_accessible, assert_looks_right
+from tests.browser.looks import assert_accessible, assert_looks_right, look
 from tests.orders import orders
+from tests.people import person
 from tests.smtp import smtp  # noqa: F401  a fixture
 
 pytestmark = pytest.mark.browser
@@ -37,6 +38,18 @@ def test_the_pages_are_accessible_and_fit(visit, unknown):
     page.locator("button[data-action=ship-emails]").click()
     page.wait_for_selector("#pattern-progress")
     assert_looks_right(page)
+
+
+def test_the_form_of_an_order_is_accessible(visit, unknown):
+    """Each of the two inputs of a moment has a name."""
+    visitor = visit()
+    visitor.log_in(person(is_superuser=True))
+    page = visitor.open(f"{LIST}{unknown.pk}/change/")
+    for theme in ("light", "dark"):
+        look(page, theme, "wide")
+        assert_accessible(page, preload=False)
+    for name in ("Placed at: date", "Placed at: time", "Shipped at: date", "Shipped at: time"):
+        assert page.get_by_role("textbox", name=name, exact=True).count() == 1
 
 
 def test_shipping_is_watched_until_it_is_done(visit, unknown, smtp):  # noqa: F811

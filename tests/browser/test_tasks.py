@@ -3,6 +3,7 @@
 import pytest
 
 from tasks.models import Attempt, Intervention, Queue, RefusedWrite, Task, Worker
+from tests.browser.looks import assert_accessible
 from tests.people import client_of
 from tests.sessions import session
 from tests.tasks import rows
@@ -28,6 +29,17 @@ def test_a_failed_task_is_run_again_from_its_row(visit):
     assert page.url.endswith("?status=FAILED")
     assert Task.objects.get().status == "READY"
     assert Intervention.objects.get().reason == "the card works again"
+
+
+def test_long_arguments_are_scrolled_by_the_keyboard(visit):
+    task = rows.completed(args=[["line"] * 200], kwargs={"order": ["line"] * 200}, return_value=["line"] * 200)
+    page = visit("Viewers").open(f"{LIST}{task.pk}/")
+    for name in ("Arguments", "Keyword arguments", "Return value"):
+        box = page.get_by_role("region", name=name, exact=True)
+        box.focus()
+        page.keyboard.press("End")
+        page.wait_for_function("box => box.scrollTop > 0", arg=box.element_handle())
+    assert_accessible(page)
 
 
 def test_the_ticked_tasks_are_cancelled(visit):
