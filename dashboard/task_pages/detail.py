@@ -179,8 +179,7 @@ def holder_context(task: Task, facts: Facts) -> dict[str, Any]:
     if worker and worker.heartbeat_age_seconds is not None:
         ago = _("%(age)s ago") % {"age": spoken(worker.heartbeat_age_seconds)}
         heard = ago if worker.held else ", ".join((ago, _("its session is gone")))
-    waits_for = f"{session.wait_event_type}:{session.wait_event}" if session and session.wait_event else ""
-    return {"worker_name": name, "last_heard": heard, "session": session, "waits_for": waits_for}
+    return {"worker_name": name, "last_heard": heard, "session": session}
 
 
 def behind(task: Task, facts: Facts) -> list[Task]:

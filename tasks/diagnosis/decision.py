@@ -292,7 +292,9 @@ def wait_of(worker: WorkerState, facts: Facts) -> str:
     session = facts.sessions.get(worker.id)
     if session is None or session.wait_event is None:
         return ""
-    values = {"pid": session.pid, "event": f"{session.wait_event_type}:{session.wait_event}"}
+    values = {"pid": session.pid, "event": session.waits_for}
+    if session.is_idle:
+        return " " + _("Its session, pid %(pid)d, is idle.") % values
     if not session.blockers:
         return " " + _("Its session, pid %(pid)d, waits for %(event)s.") % values
     values["blockers"] = ", ".join(map(str, session.blockers))

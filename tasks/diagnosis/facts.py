@@ -98,6 +98,16 @@ class WorkerSession:
     wait_event: str | None = None
     blockers: Sequence[int] = ()
 
+    @property
+    def is_idle(self) -> bool:
+        """True if the server waits for the client's next statement."""
+        return self.wait_event == "ClientRead"
+
+    @property
+    def waits_for(self) -> str:
+        """Its wait event, for example `Lock:transactionid`; empty if it waits for nothing but its client."""
+        return "" if self.wait_event is None or self.is_idle else f"{self.wait_event_type}:{self.wait_event}"
+
 
 @dataclass(frozen=True)
 class Facts:

@@ -171,6 +171,14 @@ def test_a_task_its_worker_is_on_runs():
     )
 
 
+def test_a_session_that_waits_for_its_client_is_idle():
+    since = worker(current_task_id=4711, current_since=NOW - timedelta(seconds=7))
+    session = WorkerSession(902, "Client", "ClientRead")
+    found = diagnosis.decide(processing(), facts(since, sessions={"w7f": session}))
+    assert found.sentence == "Worker w7f has been on it for 7 seconds. Its session, pid 902, is idle."
+    assert session.waits_for == ""
+
+
 def test_a_task_behind_another_of_its_batch_names_it():
     found = diagnosis.decide(processing(), facts(worker(current_task_id=4700)))
     assert (found.verdict, found.links[-1]) == (Verdict.IN_BATCH, Link("task", "4700"))
