@@ -107,7 +107,10 @@ GetResponse = Callable[[HttpRequest], HttpResponse]
 PROBES = {"/healthz": alive, "/readyz": ready}
 REASONS = {
     "57014": _("The database took too long for this page and was stopped. Narrow the filter."),
-    "55P03": _("A table of this page is locked, perhaps by a migration or VACUUM FULL. Try again in a moment."),
+    "55P03": _(
+        "A table of this page is locked, perhaps by a migration or VACUUM FULL. Try again in a moment. "
+        "`python manage.py show_locks` says who locks it and how to end that session."
+    ),
     "40P01": _("Two sessions waited for each other, and PostgreSQL cancelled this page. Try again."),
     "53300": _("The database takes no more connections."),
     "57P01": _("The database is shutting down."),

@@ -14,6 +14,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from dashboard import links
+from dashboard.locks.limits import TOO_SLOW
 from dashboard.models import Acknowledgement
 from tasks import panels
 from tasks.diagnosis import lock_holders
@@ -141,7 +142,6 @@ def _change(statement: str, params: dict[str, Any], who: Who, action: str, reaso
 
 
 SHOWN = 50
-TOO_SLOW = {"55P03", "57014"}  # lock timeout, statement timeout
 SEE_SESSIONS = "dashboard.view_backend"
 
 T = TypeVar("T")

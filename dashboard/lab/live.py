@@ -16,8 +16,9 @@ from dashboard.lab import measure
 from dashboard.lab.measure import Span
 from dashboard.lab.patterns import PATTERNS
 from dashboard.locks import activity, attribution
-from dashboard.locks.activity import Activity, limited
+from dashboard.locks.activity import Activity
 from dashboard.locks.attribution import ROWS_SHOWN, Behind, HeldRow, rows_by_pid
+from dashboard.locks.limits import limited
 from dashboard.locks.rows import busy_row, tree_rows
 from dashboard.locks.tree import RowRef, Session, build_tree, tree_lines
 from dashboard.models import LabRun

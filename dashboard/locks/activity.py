@@ -1,9 +1,9 @@
-"""Read the sessions and locks of the server, with timeouts, and redact their statements (fault F21)."""
+"""Read the sessions and locks of the server from its catalogs, and redact their statements (fault F21)."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from django.apps import apps
@@ -13,55 +13,44 @@ from psycopg import sql
 
 from dashboard.locks import named_locks
 from dashboard.locks.identity import identify, split
+from dashboard.locks.limits import PREPARED, Names, Unavailable
 from dashboard.locks.named_locks import Edge
 from dashboard.locks.tree import HIDDEN, Lock, Node, RowRef, Session, build_tree, circles, outsider
-from tasks.support.database import Connection, fetch, transaction
+from tasks.support.database import Connection, fetch
 from tasks.support.redacted_sql import redact_query
-
-STATEMENT_MS, LOCK_MS = 2000, 500
-PERSON_STATEMENT_MS = 10_000  # for a command, because one person waits for it
-
-LIMIT = """
-SELECT set_config('statement_timeout', %(statement)s::text, true), set_config('lock_timeout', %(lock)s::text, true)
-"""
-
-
-@contextmanager
-def limited(connection: Connection, statement_ms: int = STATEMENT_MS) -> Iterator[None]:
-    """A short transaction with a statement timeout, and a lock timeout of half a second.
-
-    Web sessions have timeouts already, except behind a pooling proxy that refuses the option, and in commands. Inside
-    the transaction `pg_stat_activity` stays the same, so all statements see the same sessions.
-    """
-    with transaction(connection):
-        fetch(connection, LIMIT, {"statement": f"{statement_ms}ms", "lock": f"{LOCK_MS}ms"})
-        yield
-
 
 KEYS_OF_PLACES = "SELECT ctid::text AS place, {key} AS id FROM {table} WHERE ctid = ANY(%(places)s::text[]::tid[])"
 
 
-def rows_waited_for(connection: Connection, locks: Iterable[dict[str, Any]]) -> dict[int, RowRef]:
-    """The row for each session with a tuple lock, granted or not, on a model's table; one statement per table."""
+def rows_waited_for(
+    connection: Connection, locks: Iterable[dict[str, Any]], names: Names | None = None
+) -> dict[int, RowRef]:
+    """The row for each session with a tuple lock, granted or not, on a model's table; one statement per table.
+
+    With `names` it leaves out the rows of locked tables instead of waiting.
+    """
     places: dict[type[models.Model], dict[int, str]] = defaultdict(dict)
     known = {model._meta.db_table: model for model in apps.get_models()}
     for lock in locks:
         if lock["locktype"] == "tuple" and lock["relation"] in known:
             places[known[lock["relation"]]][lock["pid"]] = f"({lock['page']},{lock['tuple']})"
-    found = {}
+    found: dict[int, RowRef] = {}
     for model, by_pid in places.items():
-        key = model._meta.pk
-        names = {"table": sql.Identifier(model._meta.db_table), "key": sql.Identifier(key.column or key.attname)}
-        statement = sql.SQL(KEYS_OF_PLACES).format(**names).as_string()
-        rows = fetch(connection, statement, {"places": sorted(set(by_pid.values()))})
-        ids = {row["place"]: row["id"] for row in rows}
-        found.update({pid: RowRef(model, ids[place]) for pid, place in by_pid.items() if place in ids})
+        look_up = partial(_rows_at, connection, model, by_pid)
+        found.update((names.ask(look_up, model._meta.db_table) if names else look_up()) or {})
     return found
+
+
+def _rows_at(connection: Connection, model: type[models.Model], by_pid: dict[int, str]) -> dict[int, RowRef]:
+    key = model._meta.pk
+    identifiers = {"table": sql.Identifier(model._meta.db_table), "key": sql.Identifier(key.column or key.attname)}
+    statement = sql.SQL(KEYS_OF_PLACES).format(**identifiers).as_string()
+    ids = {row["place"]: row["id"] for row in fetch(connection, statement, {"places": sorted(set(by_pid.values()))})}
+    return {pid: RowRef(model, ids[place]) for pid, place in by_pid.items() if place in ids}
 
 
 SESSION_CAP = 500
 LOCK_CAP = 2000
-PREPARED = 0  # pg_blocking_pids() returns this for a prepared transaction
 
 # A session that this role may not inspect hides its type and its wait. So each hidden one is asked for blockers.
 SESSIONS = """
@@ -116,18 +105,21 @@ ORDER BY granted, locktype = 'tuple' DESC, pid, locktype, relation
 LIMIT %(limit)s::int
 """
 
-# Names of the advisory locks that Rowlock takes, found by the same hashes.
-ADVISORY_NAMES = """
+# Names of the advisory locks that Rowlock takes, found by the same hashes; one statement for each table.
+OWN_NAMES = """
+SELECT names.name, (hashtext('rowlock:' || names.key)::bigint & 4294967295) AS class,
+    (hashtext(current_schema())::bigint & 4294967295) AS object, 2 AS form
+FROM (VALUES ('the idle worker on duty', 'duty'), ('the sweep for dead workers', 'sweep'),
+    ('the sampler of the lock history', 'sampler')) AS names (name, key)
+"""
+WORKER_NAMES = """
 SELECT 'worker ' || id AS name, (hashtext('rowlock:presence:' || current_schema())::bigint & 4294967295) AS class,
     (hashtext(id)::bigint & 4294967295) AS object, 2 AS form
 FROM tasks_worker WHERE stopped_at IS NULL
-UNION ALL
-SELECT names.name, (hashtext('rowlock:' || names.key)::bigint & 4294967295),
-    (hashtext(current_schema())::bigint & 4294967295), 2
-FROM (VALUES ('the idle worker on duty', 'duty'), ('the sweep for dead workers', 'sweep'),
-    ('the sampler of the lock history', 'sampler')) AS names (name, key)
-UNION ALL
-SELECT 'the holder of ' || name, (rowlock_lock_class()::bigint & 4294967295), rowlock_lock_presence(owner), 2
+"""
+LOCK_NAMES = """
+SELECT 'the holder of ' || name AS name, (rowlock_lock_class()::bigint & 4294967295) AS class,
+    rowlock_lock_presence(owner) AS object, 2 AS form
 FROM tasks_lock WHERE owner IS NOT NULL
 UNION ALL
 SELECT name, (rowlock_lock_key(name) >> 32 & 4294967295), (rowlock_lock_key(name) & 4294967295), 1
@@ -139,7 +131,8 @@ FROM tasks_lock WHERE backend = 'advisory'
 class Activity:
     """One snapshot of the server: sessions, the locks between waiting and blocking ones, and the tree.
 
-    `by_pid` also has the blockers that are no sessions; `circles`: sessions that wait for each other for ever.
+    `by_pid` also has the blockers that are no sessions; `circles`: sessions that wait for each other for ever;
+    `unavailable`: tables that could not be asked for names.
     """
 
     sessions: tuple[Session, ...]
@@ -148,6 +141,7 @@ class Activity:
     is_capped: bool
     by_pid: dict[int, Session]
     circles: list[list[int]]
+    unavailable: frozenset[Unavailable] = frozenset()
 
     @property
     def blocked(self) -> list[Session]:
@@ -169,13 +163,13 @@ def read(connection: Connection | None = None, *, limit: int = SESSION_CAP, with
     missing = {pid for session in sessions for pid in session.blocked_by} - {session.pid for session in sessions}
     if missing := missing - {PREPARED}:
         sessions += map(session_of, fetch(connection, BLOCKERS, {"pids": sorted(missing)}))
-    edges: list[Edge] = []
+    names, edges = Names(connection), list[Edge]()
     if any(session.identity.kind == "lock" for session in sessions):
-        edges = named_locks.edges(connection, sessions)
+        edges = named_locks.edges(names, sessions)
         sessions = with_edges(sessions, edges)
     everybody = [*sessions, *outsiders_of(connection, sessions, edges)]
     involved = involved_pids(sessions)
-    locks = (*_locks(connection, involved, with_held), *(edge.lock for edge in edges)) if involved else ()
+    locks = (*_locks(names, involved, with_held), *(edge.lock for edge in edges)) if involved else ()
     return Activity(
         sessions=tuple(sessions),
         locks=locks,
@@ -183,6 +177,7 @@ def read(connection: Connection | None = None, *, limit: int = SESSION_CAP, with
         is_capped=len(rows) > limit,
         by_pid={session.pid: session for session in everybody},
         circles=circles(everybody),
+        unavailable=frozenset(names.unavailable),
     )
 
 
@@ -221,12 +216,19 @@ def involved_pids(sessions: Iterable[Session]) -> set[int]:
     return {pid for session in sessions if session.blocked_by for pid in (session.pid, *session.blocked_by)}
 
 
-def _locks(connection: Connection, pids: Iterable[int], with_held: bool) -> tuple[Lock, ...]:
-    rows = fetch(connection, LOCKS, {"pids": list(pids), "limit": LOCK_CAP, "with_held": with_held})
-    named = fetch(connection, ADVISORY_NAMES) if any(row["locktype"] == "advisory" for row in rows) else []
-    names = {(row["class"], row["object"], row["form"]): row["name"] for row in named}
-    waited_for = rows_waited_for(connection, rows)
-    return tuple(_lock(row, names, waited_for) for row in rows)
+def _locks(names: Names, pids: Iterable[int], with_held: bool) -> tuple[Lock, ...]:
+    rows = fetch(names.connection, LOCKS, {"pids": list(pids), "limit": LOCK_CAP, "with_held": with_held})
+    named = _advisory_names(names) if any(row["locktype"] == "advisory" for row in rows) else {}
+    waited_for = rows_waited_for(names.connection, rows, names)
+    return tuple(_lock(row, named, waited_for) for row in rows)
+
+
+def _advisory_names(names: Names) -> dict[tuple[int, int, int], str]:
+    """The names of advisory locks by class, object and form."""
+    rows = fetch(names.connection, OWN_NAMES)
+    for table, statement in (("tasks_worker", WORKER_NAMES), ("tasks_lock", LOCK_NAMES)):
+        rows += names.ask(partial(fetch, names.connection, statement), table) or []
+    return {(row["class"], row["object"], row["form"]): row["name"] for row in rows}
 
 
 def _lock(row: dict[str, Any], names: dict[tuple[int, int, int], str], waited_for: dict[int, RowRef]) -> Lock:

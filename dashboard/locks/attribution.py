@@ -1,12 +1,14 @@
 """The work behind each session: its task, the rows it holds, its lab run.
 
 `lock_page` puts it together with the tree. It needs no connection pool of its own. However many tabs ask, each process
-queries once a second, in at most one session, with timeouts (dashboard/live/snapshots.py).
+queries once a second, in at most one session, with timeouts (dashboard/live/snapshots.py). What a locked table would
+say is left out (dashboard/locks/limits.py).
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -17,6 +19,7 @@ from django.utils.functional import cached_property
 
 from dashboard.locks import activity
 from dashboard.locks.activity import Activity
+from dashboard.locks.limits import Names, Unavailable
 from dashboard.locks.tree import RowRef, TreeLine, tree_lines
 from dashboard.models import LabRun
 from orders.models import Account, Order
@@ -25,7 +28,7 @@ from tasks.locking import rowlocks
 from tasks.locking.rowlocks import RowLock
 from tasks.models import Task
 from tasks.panels import Snapshot
-from tasks.support.database import Connection, fetch
+from tasks.support.database import fetch
 
 NEXT_READY = NEWEST = 200
 PROCESSING_CAP = 500
@@ -43,22 +46,26 @@ class HeldRow(RowRef):
     lock: RowLock
 
 
-def watched_rows_held(table: str | None = None, ids: Iterable[int] = ()) -> list[HeldRow]:
+def watched_rows_held(names: Names, table: str | None = None, ids: Iterable[int] = ()) -> list[HeldRow]:
     """Locked rows among PROCESSING tasks, the next READY ones, the newest orders and accounts, and `ids` of `table`.
 
     It checks some hundreds of rows of each, never a whole table. Raises UnknownTable.
     """
-    watched: dict[type[models.Model], list[int]] = {
-        Task: _watched_tasks(),
-        Order: _newest(Order),
-        Account: _newest(Account),
+    watched: dict[type[models.Model], list[Callable[[], Iterable[int]]]] = {
+        Task: [_watched_tasks],
+        Order: [partial(_newest, Order)],
+        Account: [partial(_newest, Account)],
     }
     if table is not None:  # its name goes into SQL, so it comes from a model only
         known = {model._meta.db_table: model for model in apps.get_models()}
         if table not in known:
             raise UnknownTable(f"No model has the table {table!r}. Known are: {', '.join(sorted(known))}.")
-        watched.setdefault(known[table], []).extend(ids)
-    return [row for model, keys in watched.items() for row in held(model, keys)]
+        watched.setdefault(known[table], []).append(lambda: ids)
+
+    def held_among(model: type[models.Model]) -> list[HeldRow]:
+        return held(model, [key for keys in watched[model] for key in keys()])
+
+    return [row for model in watched for row in names.ask(partial(held_among, model), model._meta.db_table) or []]
 
 
 def held(model: type[models.Model], ids: Iterable[int]) -> list[HeldRow]:
@@ -144,15 +151,39 @@ def behind(
     return found
 
 
-def running_lab_runs() -> dict[str, int]:
+def running_lab_runs(names: Names) -> dict[str, int]:
     """Running lab runs by their schema, which is also the name of their sessions."""
-    return dict(LabRun.objects.exclude(schema="").order_by("-pk").values_list("schema", "pk")[:LAB_RUNS])
+    runs = LabRun.objects.exclude(schema="").order_by("-pk").values_list("schema", "pk")[:LAB_RUNS]
+    return names.ask(lambda: dict(runs), LabRun._meta.db_table) or {}
 
 
-def running_tasks(connection: Connection | None = None) -> dict[str, RunningTask]:
+def running_tasks(names: Names) -> dict[str, RunningTask]:
     """The current task of each live worker, by worker id."""
-    rows = fetch(connection or default_connection, RUNNING)
+    rows = names.ask(partial(fetch, names.connection, RUNNING), "tasks_task", "tasks_worker") or []
     return {row["worker_id"]: RunningTask(**row) for row in rows}
+
+
+@dataclass(frozen=True)
+class TableNames:
+    """Names from tables: held rows, tasks by worker, lab runs by session; and the tables that cannot be read."""
+
+    held: tuple[HeldRow, ...]
+    tasks: Mapping[str, RunningTask]
+    lab_runs: Mapping[str, int] = field(default_factory=dict)
+    unavailable: frozenset[Unavailable] = frozenset()
+
+
+def read_names(table: str | None = None, ids: Iterable[int] = (), *, with_lab: bool = False) -> TableNames:
+    """Ask every table for its names; `table` and `ids` as in `watched_rows_held`."""
+    names = Names(default_connection)
+    held, tasks = watched_rows_held(names, table, ids), running_tasks(names)
+    lab_runs = running_lab_runs(names) if with_lab else {}
+    others = names.locked(model._meta.db_table for model in apps.get_models())
+    return TableNames(tuple(held), tasks, lab_runs, frozenset(names.unavailable | others))
+
+
+def read_names_with_lab() -> TableNames:
+    return read_names(with_lab=True)
 
 
 def rows_by_pid(seen: Activity, held: Iterable[HeldRow]) -> dict[int, list[RowRef]]:
@@ -182,6 +213,7 @@ class LockPage:
     held: tuple[HeldRow, ...]
     behind: Mapping[int, Behind]
     grants: dict[str, Any]
+    unavailable: tuple[Unavailable, ...] = ()
 
     @cached_property
     def lines(self) -> list[TreeLine]:
@@ -205,11 +237,18 @@ class LockPage:
 
 def lock_page(snapshot: Snapshot) -> LockPage:
     """The locks of a shared snapshot; runs only the queries that the snapshot has not run."""
-    seen, held = snapshot.once(activity.read), snapshot.once(watched_rows_held)
+    seen = snapshot.once(activity.read)
     is_lab_at_work = any("lab" in session.identity.kinds for session in seen.sessions)
-    lab_runs = snapshot.once(running_lab_runs) if is_lab_at_work else {}
-    work = behind(seen, held, snapshot.once(running_tasks), lab_runs)
-    return LockPage(seen, tuple(held), work, snapshot.once(grants))
+    names = snapshot.once(read_names_with_lab if is_lab_at_work else read_names)
+    work = behind(seen, names.held, names.tasks, names.lab_runs)
+    unavailable = by_table(seen.unavailable | names.unavailable)
+    return LockPage(seen, names.held, work, snapshot.once(grants), unavailable)
+
+
+def by_table(unavailable: Iterable[Unavailable]) -> tuple[Unavailable, ...]:
+    """Each table once, those with names that are missing first."""
+    found = {missing.table: missing for missing in sorted(unavailable, key=lambda missing: missing.is_needed)}
+    return tuple(sorted(found.values(), key=lambda missing: (not missing.is_needed, missing.table)))
 
 
 def grants() -> dict[str, Any]:

@@ -19,8 +19,8 @@ from django.db import connection
 
 from dashboard.lab import schema
 from dashboard.locks import activity
-from dashboard.locks.activity import limited
 from dashboard.locks.attribution import RunningTask, running_tasks
+from dashboard.locks.limits import Names, limited
 from dashboard.locks.tree import Lock, Node, Session, TreeLine, build_tree, outsider, tree_lines
 from dashboard.models import LockWait
 from tasks.exceptions import PooledSession
@@ -208,7 +208,7 @@ class Sampler:
                 return 0
             waits = list(waits_of_tree(activity.read(self.connection).roots))[:MOST_WAITS]
             if waits:
-                tasks = running_tasks(self.connection)
+                tasks = running_tasks(Names(self.connection))
                 rows = [row_of(*wait, tasks) for wait in waits]
                 cursor.execute(KEEP_WAITS, {"waits": json.dumps(rows, default=str)})
             return len(waits)

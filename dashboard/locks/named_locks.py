@@ -10,12 +10,14 @@ session of a worker may wait while another session of it blocks others.
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from zlib import crc32
 
+from dashboard.locks.limits import Names
 from dashboard.locks.tree import NAMED, SAME_WORKER, Lock, Session, outsider
 from tasks.locking.named import postgres
 from tasks.locking.named.holder import Holder, Waiter
-from tasks.support.database import Connection, fetch
+from tasks.support.database import fetch
 from tasks.support.durations import spoken
 
 CAP = 200
@@ -52,17 +54,19 @@ class Named:
     backends: Mapping[str, int]
 
 
-def edges(connection: Connection, sessions: Collection[Session]) -> list[Edge]:
-    """The edges that named locks add; four statements, but only one if nobody waits."""
-    waiters = postgres.waiters(connection, limit=CAP)
+def edges(names: Names, sessions: Collection[Session]) -> list[Edge]:
+    """The edges that named locks add, as far as their tables can be read; only one is read if nobody waits."""
+    connection = names.connection
+    waiters = names.ask(partial(postgres.waiters, connection, limit=CAP), "tasks_lockwaiter")
     if not waiters:
         return []
-    holders = [holder for holder in postgres.holders(connection, limit=CAP) if holder.is_held]
+    locks = names.ask(partial(postgres.holders, connection, limit=CAP), "tasks_lock") or []
+    holders = [holder for holder in locks if holder.is_held]
     owners = [waiter.owner for waiter in waiters] + [holder.owner for holder in holders]
     backends = {row["owner"]: row["pid"] for row in fetch(connection, BACKENDS, {"owners": owners})}
     named = Named(holders, waiters, backends)
     waits = list(_waits(named))
-    return [*waits, *_held_meanwhile(named), *_same_worker(_workers(connection, named, sessions), sessions, waits)]
+    return [*waits, *_held_meanwhile(named), *_same_worker(_workers(names, named, sessions), sessions, waits)]
 
 
 def _waits(named: Named) -> Iterator[Edge]:
@@ -105,11 +109,12 @@ def _same_worker(
                 yield Edge(Lock(still, SAME_WORKER, "", False, name=f"worker {worker_id}"), stuck)
 
 
-def _workers(connection: Connection, named: Named, sessions: Iterable[Session]) -> dict[str, set[int]]:
+def _workers(names: Names, named: Named, sessions: Iterable[Session]) -> dict[str, set[int]]:
     """The pids of each worker with a named lock: its own sessions and those of its locks."""
     parties: list[Holder | Waiter] = [*named.holders, *named.waiters]
     processes = [party.pid for party in parties if party.pid]
-    rows = fetch(connection, WORKERS, {"pids": processes}) if processes else []
+    ask = partial(fetch, names.connection, WORKERS, {"pids": processes})
+    rows = (names.ask(ask, "tasks_worker") or []) if processes else []
     ids = {(row["hostname"], row["pid"]): row["id"] for row in rows}
     pids_of: dict[str, set[int]] = {worker_id: set() for worker_id in ids.values()}
     for party in parties:

@@ -11,9 +11,9 @@ from django.utils.translation import ngettext
 from dashboard import links
 from dashboard.locks.attribution import Behind, LockPage
 from dashboard.locks.identity import Identity, identify
+from dashboard.locks.signals import shell
 from dashboard.locks.tree import Session, TreeLine, wait_in_words
 from dashboard.models import LockWait
-from tasks.diagnosis.finding import command
 from tasks.support.addresses import address
 from tasks.support.durations import spoken
 
@@ -152,8 +152,8 @@ def tree_row(line: TreeLine, work: Behind | None, *, may_signal: bool) -> TreeRo
     is_other = session.identity.kind == "other"
     victims = ngettext("%(number)s blocked", "%(number)s blocked", node.victims)
     terminate = ""
-    if form and is_root:
-        terminate = command("signal_backend", form.pid, "--started", form.started or "…", "--terminate")
+    if form and is_root and session.backend_start:
+        terminate = shell(session.pid, session.backend_start, "terminate")
     return TreeRow(
         key=session.key,
         level=line.level,

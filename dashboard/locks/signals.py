@@ -1,23 +1,39 @@
 """Cancel a backend's query or end its session, but only the very backend that the operator saw."""
 
+import logging
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from django.db import connection, transaction
+from django.db import DatabaseError, connection
 from django.utils.translation import gettext as _
 
 from dashboard.locks import attribution, tree
 from dashboard.locks.attribution import Behind, RunningTask
 from dashboard.locks.identity import identify
+from dashboard.locks.limits import (
+    AGAINST_WRITERS,
+    NAME_MS,
+    STATEMENT_MS,
+    TOO_SLOW,
+    Unavailable,
+    limited,
+    locked_tables,
+)
 from dashboard.locks.tree import Session
+from tasks.diagnosis.finding import command
 from tasks.exceptions import RowlockError
 from tasks.panels import Snapshot
 from tasks.support import audit
 from tasks.support.audit import Change, Who
-from tasks.support.database import fetch
+from tasks.support.database import fetch, sqlstate
+from tasks.support.redaction import redact
+
+logger = logging.getLogger(__name__)
 
 INSUFFICIENT_PRIVILEGE = "42501"
+AUDIT = "tasks_intervention"
+LATE_AUDIT_MS = 1000  # the ended session needs a moment to give up its locks
 AGAIN_SECONDS = 3.0  # the same signal to the same backend within this time is a double click
 
 # Pids are reused, so the start must match. The rights follow pg_signal_backend: only a superuser may signal a
@@ -60,12 +76,19 @@ class AlreadySignalled(NotSignalled):
     """The same signal was sent a moment ago."""
 
 
+class NotAudited(RowlockError):
+    """The backend was signalled, but the audit has no line of it."""
+
+
 class Ended(RowlockError):
     """The backend ended by itself at that moment; raising this rolls the intervention back."""
 
 
 def signal(pid: int, started: datetime, action: str, who: Who, *, reason: str = "", dry_run: bool = False) -> bool:
-    """Send the signal and record an intervention; False if the backend ended by itself at that moment.
+    """Record an intervention and send the signal; False if the backend ended by itself at that moment.
+
+    If another session locks the audit, the signal goes first, because that session may be the one to end. The line
+    follows within a second. If it cannot, the log of this process gets it, and NotAudited is raised.
 
     `started`: the `backend_start` that the operator saw; `action`: `cancel` (its query) or `terminate` (its session).
     Raises NotSignalled if the backend is gone, was replaced, or is no client of this database. It also does so for the
@@ -77,17 +100,71 @@ def signal(pid: int, started: datetime, action: str, who: Who, *, reason: str = 
         raise NotSignalled(problem)
     if dry_run:
         return True
+    line = AuditLine(pid, started, action, str(identify(found[0]["application_name"])), who, reason)
     try:
-        with transaction.atomic():
-            _refuse_twice(pid, started, action)
-            what = f"{action} {identify(found[0]['application_name'])}"
-            audit.record(connection, who, what, [Change(f"backend:{pid}")], reason)
+        with limited(connection):
+            fetch(connection, ONE_AT_A_TIME, {"pid": pid})
+            is_audited = line.record(wait_ms=NAME_MS)
             sent = fetch(connection, ACTIONS[action], {"pid": pid, "started": started})
             if not (sent and sent[0]["signalled"]):
                 raise Ended
+            is_audited = is_audited or line.record(wait_ms=LATE_AUDIT_MS)
     except Ended:
         return False
+    if not is_audited:
+        raise NotAudited(line.log_instead())
     return True
+
+
+@dataclass(frozen=True)
+class AuditLine:
+    """The intervention of one signal."""
+
+    pid: int
+    started: datetime
+    action: str
+    identity: str
+    who: Who
+    reason: str
+
+    def record(self, *, wait_ms: int) -> bool:
+        """Write it; False if another session locks the audit for so long. Raises AlreadySignalled."""
+        try:
+            with limited(connection, STATEMENT_MS, wait_ms):
+                self._refuse_twice()
+                what = f"{self.action} {self.identity}"
+                audit.record(connection, self.who, what, [Change(f"backend:{self.pid}")], self.reason)
+        except DatabaseError as error:
+            if sqlstate(error) not in TOO_SLOW:
+                raise
+            return False
+        return True
+
+    def log_instead(self) -> str:
+        """Write it to the log; returns the message for the operator."""
+        logger.error(
+            "not in the audit: actor=%s source=%s action=%s target=backend:%d session=%s started=%s reason=%s",
+            self.who.actor, self.who.source, self.action, self.pid, self.identity, self.started.isoformat(),
+            redact(self.reason),
+        )  # fmt: skip
+        locker = locked_tables(connection, AGAINST_WRITERS).get(AUDIT)
+        text = _(
+            "Backend %(pid)d was signalled, but the audit has no line of it: `%(table)s` is locked by %(locker)s. "
+            "The log of this process has the line."
+        )
+        return text % {"pid": self.pid, "table": AUDIT, "locker": locker or _("another session")}
+
+    def _refuse_twice(self) -> None:
+        target = f"backend:{self.pid}"
+        params = {"target": target, "action": self.action, "started": self.started, "seconds": AGAIN_SECONDS}
+        if lately := fetch(connection, LATELY, params):
+            text = _("Backend %(pid)d was signalled a moment ago by %(actor)s; it was not signalled again.")
+            raise AlreadySignalled(text % {"pid": self.pid, "actor": lately[0]["actor"]})
+
+
+def shell(pid: int, started: datetime, action: str, *more: str) -> str:
+    """The command that signals this session, for a shell."""
+    return command("signal_backend", str(pid), "--started", started.isoformat(), f"--{action}", *more)
 
 
 def missing_grant(pid: int) -> str:
@@ -140,20 +217,12 @@ def _refusal(backend: dict[str, Any]) -> str:
     return text % backend
 
 
-def _refuse_twice(pid: int, started: datetime, action: str) -> None:
-    fetch(connection, ONE_AT_A_TIME, {"pid": pid})
-    params = {"target": f"backend:{pid}", "action": action, "started": started, "seconds": AGAIN_SECONDS}
-    if lately := fetch(connection, LATELY, params):
-        text = _("Backend %(pid)d was signalled a moment ago by %(actor)s; it was not signalled again.")
-        raise AlreadySignalled(text % {"pid": pid, "actor": lately[0]["actor"]})
-
-
 @dataclass(frozen=True)
 class Consequences:
     """The effects of a signal to one session.
 
     `at_once`: sessions that wait for nobody else; `later`: those that also wait for others. `session` is None if it has
-    ended; `problem` says why it would not be signalled.
+    ended; `problem` says why it would not be signalled; `unavailable`: tables that could not be asked for names.
     """
 
     session: Session | None
@@ -161,6 +230,7 @@ class Consequences:
     later: tuple[Session, ...] = ()
     work: Behind = field(default_factory=Behind)
     problem: str = ""
+    unavailable: tuple[Unavailable, ...] = ()
 
 
 def foresee(pid: int, started: datetime) -> Consequences:
@@ -178,6 +248,7 @@ def foresee(pid: int, started: datetime) -> Consequences:
         later=tuple(victim for victim in victims if not set(victim.blocked_by) <= {pid}),
         work=page.behind.get(pid, Behind()),
         problem=problem,
+        unavailable=page.unavailable,
     )
 
 

@@ -185,6 +185,8 @@ def signal(request: HttpRequest) -> HttpResponse:
         messages.info(request, str(problem))
     except signals.NotSignalled as problem:
         messages.error(request, str(problem))
+    except signals.NotAudited as problem:
+        messages.warning(request, str(problem))
     except DatabaseError as error:
         messages.error(request, refusal(error, pid))
     else:
@@ -199,10 +201,9 @@ def preview(request: HttpRequest, values: dict[str, Any]) -> HttpResponse:
     is_terminate = action == "terminate"
     expected = signals.foresee(values["pid"], started)
     reason = ("--reason", values["reason"] or "…") if is_terminate or values["reason"] else ()
-    shell = command("signal_backend", str(values["pid"]), "--started", started.isoformat(), f"--{action}", *reason)
     context = {
         "title": _("End this session?") if is_terminate else _("Cancel this query?"),
-        "asked": {**values, "command": shell},
+        "asked": {**values, "command": signals.shell(values["pid"], started, action, *reason)},
         "expected": expected,
         "session": expected.session,
         "work": rows.work_of(expected.work),

@@ -55,12 +55,15 @@ def counts() -> Counts:
 
 
 def counts_for(request: HttpRequest) -> Counts:
-    """Take the counts from data that this request already has, else query them; zeros on a timeout."""
+    """Take the counts from data that this request already has, else query them; zero for what timed out."""
     snapshot = snapshots.of(request)
     if snapshot.knows(numbers) and snapshot.knows(activity.read):
         stale = sum(queue.stale for queue in snapshot.once(numbers).queues)
         return Counts(stale, len(snapshot.once(activity.read).blocked))
-    return unless_slow(snapshot, counts) or Counts()
+    if found := unless_slow(snapshot, counts):
+        return found
+    seen = unless_slow(snapshot, activity.read)  # from catalogs, in case the tasks are locked
+    return Counts(blocked=len(seen.blocked) if seen else 0)
 
 
 def unless_slow(snapshot: Snapshot, query: Callable[[], T]) -> T | None:

@@ -206,6 +206,7 @@ def test_f21_what_needs_the_sessions_of_people_says_that_their_table_is_locked(w
         return
     assert answer.status_code == 503
     assert "is locked, perhaps by a migration" in answer.text
+    assert "python manage.py show_locks" in answer.text
     assert answer["Retry-After"] == "5"
     is_reader_known = mode == "EXCLUSIVE"
     assert (f"pid {pid} · rowlock:test" in answer.text) == is_reader_known

@@ -5,9 +5,11 @@ from typing import Any
 from django.core.management.base import CommandParser
 from django.db import connection
 
-from dashboard.locks import activity, attribution
-from dashboard.locks.activity import PERSON_STATEMENT_MS, Activity, limited
-from dashboard.locks.attribution import Behind, HeldRow, behind, running_tasks
+from dashboard.attention.sessions import is_open_too_long
+from dashboard.locks import activity, attribution, signals
+from dashboard.locks.activity import Activity
+from dashboard.locks.attribution import Behind, TableNames, behind, by_table
+from dashboard.locks.limits import PERSON_STATEMENT_MS, Unavailable, limited
 from dashboard.locks.tree import Lock, Session, TreeLine, tree_lines, wait_in_words
 from tasks.commands import OperatorCommand, Options, Report, UsageError, types
 from tasks.commands.output import table
@@ -37,15 +39,15 @@ class Command(OperatorCommand):
             raise UsageError("Give --table and --ids together: which rows of which table.")
         with limited(connection, PERSON_STATEMENT_MS):
             seen = activity.read(with_held=True)
-            rows = attribution.watched_rows_held(options["table"], options["ids"])
+            names = attribution.read_names(options["table"], options["ids"])
         sessions = list(seen.sessions)
         if options["blocked"]:
             involved = activity.involved_pids(sessions)
             sessions = [session for session in sessions if session.pid in involved]
-        return Report(data=as_data(seen, sessions, rows), text=as_text(seen, sessions, rows, is_tree=options["tree"]))
+        return Report(data=as_data(seen, sessions, names), text=as_text(seen, sessions, names, is_tree=options["tree"]))
 
 
-def as_data(seen: Activity, sessions: list[Session], rows: list[HeldRow]) -> dict[str, Any]:
+def as_data(seen: Activity, sessions: list[Session], names: TableNames) -> dict[str, Any]:
     blockers: dict[int, list[int]] = {}
     for session in seen.blocked:
         for pid in session.blocked_by:
@@ -55,7 +57,8 @@ def as_data(seen: Activity, sessions: list[Session], rows: list[HeldRow]) -> dic
         "locks": [lock_data(seen, lock) for lock in seen.locks],
         "blockers": [blocker_data(seen, pid, blocked) for pid, blocked in sorted(blockers.items())],
         "circles": seen.circles,
-        "rows": [{"table": row.table, "id": row.id, "pid": row.pid, "hold": row.lock.hold} for row in rows],
+        "rows": [{"table": row.table, "id": row.id, "pid": row.pid, "hold": row.lock.hold} for row in names.held],
+        "unavailable": [{"table": table.table, "pid": table.pid} for table in unavailable(seen, names)],
         "hidden": seen.hidden,
         "capped": seen.is_capped,
     }
@@ -100,12 +103,20 @@ def lock_data(seen: Activity, lock: Lock) -> dict[str, Any]:
     }
 
 
-def as_text(seen: Activity, sessions: list[Session], rows: list[HeldRow], *, is_tree: bool) -> str:
-    parts = [tree(seen, rows) if is_tree else table(HEADINGS, [session_row(session) for session in sessions])]
+def unavailable(seen: Activity, names: TableNames) -> tuple[Unavailable, ...]:
+    return by_table(seen.unavailable | names.unavailable)
+
+
+def as_text(seen: Activity, sessions: list[Session], names: TableNames, *, is_tree: bool) -> str:
+    parts = [tree(seen, names) if is_tree else table(HEADINGS, [session_row(session) for session in sessions])]
+    parts += map(str, unavailable(seen, names))
     for circle in seen.circles:
         parts.append(f"A circle, which never ends by itself: {' → '.join(map(str, (*circle, circle[0])))}")
-    if rows:
-        parts.append(table(("ROW", "HELD BY"), [(f"{row.table} {row.id}", row.pid or row.lock.hold) for row in rows]))
+    if names.held:
+        held = [(f"{row.table} {row.id}", row.pid or row.lock.hold) for row in names.held]
+        parts.append(table(("ROW", "HELD BY"), held))
+    if commands := ending(seen, names):
+        parts.append("\n".join(("End a session that holds up others or has been open for long:", *commands)))
     if seen.hidden:
         parts.append(f"{seen.hidden} sessions hide their queries from this role: GRANT pg_read_all_stats to it.")
     if seen.is_capped:
@@ -113,9 +124,21 @@ def as_text(seen: Activity, sessions: list[Session], rows: list[HeldRow], *, is_
     return "\n\n".join(parts)
 
 
-def tree(seen: Activity, rows: list[HeldRow]) -> str:
+def ending(seen: Activity, names: TableNames) -> list[str]:
+    """The commands that end the roots, the sessions that lock our tables, and transactions open too long."""
+    lockers = {table.pid for table in unavailable(seen, names)}
+    others = [session for session in seen.sessions if session.pid in lockers or is_open_too_long(session)]
+    sessions = {session.pid: session for session in (*(root.session for root in seen.roots), *others)}
+    return [
+        signals.shell(pid, session.backend_start, "terminate")
+        for pid, session in sessions.items()
+        if session.may_be_signalled and session.backend_start
+    ]
+
+
+def tree(seen: Activity, names: TableNames) -> str:
     found = tree_lines(seen.roots)
-    works = behind(seen, rows, running_tasks())
+    works = behind(seen, names.held, names.tasks)
     left_out = sum(1 + root.victims for root in seen.roots) - len(found)
     lines = [tree_line(line, works.get(line.node.session.pid)) for line in found]
     return "\n".join([*lines, *([f"… and {left_out} more"] if left_out else [])]) or "Nobody waits for a lock."

@@ -10,7 +10,7 @@ from tasks.support.database import sqlstate
 
 
 class Command(OperatorCommand):
-    help = "Cancel a backend's query or end its session. Give the start that `show_locks` shows beside the pid."
+    help = "Cancel a backend's query or end its session. `show_locks` prints the whole command."
 
     def add_options(self, parser: CommandParser) -> None:
         parser.add_argument("pid", type=types.pid, metavar="PID", help="The backend, as `show_locks` shows it.")
@@ -31,6 +31,8 @@ class Command(OperatorCommand):
             return Report(data={"signalled": False}, text=str(problem))
         except signals.NotSignalled as problem:
             return Report(data={"signalled": False}, text="", failure=str(problem))
+        except signals.NotAudited as problem:
+            return Report(data={"signalled": True, "audited": False}, text="", problems=[str(problem)])
         except ProgrammingError as error:
             if sqlstate(error) != signals.INSUFFICIENT_PRIVILEGE:
                 raise

@@ -59,7 +59,8 @@ def test_a_chain_of_row_waits_is_a_chain_in_the_tree(account: Account, django_as
             waiting(LOCK, [account.pk], "rowlock:worker:7f") as first,
             waiting(LOCK, [account.pk], "rowlock:cmd:transfer") as second,
         ):
-            with django_assert_num_queries(3):  # the sessions, the locks and the row
+            # The sessions, the locks, the locked tables, and the row in a transaction with limits of its own.
+            with django_assert_num_queries(7):
                 seen = activity.read()
             [top] = seen.roots
             assert pids((top,)) == [root.info.backend_pid]
