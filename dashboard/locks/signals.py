@@ -8,12 +8,13 @@ from typing import Any
 from django.db import DatabaseError, connection
 from django.utils.translation import gettext as _
 
-from dashboard.locks import attribution, tree
+from dashboard.locks import activity, attribution, tree
 from dashboard.locks.attribution import Behind, RunningTask
 from dashboard.locks.identity import identify
 from dashboard.locks.limits import (
     AGAINST_WRITERS,
     NAME_MS,
+    PERSON_STATEMENT_MS,
     STATEMENT_MS,
     TOO_SLOW,
     Unavailable,
@@ -165,6 +166,20 @@ class AuditLine:
 def shell(pid: int, started: datetime, action: str, *more: str) -> str:
     """The command that signals this session, for a shell."""
     return command("signal_backend", str(pid), "--started", started.isoformat(), f"--{action}", *more)
+
+
+def root_of_chain(pid: int) -> tuple[int, datetime]:
+    """The pid and start of the session at the root of this session's chain. Raises NotSignalled if there is none."""
+    with limited(connection, PERSON_STATEMENT_MS):
+        seen = activity.read()
+    root = next((root for root in seen.roots if tree.find_node((root,), pid)), None)
+    if root is None:
+        raise NotSignalled(f"Session {pid} waits for no other and blocks none, so it has no root to end.")
+    if root.session.is_outsider:
+        raise NotSignalled(f"The root is no session of this server and cannot be signalled: {root.session.label}.")
+    if root.session.backend_start is None:
+        raise NotSignalled(f"The start of backend {root.session.pid} is hidden: GRANT pg_read_all_stats to this role.")
+    return root.session.pid, root.session.backend_start
 
 
 def missing_grant(pid: int) -> str:

@@ -19,7 +19,7 @@ from orders.models import Account
 from tasks.models import Intervention, LockWaiter, Task, Worker
 from tasks.support.audit import Who
 from tests.commands import run
-from tests.dashboard.scenes import LOCK_ACCOUNT, SWEEP, Scene
+from tests.dashboard.scenes import LOCK_ACCOUNT, SWEEP, Scene, staged
 from tests.people import client_of
 from tests.sessions import session
 from tests.tasks import rows
@@ -241,6 +241,40 @@ def sleep(seconds: float) -> str:
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_sleep(%s)", [seconds])
     return "slept"
+
+
+class TestTheRootOfAChain:
+    def test_it_ends_from_any_session_of_the_chain(self) -> None:
+        with staged() as (scene, _):
+            root, last = scene.pid("psql"), scene.pid("report")
+            dry = run("signal_backend", "--root", last, "--terminate", "--dry-run")
+            assert dry.stdout.startswith(f"Backend {root} would be signalled: terminate. It is the root of")
+            outcome = run("signal_backend", "--root", last, "--terminate", "--reason", "stuck", "--json")
+            assert (outcome.status, outcome.data) == (0, {"signalled": True, "pid": root})
+            wait_until(lambda: is_gone(root))
+        row = Intervention.objects.get()
+        assert (row.target, row.reason) == (f"backend:{root}", "stuck")
+
+    def test_the_root_itself_will_do(self) -> None:
+        account = Account.objects.create(owner=User.objects.create_user("owner"))
+        with Scene() as scene:
+            scene.holding("psql", LOCK_ACCOUNT, [account.pk])
+            scene.waiting("one", LOCK_ACCOUNT, [account.pk])
+            pid = scene.pid("psql")
+            assert run("signal_backend", "--root", pid, "--cancel", "--json").data == {"signalled": True, "pid": pid}
+
+    def test_who_neither_waits_nor_blocks_has_none(self) -> None:
+        with session("psql") as alone:
+            alone.execute("SELECT 1")
+            outcome = run("signal_backend", "--root", alone.info.backend_pid, "--terminate", "--json")
+        assert (outcome.status, outcome.data) == (1, {"signalled": False})
+        assert "waits for no other and blocks none" in outcome.stderr
+
+    @pytest.mark.parametrize("argv", [["7"], ["7", "--root", "7"], ["--root", "7", "--started", "now"], []])
+    def test_one_way_to_name_the_backend_and_not_both(self, argv) -> None:
+        outcome = run("signal_backend", *argv, "--terminate")
+        assert outcome.status == 2
+        assert "--started" in outcome.stderr
 
 
 def test_show_locks_prints_what_ends_the_root_and_it_runs_as_it_stands() -> None:
