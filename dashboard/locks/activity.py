@@ -1,7 +1,7 @@
 """Read the sessions and locks of the server from its catalogs, and redact their statements (fault F21)."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
