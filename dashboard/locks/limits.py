@@ -107,7 +107,7 @@ class Names:
         return None
 
     def locked(self, tables: Iterable[str]) -> set[Unavailable]:
-        """Those of these tables that are locked, though no name was asked of them."""
+        """The tables among these that are locked although no name was asked of them."""
         return {Unavailable(table, self._locked[table], is_needed=False) for table in tables if table in self._locked}
 
     def _read_locks(self) -> None:

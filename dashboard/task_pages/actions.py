@@ -89,7 +89,7 @@ class Seen:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskRow:
-    """What every table of tasks shows of one; `seen` is the value of the form's field."""
+    """One task in any table of tasks; `seen` is the value of the form's field."""
 
     id: str
     task_path: str

@@ -101,7 +101,7 @@ def state_or_404() -> control.State:
 
 
 def preview(request: HttpRequest) -> HttpResponse:
-    """What would be deleted; 400 for a POST, which lacked a reason."""
+    """Show the rows to be deleted; status 400 for a POST, which lacked a reason."""
     is_post = request.method == "POST"
     context = {
         "fault": _("This needs a reason, which the audit keeps.") if is_post else "",

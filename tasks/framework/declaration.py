@@ -1,4 +1,4 @@
-"""What `@task` declares: the options of a task function, and the registry of the functions that may run.
+"""The options that `@task` declares, and the registry of the functions that may run.
 
 A worker runs registered functions only, never an arbitrary dotted path.
 """

@@ -1,4 +1,4 @@
-"""What people and commands did: the audit, bulk actions and submitted forms."""
+"""The actions of people and commands: the audit, bulk runs and submitted forms."""
 
 from django.db import models
 
