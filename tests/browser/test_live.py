@@ -279,7 +279,7 @@ def test_what_is_new_and_what_is_over_is_said_politely(visit, tasks):
     assert region.get_attribute("role") == "status"
     assert region.inner_text() == ""
     rows.processing(rows.dead_worker("w-second"))
-    waiting(page, lambda: "New: worker w-second is gone" in region.inner_text())
+    waiting(page, lambda: "New: Worker dead: w-second" in region.inner_text())
     Task.objects.filter(claimed_by="w-second").update(status="READY", claimed_by=None)
     page.locator("#stale-rows", has_text="w-second").wait_for(state="detached")
     age = page.locator("[data-live-age]")
@@ -287,7 +287,7 @@ def test_what_is_new_and_what_is_over_is_said_politely(visit, tasks):
         waiting(page, lambda seconds=seconds: re.search(f" ({seconds}) s", age.inner_text()))
     assert "Resolved" not in region.inner_text(), "one voice, at most every fifteen seconds"
     page.evaluate("const now = Date.now; Date.now = () => now() + 15_000")
-    waiting(page, lambda: "Resolved: worker w-second is gone" in region.inner_text())
+    waiting(page, lambda: "Resolved: Worker dead: w-second" in region.inner_text())
 
 
 def test_what_came_later_can_be_copied_and_sent_once(visit, live_server):
