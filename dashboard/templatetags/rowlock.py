@@ -84,6 +84,31 @@ def text_of(
     return compiled.render(Context({"row": row, **dict(others)}))
 
 
+@register.simple_block_tag
+def menu(content: str, label: str) -> SafeString:
+    """The menu behind ⋯, named `label` for those who cannot see it; its content has `role="menuitem"` on each item."""
+    return format_html(
+        '<details class="menu"><summary aria-label="{0}" title="{0}" aria-haspopup="menu">⋯</summary>'
+        '<div role="menu" aria-label="{0}">{1}</div></details>',
+        label,
+        content,
+    )
+
+
+@register.simple_tag
+def spark(values: Sequence[float], label: str) -> SafeString:
+    """A bar for each value, oldest first, the highest one as high as the line; `label` says it in words."""
+    top = max(values, default=0) or 1
+    heights = [(4 * place + 2, 20 - max(1, 20 * value / top)) for place, value in enumerate(values) if value]
+    return format_html(
+        '<svg class="spark" role="img" aria-label="{0}" viewBox="0 0 {1} 20" preserveAspectRatio="none">'
+        '<title>{0}</title><path d="{2}"/></svg>',
+        label,
+        4 * len(values) or 4,
+        "".join(f"M{x} 20V{y:.1f}" for x, y in heights),
+    )
+
+
 @register.simple_tag
 def moment(at: datetime | None) -> str | SafeString:
     """A time as `2026-11-20 03:12:05 UTC`; a script adds the reader's own time zone."""
@@ -98,7 +123,8 @@ def age(at: datetime | None, now: datetime) -> str | SafeString:
     if at is None:
         return ""
     seconds = (now - at).total_seconds()
-    text = (_("%(age)s ago") if seconds >= 0 else _("in %(age)s")) % {"age": spoken(abs(seconds))}
+    phrase = _("just now") if 0 <= seconds < 1 else _("%(age)s ago") if seconds >= 1 else _("in %(age)s")
+    text = phrase % {"age": spoken(abs(seconds))}
     utc = at.astimezone(UTC)
     stamp = f'<time datetime="{utc.isoformat()}" title="{written(utc)}" data-age>'
     return SafeString(f"{stamp}{escape(text)}</time>")  # nosec B703
@@ -123,23 +149,6 @@ def between(start: datetime | None, end: datetime | None) -> str:
 def rhythm(every: timedelta) -> str:
     """An interval as `every` takes it: `5m`."""
     return durations.describe(every)
-
-
-@register.filter
-def lasted(seconds: float) -> str:
-    """Format the duration of a run.
-
-    >>> lasted(0.5), lasted(59.6), lasted(7384)
-    ('0.5 s', '60 s', '2 h 03 min')
-    """
-    if seconds < 10:
-        return _("%(number)s s") % {"number": decimal(seconds, 1)}
-    if seconds < 120:
-        return _("%(number)d s") % {"number": round(seconds)}
-    minutes = int(seconds // 60)
-    if minutes < 120:
-        return _("%(minutes)d min") % {"minutes": minutes}
-    return _("%(hours)d h %(minutes)02d min") % {"hours": minutes // 60, "minutes": minutes % 60}
 
 
 @register.filter

@@ -221,8 +221,10 @@ def death(task: Task, worker: WorkerState | None, facts: Facts) -> str:
         values |= {"age": age_of(facts, worker.stopped_at), "reason": worker.stop_reason or _("stopped")}
         return _("Worker %(worker)s ended %(age)s ago (%(reason)s).") % values
     if worker.is_presence_lost:
+        if (worker.missing_seconds or 0) < 1:
+            return _("The database session of worker %(worker)s disconnected just now.") % values
         values |= {"age": spoken(worker.missing_seconds or 0)}
-        return _("The database session of worker %(worker)s is gone, since %(age)s at least.") % values
+        return _("The database session of worker %(worker)s disconnected at least %(age)s ago.") % values
     values |= {"age": spoken(worker.heartbeat_age_seconds or 0)}
     return _("Worker %(worker)s has not been heard for %(age)s, longer than its lease.") % values
 

@@ -8,15 +8,9 @@ from datetime import timedelta
 from typing import ClassVar
 
 from django.db import models
+from django.utils.formats import number_format
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
 
-AGE_UNITS = (
-    (86_400, lambda number: ngettext("%(number)d day", "%(number)d days", number)),
-    (3_600, lambda number: ngettext("%(number)d hour", "%(number)d hours", number)),
-    (60, lambda number: ngettext("%(number)d minute", "%(number)d minutes", number)),
-    (1, lambda number: ngettext("%(number)d second", "%(number)d seconds", number)),
-)
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 LONGEST = timedelta(days=36_500)  # within the range of PostgreSQL's calendar
 WRITTEN = re.compile(r"(\d{1,9})([smhdw])", re.ASCII)
@@ -30,16 +24,25 @@ class StatementTimestamp(models.Func):
 
 
 def spoken(seconds: float) -> str:
-    """The age in its largest unit, rounded down; at least two of a unit, so that rounding stays small.
+    """The duration in the unit that fits, rounded down; large enough a number that rounding stays small.
 
-    >>> spoken(0.2), spoken(1), spoken(119), spoken(120), spoken(7200)
-    ('less than a second', '1 second', '119 seconds', '2 minutes', '2 hours')
+    >>> spoken(0.0012), spoken(0.25), spoken(119), spoken(120), spoken(11_100), spoken(172_800)
+    ('1.2 ms', '250 ms', '119 s', '2 min', '3 h 5 min', '2 d')
     """
-    for size, text in AGE_UNITS:
-        if seconds >= 2 * size or (size == 1 and seconds >= 1):
-            number = int(seconds // size)
-            return text(number) % {"number": number}
-    return _("less than a second")
+    if seconds < 1:
+        thousandths = 1000 * seconds
+        return _("%(number)s ms") % {
+            "number": number_format(round(thousandths, 1) if thousandths < 10 else int(thousandths))
+        }
+    if seconds < 120:
+        return _("%(number)d s") % {"number": seconds}
+    if seconds < 7200:
+        return _("%(minutes)d min") % {"minutes": seconds // 60}
+    if seconds < 172_800:
+        hours, minutes = divmod(int(seconds // 60), 60)
+        phrase = _("%(hours)d h %(minutes)d min") if minutes else _("%(hours)d h")
+        return phrase % {"hours": hours, "minutes": minutes}
+    return _("%(number)d d") % {"number": seconds // 86_400}
 
 
 def parse(text: str) -> timedelta:

@@ -23,7 +23,7 @@ def test_an_overdue_report_its_dead_holder_and_the_release(visit, size):
         fence = holder.hear()["fence"]
         page = visit("Lock administrators", size=size).open("/admin/ops/schedule/")
         row = page.locator("#schedule-rows tbody tr")
-        assert "Overdue was due 29 hours ago" in row.inner_text()
+        assert "Overdue was due 29 h ago" in row.inner_text()
         assert f"pid {holder.pid}" in row.inner_text()
         assert shell("true").status == 75
         row.locator(".outcome-skipped").wait_for()

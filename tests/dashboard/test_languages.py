@@ -12,12 +12,11 @@ import polib
 import pytest
 from django.test import Client
 from django.utils import translation
-from django.utils.translation import gettext
+from django.utils.translation import gettext, ngettext
 from django.utils.translation.template import templatize
 
 from dashboard import charts
 from dashboard.numbers import decimal, milliseconds
-from dashboard.templatetags.rowlock import lasted
 from tasks.support.durations import spoken
 from tests.people import client_of
 from tests.tasks import rows
@@ -77,8 +76,8 @@ def test_a_translation_has_the_holes_of_its_text():
 
 def test_plurals_are_those_of_the_language():
     with translation.override("ru"):
-        told = [spoken(60 * number) for number in (5, 11, 21, 22, 25)]
-    assert told == ["5 минут", "11 минут", "21 минуту", "22 минуты", "25 минут"]
+        told = [ngettext("%(n)d worker", "%(n)d workers", n) % {"n": n} for n in (5, 11, 21, 22)]
+    assert told == ["5 исполнителей", "11 исполнителей", "21 исполнитель", "22 исполнителя"]
 
 
 @pytest.fixture
@@ -113,8 +112,8 @@ def test_a_person_chooses_and_the_choice_is_kept_in_a_cookie():
 
 def test_decimals_have_the_sign_of_the_language():
     with translation.override("ru"):
-        told = [decimal(1234.56, 1), milliseconds(12.3), charts.written(2.5), lasted(0.5)]
-    assert [text.split(" ")[0] for text in told] == ["1\xa0234,6", "12,3", "2,5", "0,5"]
+        told = [decimal(1234.56, 1), milliseconds(12.3), charts.written(2.5), spoken(0.0025)]
+    assert [text.split(" ")[0] for text in told] == ["1\xa0234,6", "12,3", "2,5", "2,5"]
 
 
 def test_no_sentence_writes_a_decimal_itself():

@@ -59,9 +59,9 @@ class TestTheBoard:
         fence = acquire()
         text = " ".join(row().split())
         assert "Overdue" in text
-        assert "was due 24 hours ago" in text
+        assert "was due 24 h ago" in text
         assert f"db1 pid 99 (nightly.pl)</span>, fence {fence}" in text
-        assert "lease ends in 59 minutes unless renewed" in text
+        assert "lease ends in 59 min unless renewed" in text
         assert "Skipped" in text
         assert "Running" in text
 

@@ -74,7 +74,7 @@ def test_the_evidence_of_a_death_is_given(operator):
     Worker.objects.update(current_task_id=running.pk)
     Queue.objects.create(name="default", recovery="ask")
     page = operator.get(STALE)
-    assert "The database session of worker w-died is gone, since 3 minutes at least." in page.text
+    assert "The database session of worker w-died disconnected at least 3 min ago." in page.text
     assert "it has no database session" in page.text
     assert "Its worker had begun it." in page.text
     assert f"Its worker ran #{running.pk} and had not begun this one." in page.text

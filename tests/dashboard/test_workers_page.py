@@ -60,7 +60,7 @@ def test_a_worker_is_shown_with_what_it_is_on_and_has_claimed_ahead(operator, ha
         "Alive",
         "presence held",
         f"#{hanging[0].id}",
-        "for 10 minutes",
+        "for 10 min",
     ):
         assert text in page.text
     line = lines(operator)["w1"]
@@ -223,7 +223,7 @@ def test_a_worker_that_has_ended_is_found_too(operator, worker, reason, word):
         assert "w/9 &amp;" in row
         assert f"{word}</span>" in row
         assert reason in row
-        assert "9 minutes ago" in row
+        assert "9 min ago" in row
         assert "data-attention" not in row
     assert f'hx-get="{escape(url)}"' in operator.get(url).text
 

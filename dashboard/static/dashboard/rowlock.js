@@ -28,11 +28,16 @@ window.rowlock = {};
 
     async function copyCommand(button) {
         const code = button.parentElement.querySelector("code");
+        button.dataset.words ??= button.textContent;
         try {
-            await navigator.clipboard.writeText(code.textContent);
-            button.textContent = "✓";
+            await navigator.clipboard.writeText(button.dataset.copy || code.textContent);
+            button.textContent = button.matches("[role=menuitem]") ? `✓ ${button.dataset.words}` : "✓";
         } catch {
-            getSelection().selectAllChildren(code);
+            if (code) {
+                getSelection().selectAllChildren(code);
+            } else {
+                prompt(button.dataset.words, button.dataset.copy);
+            }
         }
     }
 

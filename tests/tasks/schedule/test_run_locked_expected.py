@@ -106,7 +106,7 @@ class TestQueueStatus:
         expected()
         outcome = status()
         assert (outcome.status, outcome.data["overdue"]) == (3, ["job"])
-        assert "Command job is overdue: a run was due 29 hours ago" in outcome.stderr
+        assert "Command job is overdue: a run was due 29 h ago" in outcome.stderr
 
     def test_a_success_makes_it_healthy(self):
         expected()
