@@ -103,10 +103,13 @@ class RowlockAdminSite(AdminSite):
     enable_nav_sidebar = False
 
     def get_urls(self) -> list[URLPattern | URLResolver]:
-        """The operators' pages come before the stock ones, whose last pattern catches everything."""
-        from dashboard.views import audit, burst, demo, lab, locks, overview, schedule, stale, workers  # need the apps
+        """The operators' pages come before the stock ones, whose last pattern catches everything.
 
-        modules = (audit, burst, demo, lab, locks, overview, schedule, stale, workers)
+        They need the apps, so they are imported here.
+        """
+        from dashboard.views import audit, burst, demo, lab, locks, overview, palette, schedule, stale, workers
+
+        modules = (audit, burst, demo, lab, locks, overview, palette, schedule, stale, workers)
         models = path("all/", self.admin_view(super().index), name="models")
         pages = [module.paths(self.admin_view) for module in modules]
         return [*chain.from_iterable(pages), models, *super().get_urls()]

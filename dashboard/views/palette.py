@@ -1,0 +1,118 @@
+"""The palette (Ctrl-K): the task, session, order, queue or worker that a few characters name.
+
+The pages of the menu and the actions of the open page come from that page itself (`palette.js`).
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import NamedTuple
+
+from django.contrib.auth.models import AbstractBaseUser, AnonymousUser
+from django.db import connection
+from django.http import HttpRequest, JsonResponse
+from django.urls import URLPattern, path
+from django.utils.translation import gettext as _
+from django.views.decorators.http import require_safe
+
+from dashboard import links
+from dashboard.locks.limits import Names
+from dashboard.task_pages.listing import known_queues
+from orders.models import Order
+from tasks.models import Task
+from tasks.support.addresses import address
+from tasks.support.database import fetch
+
+MOST = 6  # of a kind
+LONGEST = 100  # characters of a question
+LARGEST_ID = 2**63 - 1
+
+SESSION = """
+SELECT pid, coalesce(nullif(application_name, ''), backend_type) AS name FROM pg_stat_activity
+WHERE pid = %(pid)s AND datname = current_database()
+"""
+WORKERS = """
+SELECT id, hostname, pid FROM tasks_worker
+WHERE stopped_at IS NULL AND (starts_with(id, %(text)s) OR starts_with(hostname, %(text)s)) ORDER BY id LIMIT %(most)s
+"""
+
+FUNCTIONS = """
+SELECT DISTINCT path FROM tasks_worker, unnest(task_paths) AS path
+WHERE stopped_at IS NULL AND strpos(lower(path), lower(%(text)s)) > 0 ORDER BY path LIMIT %(most)s
+"""
+
+Found = Iterable[tuple[str, str]]  # label, URL
+
+
+class Source(NamedTuple):
+    """Answers for one kind of thing. `permission`: who may see it; `tables`: left out while one of these is locked."""
+
+    permission: str
+    tables: tuple[str, ...]
+    find: Callable[[str], Found]
+
+
+def paths(view: Callable[..., object]) -> list[URLPattern]:
+    return [path("ops/palette/", view(palette), name="ops_palette")]
+
+
+@require_safe
+def palette(request: HttpRequest) -> JsonResponse:
+    """`{"found": [{"label", "url"}]}` for `?q=`; one short question a kind, and none to a locked table."""
+    text = request.GET.get("q", "").strip()[:LONGEST]
+    found = [{"label": label, "url": url} for label, url in named(text, request.user)] if text else []
+    return JsonResponse({"found": found})
+
+
+def named(text: str, user: AbstractBaseUser | AnonymousUser) -> Iterator[tuple[str, str]]:
+    names = Names(connection)
+    number = text.removeprefix("#")
+    is_number = number.isascii() and number.isdecimal() and int(number) <= LARGEST_ID
+    for source in NUMBERS if is_number else TEXTS:
+        if user.has_perm(source.permission):  # type: ignore[union-attr]
+            yield from names.ask(partial(list, source.find(number if is_number else text)), *source.tables) or ()
+
+
+def task(number: str) -> Found:
+    for row in Task.objects.filter(pk=number).values("pk", "task_path", "status"):
+        label = _("Task #%(id)s %(name)s") % {"id": row["pk"], "name": row["task_path"].rpartition(".")[2]}
+        yield f"{label} · {row['status']}", address("admin:tasks_task_change", row["pk"])
+
+
+def session(number: str) -> Found:
+    if int(number) < 2**31:
+        for row in fetch(connection, SESSION, {"pid": int(number)}):
+            label = _("Session %(pid)s %(name)s") % row
+            yield label, f"{address('admin:ops_locks')}#node-{row['pid']}"
+
+
+def order(number: str) -> Found:
+    for pk in Order.objects.filter(pk=number).values_list("pk", flat=True):
+        yield _("Order %(id)s") % {"id": pk}, address("admin:orders_order_change", pk)
+
+
+def queues(text: str) -> Found:
+    matching = [name for name in known_queues() if text.lower() in name.lower()]
+    for name in matching[:MOST]:
+        yield _("Queue %(name)s") % {"name": name}, links.tasks(queue_names=(name,))
+
+
+def workers(text: str) -> Found:
+    for row in fetch(connection, WORKERS, {"text": text, "most": MOST}):
+        yield _("Worker %(id)s (%(hostname)s, pid %(pid)s)") % row, links.worker(row["id"])
+
+
+def functions(text: str) -> Found:
+    for row in fetch(connection, FUNCTIONS, {"text": text, "most": MOST}):
+        yield _("Tasks %(name)s") % {"name": row["path"]}, links.tasks(task_paths=(row["path"],))
+
+
+NUMBERS = (
+    Source("tasks.view_task", ("tasks_task",), task),
+    Source("dashboard.view_backend", (), session),
+    Source("orders.view_order", ("orders_order",), order),
+)
+TEXTS = (
+    Source("tasks.view_task", ("tasks_task", "tasks_queue", "tasks_worker"), queues),
+    Source("tasks.view_worker", ("tasks_worker",), workers),
+    Source("tasks.view_task", ("tasks_worker",), functions),
+)
