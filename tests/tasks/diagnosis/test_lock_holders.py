@@ -1,4 +1,4 @@
-"""Who holds the lock that a statement met: named from catalogs alone, with the command that ends it."""
+"""The holders of the lock that a statement met: named from catalogs alone, with the command that ends each."""
 
 import contextlib
 import re

@@ -170,7 +170,7 @@ def test_one_that_commits_while_rows_are_taken_back_costs_no_attempt(database, m
 
 
 def test_a_locked_table_of_workers_does_not_keep_tasks_from_being_taken_back(database, maintenance):
-    """Whether the session of the dead has ended cannot be read then; what is known of them can be written."""
+    """The lock hides only the end of the dead session; what is known of the tasks can be written."""
     database.enqueue(handlers.work, count=2)
     batch = claim(database)
     with psycopg.connect(database.url) as migration:
