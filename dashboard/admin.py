@@ -6,7 +6,7 @@ from django.contrib.auth.models import Group, User
 from django.urls import URLPattern, path
 
 from dashboard import links
-from dashboard.task_pages import bulk, confirmation, detail, enqueue, listing, queues
+from dashboard.task_pages import bulk, confirmation, detail, enqueue, listing, queues, saved_views
 from tasks.admin.lock_aware import SESSION_PAGES
 from tasks.admin.read_only import DeclaredFilters, QueueAdmin, TaskAdmin
 from tasks.models import Queue, Task
@@ -21,6 +21,8 @@ class TaskPages(TaskAdmin):
             path("", view(listing.list_view), name="tasks_task_changelist"),
             path("do/<slug:name>/", view(confirmation.action_view), name="tasks_task_action"),
             path("all/<slug:name>/", view(bulk.all_view), name="tasks_task_all"),
+            path("views/save/", view(saved_views.save_view), name="tasks_task_save_view"),
+            path("views/delete/", view(saved_views.delete_view), name="tasks_task_delete_view"),
             path("runs/", view(bulk.runs_view), name="tasks_task_runs"),
             path("runs/<int:run_id>/", view(bulk.run_view), name="tasks_task_run"),
             path("runs/<int:run_id>/stop/", view(bulk.stop_view), name="tasks_task_run_stop"),

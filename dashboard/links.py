@@ -12,7 +12,13 @@ from tasks.support.addresses import address
 
 def tasks(**conditions: Any) -> str:
     """The list of matching tasks: `tasks(statuses=("FAILED",), queue_names=("mail",))`."""
-    return f"{address('admin:tasks_task_changelist')}?{urlencode(TaskFilter(**conditions).as_params())}"
+    return listed(TaskFilter(**conditions))
+
+
+def listed(chosen: TaskFilter) -> str:
+    """The list of tasks with this filter."""
+    query = chosen.as_query()
+    return f"{address('admin:tasks_task_changelist')}{'?' if query else ''}{query}"
 
 
 def worker(worker_id: str) -> str:

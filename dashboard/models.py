@@ -1,5 +1,6 @@
 """Tables of the dashboard, and permissions on PostgreSQL's sessions, which have no table of ours."""
 
+from django.conf import settings
 from django.contrib.postgres.fields import DateTimeRangeField
 from django.contrib.postgres.fields.ranges import RangeBoundary
 from django.contrib.postgres.indexes import GistIndex
@@ -48,6 +49,21 @@ class Acknowledgement(models.Model):
 
     def __str__(self) -> str:
         return self.line
+
+
+class SavedView(models.Model):
+    """A search of the list of tasks that a person keeps under a name."""
+
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
+    name = models.TextField()
+    query = models.TextField()  # of the list's URL
+
+    class Meta:
+        default_permissions = ("view",)
+        constraints = [models.UniqueConstraint(fields=["user", "name"], name="dashboard_savedview_one_of_a_name")]
+
+    def __str__(self) -> str:
+        return self.name
 
 
 class TsTzRange(models.Func):

@@ -118,14 +118,15 @@ BEGIN
     GRANT SELECT, INSERT, UPDATE ON tasks_bulkrun, tasks_epoch, tasks_queue, tasks_recoveryfailure, tasks_task TO rowlock_web;
     GRANT SELECT, UPDATE ON orders_account, tasks_lock, tasks_worker TO rowlock_web;
     GRANT SELECT, DELETE ON tasks_expectedcommand TO rowlock_web;
-    GRANT SELECT, INSERT, UPDATE, DELETE ON dashboard_acknowledgement, orders_order, tasks_submittedform TO rowlock_web;
+    GRANT SELECT, INSERT, UPDATE, DELETE ON
+        dashboard_acknowledgement, dashboard_savedview, orders_order, tasks_submittedform TO rowlock_web;
     -- The history of locks, which the web server keeps.
     GRANT SELECT, INSERT, UPDATE ON dashboard_lockwait TO rowlock_web;
     GRANT SELECT, INSERT ON dashboard_deadlocks TO rowlock_web;
     GRANT USAGE ON SEQUENCE
         auth_group_id_seq, auth_group_permissions_id_seq, auth_user_groups_id_seq, auth_user_id_seq,
         auth_user_user_permissions_id_seq, axes_accessattempt_id_seq, dashboard_deadlocks_id_seq,
-        dashboard_lockwait_id_seq, django_admin_log_id_seq, orders_entry_id_seq, orders_order_id_seq,
+        dashboard_lockwait_id_seq, dashboard_savedview_id_seq, django_admin_log_id_seq, orders_entry_id_seq, orders_order_id_seq,
         tasks_attempt_id_seq, tasks_bulkrun_id_seq, tasks_intervention_id_seq, tasks_task_id_seq
         TO rowlock_web;
 

@@ -1,7 +1,9 @@
 """The list of tasks: the search through a large table, its rows and its page."""
 
+import json
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 from urllib.parse import urlencode
@@ -9,29 +11,38 @@ from urllib.parse import urlencode
 from django.db import OperationalError, connection
 from django.db.models import Max, Min, QuerySet
 from django.db.transaction import atomic
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
+from dashboard import links
 from dashboard.live.fragment import SharedPart
 from dashboard.site import page
 from dashboard.task_pages import VIEW
 from dashboard.task_pages.actions import PAGE_ACTIONS, PageAction, TaskRow, buttons_of, unfinished_runs
-from dashboard.templatetags.rowlock import age
+from dashboard.task_pages.saved_views import views_of
+from dashboard.task_pages.search import WORDS, parse, written
+from dashboard.task_pages.tabs import tabs
+from dashboard.templatetags.rowlock import age, told_failure
 from tasks.admin import rights
 from tasks.diagnosis import Facts, Finding, decide, gather
 from tasks.framework import declaration
-from tasks.models import Task, TaskStatus
+from tasks.models import Attempt, Task, TaskStatus
 from tasks.operations.filters import InvalidFilter, Params, TaskFilter, given, parse_id
-from tasks.support import durations
 from tasks.support.database import fetch, sqlstate
+from tasks.support.reading import one_line
+from tasks.support.redaction import redact_call
 
 PAGE = 50
+SORTS = NEWEST_FIRST, OLDEST_FIRST = "-id", "id"  # by an index; any other order would read the whole table
 FIRST_WINDOW = 20_000  # ids
 WINDOW_GROWTH = 4
 SEARCH_SECONDS = 2.0
 QUERY_CANCELED = "57014"
 EVERY_SECONDS = 3  # the list refreshes itself
+LONGEST_CALL = 60  # characters of a call in a row
+MOST_ARGUMENTS = 4
+PACKAGE = re.compile(r"^(?:\w+\.)+(?=\w+(?::|$))")
 QUICK_SECONDS = 0.3  # a slower search does not refresh itself
 
 # Ids grow with the time of creation, except for open transactions. So bisection finds the first id of a time, and a
@@ -74,10 +85,10 @@ SELECT name FROM known WHERE name IS NOT NULL ORDER BY name LIMIT 200
 
 @dataclass(frozen=True)
 class Listing:
-    """One page of rows, newest first.
+    """One page of rows.
 
-    `newer`, `older`: the id above or below which the next page lies, None without one. `looked_down_to`: the id at
-    which the time ran out, None when the search is complete.
+    `newer`, `older`: the id above or below which a neighbouring page lies, None without one. `looked_down_to`: the id
+    at which the time ran out, None when the search is complete.
     """
 
     rows: list[Any]
@@ -88,18 +99,25 @@ class Listing:
 
 @dataclass(frozen=True)
 class PageCursor:
-    """The position of a page: below the id `before`, above the id `after`, or at the newest."""
+    """The position of a page: below the id `before`, above the id `after`, or at the end that comes first.
+
+    `is_ascending`: the oldest come first.
+    """
 
     before: int | None = None
     after: int | None = None
+    is_ascending: bool = False
 
     @classmethod
     def from_params(cls, params: Params) -> Self:
-        """Read `before` and `after`. Raises InvalidFilter."""
+        """Read `before`, `after` and `sort`. Raises InvalidFilter."""
         ids = {name: next((parse_id(text) for text in given(params, name)), None) for name in ("before", "after")}
         if None not in ids.values():
             raise InvalidFilter("A page lies `before` an id or `after` one: remove either.")
-        return cls(**ids)
+        (order,) = given(params, "sort") or (NEWEST_FIRST,)
+        if order not in SORTS:
+            raise InvalidFilter(f"The list cannot be sorted by {order!r}: choose one of {', '.join(SORTS)}.")
+        return cls(**ids, is_ascending=order == OLDEST_FIRST)
 
 
 class Filter(Protocol):
@@ -143,6 +161,8 @@ def find(
     """
     search = Search(chosen, limit + 1, SEARCH_SECONDS if seconds is None else seconds)
     lowest, highest = bounds(chosen)
+    if cursor.is_ascending:
+        return upwards(search, cursor, (lowest, highest), limit)
     if cursor.after is not None:
         found = search.walk(max(cursor.after, lowest - 1), highest, +1)
         rows = found[:limit][::-1]
@@ -152,6 +172,21 @@ def find(
     rows = found[:limit]
     older = rows[-1].pk if len(found) > limit else search.stopped_at
     newer = rows[0].pk if cursor.before and rows else None
+    return Listing(rows, newer=newer, older=older, looked_down_to=search.stopped_at)
+
+
+def upwards(search: "Search", cursor: PageCursor, bounds: tuple[int, int], limit: int) -> Listing:
+    """The page of a list in which the oldest come first."""
+    lowest, highest = bounds
+    if cursor.before is not None:
+        found = search.walk(min(cursor.before, highest + 1), lowest, -1)
+        rows = found[:limit][::-1]
+        older = rows[0].pk if rows and (len(found) > limit or search.stopped_at) else None
+        return Listing(rows, older=older, newer=rows[-1].pk if rows else cursor.before - 1)
+    found = search.walk(max(cursor.after or 0, lowest - 1), highest, +1)
+    rows = found[:limit]
+    newer = rows[-1].pk if len(found) > limit else search.stopped_at
+    older = rows[0].pk if cursor.after and rows else None
     return Listing(rows, newer=newer, older=older, looked_down_to=search.stopped_at)
 
 
@@ -203,24 +238,56 @@ def known_queues() -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class ListRow(TaskRow):
-    """One line of the list; `action` is its own button."""
+    """One line of the list.
 
+    `call`: the arguments as shown; `error`: the last line of a failed task's exception; `action`: the row's own button;
+    `actions`: those in its menu.
+    """
+
+    name: str
+    call: str
+    error: str
     queue_name: str
     priority: str
     since: SafeString | str
     action: PageAction | None
+    actions: tuple[PageAction, ...]
+    command: str
 
 
-def list_row(task: Task, facts: Facts) -> ListRow:
+def list_row(task: Task, facts: Facts, error: str) -> ListRow:
     finding = decide(task, facts)
+    action = fitting_action(task, finding)
     return ListRow.of(
         task,
         finding,
+        name=task.task_path.rpartition(".")[2],
+        call=call_of(task),
+        error=error,
         queue_name=task.queue_name,
-        priority=str(task.priority),
+        priority=str(task.priority or ""),
         since=age(task.finished_at or task.started_at or task.created_at, facts.now),
-        action=fitting_action(task, finding),
+        action=action,
+        actions=tuple(one for one in PAGE_ACTIONS.values() if one is not action and one.suits(task, finding)),
+        command=f"python manage.py show_task {task.pk}",
     )
+
+
+def call_of(task: Task) -> str:
+    """The arguments on one line, redacted and cut."""
+    args, kwargs = redact_call(task.task_path, task.args, task.kwargs)
+    texts = [json.dumps(value, ensure_ascii=False)[:LONGEST_CALL] for value in args[:MOST_ARGUMENTS]]
+    named = list(kwargs.items())[: MOST_ARGUMENTS - len(texts)]
+    texts += [f"{name}={json.dumps(value, ensure_ascii=False)}"[:LONGEST_CALL] for name, value in named]
+    text = f"[{', '.join(texts)}]" if texts else ""
+    return one_line(text if len(text) <= LONGEST_CALL else f"{text[: LONGEST_CALL - 1]}…")
+
+
+def latest_errors(tasks: Iterable[Task]) -> dict[int, str]:
+    """The last line of the exception for each FAILED task that has one, without the module of its class."""
+    failed = [task.pk for task in tasks if task.status == TaskStatus.FAILED]
+    latest = Attempt.objects.filter(task_id__in=failed).order_by("task_id", "-id").distinct("task_id") if failed else ()
+    return {attempt.task_id: PACKAGE.sub("", one_line(told_failure(attempt))) for attempt in latest}
 
 
 def rows_context(chosen: TaskFilter, cursor: PageCursor) -> dict[str, Any]:
@@ -228,29 +295,31 @@ def rows_context(chosen: TaskFilter, cursor: PageCursor) -> dict[str, Any]:
     started = time.monotonic()
     listing = find(chosen, cursor)
     is_quick = time.monotonic() - started < QUICK_SECONDS
-    facts = gather(listing.rows)
+    facts, errors = gather(listing.rows), latest_errors(listing.rows)
+    is_whole = not (listing.newer or listing.older or listing.looked_down_to)
     return {
         "is_live": is_quick and listing.looked_down_to is None,
-        "rows": [list_row(task, facts) for task in listing.rows],
+        "rows": [list_row(task, facts, errors.get(task.pk, "")) for task in listing.rows],
+        "tabs": tabs(chosen),
+        "number": len(listing.rows) if is_whole else None,
+        "cursor": cursor,
         "listing": listing,
         "now": facts.now,
-        "links": neighbours(chosen, listing),
+        "links": neighbours(chosen, listing, cursor),
         "chosen": chosen,
     }
 
 
-def filter_context(chosen: TaskFilter) -> dict[str, Any]:
-    """The filled-in form of the filter, and its choices; a condition's field holds one value, the others are hidden."""
-    repeated = {"queue": chosen.queue_names, "task": chosen.task_paths, "id": chosen.ids}
-    more = (chosen.ids, chosen.error, chosen.older_than, chosen.ordering_key, chosen.worker_id)
+def search_context(chosen: TaskFilter, user_id: int, text: str | None = None) -> dict[str, Any]:
+    """The search box, with `text` or the words of the filter; what it completes; and the person's saved views."""
     return {
         "chosen": chosen,
-        "has_more_conditions": any(more),
-        "hidden_conditions": [(name, str(value)) for name, values in repeated.items() for value in values[1:]],
-        "older_than": durations.describe(chosen.older_than) if chosen.older_than is not None else "",
-        "statuses": TaskStatus.choices,
+        "search": written(chosen) if text is None else text,
+        "words": WORDS,
+        "query": chosen.as_query(),
         "queues": known_queues(),
         "paths": declaration.paths(),
+        "views": views_of(user_id, chosen),
     }
 
 
@@ -263,23 +332,39 @@ def fitting_action(task: Task, finding: Finding) -> PageAction | None:
     return None
 
 
-def neighbours(chosen: Filter, listing: Listing) -> dict[str, str]:
-    """Queries of the newest, the newer and the older page, including the filter; empty where there is none."""
-    params = chosen.as_params()
+def neighbours(chosen: Filter, listing: Listing, cursor: PageCursor = PageCursor()) -> dict[str, str]:
+    """Queries of the first page and of the newer and the older one, with filter and order; empty where there is none.
+
+    `onward` and `backward` are the same two in the order of the list; `other_order` is the list turned round.
+    """
+    params, order = chosen.as_params(), [("sort", OLDEST_FIRST)]
+    here = [*params, *order] if cursor.is_ascending else params
+    newer = "?" + urlencode([*here, ("after", listing.newer)]) if listing.newer else ""
+    older = "?" + urlencode([*here, ("before", listing.older)]) if listing.older else ""
+    onward, backward = (newer, older) if cursor.is_ascending else (older, newer)
     return {
-        "newest": "?" + urlencode(params),
-        "newer": "?" + urlencode([*params, ("after", listing.newer)]) if listing.newer else "",
-        "older": "?" + urlencode([*params, ("before", listing.older)]) if listing.older else "",
+        "newest": "?" + urlencode(here),
+        "newer": newer,
+        "older": older,
+        "onward": onward,
+        "backward": backward,
+        "other_order": "?" + urlencode(params if cursor.is_ascending else [*params, *order]),
     }
 
 
 def list_view(request: HttpRequest) -> HttpResponse:
-    """The list; its URL holds the filter and the page. It refreshes itself only if the search was quick."""
+    """The list; its URL holds the filter and the page. It refreshes itself only if the search was quick.
+
+    Words typed into the search box (`search`) become a filter, whose URL is the answer.
+    """
     rights.require(request.user, VIEW)
+    user_id, typed = request.user.pk, request.GET.get("search")
     try:
+        if typed is not None:
+            return HttpResponseRedirect(links.listed(parse(typed)))
         chosen, cursor = TaskFilter.from_params(request.GET), PageCursor.from_params(request.GET)
     except InvalidFilter as error:
-        context = {"fault": str(error), **filter_context(TaskFilter())}
+        context = {"fault": str(error), "tabs": tabs(TaskFilter()), **search_context(TaskFilter(), user_id, typed)}
         return page(request, "task_pages/list.html", _("Tasks"), context, status=400)
 
     def rows(asked: HttpRequest) -> dict[str, Any]:
@@ -301,8 +386,7 @@ def list_view(request: HttpRequest) -> HttpResponse:
         "bulk_buttons": [
             button for button in buttons if not chosen.is_empty and statuses & set(button.action.verb.statuses)
         ],
-        "query": chosen.as_query(),
-        **filter_context(chosen),
+        **search_context(chosen, user_id),
         "runs_under_way": unfinished_runs(),
         "every": EVERY_SECONDS,
     }

@@ -28,9 +28,12 @@ class TaskCommand(OperatorCommand):
 
     def add_options(self, parser: CommandParser) -> None:
         parser.add_argument("ids", nargs="*", type=types.task_id, metavar="ID", help="Ids of tasks.")
-        group = parser.add_argument_group("filters", "Tasks that match all of these; the first three may be repeated.")
+        group = parser.add_argument_group(
+            "filters", "Tasks that match all of these; --status, --queue, --task may be repeated."
+        )
         for field, kind, metavar, text in (
             ("statuses", types.status, "STATUS", "Their status."),
+            ("due", types.due, "WHEN", "Of those that wait: due now, or later."),
             ("queue_names", types.name, "QUEUE", "Their queue."),
             ("task_paths", types.text, "PATH", "Their function."),
             ("text", types.text, "TEXT", "Text in their arguments."),
@@ -69,8 +72,8 @@ def read_filter(options: Options, default_statuses: tuple[str, ...]) -> TaskFilt
     chosen = TaskFilter(**{**given, **many})
     if chosen.is_empty:
         raise UsageError(
-            "Which tasks? Name ids (4711 4712) or at least one of --status, --queue, --task, --text, --ordering-key, "
-            "--worker, --error and --older-than."
+            "Which tasks? Name ids (4711 4712) or at least one of --status, --due, --queue, --task, --text, "
+            "--ordering-key, --worker, --error and --older-than."
         )
     if not chosen.ids and TaskStatus.COMPLETED in chosen.statuses:
         raise UsageError("COMPLETED tasks stay as they are. To have their effect again, use `enqueue_task`.")

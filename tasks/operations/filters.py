@@ -24,6 +24,10 @@ BIGGEST_ID = 2**63 - 1
 IS_READY = Q(status=TaskStatus.READY) & (Q(ordering_key__isnull=True) | Q(ordering_key__isnull=False))
 
 
+IS_DUE = Q(run_after__lte=StatementTimestamp())
+DUE = ("now", "later")
+
+
 class InvalidFilter(RowlockError, ValueError):
     """A condition of the filter cannot be read."""
 
@@ -39,12 +43,13 @@ class TaskFilter:
     """Tasks that match every given condition; within one condition, any of its values.
 
     `error` is searched, ignoring case, in the exception and traceback of the latest recorded attempt. `older_than`
-    counts from the creation of the task. `text` is searched in the arguments as shown, so that a search cannot guess
-    redacted values: see `shows`. `above` and `upto` bound the ids.
+    counts from the creation of the task. `due`: "now" or "later", of the tasks that wait to run. `text` is searched in
+    the arguments as shown, so that a search cannot guess redacted values: see `shows`. `above` and `upto` bound ids.
     """
 
     ids: tuple[int, ...] = ()
     statuses: tuple[str, ...] = ()
+    due: str = ""
     queue_names: tuple[str, ...] = ()
     task_paths: tuple[str, ...] = ()
     error: str = ""
@@ -119,10 +124,7 @@ class TaskFilter:
 
     def criteria(self, tasks: TaskQuerySet) -> TaskQuerySet:
         """`tasks` narrowed by every condition but the ids; these must still hold when a row is locked."""
-        if self.statuses:
-            tasks = tasks.filter(status__in=self.statuses)
-        if self.statuses == (TaskStatus.READY,):
-            tasks = tasks.filter(IS_READY)
+        tasks = self._in_state(tasks)
         if self.queue_names:
             tasks = tasks.filter(queue_name__in=self.queue_names)
         if self.task_paths:
@@ -141,6 +143,15 @@ class TaskFilter:
             tasks = tasks.alias(args_text=Cast("args", TextField()), kwargs_text=Cast("kwargs", TextField()))
             tasks = tasks.filter(Q(args_text__icontains=self.text) | Q(kwargs_text__icontains=self.text))
         return tasks if self.upto is None else tasks.filter(pk__gt=self.above, pk__lte=self.upto)
+
+    def _in_state(self, tasks: TaskQuerySet) -> TaskQuerySet:
+        if self.statuses:
+            tasks = tasks.filter(status__in=self.statuses)
+        if self.statuses == (TaskStatus.READY,):
+            tasks = tasks.filter(IS_READY)
+        if self.due:
+            tasks = tasks.filter(IS_DUE if self.due == "now" else ~IS_DUE)
+        return tasks
 
     def shows(self, task: Task) -> bool:
         """True if the searched text is in the shown part of the arguments."""
@@ -205,6 +216,13 @@ def parse_status(text: str) -> str:
     return status
 
 
+def parse_due(text: str) -> str:
+    """One of DUE. Raises InvalidFilter with both."""
+    if text not in DUE:
+        raise InvalidFilter(f"{text!r} is not a time to run: choose now or later.")
+    return text
+
+
 def parse_age(text: str) -> timedelta:
     """A duration such as 7d. Raises InvalidFilter with examples."""
     try:
@@ -225,6 +243,7 @@ class Condition(NamedTuple):
 CONDITIONS = {
     "ids": Condition("id", "", parse_id, may_repeat=True),
     "statuses": Condition("status", "--status", parse_status, may_repeat=True),
+    "due": Condition("due", "--due", parse_due),
     "queue_names": Condition("queue", "--queue", may_repeat=True),
     "task_paths": Condition("task", "--task", may_repeat=True),
     "error": Condition("error", "--error"),

@@ -53,6 +53,7 @@ window.rowlock = {};
         const ticked = boxes.filter((box) => box.checked).length;
         all.checked = ticked > 0 && ticked === boxes.length;
         all.indeterminate = ticked > 0 && ticked < boxes.length;
+        form.querySelectorAll("[data-for-ticked]").forEach((bar) => { bar.hidden = !ticked; });
         for (const count of form.querySelectorAll("[data-ticked]")) {
             count.dataset.words ??= count.textContent;
             count.textContent = ticked ? `${count.dataset.words} ${ticked}` : count.dataset.words;
