@@ -46,7 +46,7 @@ PAGES = (
     Page(_("Accounts"), "admin:orders_account_changelist", "orders.view_account", "b"),
     Page(_("Queues"), "admin:tasks_queue_changelist", "tasks.view_queue", "q"),
     Page(_("Workers"), "admin:ops_workers", "tasks.view_worker", "w"),
-    Page(_("Cron & named locks"), "admin:ops_schedule", "tasks.view_commandrun", "c"),
+    Page(_("Schedules"), "admin:ops_schedule", "tasks.view_commandrun", "c"),
     Page(_("Lab"), "admin:ops_lab", "dashboard.view_labrun", "l"),
     Page(_("Audit"), "admin:ops_audit", "tasks.view_intervention", "a"),
     Page(_("All models"), "admin:models", "", "m"),

@@ -1,7 +1,6 @@
 """Scheduled commands that failed or are overdue, and named locks whose holder is gone."""
 
 from collections.abc import Iterator
-from itertools import takewhile
 
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
@@ -10,12 +9,10 @@ from dashboard import links
 from tasks import panels
 from tasks.diagnosis.finding import command
 from tasks.locking.named.holder import Holder, Life
-from tasks.models import CommandRun
 from tasks.panels import AttentionLine, Severity, Snapshot, Step
 from tasks.schedule import expectations
 from tasks.schedule.expectations import Entry, Expectation
 
-BAD = (CommandRun.Outcome.FAILED, CommandRun.Outcome.LOST, CommandRun.Outcome.ABANDONED, CommandRun.Outcome.SIGNALLED)
 SEE = "tasks.view_commandrun"
 
 
@@ -40,7 +37,7 @@ def overdue_line(expectation: Expectation) -> AttentionLine:
         key=f"overdue:{expectation.name}",
         text=text % {"name": expectation.name, "number": missed},
         severity=Severity.LOSING,
-        why=_("Look at the crontab of its machine first: cron itself may have stopped."),
+        why=_("Check cron on its machine first: it may have stopped."),
         since=expectation.next_at,
         size=missed,
         step=Step(_("Look at its runs"), links.page("admin:ops_schedule"), command("queue_status")),
@@ -49,22 +46,20 @@ def overdue_line(expectation: Expectation) -> AttentionLine:
 
 
 def failed_lines(entry: Entry) -> Iterator[AttentionLine]:
-    runs = [run for run in entry.runs if run.outcome != CommandRun.Outcome.SKIPPED]
-    bad = list(takewhile(lambda run: run.outcome in BAD, runs))
+    bad = entry.failures
     if not bad:
         return
     last = bad[0]
     text = ngettext(
-        "The latest run of the command %(name)s ended badly: %(outcome)s.",
-        "The latest %(number)d runs of the command %(name)s ended badly: %(outcome)s.",
+        "The command %(name)s: last run %(outcome)s.",
+        "The command %(name)s: last %(number)d runs %(outcome)s.",
         len(bad),
     )
-    outcome = str(CommandRun.Outcome(last.outcome).label).lower()
+    outcome = last.outcome_words.lower()
     yield AttentionLine(
         key=f"command-failed:{entry.name}",
         text=text % {"name": entry.name, "number": len(bad), "outcome": outcome},
         severity=Severity.LOSING,
-        why=_("Exit status %(status)d.") % {"status": last.exit_status} if last.exit_status else "",
         since=last.finished_at or last.started_at,
         size=len(bad),
         step=Step(_("Read its output"), links.page("admin:ops_command_run", last.id)),

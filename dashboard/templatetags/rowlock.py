@@ -25,7 +25,7 @@ from tasks.diagnosis import Link, finding
 from tasks.diagnosis.stats import Rate
 from tasks.locking.named.holder import Life
 from tasks.locking.rowlocks import RowLock
-from tasks.models import Attempt, CommandRun
+from tasks.models import Attempt
 from tasks.support import durations, reading
 from tasks.support.addresses import address
 from tasks.support.durations import spoken
@@ -130,6 +130,7 @@ def age(at: datetime | None, now: datetime) -> str | SafeString:
     return SafeString(f"{stamp}{escape(text)}</time>")  # nosec B703
 
 
+@register.filter
 def written(at: datetime) -> str:
     return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
@@ -198,11 +199,6 @@ def life_means(value: str) -> str:
 
 
 @register.filter
-def outcome(value: str) -> str:
-    return str(CommandRun.Outcome(value).label)
-
-
-@register.filter
 def one_line(text: str) -> str:
     """A stored name on one line, with line breaks and escapes made visible."""
     return reading.one_line(text)
@@ -249,6 +245,12 @@ def told(link: Link) -> str:
         case "session":
             phrase = _("session %s")
     return phrase % link.target
+
+
+@register.simple_tag
+def shell(name: str, *words: str | int) -> str:
+    """The line that runs this command of ours in a shell."""
+    return finding.command(name, *map(str, words))
 
 
 @register.filter

@@ -1,4 +1,4 @@
-"""The page of scheduled commands and named locks: runs, lock holders, and releasing locks of dead holders."""
+"""The page *Schedules*: runs of commands, holders of named locks, and releasing locks of dead holders."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +24,7 @@ LARGEST_FENCE = 2**63 - 1
 
 
 class ForgetForm(PreviewedForm):
-    """A person's request to expect no more runs of this command."""
+    """A person's request to stop monitoring this command."""
 
     name = OptionField(types.name, required=True, strip=False)
 
@@ -51,7 +51,7 @@ def schedule(request: HttpRequest) -> HttpResponse:
     if "HX-Request" in request.headers:
         return LIVE.answer(request)
     LIVE.expect(request)
-    context = {**admin.site.each_context(request), "title": _("Cron & named locks"), **live_context(request)}
+    context = {**admin.site.each_context(request), "title": _("Schedules"), **live_context(request)}
     return render(request, "dashboard/schedule.html", context)
 
 
@@ -107,17 +107,17 @@ def release(request: HttpRequest) -> HttpResponse:
 
 @require_POST
 def forget(request: HttpRequest) -> HttpResponse:
-    """Stop expecting a command."""
+    """Stop monitoring a command."""
     require(request.user, FORGET)
     values = ForgetForm.read(request.POST)
     if values is None:
         return render(request, "dashboard/forget.html", admin.site.each_context(request), status=400)
     name = values["name"]
     if not values["confirmed"]:
-        title, shell = _("Expect this command no more?"), command("forget_command", name)
+        title, shell = _("Stop monitoring this command?"), command("forget_command", name)
         context = {**admin.site.each_context(request), "title": title, "asked": values, "command": shell}
         return render(request, "dashboard/forget.html", context)
     forgotten = locks.forget_command(name, who(request.user), reason=values["reason"])
-    text = _("No run of %(name)s is expected any more.") if forgotten else _("No run of %(name)s was expected.")
+    text = _("%(name)s is not monitored any more.") if forgotten else _("%(name)s was not monitored.")
     messages.success(request, text % {"name": name})
     return redirect("admin:ops_schedule")

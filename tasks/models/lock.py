@@ -86,6 +86,14 @@ class CommandRun(Viewable):
             ),
         ]
 
+    @property
+    def outcome_words(self) -> str:
+        """The outcome with the exit status of a failure: "Failed (exit 4)"."""
+        words = str(self.Outcome(self.outcome).label)
+        if not self.exit_status or self.outcome == self.Outcome.SKIPPED:
+            return words
+        return str(_("%(outcome)s (exit %(status)d)") % {"outcome": words, "status": self.exit_status})
+
 
 class ExpectedCommand(Viewable):
     """A command that must run once in each interval, so that a cron that silently stopped is noticed."""

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import takewhile
 from typing import Any
 
 from django.db import DatabaseError, InterfaceError, connection
@@ -26,7 +27,8 @@ GRACE_SHARE = 10
 GRACE_LONGEST = timedelta(minutes=5)
 PERSIST_SECONDS = 15.0
 RETRY_SECONDS = 0.5
-RUNS_SHOWN = 5
+RUNS_SHOWN = 8
+SKIPPED = CommandRun.Outcome.SKIPPED
 NAMES_SHOWN = 200
 
 # A run begins with the lock held, so earlier ones that still count as running have died.
@@ -62,6 +64,9 @@ FROM tasks_expectedcommand AS expected LEFT JOIN LATERAL (
 ORDER BY expected.name
 """
 
+# The outcomes that need a person. A skipped run is none: the lock did its work.
+BAD = (CommandRun.Outcome.FAILED, CommandRun.Outcome.LOST, CommandRun.Outcome.ABANDONED, CommandRun.Outcome.SIGNALLED)
+
 # A loose index scan: one step for each name, however many runs it has.
 RUNS = """
 WITH RECURSIVE command (name) AS (
@@ -70,7 +75,7 @@ WITH RECURSIVE command (name) AS (
     SELECT (SELECT run.name FROM tasks_commandrun AS run WHERE run.name > command.name ORDER BY run.name LIMIT 1)
     FROM command WHERE command.name IS NOT NULL
 )
-SELECT run.id, run.name, run.outcome, run.exit_status, run.started_at, run.finished_at,
+SELECT run.id, run.name, run.outcome, run.exit_status, run.started_at, run.finished_at, clock_timestamp() AS now,
     extract(epoch FROM coalesce(run.finished_at, clock_timestamp()) - run.started_at)::float8 AS seconds
 FROM (SELECT name FROM command WHERE name IS NOT NULL LIMIT %(names)s::int) AS command CROSS JOIN LATERAL (
     SELECT id, name, outcome, exit_status, started_at, finished_at
@@ -182,7 +187,7 @@ class Entry:
 
     name: str
     expectation: Expectation | None = None
-    runs: list[CommandRun] = field(default_factory=list)  # with their `seconds` so far
+    runs: list[CommandRun] = field(default_factory=list)  # the latest first, with their `seconds` so far and `now`
     holders: list[Holder] = field(default_factory=list)
     waiters: list[Waiter] = field(default_factory=list)
 
@@ -191,14 +196,31 @@ class Entry:
         return self.expectation is not None and self.expectation.is_overdue
 
     @property
+    def is_command(self) -> bool:
+        return bool(self.runs) or self.expectation is not None
+
+    @property
+    def latest(self) -> CommandRun | None:
+        return self.runs[0] if self.runs else None
+
+    @property
+    def oldest_first(self) -> list[CommandRun]:
+        return self.runs[::-1]
+
+    @property
+    def failures(self) -> list[CommandRun]:
+        """The failed runs since the latest success, the latest first; skipped runs do not count."""
+        return list(takewhile(lambda run: run.outcome in BAD, (run for run in self.runs if run.outcome != SKIPPED)))
+
+    @property
     def holder(self) -> Holder | None:
         """The lock's holder, also one that is gone."""
         return next((holder for holder in self.holders if holder.life is not Life.FREE), None)
 
     @property
-    def rank(self) -> tuple[bool, bool, str]:
-        """Problems first, then held locks."""
-        return (not self.is_overdue, self.holder is None, self.name)
+    def rank(self) -> tuple[bool, bool, bool, str]:
+        """Overdue first, then failed, then held locks."""
+        return (not self.is_overdue, not self.failures, self.holder is None, self.name)
 
 
 @dataclass(frozen=True)
@@ -208,6 +230,15 @@ class Board:
     entries: list[Entry]
     problem: str
     is_capped: bool
+
+    @property
+    def commands(self) -> list[Entry]:
+        return [entry for entry in self.entries if entry.is_command]
+
+    @property
+    def locks(self) -> list[Entry]:
+        """Locks that are held or waited for, and free ones of which no command tells."""
+        return [entry for entry in self.entries if entry.holder or entry.waiters or not entry.is_command]
 
 
 def board() -> Board:

@@ -78,12 +78,6 @@ window.rowlock = {};
         }
     }
 
-    /* Scroll the row of pages so that the current one is in the middle, for phones. */
-    function centre(link) {
-        const row = link.closest("ul");
-        row.scrollLeft = link.offsetLeft - (row.clientWidth - link.offsetWidth) / 2;
-    }
-
     /* Label each cell of a stock list with its column's name, because a phone shows rows as cards. */
     function nameCells(list) {
         const names = [...list.tHead.rows[0].cells].map((head) => (head.querySelector(".text") ?? head).textContent.trim());
@@ -120,7 +114,6 @@ window.rowlock = {};
     document.addEventListener("submit", submitOnce);
     addEventListener("pageshow", () => { submitted = new WeakSet(); });
     document.querySelectorAll("details[data-fold]").forEach(fold);
-    document.querySelectorAll("nav.pages a[aria-current]").forEach(centre);
     document.querySelectorAll("#result_list").forEach(nameCells);
     window.rowlock.enliven(document);
     window.rowlock.showTicks();
