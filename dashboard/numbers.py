@@ -20,3 +20,12 @@ def milliseconds(value: float) -> str:
     ('0.0 ms', '1,234 ms')
     """
     return _("%(number)s ms") % {"number": decimal(value, 0 if value >= 100 else 1)}
+
+
+def rate(value: float) -> str:
+    """Format a number with as many digits as are meaningful.
+
+    >>> rate(0.123), rate(12.34), rate(3456.7)
+    ('0.12', '12.3', '3,457')
+    """
+    return decimal(value, 0 if value >= 100 else 1 if value >= 10 else 2)

@@ -3,23 +3,61 @@
 import csv
 import io
 import json
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, fields
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
-from django.utils.functional import cached_property
+from django.utils.functional import Promise, cached_property
+from django.utils.translation import gettext_lazy as _
 
 from dashboard.lab import charts, conclusions, drill, requests
 from dashboard.lab.conclusions import Case, load_of
 from dashboard.lab.measure import Result
 from dashboard.lab.worker import LIMITS, VARIED, Plan
 from dashboard.models import LabRun
+from dashboard.numbers import milliseconds, rate
 from tasks.diagnosis.finding import command
 
 DEFAULTS = {field.name: field.default for field in fields(Plan)}
 # Columns in which less is better.
 FEWER = ("lost_races", "wait_ms_p95", "queries_per_item")
+COMPARED = ("items_per_second", *FEWER)
+
+
+class Column(NamedTuple):
+    """A number of a result on the pages."""
+
+    name: str
+    heading: Promise
+    format: Callable[[Any], str] = str
+
+
+COLUMNS = (
+    Column("items_per_second", _("Items/s"), rate),
+    Column("duplicates", _("Duplicates")),
+    Column("lost_updates", _("Lost updates")),
+    Column("lost_work", _("Lost work")),
+    Column("lost_races", _("Lost races")),
+    Column("order_inversions", _("Out of order")),
+    Column("wait_ms_p95", _("Wait p95"), milliseconds),
+    Column("queries_per_item", _("Queries/item"), rate),
+)
+MORE_COLUMNS = (
+    Column("wait_ms_p50", _("Wait p50"), milliseconds),
+    Column("retries", _("Retries")),
+    Column("repeated_calls", _("Calls repeated")),
+    Column("kills", _("Kills")),
+)
+
+
+class Cell(NamedTuple):
+    """One number of a run. `is_bad`: the pattern is unsafe; `mark`: "best" or "worst" of its column."""
+
+    heading: Promise
+    text: str
+    is_bad: bool
+    mark: str
 
 
 def command_of(pattern: str, numbers: Mapping[str, Any], *more: str) -> str:
@@ -37,11 +75,27 @@ class RunLine:
     case: Case | None
     varied: str
     best: frozenset[str]  # the columns in which no clean run is better
+    worst: frozenset[str]  # the columns in which no clean run is worse
     fits: bool  # it was the fastest clean run under this load, of all or for its kind of rows
 
     @property
     def result(self) -> Result | None:
         return self.case.result if self.case else None
+
+    @property
+    def cells(self) -> list[Cell]:
+        return [self.cell(column) for column in COLUMNS]
+
+    @property
+    def more_cells(self) -> list[Cell]:
+        return [self.cell(column) for column in MORE_COLUMNS]
+
+    def cell(self, column: Column) -> Cell:
+        assert self.result is not None
+        value, (name, heading, told) = getattr(self.result, column.name), column
+        allowed = {"duplicates": self.result.may_repeat, "lost_updates": 0, "lost_work": 0}
+        mark = "best" if name in self.best else "worst" if name in self.worst else ""
+        return Cell(heading, told(value), name in allowed and value > allowed[name], mark)
 
     @property
     def plan(self) -> Plan:
@@ -81,6 +135,7 @@ class RunLine:
 class Comparison:
     lines: Sequence[RunLine]
     varied: str
+    columns = COLUMNS
 
     @property
     def is_over(self) -> bool:
@@ -128,19 +183,25 @@ def comparison_of(runs: Sequence[LabRun]) -> Comparison:
     is_one_load = len({load_of(Plan(**run.plan)) for run in runs}) < 2
     clean = {pk: case for pk, case in cases.items() if is_one_load and case.result.is_clean}
     fitting = conclusions.fitting(list(clean.values()))
-    best = winners([case.result for case in clean.values()])
+    results = [case.result for case in clean.values()]
+    best, worst = extremes(results, min, max), extremes(results, max, min)
     lines = []
     for run in runs:
         number, case = f"{varied}={run.plan[varied]}" if varied else "", cases.get(run.pk)
-        won = [name for name, value in best.items() if run.pk in clean and getattr(clean[run.pk].result, name) == value]
-        lines.append(RunLine(run, case, number, frozenset(won), any(case is one for one in fitting)))
+        won, lost = (columns_of(clean.get(run.pk), values) for values in (best, worst))
+        lines.append(RunLine(run, case, number, won, lost, any(case is one for one in fitting)))
     return Comparison(lines, varied)
 
 
-def winners(clean: Sequence[Result]) -> dict[str, float]:
-    """The best value of each column in which the runs differ."""
-    columns = {name: {getattr(result, name) for result in clean} for name in ("items_per_second", *FEWER)}
-    return {name: min(values) if name in FEWER else max(values) for name, values in columns.items() if len(values) > 1}
+def extremes(clean: Sequence[Result], fewer: Callable[..., float], more: Callable[..., float]) -> dict[str, float]:
+    """One end of each column in which the runs differ: by `fewer` where less is better, by `more` in the others."""
+    columns = {name: {getattr(result, name) for result in clean} for name in COMPARED}
+    return {name: (fewer if name in FEWER else more)(values) for name, values in columns.items() if len(values) > 1}
+
+
+def columns_of(case: Case | None, values: Mapping[str, float]) -> frozenset[str]:
+    """The columns in which this run has the given values."""
+    return frozenset(name for name, value in values.items() if case and getattr(case.result, name) == value)
 
 
 def what_varies(runs: Sequence[LabRun]) -> str:

@@ -106,12 +106,12 @@ PRESETS_BY_NAME = {preset.name: preset for preset in PRESETS}
 LABELS = {
     "workers": gettext_lazy("Workers"),
     "items": gettext_lazy("Items"),
-    "work_ms": gettext_lazy("Work of each item, ms"),
+    "work_ms": gettext_lazy("Work per item (ms)"),
     "kill": gettext_lazy("Kills (-9)"),
     "outside_lockers": gettext_lazy("Outside lockers"),
-    "remote_ms": gettext_lazy("Slow remote call, ms"),
+    "remote_ms": gettext_lazy("Remote call (ms)"),
     "seed": gettext_lazy("Seed"),
-    "seconds": gettext_lazy("At most so many seconds"),
+    "seconds": gettext_lazy("Time limit (s)"),
 }
 # Limits for a page, because the server has other work; the command allows more.
 PAGE_LIMITS = {"workers": 12, "items": 2000, "work_ms": 1000, "seconds": 120, "remote_ms": 2000}
@@ -123,7 +123,7 @@ class LabForm(forms.Form):
         choices=lambda: [(name, name) for name in PATTERNS],  # apps register theirs when they are loaded
         widget=forms.CheckboxSelectMultiple,
         required=False,
-        help_text=gettext_lazy("None ticked: all of them."),
+        help_text=gettext_lazy("None ticked: all patterns."),
     )
     vary = forms.ChoiceField(
         label=gettext_lazy("Vary"),
@@ -134,13 +134,13 @@ class LabForm(forms.Form):
         label=gettext_lazy("over"),
         required=False,
         max_length=100,
-        help_text=gettext_lazy("Such as 1, 2, 4, 8."),
+        help_text=gettext_lazy("For example 1, 2, 4, 8"),
     )
 
     alongside = forms.BooleanField(
-        label=gettext_lazy("Even while another run is at work"),
+        label=gettext_lazy("Start beside another run"),
         required=False,
-        help_text=gettext_lazy("The numbers of both suffer."),
+        help_text=gettext_lazy("Each slows the other down."),
     )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -20,7 +20,7 @@ from django.utils.translation import gettext as _
 from dashboard import links
 from dashboard.attention.queues import COUNT_CAP
 from dashboard.links import page
-from dashboard.numbers import decimal, milliseconds
+from dashboard.numbers import decimal, milliseconds, rate
 from tasks.diagnosis import Link, finding
 from tasks.diagnosis.stats import Rate
 from tasks.locking.named.holder import Life
@@ -32,6 +32,7 @@ from tasks.support.durations import spoken
 
 register = template.Library()
 register.filter(milliseconds)
+register.filter(rate)
 
 MOST_TEXTS = 4000  # rendered rows that a process keeps, a kilobyte or two each
 MESSAGE = 300  # characters of an exception's message
@@ -162,16 +163,6 @@ def capped(number: int) -> str:
 def per_minute(rate: Rate) -> str:
     """The rate, with one digit after the point below ten."""
     return decimal(rate.per_minute, 0 if rate.per_minute >= 10 or not rate.per_minute else 1)
-
-
-@register.filter
-def rate(value: float) -> str:
-    """Format a number with as many digits as are meaningful.
-
-    >>> rate(0.123), rate(12.34), rate(3456.7)
-    ('0.12', '12.3', '3,457')
-    """
-    return decimal(value, 0 if value >= 100 else 1 if value >= 10 else 2)
 
 
 @register.filter

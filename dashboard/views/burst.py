@@ -39,14 +39,14 @@ class BurstForm(forms.Form):
     )
     queue_name = OptionField(
         types.name,
-        label=gettext_lazy("Queue; empty: every queue"),
+        label=gettext_lazy("Queue (empty: all)"),
         widget=forms.TextInput(attrs={"list": "queues"}),
     )
     max_tasks = WholeNumberField(
-        label=gettext_lazy("At most so many tasks"), min_value=1, max_value=100_000, initial=1000
+        label=gettext_lazy("Task limit"), min_value=1, max_value=100_000, initial=1000
     )
     limit_seconds = WholeNumberField(
-        label=gettext_lazy("At most so many seconds"), min_value=5, max_value=600, initial=60
+        label=gettext_lazy("Time limit (s)"), min_value=5, max_value=600, initial=60
     )
 
 
