@@ -1,6 +1,7 @@
-"""The palette (Ctrl-K): the task, session, order, queue or worker that a few characters name.
+"""The palette (Ctrl-K): the task, session, order, account, worker, queue or page that a few characters name.
 
-The pages of the menu and the actions of the open page come from that page itself (`palette.js`).
+The pages of the menu and the actions of the open page come from that page itself (`palette.js`). A number may follow a
+word: `order 12` lists the order before the task and the session of that number.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -12,12 +13,13 @@ from django.db import connection
 from django.http import HttpRequest, JsonResponse
 from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_safe
 
 from dashboard import links
 from dashboard.locks.limits import Names
 from dashboard.task_pages.listing import known_queues
-from orders.models import Order
+from orders.models import Account, Order
 from tasks.models import Task
 from tasks.support.addresses import address
 from tasks.support.database import fetch
@@ -32,13 +34,24 @@ WHERE pid = %(pid)s AND datname = current_database()
 """
 WORKERS = """
 SELECT id, hostname, pid FROM tasks_worker
-WHERE stopped_at IS NULL AND (starts_with(id, %(text)s) OR starts_with(hostname, %(text)s)) ORDER BY id LIMIT %(most)s
+WHERE stopped_at IS NULL
+    AND (starts_with(id, %(text)s) OR starts_with(hostname, %(text)s) OR pid::text = %(text)s)
+ORDER BY id LIMIT %(most)s
 """
 
 FUNCTIONS = """
 SELECT DISTINCT path FROM tasks_worker, unnest(task_paths) AS path
 WHERE stopped_at IS NULL AND strpos(lower(path), lower(%(text)s)) > 0 ORDER BY path LIMIT %(most)s
 """
+
+# Pages that the menu does not name.
+PAGES = (
+    (gettext_lazy("Enqueue a task"), "admin:tasks_task_enqueue", "tasks.view_task"),
+    (gettext_lazy("Run a burst"), "admin:ops_burst", "tasks.view_task"),
+    (gettext_lazy("Bulk runs"), "admin:tasks_task_runs", "tasks.view_task"),
+    (gettext_lazy("Lock history"), "admin:ops_lock_history", "dashboard.view_backend"),
+    (gettext_lazy("Patterns"), "admin:ops_lab_patterns", "dashboard.view_labrun"),
+)
 
 Found = Iterable[tuple[str, str]]  # label, URL
 
@@ -59,17 +72,26 @@ def paths(view: Callable[..., object]) -> list[URLPattern]:
 def palette(request: HttpRequest) -> JsonResponse:
     """`{"found": [{"label", "url"}]}` for `?q=`; one short question a kind, and none to a locked table."""
     text = request.GET.get("q", "").strip()[:LONGEST]
-    found = [{"label": label, "url": url} for label, url in named(text, request.user)] if text else []
-    return JsonResponse({"found": found})
+    found = [*named(text, request.user), *pages(text, request.user)] if text else []
+    return JsonResponse({"found": [{"label": label, "url": url} for label, url in found]})
 
 
-def named(text: str, user: AbstractBaseUser | AnonymousUser) -> Iterator[tuple[str, str]]:
-    names = Names(connection)
-    number = text.removeprefix("#")
+def named(text: str, user: AbstractBaseUser | AnonymousUser) -> list[tuple[str, str]]:
+    """What this text or number names; first what the word before the number says."""
+    names, found = Names(connection), []
+    word, _space, number = text.lower().rpartition(" ")
+    number = number.removeprefix("#")
     is_number = number.isascii() and number.isdecimal() and int(number) <= LARGEST_ID
     for source in NUMBERS if is_number else TEXTS:
         if user.has_perm(source.permission):  # type: ignore[union-attr]
-            yield from names.ask(partial(list, source.find(number if is_number else text)), *source.tables) or ()
+            found += names.ask(partial(list, source.find(number if is_number else text)), *source.tables) or ()
+    return sorted(found, key=lambda one: not one[0].lower().startswith(word)) if is_number else found
+
+
+def pages(text: str, user: AbstractBaseUser | AnonymousUser) -> Iterator[tuple[str, str]]:
+    for label, url_name, permission in PAGES:
+        if text.lower() in label.lower() and user.has_perm(permission):  # type: ignore[union-attr]
+            yield str(label), address(url_name)
 
 
 def task(number: str) -> Found:
@@ -88,6 +110,11 @@ def session(number: str) -> Found:
 def order(number: str) -> Found:
     for pk in Order.objects.filter(pk=number).values_list("pk", flat=True):
         yield _("Order %(id)s") % {"id": pk}, address("admin:orders_order_change", pk)
+
+
+def account(number: str) -> Found:
+    for pk in Account.objects.filter(pk=number).values_list("pk", flat=True):
+        yield _("Account %(id)s") % {"id": pk}, address("admin:orders_account_change", pk)
 
 
 def queues(text: str) -> Found:
@@ -110,6 +137,8 @@ NUMBERS = (
     Source("tasks.view_task", ("tasks_task",), task),
     Source("dashboard.view_backend", (), session),
     Source("orders.view_order", ("orders_order",), order),
+    Source("orders.view_account", ("orders_account",), account),
+    Source("tasks.view_worker", ("tasks_worker",), workers),
 )
 TEXTS = (
     Source("tasks.view_task", ("tasks_task", "tasks_queue", "tasks_worker"), queues),

@@ -118,6 +118,6 @@ def forget(request: HttpRequest) -> HttpResponse:
         context = {**admin.site.each_context(request), "title": title, "asked": values, "command": shell}
         return render(request, "dashboard/forget.html", context)
     forgotten = locks.forget_command(name, who(request.user), reason=values["reason"])
-    text = _("%(name)s is not monitored any more.") if forgotten else _("%(name)s was not monitored.")
+    text = _("Monitoring of %(name)s has stopped.") if forgotten else _("The command %(name)s was not monitored.")
     messages.success(request, text % {"name": name})
     return redirect("admin:ops_schedule")

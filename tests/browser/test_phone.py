@@ -1,8 +1,9 @@
 """On a phone the first screen tells what is wrong, and no column of a list is out of sight."""
 
 import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 
+from tests.browser.looks import assert_accessible, assert_fits
 from tests.browser.test_demo import _directed  # noqa: F401  a fixture: the demo's ribbon and rows
 from tests.orders import orders
 from tests.sessions import session
@@ -30,11 +31,23 @@ def test_what_is_wrong_and_what_to_press_are_on_the_first_screen(visit, language
     assert bottom(page, f"{FAILED} .next") <= page.viewport_size["height"]
 
 
-def test_the_page_in_hand_is_in_sight_among_the_pages(visit):
-    page = visit("Operators", size="narrow", locale="ru-RU").open("/admin/ops/audit/")
-    assert is_within_the_screen(page, "Журнал")
-    page.locator("nav.pages a").first.focus()
-    assert is_within_the_screen(page, "Обзор")
+@pytest.mark.parametrize("language", ["en-GB", "ru-RU"])
+def test_the_menu_is_folded_and_opens_by_keyboard_over_the_page(visit, language):
+    page = visit("Operators", size="narrow", locale=language).open("/admin/ops/audit/")
+    menu = page.locator("nav.pages")
+    assert not menu.is_visible()
+    assert page.locator("#header").bounding_box()["height"] <= 48
+    page.locator("button.fold").focus()
+    page.keyboard.press("Enter")
+    expect(menu).to_be_visible()
+    assert_accessible(page)
+    assert_fits(page)
+    page.keyboard.press("Escape")
+    expect(page.locator("button.fold")).to_be_focused()
+    assert not menu.is_visible()
+    page.keyboard.press("Enter")
+    menu.locator("a").nth(1).click()
+    page.wait_for_url("**/admin/ops/stale/")
 
 
 def test_what_a_link_has_filtered_is_on_the_first_screen(visit):

@@ -19,7 +19,7 @@ LOOKS = [("light", "wide"), ("dark", "narrow")]
 
 def assert_says_no(page: Page, text: str, way_on: str) -> None:
     assert text in page.get_by_role("alert").inner_text()
-    assert page.locator("#content a.back", has_text=way_on).is_visible()
+    assert page.locator("#content :is(a.back, a.button)", has_text=way_on).is_visible()
     assert_accessible(page)
     assert_fits(page)
     assert_nothing_inline(page)
@@ -33,12 +33,12 @@ def refuse_to_list(*_: object) -> None:
 def test_a_page_that_says_no_is_accessible_and_leads_on(visit, monkeypatch, theme, size):
     visitor = visit(theme=theme, size=size)
     visitor.log_in(person())
-    assert_says_no(visitor.open("/admin/ops/locks/"), "dashboard.view_backend", "Back to the start")
-    assert_says_no(visitor.open("/admin/nothing/here/"), "There is no page at this address.", "Back to the start")
+    assert_says_no(visitor.open("/admin/ops/locks/"), "dashboard.view_backend", "Back to the overview")
+    assert_says_no(visitor.open("/admin/nothing/here/"), "There is no page at this address.", "Back to the overview")
     visitor.log_in(person("Viewers"))
-    assert_says_no(visitor.open("/admin/tasks/task/999/"), "Task #999 does not exist", "Back to the start")
+    assert_says_no(visitor.open("/admin/tasks/task/999/"), "Task #999 does not exist", "Back to the overview")
     monkeypatch.setattr(audit, "entries", refuse_to_list)
-    assert_says_no(visitor.open(AUDIT), "the log of the web server says why", "Back to the start")
+    assert_says_no(visitor.open(AUDIT), "The log of the web server has the traceback.", "Back to the overview")
     monkeypatch.setattr(seats, "_seats", threading.Semaphore(0))
     assert_says_no(visitor.open(AUDIT), "Too many pages", "Try again")
     assert [text for text in visitor.complaints if "the server responded with a status of" not in text] == []

@@ -1,12 +1,14 @@
-"""Cron and named locks in a real browser: who sits on an overdue report, and freeing the lock of the dead."""
+"""Schedules in a real browser: who holds the lock of an overdue report, and releasing the lock of the dead."""
 
 from datetime import timedelta
 
 import pytest
 from django.utils import timezone
+from playwright.sync_api import expect
 
 from tasks.locking.named import backends
 from tasks.models import ExpectedCommand, Intervention
+from tests.browser.looks import assert_looks_right
 from tests.commands import database_url
 from tests.jobs import shell
 from tests.lockers import locker
@@ -23,17 +25,19 @@ def test_an_overdue_report_its_dead_holder_and_the_release(visit, size):
         fence = holder.hear()["fence"]
         page = visit("Lock administrators", size=size).open("/admin/ops/schedule/")
         row = page.locator("#schedule-rows tbody tr")
-        assert "Overdue was due 29 h ago" in row.inner_text()
+        assert "Overdue 29 h ago" in row.inner_text()
         assert f"pid {holder.pid}" in row.inner_text()
+        assert_looks_right(page)
         assert shell("true").status == 75
-        row.locator(".outcome-skipped").wait_for()
+        row.locator("td .outcome-skipped").first.wait_for()
         holder.kill()
         row.get_by_text("Holder gone").wait_for()
 
-    row.locator("button[data-action=release-lock]").click()
-    assert "Its session has ended" in page.locator("dl.facts").inner_text()
-    page.locator("input[name=reason]").fill("killed by hand")
-    page.locator("button[data-action=release-lock]").click()
+    page.locator("#lock-rows button[data-action=release-lock]").click()
+    question = page.get_by_role("dialog", name="Release this lock?")
+    assert "Its session has ended" in question.inner_text()
+    page.keyboard.type("killed by hand")
+    page.keyboard.press("Enter")
     page.get_by_text(f"The lock {NAME} is free.").wait_for()
     assert Intervention.objects.get().action == f"release fence={fence}"
     assert backends.holder(NAME) is None
@@ -47,5 +51,19 @@ def test_the_page_follows_what_happens(visit):
             page.get_by_text(f"pid {waiter.pid}").wait_for()
             holder.ask("release")
             wait_until(lambda: (found := backends.holder(NAME)) and found.pid == waiter.pid)
-            page.locator("#schedule-rows .life-alive").wait_for()
-        assert page.locator("#schedule-rows button").count() == 0, "a viewer sees no buttons"
+            page.locator("#lock-rows .life-alive").wait_for()
+        assert page.locator("button[data-action]:enabled").count() == 0, "a viewer may press nothing"
+
+
+def test_a_retired_command_is_monitored_no_more_by_keyboard_alone(visit):
+    ExpectedCommand.objects.create(name=NAME, every=timedelta(hours=1), since=timezone.now())
+    page = visit("Operators").open("/admin/ops/schedule/")
+    page.locator(f"summary[aria-label='More for {NAME}']").focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("menuitem", name="Stop monitoring…")).to_be_focused()
+    page.keyboard.press("Enter")
+    page.get_by_role("dialog", name="Stop monitoring this command?").wait_for()
+    page.keyboard.type("retired")
+    page.keyboard.press("Enter")
+    page.get_by_text(f"Monitoring of {NAME} has stopped.").wait_for()
+    assert not ExpectedCommand.objects.exists()

@@ -1,6 +1,7 @@
 """The menu stays: on stock pages, and on pages that say what went wrong."""
 
 import contextlib
+import re
 
 import pytest
 from django.http import HttpRequest, HttpResponse
@@ -56,6 +57,14 @@ def test_an_error_before_the_login_is_known_is_answered(rf):
 def test_the_open_page_is_marked_in_the_menu():
     page = client("Viewers").get("/admin/all/").text
     assert page.split('aria-current="page"')[1].partition("</a>")[0].split() == [">", "All", "models"]
+
+
+def test_the_pages_stand_in_the_order_of_the_operators_work():
+    links = re.findall(r"<a href[^>]*>\s*([^<(]+?)\s*[(<]", client("Viewers").get("/admin/all/").text.split(MENU)[1])
+    wanted = ["Overview", "Stuck", "Tasks", "Failures", "Database locks", "Orders", "Accounts", "Queues", "Workers"]
+    wanted += ["Schedules", "Lab", "Audit", "All models"]
+    assert [name for name in links if name in wanted] == [name for name in wanted if name in links]
+    assert set(wanted) - set(links) <= {"Failures"}
 
 
 def broken(request: HttpRequest) -> HttpResponse:

@@ -4,6 +4,7 @@ import pytest
 from django.db import connection
 from django.test import Client
 
+from tasks.models import Worker
 from tests.orders.orders import placed
 from tests.people import client_of
 from tests.sessions import session
@@ -53,3 +54,22 @@ def test_a_locked_table_leaves_out_its_answers_alone():
     with session() as other:
         other.execute("LOCK TABLE tasks_task")
         assert labels(client, str(task.pk)) == [f"Order {order.pk}"]
+
+
+def test_the_word_before_a_number_puts_its_kind_first():
+    task = rows.failed()
+    (order,) = placed(id=task.pk)
+    client = client_of(is_superuser=True)
+    assert labels(client, f"order {order.pk}")[0] == f"Order {order.pk}"
+    assert labels(client, f"task #{task.pk}")[0].startswith(f"Task #{task.pk} ")
+
+
+def test_a_pid_is_also_that_of_a_worker():
+    with rows.living_worker("w7f3"):
+        Worker.objects.update(pid=41234)
+        assert "Worker w7f3 (host, pid 41234)" in labels(client_of("Viewers"), "41234")
+
+
+def test_pages_beside_the_menu_are_found_by_those_who_may_see_them():
+    assert "Lock history" in labels(client_of("Viewers"), "history")
+    assert labels(client_of(), "history") == []

@@ -1,5 +1,6 @@
-"""Cron and named locks: one page answers why a command is overdue and who sits on its lock."""
+"""Schedules: one page answers why a command is overdue and who holds its lock."""
 
+import re
 from datetime import timedelta
 
 import pytest
@@ -10,6 +11,7 @@ from django.utils import timezone
 from tasks.locking import lock
 from tasks.models import CommandRun, ExpectedCommand, Intervention, Lock
 from tests.commands import database_url
+from tests.html import flat
 from tests.lockers import locker
 from tests.people import client_of
 from tests.waiting import wait_until
@@ -46,9 +48,14 @@ def page(*groups):
     return client_of(*(groups or ("Viewers",))).get(PAGE).content.decode()
 
 
-def row(name="nightly-report"):
-    """The text of one line of the page."""
-    return next(line for line in page().split("<tr ")[1:] if f">{name}</span>" in line)
+def row(name="nightly-report", table="schedule-rows"):
+    """One line of the page, without line breaks."""
+    [part] = [text.partition("</table>")[0] for text in page().split(f'id="{table}"')[1:]]
+    return flat(next(line for line in part.split("<tr ")[1:] if f'title="{name}"' in line))
+
+
+def locked(name="nightly-report"):
+    return row(name, "lock-rows")
 
 
 class TestTheBoard:
@@ -57,34 +64,40 @@ class TestTheBoard:
         ran(outcome="skipped", exit_status=75, held_by="db1 pid 99 (nightly.pl)")
         ran(outcome="running", exit_status=None)
         fence = acquire()
-        text = " ".join(row().split())
+        text = row()
         assert "Overdue" in text
-        assert "was due 24 h ago" in text
-        assert f"db1 pid 99 (nightly.pl)</span>, fence {fence}" in text
-        assert "lease ends in 59 min unless renewed" in text
+        assert ">24 h ago<" in text
+        assert "db1 pid 99 (nightly.pl)</span>" in text
         assert "Skipped" in text
         assert "Running" in text
+        text = locked()
+        assert "db1 pid 99 (nightly.pl)</span>" in text
+        assert f'data-label="Fence" class="number">{fence}<' in text
+        assert 'data-label="Time left" class="number">59 min<' in text
 
-    def test_trouble_comes_first_then_what_is_held(self):
-        ran("a fine one")
+    def test_overdue_comes_first_then_failed_then_what_is_held(self):
+        for name in ("a fine one", "b held", "c failed"):
+            ran(name, outcome="failed" if name == "c failed" else "succeeded")
         acquire("b held")
-        expected("c overdue")
-        names = [part.split("<")[0] for part in page().split('<span class="path" translate="no">')]
-        order = [name for name in names if name in ("a fine one", "b held", "c overdue")]
-        assert order == ["c overdue", "b held", "a fine one"]
+        expected("d overdue")
+        names = re.findall(r'<th scope="row"[^>]*title="([^"]+)"', page().partition('id="lock-rows"')[0])
+        assert names == ["d overdue", "c failed", "b held", "a fine one"]
 
-    def test_the_last_five_runs_with_their_outcome(self):
-        for status in range(7):
+    def test_the_last_eight_runs_in_their_order_and_the_last_outcome(self):
+        for status in range(10):
             ran(outcome="failed" if status else "succeeded", exit_status=status)
-        assert [f"exit status {status}" in row() for status in range(1, 7)] == [False, True, True, True, True, True]
+        strip, after = row().split("</ol>")
+        assert re.findall(r'title="Failed \(exit (\d)\) ', strip) == [*"23456789"]
+        assert '<span class="verdict outcome-failed">Failed (exit 9)</span>' in after
 
     def test_who_waits_is_shown(self):
         with lock("nightly-report", ttl=30), locker(database_url(), "nightly-report", ttl=30, wait=60) as other:
-            wait_until(lambda: f"pid {other.pid}" in row().split('data-label="Waiting"')[1])
+            wait_until(lambda: f"pid {other.pid}" in locked().split('data-label="Waiting"')[1])
 
     def test_a_free_lock_and_no_rhythm(self):
         ran()
         assert ">free<" in row()
+        assert "No named lock is held." in page()
 
     def test_hostile_names_are_text(self):
         ran("<script>alert(1)</script>", held_by="<b>", argv=["<i>"], output="<u>out</u>")
@@ -179,7 +192,10 @@ class TestRelease:
         answer = client_of(group).post(RELEASE, self.form(acquire()))
         assert answer.status_code == 403
         assert b"Lock administrators" in answer.content
-        assert b'data-action="release-lock"' not in client_of(group).get(PAGE).content
+        button = flat(client_of(group).get(PAGE).text).split('data-action="release-lock"')[1].partition(">")[0]
+        assert "disabled" in button
+        assert 'aria-describedby="right-release"' in button
+        assert 'id="right-release"' in client_of(group).get(PAGE).text
 
     @pytest.mark.parametrize("wrong", [{"name": ""}, {"name": "x" * 256}, {"fence": "1; --"}, {"fence": "9" * 30}])
     def test_a_form_that_no_page_made(self, wrong):
@@ -200,15 +216,16 @@ class TestForget:
     def test_a_retired_command_is_forgotten_after_a_question(self):
         expected()
         client = client_of("Operators")
-        assert b"will not be missed any more" in client.post(FORGET, {"name": "nightly-report"}).content
+        assert b"will not be reported any more" in client.post(FORGET, {"name": "nightly-report"}).content
         assert ExpectedCommand.objects.exists()
         answer = client.post(FORGET, {"name": "nightly-report", "confirmed": "1", "reason": "retired"}, follow=True)
-        assert b"No run of nightly-report is expected any more." in answer.content
+        assert b"Monitoring of nightly-report has stopped." in answer.content
         assert not ExpectedCommand.objects.exists()
         assert Intervention.objects.get().reason == "retired"
 
     def test_viewers_may_not(self):
         expected()
+        assert "disabled" in page("Viewers").split('data-action="forget-command"')[1].partition(">")[0]
         assert client_of("Viewers").post(FORGET, {"name": "nightly-report", "confirmed": "1"}).status_code == 403
         assert ExpectedCommand.objects.exists()
 

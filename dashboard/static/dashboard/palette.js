@@ -6,10 +6,11 @@
  */
 {
     const WAIT_MS = 120;
-    const MOST = 12;
+    const MOST = 50;
     const dialog = document.getElementById("palette");
     const field = dialog?.querySelector("input");
     const list = dialog?.querySelector("[role=listbox]");
+    const nothing = dialog?.querySelector("[data-nothing]");
     let asked = 0;
     let chosen = 0;
     let options = [];
@@ -24,7 +25,7 @@
     function actions() {
         const row = document.activeElement.closest("tr, li");
         const buttons = [...document.querySelectorAll("#content [data-action], [data-page-action]")];
-        const offered = buttons.filter((button) => !button.disabled && (!button.closest("tbody, li") || row?.contains(button)));
+        const offered = buttons.filter((button) => !button.disabled && button.ariaDisabled !== "true" && (!button.closest("tbody, li") || row?.contains(button)));
         const labels = new Map(offered.map((button) => [wordsOf(button), button]));
         return [...labels].map(([label, button]) => ({ label, act: () => button.click() }));
     }
@@ -46,7 +47,7 @@
             item.textContent = label;
             return item;
         }));
-        dialog.querySelector("[data-nothing]").hidden = options.length > 0;
+        nothing.textContent = options.length ? "" : nothing.dataset.nothing;
         choose(0);
     }
 
@@ -95,7 +96,7 @@
             }
         });
         dialog.addEventListener("keydown", (event) => {
-            const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+            const step = { ArrowDown: 1, ArrowUp: -1, PageDown: 10, PageUp: -10 }[event.key];
             if (step) {
                 choose(chosen + step);
             } else if (event.key === "Enter") {
