@@ -18,7 +18,7 @@ SEE = "tasks.view_commandrun"
 
 @panels.attention
 def commands(snapshot: Snapshot) -> Iterator[AttentionLine]:
-    """Overdue commands, and commands whose latest run ended badly. Skipped runs do not count."""
+    """Overdue commands, and commands whose latest run failed. Skipped runs do not count."""
     for entry in snapshot.once(expectations.board).entries:
         if entry.expectation is not None and entry.expectation.is_overdue:
             yield overdue_line(entry.expectation)

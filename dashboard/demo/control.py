@@ -208,7 +208,7 @@ def scenes() -> list[Scene]:
         Scene("chain", _("Sessions in a chain, each waiting for the one before"), now["waiting"], locks,
               _("Terminate the first one and watch the others go on.")),
         Scene("payout", _("A payout whose worker was killed"), now["payouts"], reverse("admin:ops_stale"),
-              _("Its queue asks a person: take it back, and a living worker runs it.")),
+              _("Recovery of its queue is manual: take it back, and a live worker runs it.")),
         Scene("failures", _("Cards that were declined"), now["failed"],
               f"{tasks}?queue={demo.BILLING}&status=FAILED",
               _("One cause, many tasks: run all of them again at once.")),
@@ -216,15 +216,15 @@ def scenes() -> list[Scene]:
               f"{tasks}?queue={demo.BILLING}&status=READY",
               _("The first holds the key until its next attempt; cancel it, and the others go.")),
         Scene("orders", _("Orders to mail"), now["to_mail"], orders,
-              _("Ship the e-mails: the rows that the chain holds are passed by, and sent the next time.")),
-        Scene("unknown", _("An e-mail of unknown fate"), now["unknown"], orders,
+              _("Ship the e-mails: rows that the chain holds are skipped, and sent the next time.")),
+        Scene("unknown", _("An e-mail that may or may not have been sent"), now["unknown"], orders,
               _("The mail server never answered. Say whether it went out.")),
         Scene("cron", _("A cron line that silently stopped"), now["overdue"], reverse("admin:ops_schedule"),
               _("Nobody has started it for two days.")),
-        Scene("lab", _("Patterns of locking, compared on this machine"), now["compared"], reverse("admin:ops_lab"),
+        Scene("lab", _("Locking patterns, compared on this machine"), now["compared"], reverse("admin:ops_lab"),
               _("Three of them sent the same e-mails from two processes at once. Which sent some twice?")),
         Scene("trickle", _("Two tasks a second"), now["trickled"], f"{tasks}?queue={demo.REPORTS}",
-              _("So that something moves, while the director runs.")),
+              _("Some traffic while the director runs.")),
     ]  # fmt: skip
 
 

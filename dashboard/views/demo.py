@@ -69,7 +69,7 @@ def ask(request: HttpRequest) -> HttpResponse:
     elif control.stop(who(request.user)):
         messages.success(request, _("The demo has stopped. What it loaded stays until it is removed."))
     else:
-        messages.error(request, _("The director has not ended yet. Look again in a moment."))
+        messages.error(request, _("The director has not ended yet. Try again in a moment."))
     return redirect("admin:ops_demo")
 
 

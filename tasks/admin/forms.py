@@ -53,7 +53,7 @@ class ConfirmedForm(forms.Form):
     """
 
     reason = OptionField(
-        types.reason, label=_("Reason, kept in the audit; may be empty"), max_length=reading.LONGEST_REASON
+        types.reason, label=_("Reason (optional, audited)"), max_length=reading.LONGEST_REASON
     )
     token = forms.CharField(widget=forms.HiddenInput, initial=new_token, max_length=LONGEST_TOKEN)
 

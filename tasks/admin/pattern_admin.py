@@ -108,6 +108,6 @@ def form_of(pattern: Pattern, data: Any = None) -> forms.Form:
         choices, label = list(choice.values.items()), str(choice.label)
         field = forms.ChoiceField(label=label, choices=choices, initial=choice.default, widget=forms.RadioSelect)
         form.fields[choice.name] = field
-    limit = gettext_lazy("At most so many rows")
+    limit = gettext_lazy("Limit")
     form.fields["limit"] = WholeNumberField(label=limit, required=False, min_value=1, max_value=10_000_000)
     return form

@@ -119,8 +119,8 @@ class WorkerAdmin(ReadOnlyAdmin):
     search_fields = ("id", "hostname")
 
     pid_text = column(_("pid"), lambda worker: str(worker.pid))
-    life = column(_("life"), lambda worker: str(worker.state.life))
-    heartbeat = column(_("last heard"), lambda worker: spoken(worker.state.heartbeat_age_seconds))
+    life = column(_("status"), lambda worker: str(worker.state.life))
+    heartbeat = column(_("last heartbeat"), lambda worker: spoken(worker.state.heartbeat_age_seconds))
     task = column(_("current task"), lambda worker: task_link(worker.current_task_id))
     served = column(_("queues"), lambda worker: ", ".join(worker.queues) or str(_("every queue")))
 

@@ -81,7 +81,7 @@ def release_lock(name: str, fence: int, who: Who, *, reason: str = "", dry_run: 
 
 
 def forget_command(name: str, who: Who, *, reason: str = "", dry_run: bool = False) -> bool:
-    """Expect no more runs of this command; True if runs were expected."""
+    """Stop monitoring this command; True if it was monitored."""
     with short_waits(rollback=dry_run), connection.cursor() as cursor:
         cursor.execute(FORGET, {"name": name})
         was_expected = bool(cursor.rowcount)

@@ -60,6 +60,6 @@ def test_the_doors_are_accessible_when_shut_and_when_left(visit, theme, size):
     page.get_by_label("Password").fill(f"not {PASSWORD}")
     page.get_by_role("button", name="Log in").click()
     page.get_by_role("heading", name="Too many wrong passwords").wait_for()
-    assert_says_no(page, "No login is tried for the next 15 minutes", "Back to the login")
+    assert_says_no(page, "For 15 minutes it cannot log in", "Back to the login")
     assert [text for text in visitor.complaints if "429" not in text] == []
     visitor.complaints.clear()

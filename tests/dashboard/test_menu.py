@@ -60,7 +60,8 @@ def test_the_open_page_is_marked_in_the_menu():
 
 
 def test_the_pages_stand_in_the_order_of_the_operators_work():
-    links = re.findall(r"<a href[^>]*>\s*([^<(]+?)\s*[(<]", client("Viewers").get("/admin/all/").text.split(MENU)[1])
+    menu = client("Viewers").get("/admin/all/").text.split(MENU)[1].partition("</nav>")[0]
+    links = re.findall(r"<a href[^>]*>\s*([^<(]+?)\s*[(<]", menu)
     wanted = ["Overview", "Stuck", "Tasks", "Failures", "Database locks", "Orders", "Accounts", "Queues", "Workers"]
     wanted += ["Schedules", "Lab", "Audit", "All models"]
     assert [name for name in links if name in wanted] == [name for name in wanted if name in links]
