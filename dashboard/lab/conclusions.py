@@ -108,7 +108,7 @@ def broken_in(case: Case) -> Iterator[str]:
     result = case.result
     repeated = result.duplicates if result.duplicates > result.may_repeat else 0
     counted = (
-        (ngettext("did an item again", "did items again %(n)d times", repeated), repeated),
+        (ngettext("repeated an item", "repeated items %(n)d times", repeated), repeated),
         (ngettext("lost %(n)d update", "lost %(n)d updates", result.lost_updates), result.lost_updates),
         (ngettext("lost %(n)d result", "lost %(n)d results", result.lost_work), result.lost_work),
         (ngettext("left %(n)d item", "left %(n)d items", result.unprocessed), result.unprocessed),
@@ -119,7 +119,7 @@ def broken_in(case: Case) -> Iterator[str]:
     yield f"{case.name} " + _(" and ").join(found) + "."
     if result.guarded and case.name in PATTERNS:
         words = {"pattern": case.name, "guard": PATTERNS[case.name].guard, "n": result.guarded["duplicates"]}
-        yield _("With %(guard)s the same load through %(pattern)s did items again %(n)d times.") % words
+        yield _("With %(guard)s the same load through %(pattern)s repeated items %(n)d times.") % words
 
 
 def by_subject(cases: Iterable[Case]) -> dict[str, list[Case]]:
@@ -161,13 +161,13 @@ def why_slow(slow: Case, best: Case) -> str:
     if result.waited_share >= MOSTLY_WAITING:
         return _("%(share)d %% of its workers' time was waiting") % {"share": 100 * result.waited_share}
     if retries >= MANY_RETRIES:
-        return _("%(number)s tries in vain for each item") % {"number": decimal(retries, 1)}
+        return _("%(number)s failed tries per item") % {"number": decimal(retries, 1)}
     if races >= MANY_RACES:
-        return _("%(number)s lost races for each item") % {"number": decimal(races, 1)}
+        return _("%(number)s lost races per item") % {"number": decimal(races, 1)}
     if result.queries_per_item >= CLOSE * best.result.queries_per_item:
         words = {"number": decimal(result.queries_per_item, 1), "best": decimal(best.result.queries_per_item, 1)}
-        return _("%(number)s statements for each item instead of %(best)s") % words
-    return _("the numbers do not tell why")
+        return _("%(number)s statements per item instead of %(best)s") % words
+    return _("the numbers do not show why")
 
 
 def work_dominates(clean: Sequence[Case]) -> Iterator[str]:

@@ -42,12 +42,8 @@ class BurstForm(forms.Form):
         label=gettext_lazy("Queue (empty: all)"),
         widget=forms.TextInput(attrs={"list": "queues"}),
     )
-    max_tasks = WholeNumberField(
-        label=gettext_lazy("Task limit"), min_value=1, max_value=100_000, initial=1000
-    )
-    limit_seconds = WholeNumberField(
-        label=gettext_lazy("Time limit (s)"), min_value=5, max_value=600, initial=60
-    )
+    max_tasks = WholeNumberField(label=gettext_lazy("Task limit"), min_value=1, max_value=100_000, initial=1000)
+    limit_seconds = WholeNumberField(label=gettext_lazy("Time limit (s)"), min_value=5, max_value=600, initial=60)
 
 
 def paths(view: Callable[..., Any]) -> list[URLPattern]:

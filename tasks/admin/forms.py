@@ -52,9 +52,7 @@ class ConfirmedForm(forms.Form):
     The view passes the token to `tasks.operations.tokens.once`.
     """
 
-    reason = OptionField(
-        types.reason, label=_("Reason (optional, audited)"), max_length=reading.LONGEST_REASON
-    )
+    reason = OptionField(types.reason, label=_("Reason (optional, audited)"), max_length=reading.LONGEST_REASON)
     token = forms.CharField(widget=forms.HiddenInput, initial=new_token, max_length=LONGEST_TOKEN)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -16,9 +16,9 @@ from playwright.sync_api import Page, expect
 from dashboard.demo import control, director
 from dashboard.models import LabRun
 from orders.models import Account
-from tasks.models import Attempt, BulkRun, ExpectedCommand, Lock, Queue, Task, Worker
+from tasks.models import Attempt, BulkRun, CommandRun, ExpectedCommand, Lock, Queue, Task, Worker
 from tests.browser import buttons
-from tests.browser.looks import OF_COLOURS, assert_accessible, assert_fits
+from tests.browser.looks import OF_COLOURS, SIZES, assert_accessible, assert_fits
 from tests.dashboard.scenes import LOCK_ACCOUNT, Scene
 from tests.orders import orders
 from tests.sessions import session
@@ -70,7 +70,7 @@ class Tour:
     def confirm(self, reason: str = "because", button: str = "form.confirm button[type=submit]") -> "Tour":
         """Look at the preview, which tells the command, give a reason, and go on."""
         self.page.locator("form.confirm").wait_for()
-        expect(self.page.locator("#content .command").first).to_be_visible()
+        expect(self.page.locator(":is(#content, dialog) .command").first).to_be_visible()
         self.look()
         self.page.locator("form.confirm input[name=reason]").fill(reason)
         return self.press(button)
@@ -197,9 +197,13 @@ def cron(tour: Tour) -> None:
     ExpectedCommand.objects.create(name="nightly", every=timedelta(hours=1), since=now - timedelta(days=2))
     times = {"acquired_at": now - timedelta(hours=2), "renewed_at": now - timedelta(hours=2)}
     Lock.objects.create(name="nightly", owner="x", fence=7, expires_at=now - timedelta(hours=1), **times)
-    tour.at("/admin/ops/schedule/").press("[data-action=release-lock]").confirm().says("The lock nightly is free.")
+    tour.at("/admin/ops/schedule/").press("#lock-rows summary").press("#lock-rows [data-copy]")
+    tour.press("[data-action=release-lock]").confirm().says("The lock nightly is free.")
+    tour.press("#schedule-rows summary").press("#schedule-rows [data-copy]")
     tour.press("[data-action=forget-command]").confirm().says("nightly")
     assert not ExpectedCommand.objects.exists()
+    run = CommandRun.objects.create(name="nightly", argv=["report"], outcome="succeeded", finished_at=now)
+    tour.at(f"/admin/ops/schedule/{run.pk}/").press("[data-copy]")
 
 
 def attention(tour: Tour) -> None:
@@ -242,11 +246,14 @@ def demo(tour: Tour) -> None:
         director.load_once()
         with session("rowlock:demo:director", autocommit=True) as conn:
             wait_until(lambda: conn.execute(control.TAKE).fetchone()[0])
+            tour.at("/admin/ops/demo/").press("aside summary")
+            tour.press("aside [data-copy*=kill]").press("aside [data-copy*=stop]").press("aside [data-copy*=remove]")
             for button in ("aside [data-action=demo-kill]", ".demo-kill button", "[data-action=demo-chain]"):
                 tour.at("/admin/ops/demo/").press(button)
                 expect(tour.page.locator(".messagelist")).to_be_visible()
             tour.at("/admin/ops/demo/").press("[data-action=demo-stop]")
             expect(tour.page.locator(".messagelist")).to_be_visible()
+        tour.at("/admin/ops/demo/").press("aside summary").press("aside [data-copy*=direct_demo]")
         tour.at("/admin/ops/demo/remove/").confirm().says("Removed:")
 
 
@@ -255,4 +262,10 @@ def every_page(tour: Tour) -> None:
     tour.at("/admin/ops/audit/").named("Filter", exact=True)
     tour.page.wait_for_url("**/audit/?**")
     tour.at(STALE).press("[data-live-pause]").press("[data-live-pause]").press("[data-shortcuts]").press("[data-close]")
+    for action in ("markdown", "print"):
+        tour.at(STALE).press("[data-shortcuts]").press(f"#shortcuts [data-page-action={action}]")
+    tour.at(STALE).press("[data-palette]").page.keyboard.press("Escape")
+    tour.page.set_viewport_size(SIZES["narrow"])
+    tour.press(".fold").page.keyboard.press("Escape")
+    tour.page.set_viewport_size(SIZES["wide"])
     tour.named("Русский").page.wait_for_selector("html[lang=ru]")

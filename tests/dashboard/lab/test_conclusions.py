@@ -16,7 +16,7 @@ def told(*cases):
 @pytest.mark.parametrize(
     ("numbers", "said"),
     [
-        ({"duplicates": 4}, "unsafe did items again 4 times."),
+        ({"duplicates": 4}, "unsafe repeated items 4 times."),
         ({"duplicates": 1, "may_repeat": 1}, ""),
         ({"lost_updates": 1, "lost_work": 2}, "unsafe lost 1 update and lost 2 results."),
         ({"unprocessed": 3, "stopped": "too late"}, "unsafe left 3 items and was ended (too late)."),
@@ -32,9 +32,9 @@ def test_what_the_missing_guard_would_have_done_is_told_beside_it():
     first, second, *_ = conclusions.drawn(
         [case("optimistic_claim_as_printed", duplicates=4, guarded={"duplicates": 0})]
     )
-    assert first == "optimistic_claim_as_printed did items again 4 times."
+    assert first == "optimistic_claim_as_printed repeated items 4 times."
     assert (
-        second == "With the version trigger the same load through optimistic_claim_as_printed did items again 0 times."
+        second == "With the version trigger the same load through optimistic_claim_as_printed repeated items 0 times."
     )
 
 
@@ -55,10 +55,10 @@ def test_the_fastest_is_named_and_those_within_the_noise_are_not_ranked():
     ("numbers", "why"),
     [
         ({"waited_share": 0.5, "retries": 50, "lost_races": 50}, "50 % of its workers' time was waiting."),
-        ({"waited_share": 0.49, "retries": 5, "lost_races": 50}, "0.5 tries in vain for each item."),
-        ({"retries": 4, "lost_races": 10, "queries_per_item": 9.0}, "1.0 lost races for each item."),
-        ({"lost_races": 9, "queries_per_item": 5.0}, "5.0 statements for each item instead of 4.0."),
-        ({"lost_races": 9, "queries_per_item": 4.9}, "the numbers do not tell why."),
+        ({"waited_share": 0.49, "retries": 5, "lost_races": 50}, "0.5 failed tries per item."),
+        ({"retries": 4, "lost_races": 10, "queries_per_item": 9.0}, "1.0 lost races per item."),
+        ({"lost_races": 9, "queries_per_item": 5.0}, "5.0 statements per item instead of 4.0."),
+        ({"lost_races": 9, "queries_per_item": 4.9}, "the numbers do not show why."),
     ],
 )
 def test_the_slowest_is_explained_by_what_dominates(numbers, why):

@@ -203,7 +203,7 @@ def test_a_sweep_is_drawn_and_taken_away():
 def test_nonsense_in_the_address_finds_nothing():
     client = client_of("Viewers")
     for query in ("run=x", "run=-1", "run=99999999999999999999", "batch=%00", ""):
-        assert "Choose runs first" in client.get(f"{LAB}compare/?{query}").text
+        assert "Tick runs in the lab" in client.get(f"{LAB}compare/?{query}").text
     assert client.get(f"{LAB}9999/").status_code == 404
 
 
