@@ -6,7 +6,7 @@ word: `order 12` lists the order before the task and the session of that number.
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from django.contrib.auth.models import AbstractBaseUser, AnonymousUser
 from django.db import connection
@@ -64,7 +64,7 @@ class Source(NamedTuple):
     find: Callable[[str], Found]
 
 
-def paths(view: Callable[..., object]) -> list[URLPattern]:
+def paths(view: Callable[..., Any]) -> list[URLPattern]:
     return [path("ops/palette/", view(palette), name="ops_palette")]
 
 
@@ -78,7 +78,8 @@ def palette(request: HttpRequest) -> JsonResponse:
 
 def named(text: str, user: AbstractBaseUser | AnonymousUser) -> list[tuple[str, str]]:
     """What this text or number names; first what the word before the number says."""
-    names, found = Names(connection), []
+    names = Names(connection)
+    found: list[tuple[str, str]] = []
     word, _space, number = text.lower().rpartition(" ")
     number = number.removeprefix("#")
     is_number = number.isascii() and number.isdecimal() and int(number) <= LARGEST_ID

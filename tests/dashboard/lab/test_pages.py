@@ -221,6 +221,12 @@ def test_the_best_of_each_column_is_marked_among_the_clean():
     assert best[0] == frozenset()
     assert "items_per_second" in best[1] - best[2]
     assert "lost_races" in best[2] - best[1]
+    assert [sorted(line.worst) for line in pages.comparison_of(runs).lines] == [
+        [],
+        ["lost_races"],
+        ["items_per_second"],
+    ]
+    assert [cell.mark for cell in pages.comparison_of(runs).lines[2].cells if cell.mark] == ["worst", "best"]
     assert [line.fits for line in pages.comparison_of(runs).lines] == [False, True, False]
     other = LabRun(pk=0, pattern="account_pessimistic", plan={**runs[1].plan, "pattern": "account_pessimistic"})
     other.result = {**runs[1].result, "pattern": "account_pessimistic", "items_per_second": 60.0}
