@@ -170,7 +170,7 @@ PATTERNS = (
     tasks_pattern(
         skip_locked_held,
         promise=_("Each task is locked through its work; a killed worker's task is free at once."),
-        weakness=_("A transaction as long as the work; attempts are not counted, so poison kills for ever."),
+        weakness=_("A transaction as long as the work; attempts are not counted, so poison tasks never stop."),
         use=_("Short work whose effects are in the same database."),
     ),
     tasks_pattern(
@@ -187,14 +187,14 @@ PATTERNS = (
         repeats=BATCH,
         promise=_("Compare-and-swap by version: no row stays locked, connections are free early."),
         weakness=_("Lost races cost a statement each; a dead worker's tasks need recovery."),
-        use=_("Writers outside the program change the same rows, and locks must be short."),
+        use=_("Rows that other programs change too, with short locks."),
     ),
     tasks_pattern(
         optimistic_complete,
         code=(read_next, complete_if_unchanged),
         is_safe=False,
         promise=_("No task is completed twice."),
-        weakness=_("The work itself is done twice, and its result lost when anybody touched the row."),
+        weakness=_("The work is repeated, and its result is lost if anybody touched the row."),
         use=_("Never with effects. It is here to show what is lost."),
     ),
     tasks_pattern(
@@ -202,7 +202,7 @@ PATTERNS = (
         is_safe=False,
         promise=_("None: the version is set to the value that it has."),
         weakness=_("Two workers claim one row. With our version trigger only one of them does: see the second part."),
-        use=_("Never. It is here because it is in print."),
+        use=_("Never. It is here because articles print it."),
         guard=_("the version trigger"),
         guard_off=WITHOUT_TRIGGERS,
     ),
