@@ -59,7 +59,7 @@ class PatternAdmin(admin.ModelAdmin):
             return HttpResponseRedirect(reverse(f"admin:{self._url_name('changelist')}"))
         run = patterns.request(pattern, form.cleaned_data, who(request.user))
         if not run.is_new:
-            messages.info(request, _("A run was asked for already and has not ended: this is it."))
+            messages.info(request, _("This run was already requested and has not ended."))
         return HttpResponseRedirect(reverse(f"admin:{self._url_name('watch')}", args=[name, run.task_id]))
 
     def watch_view(self, request: HttpRequest, name: str, task_id: int) -> HttpResponse:

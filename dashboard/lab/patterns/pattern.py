@@ -214,8 +214,7 @@ def entry(pattern: patterns.Pattern) -> Pattern:
             acknowledged=NOT_KNOWN,
             kept=NOT_KNOWN,
         ),
-        promise=pattern.description
-        or _("One process at a time handles each row; rows that others hold are skipped."),
+        promise=pattern.description or _("One process at a time handles each row; rows that others hold are skipped."),
         weakness=_("One transaction for each row; a crash between the work and the commit does it again."),
         use=_("Rows of your own that meet criteria, handled by a button, a command or cron."),
         registered=pattern,
