@@ -76,7 +76,7 @@ def release_lock(name: str, fence: int, who: Who, *, reason: str = "", dry_run: 
         is_freed = dry_run or _free(holder)
         if not is_freed:
             connection.set_rollback(True)
-    problem = "" if is_freed else f"The lock {name!r} changed hands at this moment: look again."
+    problem = "" if is_freed else f"The lock {name!r} changed hands at this moment. Try again."
     return Release(is_freed, holder, problem)
 
 
