@@ -11,7 +11,7 @@ from django.views.decorators.http import require_POST, require_safe
 from dashboard.site import page
 from dashboard.task_pages import LIST, VIEW, next_page, rejected
 from dashboard.task_pages.actions import PAGE_ACTIONS, PageAction, run_row, run_rows
-from dashboard.task_pages.confirmation import ActionRequest, known_action, preview_rows
+from dashboard.task_pages.confirmation import ActionRequest, action_view, known_action, preview_rows
 from dashboard.task_pages.listing import PageCursor, find
 from tasks.admin import rights
 from tasks.admin.forms import reason_of
@@ -68,6 +68,14 @@ def unfit(submission: BulkSubmission) -> Tally:
     if not statuses:
         return Tally()
     return tally(submission.chosen.with_statuses(*statuses), submission.upto, seconds=UNFIT_SECONDS)
+
+
+@require_POST
+def chosen_view(request: HttpRequest, name: str) -> HttpResponse:
+    """Act on the ticked tasks, or with `all` on everything that matches; a row's own button acts on its row."""
+    view = all_view if "all" in request.POST and "only" not in request.POST else action_view
+    response: HttpResponse = view(request, name)
+    return response
 
 
 @require_POST

@@ -83,6 +83,13 @@ def describe_lock(lock: RowLock) -> str:
     return _("Held by %(lockers)s") % {"lockers": ", ".join(map(describe_locker, lock.lockers))}
 
 
+def locked_by(lock: RowLock) -> str:
+    """The reason why an action leaves a locked row unchanged."""
+    if not lock.lockers:
+        return _("locked by an unknown session")
+    return _("locked by %(lockers)s") % {"lockers": ", ".join(map(describe_locker, lock.lockers))}
+
+
 def describe_locker(locker: Locker) -> str:
     if locker.pid is None:
         return _("a prepared transaction")
