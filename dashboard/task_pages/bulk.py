@@ -11,7 +11,7 @@ from django.views.decorators.http import require_POST, require_safe
 from dashboard.site import page
 from dashboard.task_pages import LIST, VIEW, next_page, rejected
 from dashboard.task_pages.actions import PAGE_ACTIONS, PageAction, run_row, run_rows
-from dashboard.task_pages.confirmation import ActionRequest, action_view, known_action, preview_rows
+from dashboard.task_pages.confirmation import ActionRequest, action_view, known_action, preview_rows, shared_risk
 from dashboard.task_pages.listing import PageCursor, find
 from tasks.admin import rights
 from tasks.admin.forms import reason_of
@@ -103,11 +103,13 @@ def preview_page(request: HttpRequest, submission: BulkSubmission) -> HttpRespon
     refusals: dict[str, Any] = {}
     add_refusals(refusals, result)
     fault = submission.fault() if submission.is_confirmed else ""
+    rows = preview_rows(action, examples, gather(examples), result)
     context = {
         **submission.context(can_force=action.name == "requeue" and TaskStatus.PROCESSING in subject.statuses),
         "tally": tally(subject, submission.upto),
         "unfit": unfit(submission),
-        "rows": preview_rows(action, examples, gather(examples), result),
+        "rows": rows,
+        "risk": shared_risk(rows),
         "rehearsed": len(tasks),
         "refusals": sorted(refusals.items()),
         "fault": fault,

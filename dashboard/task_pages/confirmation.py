@@ -129,8 +129,9 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True)
 class PreviewRow(TaskRow):
-    """One task of a preview. `refusal`: the reason why the action would leave it as it is, or an empty text."""
+    """One task of a preview. `refusal`: the reason why the action would not change it, or an empty text."""
 
+    name: str
     sign_of_life: str
     repeats: str
     refusal: str
@@ -145,12 +146,18 @@ def preview_rows(action: PageAction, tasks: Iterable[Task], facts: Facts, rehear
         row = PreviewRow.of(
             task,
             finding,
+            name=task.task_path.rpartition(".")[2],
             sign_of_life=sign_of_life(worker) if task.status == TaskStatus.PROCESSING else "",
             repeats=action.repeats(task, finding),
             refusal=refusal.sentence if refusal else "",
         )
         rows.append(row)
     return rows
+
+
+def shared_risk(rows: list[PreviewRow]) -> str:
+    """The risk that all these rows have, to be said once; empty if they differ."""
+    return rows[0].repeats if len({row.repeats for row in rows}) == 1 else ""
 
 
 def sign_of_life(worker: WorkerState | None) -> str:
@@ -232,6 +239,8 @@ def preview_page(request: HttpRequest, submission: Submission) -> HttpResponse:
         **submission.context(can_force=has_live and action.name == "requeue"),
         "changes": changes,
         "rows": rows,
+        "risk": shared_risk(rows),
+        "has_signs": any(row.sign_of_life for row in rows),
         "number_refused": len(rehearsal.refused),
         "unserved": [no_worker(task, facts) for task in queues.values() if is_unserved(task, facts)],
         "fault": fault,

@@ -12,6 +12,7 @@ from django.utils.translation import gettext as _
 from dashboard.site import page
 from dashboard.task_pages import VIEW
 from dashboard.task_pages.actions import PAGE_ACTIONS, Button, Seen, buttons_of, fitting_action
+from dashboard.task_pages.enqueue import may_enqueue
 from dashboard.task_pages.failure import failure_of
 from dashboard.task_pages.timeline import events, spans
 from tasks.admin import rights
@@ -105,8 +106,10 @@ def buttons_context(task: Task, finding: Finding, user: Any) -> dict[str, Any]:
     return {
         "seen": Seen.of(task),
         "step": next((button for button in buttons if button.action is step), None),
-        "buttons": [button for button in buttons if button.action is not step],
+        "buttons": [button for button in buttons if button.action is not step and not button.action.is_destructive],
+        "destructive": [button for button in buttons if button.action.is_destructive],
         "kin": kin_of(task, user),
+        "may_enqueue": may_enqueue(task.task_path),
         "commands": [*(button.command for button in buttons), command("show_task", str(task.pk))],
     }
 
