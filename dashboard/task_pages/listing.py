@@ -254,15 +254,12 @@ def rows_context(chosen: TaskFilter, cursor: PageCursor) -> dict[str, Any]:
 def bar_context(chosen: TaskFilter, user: Any) -> dict[str, Any]:
     """The actions on ticked tasks that suit the filter's states: the likeliest one, and the others for the menu."""
     statuses = set(chosen.statuses or TaskStatus.values)
-    buttons = buttons_of(PAGE_ACTIONS.values(), user)
-    fitting = [button for button in buttons if statuses & set(button.action.verb.statuses)]
-    requeues = TaskStatus.FAILED in statuses
-    step = next((button for button in fitting if not requeues or button.action.name == "requeue"), None)
+    fitting = [action for action in PAGE_ACTIONS.values() if statuses & set(action.verb.statuses)]
+    likeliest = PAGE_ACTIONS["requeue"] if TaskStatus.FAILED in statuses else next(iter(fitting), None)
     return {
-        "step": step,
-        "buttons": [button for button in fitting if button is not step],
-        "forbidden": tuple(button.action.name for button in buttons if button.missing_right),
-        "missing_rights": [(button.action, button.missing_right) for button in buttons if button.missing_right],
+        "step": likeliest,
+        "actions": [action for action in fitting if action is not likeliest],
+        "forbidden": tuple(action.name for action in PAGE_ACTIONS.values() if not user.has_perm(action.right)),
     }
 
 
@@ -325,6 +322,7 @@ def list_view(request: HttpRequest) -> HttpResponse:
         part.expect(request)
     context |= {
         **search_context(chosen, user_id),
+        "buttons": buttons_of(PAGE_ACTIONS.values(), request.user),
         "runs_under_way": unfinished_runs(),
         "every": EVERY_SECONDS,
     }
