@@ -76,7 +76,7 @@ def detail_context(task: Task, user: Any) -> dict[str, Any]:
         "values": values_of(task),
         **buttons_context(task, finding, user),
         "lock": lock,
-        "waiters": fetch(connection, WAITERS, {"id": task.pk}) if lock else [],
+        "waiters": fetch(connection, WAITERS, {"id": task.pk}) if lock and lock.lockers else [],
         "behind": behind(task, facts),
         **holder_context(task, facts),
         "statements": decision.statements_of(task),
