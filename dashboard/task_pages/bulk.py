@@ -2,10 +2,12 @@
 
 from typing import Any
 
+from django import forms
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_POST, require_safe
 
 from dashboard.site import page
@@ -14,7 +16,7 @@ from dashboard.task_pages.actions import PAGE_ACTIONS, PageAction, run_row, run_
 from dashboard.task_pages.confirmation import ActionRequest, action_view, known_action, preview_rows, shared_risk
 from dashboard.task_pages.listing import PageCursor, find
 from tasks.admin import rights
-from tasks.admin.forms import reason_of
+from tasks.admin.forms import WholeNumberField, reason_of
 from tasks.diagnosis import decide, gather
 from tasks.diagnosis.finding import command
 from tasks.models import BulkRun, Task, TaskStatus
@@ -23,10 +25,17 @@ from tasks.operations.bulk import Tally, add_refusals, highest_id, tally
 from tasks.operations.filters import InvalidFilter, TaskFilter, parse_id
 
 LONGEST_FILTER = 20_000
+MOST_LIMITED = 1000  # tasks of a limit, which are counted one by one
 EXAMPLES = 5
 REHEARSED = 200
 EXAMPLE_SECONDS = 0.5
 UNFIT_SECONDS = 0.5
+
+
+class LimitForm(forms.Form):
+    limit = WholeNumberField(
+        label=gettext_lazy("Limit (the oldest first), optional"), required=False, min_value=1, max_value=MOST_LIMITED
+    )
 
 
 class BulkSubmission(ActionRequest):
@@ -49,6 +58,16 @@ class BulkSubmission(ActionRequest):
         if not self.subject.statuses:
             raise InvalidFilter(_("No task in the states that the filter names can be changed like that."))
         self.is_confirmed = self.is_confirmed and bool(post.get("token") and upto)
+        self.limits = LimitForm(post, auto_id="set-%s")
+
+    def fault(self) -> str:
+        return _("Correct what is marked below.") if self.limits.errors else super().fault()
+
+    def last(self) -> int:
+        """The highest id to act on: that of the last task within the limit, if one is given."""
+        limit = self.limits.cleaned_data["limit"] if self.limits.is_valid() else None
+        rows = find(self.subject, PageCursor(is_ascending=True), limit=limit).rows if limit else []
+        return rows[-1].pk if rows else self.upto
 
     @property
     def statuses(self) -> tuple[str, ...]:
@@ -91,7 +110,7 @@ def all_view(request: HttpRequest, name: str) -> HttpResponse:
     if not submission.is_confirmed or submission.fault():
         return preview_page(request, submission)
     who = rights.who(request.user)
-    run_id = bulk.request(name, submission.subject, submission.upto, submission.settings, who, submission.token)
+    run_id = bulk.request(name, submission.subject, submission.last(), submission.settings, who, submission.token)
     return HttpResponseRedirect(reverse("admin:tasks_task_run", args=[run_id]))
 
 

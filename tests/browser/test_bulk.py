@@ -38,7 +38,7 @@ def test_everything_that_matches_is_moved_and_watched(visit):
     run = BulkRun.objects.get()
     assert page.url.endswith(f"/runs/{run.pk}/")
     bulk.carry_out(run.pk)
-    expect(page.locator("#bulk-run")).to_contain_text("60 of 60 looked at")
+    expect(page.locator("#bulk-run")).to_contain_text("60 of 60 examined")
     expect(page.locator("[data-live]")).to_have_count(0)
     assert Task.objects.filter(queue_name="slow").count() == 60
 

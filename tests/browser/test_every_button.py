@@ -64,9 +64,8 @@ class Tour:
         return self
 
     def says(self, text: str) -> "Tour":
-        expect(self.page.locator("#content, .messagelist, dialog").filter(has_text=text).first).to_be_visible(
-            timeout=20_000
-        )
+        told = self.page.locator("#content, .messagelist, dialog").filter(has_text=text, visible=True)
+        expect(told.first).to_be_visible(timeout=20_000)
         return self
 
     def look(self) -> None:
@@ -122,10 +121,9 @@ def tasks_of_a_list(tour: Tour) -> None:
     tour.says(f"Run again: done for #{first.pk}.")
     tour.page.get_by_label(f"Tick #{second.pk}").check()
     tour.menu(".bar").press(".bar [data-action=cancel]").confirm().says(f"Cancel: done for #{second.pk}.")
-    tour.menu(f"#task-{second.pk}").press(f"#task-{second.pk} [data-copy]").press(f"#task-{second.pk} summary")
-    tour.menu(f"#task-{first.pk}").press(f"#task-{first.pk} [data-action=edit]").page.locator(
-        "dialog [name=priority]"
-    ).fill("7")
+    tour.at(LIST).menu(f"#task-{second.pk}").press(f"#task-{second.pk} [data-copy]")
+    tour.press(f"#task-{second.pk} summary").menu(f"#task-{first.pk}").press(f"#task-{first.pk} [data-action=edit]")
+    tour.page.locator("dialog [name=priority]").fill("7")
     tour.confirm().says(f"Move: done for #{first.pk}.")
     tour.at(LIST).page.locator("[data-search]").fill("nothing-has-this")
     tour.named("Search", exact=True).says("No task matches this search.")

@@ -79,7 +79,7 @@ def test_confirmed_it_becomes_a_run_that_a_worker_carries_out(operator):
     assert (run.filter, run.actor, run.options["spread_minutes"]) == ("status=FAILED&queue=mail", "anna", 10)
     bulk.carry_out(run.pk)
     assert Task.objects.get(pk=task.pk).status == "READY"
-    assert "1 of 1 looked at" in words(operator.get(f"{LIST}runs/{run.pk}/"))
+    assert "1 of 1 examined" in words(operator.get(f"{LIST}runs/{run.pk}/"))
     entry = Intervention.objects.get(target="table:tasks_task")
     assert (entry.actor, entry.reason) == ("anna", "card works")
     assert entry.action.startswith("requeue all status=FAILED&queue=mail up to #")
@@ -92,6 +92,16 @@ def test_rows_that_came_after_the_preview_are_left_alone(operator):
     operator.post(f"{ALL}requeue/", hidden(page.text))
     bulk.carry_out(BulkRun.objects.get().pk)
     assert Task.objects.get(pk=late.pk).status == "FAILED"
+
+
+def test_a_limit_takes_the_oldest(operator):
+    first, second, third = rows.failed(), rows.failed(), rows.failed()
+    fields = hidden(press(operator, "requeue", "status=FAILED").text)
+    assert operator.post(f"{ALL}requeue/", {**fields, "limit": "0"}).status_code == 400
+    operator.post(f"{ALL}requeue/", {**fields, "limit": "2"})
+    bulk.carry_out(BulkRun.objects.get().pk)
+    assert set(Task.objects.ready().values_list("pk", flat=True)) >= {first.pk, second.pk}
+    assert Task.objects.get(pk=third.pk).status == "FAILED"
 
 
 def test_a_double_click_is_one_run(operator):
