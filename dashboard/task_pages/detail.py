@@ -9,6 +9,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils.translation import gettext as _
 
+from dashboard import links
 from dashboard.site import page
 from dashboard.task_pages import VIEW
 from dashboard.task_pages.actions import PAGE_ACTIONS, Button, Seen, buttons_of, fitting_action
@@ -79,6 +80,7 @@ def detail_context(task: Task, user: Any) -> dict[str, Any]:
         "waiters": fetch(connection, WAITERS, {"id": task.pk}) if lock and lock.lockers else [],
         "behind": behind(task, facts),
         **holder_context(task, facts),
+        "finisher": links.worker(task.finished_by) if task.finished_by else "",
         "statements": decision.statements_of(task),
         "attempts": attempts,
         "interventions": interventions,

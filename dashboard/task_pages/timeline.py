@@ -145,7 +145,7 @@ class Stretch:
 def spans(task: Task, attempts: list[Attempt], interventions: list[Intervention], now: datetime) -> list[Span]:
     """A span for each recorded attempt and the current one, by time; both lists begin with the oldest."""
     found, since = [], task.created_at
-    known = list(stretches(task, attempts))
+    known = list(stretches(task, attempts, now))
     begun_again = [entry.at for entry in interventions if entry.action == "requeue"]
     for stretch in known:
         starts = stretch.began or stretch.ended or now
@@ -157,15 +157,15 @@ def spans(task: Task, attempts: list[Attempt], interventions: list[Intervention]
     return found
 
 
-def stretches(task: Task, attempts: list[Attempt]) -> Iterator[Stretch]:
-    """The attempts that left a row, then the one of the task's own row."""
+def stretches(task: Task, attempts: list[Attempt], now: datetime) -> Iterator[Stretch]:
+    """The attempts that left a row, then the one of the task's own row if it runs or is due."""
     for attempt in attempts:
         if attempt.started_at:
             is_trouble = attempt.outcome != Attempt.Outcome.RELEASED
             yield Stretch(attempt.number, attempt.started_at, attempt.finished_at, is_trouble)
     if task.status in (TaskStatus.PROCESSING, TaskStatus.COMPLETED):
         yield Stretch(task.attempt, task.started_at, task.finished_at, False)
-    elif task.status == TaskStatus.READY:
+    elif task.status == TaskStatus.READY and task.run_after <= now:
         yield Stretch(0, None, None, False)
 
 

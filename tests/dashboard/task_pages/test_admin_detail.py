@@ -179,6 +179,19 @@ def test_a_task_that_was_run_again_waited_from_then_on():
     ]
 
 
+def test_a_task_that_is_not_due_has_not_waited_yet():
+    task = Task(status="READY", created_at=moment(0), run_after=moment(100))
+    assert timeline.spans(task, [], [], moment(50)) == []
+
+
+def test_a_task_of_a_dead_worker_does_not_run(viewer):
+    assert "claimed for" in page_of(viewer, rows.processing(rows.dead_worker()))
+    with rows.living_worker("w7f", current_since=timezone.now()) as worker_id:
+        task = rows.processing(worker_id)
+        Worker.objects.update(current_task_id=task.pk)
+        assert "runs for" in page_of(viewer, task)
+
+
 def moment(second: float) -> datetime:
     return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=second)
 
