@@ -8,6 +8,7 @@ from typing import Any
 from django import forms
 from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
+from django.utils.functional import Promise
 from django.utils.html import conditional_escape, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
@@ -274,9 +275,15 @@ def report_refusals(request: HttpRequest, result: Result) -> None:
         messages.warning(request, _("%(number)d more not changed.") % {"number": more})
 
 
-def linked(text: str, **values: object) -> SafeString:
+def linked(text: str, **values: str | Promise) -> SafeString:
     """A sentence of ours with these values, which are escaped unless they are safe."""
-    return SafeString(text % {name: conditional_escape(value) for name, value in values.items()})  # nosec B703
+    return SafeString(
+        text
+        % {
+            name: conditional_escape(str(value) if isinstance(value, Promise) else value)
+            for name, value in values.items()
+        }
+    )  # nosec B703
 
 
 def listed(ids: list[int]) -> SafeString:
@@ -285,4 +292,4 @@ def listed(ids: list[int]) -> SafeString:
     names = format_html_join(", ", '<a href="{}">#{}</a>', pages)
     if len(ids) <= MOST_REFUSALS:
         return names
-    return linked(_("%(names)s and %(more)s more"), names=names, more=len(ids) - MOST_REFUSALS)
+    return linked(_("%(names)s and %(more)s more"), names=names, more=str(len(ids) - MOST_REFUSALS))

@@ -120,7 +120,9 @@ def known_tasks() -> list[KnownTask]:
 def may_enqueue(path: str) -> bool:
     """True for a registered task that people may enqueue: no internal one, and none in a queue of the demo."""
     task = declaration.find(path)
-    return bool(task) and not (declaration.is_internal(path) or task.queue_name.startswith(reading.DEMO_QUEUES))
+    if task is None or declaration.is_internal(path):
+        return False
+    return not task.queue_name.startswith(reading.DEMO_QUEUES)
 
 
 def chosen_task(path: str) -> PostgresTask:

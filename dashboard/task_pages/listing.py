@@ -18,7 +18,7 @@ from dashboard.site import page
 from dashboard.task_pages import VIEW
 from dashboard.task_pages.actions import PAGE_ACTIONS, buttons_of, unfinished_runs
 from dashboard.task_pages.rows import latest_errors, list_row
-from dashboard.task_pages.saved_views import views_of
+from dashboard.task_pages.saved_views import person_of, views_of
 from dashboard.task_pages.search import WORDS, parse, written
 from dashboard.task_pages.tabs import tabs
 from tasks.admin import rights
@@ -302,7 +302,7 @@ def list_view(request: HttpRequest) -> HttpResponse:
     Words typed into the search box (`search`) become a filter, whose URL is the answer.
     """
     rights.require(request.user, VIEW)
-    user_id, typed = request.user.pk, request.GET.get("search")
+    user_id, typed = person_of(request), request.GET.get("search")
     try:
         if typed is not None:
             return HttpResponseRedirect(links.listed(parse(typed)))
