@@ -277,13 +277,7 @@ def report_refusals(request: HttpRequest, result: Result) -> None:
 
 def linked(text: str, **values: str | Promise) -> SafeString:
     """A sentence of ours with these values, which are escaped unless they are safe."""
-    return SafeString(
-        text
-        % {
-            name: conditional_escape(str(value) if isinstance(value, Promise) else value)
-            for name, value in values.items()
-        }
-    )  # nosec B703
+    return SafeString(text % {name: conditional_escape(value) for name, value in values.items()})  # nosec B703
 
 
 def listed(ids: list[int]) -> SafeString:
