@@ -8,7 +8,6 @@ from typing import Any
 from django import forms
 from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
-from django.utils.functional import Promise
 from django.utils.html import conditional_escape, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
@@ -257,7 +256,7 @@ def answer(request: HttpRequest, action: PageAction, result: Result) -> HttpResp
     """Redirect back with the result in messages, which link to the tasks."""
     if result.done:
         text = ngettext("%(label)s: done for %(ids)s.", "%(label)s: done for %(ids)s.", len(result.done))
-        messages.success(request, linked(text, label=action.label, ids=listed(result.done)))
+        messages.success(request, linked(text, label=str(action.label), ids=listed(result.done)))
     if result.asked:
         text = _("The workers of %(ids)s were asked to end them, and do so within moments.")
         messages.success(request, linked(text, ids=listed(result.asked)))
@@ -275,7 +274,7 @@ def report_refusals(request: HttpRequest, result: Result) -> None:
         messages.warning(request, _("%(number)d more not changed.") % {"number": more})
 
 
-def linked(text: str, **values: str | Promise) -> SafeString:
+def linked(text: str, **values: str) -> SafeString:
     """A sentence of ours with these values, which are escaped unless they are safe."""
     return SafeString(text % {name: conditional_escape(value) for name, value in values.items()})  # nosec B703
 
