@@ -6,7 +6,7 @@ from django.contrib.auth.models import Group, User
 from django.urls import URLPattern, path
 
 from dashboard import links
-from dashboard.task_pages import bulk, confirmation, detail, enqueue, listing, queues, saved_views
+from dashboard.task_pages import bulk, detail, enqueue, listing, queues, saved_views
 from tasks.admin.lock_aware import SESSION_PAGES
 from tasks.admin.read_only import DeclaredFilters, QueueAdmin, TaskAdmin
 from tasks.models import Queue, Task
@@ -19,7 +19,7 @@ class TaskPages(TaskAdmin):
         view = self.admin_site.admin_view
         return [
             path("", view(listing.list_view), name="tasks_task_changelist"),
-            path("do/<slug:name>/", view(confirmation.action_view), name="tasks_task_action"),
+            path("do/<slug:name>/", view(bulk.chosen_view), name="tasks_task_action"),
             path("all/<slug:name>/", view(bulk.all_view), name="tasks_task_all"),
             path("views/save/", view(saved_views.save_view), name="tasks_task_save_view"),
             path("views/delete/", view(saved_views.delete_view), name="tasks_task_delete_view"),

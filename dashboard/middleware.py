@@ -141,7 +141,10 @@ class HealthMiddleware:
 
 
 class PageMiddleware:
-    """Redirects the whole page if the login of a fragment has expired; answers errors of the database with a 503."""
+    """Redirects the whole page if the login of a fragment has expired; answers errors of the database with a 503.
+
+    A dialog is told where an action leads (`X-Rowlock-To`): a script cannot read the target of a redirect.
+    """
 
     def __init__(self, get_response: GetResponse) -> None:
         self.get_response = get_response
@@ -150,6 +153,8 @@ class PageMiddleware:
         response = self.get_response(request)
         if response.status_code == 302 and request.headers.get("HX-Request"):
             return HttpResponse(status=204, headers={"HX-Redirect": response.headers["Location"]})
+        if response.status_code == 302 and request.headers.get("X-Rowlock-Dialog") and request.user.is_authenticated:
+            return HttpResponse(status=204, headers={"X-Rowlock-To": response.headers["Location"]})
         return response
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:

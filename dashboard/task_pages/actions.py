@@ -15,7 +15,7 @@ from dashboard.task_pages import CHANGED_FORM
 from tasks import operations
 from tasks.admin import rights
 from tasks.diagnosis import Finding, Verdict
-from tasks.diagnosis.finding import describe_lock
+from tasks.diagnosis.finding import locked_by
 from tasks.locking import rowlocks
 from tasks.models import BulkRun, Task, TaskStatus
 from tasks.operations import Result
@@ -183,8 +183,7 @@ class Recover(PageAction):
         result = super().perform(versions, who, settings, dry_run=dry_run)
         for task_id, lock in rowlocks.lockers(Task, list(result.refused), connection).items():
             if lock.is_exclusive:
-                sentence = _("busy: %(holder)s; try again") % {"holder": describe_lock(lock)}
-                result.refused[task_id] = replace(result.refused[task_id], sentence=sentence)
+                result.refused[task_id] = replace(result.refused[task_id], sentence=locked_by(lock))
         return result
 
 
@@ -278,6 +277,15 @@ class Cancel(PageAction):
 PAGE_ACTIONS: dict[str, PageAction] = {
     action.name: action for action in (Recover(), Requeue(), Edit(), PutBack(), Quarantine(), Cancel())
 }
+
+
+def fitting_action(task: Task, finding: Finding) -> PageAction | None:
+    """The one safe next step, offered beside the row."""
+    if PAGE_ACTIONS["recover"].suits(task, finding):
+        return PAGE_ACTIONS["recover"]
+    if task.status in (TaskStatus.FAILED, TaskStatus.CANCELLED):
+        return PAGE_ACTIONS["requeue"]
+    return None
 
 
 @dataclass(frozen=True)

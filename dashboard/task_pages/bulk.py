@@ -2,19 +2,21 @@
 
 from typing import Any
 
+from django import forms
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_POST, require_safe
 
 from dashboard.site import page
 from dashboard.task_pages import LIST, VIEW, next_page, rejected
 from dashboard.task_pages.actions import PAGE_ACTIONS, PageAction, run_row, run_rows
-from dashboard.task_pages.confirmation import ActionRequest, known_action, preview_rows
+from dashboard.task_pages.confirmation import ActionRequest, action_view, known_action, preview_rows, shared_risk
 from dashboard.task_pages.listing import PageCursor, find
 from tasks.admin import rights
-from tasks.admin.forms import reason_of
+from tasks.admin.forms import WholeNumberField, reason_of
 from tasks.diagnosis import decide, gather
 from tasks.diagnosis.finding import command
 from tasks.models import BulkRun, Task, TaskStatus
@@ -23,10 +25,17 @@ from tasks.operations.bulk import Tally, add_refusals, highest_id, tally
 from tasks.operations.filters import InvalidFilter, TaskFilter, parse_id
 
 LONGEST_FILTER = 20_000
+MOST_LIMITED = 1000  # tasks of a limit, which are counted one by one
 EXAMPLES = 5
 REHEARSED = 200
 EXAMPLE_SECONDS = 0.5
 UNFIT_SECONDS = 0.5
+
+
+class LimitForm(forms.Form):
+    limit = WholeNumberField(
+        label=gettext_lazy("Limit (the oldest first), optional"), required=False, min_value=1, max_value=MOST_LIMITED
+    )
 
 
 class BulkSubmission(ActionRequest):
@@ -49,6 +58,16 @@ class BulkSubmission(ActionRequest):
         if not self.subject.statuses:
             raise InvalidFilter(_("No task in the states that the filter names can be changed like that."))
         self.is_confirmed = self.is_confirmed and bool(post.get("token") and upto)
+        self.limits = LimitForm(post, auto_id="set-%s")
+
+    def fault(self) -> str:
+        return _("Correct what is marked below.") if self.limits.errors else super().fault()
+
+    def last(self) -> int:
+        """The highest id to act on: that of the last task within the limit, if one is given."""
+        limit = self.limits.cleaned_data["limit"] if self.limits.is_valid() else None
+        rows = find(self.subject, PageCursor(is_ascending=True), limit=limit).rows if limit else []
+        return rows[-1].pk if rows else self.upto
 
     @property
     def statuses(self) -> tuple[str, ...]:
@@ -71,6 +90,14 @@ def unfit(submission: BulkSubmission) -> Tally:
 
 
 @require_POST
+def chosen_view(request: HttpRequest, name: str) -> HttpResponse:
+    """Act on the ticked tasks, or with `all` on everything that matches; a row's own button acts on its row."""
+    view = all_view if "all" in request.POST and "only" not in request.POST else action_view
+    response: HttpResponse = view(request, name)
+    return response
+
+
+@require_POST
 def all_view(request: HttpRequest, name: str) -> HttpResponse:
     """Show the preview; once it is confirmed, start the run."""
     action = known_action(name)
@@ -83,7 +110,7 @@ def all_view(request: HttpRequest, name: str) -> HttpResponse:
     if not submission.is_confirmed or submission.fault():
         return preview_page(request, submission)
     who = rights.who(request.user)
-    run_id = bulk.request(name, submission.subject, submission.upto, submission.settings, who, submission.token)
+    run_id = bulk.request(name, submission.subject, submission.last(), submission.settings, who, submission.token)
     return HttpResponseRedirect(reverse("admin:tasks_task_run", args=[run_id]))
 
 
@@ -95,11 +122,13 @@ def preview_page(request: HttpRequest, submission: BulkSubmission) -> HttpRespon
     refusals: dict[str, Any] = {}
     add_refusals(refusals, result)
     fault = submission.fault() if submission.is_confirmed else ""
+    rows = preview_rows(action, examples, gather(examples), result)
     context = {
         **submission.context(can_force=action.name == "requeue" and TaskStatus.PROCESSING in subject.statuses),
         "tally": tally(subject, submission.upto),
         "unfit": unfit(submission),
-        "rows": preview_rows(action, examples, gather(examples), result),
+        "rows": rows,
+        "risk": shared_risk(rows),
         "rehearsed": len(tasks),
         "refusals": sorted(refusals.items()),
         "fault": fault,

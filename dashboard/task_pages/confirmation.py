@@ -8,6 +8,8 @@ from typing import Any
 from django import forms
 from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
+from django.utils.html import conditional_escape, format_html_join
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 from django.views.decorators.http import require_POST
@@ -27,6 +29,7 @@ from tasks.operations.filters import InvalidFilter
 from tasks.operations.verb import CHANGED, Refusal, Settings
 from tasks.queue.presence import WorkerState
 from tasks.support import audit
+from tasks.support.addresses import address
 from tasks.support.audit import Who
 from tasks.support.durations import spoken
 
@@ -42,10 +45,10 @@ class SettingsForm(forms.Form):
     queue_name = OptionField(
         types.destination, label=gettext_lazy("Queue"), widget=forms.TextInput(attrs={"list": "queues"})
     )
-    priority = OptionField(types.priority, label=gettext_lazy("Priority, -100 to 100; 100 runs first"))
-    run_after = OptionField(types.moment, label=gettext_lazy("Not before, like 2030-01-31T03:00:00+02:00, or now"))
+    priority = OptionField(types.priority, label=gettext_lazy("Priority, -100 to 100, optional"))
+    run_after = OptionField(types.moment, label=gettext_lazy("Not before, like 2030-01-31T03:00:00+02:00"))
     spread_minutes = WholeNumberField(
-        label=gettext_lazy("Spread evenly over so many minutes; empty: all at once"),
+        label=gettext_lazy("Spread over (minutes), optional"),
         required=False,
         min_value=1,
         max_value=LONGEST_SPREAD_MINUTES,
@@ -86,11 +89,11 @@ class ActionRequest:
     def context(self, *, can_force: bool) -> dict[str, Any]:
         """The fields of the preview's form."""
         if self.action.needs_reason:
-            label = _("Reason, kept in the audit")
+            label = _("Reason (audited)")
         elif can_force:
-            label = _("Reason, kept in the audit; needed when you force")
+            label = _("Reason (audited), needed when you force")
         else:
-            label = _("Reason, kept in the audit; may be empty")
+            label = _("Reason (optional, audited)")
         return {
             "submission": self,
             "action": self.action,
@@ -126,8 +129,9 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True)
 class PreviewRow(TaskRow):
-    """One task of a preview. `refusal`: the reason why the action would leave it as it is, or an empty text."""
+    """One task of a preview. `refusal`: the reason why the action would not change it, or an empty text."""
 
+    name: str
     sign_of_life: str
     repeats: str
     refusal: str
@@ -142,12 +146,18 @@ def preview_rows(action: PageAction, tasks: Iterable[Task], facts: Facts, rehear
         row = PreviewRow.of(
             task,
             finding,
+            name=task.task_path.rpartition(".")[2],
             sign_of_life=sign_of_life(worker) if task.status == TaskStatus.PROCESSING else "",
             repeats=action.repeats(task, finding),
             refusal=refusal.sentence if refusal else "",
         )
         rows.append(row)
     return rows
+
+
+def shared_risk(rows: list[PreviewRow]) -> str:
+    """The risk that all these rows have, to be said once; empty if they differ."""
+    return rows[0].repeats if len({row.repeats for row in rows}) == 1 else ""
 
 
 def sign_of_life(worker: WorkerState | None) -> str:
@@ -229,6 +239,8 @@ def preview_page(request: HttpRequest, submission: Submission) -> HttpResponse:
         **submission.context(can_force=has_live and action.name == "requeue"),
         "changes": changes,
         "rows": rows,
+        "risk": shared_risk(rows),
+        "has_signs": any(row.sign_of_life for row in rows),
         "number_refused": len(rehearsal.refused),
         "unserved": [no_worker(task, facts) for task in queues.values() if is_unserved(task, facts)],
         "fault": fault,
@@ -241,13 +253,13 @@ def preview_page(request: HttpRequest, submission: Submission) -> HttpResponse:
 
 
 def answer(request: HttpRequest, action: PageAction, result: Result) -> HttpResponse:
-    """Redirect back with the result in messages."""
+    """Redirect back with the result in messages, which link to the tasks."""
     if result.done:
         text = ngettext("%(label)s: done for %(ids)s.", "%(label)s: done for %(ids)s.", len(result.done))
-        messages.success(request, text % {"label": action.label, "ids": listed(result.done)})
+        messages.success(request, linked(text, label=str(action.label), ids=listed(result.done)))
     if result.asked:
         text = _("The workers of %(ids)s were asked to end them, and do so within moments.")
-        messages.success(request, text % {"ids": listed(result.asked)})
+        messages.success(request, linked(text, ids=listed(result.asked)))
     report_refusals(request, result)
     return HttpResponseRedirect(next_page(request))
 
@@ -255,16 +267,22 @@ def answer(request: HttpRequest, action: PageAction, result: Result) -> HttpResp
 def report_refusals(request: HttpRequest, result: Result) -> None:
     """One message for each of the first refused tasks, and one for the rest."""
     for task_id, refusal in list(result.refused.items())[:MOST_REFUSALS]:
-        text = _("#%(id)d stays as it is: %(reason)s.")
-        messages.warning(request, text % {"id": task_id, "reason": refusal.sentence})
+        text = _("%(id)s not changed: %(reason)s.")
+        messages.warning(request, linked(text, id=listed([task_id]), reason=refusal.sentence))
     if len(result.refused) > MOST_REFUSALS:
         more = len(result.refused) - MOST_REFUSALS
-        messages.warning(request, _("%(number)d more stay as they are.") % {"number": more})
+        messages.warning(request, _("%(number)d more not changed.") % {"number": more})
 
 
-def listed(ids: list[int]) -> str:
-    """The first few ids as text, and the number of the others."""
-    names = ", ".join(f"#{task_id}" for task_id in sorted(ids)[:MOST_REFUSALS])
+def linked(text: str, **values: str) -> SafeString:
+    """A sentence of ours with these values, which are escaped unless they are safe."""
+    return SafeString(text % {name: conditional_escape(value) for name, value in values.items()})  # nosec B703
+
+
+def listed(ids: list[int]) -> SafeString:
+    """Links to the first few tasks, and the number of the others."""
+    pages = ((address("admin:tasks_task_change", task_id), task_id) for task_id in sorted(ids)[:MOST_REFUSALS])
+    names = format_html_join(", ", '<a href="{}">#{}</a>', pages)
     if len(ids) <= MOST_REFUSALS:
         return names
-    return _("%(names)s and %(more)d more") % {"names": names, "more": len(ids) - MOST_REFUSALS}
+    return linked(_("%(names)s and %(more)s more"), names=names, more=str(len(ids) - MOST_REFUSALS))

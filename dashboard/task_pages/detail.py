@@ -1,130 +1,61 @@
 """The page of one task: its verdict, its row, its history and its buttons."""
 
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
+from django.db import connection
 from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils.translation import gettext as _
 
+from dashboard import links
 from dashboard.site import page
 from dashboard.task_pages import VIEW
-from dashboard.task_pages.actions import PAGE_ACTIONS, Seen, buttons_of
+from dashboard.task_pages.actions import PAGE_ACTIONS, Button, Seen, buttons_of, fitting_action
+from dashboard.task_pages.enqueue import may_enqueue
+from dashboard.task_pages.failure import failure_of
+from dashboard.task_pages.timeline import events, spans
 from tasks.admin import rights
-from tasks.diagnosis import Facts, decide, decision, gather
+from tasks.diagnosis import Facts, Finding, decide, decision, gather
+from tasks.diagnosis.finding import command
 from tasks.models import Attempt, Intervention, RefusedWrite, Task, TaskStatus
 from tasks.operations.filters import TaskFilter
-from tasks.queue.presence import WorkerState
-from tasks.queue.release import UNKNOWN
 from tasks.support import audit
+from tasks.support.database import fetch
 from tasks.support.durations import spoken
 from tasks.support.redaction import redact, redact_call
 
 HISTORY = 50  # entries of each kind
 BEHIND = 20  # tasks of the same key
-CAUSE, EFFECT = 1, 2  # order of events of one moment
-ONE_TRANSACTION_SECONDS = 1.0
+LONGEST_LINE = 80  # characters of JSON that need no unfolding
+
+# Whoever wants a held row takes its tuple lock: the first one holds it while it waits, the others wait for it.
+WAITERS = """
+SELECT lock.pid, session.application_name, date_part('epoch', clock_timestamp() - session.query_start) AS seconds
+FROM tasks_task AS task
+JOIN pg_locks AS lock ON lock.locktype = 'tuple' AND lock.relation = task.tableoid
+    AND lock.page = (task.ctid::text::point)[0]::int AND lock.tuple = (task.ctid::text::point)[1]::int
+JOIN pg_stat_activity AS session USING (pid)
+WHERE task.id = %(id)s AND session.wait_event_type = 'Lock'
+ORDER BY session.query_start LIMIT 20
+"""
 
 
 @dataclass(frozen=True)
-class Event:
-    """An event of a task; `is_trouble` marks one that should not have happened."""
+class Value:
+    """Arguments or a return value: JSON on one line, and, where that is too long, on several."""
 
-    at: datetime
     label: str
-    detail: str = ""
-    is_trouble: bool = False
-    order: int = 0
+    line: str
+    text: str = ""
 
-
-def events(
-    task: Task,
-    attempts: Iterable[Attempt],
-    interventions: Iterable[Intervention],
-    refused: Iterable[RefusedWrite],
-    worker: WorkerState | None = None,
-) -> list[Event]:
-    """All known events, by time; `worker` is the one that holds the task now."""
-    known = [
-        *of_task(task, worker),
-        *(event for attempt in attempts for event in of_attempt(attempt)),
-        *map(of_intervention, interventions),
-        *map(of_refused_write, refused),
-    ]
-    return sorted(known, key=lambda event: (moment_of(event, task), event.order))
-
-
-def moment_of(event: Event, task: Task) -> datetime:
-    """The event's time for sorting.
-
-    One statement ends a task, and the next one in the transaction writes the attempt or intervention. That is some
-    milliseconds later by the clock, and yet the cause.
-    """
-    if task.finished_at is not None and event.order == CAUSE:
-        late = (event.at - task.finished_at).total_seconds()
-        return task.finished_at if 0 <= late < ONE_TRANSACTION_SECONDS else event.at
-    return event.at
-
-
-def of_task(task: Task, worker: WorkerState | None) -> Iterable[Event]:
-    yield Event(task.created_at, _("Enqueued"), _("into the queue %(queue)s") % {"queue": task.queue_name})
-    if task.status == TaskStatus.READY and task.run_after > task.created_at:
-        yield Event(task.run_after, _("Due"))
-    if task.started_at and task.status == TaskStatus.PROCESSING:
-        yield Event(task.started_at, _("Claimed"), attempt_by(task.attempt, task.claimed_by))
-        if worker and worker.current_task_id == task.pk and worker.current_since:
-            yield Event(worker.current_since, _("Started"))
-        if worker and worker.is_dead and (lost_at := worker.missing_since or worker.stopped_at):
-            yield Event(lost_at, _("Worker lost"), _("its presence lock was gone"), is_trouble=True)
-    if task.started_at and task.status == TaskStatus.COMPLETED:
-        yield Event(task.started_at, _("Started"), attempt_by(task.attempt, task.finished_by or _("unknown")))
-    if task.cancel_requested_at:
-        yield Event(task.cancel_requested_at, _("Cancel requested"))
-    if task.finished_at:
-        label = str(TaskStatus(task.status).label)
-        yield Event(task.finished_at, label, is_trouble=task.status == TaskStatus.FAILED, order=EFFECT)
-
-
-def of_attempt(attempt: Attempt) -> Iterable[Event]:
-    if attempt.outcome == Attempt.Outcome.RELEASED and attempt.exception_class == UNKNOWN:
-        detail = _("worker %(worker)s does not know the function; no attempt was spent") % {"worker": attempt.worker_id}
-        yield Event(attempt.finished_at, _("Given back"), detail, is_trouble=True)
-        return
-    if attempt.started_at:
-        yield Event(attempt.started_at, _("Started"), attempt_by(attempt.number, attempt.worker_id))
-    detail = _("attempt %(number)d") % {"number": attempt.number}
-    if attempt.exception_class:
-        detail += f": {attempt.exception_class}"
-    label = str(Attempt.Outcome(attempt.outcome).label)
-    is_trouble = attempt.outcome != Attempt.Outcome.RELEASED
-    yield Event(attempt.finished_at, label, detail, is_trouble=is_trouble, order=CAUSE)
-
-
-def attempt_by(number: int, worker: str | None) -> str:
-    return _("attempt %(number)d, by worker %(worker)s") % {"number": number, "worker": worker}
-
-
-def of_intervention(intervention: Intervention) -> Event:
-    detail = _("by %(actor)s (%(source)s)") % {"actor": intervention.actor, "source": intervention.source}
-    if intervention.version_before is not None:
-        detail += f", v{intervention.version_before} → v{intervention.version_after}"
-    if intervention.reason:
-        detail += f": {intervention.reason}"
-    return Event(intervention.at, intervention.action, detail, order=CAUSE)
-
-
-def of_refused_write(refused: RefusedWrite) -> Event:
-    values = {
-        "worker": refused.worker_id,
-        "intent": refused.intent,
-        "expected": refused.expected_version,
-        "found": f"v{refused.actual_version}" if refused.actual_version is not None else _("no row"),
-    }
-    detail = _("worker %(worker)s meant to %(intent)s v%(expected)d, and found %(found)s") % values
-    return Event(refused.at, _("Late write refused"), detail, is_trouble=True)
+    @classmethod
+    def of(cls, label: str, value: Any) -> "Value":
+        line = json.dumps(value, ensure_ascii=False)
+        if len(line) <= LONGEST_LINE:
+            return cls(label, line)
+        return cls(label, f"{line[:LONGEST_LINE]}…", json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def detail_context(task: Task, user: Any) -> dict[str, Any]:
@@ -133,28 +64,55 @@ def detail_context(task: Task, user: Any) -> dict[str, Any]:
     attempts = list(Attempt.objects.filter(task=task).order_by("-id")[:HISTORY])
     interventions = list(Intervention.objects.filter(target=audit.task(task.pk)).order_by("-id")[:HISTORY])
     refused = list(RefusedWrite.objects.filter(task_id=task.pk).order_by("-id")[:HISTORY])
-    args, kwargs = redact_call(task.task_path, task.args, task.kwargs)
-    suitable = [action for action in PAGE_ACTIONS.values() if action.suits(task, finding)]
+    worker = facts.workers.get(task.claimed_by or "")
+    lock = facts.locks.get(task.pk)
     return {
         "task": task,
+        "name": task.task_path.rpartition(".")[2],
         "now": facts.now,
         "finding": finding,
-        "seen": Seen.of(task),
-        "buttons": buttons_of(suitable, user, task),
-        "kin": kin_of(task, user),
-        "lock": facts.locks.get(task.pk),
+        "is_said": finding.verdict.value == task.status.lower(),  # the verdict is the status
+        "failure": failure_of(task, attempts),
+        "spans": spans(task, attempts[::-1], interventions[::-1], facts.now),
+        "values": values_of(task),
+        **buttons_context(task, finding, user),
+        "lock": lock,
+        "waiters": fetch(connection, WAITERS, {"id": task.pk}) if lock and lock.lockers else [],
         "behind": behind(task, facts),
         **holder_context(task, facts),
+        "finisher": links.worker(task.finished_by) if task.finished_by else "",
         "statements": decision.statements_of(task),
-        "arguments": pretty(args),
-        "keyword_arguments": pretty(kwargs),
-        "return_value": pretty(redact(task.return_value)),
         "attempts": attempts,
         "interventions": interventions,
         "refused_writes": refused,
-        "events": events(
-            task, attempts[::-1], interventions[::-1], refused[::-1], facts.workers.get(task.claimed_by or "")
-        ),
+        "events": events(task, attempts[::-1], interventions[::-1], refused[::-1], worker),
+    }
+
+
+def values_of(task: Task) -> list[Value]:
+    """The call and what came of it, redacted; keyword arguments only if there are some."""
+    args, kwargs = redact_call(task.task_path, task.args, task.kwargs)
+    values = [Value.of(_("Arguments"), args)]
+    if kwargs:
+        values.append(Value.of(_("Keyword arguments"), kwargs))
+    if task.status == TaskStatus.COMPLETED:
+        values.append(Value.of(_("Return value"), redact(task.return_value)))
+    return values
+
+
+def buttons_context(task: Task, finding: Finding, user: Any) -> dict[str, Any]:
+    """The one safe next step, the other actions in the menu, and those on every task of the function."""
+    suitable = [action for action in PAGE_ACTIONS.values() if action.suits(task, finding)]
+    step = fitting_action(task, finding)
+    buttons: list[Button] = buttons_of(suitable, user, task)
+    return {
+        "seen": Seen.of(task),
+        "step": next((button for button in buttons if button.action is step), None),
+        "buttons": [button for button in buttons if button.action is not step and not button.action.is_destructive],
+        "destructive": [button for button in buttons if button.action.is_destructive],
+        "kin": kin_of(task, user),
+        "may_enqueue": may_enqueue(task.task_path),
+        "commands": [*(button.command for button in buttons), command("show_task", str(task.pk))],
     }
 
 
@@ -189,10 +147,6 @@ def behind(task: Task, facts: Facts) -> list[Task]:
         return []
     waiting = Task.objects.unfinished().filter(ordering_key=task.ordering_key).exclude(pk=task.pk)
     return list(waiting.order_by("ordering_key", "id")[:BEHIND])
-
-
-def pretty(value: Any) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False)
 
 
 def detail_view(request: HttpRequest, task_id: int) -> HttpResponse:

@@ -2,20 +2,20 @@
 
 import inspect
 import json
-from argparse import ArgumentTypeError
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from django import forms
 from django.contrib import messages
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_http_methods
 
 from dashboard.site import page
-from dashboard.task_pages import CHANGED_FORM, VIEW, rejected
+from dashboard.task_pages import CHANGED_FORM, VIEW, rejected, signature
 from dashboard.task_pages.listing import known_queues
 from tasks import operations
 from tasks.admin import rights
@@ -23,58 +23,59 @@ from tasks.admin.forms import ConfirmedForm, OptionField
 from tasks.commands import types
 from tasks.compat import InvalidTask
 from tasks.diagnosis.finding import command
-from tasks.exceptions import RowlockError
+from tasks.exceptions import InternalTask, RowlockError, UnknownTask
 from tasks.framework import declaration
 from tasks.framework.declaration import PostgresTask
 from tasks.operations import tokens
+from tasks.operations.enqueue import registered
 from tasks.support import reading
 from tasks.support.audit import Who
 
 ENQUEUE = "tasks.enqueue_task"
-
-
-def parse_task(path: str) -> str:
-    """The path of a task that people may enqueue."""
-    if is_hidden(path):
-        raise ArgumentTypeError(_("This task belongs to a page of its own, and is asked for there."))
-    return path
+OPTIONS = ("queue_name", "priority", "run_after", "ordering_key")
 
 
 class EnqueueForm(ConfirmedForm):
-    """One task by its path, its arguments as JSON, and values that differ from its declaration."""
+    """One call of a task: a field for each parameter, and values that differ from its declaration."""
 
-    task = OptionField(
-        parse_task,
-        label=gettext_lazy("Task"),
-        required=True,
-        widget=forms.TextInput(attrs={"list": "paths", "autocomplete": "off"}),
-    )
-    args = OptionField(
-        types.json_array,
-        label=gettext_lazy("Positional arguments, a JSON array"),
-        widget=forms.Textarea(attrs={"rows": 2, "placeholder": '[1, "two"]'}),
-    )
-    kwargs = OptionField(
-        types.json_object,
-        label=gettext_lazy("Keyword arguments, a JSON object"),
-        widget=forms.Textarea(attrs={"rows": 2, "placeholder": '{"name": 1}'}),
-    )
     queue_name = OptionField(
-        types.destination,
-        label=gettext_lazy("Queue; empty: as declared"),
-        widget=forms.TextInput(attrs={"list": "queues"}),
+        types.destination, label=gettext_lazy("Queue"), widget=forms.TextInput(attrs={"list": "queues"})
     )
-    priority = OptionField(types.priority, label=gettext_lazy("Priority, -100 to 100; empty: as declared"))
-    run_after = OptionField(types.moment, label=gettext_lazy("Not before, like 2030-01-31T03:00:00+02:00; empty: now"))
-    ordering_key = OptionField(types.name, label=gettext_lazy("Ordering key; empty: as declared"))
+    priority = OptionField(types.priority, label=gettext_lazy("Priority, -100 to 100"))
+    run_after = OptionField(types.moment, label=gettext_lazy("Not before, like 2030-01-31T03:00:00+02:00"))
+    ordering_key = OptionField(types.name, label=gettext_lazy("Ordering key"))
+
+    def __init__(self, task: PostgresTask, data: QueryDict | None = None) -> None:
+        super().__init__(data)
+        self.task = task
+        self.fields |= signature.fields_of(task)
+        self.call: tuple[list[Any], dict[str, Any]] = ([], {})
+        self.order_fields([name for name in self.fields if name not in OPTIONS])
+
+    def clean(self) -> None:
+        if not self.errors:
+            try:
+                self.call = signature.call_of(self.task, self.cleaned_data)
+            except signature.IncompleteCall as error:
+                self.add_error(None, str(error))
+
+    def arguments(self) -> list[forms.BoundField]:
+        return [field for field in self.visible_fields() if field.name not in (*OPTIONS, "reason")]
+
+    def options(self) -> list[forms.BoundField]:
+        return [self[name] for name in OPTIONS]
+
+    def has_options(self) -> bool:
+        """True if an option was given or refused, so that the options are unfolded."""
+        return any(field.errors or (self.is_bound and field.data) for field in self.options())
 
     def enqueue(self, who: Who, *, dry_run: bool = False) -> int | None:
         """Enqueue the task of a valid form; returns its id. If the queue refuses it: None, and an error in the form."""
-        values = self.cleaned_data
-        names = ("kwargs", "queue_name", "priority", "run_after", "ordering_key", "reason")
-        options = {name: values[name] for name in names}
+        options = {name: self.cleaned_data[name] for name in (*OPTIONS, "reason")}
+        args, kwargs = self.call
         try:
-            ids = operations.enqueue(values["task"], who, args=values["args"] or (), **options, dry_run=dry_run)
+            path = self.task.module_path
+            ids = operations.enqueue(path, who, args=args, kwargs=kwargs, **options, dry_run=dry_run)
         except (RowlockError, InvalidTask) as error:
             self.add_error(None, str(error))
             return None
@@ -82,9 +83,10 @@ class EnqueueForm(ConfirmedForm):
 
     def command(self) -> str:
         values: Mapping[str, Any] = self.cleaned_data
+        args, kwargs = self.call
         pairs = [
-            ("--args", json.dumps(values["args"], ensure_ascii=False) if values["args"] else None),
-            ("--kwargs", json.dumps(values["kwargs"], ensure_ascii=False) if values["kwargs"] else None),
+            ("--args", json.dumps(args, ensure_ascii=False) if args else None),
+            ("--kwargs", json.dumps(kwargs, ensure_ascii=False) if kwargs else None),
             ("--queue", values["queue_name"]),
             ("--priority", values["priority"]),
             ("--run-after", values["run_after"].isoformat() if values["run_after"] else None),
@@ -92,54 +94,84 @@ class EnqueueForm(ConfirmedForm):
             ("--reason", values["reason"] or None),
         ]
         words = [word for name, value in pairs if value is not None for word in (name, str(value))]
-        return command("enqueue_task", values["task"], *words)
+        return command("enqueue_task", self.task.module_path, *words)
 
 
-def known_tasks() -> list[dict[str, str]]:
-    """Tasks that can be chosen, by path, with their signatures and the first lines of their docstrings."""
-    return [known(declaration.get(path)) for path in declaration.paths() if not is_hidden(path)]
+@dataclass(frozen=True)
+class KnownTask:
+    """A task that can be chosen: its path, its signature and the first line of its docstring."""
+
+    path: str
+    signature: str
+    summary: str
+    queue_name: str
+
+    @classmethod
+    def of(cls, task: PostgresTask) -> "KnownTask":
+        parameters = list(inspect.signature(task.func).parameters.values())[1 if task.takes_context else 0 :]
+        summary = (inspect.getdoc(task.func) or "").partition("\n")[0]
+        return cls(task.module_path, str(inspect.Signature(parameters)), summary, task.queue_name)
 
 
-def is_hidden(path: str) -> bool:
-    """True for a task that people must not enqueue: an internal one, or one in a queue of the demo."""
+def known_tasks() -> list[KnownTask]:
+    return [KnownTask.of(declaration.get(path)) for path in declaration.paths() if may_enqueue(path)]
+
+
+def may_enqueue(path: str) -> bool:
+    """True for a registered task that people may enqueue: no internal one, and none in a queue of the demo."""
     task = declaration.find(path)
-    return declaration.is_internal(path) or (task is not None and task.queue_name.startswith(reading.DEMO_QUEUES))
+    if task is None or declaration.is_internal(path):
+        return False
+    return not task.queue_name.startswith(reading.DEMO_QUEUES)
 
 
-def known(task: PostgresTask) -> dict[str, str]:
-    parameters = list(inspect.signature(task.func).parameters.values())[1 if task.takes_context else 0 :]
-    return {
-        "path": task.module_path,
-        "signature": str(inspect.Signature(parameters)),
-        "summary": (inspect.getdoc(task.func) or "").partition("\n")[0],
-        "queue_name": task.queue_name,
-    }
+def chosen_task(path: str) -> PostgresTask:
+    """The task with this path. Raises UnknownTask with advice, and InternalTask for one that nobody may enqueue."""
+    task = registered(path)
+    if not may_enqueue(path):
+        raise InternalTask(_("This task belongs to a page of its own, and is asked for there."))
+    return task
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def enqueue_view(request: HttpRequest) -> HttpResponse:
-    """Show the form; enqueue a posted one, or with `check` only show its command and its errors."""
+    """Let the task be chosen, then show its form; enqueue a posted one, or with `check` only show its command."""
     rights.require(request.user, VIEW)
-    if request.method != "POST":
-        return form_page(request, EnqueueForm(initial={"task": request.GET.get("task", "")}))
-    rights.require(request.user, ENQUEUE)
-    form = EnqueueForm(request.POST)
+    posted = request.method == "POST"
+    if posted:
+        rights.require(request.user, ENQUEUE)
+    path = (request.POST if posted else request.GET).get("task", "")
+    if not path:
+        return choice_page(request, _("Choose a task.") if posted else "")
+    try:
+        task = chosen_task(path)
+    except (UnknownTask, InternalTask) as error:
+        return choice_page(request, str(error))
+    return submitted(request, EnqueueForm(task, request.POST)) if posted else form_page(request, EnqueueForm(task))
+
+
+def submitted(request: HttpRequest, form: EnqueueForm) -> HttpResponse:
     if "token" in form.errors:
         return rejected(request, CHANGED_FORM)
     who = rights.who(request.user)
     if not form.is_valid() or not form.enqueue(who, dry_run=True) or "check" in request.POST:
         return form_page(request, form, status=200 if form.is_valid() else 400)
-    submitted = tokens.once(form.cleaned_data["token"], lambda: str(form.enqueue(who)))
-    if submitted.is_new:
-        messages.success(request, _("Enqueued as #%(id)s.") % {"id": submitted.target})
-    return HttpResponseRedirect(reverse("admin:tasks_task_change", args=[submitted.target]))
+    done = tokens.once(form.cleaned_data["token"], lambda: str(form.enqueue(who)))
+    if done.is_new:
+        messages.success(request, _("Enqueued as #%(id)s.") % {"id": done.target})
+    return HttpResponseRedirect(reverse("admin:tasks_task_change", args=[done.target]))
+
+
+def choice_page(request: HttpRequest, fault: str) -> HttpResponse:
+    context = {"fault": fault, "known": known_tasks()}
+    return page(request, "task_pages/enqueue.html", _("Enqueue a task"), context, status=400 if fault else 200)
 
 
 def form_page(request: HttpRequest, form: EnqueueForm, status: int = 200) -> HttpResponse:
     context = {
         "form": form,
+        "chosen": KnownTask.of(form.task),
         "missing_right": rights.missing(request.user, ENQUEUE),
-        "known": known_tasks(),
         "queues": known_queues(),
         "command": form.command() if form.is_bound and form.is_valid() else "",
     }

@@ -1,9 +1,7 @@
 """The list of tasks: the search through a large table, its rows and its page."""
 
-import json
-import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 from urllib.parse import urlencode
@@ -12,26 +10,23 @@ from django.db import OperationalError, connection
 from django.db.models import Max, Min, QuerySet
 from django.db.transaction import atomic
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from dashboard import links
 from dashboard.live.fragment import SharedPart
 from dashboard.site import page
 from dashboard.task_pages import VIEW
-from dashboard.task_pages.actions import PAGE_ACTIONS, PageAction, TaskRow, buttons_of, unfinished_runs
-from dashboard.task_pages.saved_views import views_of
+from dashboard.task_pages.actions import PAGE_ACTIONS, buttons_of, unfinished_runs
+from dashboard.task_pages.rows import latest_errors, list_row
+from dashboard.task_pages.saved_views import person_of, views_of
 from dashboard.task_pages.search import WORDS, parse, written
 from dashboard.task_pages.tabs import tabs
-from dashboard.templatetags.rowlock import age, told_failure
 from tasks.admin import rights
-from tasks.diagnosis import Facts, Finding, decide, gather
+from tasks.diagnosis import gather
 from tasks.framework import declaration
-from tasks.models import Attempt, Task, TaskStatus
+from tasks.models import TaskStatus
 from tasks.operations.filters import InvalidFilter, Params, TaskFilter, given, parse_id
 from tasks.support.database import fetch, sqlstate
-from tasks.support.reading import one_line
-from tasks.support.redaction import redact_call
 
 PAGE = 50
 SORTS = NEWEST_FIRST, OLDEST_FIRST = "-id", "id"  # by an index; any other order would read the whole table
@@ -40,9 +35,6 @@ WINDOW_GROWTH = 4
 SEARCH_SECONDS = 2.0
 QUERY_CANCELED = "57014"
 EVERY_SECONDS = 3  # the list refreshes itself
-LONGEST_CALL = 60  # characters of a call in a row
-MOST_ARGUMENTS = 4
-PACKAGE = re.compile(r"^(?:\w+\.)+(?=\w+(?::|$))")
 QUICK_SECONDS = 0.3  # a slower search does not refresh itself
 
 # Ids grow with the time of creation, except for open transactions. So bisection finds the first id of a time, and a
@@ -236,60 +228,6 @@ def known_queues() -> list[str]:
     return [row["name"] for row in fetch(connection, QUEUE_NAMES)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ListRow(TaskRow):
-    """One line of the list.
-
-    `call`: the arguments as shown; `error`: the last line of a failed task's exception; `action`: the row's own button;
-    `actions`: those in its menu.
-    """
-
-    name: str
-    call: str
-    error: str
-    queue_name: str
-    priority: str
-    since: SafeString | str
-    action: PageAction | None
-    actions: tuple[PageAction, ...]
-    command: str
-
-
-def list_row(task: Task, facts: Facts, error: str) -> ListRow:
-    finding = decide(task, facts)
-    action = fitting_action(task, finding)
-    return ListRow.of(
-        task,
-        finding,
-        name=task.task_path.rpartition(".")[2],
-        call=call_of(task),
-        error=error,
-        queue_name=task.queue_name,
-        priority=str(task.priority or ""),
-        since=age(task.finished_at or task.started_at or task.created_at, facts.now),
-        action=action,
-        actions=tuple(one for one in PAGE_ACTIONS.values() if one is not action and one.suits(task, finding)),
-        command=f"python manage.py show_task {task.pk}",
-    )
-
-
-def call_of(task: Task) -> str:
-    """The arguments on one line, redacted and cut."""
-    args, kwargs = redact_call(task.task_path, task.args, task.kwargs)
-    texts = [json.dumps(value, ensure_ascii=False)[:LONGEST_CALL] for value in args[:MOST_ARGUMENTS]]
-    named = list(kwargs.items())[: MOST_ARGUMENTS - len(texts)]
-    texts += [f"{name}={json.dumps(value, ensure_ascii=False)}"[:LONGEST_CALL] for name, value in named]
-    text = f"[{', '.join(texts)}]" if texts else ""
-    return one_line(text if len(text) <= LONGEST_CALL else f"{text[: LONGEST_CALL - 1]}…")
-
-
-def latest_errors(tasks: Iterable[Task]) -> dict[int, str]:
-    """The last line of the exception for each FAILED task that has one, without the module of its class."""
-    failed = [task.pk for task in tasks if task.status == TaskStatus.FAILED]
-    latest = Attempt.objects.filter(task_id__in=failed).order_by("task_id", "-id").distinct("task_id") if failed else ()
-    return {attempt.task_id: PACKAGE.sub("", one_line(told_failure(attempt))) for attempt in latest}
-
-
 def rows_context(chosen: TaskFilter, cursor: PageCursor) -> dict[str, Any]:
     """The rows of one page of the list, and the URLs of its neighbours."""
     started = time.monotonic()
@@ -297,16 +235,31 @@ def rows_context(chosen: TaskFilter, cursor: PageCursor) -> dict[str, Any]:
     is_quick = time.monotonic() - started < QUICK_SECONDS
     facts, errors = gather(listing.rows), latest_errors(listing.rows)
     is_whole = not (listing.newer or listing.older or listing.looked_down_to)
+    shown_tabs = tabs(chosen)
+    counted = next((tab.number for tab in shown_tabs if tab.is_here), "")
     return {
         "is_live": is_quick and listing.looked_down_to is None,
         "rows": [list_row(task, facts, errors.get(task.pk, "")) for task in listing.rows],
-        "tabs": tabs(chosen),
-        "number": len(listing.rows) if is_whole else None,
+        "tabs": shown_tabs,
+        "number": str(len(listing.rows)) if is_whole else counted,
         "cursor": cursor,
         "listing": listing,
         "now": facts.now,
         "links": neighbours(chosen, listing, cursor),
         "chosen": chosen,
+        "query": chosen.as_query(),
+    }
+
+
+def bar_context(chosen: TaskFilter, user: Any) -> dict[str, Any]:
+    """The actions on ticked tasks that suit the filter's states: the likeliest one, and the others for the menu."""
+    statuses = set(chosen.statuses or TaskStatus.values)
+    fitting = [action for action in PAGE_ACTIONS.values() if statuses & set(action.verb.statuses)]
+    likeliest = PAGE_ACTIONS["requeue"] if TaskStatus.FAILED in statuses else next(iter(fitting), None)
+    return {
+        "step": likeliest,
+        "actions": [action for action in fitting if action is not likeliest],
+        "forbidden": tuple(action.name for action in PAGE_ACTIONS.values() if not user.has_perm(action.right)),
     }
 
 
@@ -321,15 +274,6 @@ def search_context(chosen: TaskFilter, user_id: int, text: str | None = None) ->
         "paths": declaration.paths(),
         "views": views_of(user_id, chosen),
     }
-
-
-def fitting_action(task: Task, finding: Finding) -> PageAction | None:
-    """The one safe next step, offered beside the row."""
-    if PAGE_ACTIONS["recover"].suits(task, finding):
-        return PAGE_ACTIONS["recover"]
-    if task.status in (TaskStatus.FAILED, TaskStatus.CANCELLED):
-        return PAGE_ACTIONS["requeue"]
-    return None
 
 
 def neighbours(chosen: Filter, listing: Listing, cursor: PageCursor = PageCursor()) -> dict[str, str]:
@@ -358,7 +302,7 @@ def list_view(request: HttpRequest) -> HttpResponse:
     Words typed into the search box (`search`) become a filter, whose URL is the answer.
     """
     rights.require(request.user, VIEW)
-    user_id, typed = request.user.pk, request.GET.get("search")
+    user_id, typed = person_of(request), request.GET.get("search")
     try:
         if typed is not None:
             return HttpResponseRedirect(links.listed(parse(typed)))
@@ -368,9 +312,7 @@ def list_view(request: HttpRequest) -> HttpResponse:
         return page(request, "task_pages/list.html", _("Tasks"), context, status=400)
 
     def rows(asked: HttpRequest) -> dict[str, Any]:
-        may = asked.user.has_perm
-        forbidden = tuple(action.name for action in PAGE_ACTIONS.values() if not may(action.right))
-        return {**rows_context(chosen, cursor), "forbidden": forbidden}
+        return {**rows_context(chosen, cursor), **bar_context(chosen, asked.user)}
 
     part = SharedPart("task_pages/_rows.html", rows, EVERY_SECONDS, is_apart=True)
     if "HX-Request" in request.headers:
@@ -378,15 +320,9 @@ def list_view(request: HttpRequest) -> HttpResponse:
     context = rows(request)
     if context["is_live"]:
         part.expect(request)
-    buttons = buttons_of(PAGE_ACTIONS.values(), request.user)
-    statuses = set(chosen.statuses or TaskStatus.values)
     context |= {
-        "buttons": buttons,
-        # On everything that matches: none without a filter, else those that fit its statuses.
-        "bulk_buttons": [
-            button for button in buttons if not chosen.is_empty and statuses & set(button.action.verb.statuses)
-        ],
         **search_context(chosen, user_id),
+        "buttons": buttons_of(PAGE_ACTIONS.values(), request.user),
         "runs_under_way": unfinished_runs(),
         "every": EVERY_SECONDS,
     }

@@ -51,6 +51,12 @@ def views_of(user_id: int, chosen: TaskFilter) -> list[ShownView]:
     return found
 
 
+def person_of(request: HttpRequest) -> int:
+    """The id of the person who asks, who is logged in."""
+    assert request.user.pk is not None
+    return request.user.pk
+
+
 @require_POST
 def save_view(request: HttpRequest) -> HttpResponse:
     """Keep the filter of the list under a name; a name that is taken is refused."""
@@ -67,12 +73,12 @@ def save_view(request: HttpRequest) -> HttpResponse:
         return rejected(request, error)
     if chosen.is_empty:
         return rejected(request, _("Not saved: there is no search to keep. Search first."))
-    mine = SavedView.objects.filter(user_id=request.user.pk)
+    mine = SavedView.objects.filter(user_id=person_of(request))
     if mine.count() >= MOST:
         return rejected(request, _("Not saved: you have %(most)d views. Delete one first.") % {"most": MOST})
     try:
         with transaction.atomic():
-            SavedView.objects.create(user_id=request.user.pk, name=name, query=query)
+            SavedView.objects.create(user_id=person_of(request), name=name, query=query)
     except IntegrityError:
         return rejected(
             request, _("Not saved: you have a view %(name)s already. Choose another name.") % {"name": name}
@@ -87,5 +93,5 @@ def delete_view(request: HttpRequest) -> HttpResponse:
     number = reading.digits(request.POST.get("view", ""))
     if number is None:
         return rejected(request, _("Name the view."))
-    SavedView.objects.filter(user_id=request.user.pk, pk=number).delete()
+    SavedView.objects.filter(user_id=person_of(request), pk=number).delete()
     return HttpResponseRedirect(next_page(request))

@@ -101,3 +101,4 @@ def _refuse_constant(constant: str) -> None:
 
 json_array = _json_of(list, "an array: write it like '[1, \"two\"]'")  # positional arguments
 json_object = _json_of(dict, "an object: write it like '{\"name\": 1}'")  # keyword arguments
+json_value = _json_of(object, "a value")

@@ -83,6 +83,13 @@ def describe_lock(lock: RowLock) -> str:
     return _("Held by %(lockers)s") % {"lockers": ", ".join(map(describe_locker, lock.lockers))}
 
 
+def locked_by(lock: RowLock) -> str:
+    """Why a row was left as it is: `locked by pid 6942 (psql), in a transaction open for 12 s`."""
+    if lock.hold is Hold.UNCERTAIN:
+        return _("locked by a session; which one is uncertain")
+    return _("locked by %(lockers)s") % {"lockers": ", ".join(map(describe_locker, lock.lockers))}
+
+
 def describe_locker(locker: Locker) -> str:
     if locker.pid is None:
         return _("a prepared transaction")

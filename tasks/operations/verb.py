@@ -8,10 +8,9 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 from django.db import connection
 from django.utils.functional import Promise
-from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from tasks.diagnosis.finding import command, describe_lock
+from tasks.diagnosis.finding import command, locked_by
 from tasks.locking import rowlocks
 from tasks.models import Task, TaskStatus
 from tasks.operations.filters import TaskFilter, among
@@ -265,7 +264,7 @@ def _passed_over(chosen: TaskFilter, ids: set[int]) -> dict[int, Refusal]:
     holders = rowlocks.lockers(Task, [task.id for task in locked], connection)
     refused = {task.id: LOCKED.refuse(task) for task in locked}
     for task_id, lock in holders.items():
-        sentence = _("busy: {holder}; try again").format(holder=describe_lock(lock))
+        sentence = locked_by(lock)
         refused[task_id] = replace(refused[task_id], sentence=sentence)
     if chosen.ids:
         refused |= dict.fromkeys(existing - set(refused), Refusal(UNMATCHED.code, str(UNMATCHED.sentence)))

@@ -1,7 +1,7 @@
 """An operator acts on everything that matches, watches it, and sees pages that keep themselves up to date."""
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
 from tasks import operations
 from tasks.models import BulkRun, Task
@@ -15,12 +15,22 @@ LIST = "/admin/tasks/task/"
 ANNA = Who("anna", "page")
 
 
+def press_for_all(page: Page, action: str) -> None:
+    """Tick a row, then all that match, and press a button of the bar or of its menu."""
+    page.locator("input[name=seen]").first.check()
+    page.locator(".bar").get_by_label("that match").check()
+    button = page.locator(f".bar button[data-action={action}]")
+    if not button.is_visible():
+        page.locator(".bar .menu summary").click()
+    button.click()
+    page.locator("dialog form.confirm").wait_for()
+
+
 def test_everything_that_matches_is_moved_and_watched(visit):
     rows.many(60, queue_name="mail")
     page = visit("Operators").open(f"{LIST}?queue=mail")
-    page.locator("#bulk summary").click()
-    page.locator("#bulk button[data-action=edit]").click()
-    assert "60 tasks match this filter" in page.locator(".judged").inner_text()
+    press_for_all(page, "edit")
+    assert "60 tasks match this filter" in page.locator("dialog .judged").inner_text()
     page.get_by_role("combobox", name="Queue").fill("slow")
     page.get_by_role("textbox", name="Reason").fill("flood")
     page.locator("form.confirm button[data-action=edit]").dblclick()
@@ -28,7 +38,7 @@ def test_everything_that_matches_is_moved_and_watched(visit):
     run = BulkRun.objects.get()
     assert page.url.endswith(f"/runs/{run.pk}/")
     bulk.carry_out(run.pk)
-    expect(page.locator("#bulk-run")).to_contain_text("60 of 60 looked at")
+    expect(page.locator("#bulk-run")).to_contain_text("60 of 60 examined")
     expect(page.locator("[data-live]")).to_have_count(0)
     assert Task.objects.filter(queue_name="slow").count() == 60
 
@@ -36,8 +46,7 @@ def test_everything_that_matches_is_moved_and_watched(visit):
 def test_a_run_is_stopped(visit):
     rows.failed()
     page = visit("Operators").open(f"{LIST}?status=FAILED")
-    page.locator("#bulk summary").click()
-    page.locator("#bulk button[data-action=requeue]").click()
+    press_for_all(page, "requeue")
     page.locator("form.confirm button[data-action=requeue]").click()
     page.locator("button[data-action=stop-run]").click()
     expect(page.locator("#bulk-run")).to_contain_text("Stopped")
@@ -64,13 +73,15 @@ def test_a_tasks_page_follows_its_life(visit):
     assert "cancel" in page.locator(".timeline").inner_text()
 
 
-def test_a_task_is_checked_and_enqueued_once(visit):
+def test_a_task_is_chosen_checked_and_enqueued_once(visit):
     visitor = visit("Operators")
-    page = visitor.open(f"{LIST}enqueue/?task={handlers.add.module_path}")
-    page.get_by_label("Positional arguments").fill("[1,")
+    page = visitor.open(f"{LIST}enqueue/")
+    page.get_by_role("link", name=handlers.add.module_path, exact=True).click()
+    page.get_by_label("first (int)").fill("one")
+    page.get_by_label("second (int)").fill("2")
     page.locator("button[data-action=enqueue]").click()
-    assert "is not JSON" in page.locator(".errorlist").inner_text()
-    page.get_by_label("Positional arguments").fill("[1, 2]")
+    assert "first: 'one' is not a whole number." in page.locator(".errorlist").inner_text()
+    page.get_by_label("first (int)").fill("1")
     page.locator("button[data-action=check]").click()
     assert "enqueue_task" in page.locator("[role=status] code").first.inner_text()
     page.locator("button[data-action=enqueue]").dblclick()
@@ -78,6 +89,15 @@ def test_a_task_is_checked_and_enqueued_once(visit):
     assert Task.objects.get().args == [1, 2]
     assert [complaint for complaint in visitor.complaints if "400 (Bad Request)" not in complaint] == []
     visitor.complaints.clear()
+
+
+def test_a_task_is_enqueued_without_a_script(visit):
+    page = visit("Operators", java_script_enabled=False).open(f"{LIST}enqueue/")
+    page.get_by_role("link", name=handlers.echo.module_path, exact=True).click()
+    page.get_by_label("value (JSON)").fill('{"a": 1}')
+    page.locator("button[data-action=enqueue]").click()
+    assert page.locator(".messagelist").inner_text().startswith("Enqueued as #")
+    assert Task.objects.get().args == [{"a": 1}]
 
 
 def test_why_a_queue_does_not_run_leads_to_the_burst(visit):

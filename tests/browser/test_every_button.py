@@ -55,12 +55,17 @@ class Tour:
         self.page.locator(selector).first.click()
         return self
 
+    def menu(self, selector: str) -> "Tour":
+        """Open the menu behind the three dots of this part."""
+        return self.press(f"{selector} .menu summary")
+
     def named(self, name: str, **options: object) -> "Tour":
         self.page.get_by_role("button", name=name, **options).first.click()
         return self
 
     def says(self, text: str) -> "Tour":
-        expect(self.page.locator("#content, .messagelist").filter(has_text=text).first).to_be_visible(timeout=20_000)
+        told = self.page.locator("#content, .messagelist, dialog").filter(has_text=text, visible=True)
+        expect(told.first).to_be_visible(timeout=20_000)
         return self
 
     def look(self) -> None:
@@ -92,11 +97,21 @@ def test_every_button_does_what_it_says(visit, theme):
 
 def one_task(tour: Tour) -> None:
     task = rows.failed()
-    Attempt.objects.create(task=task, number=5, worker_id="w", outcome="failed", exception_class="ValueError")
-    tour.at(f"{LIST}{task.pk}/").press("[data-copy]").press(".actions [data-action=requeue]").confirm()
+    Attempt.objects.create(
+        task=task, number=5, worker_id="w", outcome="failed", exception_class="ValueError", traceback="x"
+    )
+    tour.at(f"{LIST}{task.pk}/").press(".failure [data-copy]").press(".value [data-copy]")
+    tour.menu(".task-title").press("[role=menuitem][data-copy]").press("[data-action=quarantine]").confirm()
+    tour.says(f"Quarantine: done for #{task.pk}.")
+    Task.objects.filter(pk=task.pk).update(status="FAILED", finished_at=timezone.now(), queue_name="default")
+    tour.at(f"{LIST}{task.pk}/").press(".actions [data-action=requeue]").confirm()
     tour.says(f"Run again: done for #{task.pk}.")
     Task.objects.filter(pk=task.pk).update(status="FAILED", finished_at=timezone.now())
-    tour.at(f"{LIST}{task.pk}/").press("[data-kin=quarantine]").confirm().says("What is done stays done.")
+    tour.at(f"{LIST}{task.pk}/").menu(".task-title").press("[data-kin=quarantine]").confirm()
+    tour.says("What is done stays done.")
+    Task.objects.filter(pk=task.pk).update(status="FAILED", finished_at=timezone.now(), queue_name="default")
+    tour.at(f"{LIST}{task.pk}/").menu(".task-title").press("[data-action=cancel]").confirm()
+    tour.says(f"Cancel: done for #{task.pk}.")
     BulkRun.objects.all().delete()
 
 
@@ -105,14 +120,21 @@ def tasks_of_a_list(tour: Tour) -> None:
     tour.at(f"{LIST}?status=FAILED").press(f"#task-{first.pk} [data-action=requeue]").confirm()
     tour.says(f"Run again: done for #{first.pk}.")
     tour.page.get_by_label(f"Tick #{second.pk}").check()
-    tour.press(".bar [data-action=cancel]").confirm().says(f"Cancel: done for #{second.pk}.")
-    tour.at(LIST).page.get_by_label("Text in arguments").fill("nothing has this")
-    tour.named("Filter", exact=True).says("No task matches this filter.")
+    tour.menu(".bar").press(".bar [data-action=cancel]").confirm().says(f"Cancel: done for #{second.pk}.")
+    tour.at(LIST).menu(f"#task-{second.pk}").press(f"#task-{second.pk} [data-copy]")
+    tour.press(f"#task-{second.pk} summary").menu(f"#task-{first.pk}").press(f"#task-{first.pk} [data-action=edit]")
+    tour.page.locator("dialog [name=priority]").fill("7")
+    tour.confirm().says(f"Move: done for #{first.pk}.")
+    tour.at(LIST).page.locator("[data-search]").fill("nothing-has-this")
+    tour.named("Search", exact=True).says("No task matches this search.")
+    tour.press(".views summary").page.get_by_label("Name").fill("nothing")
+    tour.named("Save view").press(".views summary").named("Delete the view nothing")
 
 
 def all_that_match(tour: Tour) -> None:
     rows.failed(queue_name="mail")
-    tour.at(f"{LIST}?queue=mail").press("#bulk summary").press("#bulk [data-action=requeue]").confirm()
+    tour.at(f"{LIST}?queue=mail").press("input[name=seen]").press(".bar input[name=all]")
+    tour.press(".bar [data-action=requeue]").confirm()
     tour.press("[data-action=stop-run]").says("Stopped")
     BulkRun.objects.all().delete()
 
@@ -123,7 +145,7 @@ def a_stale_page(tour: Tour) -> None:
     Task.objects.filter(pk=task.pk).update(priority=9)
     tour.press(".actions [data-action=requeue]").says("Changed since you looked")
     tour.look()
-    tour.named("look again").confirm().says("done")
+    tour.named("review again").confirm().says("done")
     conflict = [told for told in tour.visitor.complaints if "409 (Conflict)" in told]
     assert tour.visitor.complaints == conflict
     tour.visitor.complaints.clear()
@@ -168,7 +190,8 @@ def workers(tour: Tour) -> None:
 
 
 def enqueue(tour: Tour) -> None:
-    tour.at(f"{LIST}enqueue/?task={handlers.add.module_path}").page.get_by_label("Positional arguments").fill("[1, 2]")
+    tour.at(f"{LIST}enqueue/?task={handlers.add.module_path}").page.get_by_label("first (int)").fill("1")
+    tour.page.get_by_label("second (int)").fill("2")
     tour.press("[data-action=check]").says("enqueue_task").press("[data-action=enqueue]").says("Enqueued as #")
 
 
@@ -207,7 +230,9 @@ def cron(tour: Tour) -> None:
 
 
 def attention(tour: Tour) -> None:
-    Attempt.objects.create(task=rows.failed(), number=5, worker_id="w", outcome="failed", exception_class="ValueError")
+    Attempt.objects.create(
+        task=rows.failed(), number=5, worker_id="w", outcome="failed", exception_class="ValueError", traceback="x"
+    )
     tour.at("/admin/").press("a[data-action=acknowledge]").confirm("the bank knows").says("1 acknowledged")
     tour.press("#known summary").press("[data-action=withdraw]")
     expect(tour.page.locator("#known")).to_have_count(0)

@@ -144,7 +144,7 @@ def test_what_is_half_typed_and_where_the_page_was_scrolled_to_stay(visit, live_
     ids = rows.many(50)
     visitor = visit("Operators")
     page = visitor.open(LIST)
-    field = page.get_by_label("Text in arguments")
+    field = page.locator("[data-search]")
     field.fill("half a wo")
     middle = page.locator(f"#task-{ids[20]}")
     middle.scroll_into_view_if_needed()

@@ -111,6 +111,7 @@ def test_the_login_is_accessible_and_lets_in(visit, django_user_model):
 
 def test_the_preview_is_accessible(visit, failed):
     page = visit("Operators", "Account managers").open(f"{LIST}{failed.pk}/")
+    page.locator(".task-title .menu summary").click()
     page.locator("button[data-action=cancel]").click()
     page.wait_for_selector("form.confirm")
     assert_looks_right(page)

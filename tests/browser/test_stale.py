@@ -96,7 +96,7 @@ def test_a_silent_workers_task_is_taken_only_with_force_and_a_reason(visit, sile
     assert_accessible(page)
     page.locator(f"#stale-{silent.pk} button[data-action=requeue]").click()
     page.locator("form.confirm button[data-action=requeue]").click()
-    assert "stays as it is" in page.locator(".messagelist").inner_text()
+    assert "not changed" in page.locator(".messagelist").inner_text()
     page.locator(f"#stale-{silent.pk} button[data-action=requeue]").click()
     page.get_by_label("Take them from their live workers").check()
     page.get_by_role("textbox", name="Reason").fill("db1 is burning")

@@ -1,6 +1,7 @@
 """An operator at work in a real browser: see why, press, confirm, and read what happened."""
 
 import pytest
+from playwright.sync_api import expect
 
 from tasks.models import Attempt, Intervention, Queue, RefusedWrite, Task, Worker
 from tests.browser.looks import assert_accessible
@@ -35,6 +36,7 @@ def test_long_arguments_are_scrolled_by_the_keyboard(visit):
     task = rows.completed(args=[["line"] * 200], kwargs={"order": ["line"] * 200}, return_value=["line"] * 200)
     page = visit("Viewers").open(f"{LIST}{task.pk}/")
     for name in ("Arguments", "Keyword arguments", "Return value"):
+        page.locator(".value", has=page.get_by_text(name, exact=True)).locator("summary").press("Enter")
         box = page.get_by_role("region", name=name, exact=True)
         box.focus()
         page.keyboard.press("End")
@@ -48,6 +50,7 @@ def test_the_ticked_tasks_are_cancelled(visit):
     page.get_by_label(f"Tick #{tasks[0].pk}").check()
     page.get_by_label(f"Tick #{tasks[2].pk}").check()
     assert page.locator("[data-ticked]").inner_text().endswith("2")
+    page.locator(".bar .menu summary").click()
     page.locator(".bar button[data-action=cancel]").click()
     page.get_by_role("textbox", name="Reason").fill("sent twice")
     page.locator("form.confirm button[data-action=cancel]").click()
@@ -58,6 +61,7 @@ def test_the_ticked_tasks_are_cancelled(visit):
 def test_a_reason_is_asked_for_before_the_server_does(visit):
     task = rows.ready()
     page = visit("Operators").open(f"{LIST}{task.pk}/")
+    page.locator(".task-title .menu summary").click()
     page.locator("button[data-action=cancel]").click()
     page.locator("form.confirm button[data-action=cancel]").click()
     assert page.get_by_role("textbox", name="Reason").evaluate("element => element.validity.valueMissing")
@@ -93,7 +97,8 @@ def test_a_page_that_has_become_stale_says_what_changed(visit):
     Task.objects.update(priority=9)
     page.locator("button[data-action=requeue]").click()
     assert "priority 0 9" in page.locator("#changed").inner_text()
-    page.get_by_role("button", name="look again").click()
+    page.get_by_role("button", name="review again").click()
+    page.locator("dialog .happens").wait_for()
     page.locator("form.confirm button[data-action=requeue]").click()
     assert "done" in message(page)
     assert visitor.complaints == [REFUSED]
@@ -132,7 +137,7 @@ def test_a_locked_row_is_told_on_the_list_and_when_pressed(visit):
         assert f"Held by pid {other.info.backend_pid} (psql)" in page.locator(".holder").inner_text()
         page.locator("button[data-action=requeue]").click()
         page.locator("form.confirm button[data-action=requeue]").click()
-        assert f"busy: Held by pid {other.info.backend_pid}" in message(page)
+        assert f"#{task.pk} not changed: locked by pid {other.info.backend_pid} (psql)" in message(page)
 
 
 def test_a_queue_is_paused(visit):
@@ -147,8 +152,72 @@ def test_a_queue_is_paused(visit):
 def test_a_command_is_copied(visit):
     task = rows.failed()
     page = visit("Operators", permissions=["clipboard-read", "clipboard-write"]).open(f"{LIST}{task.pk}/")
-    page.get_by_role("button", name=f"Copy the command python manage.py requeue_tasks {task.pk}").click()
+    page.locator(".task-title .menu summary").click()
+    page.get_by_role("menuitem", name=f"Copy the command python manage.py requeue_tasks {task.pk}").click()
     assert page.evaluate("navigator.clipboard.readText()") == f"python manage.py requeue_tasks {task.pk}"
+
+
+def test_the_message_of_a_failure_stands_above_the_fold(visit):
+    task = rows.failed()
+    Attempt.objects.create(
+        task=task, number=5, worker_id="w7f", outcome="failed", exception_class="shop.CardDeclined",
+        traceback='  File "/srv/shop/tasks.py", line 7, in pay\n    ask()\nshop.CardDeclined: no money',
+    )  # fmt: skip
+    page = visit("Operators").open(f"{LIST}{task.pk}/")
+    box = page.locator(".failure .message").bounding_box()
+    assert page.locator(".failure .message").inner_text() == "CardDeclined: no money"
+    assert box["y"] + box["height"] < 300
+    assert_accessible(page)
+
+
+def test_a_list_shows_eighteen_rows_and_a_failure_runs_again_with_two_clicks(visit):
+    rows.many(20)
+    task = rows.failed()
+    page = visit("Operators").open(LIST)
+    ends = page.locator("#task-rows tbody tr").nth(17).evaluate("row => row.getBoundingClientRect().bottom")
+    assert ends + 50 <= 900  # the demo's ribbon takes so much
+    page.locator(f"#task-{task.pk} button[data-action=requeue]").click()
+    page.locator("dialog button[data-action=requeue]").click()
+    assert message(page) == f"Run again: done for #{task.pk}."
+    page.locator(".messagelist a").click()
+    page.wait_for_url(f"**{LIST}{task.pk}/")
+
+
+def test_a_row_that_changes_while_its_question_is_open_is_told_in_the_dialog(visit):
+    task = rows.failed()
+    visitor = visit("Operators")
+    page = visitor.open(LIST)
+    page.locator(f"#task-{task.pk} button[data-action=requeue]").click()
+    confirm = page.locator("dialog form.confirm button[data-action=requeue]")
+    confirm.wait_for()
+    Task.objects.update(priority=9)
+    confirm.click()
+    assert "priority 0 9" in page.locator("dialog #changed").inner_text()
+    page.locator("dialog").get_by_role("button", name="review again").click()
+    page.locator("dialog .happens").wait_for()
+    confirm.click()
+    assert message(page) == f"Run again: done for #{task.pk}."
+    assert visitor.complaints == [REFUSED]
+    visitor.complaints.clear()
+
+
+def test_a_failure_runs_again_without_a_script(visit):
+    task = rows.failed()
+    page = visit("Operators", java_script_enabled=False).open(f"{LIST}{task.pk}/")
+    page.locator("button[data-action=requeue]").click()
+    page.locator("form.confirm button[data-action=requeue]").click()
+    assert message(page) == f"Run again: done for #{task.pk}."
+
+
+def test_the_menu_of_a_task_is_used_by_keyboard(visit):
+    task = rows.failed()
+    page = visit("Operators").open(f"{LIST}{task.pk}/")
+    page.locator(".task-title .menu summary").press("Enter")
+    page.wait_for_function("document.activeElement.dataset.action === 'quarantine'")
+    page.keyboard.press("Enter")
+    page.locator("dialog form.confirm").wait_for()
+    page.keyboard.press("Escape")
+    page.wait_for_function("document.activeElement.matches('.task-title summary')")
 
 
 def test_times_are_shown_in_the_readers_zone_too(visit):
@@ -222,7 +291,7 @@ def test_a_page_left_open_answers_with_the_login_after_the_session_has_ended(vis
     page = visitor.open(f"{LIST}{task.pk}/")
     visitor.context.clear_cookies(name="sessionid")
     page.locator("button[data-action=requeue]").click()
-    assert page.get_by_role("heading", level=1).inner_text() == "Log in"
+    expect(page.get_by_role("heading", level=1)).to_have_text("Log in")
 
 
 def test_roles_see_the_same_page_with_other_buttons(live_server):

@@ -137,7 +137,7 @@ def test_the_unstarted_are_released_as_they_were_seen(operator, hanging):
     form = {"worker": "w1", "confirmed": "1", "versions": preview.context["versions"], "reason": "hangs"}
     page = operator.post(RELEASE, form, follow=True)
     assert "1 task was released." in page.text
-    assert f"#{hanging[1].id} stays as it is: it changed since you looked" in page.text
+    assert f"#{hanging[1].id}</a> not changed: it changed since you looked" in page.text
     assert list(Task.objects.order_by("pk").values_list("status", flat=True)) == ["PROCESSING", "PROCESSING", "READY"]
     assert Intervention.objects.get().target == f"task:{hanging[2].id}"
 

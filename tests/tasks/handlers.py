@@ -1,5 +1,10 @@
 """Task functions that the tests enqueue and run, each declared once."""
 
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Literal
+from uuid import UUID
+
 from django.db import transaction
 
 from tasks.compat import TaskContext, task
@@ -59,6 +64,32 @@ def log_in(user: str, password: object, *tokens: object, note: object = None) ->
 @task(takes_context=True)
 def log_in_with_context(context: TaskContext, password: str, *rest: object) -> None:
     """Takes a secret behind the context."""
+
+
+@task
+def typed(
+    count: int,
+    text: str,
+    is_loud: bool,
+    ratio: float,
+    price: Decimal,
+    day: date,
+    at: datetime,
+    ref: UUID,
+    names: list[str],
+    extra: dict[str, int],
+    colour: Literal["red", "blue"],
+    limit: int | None,
+    password: str = "swordfish",
+    *,
+    thing: object = None,
+) -> None:
+    """Takes one of each type."""
+
+
+@task
+def default_before_rest(first: int = 1, *rest: int, **named: int) -> None:
+    """Takes more of both kinds."""
 
 
 @task

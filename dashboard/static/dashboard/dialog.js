@@ -2,12 +2,14 @@
 
 /*
  * Asks a question on the page. What carries `data-dialog` leads to a page with a form that confirms; its content is shown
- * in a dialog, and its form is sent as from that page. Whatever goes wrong on the way leads to the page itself.
+ * in a dialog, and its form is sent from there: a refusal is shown in the dialog, an answer on the page that it leads to.
+ * Whatever goes wrong on the way leads to the page itself.
  */
 {
     const dialog = document.createElement("dialog");
     const { enliven } = window.rowlock;
     let opener = null;
+    let isSending = false;
     dialog.id = "question";
 
     function show(page, url) {
@@ -20,15 +22,30 @@
         dialog.setAttribute("aria-labelledby", heading.id);
         dialog.replaceChildren(...content.children);
         enliven(dialog);
-        dialog.showModal();
+        if (!dialog.open) {
+            dialog.showModal();
+        }
+        dialog.scrollTop = 0;
         (dialog.querySelector("[name=reason], [autofocus], .back") ?? heading).focus();
+    }
+
+    /* Go to the page, which shows the answer of an action. */
+    function follow(target) {
+        const url = new URL(target ?? location.href, location.href);
+        if (url.pathname === location.pathname && url.search === location.search) {
+            location.hash = url.hash;
+            location.reload();
+        } else {
+            location.assign(url);
+        }
     }
 
     /* True if the answer is a page that can be asked in a dialog. */
     async function ask(url, options) {
         const answer = await fetch(url, { ...options, redirect: "manual", headers: { "X-Rowlock-Dialog": "1" } });
-        if (answer.type === "opaqueredirect") {
-            location.reload();
+        const target = answer.headers.get("X-Rowlock-To");
+        if (target || answer.type === "opaqueredirect") {
+            follow(target);
             return true;
         }
         const page = new DOMParser().parseFromString(await answer.text(), "text/html");
@@ -40,13 +57,18 @@
     }
 
     function open(button, url, options, instead) {
-        opener = button;
-        ask(url, options).then((isAsked) => isAsked || instead(), instead);
+        if (isSending) {
+            return;
+        }
+        isSending = true;
+        opener = dialog.open ? opener : button;
+        ask(url, options).then((isAsked) => isAsked || instead(), instead).finally(() => { isSending = false; });
     }
 
     document.addEventListener("submit", (event) => {
         const { target: form, submitter } = event;
-        if (event.defaultPrevented || !submitter?.matches("[data-dialog]")) {
+        const isAsked = submitter?.matches("[data-dialog]") || (form.matches("dialog#question form.confirm") && submitter);
+        if (event.defaultPrevented || !isAsked || form.dataset.plain) {
             return;
         }
         event.preventDefault();
@@ -58,7 +80,7 @@
             url.search = new URLSearchParams(body);
         }
         open(submitter, url, isGet ? {} : { method: "POST", body: new URLSearchParams(body) }, () => {
-            submitter.removeAttribute("data-dialog");
+            form.dataset.plain = "1";
             form.requestSubmit(submitter);
         });
     }, { capture: true });

@@ -45,9 +45,10 @@
     }
 
     function filter() {
-        const form = document.querySelector("form[role=search], #changelist-search");
+        const root = document.querySelector("dialog[open]") ?? document;
+        const form = root.querySelector("form[role=search], #changelist-search");
         form?.closest("details")?.setAttribute("open", "");
-        const field = form?.querySelector("input[type=search], input[type=text]") ?? document.querySelector("form.confirm input[name=reason]");
+        const field = form?.querySelector("input[type=search], input[type=text]") ?? root.querySelector("form.confirm input[name=reason]");
         field?.focus();
         field?.select();
     }

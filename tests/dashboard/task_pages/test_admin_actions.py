@@ -51,10 +51,15 @@ def test_a_button_shows_a_preview_and_changes_nothing(operator, action):
     assert not Intervention.objects.exists()
 
 
+def done_for(task: Task) -> str:
+    """The message, which leads to the task."""
+    return f'Run again: done for <a href="{LIST}{task.pk}/">#{task.pk}</a>.'
+
+
 def test_a_failed_task_runs_again(operator):
     task = rows.failed()
     page = confirm(operator, "requeue", task, reason="card limit raised")
-    assert f"Run again: done for #{task.pk}." in page.text
+    assert done_for(task) in page.text
     assert state(task) == ("READY", 12)
     [entry] = Intervention.objects.all()
     assert (entry.actor, entry.source, entry.reason, entry.version_before, entry.version_after) == (
@@ -100,7 +105,7 @@ def test_a_task_of_a_live_worker_is_not_taken_back(operator):
     with rows.living_worker() as worker_id:
         task = rows.processing(worker_id)
         page = confirm(operator, "recover", task)
-    assert "stays as it is: its worker is not dead" in page.text
+    assert "not changed: its worker is not dead" in page.text
     assert state(task)[0] == "PROCESSING"
 
 
@@ -143,7 +148,7 @@ def test_a_double_click_does_one_thing_and_is_no_error(operator):
     task = rows.failed()
     form = hidden(press(operator, "requeue", task).text)
     answers = [operator.post(f"{DO}requeue/", form, follow=True) for _ in range(2)]
-    assert [f"Run again: done for #{task.pk}." in answer.text for answer in answers] == [True, True]
+    assert [done_for(task) in answer.text for answer in answers] == [True, True]
     assert Intervention.objects.count() == 1
     assert state(task) == ("READY", 12)
 
@@ -153,8 +158,8 @@ def test_a_double_click_gets_the_answer_of_the_first_with_its_refusals(operator)
     form = {**hidden(press(operator, "requeue", failed, completed).text), "seen": seen(failed, completed)}
     operator.post(f"{DO}requeue/", form, follow=True)
     page = operator.post(f"{DO}requeue/", form, follow=True)
-    assert f"Run again: done for #{failed.pk}." in page.text
-    assert f"#{completed.pk} stays as it is: it has completed" in page.text
+    assert done_for(failed) in page.text
+    assert f">#{completed.pk}</a> not changed: it has completed" in page.text
 
 
 def test_a_token_that_no_page_made_is_refused(operator):
@@ -169,7 +174,7 @@ def test_a_locked_row_is_busy_and_its_holder_is_named(operator):
     with session("psql") as other:
         other.execute(f"SELECT FROM tasks_task WHERE id = {task.pk} FOR UPDATE")
         page = confirm(operator, "requeue", task)
-        assert f"busy: Held by pid {other.info.backend_pid} (psql)" in page.text
+        assert f"locked by pid {other.info.backend_pid} (psql)" in page.text
     assert state(task)[0] == "FAILED"
 
 
@@ -179,7 +184,7 @@ def test_a_locked_row_of_a_dead_worker_is_busy_too(operator):
     with session("psql") as other:
         other.execute(f"SELECT FROM tasks_task WHERE id = {task.pk} FOR UPDATE")
         page = confirm(operator, "recover", task)
-        assert f"busy: Held by pid {other.info.backend_pid} (psql)" in page.text
+        assert f"locked by pid {other.info.backend_pid} (psql)" in page.text
 
 
 @committed
@@ -228,8 +233,8 @@ def test_nothing_runs_in_quarantine_so_its_preview_asks_for_no_worker(operator):
 
 def test_the_preview_says_what_would_stay_as_it_is(operator):
     text = press(operator, "requeue", rows.failed(), rows.completed()).text
-    assert "1 of these would stay as it is" in text
-    assert "It would stay as it is: it has completed" in text
+    assert "1 of these would not change" in text
+    assert "It would not change: it has completed" in text
 
 
 @pytest.mark.parametrize("action", ["requeue", "cancel", "recover"])

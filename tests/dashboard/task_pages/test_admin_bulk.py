@@ -5,6 +5,7 @@ import re
 import pytest
 from django.test import Client
 
+from dashboard.task_pages.actions import Seen
 from tasks.models import BulkRun, Intervention, Task
 from tasks.operations import bulk
 from tests.html import hidden
@@ -62,8 +63,8 @@ def test_the_preview_rehearses_and_tells_what_would_stay(operator):
     with session("psql") as other:
         other.execute(f"SELECT FROM tasks_task WHERE id < {tasks[2].pk} FOR UPDATE")
         text = words(press(operator, "requeue", "status=FAILED"))
-        holder = f"busy: Held by pid {other.info.backend_pid} (psql)"
-    assert "Rehearsed on the newest 8; some of them would stay as they are" in text
+        holder = f"locked by pid {other.info.backend_pid} (psql)"
+    assert "Rehearsed on the newest 8; some of them would not change" in text
     assert holder in text
     assert Task.objects.failed().count() == 8
 
@@ -78,7 +79,7 @@ def test_confirmed_it_becomes_a_run_that_a_worker_carries_out(operator):
     assert (run.filter, run.actor, run.options["spread_minutes"]) == ("status=FAILED&queue=mail", "anna", 10)
     bulk.carry_out(run.pk)
     assert Task.objects.get(pk=task.pk).status == "READY"
-    assert "1 of 1 looked at" in words(operator.get(f"{LIST}runs/{run.pk}/"))
+    assert "1 of 1 examined" in words(operator.get(f"{LIST}runs/{run.pk}/"))
     entry = Intervention.objects.get(target="table:tasks_task")
     assert (entry.actor, entry.reason) == ("anna", "card works")
     assert entry.action.startswith("requeue all status=FAILED&queue=mail up to #")
@@ -91,6 +92,16 @@ def test_rows_that_came_after_the_preview_are_left_alone(operator):
     operator.post(f"{ALL}requeue/", hidden(page.text))
     bulk.carry_out(BulkRun.objects.get().pk)
     assert Task.objects.get(pk=late.pk).status == "FAILED"
+
+
+def test_a_limit_takes_the_oldest(operator):
+    first, second, third = rows.failed(), rows.failed(), rows.failed()
+    fields = hidden(press(operator, "requeue", "status=FAILED").text)
+    assert operator.post(f"{ALL}requeue/", {**fields, "limit": "0"}).status_code == 400
+    operator.post(f"{ALL}requeue/", {**fields, "limit": "2"})
+    bulk.carry_out(BulkRun.objects.get().pk)
+    assert set(Task.objects.ready().values_list("pk", flat=True)) >= {first.pk, second.pk}
+    assert Task.objects.get(pk=third.pk).status == "FAILED"
 
 
 def test_a_double_click_is_one_run(operator):
@@ -142,7 +153,7 @@ def test_quarantine_says_how_to_undo_it(operator):
 
 def test_without_a_filter_nothing_is_offered_and_nothing_done(operator):
     rows.failed()
-    assert "data-all" not in operator.get(LIST).text
+    assert 'name="all"' not in operator.get(LIST).text
     page = operator.post(f"{ALL}requeue/", {"filter": ""}, follow=True)
     assert "Narrow the list first" in page.text
 
@@ -152,13 +163,28 @@ def test_without_a_filter_nothing_is_offered_and_nothing_done(operator):
     [
         ("status=FAILED", {"requeue", "quarantine", "cancel"}),
         ("status=READY", {"edit", "put_back", "quarantine", "cancel"}),
-        ("status=COMPLETED", set()),
+        ("status=COMPLETED&queue=mail", set()),
         ("queue=mail", {"recover", "requeue", "edit", "put_back", "quarantine", "cancel"}),
     ],
 )
 def test_what_fits_the_filter_is_offered(operator, query, offered):
-    page = operator.get(f"{LIST}?{query}")
-    assert set(re.findall(r'data-action="(\w+)" data-all', page.text)) == offered
+    for make in (rows.failed, rows.ready, rows.completed):
+        make(queue_name="mail")
+    page = operator.get(f"{LIST}?{query}").text
+    bar = page.partition('class="bar"')[2]
+    assert set(re.findall(r'data-action="(\w+)"', bar)) == offered
+    assert bool(bar) == bool(offered)
+
+
+def test_the_bar_acts_on_all_that_match_if_that_is_ticked(operator):
+    ticked, other = rows.failed(queue_name="mail"), rows.failed(queue_name="mail")
+    posted = {"filter": "queue=mail", "seen": str(Seen.of(ticked)), "next": LIST}
+    assert "2 tasks match this filter" in words(operator.post(f"{LIST}do/requeue/", {**posted, "all": "1"}))
+    alone = operator.post(f"{LIST}do/requeue/", posted).text
+    assert f"#{other.pk}" not in alone
+    row = operator.post(f"{LIST}do/requeue/", {**posted, "all": "1", "only": str(Seen.of(other))}).text
+    assert f"#{other.pk}" in row
+    assert f"#{ticked.pk}" not in row
 
 
 def test_a_filter_whose_states_the_action_cannot_change_is_refused(operator):
@@ -192,7 +218,7 @@ def test_confirmed_without_a_preview_it_is_a_preview(operator):
 
 def test_a_secret_that_matches_is_not_counted(operator):
     rows.failed(task_path=handlers.log_in.module_path, kwargs={"password": "swordfish"})
-    assert "So there is nothing to do" in press(operator, "requeue", "q=swordfish").text
+    assert "There is nothing to do" in press(operator, "requeue", "q=swordfish").text
 
 
 def test_a_run_is_stopped(operator):

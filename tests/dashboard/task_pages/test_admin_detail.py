@@ -2,12 +2,18 @@
 
 import html
 import re
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+import tasks
+from dashboard import links
+from dashboard.task_pages import failure, timeline
 from tasks import operations
 from tasks.models import Attempt, Intervention, RefusedWrite, Task, Worker
 from tasks.operations import Settings
@@ -16,11 +22,12 @@ from tasks.support import audit
 from tasks.support.audit import Who
 from tasks.testing import run_all
 from tests.people import client_of
-from tests.sessions import session
+from tests.sessions import session, wait_until_blocked
 from tests.tasks import handlers, rows
 from tests.tasks.claiming import claim
 
 LIST = "/admin/tasks/task/"
+RUN = Path(tasks.__file__).parent / "worker" / "run.py"
 
 pytestmark = pytest.mark.django_db
 
@@ -77,7 +84,156 @@ def test_the_message_of_an_error_is_told_without_unfolding_its_traceback(viewer)
         )
     text = page_of(viewer, task)
     assert "<summary>app.errors.Declined: card &lt;1013&gt;</summary>" in text
-    assert "<summary>x.Quiet</summary>" in text
+    assert '<strong translate="no">Quiet</strong>' in text
+
+
+TRACEBACK = f"""Traceback (most recent call last):
+  File "/srv/venv/lib/python3.12/site-packages/django/tasks/base.py", line 9, in call
+    return self.func()
+  File "{RUN}", line 80, in run
+    task.call()
+  File "/srv/shop/tasks.py", line 76, in charge_card
+    raise CardDeclined(order)
+    ^^^^^^^^^^^^^^^^^^^^^^^^^
+  File "/srv/venv/lib/python3.12/site-packages/bank.py", line 4, in ask
+    raise CardDeclined(order)
+shop.errors.CardDeclined: the card of order 1002
+"""
+
+
+def declined(task: Task, **columns: object) -> Attempt:
+    """A failed attempt whose exception was raised in a library that the task called."""
+    known = {"number": 1, "worker_id": "w7f", "outcome": "failed", "exception_class": "shop.errors.CardDeclined"}
+    return Attempt.objects.create(task=task, **{**known, "traceback": TRACEBACK, **columns})
+
+
+def test_the_failure_is_on_top_with_its_place_in_the_code(viewer):
+    task = rows.failed()
+    declined(task)
+    text = page_of(viewer, task)
+    panel = text[text.index('class="failure"') : text.index("</section>")]
+    assert text.index('class="failure"') < text.index('id="facts"')
+    assert '<strong translate="no">CardDeclined: the card of order 1002</strong>' in panel
+    assert "/srv/shop/tasks.py:76 in charge_card" in panel
+    assert [" ".join(found.split()) for found in re.findall(r"<summary[^>]*>(.*?)</summary>", panel, re.DOTALL)] == [
+        "2 frames of libraries",
+        "1 frame of libraries",
+    ]
+    assert "raise CardDeclined(order)\n    ^^^^" in panel.split("</details>")[1].split("<details>")[0]
+    assert "Failed after 5 attempts" not in text
+
+
+def test_a_failure_without_code_of_ones_own_has_no_place():
+    assert failure.place_of('  File "/usr/lib/python3/dist-packages/bank.py", line 4, in ask\n    ask()') == ""
+    assert failure.place_of("") == ""
+
+
+def test_the_failure_tells_how_many_there_were_and_leads_to_its_neighbours(viewer):
+    tasks = [rows.failed(task_path="shop.tasks.pay") for _ in range(4)]
+    first, other, task, last = tasks
+    for one in (first, task, last):
+        declined(one)
+    declined(other, exception_class="builtins.ValueError")
+    declined(rows.failed(task_path="shop.tasks.other"))
+    Attempt.objects.filter(task=first).update(finished_at=timezone.now() - timedelta(hours=2))
+    text = page_of(viewer, task)
+    assert "\N{MULTIPLICATION SIGN} 2 this hour" in text
+    assert f'href="{LIST}{first.pk}/" rel="prev"' in text
+    assert f'href="{LIST}{last.pk}/" rel="next"' in text
+    failures = links.page("admin:ops_failures") or f"{LIST}?status=FAILED&amp;error=CardDeclined"
+    assert f'href="{failures}"' in text
+    assert 'rel="next"' not in page_of(viewer, last)
+
+
+@pytest.mark.parametrize("make", [rows.completed, rows.failed])
+def test_a_task_without_an_exception_has_no_failure(viewer, make):
+    task = make()
+    if make is rows.completed:
+        declined(task)
+    assert 'class="failure"' not in page_of(viewer, task)
+
+
+def test_each_attempt_tells_how_long_it_waited_and_ran(viewer):
+    task = rows.completed(
+        attempt=2,
+        created_at="2026-01-01T00:00:00Z",
+        run_after="2026-01-01T00:01:00Z",
+        started_at="2026-01-01T00:01:02.043Z",
+        finished_at="2026-01-01T00:01:02.0442Z",
+    )
+    declined(task, started_at="2026-01-01T00:00:01.500Z", finished_at="2026-01-01T00:00:01.750Z")
+    text = page_of(viewer, task)
+    bars = " ".join(re.sub(r"<[^>]+>", " ", text[text.index('id="spans"') : text.index("</ol>")]).split())
+    assert "attempt 1 waited 1.500 s ran 250 ms attempt 2 waited 2.043 s ran 1.2 ms" in bars
+    assert '<rect class="waited" width="85.7%"' in text
+
+
+def test_a_task_that_was_run_again_waited_from_then_on():
+    task = Task(status="READY", created_at=moment(0), run_after=moment(100))
+    ended = Attempt(number=1, outcome="failed", started_at=moment(5), finished_at=moment(6))
+    again = Intervention(action="requeue", at=moment(100))
+    found = timeline.spans(task, [ended], [again], moment(101.5))
+    assert [(span.waited, span.ran, span.is_open) for span in found] == [
+        ("5.000 s", "1.000 s", False),
+        ("1.500 s", "", True),
+    ]
+
+
+def test_a_task_that_is_not_due_has_not_waited_yet():
+    task = Task(status="READY", created_at=moment(0), run_after=moment(100))
+    assert timeline.spans(task, [], [], moment(50)) == []
+
+
+def test_a_task_of_a_dead_worker_does_not_run(viewer):
+    assert "claimed for" in page_of(viewer, rows.processing(rows.dead_worker()))
+    with rows.living_worker("w7f", current_since=timezone.now()) as worker_id:
+        task = rows.processing(worker_id)
+        Worker.objects.update(current_task_id=task.pk)
+        assert "runs for" in page_of(viewer, task)
+
+
+def moment(second: float) -> datetime:
+    return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=second)
+
+
+def test_long_arguments_fold_and_short_ones_do_not(viewer):
+    text = page_of(viewer, rows.ready(args=[1001], kwargs={"note": "x" * 100}))
+    assert "<code>[1001]</code>" in text
+    assert "<summary>{&quot;note&quot;: &quot;xxx" in text
+    assert "Keyword arguments" not in page_of(viewer, rows.ready())
+
+
+def test_parts_that_are_empty_are_not_shown(viewer):
+    text = page_of(viewer, rows.failed())
+    for heading in ("Unsuccessful attempts", "Refused late writes", "Audit</h2>", "Waiting behind it"):
+        assert heading not in text
+
+
+def test_one_button_is_primary_and_the_rest_is_behind_the_menu():
+    operator = client_of("Operators")
+    failed = page_of(operator, rows.failed())
+    assert failed.count("button primary") == 1
+    before, menu = failed.split('role="menu"', 1)
+    assert 'data-action="requeue"' in before
+    for action in ("quarantine", "cancel"):
+        assert f'data-action="{action}"' in menu
+        assert f'data-action="{action}"' not in before
+    assert "button primary" not in page_of(operator, rows.ready())
+
+
+@pytest.mark.django_db(transaction=True)
+def test_who_waits_for_the_row_is_named(viewer):
+    task = rows.failed()
+    lock = f"SELECT FROM tasks_task WHERE id = {task.pk} FOR UPDATE"
+    with session("psql") as holder, session("impatient") as waiter, ThreadPoolExecutor(1) as pool:
+        holder.execute(lock)
+        waits = pool.submit(waiter.execute, lock)
+        pid = waiter.info.backend_pid
+        wait_until_blocked(pid)
+        text = page_of(viewer, task)
+        holder.rollback()
+        waits.result()
+    assert f'/admin/ops/locks/#node-{pid}"\n    >pid {pid} (impatient)</a>' in text
 
 
 def test_the_timeline_ends_with_the_loss_of_the_worker_that_holds_the_task(viewer):
@@ -104,7 +260,7 @@ def test_the_timeline_tells_a_life_in_order(viewer):
         at="2026-01-01T00:04Z", actor="anna", source="page", action="requeue", target=audit.task(task.pk), reason="card"
     )
     text = page_of(viewer, task)
-    timeline = text[text.index('<ol class="timeline">') : text.index("</ol>")]
+    timeline = text[text.index('<ol class="timeline">') : text.index("</ol>", text.index('<ol class="timeline">'))]
     labels = ["Enqueued", "Started", "Abandoned", "Late write refused", "requeue", "Failed"]
     places = [timeline.index(f"<strong>{label}</strong>") for label in labels]
     assert places == sorted(places)
@@ -188,7 +344,7 @@ def test_there_is_no_form_for_a_task(address):
 
 def timeline_of(client, task) -> list[str]:
     text = page_of(client, task)
-    timeline = text[text.index('<ol class="timeline">') : text.index("</ol>")]
+    timeline = text[text.index('<ol class="timeline">') : text.index("</ol>", text.index('<ol class="timeline">'))]
     return re.findall(r"<strong>(.*?)</strong>(?: <span class=\"detail\">(attempt \d))?", timeline)
 
 
@@ -254,6 +410,7 @@ def test_the_number_of_statements_does_not_grow_with_the_history(viewer):
             page_of(viewer, task)
         return len(queries)
 
+    Task.objects.select_for_update().get()  # a held row costs one statement more, which asks who waits for it
     few = statements()
     for number in range(9):
         Attempt.objects.create(task=task, number=number, worker_id="w7f", outcome="failed")
@@ -286,8 +443,8 @@ def test_a_failing_function_is_quarantined_from_one_of_its_tasks():
     task = rows.failed(task_path="app.bad&=")
     kin = [rows.ready(task_path="app.bad&="), rows.failed(task_path="app.bad&=")]
     text = page_of(operator, task)
-    form = text[text.index('action="/admin/tasks/task/all/quarantine/"') :]
-    query = html.unescape(re.search(r'name="filter" value="([^"]*)"', form)[1])
+    button = text[text.index('data-kin="quarantine"') :]
+    query = html.unescape(re.search(r'name="filter" value="([^"]*)"', button)[1])
     page = operator.post(f"{LIST}all/quarantine/", {"filter": query})
     assert "3 tasks</strong> match this filter" in page.text
     assert all(f"#{one.pk}" in page.text for one in kin)
