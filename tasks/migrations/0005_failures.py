@@ -1,0 +1,32 @@
+"""What groups failures: the fingerprint of each unsuccessful attempt, its queue and the release of its worker."""
+
+from django.db import migrations, models
+
+# Attempts of an earlier version have no place in the code, so they are grouped by exception alone.
+FINGERPRINTS = """
+UPDATE tasks_attempt AS attempt SET
+    queue_name = task.queue_name,
+    fingerprint = left(encode(sha256(convert_to(
+        concat_ws('|', task.task_path, attempt.exception_class, attempt.outcome), 'UTF8')), 'hex'), 12)
+        || ' ' || attempt.outcome
+FROM tasks_task AS task WHERE task.id = attempt.task_id AND attempt.outcome <> 'released'
+"""
+
+
+class Migration(migrations.Migration):
+    dependencies = [("tasks", "0004_functions")]
+
+    operations = [
+        migrations.AddField("attempt", "queue_name", models.TextField(blank=True, db_default="")),
+        migrations.AddField("attempt", "release", models.TextField(blank=True, db_default="")),
+        migrations.AddField("attempt", "fingerprint", models.TextField(blank=True, db_collation="C", db_default="")),
+        migrations.RunSQL(FINGERPRINTS, migrations.RunSQL.noop),
+        migrations.AddIndex(
+            "attempt",
+            models.Index(
+                fields=["fingerprint", "finished_at"],
+                include=("queue_name", "release"),
+                name="tasks_attempt_failures",
+            ),
+        ),
+    ]
