@@ -1,4 +1,4 @@
-"""What groups failures: the fingerprint of each unsuccessful attempt, its queue and the release of its worker."""
+"""What groups failures, the fingerprint of each unsuccessful attempt; and an index of the audit without enqueues."""
 
 from django.db import migrations, models
 
@@ -27,6 +27,12 @@ class Migration(migrations.Migration):
                 fields=["fingerprint", "finished_at"],
                 include=("queue_name", "release"),
                 name="tasks_attempt_failures",
+            ),
+        ),
+        migrations.AddIndex(
+            "intervention",
+            models.Index(
+                condition=~models.Q(action__startswith="enqueue"), fields=["id"], name="tasks_intervention_changes"
             ),
         ),
     ]
