@@ -89,6 +89,7 @@ class KindRow:
     url: str
     error: str
     place: str
+    where: str
     task_path: str
     task_name: str
     message: str
@@ -118,6 +119,7 @@ class KindRow:
             url=kind.url,
             error=kind.error,
             place=kind.place,
+            where=where(kind),
             task_path=kind.task_path,
             task_name=kind.task_path.rpartition(".")[2],
             message=message_of(kind.message).removeprefix(f"{kind.error}: "),
@@ -137,6 +139,12 @@ class KindRow:
             function=TaskFilter(task_paths=(kind.task_path,)).as_query(),
             command=lines.requeue_command(kind),
         )
+
+
+def where(group: Group) -> str:
+    """The place as short as it is clear: its file and function, and the task unless the function is the task."""
+    task, place = group.task_path.rpartition(".")[2], group.place.rpartition("/")[2]
+    return place if place.endswith(f":{task}") else f"{task} · {place}"
 
 
 def tasks_of(group: Group) -> TaskFilter:
