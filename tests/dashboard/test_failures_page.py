@@ -2,15 +2,18 @@
 
 import re
 from datetime import timedelta
+from importlib import import_module
 
 import pytest
 from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from dashboard import failures
 from dashboard.attention import inbox
 from dashboard.failures import FailureFilter, kinds
 from tasks.models import Attempt, BulkRun, Task
+from tasks.operations.filters import TaskFilter
 from tasks.panels import Snapshot
 from tasks.support.audit import Who
 from tests.html import flat
@@ -20,6 +23,7 @@ from tests.tasks import rows
 
 pytestmark = pytest.mark.django_db
 PAGE = "/admin/ops/failures/"
+TAG = re.compile("<[^>]*>")
 DECLINED, LOST = "aaaaaaaaaaaa app/tasks.py:charge", "bbbbbbbbbbbb abandoned"
 
 
@@ -45,11 +49,9 @@ def fail(
 
 def shown(client, query: str = "") -> list[tuple[str, str, str]]:
     """Each line of the page: its hash, its attempts and how many tasks are FAILED now."""
-    text = client.get(PAGE + query).text
-    found = re.findall(r'<tr id="failure-([0-9a-f]{12})">(.*?)</tr>', text, re.DOTALL)
-    return [
-        (key, *(flat(cell) for cell in re.findall(r'class="number">(.*?)</td>', row, re.DOTALL))) for key, row in found
-    ]
+    found = re.findall(r'<tr id="failure-([0-9a-f]{12})">(.*?)</tr>', client.get(PAGE + query).text, re.DOTALL)
+    numbers = ((key, re.findall(r'class="number">(.*?)</td>', row, re.DOTALL)) for key, row in found)
+    return [(key, *(TAG.sub("", cell).strip() for cell in cells)) for key, cells in numbers]
 
 
 def test_attempts_are_grouped_by_fingerprint_the_latest_first(viewer):
@@ -57,11 +59,7 @@ def test_attempts_are_grouped_by_fingerprint_the_latest_first(viewer):
     fail(LOST, ago=timedelta(minutes=5), exception_class="tasks.exceptions.Abandoned")
     [declined, lost] = kinds(FailureFilter())
     assert (declined.number, lost.number) == (3, 1)
-    assert (declined.error, declined.place, declined.task_path) == (
-        "Declined",
-        "app/tasks.py:charge",
-        "app.tasks.charge",
-    )
+    assert (declined.error, declined.place) == ("Declined", "app/tasks.py:charge")
     page = flat(viewer.get(PAGE).text)
     assert page.index("Declined") < page.index("Abandoned")
     assert "tasks.py:charge" in page
@@ -190,7 +188,7 @@ class TestActions:
         [query] = re.findall(r'value="(status=FAILED&amp;failure=aaaaaaaaaaaa)"', operator.get(PAGE).text)
         form = {"filter": query.replace("&amp;", "&"), "next": PAGE}
         preview = operator.post("/admin/tasks/task/all/requeue/", form)
-        assert "2 tasks match" in flat(preview.text)
+        assert "2 tasks" in preview.text
         sent = dict(re.findall(r'name="(token|upto)" value="([^"]*)"', preview.text))
         operator.post("/admin/tasks/task/all/requeue/", {**form, **sent, "confirmed": "1", "reason": "card works"})
         run = BulkRun.objects.get()
@@ -231,8 +229,7 @@ class TestActions:
 
 
 def failures_of(run: BulkRun) -> list[int]:
-    from tasks.operations.filters import TaskFilter
-
+    """The ids of the tasks that the run is about."""
     return list(TaskFilter.from_query(run.filter).queryset().values_list("pk", flat=True))
 
 
@@ -259,17 +256,19 @@ def test_a_count_that_takes_too_long_is_left_out_and_said(viewer):
     assert "could not be counted within two seconds" in page.text
 
 
-def test_the_queries_do_not_grow_with_the_kinds(viewer, django_assert_max_num_queries):
-    for number in range(20):
-        fail(f"{number:012x} place")
-    with django_assert_max_num_queries(30):
-        viewer.get(PAGE)
+def test_the_queries_do_not_grow_with_the_kinds(viewer):
+    counts = []
+    for kinds_of_it in (range(1), range(1, 20)):
+        for number in kinds_of_it:
+            fail(f"{number:012x} place")
+        with CaptureQueriesContext(connection) as captured:
+            viewer.get(PAGE)
+        counts.append(len(captured))
+    assert counts[0] == counts[1]
 
 
 def test_old_attempts_got_a_fingerprint_when_the_column_came():
     """The statement of the migration, on rows as an earlier version wrote them."""
-    from importlib import import_module
-
     task = rows.failed(task_path="app.tasks.charge", queue_name="mail")
     old = {"task": task, "worker_id": "w", "exception_class": "E"}
     failed = Attempt.objects.create(number=1, outcome="failed", **old)
