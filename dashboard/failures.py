@@ -208,12 +208,9 @@ class FailureFilter:
 
     def time(self) -> Range:
         """The chosen time, by the database's clock."""
-        now = fetch(connection, NOW)[0]["now"]
-        since, until = (
-            now - meant if isinstance(meant, timedelta) else meant
-            for meant in (parse_moment(self.since), parse_moment(self.until) or timedelta())
-        )
-        return Range(since, until)
+        now: datetime = fetch(connection, NOW)[0]["now"]
+        since, until = (parse_moment(text) or timedelta() for text in (self.since, self.until))
+        return Range(*(now - at if isinstance(at, timedelta) else at for at in (since, until)))
 
 
 @dataclass(frozen=True, kw_only=True)
