@@ -41,6 +41,7 @@ PAGES = (
     Page(_("Overview"), "admin:index", "", "o"),
     Page(_("Stuck"), "admin:ops_stale", "tasks.view_task", "s", "stuck"),
     Page(_("Tasks"), "admin:tasks_task_changelist", "tasks.view_task", "t"),
+    Page(_("Failures"), "admin:ops_failures", "tasks.view_task", "f", "failures"),
     Page(_("Database locks"), "admin:ops_locks", "dashboard.view_backend", "d", "blocked"),
     Page(_("Orders"), "admin:orders_order_changelist", "orders.view_order", "r"),
     Page(_("Accounts"), "admin:orders_account_changelist", "orders.view_account", "b"),
@@ -107,9 +108,21 @@ class RowlockAdminSite(AdminSite):
 
         They need the apps, so they are imported here.
         """
-        from dashboard.views import audit, burst, demo, lab, locks, overview, palette, schedule, stale, workers
+        from dashboard.views import (
+            audit,
+            burst,
+            demo,
+            failures,
+            lab,
+            locks,
+            overview,
+            palette,
+            schedule,
+            stale,
+            workers,
+        )
 
-        modules = (audit, burst, demo, lab, locks, overview, palette, schedule, stale, workers)
+        modules = (audit, burst, demo, failures, lab, locks, overview, palette, schedule, stale, workers)
         models = path("all/", self.admin_view(super().index), name="models")
         pages = [module.paths(self.admin_view) for module in modules]
         return [*chain.from_iterable(pages), models, *super().get_urls()]

@@ -44,6 +44,7 @@ SETTINGS = {
     "LOCK_BACKEND": Setting("ROWLOCK_LOCK_BACKEND", str, "lease"),
     "BURST": Setting("ROWLOCK_BURST", flag, None),  # None: same as ROWLOCK_LAB
     "MAX_ARGUMENT_BYTES": Setting("ROWLOCK_MAX_ARGUMENT_BYTES", int, 1_000_000),
+    "RELEASE": Setting("ROWLOCK_RELEASE", str, ""),
 }
 
 

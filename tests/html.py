@@ -46,7 +46,8 @@ class Buttons(HTMLParser):
         if tag == "form":
             self.form = found if (found.get("method") or "").lower() == "post" else None
         is_button = tag in ("button", "input") and found.get("type", "submit" if tag == "button" else "") == "submit"
-        if self.form is not None and is_button and "disabled" not in found:
+        is_post = self.form is not None and found.get("formmethod") != "get"
+        if is_post and is_button and "disabled" not in found:
             self.targets.append(found.get("formaction") or self.form.get("action") or self.here)
 
     def handle_endtag(self, tag: str) -> None:

@@ -33,6 +33,7 @@ WORDS = {
     "queue": Word("queue", "billing", gettext_lazy("the queue")),
     "task": Word("task", "shop.tasks.charge_card", gettext_lazy("the function, with its path")),
     "error": Word("error", "CardDeclined", gettext_lazy("text in the last error")),
+    "failure": Word("failure", "3fa4c1d2e5aa", gettext_lazy("the kind of failure, as the page Failures names it")),
     "age": Word("older_than", ">1h", gettext_lazy("created longer ago")),
     "id": Word("id", "4711", gettext_lazy("the number of the task")),
     "key": Word("key", "customer-7", gettext_lazy("the ordering key")),

@@ -1,34 +1,45 @@
 """The audit page: interventions (who did what to which row, when and why), filtered, newest first.
 
 It searches like the list of tasks: by windows of ids, for two seconds at most. Target and actor have indexes. An
-action has none: it is found among the latest entries, or by scanning the actor's.
+action has none: it is found among the latest entries, or by scanning the actor's. Enqueues are folded away.
 """
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+import csv
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime, timedelta
 from typing import Any, Self
+from urllib.parse import urlencode
 
 from django.db import connection
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, path
-from django.utils.dateparse import parse_datetime
 from django.utils.functional import cached_property
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_safe
 
 from dashboard.live.fragment import SharedPart
 from dashboard.site import page
-from dashboard.task_pages.listing import Filter, PageCursor, find, neighbours, table_bounds
+from dashboard.task_pages.listing import Filter, Listing, PageCursor, find, neighbours, table_bounds
+from dashboard.templatetags.rowlock import age, target_href, written
 from tasks.admin.rights import require
 from tasks.models import Intervention
-from tasks.operations.filters import BIGGEST_ID, InvalidFilter, Params, given
-from tasks.support import durations, reading
+from tasks.models.run import IS_ENQUEUE
+from tasks.operations.filters import BIGGEST_ID, InvalidFilter, Params, given, parse_moment
+from tasks.support import reading
 from tasks.support.database import fetch
 
 SEE = "tasks.view_intervention"
 EVERY_SECONDS = 5
+MOST_FOLDED = 1_000  # that are counted
+MOST_IN_CSV = 1_000
+TIMES = {"": gettext_lazy("All"), "1h": gettext_lazy("1 h"), "24h": gettext_lazy("24 h"), "7d": gettext_lazy("7 d")}
+SOURCES = {"page": gettext_lazy("page"), "command": gettext_lazy("command")}
+COLUMNS = ("actor", "source", "role", "action", "target", "version_before", "version_after", "reason")
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how a cell begins that a spreadsheet would compute
 
 # Ids grow roughly with time (open transactions blur the order). So a binary search finds the first id of a time.
 SINCE_ID = """
@@ -44,6 +55,7 @@ WITH RECURSIVE halving (low, high) AS (
 )
 SELECT low AS id FROM halving WHERE low >= high LIMIT 1
 """
+UNORDERED = timedelta(hours=1)  # as in SINCE_ID
 RECENT = """
 SELECT array_agg(DISTINCT actor) AS actors, array_agg(DISTINCT split_part(action, ' ', 1)) AS verbs
 FROM (SELECT actor, action FROM tasks_intervention ORDER BY id DESC LIMIT 1000) AS latest
@@ -54,24 +66,29 @@ HERE = "SELECT statement_timestamp() AS now, session_user::text AS role"
 
 @dataclass(frozen=True, kw_only=True)
 class AuditFilter:
-    """Conditions that an intervention must meet. `action`: its verb; `since`: an age like 7d, or a time."""
+    """Conditions that an intervention must meet.
+
+    `action`: its verb. `since`, `until`: an age like 7d, or a time. `enqueues`: "1" shows them, else they are folded.
+    """
 
     actor: str = ""
     action: str = ""
     target: str = ""
     since: str = ""
+    until: str = ""
+    enqueues: str = ""
 
     @classmethod
     def from_params(cls, params: Params) -> Self:
-        """Read `actor`, `action`, `target` and `since` from a URL's query. Raises InvalidFilter.
+        """Read a URL's query, with the fields as parameters. Raises InvalidFilter.
 
         `#4711` and `4711` mean a task; any other target is as the audit writes it.
         """
-        values = {name: next(iter(given(params, name)), "").strip() for name in ("actor", "action", "target", "since")}
+        values = {field.name: next(iter(given(params, field.name)), "").strip() for field in fields(cls)}
         number = reading.digits(values["target"].removeprefix("#"))
         if number is not None and 1 <= number <= BIGGEST_ID:
             values["target"] = f"task:{number}"
-        parse_since(values["since"])
+        parse_moment(values["since"]), parse_moment(values["until"])
         return cls(**values)
 
     def as_params(self) -> list[tuple[str, str]]:
@@ -84,16 +101,21 @@ class AuditFilter:
     @property
     def is_quick(self) -> bool:
         """True if an index finds the matches, however old they are."""
-        return self.is_empty or bool(self.target) or self == type(self)(actor=self.actor)
+        return bool(self.target) or not (self.action or self.since or self.until)
+
+    @property
+    def is_folded(self) -> bool:
+        """True if enqueues are left out: one action, or the history of one thing, is shown whole."""
+        return not (self.enqueues or self.action or self.target)
 
     @cached_property
     def since_at(self) -> datetime | None:
         """The time that `since` means, by the database's clock."""
-        meant = parse_since(self.since)
-        if isinstance(meant, timedelta):
-            now: datetime = here()["now"]
-            return now - meant
-        return meant
+        return at_of(self.since)
+
+    @cached_property
+    def until_at(self) -> datetime | None:
+        return at_of(self.until)
 
     def queryset(self) -> QuerySet[Intervention]:
         entries = Intervention.objects.all()
@@ -105,33 +127,38 @@ class AuditFilter:
             entries = entries.filter(target=self.target)
         if self.since_at is not None:
             entries = entries.filter(at__gte=self.since_at)
-        return entries
+        if self.until_at is not None:
+            entries = entries.filter(at__lt=self.until_at)
+        return entries.filter(~IS_ENQUEUE) if self.is_folded else entries
 
     def shows(self, entry: Any, /) -> bool:
         return True
 
 
-def parse_since(text: str) -> datetime | timedelta | None:
-    """Parse an age or a time, or None from an empty text. Raises InvalidFilter with examples."""
-    if not text:
-        return None
-    try:
-        at = parse_datetime(text)
-        return at if at is not None and at.tzinfo is not None else durations.parse(text)
-    except ValueError as error:
-        raise InvalidFilter(
-            f"{text!r} is neither an age, like 12h or 7d, nor a time, like 2026-11-20T03:10Z."
-        ) from error
+def at_of(text: str) -> datetime | None:
+    """The time that an age or a time means, by the database's clock."""
+    meant = parse_moment(text)
+    if isinstance(meant, timedelta):
+        now: datetime = here()["now"]
+        return now - meant
+    return meant
 
 
 def bounds(chosen: Filter) -> tuple[int, int]:
-    """The ids between which interventions can match: none before the filter's time."""
-    since = getattr(chosen, "since_at", None)
-    if since is None:
-        return table_bounds(chosen)
-    found = fetch(connection, SINCE_ID, {"since": since})
-    highest = fetch(connection, HIGHEST_ID)[0]["id"]
-    return (found[0]["id"], highest) if found and highest is not None else (0, -1)
+    """The ids between which interventions can match: those of the filter's time."""
+    since, until = getattr(chosen, "since_at", None), getattr(chosen, "until_at", None)
+    lowest, highest = table_bounds(chosen)
+    if since is not None:
+        lowest = first_id(since, lowest)
+    if until is not None:
+        highest = min(highest, first_id(until + 2 * UNORDERED, lowest))
+    return (lowest, highest) if highest >= lowest else (0, -1)
+
+
+def first_id(at: datetime, otherwise: int) -> int:
+    """The lowest id that an entry of this time, or a later one, can have."""
+    found = fetch(connection, SINCE_ID, {"since": at})
+    return found[0]["id"] if found else otherwise
 
 
 def here() -> dict[str, Any]:
@@ -145,13 +172,15 @@ def paths(view: Callable[..., Any]) -> list[URLPattern]:
 
 @require_safe
 def audit(request: HttpRequest) -> HttpResponse:
-    """The page; for htmx only its live fragment."""
+    """The page; for htmx only its live fragment; with `format=csv` the rows as a file."""
     require(request.user, SEE)
     try:
         chosen, cursor = AuditFilter.from_params(request.GET), PageCursor.from_params(request.GET)
     except InvalidFilter as error:
-        context = {"fault": str(error), "chosen": AuditFilter(), "recent": recent()}
+        context = {"fault": str(error), **form_context(AuditFilter())}
         return page(request, "dashboard/audit.html", _("Audit"), context, status=400)
+    if request.GET.get("format") == "csv":
+        return as_csv(find(chosen, cursor, bounds=bounds, limit=MOST_IN_CSV).rows)
 
     def found(_request: HttpRequest) -> dict[str, Any]:
         return entries(chosen, cursor)
@@ -159,26 +188,92 @@ def audit(request: HttpRequest) -> HttpResponse:
     live = SharedPart("dashboard/_audit.html", found, every=EVERY_SECONDS, is_apart=True)
     if "HX-Request" in request.headers:
         return live.answer(request)
-    context = {"every": EVERY_SECONDS, "recent": recent(), **entries(chosen, cursor)}
+    context = {"every": EVERY_SECONDS, **form_context(chosen), **entries(chosen, cursor)}
     if context["is_live"]:
         live.expect(request)
     return page(request, "dashboard/audit.html", _("Audit"), context)
 
 
-def recent() -> dict[str, list[str]]:
-    """Actors and verbs of the latest entries, to offer as filters."""
-    return {name: sorted(words or ()) for name, words in fetch(connection, RECENT)[0].items()}
+def form_context(chosen: AuditFilter) -> dict[str, Any]:
+    """The search line: what it says, and actors and verbs of the latest entries to offer."""
+    recent = {name: sorted(words or ()) for name, words in fetch(connection, RECENT)[0].items()}
+    times = [
+        (label, query(chosen, since=since, until=""), (chosen.since, chosen.until) == (since, ""))
+        for since, label in TIMES.items()
+    ]
+    return {"chosen": chosen, "recent": recent, "times": times, "csv": query(chosen) + "&format=csv"}
+
+
+def query(chosen: AuditFilter, **changed: str) -> str:
+    return "?" + urlencode(replace(chosen, **changed).as_params())
+
+
+def as_csv(rows: Sequence[Intervention]) -> HttpResponse:
+    """The entries as a file for a spreadsheet, in which no text is a formula."""
+    answer = HttpResponse(content_type="text/csv; charset=utf-8")
+    answer["Content-Disposition"] = 'attachment; filename="audit.csv"'
+    writer = csv.writer(answer)
+    writer.writerow(("at", *COLUMNS))
+    for row in rows:
+        texts = ["" if value is None else str(value) for value in (getattr(row, name) for name in COLUMNS)]
+        writer.writerow([row.at.isoformat(), *(f"'{text}" if text.startswith(FORMULA) else text for text in texts)])
+    return answer
+
+
+@dataclass(frozen=True, kw_only=True)
+class EntryRow:
+    """One line of the page. `role`: the database role, if it is not the page's own."""
+
+    id: str
+    at: str
+    age: SafeString | str
+    actor: str
+    source: str
+    role: str
+    action: str
+    target: str
+    href: str
+    versions: str
+    reason: str
+
+    @classmethod
+    def of(cls, entry: Intervention, now: datetime, our_role: str) -> Self:
+        versions = [f"v{version}" for version in (entry.version_before, entry.version_after) if version is not None]
+        return cls(
+            id=str(entry.pk),
+            at=written(entry.at).removesuffix(" UTC"),
+            age=age(entry.at, now),
+            actor=entry.actor,
+            source=str(SOURCES.get(entry.source, entry.source)),
+            role=entry.role if entry.role != our_role else "",
+            action=entry.action,
+            target=entry.target,
+            href=target_href(entry.target),
+            versions=" → ".join(versions),
+            reason=entry.reason,
+        )
 
 
 def entries(chosen: AuditFilter, cursor: PageCursor) -> dict[str, Any]:
     """One page of interventions. It refreshes only if an index finds the matches."""
     listing, session = find(chosen, cursor, bounds=bounds), here()
+    folded = folded_beside(chosen, cursor, listing) if chosen.is_folded else 0
     return {
         "chosen": chosen,
         "listing": listing,
-        "entries": listing.rows,
+        "entries": [EntryRow.of(entry, session["now"], session["role"]) for entry in listing.rows],
         "links": neighbours(chosen, listing),
-        "now": session["now"],
-        "our_role": session["role"],
+        "folded": min(folded, MOST_FOLDED),
+        "is_more_folded": folded > MOST_FOLDED,
+        "unfold": query(chosen, enqueues="1"),
+        "fold": query(chosen, enqueues=""),
         "is_live": cursor == PageCursor() and chosen.is_quick,
     }
+
+
+def folded_beside(chosen: AuditFilter, cursor: PageCursor, listing: Listing) -> int:
+    """The enqueues among the entries of this page, at most one more than MOST_FOLDED."""
+    enqueues = replace(chosen, enqueues="1").queryset().filter(IS_ENQUEUE)
+    oldest = listing.looked_down_to or (listing.rows[-1].pk if listing.rows and listing.older else 0)
+    newest = cursor.before or (listing.rows[0].pk + 1 if listing.rows and cursor.after else BIGGEST_ID)
+    return len(enqueues.filter(pk__gte=oldest, pk__lt=newest).values_list("pk")[: MOST_FOLDED + 1])

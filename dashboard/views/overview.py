@@ -13,11 +13,11 @@ from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
 
 from dashboard import charts, links
-from dashboard.attention import inbox
-from dashboard.attention.failures import latest_failures
+from dashboard.attention import failures, inbox
 from dashboard.attention.inbox import LASTS, is_too_slow
 from dashboard.attention.queues import COUNT_CAP, LATE_SECONDS, numbers
 from dashboard.charts import Span
+from dashboard.failures import failed_groups, latest_failures
 from dashboard.live import snapshots
 from dashboard.live.fragment import SharedPart
 from dashboard.locks import activity
@@ -35,6 +35,7 @@ from tasks.support.database import fetch
 ACKNOWLEDGE = "dashboard.acknowledge"
 SEE_CHARTS, SEE_TASKS = "tasks.view_throughput", "tasks.view_task"
 QUEUES_SHOWN = 100
+FAILURES_SECONDS = 10.0  # the number in the navigation may be as old
 BLOCKED = """
 SELECT count(*) AS blocked FROM pg_stat_activity
 WHERE datname = current_database() AND backend_type = 'client backend' AND wait_event_type = 'Lock'
@@ -44,10 +45,11 @@ T = TypeVar("T")
 
 
 class Counts(NamedTuple):
-    """Stale tasks, and sessions that wait for a lock."""
+    """Stale tasks, sessions that wait for a lock, and kinds of FAILED tasks that nobody has acknowledged."""
 
     stuck: int = 0
     blocked: int = 0
+    failures: int = 0
 
 
 def counts() -> Counts:
@@ -59,11 +61,23 @@ def counts_for(request: HttpRequest) -> Counts:
     snapshot = snapshots.of(request)
     if snapshot.knows(numbers) and snapshot.knows(activity.read):
         stale = sum(queue.stale for queue in snapshot.once(numbers).queues)
-        return Counts(stale, len(snapshot.once(activity.read).blocked))
+        return Counts(stale, len(snapshot.once(activity.read).blocked), failures_open(snapshot))
     if found := unless_slow(snapshot, counts):
-        return found
+        return found._replace(failures=failures_open(snapshot))
     seen = unless_slow(snapshot, activity.read)  # from catalogs, in case the tasks are locked
     return Counts(blocked=len(seen.blocked) if seen else 0)
+
+
+def failures_open(snapshot: Snapshot) -> int:
+    """Kinds of FAILED tasks that nobody has acknowledged; zero if the query timed out."""
+    if not snapshot.knows(failed_groups):
+        snapshot = snapshots.current("failures", FAILURES_SECONDS)
+    try:
+        return failures.count(snapshot)
+    except OperationalError as error:
+        if not is_too_slow(error):
+            raise
+        return 0
 
 
 def unless_slow(snapshot: Snapshot, query: Callable[[], T]) -> T | None:

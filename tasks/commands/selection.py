@@ -40,6 +40,7 @@ class TaskCommand(OperatorCommand):
             ("ordering_key", types.name, "K", "Their ordering key."),
             ("worker_id", types.name, "ID", "Who holds or has completed them."),
             ("error", types.text, "ERROR", "Text in the error of their latest attempt."),
+            ("failure", types.failure, "HASH", "How their latest attempt failed, as the page Failures names it."),
             ("older_than", types.duration, "D", "Created longer ago, like 90s or 7d."),
         ):
             condition = CONDITIONS[field]
@@ -73,7 +74,7 @@ def read_filter(options: Options, default_statuses: tuple[str, ...]) -> TaskFilt
     if chosen.is_empty:
         raise UsageError(
             "Which tasks? Name ids (4711 4712) or at least one of --status, --due, --queue, --task, --text, "
-            "--ordering-key, --worker, --error and --older-than."
+            "--ordering-key, --worker, --error, --failure and --older-than."
         )
     if not chosen.ids and TaskStatus.COMPLETED in chosen.statuses:
         raise UsageError("COMPLETED tasks stay as they are. To have their effect again, use `enqueue_task`.")

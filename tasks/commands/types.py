@@ -43,6 +43,7 @@ reason = option(lambda written: reading.reason(text(written)))  # one line of at
 task_id = option(filters.parse_id)
 status = option(filters.parse_status)  # in any case
 due = option(filters.parse_due)
+failure = option(filters.parse_failure)
 duration = option(durations.parse)  # 90s, 15m, 12h, 7d or 2w
 name = option(reading.name)  # of a queue, a worker or an ordering key
 destination = option(reading.destination)  # the queue of new or moved tasks: any but those of the demo

@@ -199,6 +199,22 @@ class Attempt(Viewable):
     traceback = models.TextField(db_default="", blank=True)
     started_at = models.DateTimeField(null=True, blank=True)
     finished_at = models.DateTimeField(db_default=StatementTimestamp())
+    queue_name = models.TextField(db_default="", blank=True)
+    release = models.TextField(db_default="", blank=True)  # the setting RELEASE of the worker that wrote it
+    # "3fa4c1d2e5aa shop/tasks.py:charge_card": a hash of task path, exception class and place, and the place. Equal for
+    # equal failures, whatever their messages; empty if the attempt was given back. By bytes, so that the hash alone
+    # finds it.
+    fingerprint = models.TextField(db_default="", blank=True, db_collation="C")
+
+    class Meta(Viewable.Meta):
+        indexes = [
+            # One failure's attempts in a time are read from it alone, and the next failure is one step away.
+            models.Index(
+                fields=["fingerprint", "finished_at"],
+                include=("queue_name", "release"),
+                name="tasks_attempt_failures",
+            )
+        ]
 
     def __str__(self) -> str:
         return f"attempt {self.number} of #{self.task_id}: {self.outcome}"

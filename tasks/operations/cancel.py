@@ -22,8 +22,11 @@ ENDED_OTHERWISE: dict[str, Reason] = {TaskStatus.COMPLETED: COMPLETED, TaskStatu
 
 CANCEL = """
 WITH attempt AS (
-    INSERT INTO tasks_attempt (task_id, number, worker_id, outcome, exception_class, started_at)
-    SELECT id, attempt, claimed_by, 'abandoned', 'tasks.exceptions.Abandoned', started_at
+    INSERT INTO tasks_attempt (task_id, number, worker_id, outcome, exception_class, started_at, queue_name,
+        fingerprint)
+    SELECT id, attempt, claimed_by, 'abandoned', 'tasks.exceptions.Abandoned', started_at, queue_name,
+        left(encode(sha256(convert_to(concat_ws('|', task_path, 'tasks.exceptions.Abandoned', 'abandoned'), 'UTF8')),
+            'hex'), 12) || ' abandoned'
     FROM tasks_task WHERE id = ANY(%(ids)s::bigint[]) AND status = 'PROCESSING'
 )
 UPDATE tasks_task

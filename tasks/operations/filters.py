@@ -1,10 +1,11 @@
 """The filter for actions and lists of tasks: parsing and query, for pages and commands."""
 
 import json
+import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, Protocol, Self
 from urllib.parse import urlencode
 
@@ -12,6 +13,7 @@ from django.db import transaction
 from django.db.models import F, Lookup, OuterRef, Q, Subquery, TextField, Value
 from django.db.models.functions import Cast, Concat
 from django.http import QueryDict
+from django.utils.dateparse import parse_datetime
 
 from tasks.exceptions import RowlockError
 from tasks.models import Attempt, Task, TaskQuerySet, TaskStatus
@@ -20,6 +22,7 @@ from tasks.support.durations import StatementTimestamp
 from tasks.support.redaction import redact_call
 
 BIGGEST_ID = 2**63 - 1
+HASH = re.compile(r"[0-9a-f]{12}")
 # Each is an index's condition, and together they cover every READY row, so the planner can use these indexes.
 IS_READY = Q(status=TaskStatus.READY) & (Q(ordering_key__isnull=True) | Q(ordering_key__isnull=False))
 
@@ -42,9 +45,10 @@ class Params(Protocol):
 class TaskFilter:
     """Tasks that match every given condition; within one condition, any of its values.
 
-    `error` is searched, ignoring case, in the exception and traceback of the latest recorded attempt. `older_than`
-    counts from the creation of the task. `due`: "now" or "later", of the tasks that wait to run. `text` is searched in
-    the arguments as shown, so that a search cannot guess redacted values: see `shows`. `above` and `upto` bound ids.
+    `error` is searched, ignoring case, in the exception and traceback of the latest recorded attempt. `failure` is the
+    hash of its fingerprint. `older_than` counts from the creation of the task. `due`: "now" or "later", of the tasks
+    that wait to run. `text` is searched in the arguments as shown, so that a search cannot guess redacted values: see
+    `shows`. `above` and `upto` bound ids.
     """
 
     ids: tuple[int, ...] = ()
@@ -53,6 +57,7 @@ class TaskFilter:
     queue_names: tuple[str, ...] = ()
     task_paths: tuple[str, ...] = ()
     error: str = ""
+    failure: str = ""
     older_than: timedelta | None = None
     text: str = ""
     ordering_key: str = ""
@@ -133,6 +138,10 @@ class TaskFilter:
             latest = Attempt.objects.filter(task=OuterRef("pk")).order_by("-id")
             text = Concat("exception_class", Value("\n", TextField()), "traceback")
             tasks = tasks.alias(error=Subquery(latest.values(text=text)[:1])).filter(error__icontains=self.error)
+        if self.failure:
+            unsuccessful = Attempt.objects.filter(task=OuterRef("pk")).exclude(outcome="released").order_by("-id")
+            tasks = tasks.alias(failure=Subquery(unsuccessful.values("fingerprint")[:1]))
+            tasks = tasks.filter(failure__startswith=f"{self.failure} ")
         if self.older_than is not None:
             tasks = tasks.filter(created_at__lt=StatementTimestamp() - self.older_than)
         if self.ordering_key:
@@ -231,6 +240,26 @@ def parse_age(text: str) -> timedelta:
         raise InvalidFilter(str(error)) from error
 
 
+def parse_moment(text: str) -> datetime | timedelta | None:
+    """An age, or a time (UTC without an offset); None from an empty text. Raises InvalidFilter with examples."""
+    if not text:
+        return None
+    try:
+        at = parse_datetime(text)
+        return (at if at.tzinfo else at.replace(tzinfo=UTC)) if at else durations.parse(text)
+    except ValueError as error:
+        raise InvalidFilter(
+            f"{text!r} is neither an age, like 12h or 7d, nor a time, like 2026-11-20T03:10Z."
+        ) from error
+
+
+def parse_failure(text: str) -> str:
+    """The hash of a fingerprint. Raises InvalidFilter for anything else."""
+    if not HASH.fullmatch(text):
+        raise InvalidFilter(f"{reading.shown(text)} is not a failure: its hash has 12 digits of 0-9 and a-f.")
+    return text
+
+
 class Condition(NamedTuple):
     """One condition of a filter: its parameter in a URL, its option of a command, and the reader of its value."""
 
@@ -247,6 +276,7 @@ CONDITIONS = {
     "queue_names": Condition("queue", "--queue", may_repeat=True),
     "task_paths": Condition("task", "--task", may_repeat=True),
     "error": Condition("error", "--error"),
+    "failure": Condition("failure", "--failure", parse_failure),
     "older_than": Condition("older_than", "--older-than", parse_age),
     "text": Condition("q", "--text"),
     "ordering_key": Condition("key", "--ordering-key"),

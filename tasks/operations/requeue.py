@@ -18,11 +18,16 @@ WITH chosen AS (
     SELECT id, max_attempts, delay
     FROM unnest(%(ids)s::bigint[], %(limits)s::smallint[], %(delays)s::float8[]) AS chosen (id, max_attempts, delay)
 ), attempt AS (
-    INSERT INTO tasks_attempt (task_id, number, worker_id, outcome, exception_class, started_at)
+    INSERT INTO tasks_attempt (task_id, number, worker_id, outcome, exception_class, started_at, queue_name,
+        fingerprint)
     SELECT task.id, task.attempt, task.claimed_by,
         CASE WHEN task.claimed_by = ANY(%(dead)s::text[]) THEN 'abandoned' ELSE 'released' END,
         CASE WHEN task.claimed_by = ANY(%(dead)s::text[]) THEN 'tasks.exceptions.Abandoned' ELSE '' END,
-        task.started_at
+        task.started_at, task.queue_name,
+        CASE WHEN task.claimed_by = ANY(%(dead)s::text[]) THEN
+            left(encode(sha256(convert_to(concat_ws('|', task_path, 'tasks.exceptions.Abandoned', 'abandoned'),
+                'UTF8')), 'hex'), 12) || ' abandoned'
+            ELSE '' END
     FROM tasks_task AS task JOIN chosen ON chosen.id = task.id WHERE task.status = 'PROCESSING'
 )
 UPDATE tasks_task AS task

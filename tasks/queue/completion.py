@@ -14,10 +14,14 @@ from typing import Any
 
 import psycopg
 
+from tasks import conf
 from tasks.queue.throughput import BOUNDS_SECONDS, Sums, SumsByQueue, add_up
 from tasks.support.database import Connection, execute, fetch, pipelined, rows_of, transaction
+from tasks.support.reading import one_line
 
 logger = logging.getLogger(__name__)
+
+LONGEST_RELEASE = 200  # characters
 
 # No `status` in the WHERE: the planner would take the partial index on it and go quadratic in the batch.
 # Times come as microseconds ago, so that only the database's clock is written. EXTRACT would make a numeric of each.
@@ -42,12 +46,13 @@ SELECT queue_name, array_agg(id) AS ids, 1000 * sum(ran) AS run_ms, 1000 * sum(w
 FROM done GROUP BY queue_name
 """
 
-# A cancel that was asked for meanwhile wins over the retry.
+# A cancel that was asked for meanwhile wins over the retry. The fingerprint names the failure: see models/task.py.
 FAIL = """
 WITH ending AS MATERIALIZED (
     SELECT * FROM unnest(%(ids)s::bigint[], %(versions)s::int[], %(retry_seconds)s::float8[], %(outcomes)s::text[],
-        %(exception_classes)s::text[], %(tracebacks)s::text[], %(started_ago)s::bigint[], %(finished_ago)s::bigint[])
-        AS ending (id, version, retry_seconds, outcome, exception_class, traceback, started_ago, finished_ago)
+        %(exception_classes)s::text[], %(tracebacks)s::text[], %(places)s::text[],
+        %(started_ago)s::bigint[], %(finished_ago)s::bigint[])
+        AS ending (id, version, retry_seconds, outcome, exception_class, traceback, place, started_ago, finished_ago)
 ), ended AS (
     UPDATE tasks_task AS task SET
         status = CASE WHEN task.cancel_requested_at IS NOT NULL THEN 'CANCELLED'
@@ -61,12 +66,16 @@ WITH ending AS MATERIALIZED (
                            ELSE statement_timestamp() - ending.finished_ago * interval '1 microsecond' END
     FROM ending
     WHERE task.id = ending.id AND task.version = ending.version AND task.claimed_by = %(worker_id)s::text
-    RETURNING task.id, task.queue_name, task.attempt, task.started_at, ending.outcome, ending.exception_class,
-        ending.traceback, ending.finished_ago
+    RETURNING task.id, task.task_path, task.queue_name, task.attempt, task.started_at, ending.outcome,
+        ending.exception_class, ending.traceback, ending.place, ending.finished_ago
 ), attempt AS (
-    INSERT INTO tasks_attempt (task_id, number, worker_id, outcome, exception_class, traceback, started_at, finished_at)
+    INSERT INTO tasks_attempt (task_id, number, worker_id, outcome, exception_class, traceback, started_at, finished_at,
+        queue_name, release, fingerprint)
     SELECT id, attempt, %(worker_id)s::text, outcome, exception_class, traceback, started_at,
-        statement_timestamp() - finished_ago * interval '1 microsecond' FROM ended
+        statement_timestamp() - finished_ago * interval '1 microsecond', queue_name, %(release)s::text,
+        left(encode(sha256(convert_to(concat_ws('|', task_path, exception_class, place), 'UTF8')), 'hex'), 12)
+            || ' ' || place
+    FROM ended
 )
 SELECT queue_name, array_agg(id) AS ids FROM ended GROUP BY queue_name
 """
@@ -103,12 +112,16 @@ EXCEPT SELECT id FROM free
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The reason why an attempt did not succeed. `retry_seconds`: until the next one is due, if there is one."""
+    """The reason why an attempt did not succeed.
+
+    `retry_seconds`: until the next one is due, if there is one. `place`: the file and function that failed, if known.
+    """
 
     exception_class: str
     traceback: str
     retry_seconds: float
     outcome: str = "failed"
+    place: str = ""
 
 
 @dataclass(slots=True)  # frozen, each would take a microsecond to make
@@ -233,6 +246,8 @@ def _failure_params(worker_id: str, endings: list[Ending]) -> dict[str, Any]:
         "outcomes": [failure.outcome for failure in failures],
         "exception_classes": [failure.exception_class for failure in failures],
         "tracebacks": [failure.traceback for failure in failures],
+        "places": [failure.place or failure.outcome for failure in failures],
+        "release": one_line(str(conf.get("RELEASE")))[:LONGEST_RELEASE],
     }
 
 

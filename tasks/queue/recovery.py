@@ -79,7 +79,7 @@ RETURNING worker.id
 # rest (F19).
 TAKE_BACK = """
 WITH lost AS MATERIALIZED (
-    SELECT task.id, task.version, task.attempt, task.claimed_by, task.started_at,
+    SELECT task.id, task.version, task.attempt, task.claimed_by, task.started_at, task.task_path, task.queue_name,
         task.attempt < task.max_attempts AND task.cancel_requested_at IS NULL AS has_attempts
     FROM tasks_task AS task
     WHERE task.status = 'PROCESSING' AND task.claimed_by = ANY(%(dead)s::text[])
@@ -89,8 +89,12 @@ WITH lost AS MATERIALIZED (
             SELECT FROM tasks_queue AS queue WHERE queue.name = task.queue_name AND queue.recovery = 'ask'))
     LIMIT %(limit)s::int FOR NO KEY UPDATE OF task SKIP LOCKED
 ), attempt AS (
-    INSERT INTO tasks_attempt (task_id, number, worker_id, outcome, exception_class, traceback, started_at)
-    SELECT id, attempt, claimed_by, 'abandoned', 'tasks.exceptions.Abandoned', '', started_at FROM lost
+    INSERT INTO tasks_attempt (task_id, number, worker_id, outcome, exception_class, started_at, queue_name,
+        fingerprint)
+    SELECT id, attempt, claimed_by, 'abandoned', 'tasks.exceptions.Abandoned', started_at, queue_name,
+        left(encode(sha256(convert_to(concat_ws('|', task_path, 'tasks.exceptions.Abandoned', 'abandoned'), 'UTF8')),
+            'hex'), 12) || ' abandoned'
+    FROM lost
 )
 UPDATE tasks_task AS task SET
     status = CASE WHEN task.cancel_requested_at IS NOT NULL THEN 'CANCELLED'

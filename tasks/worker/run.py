@@ -5,6 +5,9 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
+from sysconfig import get_path
+from traceback import walk_tb
 from typing import Any
 
 from django.db import close_old_connections, connection, connections, reset_queries, transaction
@@ -12,6 +15,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 from django.utils import timezone
 
+import tasks
 from tasks.compat import (
     FRAMEWORK,
     BaseTaskBackend,
@@ -30,6 +34,7 @@ from tasks.queue import completion
 from tasks.queue.claim import Claim
 from tasks.queue.completion import Ending, Failure
 from tasks.support import redaction
+from tasks.support.reading import one_line
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +46,10 @@ SELECT 1 FROM tasks_task
 WHERE id = %(id)s::bigint AND claimed_by = %(worker_id)s::text AND attempt = %(attempt)s::int
 FOR NO KEY UPDATE
 """
+
+LIBRARIES = tuple(f"{path}/" for path in (get_path("stdlib"), get_path("platstdlib"), tasks.__path__[0]))
+INSTALLED = {"site-packages", "dist-packages"}
+LONGEST_PLACE = 200
 
 _opened: list[BaseDatabaseWrapper] | None = None
 
@@ -229,7 +238,28 @@ def describe(
 ) -> Failure:
     """The record of a failed attempt, and when the next one is due."""
     exception_class, traceback = redaction.describe_exception(error, task, args, kwargs)
-    return Failure(exception_class, traceback, retry_seconds(task, claim.attempt))
+    return Failure(exception_class, traceback, retry_seconds(task, claim.attempt), place=place_of(error))
+
+
+def place_of(error: BaseException) -> str:
+    """The last frame of the project's own code, as `shop/tasks.py:charge_card`; without one, the last frame.
+
+    The path is as long as the module's name, so that it is the same on every host. Without a line number, so that an
+    edit elsewhere in the file changes nothing.
+    """
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+    own = [frame for frame in frames if not is_library(frame.f_code.co_filename)]
+    if not frames:
+        return ""
+    frame = (own or frames)[-1]
+    path, module = PurePath(frame.f_code.co_filename), str(frame.f_globals.get("__name__", ""))
+    depth = module.count(".") + 1 + (path.stem == "__init__")
+    return one_line(f"{'/'.join(path.parts[-depth:])}:{frame.f_code.co_qualname}")[:LONGEST_PLACE]
+
+
+def is_library(path: str) -> bool:
+    """True for Python's own code, installed packages and the queue itself."""
+    return path.startswith((*LIBRARIES, "<")) or not INSTALLED.isdisjoint(PurePath(path).parts)
 
 
 def retry_seconds(task: PostgresTask, attempt: int) -> float:

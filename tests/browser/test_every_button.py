@@ -89,7 +89,7 @@ def test_every_button_does_what_it_says(visit, theme):
     tour = Tour(visitor, OF_COLOURS if theme == "dark" else None)
     for part in (
         one_task, tasks_of_a_list, all_that_match, a_stale_page, queues, what_is_stuck, workers, enqueue, burst, locks,
-        cron, attention, orders_and_accounts, lab, demo, every_page,
+        cron, attention, all_of_a_kind, orders_and_accounts, lab, demo, every_page,
     ):  # fmt: skip
         part(tour)
     assert sorted(buttons.all_buttons() - pressed) == []
@@ -238,6 +238,20 @@ def attention(tour: Tour) -> None:
     expect(tour.page.locator("#known")).to_have_count(0)
 
 
+def all_of_a_kind(tour: Tour) -> None:
+    old = {"number": 5, "worker_id": "w", "outcome": "failed", "exception_class": "ValueError"}
+    Attempt.objects.create(task=rows.failed(), fingerprint="aaaaaaaaaaaa app/tasks.py:charge", **old)
+    page = "/admin/ops/failures/"
+    tour.at(page).named("Search", exact=True).press("#failure-kinds .menu summary").press("[data-copy]:visible")
+    tour.at(page).press("#failure-kinds .menu summary").press("[data-action=acknowledge]").confirm("the bank knows")
+    tour.at(page).says("acknowledged by")
+    tour.press("#failure-kinds .menu summary").press("[data-action=quarantine]").confirm()
+    tour.page.wait_for_url("**/runs/**")
+    tour.at(f"{page}aaaaaaaaaaaa/").press("[data-action=requeue]").confirm()
+    tour.page.wait_for_url("**/runs/**")
+    BulkRun.objects.all().delete()
+
+
 def orders_and_accounts(tour: Tour) -> None:
     orders.shipped(1)
     for decision in ("resend", "sent"):
@@ -284,7 +298,7 @@ def demo(tour: Tour) -> None:
 
 def every_page(tour: Tour) -> None:
     """What stands in the frame of the pages."""
-    tour.at("/admin/ops/audit/").named("Filter", exact=True)
+    tour.at("/admin/ops/audit/").named("Search", exact=True)
     tour.page.wait_for_url("**/audit/?**")
     tour.at(STALE).press("[data-live-pause]").press("[data-live-pause]").press("[data-shortcuts]").press("[data-close]")
     for action in ("markdown", "print"):

@@ -23,7 +23,15 @@ def failed():
     """A task with something in every part of its page."""
     task = rows.failed(kwargs={"order": 4711, "token": "t"}, ordering_key="anna")
     Attempt.objects.create(
-        task=task, number=5, worker_id="w7f", outcome="failed", exception_class="ValueError", traceback="line 1\nline 2"
+        task=task,
+        number=5,
+        worker_id="w7f",
+        outcome="failed",
+        exception_class="ValueError",
+        traceback="line 1\nline 2",
+        fingerprint=f"aaaaaaaaaaaa {'long/' * 30}tasks.py:charge",
+        release="2026.11.3-" + "x" * 90,
+        queue_name="q" * 120,
     )
     RefusedWrite.objects.create(
         task_id=task.pk, worker_id="w7f", expected_version=2, actual_version=3, intent="complete"
@@ -53,12 +61,14 @@ def addresses(failed) -> dict[str, str]:
         "stuck": "/admin/ops/stale/",
         "living workers": "/admin/ops/workers/",
         "audit": "/admin/ops/audit/",
+        "failures": "/admin/ops/failures/",
+        "failure": "/admin/ops/failures/aaaaaaaaaaaa/",
         "schedule": "/admin/ops/schedule/",
         "command run": f"/admin/ops/schedule/{command_run().pk}/",
         "accounts": "/admin/orders/account/",
         "account": f"/admin/orders/account/{account().pk}/change/",
         "overview": "/admin/",
-        "acknowledge": f"/admin/ops/attention/?line=failed:{rows.NOTHING}:ValueError",
+        "acknowledge": "/admin/ops/attention/?line=failed:aaaaaaaaaaaa",
         "lab": "/admin/ops/lab/",
         "lab patterns": "/admin/ops/lab/patterns/",
         "models": "/admin/all/",

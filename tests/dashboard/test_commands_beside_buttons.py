@@ -10,6 +10,7 @@ COMMAND = re.compile(r'command\.html"')
 # Buttons that lead to a page which shows the command for what was ticked or matched, before anything changes.
 LEADS_ON = {
     "task_pages/list.html": "task_pages/bulk_confirm.html",
+    "failures/_actions.html": "task_pages/bulk_confirm.html",
     "task_pages/_row.html": "task_pages/confirm.html",
     "dashboard/_stale_row.html": "task_pages/confirm.html",
     "dashboard/_session.html": "dashboard/signal.html",

@@ -28,7 +28,12 @@ ID = 4711
 OFFERED = re.compile(r'<code translate="no">([^<]*)</code><button[^>]*data-copy|data-copy="([^"]+)"')
 # These start processes, or end the walk.
 NOT_PRESSED = re.compile(r"logout|demo|burst|password|language")
-LISTS = ("/admin/tasks/task/?status=READY", "/admin/tasks/task/?status=FAILED", "/admin/tasks/task/?queue=default")
+LISTS = (
+    "/admin/tasks/task/?status=READY",
+    "/admin/tasks/task/?status=FAILED",
+    "/admin/tasks/task/?queue=default",
+    "/admin/ops/failures/aaaaaaaaaaaa/",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +43,8 @@ def a_row_of_everything(settings):
     settings.ROWLOCK = {**settings.ROWLOCK, "BURST": True}
     now = timezone.now()
     task = rows.failed(id=ID)
-    Attempt.objects.create(task=task, number=5, worker_id="w", outcome="failed", exception_class="ValueError")
+    failed = {"number": 5, "worker_id": "w", "outcome": "failed", "exception_class": "ValueError"}
+    Attempt.objects.create(task=task, fingerprint="aaaaaaaaaaaa app/tasks.py:charge", **failed)
     rows.ready(run_after=now + timedelta(days=1))
     rows.ready(queue_name="mail")
     rows.ready(queue_name="quarantine")

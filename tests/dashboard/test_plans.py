@@ -3,14 +3,13 @@
 With plans made for these values and, as the driver prepares what a session repeats, with plans made for any.
 """
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 import psycopg
 import pytest
 
-from dashboard import charts, stale
-from dashboard.attention import failures
+from dashboard import charts, failures, stale
 from dashboard.task_pages import listing
 from dashboard.views import audit
 from tasks.diagnosis import facts, stats
@@ -19,6 +18,7 @@ from tasks.queue.throughput import SLOT
 from tests import databases
 from tests.tasks.plans import Plan, explain
 
+KINDS, ATTEMPTS = 7, 30_000
 FINISHED, READY, KEYED, FAILED, HELD, MINUTES, ENTRIES = 60_000, 5_000, 1_000, 600, 500, 20_000, 30_000
 INDEXED = {"Index Scan", "Index Only Scan", "Bitmap Heap Scan"}
 HALVINGS = 2 * 18  # of so many rows, each read once or twice
@@ -34,8 +34,12 @@ FILL = (
     SELECT 'a', 'q' || n % 5, 'k' || n % 50 FROM generate_series(1, {KEYED}) AS n""",
     f"""INSERT INTO tasks_task (task_path, queue_name, status, attempt, claimed_by)
     SELECT 'a', 'q' || n % 5, 'PROCESSING', 1, 'w' || n % 10 FROM generate_series(1, {HELD}) AS n""",
-    """INSERT INTO tasks_attempt (task_id, number, worker_id, outcome, exception_class)
-    SELECT id, 1, 'w', 'failed', 'E' || id % 7 FROM tasks_task WHERE status = 'FAILED'""",
+    """INSERT INTO tasks_attempt (task_id, number, worker_id, outcome, exception_class, fingerprint)
+    SELECT id, 1, 'w', 'failed', 'E', lpad((id % 7)::text, 12, '0') || ' place'
+    FROM tasks_task WHERE status = 'FAILED'""",
+    f"""INSERT INTO tasks_attempt (task_id, number, worker_id, outcome, exception_class, finished_at, fingerprint)
+    SELECT 1, 2, 'w', 'failed', 'E', now() - n * interval '1 minute', lpad((n % {KINDS})::text, 12, '0') || ' place'
+    FROM generate_series(1, {ATTEMPTS}) AS n""",
     f"""INSERT INTO tasks_throughput (minute, queue_name, shard)
     SELECT date_trunc('minute', now()) - n * interval '1 minute', 'q', 1 FROM generate_series(0, {MINUTES} - 1) AS n""",
     f"""INSERT INTO tasks_intervention (at, actor, source, action, target)
@@ -63,6 +67,11 @@ class Asked(NamedTuple):
 
 CAP = {"cap": 50_000}
 QUEUES = ["q0", "q1"]
+NOW = datetime.now(UTC)
+HOUR = {
+    "since": NOW - timedelta(hours=1), "until": NOW + timedelta(hours=1), "step": timedelta(minutes=4), "kinds": 2000,
+    "sample": 2000, "shown": 50, "text": "", "queue": "", "release": "", "sort": "last", "key": "",
+}  # fmt: skip
 ASKED = {
     "ready": Asked(stats.UNKEYED_READY, READY + PAIRS, {**CAP, "queue": None}),
     "ready of one queue": Asked(stats.UNKEYED_READY, READY // 5 + PAIRS, {**CAP, "queue": "q1"}),
@@ -72,6 +81,9 @@ ASKED = {
     "failed, some of them": Asked(stats.FAILED, 300, {"cap": 300}),
     "groups of failures": Asked(failures.FAILED_GROUPS, 1000, {"window": 1000, "grouped": 500, "groups": 20}),
     "latest failures": Asked(failures.LATEST_FAILURES, 50, {"attempts": 50, "latest": 10}),
+    "kinds of failure": Asked(failures.KINDS_OF_FAILURE, 60 + FAILED + 5 * KINDS, HOUR, table="tasks_attempt"),
+    "kinds of failure, their tasks": Asked(failures.KINDS_OF_FAILURE, KINDS, HOUR),
+    "one kind of failure": Asked(failures.FINGERPRINT, 1, {"key": "000000000003 "}, table="tasks_attempt"),
     "holders": Asked(presence.KNOWN_IDS, 11, {}),
     "what holders hold": Asked(stale.COUNTS, 100, {"ids": ["w1", "w2"], "cap": 10_000}),
     "queues to choose from": Asked(listing.QUEUE_NAMES, PAIRS, {}),

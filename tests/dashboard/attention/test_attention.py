@@ -10,6 +10,7 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
+from dashboard import failures
 from dashboard.attention import inbox
 from orders.models import Order
 from tasks import panels
@@ -353,8 +354,6 @@ SELECT 'x', 'COMPLETED', 1, now() FROM generate_series(1, 5000)
 
 def test_no_statement_of_ours_scans_the_finished_tasks():
     """With many finished rows, the groups of failures come from the partial index alone."""
-    from dashboard.attention import failures
-
     failed(3)
     with connection.cursor() as cursor:
         cursor.execute(FINISH_MANY)

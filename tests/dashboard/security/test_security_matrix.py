@@ -24,7 +24,7 @@ pytestmark = pytest.mark.django_db
 # Inserts, updates and deletes of this transaction, rolled back ones included.
 WRITES = "SELECT coalesce(sum(n_tup_ins + n_tup_upd + n_tup_del), 0)::int FROM pg_stat_xact_user_tables"
 ROUTES = sorted((route, name) for route, name in walk() if name != "logout")  # it would end the walk
-ID = 4711
+ID, FAILURE = 4711, "0123456789ab"
 SLUGS = {"tasks_queue_switch": "pause", "orders_order_run": "shipped_emails", "orders_order_watch": "shipped_emails"}
 # Addresses of what is not there: a 404 is what those are told who may look.
 ABSENT = {"ops_attention", "ops_lab_run", "ops_lab_stop", "orders_order_watch"}
@@ -39,7 +39,9 @@ def a_row_of_everything(settings):
     Group.objects.create(id=ID, name="a group")
     task = rows.failed(id=ID)
     Worker.objects.create(id=str(ID), hostname="host", pid=41234)
-    Attempt.objects.create(id=ID, task=task, number=1, worker_id=str(ID), outcome="failed")
+    Attempt.objects.create(
+        id=ID, task=task, number=1, worker_id=str(ID), outcome="failed", fingerprint=f"{FAILURE} app/tasks.py:charge"
+    )
     RefusedWrite.objects.create(id=ID, task_id=ID, worker_id=str(ID), expected_version=1, intent="fail")
     Intervention.objects.create(id=ID, actor="anna", source="page", action="cancel", target=f"task:{ID}")
     BulkRun.objects.create(id=ID, action="requeue", filter="", upto=1, actor="anna")
@@ -62,7 +64,7 @@ def address(route: str, name: str) -> str:
     """The route with something in the place of each variable part."""
     if "^" in route or "(" in route:
         return {"app_list": "/admin/tasks/"}.get(name, "/admin/nowhere/")
-    text = route.replace("<slug:name>", SLUGS.get(name, "requeue"))
+    text = route.replace("<slug:name>", SLUGS.get(name, "requeue")).replace("<str:key>", FAILURE)
     return "/" + re.sub(r"<[^>]+>", str(ID), text)
 
 

@@ -141,6 +141,16 @@ class TestFilters:
                 Attempt.objects.create(task=task, number=number, worker_id="w", outcome="failed", exception_class=error)
         assert requeue("--error", "timeouterror").data["ids"] == [first.pk]
 
+    def test_the_failure_is_that_of_the_latest_attempt(self):
+        first, second = rows.failed(), rows.failed()
+        for task, kind in ((first, "a"), (second, "b")):
+            Attempt.objects.create(
+                task=task, number=1, worker_id="w", outcome="failed", fingerprint=f"{kind * 12} app/tasks.py:f"
+            )
+        assert requeue("--failure", "a" * 12).data["ids"] == [first.pk]
+        refused = requeue("--failure", "a")
+        assert (refused.status, "hash" in refused.stderr) == (2, True)
+
     def test_the_error_is_found_in_the_traceback_and_taken_literally(self):
         for text in ("100% of 3_4 attempts", "100 of 344 attempts"):
             Attempt.objects.create(task=rows.failed(), number=1, worker_id="w", outcome="failed", traceback=text)

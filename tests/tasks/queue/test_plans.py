@@ -103,6 +103,8 @@ def held(planner):
         "outcomes": ["failed"] * number,
         "exception_classes": ["E"] * number,
         "tracebacks": [""] * number,
+        "places": ["app.py:f"] * number,
+        "release": "",
         "park": False,
         "unknown": release.UNKNOWN,
         "held": ids[: number // 2],
