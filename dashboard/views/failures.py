@@ -32,15 +32,15 @@ from dashboard.live import snapshots
 from dashboard.live.fragment import SharedPart
 from dashboard.numbers import decimal
 from dashboard.site import page
-from dashboard.task_pages.listing import PACKAGE, PageCursor, find, known_queues, neighbours, table_bounds
-from dashboard.templatetags.rowlock import age, between, told_failure
+from dashboard.task_pages.failure import message_of
+from dashboard.task_pages.listing import PageCursor, find, known_queues, neighbours, table_bounds
+from dashboard.templatetags.rowlock import age, between
 from dashboard.views.overview import ACKNOWLEDGE, unless_slow
 from tasks.admin import rights
 from tasks.models import Attempt
 from tasks.operations import Quarantine, Requeue
 from tasks.operations.filters import InvalidFilter, TaskFilter, parse_failure
 from tasks.panels import Snapshot
-from tasks.support.reading import one_line
 
 SEE = "tasks.view_task"
 
@@ -150,11 +150,6 @@ def where(group: Group) -> str:
 def tasks_of(group: Group) -> TaskFilter:
     """The tasks that are FAILED in this way now."""
     return TaskFilter(statuses=("FAILED",), failure=group.key)
-
-
-def message_of(attempt: Attempt) -> str:
-    """The exception's last line without its module, or the outcome of an attempt without a traceback."""
-    return PACKAGE.sub("", one_line(told_failure(attempt)))
 
 
 def paths(view: Callable[..., Any]) -> list[URLPattern]:
