@@ -43,7 +43,7 @@ def verdict_of(task: Task, facts: Facts) -> Verdict:
         return OF_LIFE[life]
     if task.cancel_requested_at is not None:
         return Verdict.CANCELLING
-    return Verdict.RUNNING if worker.current_task_id == task.pk else Verdict.IN_BATCH
+    return Verdict.RUNNING if worker.runs(task.pk) else Verdict.IN_BATCH
 
 
 def hindrances(task: Task, facts: Facts) -> Iterator[Verdict]:
@@ -160,7 +160,8 @@ def ready(task: Task, facts: Facts) -> Finding:
 
 def running(task: Task, facts: Facts) -> Finding:
     worker = worker_of(task, facts)
-    since = worker.current_since or task.started_at
+    is_longest = worker.current_task_id == task.pk
+    since = (worker.current_since if is_longest else None) or task.started_at
     values = {"worker": worker.id, "age": age_of(facts, since) if since else _("a moment")}
     sentence = _("Worker %(worker)s has been on it for %(age)s.") % values
     session = facts.sessions.get(worker.id)

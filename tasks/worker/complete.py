@@ -6,7 +6,6 @@ write. It holds nothing between two writes, and is closed when there is nothing 
 
 import logging
 import os
-import select
 import signal
 import threading
 import time
@@ -22,8 +21,8 @@ from tasks.queue.completion import Ending, Failure, Flush
 from tasks.queue.throughput import SumsByQueue
 from tasks.support.database import connect_directly, session_name
 from tasks.worker.leader import HAND_OVER_SECONDS, Leadership
-from tasks.worker.session import Session
-from tasks.worker.shared_state import SharedState
+from tasks.worker.session import Session, readable_within
+from tasks.worker.shared_state import CANCEL_SECONDS, SharedState
 
 logger = logging.getLogger(__name__)
 
@@ -221,10 +220,21 @@ class Background:
     """The second thread of a worker process: while a batch runs it flushes, and keeps the session and the lease.
 
     `lifeline` closes when the supervisor dies. `stop` makes the main thread claim no more, and says if that is new.
+    `look_after`: what else to do in each round. A main thread that runs no tasks itself (`reads=False`) reads
+    notifications all the time, and is called by `wake` when it may have missed one.
     """
 
     def __init__(
-        self, session: Session, completer: Completer, leadership: Leadership, *, lifeline: int, stop: Callable[[], bool]
+        self,
+        session: Session,
+        completer: Completer,
+        leadership: Leadership,
+        *,
+        lifeline: int,
+        stop: Callable[[], bool],
+        reads: bool = True,
+        look_after: Callable[[], None] = lambda: None,
+        wake: Callable[[], None] = lambda: None,
     ) -> None:
         self.worker_id, self.state = session.worker_id, session.state
         self.session = session
@@ -232,6 +242,9 @@ class Background:
         self.leadership = leadership
         self.lifeline = lifeline
         self.stop = stop
+        self.reads = reads
+        self.look_after = look_after
+        self.wake = wake
         self.conviction: Convicted | None = None
         self._is_done = threading.Event()
         self._is_running_batch = threading.Event()
@@ -248,12 +261,11 @@ class Background:
         self._thread.join(timeout=LEAVE_SECONDS)
 
     def begin_batch(self) -> None:
-        """Note that the main thread runs tasks from now on."""
-        self.leadership.begin_work()
+        """Note that tasks run from now on."""
         self._is_running_batch.set()
 
     def end_batch(self) -> None:
-        """Note that the main thread claims again; from now on it alone reads notifications."""
+        """Note that no task runs; from now on the main thread alone reads notifications."""
         with self._batch_lock:
             self._is_running_batch.clear()
 
@@ -271,16 +283,18 @@ class Background:
             pause = HAND_OVER_SECONDS if self.state.is_leader else FLUSH_SECONDS
             if self._is_running_batch.is_set() and not self._is_done.wait(pause):
                 try:
+                    self.look_after()
                     self.work()
                 except Convicted as error:
                     self.conviction = error
                     self.stop()
                 except psycopg.Error as error:
+                    self.wake()  # the session that it waits for may be gone
                     logger.warning("worker %s, while a task runs: %s", self.worker_id, str(error).strip())
 
     def work(self) -> None:
         """One round while a batch runs. Raises psycopg.Error, or Convicted."""
-        if self.session.has_input():
+        if self.reads and self.session.has_input():
             with self._batch_lock:
                 if self._is_running_batch.is_set():
                     self.session.drain()
@@ -289,15 +303,17 @@ class Background:
         self.leadership.hand_over_after_long_work()
         if self.completer.is_due():
             self.flush()
+            self.wake()
         if not self.state.is_lease_fresh(self.session.lease_seconds / 2):
             self.session.run(self.session.keep_lease)
 
     def _watch_lifeline(self) -> None:
         """Without the supervisor finish and go, and end at a task's timeout by ourselves."""
-        if not select.select([self.lifeline], [], [], 0)[0]:
+        if not readable_within([self.lifeline], 0):
             return
         if self.stop():
             logger.warning("worker %s lost its supervisor: it finishes what runs and ends", self.worker_id)
-        if self.state.is_overdue():
+        patience = 0.0 if self.reads else CANCEL_SECONDS  # a coroutine is cancelled first
+        if any(task.late_seconds > patience for task in self.state.running()):
             logger.warning("worker %s ends itself: its task is past its timeout", self.worker_id)
             os.kill(os.getpid(), signal.SIGKILL)

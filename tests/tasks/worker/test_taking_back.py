@@ -44,7 +44,7 @@ def child_running(batch, **attributes):
 )
 def test_what_was_meant_ends_for_the_reason_of_the_kill(database, maintenance, killed_for, outcome, status):
     [task_id] = database.enqueue(handlers.work)
-    maintenance.take_back(child_running(claim(database), killed_for=killed_for, doomed=(task_id, 1)))
+    maintenance.take_back(child_running(claim(database), killed_for=killed_for, doomed={(task_id, 1)}))
     maintenance.tick([])
     assert database.outcomes(task_id) == [outcome]
     assert database.task(task_id).status == status
@@ -53,7 +53,7 @@ def test_what_was_meant_ends_for_the_reason_of_the_kill(database, maintenance, k
 @pytest.mark.parametrize("killed_for", ["timeout", "cancel"])
 def test_what_began_before_the_signal_arrived_is_given_back(database, maintenance, killed_for):
     [task_id] = database.enqueue(handlers.work)
-    maintenance.take_back(child_running(claim(database), killed_for=killed_for, doomed=(task_id - 1, 1)))
+    maintenance.take_back(child_running(claim(database), killed_for=killed_for, doomed={(task_id - 1, 1)}))
     maintenance.tick([])
     task = database.task(task_id)
     assert database.outcomes(task_id) == ["released"]
@@ -107,7 +107,7 @@ def test_what_ended_in_earlier_batches_and_is_not_written_has_begun(database, ma
     unwritten: list[int] = []
     for batch in batches:
         state.publish(batch, unwritten)
-        assert state.begin(1, None)
+        assert all(state.begin(row, None) for row in range(2))
         state.end()
         state.clear()
         unwritten += [done.id for done in batch]
@@ -293,7 +293,7 @@ def test_a_row_that_the_database_refuses_is_left_to_recovery(database, maintenan
 @pytest.mark.parametrize("killed_for", ["timeout", "cancel"])
 def test_an_ending_that_the_database_refuses_is_left_to_recovery(database, maintenance, killed_for):
     [poison] = database.enqueue(handlers.work, queue="poison")
-    maintenance.take_back(child_running(claim(database), killed_for=killed_for, doomed=(poison, 1)))
+    maintenance.take_back(child_running(claim(database), killed_for=killed_for, doomed={(poison, 1)}))
     refuse_poison(database)
     maintenance.tick([])
     assert not maintenance.pending

@@ -20,8 +20,10 @@ from tasks.support.durations import StatementTimestamp
 from tasks.worker import fetch, leader
 from tests import ledger
 from tests.ledger import effect
+from tests.tasks.worker_app import pooled
 from tests.waiting import wait_until
 
+__all__ = ["pooled"]  # imported for its tasks
 if "TEST_POLL_SECONDS" in os.environ:  # so long that only a notification can be what wakes an idle worker
     leader.POLL_SECONDS = float(os.environ["TEST_POLL_SECONDS"])
 if "TEST_BATCH_SECONDS" in os.environ:  # so long that batches grow whatever the machine takes for a task
