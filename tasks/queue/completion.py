@@ -126,7 +126,11 @@ class Failure:
 
 @dataclass(slots=True)  # frozen, each would take a microsecond to make
 class Ending:
-    """The end of one attempt. Times are `time.monotonic()` of this machine; `return_value` is JSON text or None."""
+    """The end of one attempt. Times are `time.monotonic()` of this machine; `return_value` is JSON text or None.
+
+    `epoch`: that in which the handler began, if its commits did not wait for the disk. A crash of the server, which
+    begins another epoch, may have lost them.
+    """
 
     id: int
     version: int
@@ -135,6 +139,7 @@ class Ending:
     finished: float
     return_value: str | None = None
     failure: Failure | None = None
+    epoch: str | None = None
 
 
 @dataclass

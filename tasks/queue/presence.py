@@ -226,8 +226,14 @@ def confirm(connection: Connection, worker_id: str) -> bool:
 
 def see_epoch(connection: Connection) -> str:
     """Record the epoch if it is new, so that its grace starts now; returns its token."""
-    token: str = fetch(connection, EPOCH)[0]["token"]
+    token = epoch(connection)
     execute(connection, SEE_EPOCH, {"token": token})
+    return token
+
+
+def epoch(connection: Connection) -> str:
+    """The token of the epoch in which this session lives, from its beginning to its end."""
+    token: str = fetch(connection, EPOCH)[0]["token"]
     return token
 
 
@@ -249,6 +255,6 @@ def states(ids: Iterable[str] | None = None, connection: Connection | None = Non
     """
     connection = connection or default_connection
     asked = known_ids(connection) if ids is None else list(ids)
-    token = fetch(connection, EPOCH)[0]["token"]
+    token = epoch(connection)
     rows = fetch(connection, STATES, {"ids": asked, "token": token, "lease_seconds": conf.get("LEASE_SECONDS")})
     return {row["id"]: WorkerState(**row) for row in rows}

@@ -16,7 +16,7 @@ from dataclasses import replace
 import psycopg
 
 from tasks.exceptions import Convicted
-from tasks.queue import completion
+from tasks.queue import completion, presence, release
 from tasks.queue.completion import Ending, Failure, Flush
 from tasks.queue.throughput import SumsByQueue
 from tasks.support.database import connect_directly, session_name
@@ -47,6 +47,7 @@ class Completer:
         self._flush_lock = threading.RLock()  # for all that follows; taken before the other one
         self.alone_until = 0.0  # by `time.monotonic()`
         self.second_session: psycopg.Connection | None = None
+        self.second_epoch = ""
         self._sent: list[Ending] = []  # and not answered
         self._sent_at = 0.0  # by `time.monotonic()`
         self._read: Callable[[], Flush] = Flush
@@ -105,10 +106,23 @@ class Completer:
             self._forget(endings, result)
 
     def _write(self, connection: psycopg.Connection, endings: list[Ending]) -> Flush:
+        endings = self._without_doubtful(connection, endings)
         try:
             return self._write_together(connection, endings)
         except psycopg.DataError:
             return self._write_one_by_one(connection, endings)
+
+    def _without_doubtful(self, connection: psycopg.Connection, endings: list[Ending]) -> list[Ending]:
+        """Give back tasks whose relaxed commits a crash of the server may have lost: they run again."""
+        if not any(ending.epoch for ending in endings):
+            return endings
+        epoch = presence.epoch(connection)  # of all that this session commits
+        doubtful = [ending for ending in endings if ending.epoch not in (None, epoch) and not ending.failure]
+        for ending in doubtful:
+            release.interrupt(connection, self.worker_id, ending.id, ending.attempt)
+        if doubtful:
+            logger.warning("the server restarted: %s tasks with relaxed commits run again", len(doubtful))
+        return [ending for ending in endings if ending not in doubtful] if doubtful else endings
 
     def _write_together(self, connection: psycopg.Connection, endings: list[Ending]) -> Flush:
         """All at once; once a row was found locked, around the locked ones until they are free again."""
@@ -170,6 +184,10 @@ class Completer:
             try:
                 if self.second_session is None or self.second_session.closed:
                     self.second_session = connect_directly(session_name("worker", self.worker_id))
+                    self.second_epoch = presence.epoch(self.second_session)
+                if any(ending.epoch not in (None, self.second_epoch) for ending in endings):
+                    self._needs_flush = True
+                    return False
                 self._read = completion.send(self.second_session, self.worker_id, endings, self._carried)
             except psycopg.Error as error:
                 logger.warning("worker %s goes on with one session: %s", self.worker_id, str(error).strip())

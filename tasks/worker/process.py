@@ -54,7 +54,7 @@ class WorkerProcess:
         self.session = Session(self.worker_id, self.state)
         self.completer = Completer(self.worker_id, self.state)
         self.fetcher = Fetcher(self.options, self.session, self.completer, self.allowance)
-        self.runner = Runner(self.worker_id, holds_row=self.holds_row)
+        self.runner = Runner(self.worker_id, holds_row=self.holds_row, epoch=lambda: self.session.epoch)
         self.leadership = Leadership(self.session, self.token, wakes=self.wake_read)
         self.background = self.make_background()
 

@@ -175,8 +175,10 @@ def are_heard() -> bool:
 class Runner:
     """Runs handlers. With `holds_row` each runs in a transaction that holds its task's row."""
 
-    def __init__(self, worker_id: str, *, holds_row: bool = False) -> None:
+    def __init__(self, worker_id: str, *, holds_row: bool = False, epoch: Callable[[], str] = str) -> None:
+        """`epoch`: that of the worker's session now."""
         self.worker_id = worker_id
+        self.epoch = epoch
         self.holds_row = holds_row
         self.is_heard = True
         # A transaction that holds the row writes the completion, which is never relaxed. A pooling proxy would lend the
@@ -199,7 +201,9 @@ class Runner:
         run = self._prepare(claim, task, started)
         if isinstance(run, Ending):
             return run
-        relax(self.relaxes(task))
+        is_relaxed = self.relaxes(task)
+        relax(is_relaxed)
+        epoch = self.epoch() if is_relaxed else None
         return_value, failure = None, None
         try:
             if self.is_heard:
@@ -214,7 +218,7 @@ class Runner:
         else:
             if self.is_heard:
                 run.finish(TaskResultStatus.SUCCESSFUL)
-        return Ending(claim.id, claim.version, claim.attempt, started, time.monotonic(), return_value, failure)
+        return Ending(claim.id, claim.version, claim.attempt, started, time.monotonic(), return_value, failure, epoch)
 
     async def run_coroutine(self, claim: Claim, task: PostgresTask, was_ended: Callable[[], Failure | None]) -> Ending:
         """Run an `async def` handler on this thread's event loop; `was_ended`: why we cancelled it, if we did."""
@@ -222,6 +226,7 @@ class Runner:
         run = self._prepare(claim, task, started)
         if isinstance(run, Ending):
             return run
+        epoch = self.epoch() if self.relaxes(task) else None
         return_value, failure = None, None
         has_guests = self.is_heard and have_guests()  # they may use the database, which a coroutine may not
         try:
@@ -239,15 +244,8 @@ class Runner:
         else:
             if self.is_heard:
                 await run.finish_coroutine(TaskResultStatus.SUCCESSFUL, has_guests=has_guests)
-        return Ending(
-            claim.id,
-            claim.version,
-            claim.attempt,
-            started,
-            time.monotonic(),
-            None if failure else return_value,
-            failure,
-        )
+        value = None if failure else return_value
+        return Ending(claim.id, claim.version, claim.attempt, started, time.monotonic(), value, failure, epoch)
 
     def _prepare(self, claim: Claim, task: PostgresTask, started: float) -> "_Run | Ending":
         """The run of a claim; its end already if nobody can read the arguments."""

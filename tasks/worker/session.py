@@ -57,6 +57,7 @@ class Session:
         self._lock = threading.RLock()
         self.connection: psycopg.Connection | None = None
         self.is_ready = False  # presence is held and confirmed
+        self.epoch = ""  # of the latest session, see `tasks.queue.presence`
         self.is_read_only = False
         self.is_on_duty = False
         self.is_listening = False  # or does again as soon as there is a connection
@@ -127,6 +128,7 @@ class Session:
             return
         if not presence.confirm(connection, self.worker_id):
             raise Convicted(f"Worker {self.worker_id} was declared dead while its session was lost.")
+        self.epoch = presence.epoch(connection)
         if self.is_listening:
             listen(connection, "rowlock")
         self.is_ready = True
