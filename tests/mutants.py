@@ -11,6 +11,8 @@ CLAIMED_ALONE, NARROW_LINES = "tests/tasks/queue/test_claims_alone.py", "tests/t
 LOCKED_CLAIMS, LOCKED_SWEEPS = "tests/tasks/queue/test_claims_locked.py", "tests/tasks/queue/test_recovery_locked.py"
 FENCE, SQL_LOCKS = "tests/tasks/queue/test_transitions_fence.py", "tests/tasks/locking/test_lock_sql.py"
 TAKING_BACK, AHEAD = "tests/tasks/worker/test_taking_back.py", "tests/tasks/worker/test_ahead.py"
+MANY_AT_ONCE, MANY_ENDS = "tests/tasks/worker/test_many_at_once.py", "tests/tasks/worker/test_many_ends.py"
+RELAXED = "tests/tasks/worker/test_relaxed.py"
 DUTY, LEADERS = "tests/tasks/worker/test_duty.py", "tests/tasks/worker/test_leader.py"
 SILENCE, HELD_UP = "tests/tasks/worker/test_silence.py", (TAKING_BACK, "-k", "held_up")
 MATRIX, INPUT = "tests/dashboard/security/test_security_matrix.py", "tests/dashboard/test_hostile_input.py"
@@ -160,6 +162,41 @@ MUTANTS = [
            (AHEAD, "-k", "by_itself")),
     without("claimed ahead: no lost answer", "tasks.worker.fetch.Fetcher._release_unknown", " | self.ahead_ids()",
             AHEAD, "-k", "answer_was_lost"),
+    without("many at once: what runs is no lost answer", "tasks.worker.fetch.Fetcher._release_unknown", "held | ",
+            MANY_AT_ONCE, "-k", "lost_answers"),
+    without("many at once: what runs has begun", "tasks.worker.pool.Pool._publish", "running | ",
+            MANY_ENDS, "-k", "after_a_kill"),
+    Mutant("many at once: what was taken back is not carried", "tasks.worker.shared_state.SharedState.publish",
+           "has_carried and self.taken_back == self.batch_number", "False", (TAKING_BACK, "-k", "carried")),
+    without("many at once: a cancel is of one task", "tasks.worker.shared_state.SharedState.begin",
+            "            cancels[slot] = 0\n", TAKING_BACK, "-k", "one_task_in_its_slot"),
+    Mutant("many at once: each kind is tried", "tasks.worker.pool.Pool.room", "self._has_idle_kind()", "False",
+           (MANY_AT_ONCE, "-k", "row_names")),
+    Mutant("many at once: what has no slot of its kind is given back", "tasks.worker.pool.Pool._surplus",
+           "range(max(0, kind.excess - self._ahead()))", "range(0)", (MANY_AT_ONCE, "-k", "kind_without")),
+    Mutant("many at once: a thread's attempt is closed on its row", "tasks.worker.supervisor.Supervisor._close",
+           "self.maintenance.end_running(child, task, reason)", "pass", (MANY_ENDS, "-k", "closed_on_the_row")),
+    Mutant("many at once: who is to be replaced takes nothing new", "tasks.worker.supervisor.Supervisor._close",
+           "self._send(child, signal.SIGTERM)", "pass", (MANY_ENDS, "-k", "closed_on_the_row")),
+    Mutant("coroutines: cancelled at their timeout", "tasks.worker.pool.Pool._cancel", "job.call.cancel()", "pass",
+           (MANY_ENDS, "-k", "cancelled_at_its_timeout")),
+    Mutant("coroutines: the query of a cancelled one ends", "tasks.worker.orm_thread.OrmThread.cancel_query",
+           "used.connection.cancel_safe(timeout=CANCEL_SECONDS)", "pass", (MANY_ENDS, "-k", "query_that_waits")),
+    without("coroutines: no transaction is left to another", "tasks.worker.orm_thread.OrmThread._call",
+            "            run.leave_no_transaction_open()\n", MANY_ENDS, "-k", "harms_no_other"),
+    Mutant("coroutines: several threads for the ORM", "tasks.worker.options.Options.orm_threads",
+           "min(self.coroutines, MOST_ORM_THREADS)", "1", (MANY_ENDS, "-k", "query_that_waits")),
+    Mutant("relaxed commits: not of the next task", "tasks.worker.run.relax", "_thread.is_relaxed == wanted",
+           "_thread.is_relaxed", (RELAXED, "-k", "for_its_task_alone")),
+    Mutant("relaxed commits: a session that is opened later", "tasks.worker.run._note", "_set(connection, RELAX)",
+           "pass", (RELAXED, "-k", "for_its_task_alone")),
+    Mutant("relaxed commits: not of a completion", "tasks.worker.run.Runner.__init__", "not holds_row and ", "",
+           (RELAXED, "-k", "writes_the_completion")),
+    without("relaxed commits: not in a pool's session", "tasks.worker.run.Runner.__init__",
+            ' and not conf.get("DIRECT_DATABASE_URL")', RELAXED, "-k", "proxy"),
+    Mutant("relaxed commits: not completed after a crash of the server",
+           "tasks.worker.complete.Completer._without_doubtful", "if not any(ending.epoch for ending in endings):",
+           "if True:", ("tests/tasks/worker/test_server_kills.py",)),
     without("claimed ahead: given back by who leaves", "tasks.worker.fetch.Fetcher.leave",
             "        self._release(connection, self.take_ahead(connection))\n", AHEAD, "-k", "leaves"),
     Mutant("claimed ahead: the line is walked anew after it was given back", "tasks.worker.fetch.Fetcher.take_ahead",

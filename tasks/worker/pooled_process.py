@@ -110,6 +110,7 @@ class PooledProcess(WorkerProcess):
         self.note_busy()
         self.background.begin_batch()
         surplus = self.pool.submit(jobs)
+        self.state.claimed -= len(surplus)
         self.give_back([job.claim for job in surplus], [claim for claim, task in found if task is None])
 
     def settle(self) -> None:

@@ -83,6 +83,31 @@ def test_what_a_child_has_not_begun_is_given_back_once(database, maintenance):
     assert not state.begin(1, None), "the child must not begin what was taken from it"
 
 
+def test_what_was_taken_back_is_not_carried_into_the_next_batch(database):
+    database.enqueue(handlers.work, count=3)
+    batch = claim(database, 2)
+    state = child_running(batch).state
+    assert state.publish([batch[1], *claim(database, 1)], has_carried=True)
+    assert [id for id, _ in state.take_unstarted()] == [batch[1].id, batch[1].id + 1]
+    assert not state.publish([batch[1]], has_carried=True)
+    assert state.publish([])
+
+
+def test_a_request_to_cancel_is_for_one_task_in_its_slot(database):
+    database.enqueue(handlers.work, count=2)
+    state = SharedState(3)
+    state.publish(claim(database))
+    assert state.begin(0, 60.0, slot=2)
+    [running] = state.running()
+    assert running.slot == 2
+    assert running.late_seconds < 0
+    state.cancel(running)
+    assert state.to_cancel() == [(2, running.id)]
+    state.end(2)
+    assert state.begin(1, None, slot=2)
+    assert state.to_cancel() == []
+
+
 def fates(database, batch):
     """Status, attempts that are spent, and what became of each."""
     rows = [database.task(claim.id) for claim in batch]
