@@ -201,3 +201,25 @@ def test_threads_hold_their_rows_pessimistically(database, ledger, start_worker)
     assert database.wait_until_finished() == {"COMPLETED": 8}
     assert {row.name for row in database.rows("SELECT name FROM tasks_queue")} == {str(task_id) for task_id in tasks}
     assert {row.attempt for row in database.rows("SELECT attempt FROM tasks_task")} == {2}
+
+
+def test_a_thread_that_holds_its_row_past_its_timeout_is_ended_with_its_process(database, ledger, start_worker):
+    """The row is closed once its lock is free; the others commit before."""
+    [hanging] = database.enqueue(handlers.hang)
+    others = database.enqueue(pooled.hold_in_transaction, 3.0, count=3)
+    start_worker("--threads", 4, "--strategy", "pessimistic")
+    wait_until(lambda: ledger.count() == 4)
+    assert {database.wait_for(task_id, "COMPLETED").attempt for task_id in others} == {1}
+    database.wait_for(hanging, "FAILED")
+    assert database.outcomes(hanging) in (["timed_out"], ["abandoned"])
+
+
+def test_without_its_supervisor_a_process_ends_what_it_runs(database, ledger, start_worker):
+    tasks = database.enqueue(handlers.work, 2.0, count=4) + database.enqueue(pooled.rest, 2.0, count=4)
+    [late] = database.enqueue(pooled.rest_too_long)
+    worker = start_worker("--threads", 4, "--coroutines", 8)
+    wait_until(lambda: ledger.count() == 9)
+    worker.send(signal.SIGKILL)
+    wait_until(lambda: not worker.members())
+    assert {database.task(task_id).status for task_id in tasks} == {"COMPLETED"}
+    assert database.task(late).status == "FAILED"
