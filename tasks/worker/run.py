@@ -201,9 +201,12 @@ class Runner:
         run = self._prepare(claim, task, started)
         if isinstance(run, Ending):
             return run
-        is_relaxed = self.relaxes(task)
-        relax(is_relaxed)
-        epoch = self.epoch() if is_relaxed else None
+        epoch = None
+        if self.relaxes(task):
+            relax(True)
+            epoch = self.epoch()
+        elif _thread.is_relaxed:
+            relax(False)
         return_value, failure = None, None
         try:
             if self.is_heard:
@@ -319,7 +322,8 @@ class _Run:
 
     def work(self) -> str | None:
         """Call the handler. Returns its return value as JSON text."""
-        return self.encode(self.task.call(*self.context, *self.args, **self.kwargs))
+        value = self.task.call(*self.context, *self.args, **self.kwargs)
+        return None if value is None and self._result is None else self.encode(value)
 
     def encode(self, value: Any) -> str | None:
         """The handler's return value as JSON text; the result of the run has it too."""

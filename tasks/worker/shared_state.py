@@ -69,7 +69,7 @@ class SharedState(ctypes.Structure):
         earlier, earlier_index: two lists of ids in turn, and which one is valid. A worker may die filling one.
     """
 
-    __slots__ = ("_begun", "_slots", "lock", "size")
+    __slots__ = ("_attempts", "_begun", "_ids", "_slots", "lock", "size")
     _fields_: ClassVar = [
         *((name, ctypes.c_int64) for name in (
             "batch_number", "batch_count", "cleared", "progress_ns", "pulse_ns", "has_room", "taken_back", "ahead_of",
@@ -96,6 +96,8 @@ class SharedState(ctypes.Structure):
         self.earlier_index = 0
         # An item of a view is written in a third of the time that an item of a field takes.
         self._begun = memoryview(self.has_begun).cast("B")
+        self._ids = memoryview(self.ids).cast("B").cast("q")
+        self._attempts = memoryview(self.attempts).cast("B").cast("q")
         self._slots = [memoryview(getattr(self, name)).cast("B").cast("q") for name in SLOT_FIELDS]
 
     # The worker's side.
@@ -144,8 +146,8 @@ class SharedState(ctypes.Structure):
             if self.taken_back == self.batch_number:
                 return False
             self._begun[index] = 1
-            ids[slot] = self.ids[index]
-            attempts[slot] = self.attempts[index]
+            ids[slot] = self._ids[index]
+            attempts[slot] = self._attempts[index]
             cancels[slot] = 0
             deadlines[slot] = now + int(timeout * 1e9) if timeout else 0
             since[slot] = self.progress_ns = now  # last: the supervisor reads without the lock

@@ -93,7 +93,7 @@ def test_what_was_taken_back_is_not_carried_into_the_next_batch(database):
     assert state.publish([])
 
 
-def test_a_request_to_cancel_is_for_one_task_in_its_slot(database):
+def test_a_request_to_cancel_is_for_one_attempt_in_its_slot(database):
     database.enqueue(handlers.work, count=2)
     state = SharedState(3)
     state.publish(claim(database))
@@ -103,9 +103,10 @@ def test_a_request_to_cancel_is_for_one_task_in_its_slot(database):
     assert running.late_seconds < 0
     state.cancel(running)
     assert state.to_cancel() == [(2, running.id)]
-    state.end(2)
-    assert state.begin(1, None, slot=2)
-    assert state.to_cancel() == []
+    for next_in_the_slot in (1, 0):  # the same task may come again
+        state.end(2)
+        assert state.begin(next_in_the_slot, None, slot=2)
+        assert state.to_cancel() == []
 
 
 def fates(database, batch):
