@@ -5,7 +5,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    dependencies = [("tasks", "0004_functions")]
+    dependencies = [("tasks", "0005_failures")]
 
     operations = [
         migrations.AddField(

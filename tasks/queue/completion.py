@@ -22,6 +22,7 @@ from tasks.support.reading import one_line
 logger = logging.getLogger(__name__)
 
 LONGEST_RELEASE = 200  # characters
+RELEASED = "released"  # the outcome of an attempt that was interrupted on purpose
 
 # No `status` in the WHERE: the planner would take the partial index on it and go quadratic in the batch.
 # Times come as microseconds ago, so that only the database's clock is written. EXTRACT would make a numeric of each.

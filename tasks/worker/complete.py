@@ -17,7 +17,7 @@ import psycopg
 
 from tasks.exceptions import Convicted
 from tasks.queue import completion, presence, release
-from tasks.queue.completion import Ending, Failure, Flush
+from tasks.queue.completion import RELEASED, Ending, Failure, Flush
 from tasks.queue.throughput import SumsByQueue
 from tasks.support.database import connect_directly, session_name
 from tasks.worker.leader import HAND_OVER_SECONDS, Leadership
@@ -106,23 +106,29 @@ class Completer:
             self._forget(endings, result)
 
     def _write(self, connection: psycopg.Connection, endings: list[Ending]) -> Flush:
-        endings = self._without_doubtful(connection, endings)
+        endings = self._give_back_some(connection, endings)
         try:
             return self._write_together(connection, endings)
         except psycopg.DataError:
             return self._write_one_by_one(connection, endings)
 
-    def _without_doubtful(self, connection: psycopg.Connection, endings: list[Ending]) -> list[Ending]:
-        """Give back tasks whose relaxed commits a crash of the server may have lost: they run again."""
-        if not any(ending.epoch for ending in endings):
+    def _give_back_some(self, connection: psycopg.Connection, endings: list[Ending]) -> list[Ending]:
+        """End what has neither succeeded nor failed; returns the other endings.
+
+        That is a cancelled coroutine, and a task whose relaxed commits a crash of the server may have lost.
+        """
+        if not any(ending.failure or ending.epoch for ending in endings):
             return endings
-        epoch = presence.epoch(connection)  # of all that this session commits
+        cancelled = [ending for ending in endings if ending.failure and ending.failure.outcome == RELEASED]
+        epoch = presence.epoch(connection) if any(ending.epoch for ending in endings) else ""
         doubtful = [ending for ending in endings if ending.epoch not in (None, epoch) and not ending.failure]
-        for ending in doubtful:
-            release.interrupt(connection, self.worker_id, ending.id, ending.attempt)
+        for ending in cancelled + doubtful:
+            is_cancel = ending.failure is not None
+            release.interrupt(connection, self.worker_id, ending.id, ending.attempt, cancel=is_cancel)
         if doubtful:
             logger.warning("the server restarted: %s tasks with relaxed commits run again", len(doubtful))
-        return [ending for ending in endings if ending not in doubtful] if doubtful else endings
+        ended = {ending.id for ending in cancelled + doubtful}
+        return [ending for ending in endings if ending.id not in ended] if ended else endings
 
     def _write_together(self, connection: psycopg.Connection, endings: list[Ending]) -> Flush:
         """All at once; once a row was found locked, around the locked ones until they are free again."""

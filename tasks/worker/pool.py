@@ -17,7 +17,7 @@ from asgiref.sync import ThreadSensitiveContext
 from tasks.framework import declaration
 from tasks.framework.declaration import PostgresTask
 from tasks.queue.claim import Claim
-from tasks.queue.completion import Ending, Failure
+from tasks.queue.completion import RELEASED, Ending, Failure
 from tasks.worker import run
 from tasks.worker.options import Options
 from tasks.worker.orm_thread import CURRENT, OrmThread
@@ -32,7 +32,7 @@ WEIGHT = 0.3
 FULL_SECONDS = 0.25
 PROBE_SECONDS = 1.0  # while one kind is full, the other one is tried that often
 REFRESH_SECONDS = 0.1  # between two looks at a thread's connections
-CANCELLED = Failure("", "", 0.0, outcome="released")
+CANCELLED = Failure("", "", 0.0, outcome=RELEASED)
 
 
 @dataclass(slots=True, eq=False)

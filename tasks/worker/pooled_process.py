@@ -92,7 +92,8 @@ class PooledProcess(WorkerProcess):
         if batch:
             self.leadership.found_work(got_several=self.fetcher.full_claims > 0 and len(batch) > 1)
             self.run_batch(batch)
-        elif self.options.burst and self.pool.is_empty():
+        elif self.options.burst and self.pool.is_empty() and self.pool.ended == ended:
+            # Else a task has ended since, and another one of its key may be due.
             return not self.fetcher.claimer.has_been_round
         elif self.pool.await_end(ended):
             self.state.has_room = 1
