@@ -165,7 +165,8 @@ BEGIN
     GRANT SELECT (id, task_path, queue_name, priority, status, version, created_at, run_after, started_at, finished_at,
         attempt, max_attempts, claimed_by, finished_by, ordering_key, cancel_requested_at, xmax, ctid, tableoid)
         ON tasks_task TO rowlock_monitor;
-    GRANT SELECT (id, task_id, number, worker_id, outcome, exception_class, started_at, finished_at)
+    GRANT SELECT (id, task_id, number, worker_id, outcome, exception_class, started_at, finished_at,
+        queue_name, release, fingerprint)
         ON tasks_attempt TO rowlock_monitor;
     GRANT SELECT (id, name, hostname, pid, fence, held_by, started_at, finished_at, exit_status, outcome)
         ON tasks_commandrun TO rowlock_monitor;
