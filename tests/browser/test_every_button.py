@@ -155,8 +155,13 @@ def a_stale_page(tour: Tour) -> None:
 def queues(tour: Tour) -> None:
     Queue.objects.create(name="mail")
     tour.at("/admin/tasks/queue/")
-    for action in ("pause", "resume", "ask", "automatic"):
-        tour.press(f"[data-action={action}]").says("done")
+    for action in ("pause", "resume"):
+        tour.press(f"#queue-rows .step > [data-action={action}]").says("done")
+    for action in ("ask", "automatic"):
+        tour.press("#queue-rows .menu summary").press(f"#queue-rows .menu [data-action={action}]").confirm().says(
+            "done"
+        )
+    tour.press("#queue-rows .menu summary").press("#queue-rows [data-copy]")
 
 
 def what_is_stuck(tour: Tour) -> None:
@@ -233,9 +238,14 @@ def attention(tour: Tour) -> None:
     Attempt.objects.create(
         task=rows.failed(), number=5, worker_id="w", outcome="failed", exception_class="ValueError", traceback="x"
     )
-    tour.at("/admin/").press("a[data-action=acknowledge]").confirm("the bank knows").says("1 acknowledged")
-    tour.press("#known summary").press("[data-action=withdraw]")
+    tour.at("/admin/").press("#attention-lines [data-action=requeue]").press("dialog .back")
+    tour.press("#attention-lines .menu summary").press("#attention-lines [data-copy]")
+    tour.press("a[data-action=acknowledge]").confirm("the bank knows").says("1 acknowledged")
+    tour.press("#known > summary").press("#known .menu summary").press("#known [data-copy]")
+    tour.press("[data-action=withdraw]")
     expect(tour.page.locator("#known")).to_have_count(0)
+    tour.page.get_by_label("From, UTC").fill(f"{timezone.now() - timedelta(hours=1):%Y-%m-%dT%H:%M}")
+    tour.press("form.chosen button").says("Throughput and latency")
 
 
 def all_of_a_kind(tour: Tour) -> None:

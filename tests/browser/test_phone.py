@@ -10,7 +10,7 @@ from tests.sessions import session
 from tests.tasks import rows
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
-FAILED = "#attention-lines li.red"
+FAILED = "#attention-lines li.line"
 
 
 def bottom(page: Page, selector: str) -> float:

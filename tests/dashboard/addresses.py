@@ -83,7 +83,7 @@ PAGES = {
     "ops_demo": Access(SEE),
     "ops_demo_ask": Access(NOBODY, OPERATE),
     "ops_demo_remove": Access(OPERATE, OPERATE),
-    "tasks_queue_changelist": Access(SEE, SEE),
+    "tasks_queue_changelist": Access(SEE, NOBODY),
     "tasks_queue_switch": Access(NOBODY, OPERATE),
     "tasks_task_changelist": Access(SEE, SEE),
     "tasks_task_change": Access(SEE, SEE),
