@@ -137,7 +137,9 @@ def preview(request: HttpRequest, values: dict[str, Any]) -> HttpResponse:
 def reason_for(expected: signals.Consequences) -> str:
     """A reason to begin with: the number of sessions that wait for this one. Empty if none does."""
     number = len(expected.at_once) + len(expected.later)
-    return ngettext("blocks %(number)d session", "blocks %(number)d sessions", number) % {"number": number} * bool(number)
+    if not number:
+        return ""
+    return ngettext("blocks %(number)d session", "blocks %(number)d sessions", number) % {"number": number}
 
 
 def refusal(error: DatabaseError, pid: int) -> str:
