@@ -34,10 +34,10 @@ SESSION_PAGES: list[Callable[[int], str]] = []
 
 
 def linked(lock: RowLock) -> str:
-    """The row's holder in words; each session is a link if some app has a page for it."""
+    """The row's holders in words; each session is a link if some app has a page for it."""
     if lock.hold is not Hold.HELD:
         return describe_lock(lock)
-    return format_html(_("Locked by {}"), format_html_join(", ", "{}", ((linked_locker(one),) for one in lock.lockers)))
+    return format_html_join(", ", "{}", ((linked_locker(one),) for one in lock.lockers))
 
 
 def linked_locker(locker: Locker) -> str:
@@ -65,7 +65,8 @@ def lock_line(row: models.Model) -> str:
     lock = lock_of(row)
     if lock is None:
         return format_html('<p class="quiet">{}</p>', _("No session locks this row."))
-    return format_html('<p class="{}">{}</p>', "holder" if lock.is_exclusive else "quiet", linked(lock))
+    text = format_html(_("Locked by {}"), linked(lock)) if lock.hold is Hold.HELD else linked(lock)
+    return format_html('<p class="{}">{}</p>', "holder" if lock.is_exclusive else "quiet", text)
 
 
 class LockAwareList(ChangeList):
