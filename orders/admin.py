@@ -73,6 +73,7 @@ class OrderAdmin(PatternAdmin, LockAwareAdmin):
         (_("E-mail about the shipment"), {"fields": EMAIL_FIELDS}),
     )
     actions = ("resolve_emails",)
+    actions_on_top, actions_on_bottom = False, True
     paginator = CappedPaginator
     show_full_result_count = False
     change_form_template = "admin/orders/order/change_form.html"
@@ -114,7 +115,7 @@ class OrderAdmin(PatternAdmin, LockAwareAdmin):
         state = STATES[Order.EmailState(order.email_state)]
         return format_html('<span class="{}">{}</span> {}', state, order.get_email_state_display(), more)
 
-    @admin.display(description="", empty_value="")
+    @admin.display(description=_("next step"), empty_value="")
     def steps(self, order: Order) -> str:
         """The button of a row: only an e-mail of unknown fate needs a person."""
         if order.email_state != Order.EmailState.UNKNOWN:

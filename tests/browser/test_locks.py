@@ -96,9 +96,9 @@ def test_each_session_is_one_line_with_its_statement_behind_it(visit) -> None:
         assert (len(boxes), max(box["height"] for box in boxes) < 40) == (6, True)
         assert {round(box["x"] + box["width"]) for box in boxes} == {round(boxes[0]["x"] + boxes[0]["width"])}
         query = page.locator("#lock-tree .query", has_text="SELECT 1 FROM orders_account").last
-        assert "ShareLock" not in query.inner_text()
+        assert "AccessExclusiveLock" not in query.inner_text()
         query.locator("summary").click()
-        assert "ShareLock" in query.inner_text()
+        assert "AccessExclusiveLock" in query.inner_text()
 
 def test_a_refresh_keeps_what_a_person_has_folded(visit, chain: tuple[int, int]) -> None:
     root, _ = chain
@@ -208,7 +208,7 @@ def test_the_time_line_is_dragged_to_the_moment(visit) -> None:
     expect(page.locator("#node-903")).to_have_count(0)
     before = mark.get_attribute("aria-valuetext")
     mark.focus()
-    for _ in range(17 * 6):
+    for _ in range(19 * 6):
         page.keyboard.press("ArrowRight")
     expect(page.locator("#node-812 #node-903")).to_be_visible()
     assert mark.get_attribute("aria-valuetext") > before

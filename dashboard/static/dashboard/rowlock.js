@@ -84,7 +84,7 @@ window.rowlock = {};
         list.classList.add("cards");
         for (const row of list.tBodies[0].rows) {
             [...row.cells].forEach((cell, place) => {
-                if (names[place] && cell.matches("td:not(.action-checkbox)")) {
+                if (cell.matches("td:not(.action-checkbox)")) {
                     cell.dataset.label = names[place];
                 }
             });
