@@ -100,6 +100,7 @@ def test_each_session_is_one_line_with_its_statement_behind_it(visit) -> None:
         query.locator("summary").click()
         assert "AccessExclusiveLock" in query.inner_text()
 
+
 def test_a_refresh_keeps_what_a_person_has_folded(visit, chain: tuple[int, int]) -> None:
     root, _ = chain
     visitor = visit("Viewers")

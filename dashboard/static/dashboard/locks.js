@@ -1,8 +1,8 @@
 "use strict";
 
 /*
- * The time line of the lock history: while its mark is dragged or moved by keys, the moment below it follows. Without
- * this file a button sends the form.
+ * The time line of the lock history: while its mark is dragged or moved by keys, the moment below it follows. A button
+ * shows it too, on a new page.
  */
 {
     const form = document.querySelector("form.timeline");

@@ -133,7 +133,9 @@ class TestThePage:
         assert "<html" not in part
         assert 'id="node-812"' in part
 
-    @pytest.mark.parametrize("query", [{"place": "1"}, {"since": "x", "place": "1"}, {"place": "9" * 19}, {"span": "x"}])
+    @pytest.mark.parametrize(
+        "query", [{"place": "1"}, {"since": "x", "place": "1"}, {"place": "9" * 19}, {"span": "x"}]
+    )
     def test_a_place_that_is_none_shows_now(self, query) -> None:
         moment = client_of("Viewers").get(HISTORY, query).context["moment"]
         assert timezone.now() - moment.at < timedelta(minutes=1)
