@@ -198,7 +198,8 @@ def busy_sessions(page: LockPage) -> list[Session]:
 
 def idle_sessions(page: LockPage, most: int) -> list[Idle]:
     """Rowlock's idle sessions, and those of other programs; at most `most` rows of each."""
-    ours, others = [], []
+    ours: list[Session] = []
+    others: list[Session] = []
     for session in filter(is_idle, bystanders(page)):
         (others if session.identity.kind == "other" else ours).append(session)
     texts = {

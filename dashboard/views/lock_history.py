@@ -12,6 +12,7 @@ from django.shortcuts import render
 from django.urls import URLPattern, path
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
+from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_safe
@@ -39,7 +40,7 @@ TICKS = 5
 class Span(NamedTuple):
     """A length of the time line, and the step in which a key moves on it."""
 
-    label: str
+    label: Promise
     length: timedelta
     step: timedelta
 

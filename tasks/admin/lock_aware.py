@@ -1,7 +1,7 @@
 """Admin for any model with its row locks: shows each row's holder, and never overwrites another person's change."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from django import forms
 from django.contrib import messages
@@ -52,7 +52,7 @@ def linked_locker(locker: Locker) -> str:
     )
     if locker.transaction_seconds is None:
         return who
-    return format_html(_("{}, transaction open for {}"), who, spoken(locker.transaction_seconds))
+    return format_html(str(_("{}, transaction open for {}")), who, spoken(locker.transaction_seconds))
 
 
 def lock_of(row: models.Model) -> RowLock | None:
@@ -65,7 +65,7 @@ def lock_line(row: models.Model) -> str:
     lock = lock_of(row)
     if lock is None:
         return format_html('<p class="quiet">{}</p>', _("No session locks this row."))
-    text = format_html(_("Locked by {}"), linked(lock)) if lock.hold is Hold.HELD else linked(lock)
+    text = format_html(str(_("Locked by {}")), linked(lock)) if lock.hold is Hold.HELD else linked(lock)
     return format_html('<p class="{}">{}</p>', "holder" if lock.is_exclusive else "quiet", text)
 
 
@@ -120,7 +120,7 @@ class LockAwareAdmin(DeclaredFilters):
     """
 
     # The second is for a project that has `tasks` without its pages: a form without the line.
-    change_form_template: Any = ["admin/tasks/lock_aware/change_form.html", "admin/change_form.html"]
+    change_form_template: ClassVar[Any] = ["admin/tasks/lock_aware/change_form.html", "admin/change_form.html"]
     list_per_page = 50  # as in the other lists: a hundred rows took the web server twice as long
 
     verdict = column(_("verdict"), lambda row: VERDICTS[row.lock.hold] if row.lock else _("Free"))
