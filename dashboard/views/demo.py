@@ -85,7 +85,10 @@ def remove(request: HttpRequest) -> HttpResponse:
         messages.error(request, _("The director did not end, so nothing was removed. Try again in a moment."))
         return redirect("admin:ops_demo_remove")
     removed = control.remove(who(request.user), reason=reason)
-    text = _("Removed: %(tasks)d tasks, %(orders)d orders, %(queues)d queues, %(commands)d cron lines.") % removed
+    text = _(
+        "Removed: %(tasks)d tasks, %(orders)d orders, %(accounts)d accounts, %(queues)d queues, "
+        "%(commands)d cron lines."
+    ) % removed  # fmt: skip
     if control.is_anything_left():
         messages.warning(request, " ".join((text, _("Some rows are held at this moment: remove again."))))
         return redirect("admin:ops_demo_remove")

@@ -215,9 +215,15 @@ def locks(tour: Tour) -> None:
             if name == "psql":  # the root of a tree again
                 scene.waiting("another", LOCK_ACCOUNT, [account.pk])
             node = f"#node-{scene.pid(name)}"
-            tour.at("/admin/ops/locks/").press(f"tr{node} button, {node} > .node [data-action={action}-backend]")
+            tour.at("/admin/ops/locks/").press(".page-title .menu summary").press(".page-title [data-copy]")
+            tour.page.keyboard.press("Escape")
+            tour.press(f"{node} > .node .menu summary").press(f"{node} > .node [data-copy]")
+            if name == "psql":
+                tour.page.keyboard.press("Escape")
+            tour.press(f"{node} > .node [data-action={action}-backend]")
             tour.confirm().says(f"Backend {scene.pid(name)} was signalled.")
     tour.at("/admin/ops/locks/history/").named("Look it up").says("No sample of that time shows a session")
+    tour.named("Show this moment").says("No sample of that time shows a session")
 
 
 def cron(tour: Tour) -> None:
@@ -268,10 +274,18 @@ def orders_and_accounts(tour: Tour) -> None:
         [order] = orders.shipped(1, email_state="unknown", email_since=timezone.now())
         tour.at(f"/admin/orders/order/{order.pk}/change/").page.get_by_label("Reason").fill("found in the log")
         tour.press(f"[data-action=resolve-email][value={decision}]").says("1 e-mail resolved.")
-    tour.at("/admin/orders/order/").press("[data-action=ship-emails]")
+    orders.shipped(1, email_state="unknown", email_since=timezone.now())
+    tour.at("/admin/orders/order/").press("#result_list [data-action=resolve-email]")
+    tour.confirm(button="dialog [data-action=resolve-email]").says("1 e-mail resolved.")
+    tour.at("/admin/orders/order/").press("#action-toggle").press("#changelist-form .actions button")
+    tour.says("None of these orders has an e-mail of unknown fate.")
+    tour.at("/admin/orders/order/").press(".page-title .menu summary").press(".page-title [data-copy]")
+    tour.page.keyboard.press("Escape")
+    tour.press("[data-action=ship-emails]").press("dialog [data-action=ship-emails]")
     expect(tour.page.locator("#pattern-progress")).to_be_visible()
     account = Account.objects.create(owner=User.objects.create_user("saver"))
-    tour.at(f"/admin/orders/account/{account.pk}/change/").page.locator("#id_amount").fill("12.50")
+    tour.at(f"/admin/orders/account/{account.pk}/change/").page.get_by_label("Deposit").check()
+    tour.page.locator("#id_amount").fill("12.50")
     tour.press("[data-action=move-money]").says("12.50")
     account.refresh_from_db()
     assert account.balance

@@ -72,7 +72,7 @@ def test_the_page_draws_every_kind_of_wait_under_its_blocker() -> None:
         assert "for orders_entry (relation" in html
         assert html.count(f"for account {account.pk} (") == 2
         assert f"/admin/orders/account/{account.pk}/change/" in html, "what the root holds is a link"
-        assert "5 blocked" in html
+        assert "blocks 5" in html
 
 
 def test_the_command_draws_the_same_tree_with_the_rows() -> None:
@@ -151,5 +151,5 @@ def test_fifty_in_a_queue_are_drawn_once_each() -> None:
         html = client.get(LOCKS, headers={"HX-Request": "true"}).content.decode()
         parents = Nesting(html[html.index('<ul id="lock-tree"') : html.index("</section>")]).parents
         assert len(parents) == 51
-        assert "50 blocked" in html
+        assert "blocks 50" in html
         assert parents[scene.pid("waiter 49")] == scene.pid("waiter 48")
