@@ -185,7 +185,9 @@ def hanging() -> Iterator[None]:
 def workers(tour: Tour) -> None:
     with hanging():
         tour.at("/admin/ops/workers/").press("[data-action=release-unstarted]").confirm().says("1 task was released.")
-        tour.press("[data-action=stop-worker]").confirm().says("Worker w1 is asked to finish")
+        tour.press("#worker-rows summary").press("[data-action=stop-worker]").confirm().says(
+            "Worker w1 is asked to finish"
+        )
     Task.objects.all().delete()
 
 
