@@ -204,7 +204,7 @@ def row_of(task: Task, worker: WorkerState, facts: Facts) -> Row:
         effect=f"{progress_of(task, worker)} {action.repeats(task, finding)}",
         seen=str(Seen.of(task)),
         action=action,
-        command=command("show_task", str(task.pk)),
+        command=command("requeue_tasks", str(task.pk)),
     )
 
 
