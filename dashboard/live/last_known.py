@@ -22,8 +22,8 @@ from dashboard.live.fragment import key_of
 from tasks.diagnosis.lock_holders import Holder
 
 MOST = 100  # pages and fragments, of some 50 kB each
-UNTOLD = b'data-attention="untold"'  # the overview says so itself when a part of it could not be read
-# Text from tasks is escaped, so that none of it can look like these.
+# Text from tasks is escaped, so that none of it can look like these. The first two say that a part could not be read.
+INCOMPLETE = (b'data-attention="untold"', b"<!-- incomplete -->")
 PERSONAL = re.compile(r"<!-- personal -->.*?<!-- /personal -->", re.DOTALL)
 TOKEN = re.compile(r'(name="csrfmiddlewaretoken" value=")[^"]*')
 BODY, CONTENT, END = re.compile(r"<body\b[^>]*>"), re.compile(r'<div id="content"[^>]*>'), "<!-- END Content -->"
@@ -67,8 +67,8 @@ def forget() -> None:
 
 
 def is_incomplete(response: HttpResponse) -> bool:
-    """True if the overview had to leave a part out."""
-    return not response.streaming and UNTOLD in response.content
+    """True if the overview or a list had to leave a part out."""
+    return not response.streaming and any(marker in response.content for marker in INCOMPLETE)
 
 
 def lists() -> dict[str, Any]:
