@@ -74,7 +74,7 @@ def test_a_dead_database_is_told_and_the_last_state_stays(visit, task, site):
         assert row(page, task).is_visible()
         assert_accessible(page)
         assert_fits(page)
-    row(windows[0], task).locator("button").click()
+    row(windows[0], task).locator("button[data-action]").click()
     assert_told(windows[0])
     assert_told(night.open("/admin/"))
 

@@ -139,6 +139,6 @@ def test_a_silent_workers_task_is_taken_only_with_force_and_a_reason(visit, sile
     page.get_by_label("Take them from their live workers").check()
     page.get_by_role("textbox", name="Reason").fill("db1 is burning")
     page.locator("form.confirm button[data-action=requeue]").click()
-    assert f"Run again: done for #{silent.pk}." in page.locator(".messagelist").inner_text()
+    page.locator(".messagelist", has_text=f"Run again: done for #{silent.pk}.").wait_for()
     assert page.url.endswith(STALE)
     assert statuses() == ["READY"]
