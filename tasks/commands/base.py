@@ -139,7 +139,7 @@ class OperatorCommand(BaseCommand):
         limited = nullcontext() if self.waits_for_locks else short_lock_waits()
         with self.signals.handled(), read_committed(), limited:
             try:
-                with _explained():
+                with explained():
                     report = self.run(options)
                 self._print(report, options)
                 if self.signals.received:
@@ -219,7 +219,7 @@ def audited(options: Options) -> dict[str, Any]:
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
+def explained() -> Iterator[None]:
     """Turn errors of Rowlock and of the database into a line that says what to do next, and who holds a lock."""
     try:
         yield

@@ -130,17 +130,23 @@ FROM tasks_worker GROUP BY queues
 CONFIGURED = "SELECT name, paused, recovery FROM tasks_queue"
 
 # The current minute counts only the part that has passed.
+RATE_MINUTES, RATE_WINDOW = 20, 5  # shown, and measured beside the current one
 RATES = """
 WITH recent AS MATERIALIZED (
-    SELECT shard, sum(completed + failed) AS ended FROM tasks_throughput
-    WHERE minute >= date_trunc('minute', statement_timestamp()) - interval '5 minutes' GROUP BY shard
+    SELECT shard, (extract(epoch FROM date_trunc('minute', statement_timestamp()) - minute) / 60)::int AS minutes_ago,
+        sum(completed + failed)::float8 AS ended
+    FROM tasks_throughput
+    WHERE minute > date_trunc('minute', statement_timestamp()) - make_interval(mins => %(minutes)s::int)
+    GROUP BY shard, minute
+), ended AS MATERIALIZED (
+    SELECT shard, array_agg(minutes_ago) AS minutes_ago, array_agg(ended) AS ended FROM recent GROUP BY shard
 ), worker AS (
     SELECT id, hashtext(id) & 32767 AS shard FROM unnest(%(ids)s::text[]) AS asked (id)
 )
-SELECT worker.id, coalesce(recent.ended, 0)::float8 AS ended,
-    extract(epoch FROM statement_timestamp() - date_trunc('minute', statement_timestamp()))::float8 + 300 AS seconds,
+SELECT worker.id, coalesce(ended.minutes_ago, '{}') AS minutes_ago, coalesce(ended.ended, '{}') AS ended,
+    extract(epoch FROM statement_timestamp() - date_trunc('minute', statement_timestamp()))::float8 AS seconds,
     count(*) OVER (PARTITION BY worker.shard) > 1 AS is_shared
-FROM worker LEFT JOIN recent ON recent.shard = worker.shard
+FROM worker LEFT JOIN ended ON ended.shard = worker.shard
 """
 
 
@@ -224,10 +230,14 @@ class Numbers:
 
 @dataclass(frozen=True)
 class Rate:
-    """Tasks ended per minute, over the last five to six minutes; `is_shared`: the sum of two workers or more."""
+    """Tasks ended per minute, over the last five to six minutes; `is_shared`: the sum of two workers or more.
+
+    `minutes`: how many ended in each of the last minutes, oldest first.
+    """
 
     per_minute: float
     is_shared: bool
+    minutes: tuple[float, ...] = ()
 
 
 class _Queues(dict[str, QueueNumbers]):
@@ -305,8 +315,11 @@ def waiting(queue_name: str, workers: Mapping[str, WorkerState], *, cap: int = C
 
 def rates(lived_seconds: dict[str, float]) -> dict[str, Rate]:
     """The rate of each worker by id; a worker younger than the window is measured over its own life."""
-    rows = fetch(connection, RATES, {"ids": list(lived_seconds)})
-    return {
-        row["id"]: Rate(60 * row["ended"] / max(1.0, min(row["seconds"], lived_seconds[row["id"]])), row["is_shared"])
-        for row in rows
-    }
+    found = {}
+    for row in fetch(connection, RATES, {"ids": list(lived_seconds), "minutes": RATE_MINUTES}):
+        ended = dict(zip(row["minutes_ago"], row["ended"], strict=True))
+        minutes = tuple(ended.get(ago, 0.0) for ago in reversed(range(RATE_MINUTES)))
+        window = min(row["seconds"] + 60 * RATE_WINDOW, lived_seconds[row["id"]])
+        per_minute = 60 * sum(minutes[-RATE_WINDOW - 1 :]) / max(1.0, window)
+        found[row["id"]] = Rate(per_minute, row["is_shared"], minutes)
+    return found

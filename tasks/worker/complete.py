@@ -16,6 +16,7 @@ from dataclasses import replace
 
 import psycopg
 
+from tasks.diagnosis import lock_holders
 from tasks.exceptions import Convicted
 from tasks.queue import completion
 from tasks.queue.completion import Ending, Failure, Flush
@@ -116,8 +117,9 @@ class Completer:
         if not self._locked:
             try:
                 return completion.flush(connection, self.worker_id, endings, carried=self._carried)
-            except psycopg.errors.LockNotAvailable:
-                logger.warning("a finished task's row is locked by another session; flushing around it")
+            except psycopg.errors.LockNotAvailable as error:
+                told = lock_holders.told(connection, error)
+                logger.warning("a finished task's row is locked by another session; flushing around it: %s", told)
         result = completion.flush(connection, self.worker_id, endings, skip_locked=True, carried=self._carried)
         self._locked = {ending.id for ending in result.locked}
         return result
@@ -262,7 +264,8 @@ class Background:
         try:
             self.session.run(self.completer.flush)
         except psycopg.Error as error:
-            logger.warning("the outcome of %s tasks could not be written yet: %s", len(self.completer), error)
+            told = self.session.told(error)
+            logger.warning("the outcome of %s tasks could not be written yet: %s", len(self.completer), told)
 
     def _loop(self) -> None:
         while not self._is_done.is_set():
@@ -276,7 +279,7 @@ class Background:
                     self.conviction = error
                     self.stop()
                 except psycopg.Error as error:
-                    logger.warning("worker %s, while a task runs: %s", self.worker_id, str(error).strip())
+                    logger.warning("worker %s, while a task runs: %s", self.worker_id, self.session.told(error))
 
     def work(self) -> None:
         """One round while a batch runs. Raises psycopg.Error, or Convicted."""

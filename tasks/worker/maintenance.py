@@ -11,6 +11,7 @@ from datetime import datetime
 import psycopg
 
 from tasks import conf
+from tasks.diagnosis import lock_holders
 from tasks.exceptions import TimedOut
 from tasks.framework import declaration
 from tasks.queue import completion, presence, recovery, release, set_aside, throughput, wakeup
@@ -165,7 +166,7 @@ class Maintenance:
             if now >= self.fold_at:
                 self.fold_at = now if throughput.fold(connection) else now + FOLD_SECONDS
         except psycopg.Error as error:
-            logger.warning("supervisor: the database did not answer, trying again: %s", str(error).strip())
+            logger.warning("supervisor: trying again: %s", lock_holders.told(self.connection, error))
             if self.connection is not None:
                 self.connection.close()
             self.connection = None
@@ -226,7 +227,9 @@ class Maintenance:
                 self.pending[0](connection)
             except psycopg.errors.LockNotAvailable as error:
                 if time.monotonic() >= self.log_at:  # each tick tries again
-                    logger.warning("supervisor: a row is locked, trying again: %s", str(error).strip())
+                    logger.warning(
+                        "supervisor: a row is locked, trying again: %s", lock_holders.told(connection, error)
+                    )
                     self.log_at = time.monotonic() + LOG_SECONDS
                 self.pending.rotate(-1)
             except PASSING:

@@ -163,7 +163,7 @@ class WorkerProcess:
         if self.session.connection is None or self.session.is_read_only:
             logger.warning("worker %s lost the database, trying again: %s", self.worker_id, str(error).strip())
         else:
-            logger.error("worker %s could not claim: %s", self.worker_id, str(error).strip())
+            logger.error("worker %s could not claim: %s", self.worker_id, self.session.told(error))
         seconds = self.session.retry_in() or RETRY_SECONDS * random.uniform(1, 3)  # noqa: S311
         if not self.is_stopping:
             select.select([self.wake_read], [], [], seconds)

@@ -27,7 +27,7 @@ from tests.tasks.claiming import claim
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
-LIST, STALE = "/admin/tasks/task/", "/admin/ops/stale/"
+LIST, STALE, WORKERS = "/admin/tasks/task/", "/admin/ops/stale/", "/admin/ops/workers/"
 
 
 @pytest.fixture(autouse=True)
@@ -168,7 +168,8 @@ def what_is_stuck(tour: Tour) -> None:
     Queue.objects.create(name="payouts", recovery="ask")
     worker = rows.dead_worker()
     first, second, third = (rows.processing(worker, queue_name="payouts") for _ in range(3))
-    tour.at(STALE).press(f"#stale-{first.pk} [data-action=recover]").confirm().says(f"done for #{first.pk}")
+    tour.at(STALE).press(f"#stale-{first.pk} summary").press(f"#stale-{first.pk} [data-copy]")
+    tour.press(f"#stale-{first.pk} [data-action=recover]").confirm().says(f"done for #{first.pk}")
     tour.page.get_by_label(f"Tick #{second.pk}").check()
     tour.press(".bar [data-action=recover]").confirm().says(f"done for #{second.pk}")
     tour.press("#take-all [data-action=recover]").confirm().says("1 task was taken back")
@@ -188,9 +189,14 @@ def hanging() -> Iterator[None]:
 
 
 def workers(tour: Tour) -> None:
+    rows.processing(rows.dead_worker("w-dead"))
     with hanging():
-        tour.at("/admin/ops/workers/").press("[data-action=release-unstarted]").confirm().says("1 task was released.")
-        tour.press("[data-action=stop-worker]").confirm().says("Worker w1 is asked to finish")
+        tour.at(WORKERS).press(".page-title summary").press(".page-title [data-copy]")
+        tour.press("tr:has([data-action=recover]) summary").press("#worker-rows [data-copy]")
+        tour.press("[data-action=recover]").confirm().says("1 task was taken back")
+        tour.at(WORKERS).press("[data-action=release-unstarted]").confirm().says("1 task was released.")
+        tour.press("tr:has([data-action=stop-worker]) summary").press("[data-action=stop-worker]").confirm()
+        tour.says("Worker w1 is asked to finish")
     Task.objects.all().delete()
 
 

@@ -12,6 +12,8 @@ from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandParser
 
 from dashboard.demo import director
+from tasks.commands.base import explained
+from tasks.support.database import short_lock_waits
 
 HELP = """Migrates the database, collects static files, creates the superuser `admin` unless there is a superuser
 (password: ADMIN_PASSWORD, or a generated one that is printed this once), and loads demo data with --demo, once."""
@@ -27,9 +29,10 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         messages = sys.stderr if options["json"] else sys.stdout
-        call_command("migrate", interactive=False, verbosity=options["verbosity"], stdout=messages)
-        call_command("collectstatic", interactive=False, verbosity=0)
-        report = {**create_admin(), "demo_tasks": director.load_once() if options["demo"] else 0}
+        with short_lock_waits(), explained():
+            call_command("migrate", interactive=False, verbosity=options["verbosity"], stdout=messages)
+            call_command("collectstatic", interactive=False, verbosity=0)
+            report = {**create_admin(), "demo_tasks": director.load_once() if options["demo"] else 0}
         if options["json"]:
             self.stdout.write(json.dumps(report))
         elif options["verbosity"]:

@@ -117,11 +117,22 @@ def as_text(seen: Activity, sessions: list[Session], names: TableNames, *, is_tr
         parts.append(table(("ROW", "HELD BY"), held))
     if commands := ending(seen, names):
         parts.append("\n".join(("End a session that holds up others or has been open for long:", *commands)))
-    if seen.hidden:
-        parts.append(f"{seen.hidden} sessions hide their queries from this role: GRANT pg_read_all_stats to it.")
+    parts += missing_grants(seen)
     if seen.is_capped:
         parts.append(f"Only the first {activity.SESSION_CAP} sessions are shown.")
     return "\n\n".join(parts)
+
+
+def missing_grants(seen: Activity) -> list[str]:
+    """The rights that the role of this command lacks, and how much it does not see without them."""
+    rights, found = attribution.grants(), []
+    role = rights["role"]
+    if not rights["sees_all"]:
+        hidden = f"{seen.hidden} of {len(seen.sessions)} sessions hide their state and query from role {role}"
+        found.append(f"{hidden}: GRANT pg_read_all_stats TO {role}")
+    if not rights["may_signal"]:
+        found.append(f"Role {role} may end only its own sessions: GRANT pg_signal_backend TO {role}")
+    return found
 
 
 def ending(seen: Activity, names: TableNames) -> list[str]:

@@ -13,13 +13,14 @@ from django.db.migrations.recorder import MigrationRecorder
 
 from tasks import migrations
 from tasks.commands import types
+from tasks.commands.base import explained
 from tasks.commands.output import write_line
 from tasks.exceptions import PooledSession, TooFewConnections
 from tasks.models import Task
 from tasks.queue import recovery
 from tasks.queue.strategies import DEFAULT_STRATEGY, STRATEGIES
 from tasks.support import database
-from tasks.support.database import read_committed
+from tasks.support.database import read_committed, short_lock_waits
 from tasks.worker import options as budget
 from tasks.worker.options import Options
 from tasks.worker.supervisor import Supervisor
@@ -51,7 +52,7 @@ class Command(BaseCommand):
         names = ("queues", "strategy", "concurrency", "batch_size", "burst", "max_tasks")
         supervisor = Supervisor(Options(**{name: options[name] for name in names}))
         check_sessions(supervisor.options)
-        with read_committed():
+        with read_committed(), short_lock_waits(), explained():
             refuse_older_tables()
             if options["burst"]:
                 # A burst from cron may be the only worker, so nobody else would recover a dead one's tasks.

@@ -12,6 +12,7 @@ from django.urls import reverse
 from dashboard import demo
 from dashboard.demo import control
 from dashboard.demo.director import list_ids, list_names, load_once
+from dashboard.live import snapshots
 from dashboard.models import DemoRow
 from orders import accounts
 from orders.models import Account, Entry, Order
@@ -87,15 +88,28 @@ class TestTheRibbon:
         assert "dashboard.direct_demo" in text
 
     @pytest.mark.usefixtures("_on")
-    def test_it_costs_one_query(self, monkeypatch, django_assert_max_num_queries):
+    def test_it_costs_one_query_a_second_for_all(self, settings, django_assert_max_num_queries):
+        settings.SHARED_LOOK_SECONDS = 60
+        snapshots.forget()
         client = client_of("Viewers")
-        counts = []
-        for is_on in ("1", "0"):
-            monkeypatch.setenv("ROWLOCK_DEMO", is_on)
-            with django_assert_max_num_queries(100) as captured:
-                client.get("/admin/ops/audit/")
-            counts.append(len(captured))
-        assert counts[0] == counts[1] + 1
+        with django_assert_max_num_queries(100) as captured:
+            assert RIBBON in client.get("/admin/ops/audit/").text
+            assert RIBBON in client.get("/admin/ops/audit/").text
+        snapshots.forget()
+        assert len([query for query in captured.captured_queries if "rowlock:demo" in query["sql"]]) == 1
+
+    @pytest.mark.usefixtures("_on")
+    @pytest.mark.parametrize("name", ["index", "ops_locks", "tasks_task_changelist", "ops_schedule", "models"])
+    def test_no_page_fails_because_its_table_is_locked(self, name):
+        client = client_of("Viewers")
+        with session("migration") as other:
+            other.execute("LOCK TABLE dashboard_demorow IN ACCESS EXCLUSIVE MODE")
+            answer = client.get(reverse(f"admin:{name}"))
+            pid = other.info.backend_pid
+        assert answer.status_code == 200
+        ribbon = answer.text.partition(RIBBON)[2].partition("</aside>")[0]
+        assert f"name not available: `dashboard_demorow` is locked by {pid}" in ribbon
+        assert 'data-action="demo' not in ribbon
 
 
 class TestThePage:
