@@ -13,6 +13,7 @@ from dashboard import failures, series, stale
 from dashboard.task_pages import listing
 from dashboard.views import audit
 from tasks.diagnosis import facts, stats
+from tasks.operations import search
 from tasks.queue import presence
 from tasks.queue.throughput import SLOT
 from tests import databases
@@ -95,7 +96,7 @@ ASKED = {
         facts.POSITIONS, 3 * 100 + PAIRS, {"queues": QUEUES, "ids": [FINISHED + 5], "cap": 100}
     ),
     "where a week ago was": Asked(
-        listing.CREATED_ID, HALVINGS, {"lowest": 1, "highest": FINISHED, "age": timedelta(days=7)}
+        search.CREATED_ID, HALVINGS, {"lowest": 1, "highest": FINISHED, "age": timedelta(days=7)}
     ),
     "the audit since a time": Asked(
         audit.SINCE_ID, HALVINGS, {"since": "2020-01-01T00:00Z"}, table="tasks_intervention"

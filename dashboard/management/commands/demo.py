@@ -11,6 +11,7 @@ NOT_RUNNING = "The demo's director does not run. Start it: python manage.py dire
 
 class Command(OperatorCommand):
     help = "Shows how the demo stands; stops or removes it, kills a worker of its own, builds the chain of locks anew."
+    examples = ("--kill-worker", "--remove --dry-run")
 
     def add_options(self, parser: CommandParser) -> None:
         which = parser.add_mutually_exclusive_group()

@@ -9,9 +9,10 @@ from typing import Any
 
 from django.contrib.auth import get_user_model
 from django.core.management import call_command
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import CommandParser
 
 from dashboard.demo import director
+from tasks.commands import TerminalCommand
 from tasks.commands.base import explained
 from tasks.support.database import short_lock_waits
 
@@ -19,9 +20,9 @@ HELP = """Migrates the database, collects static files, creates the superuser `a
 (password: ADMIN_PASSWORD, or a generated one that is printed this once), and loads demo data with --demo, once."""
 
 
-class Command(BaseCommand):
+class Command(TerminalCommand):
     help = HELP
-    requires_system_checks: list[str] = []
+    examples = ("", "--demo --json")
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--demo", action=argparse.BooleanOptionalAction, default=False, help="Load demo data once.")

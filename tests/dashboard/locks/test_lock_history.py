@@ -179,8 +179,8 @@ class TestTheCommand:
         text = run("show_lock_history", "--at", "2026-11-21T03:10:00Z").stdout
         assert text.splitlines()[:3] == [
             "812  psql · idle in transaction · 2 blocked",
-            "  902  shop · waits 4 min for order 1042 (transactionid, ShareLock) · 1 blocked",
-            "    915  command transfer · waits 60 s for order 1042 (tuple, ShareLock)",
+            "└ 902  shop · waits 4 min for order 1042 (transactionid, ShareLock) · 1 blocked",
+            "  └ 915  command transfer · waits 60 s for order 1042 (tuple, ShareLock)",
         ]
         assert "2026-11-21 03:06:00" in text
         assert text.rstrip().endswith("2 deadlocks around it.")
