@@ -1,117 +1,17 @@
-"""Finished attempts and their latency over an hour, a day or a week, from the rollup."""
+"""Draw finished attempts and their latency on the server, as bars and curves with axes and the same in words."""
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from functools import cache, partial
+from datetime import UTC, datetime
+from functools import lru_cache
 from typing import NamedTuple
 
-from django.db import connection
-from django.utils.functional import Promise, cached_property
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
 
 from dashboard.numbers import decimal
+from dashboard.series import Slot, Span
 from tasks.queue import throughput
-from tasks.queue.throughput import SLOT
-from tasks.support.database import fetch
-
-# Half-hour slots as far as they have been summed, single minutes after that. One array element at a time: to unnest
-# 32 counts of each row took eight times as long.
-SERIES = """
-SELECT date_bin(%(step)s::interval, at, 'epoch') AS at,
-    sum(completed)::bigint AS completed, sum(failed)::bigint AS failed,
-    ARRAY[sum(run_buckets[1]), sum(run_buckets[2]), sum(run_buckets[3]), sum(run_buckets[4]), sum(run_buckets[5]),
-        sum(run_buckets[6]), sum(run_buckets[7]), sum(run_buckets[8]), sum(run_buckets[9]), sum(run_buckets[10]),
-        sum(run_buckets[11]), sum(run_buckets[12]), sum(run_buckets[13]), sum(run_buckets[14]),
-        sum(run_buckets[15]), sum(run_buckets[16])]::bigint[] AS run_buckets,
-    ARRAY[sum(wait_buckets[1]), sum(wait_buckets[2]), sum(wait_buckets[3]), sum(wait_buckets[4]),
-        sum(wait_buckets[5]), sum(wait_buckets[6]), sum(wait_buckets[7]), sum(wait_buckets[8]),
-        sum(wait_buckets[9]), sum(wait_buckets[10]), sum(wait_buckets[11]), sum(wait_buckets[12]),
-        sum(wait_buckets[13]), sum(wait_buckets[14]), sum(wait_buckets[15]), sum(wait_buckets[16])]::bigint[]
-        AS wait_buckets
-FROM (
-    SELECT at, completed, failed, run_buckets, wait_buckets FROM tasks_throughputslot
-    WHERE at >= %(since)s::timestamptz AND at < %(minutes_since)s::timestamptz
-    UNION ALL
-    SELECT minute, completed, failed, run_buckets, wait_buckets FROM tasks_throughput
-    WHERE minute >= %(minutes_since)s::timestamptz
-) AS part
-GROUP BY 1 ORDER BY 1
-"""
-
-LAST = """
-SELECT date_bin(%(step)s::interval, clock_timestamp(), 'epoch') AS at,
-    (SELECT max(at) + %(slot)s::interval FROM tasks_throughputslot) AS added_up_until
-"""
-
-
-@dataclass(frozen=True)
-class Span:
-    """A stretch of time that a chart shows, as `slots` slots of `step`. Answers are cached for `seconds`."""
-
-    key: str
-    label: Promise
-    step: timedelta
-    slots: int
-    seconds: float
-
-    @property
-    def clock(self) -> str:
-        """The `strftime` format of its times."""
-        return "%H:%M" if self.step * self.slots <= timedelta(hours=1) else "%m-%d %H:%M"
-
-
-SPANS = {
-    span.key: span
-    for span in (
-        Span("1h", gettext_lazy("Last hour"), timedelta(minutes=1), 60, 5),
-        Span("24h", gettext_lazy("Last 24 hours"), timedelta(minutes=30), 48, 60),
-        Span("7d", gettext_lazy("Last 7 days"), timedelta(hours=2), 84, 300),
-    )
-}
-
-
-@dataclass(frozen=True)
-class Slot:
-    """Attempts that finished in one slot. `run_slow` and `wait_slow` are p95 in seconds, None without completions."""
-
-    at: datetime
-    completed: int = 0
-    failed: int = 0
-    run_buckets: Sequence[int] = ()
-    wait_buckets: Sequence[int] = ()
-
-    @cached_property
-    def run_slow(self) -> float | None:
-        return throughput.percentile(self.run_buckets, 0.95)
-
-    @cached_property
-    def wait_slow(self) -> float | None:
-        return throughput.percentile(self.wait_buckets, 0.95)
-
-
-def series(span: Span) -> list[Slot]:
-    """All slots of the span, including empty ones; the current slot is last."""
-    last = fetch(connection, LAST, {"step": span.step, "slot": SLOT})[0]
-    first = last["at"] - span.step * (span.slots - 1)
-    # Steps shorter than half an hour need single minutes.
-    added_up_until = last["added_up_until"] if span.step >= SLOT else None
-    since = {"since": first, "minutes_since": max(first, added_up_until or first)}
-    found = {}
-    for row in fetch(connection, SERIES, {"step": span.step, **since}):
-        # A bucket that no row fills is NULL.
-        run, wait = ([count or 0 for count in row[name]] for name in ("run_buckets", "wait_buckets"))
-        found[row["at"]] = Slot(row["at"], row["completed"], row["failed"], run, wait)
-    times = [first + span.step * number for number in range(span.slots)]
-    return [found.get(at) or Slot(at) for at in times]
-
-
-@cache
-def query_of(key: str) -> Callable[[], list[Slot]]:
-    """The query of one span. It is one cached object per span, because answers are cached by their callable."""
-    return partial(series, SPANS[key])
+from tasks.support.durations import spoken
 
 
 class SlotRow(NamedTuple):
@@ -132,9 +32,9 @@ def slot_rows(slots: Sequence[Slot], span: Span) -> list[SlotRow]:
     return [
         SlotRow(
             id=f"slot-{int(slot.at.timestamp())}",
-            at=clock_time(slot.at, span),
-            completed=str(slot.completed),
-            failed=str(slot.failed),
+            at=clock_time(slot.at, span.clock),
+            completed=decimal(slot.completed),
+            failed=decimal(slot.failed),
             wait_median=written(throughput.percentile(slot.wait_buckets, 0.5)),
             wait_slow=written(slot.wait_slow),
             run_median=written(throughput.percentile(slot.run_buckets, 0.5)),
@@ -147,18 +47,18 @@ def slot_rows(slots: Sequence[Slot], span: Span) -> list[SlotRow]:
 
 def axis(slots: Sequence[Slot], span: Span) -> list[str]:
     """The times below a chart: at its left end, in the middle and at its right end."""
-    first, middle, last = (clock_time(slot.at, span) for slot in (slots[0], slots[len(slots) // 2], slots[-1]))
+    first, middle, last = (clock_time(slot.at, span.clock) for slot in (slots[0], slots[len(slots) // 2], slots[-1]))
     return [first, middle, f"{last} UTC"]
 
 
-def clock_time(at: datetime, span: Span) -> str:
-    return at.astimezone(UTC).strftime(span.clock)
+@lru_cache(1000)
+def clock_time(at: datetime, clock: str) -> str:
+    return at.astimezone(UTC).strftime(clock)
 
 
 WIDE, HIGH = 6000, 1200
-# A logarithmic scale: the times differ by a factor of a million.
-FASTEST_SECONDS, SLOWEST_SECONDS = 0.001, 3600.0
-GRID_SECONDS = (0.01, 0.1, 1.0, 10.0, 60.0, 600.0)
+# A logarithmic scale of whole powers of ten: the times differ by a factor of a million.
+FASTEST_SECONDS, SLOWEST_SECONDS = 0.001, 10_000.0
 
 
 class Bar(NamedTuple):
@@ -181,25 +81,47 @@ class Curve(NamedTuple):
 
 
 class Chart(NamedTuple):
-    """A chart for the template. `top` labels the upper edge, `summary` describes the chart in words."""
+    """A chart for the template.
+
+    `ticks`: the values at the left, from the top, as far from each other as the lines of the `grid`. `points`: each
+    slot in words, a line each. `summary` describes the chart in words.
+    """
 
     summary: str
-    top: str
+    ticks: Sequence[str]
+    grid: Sequence[int]
+    points: str
+    last: int
     bars: Sequence[Bar] = ()
     curves: Sequence[Curve] = ()
-    grid: Sequence[int] = ()
     wide: int = WIDE
     high: int = HIGH
 
 
 def throughput_chart(slots: Sequence[Slot], span: Span) -> Chart:
     most = max((slot.completed + slot.failed for slot in slots), default=0)
+    top = round_up(most)
     width = WIDE // max(1, len(slots))
-    bars = []
+    bars, points = [], []
+    said = _("%(time)s: %(completed)s completed, %(failed)s failed")
     for number, slot in enumerate(slots):
-        completed, failed = share(slot.completed, most), share(slot.failed, most)
+        completed, failed = share(slot.completed, top), share(slot.failed, top)
         bars.append(Bar(number * width, width * 4 // 5, completed, failed, HIGH - completed, HIGH - completed - failed))
-    return Chart(throughput_summary(slots, span, most), str(most), bars=bars)
+        values = {"completed": decimal(slot.completed), "failed": decimal(slot.failed)}
+        points.append(said % {"time": f"{clock_time(slot.at, span.clock)} UTC", **values})
+    ticks = [decimal(top), decimal(top / 2, 0 if top > 1 else 1), "0"]
+    summary = throughput_summary(slots, span, most)
+    return Chart(summary, ticks, (0, HIGH // 2, HIGH), "\n".join(points), len(slots) - 1, bars=bars)
+
+
+def round_up(most: int) -> int:
+    """The next number above that is 1, 2 or 5 with zeros.
+
+    >>> round_up(0), round_up(7), round_up(118), round_up(2000)
+    (1, 10, 200, 2000)
+    """
+    power = 10 ** max(0, len(str(most)) - 1)
+    return next(step * power for step in (1, 2, 5, 10) if step * power >= most)
 
 
 def share(number: int, most: int) -> int:
@@ -211,27 +133,47 @@ def throughput_summary(slots: Sequence[Slot], span: Span, most: int) -> str:
     if not most:
         return _("%(span)s: nothing finished.") % {"span": span.label}
     busiest = max(slots, key=lambda slot: slot.completed + slot.failed)
-    sentence = _("%(span)s: %(completed)d attempts completed and %(failed)d failed; most from %(time)s: %(most)d.")
+    sentence = _("%(span)s: %(completed)s attempts completed and %(failed)s failed; most from %(time)s: %(most)s.")
     return sentence % {
         "span": span.label,
-        "completed": sum(slot.completed for slot in slots),
-        "failed": sum(slot.failed for slot in slots),
-        "most": most,
+        "completed": decimal(sum(slot.completed for slot in slots)),
+        "failed": decimal(sum(slot.failed for slot in slots)),
+        "most": decimal(most),
         "time": f"{busiest.at:%Y-%m-%d %H:%M} UTC",
     }
 
 
 def latencies(slots: Sequence[Slot], span: Span) -> Chart:
-    """Draw p95 wait and p95 run on a logarithmic scale."""
+    """Draw p95 wait and p95 run on a logarithmic scale, as many powers of ten as the values need."""
+    values = [value for slot in slots for value in (slot.wait_slow, slot.run_slow) if value is not None]
+    low, high = scale(values)
     curves = [
-        Curve("wait", _("p95 wait"), path(slots, lambda slot: slot.wait_slow)),
-        Curve("run", _("p95 run"), path(slots, lambda slot: slot.run_slow)),
+        Curve("wait", _("p95 wait"), path(slots, lambda slot: slot.wait_slow, (low, high))),
+        Curve("run", _("p95 run"), path(slots, lambda slot: slot.run_slow, (low, high))),
     ]
-    grid = [height(seconds) for seconds in GRID_SECONDS]
-    return Chart(latency_summary(slots, span), written(SLOWEST_SECONDS), curves=curves, grid=grid)
+    powers = range(high, low - 1, -1)
+    grid = [height(10.0**power, (low, high)) for power in powers]
+    said = _("%(time)s: p95 wait %(wait)s, p95 run %(run)s")
+    points = []
+    for slot in slots:
+        slow = {"wait": written(slot.wait_slow), "run": written(slot.run_slow)}
+        points.append(said % {"time": f"{clock_time(slot.at, span.clock)} UTC", **slow})
+    ticks = [spoken(10**power) if power >= 0 else written(10.0**power) for power in powers]
+    return Chart(latency_summary(slots, span), ticks, grid, "\n".join(points), len(slots) - 1, curves=curves)
 
 
-def path(slots: Sequence[Slot], measure: Callable[[Slot], float | None]) -> str:
+def scale(values: Sequence[float]) -> tuple[int, int]:
+    """The powers of ten between which these seconds lie, at least two apart.
+
+    >>> scale([]), scale([0.004, 3.0])
+    ((-3, -1), (-3, 1))
+    """
+    fastest, slowest = max(min(values, default=0.0), FASTEST_SECONDS), min(max(values, default=0.0), SLOWEST_SECONDS)
+    low = math.floor(math.log10(fastest))
+    return low, max(low + 2, math.ceil(math.log10(max(slowest, FASTEST_SECONDS))))
+
+
+def path(slots: Sequence[Slot], measure: Callable[[Slot], float | None], powers: tuple[int, int]) -> str:
     """The SVG path through the slots that have a value, with gaps between."""
     width = WIDE // max(1, len(slots))
     parts: list[str] = []
@@ -239,21 +181,21 @@ def path(slots: Sequence[Slot], measure: Callable[[Slot], float | None]) -> str:
     for number, slot in enumerate(slots):
         seconds = measure(slot)
         if seconds is not None:
-            x, y = number * width + width // 2, height(seconds)
+            x, y = number * width + width // 2, height(seconds, powers)
             # A lone point needs a short line, or SVG draws nothing.
             parts.append(f"L{x} {y}" if is_drawing else f"M{x - width // 4} {y}L{x} {y}")
         is_drawing = seconds is not None
     return "".join(parts)
 
 
-def height(seconds: float) -> int:
-    """Map a time to a y coordinate, on a logarithmic scale.
+def height(seconds: float, powers: tuple[int, int]) -> int:
+    """Map a time to a y coordinate, on a logarithmic scale between two powers of ten.
 
-    >>> height(0.0001), height(3600.0)
-    (1200, 0)
+    >>> height(0.0001, (-3, 1)), height(10.0, (-3, 1)), height(0.1, (-3, 1))
+    (1200, 0, 600)
     """
-    low, high = math.log(FASTEST_SECONDS), math.log(SLOWEST_SECONDS)
-    part = (math.log(max(seconds, FASTEST_SECONDS)) - low) / (high - low)
+    low, high = powers
+    part = (math.log10(max(seconds, 10.0**low)) - low) / (high - low)
     return round(HIGH * (1 - min(1.0, part)))
 
 

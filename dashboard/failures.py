@@ -10,7 +10,7 @@ from django.db.models import QuerySet
 
 from dashboard import links
 from tasks.models import Attempt
-from tasks.operations.filters import InvalidFilter, Params, given, parse_moment
+from tasks.operations.filters import InvalidFilter, Params, TaskFilter, given, parse_moment
 from tasks.support.database import fetch
 
 # The newest tasks that FAILED or were CANCELLED, from their partial index; then only the FAILED ones among them.
@@ -148,7 +148,14 @@ class Group:
         """The page of this kind; without a fingerprint, the tasks that failed this way."""
         if self.key:
             return links.page("admin:ops_failure", self.key)
-        return links.tasks(statuses=("FAILED",), task_paths=(self.task_path,), error=self.exception_class)
+        return links.listed(self.tasks)
+
+    @property
+    def tasks(self) -> TaskFilter:
+        """The tasks that are FAILED in this way now."""
+        if self.key:
+            return TaskFilter(statuses=("FAILED",), failure=self.key)
+        return TaskFilter(statuses=("FAILED",), task_paths=(self.task_path,), error=self.exception_class)
 
 
 def failed_groups() -> list[Group]:

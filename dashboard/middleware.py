@@ -19,7 +19,9 @@ from django.urls import reverse
 from django.utils.translation import gettext_lazy as _
 from django.views import defaults
 
+from dashboard.live import last_known
 from tasks.diagnosis import lock_holders
+from tasks.diagnosis.lock_holders import Holder
 from tasks.support.database import is_lock_not_available, sqlstate
 
 logger = logging.getLogger(__name__)
@@ -141,7 +143,10 @@ class HealthMiddleware:
 
 
 class PageMiddleware:
-    """Redirects the whole page if the login of a fragment has expired; answers errors of the database with a 503.
+    """Redirects the whole page if the login of a fragment has expired; answers errors of the database.
+
+    A list that a lock keeps from being read is answered with its last known state. An open tab has its own already, and
+    gets the 503 that says who holds the lock.
 
     A dialog is told where an action leads (`X-Rowlock-To`): a script cannot read the target of a redirect.
     """
@@ -155,10 +160,13 @@ class PageMiddleware:
             return HttpResponse(status=204, headers={"HX-Redirect": response.headers["Location"]})
         if response.status_code == 302 and request.headers.get("X-Rowlock-Dialog") and request.user.is_authenticated:
             return HttpResponse(status=204, headers={"X-Rowlock-To": response.headers["Location"]})
+        if last_known.is_incomplete(response):
+            return from_memory(request) or response
+        last_known.keep(request, response)
         return response
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
-        return unavailable(request, exception)
+        return from_memory(request, exception) or unavailable(request, exception)
 
 
 def server_error(request: HttpRequest) -> HttpResponse:
@@ -183,11 +191,36 @@ def unavailable(request: HttpRequest, error: BaseException | None) -> HttpRespon
     if error is None or reason is None:
         return None
     logger.warning("%s %s answered 503: %s", request.method, request.path, error)
-    is_locked = is_lock_not_available(error)
     holders = lock_holders.holders(connection, error) if lock_holders.is_met(error) and may_see(request) else []
+    return sorry(request, reason, holders, is_locked=is_lock_not_available(error))
+
+
+def sorry(request: HttpRequest, reason: str, holders: list[Holder], *, is_locked: bool) -> HttpResponse:
     context = {"reason": reason, "is_locked": is_locked, "holders": holders, **way_on(request)}
     page = render_to_string("dashboard/unavailable.html", context)
     return HttpResponse(page, status=503, headers={"Retry-After": "5"})
+
+
+def from_memory(request: HttpRequest, error: BaseException | None = None) -> HttpResponse | None:
+    """The last known state of a list that a lock keeps from being read, wholly (`error`) or in part.
+
+    None if it is not known, or if no lock is in the way. An open tab has its own state and is only told of the lock.
+    """
+    if error is not None and not lock_holders.is_met(error):
+        return None
+    try:
+        with lock_holders.briefly(connection):  # the tables that tell who reads may be locked too
+            kept = last_known.known(request)
+        holders = lock_holders.of_tables(connection) if kept else []
+        if kept is None or not (holders or (error and is_lock_not_available(error))):
+            return None
+        shown = holders if may_see(request) else []
+        if "HX-Request" in request.headers:
+            return sorry(request, str(REASONS["55P03"]), shown, is_locked=True)
+        return last_known.answer(request, kept, shown)
+    except Error as problem:
+        logger.warning("the last known state cannot be shown: %s", problem)
+        return None
 
 
 def may_see(request: HttpRequest) -> bool:

@@ -135,6 +135,8 @@ class DemoRow(models.Model):
     class Kind(models.TextChoices):
         TASK = "task"
         ORDER = "order"
+        ACCOUNT = "account"  # with its entries
+        USER = "user"  # the owner of an account
         QUEUE = "queue"  # its setting and its figures
         COMMAND = "command"  # its expectation and its runs
 

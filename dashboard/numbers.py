@@ -10,6 +10,8 @@ def decimal(value: float, digits: int = 0) -> str:
     >>> decimal(1234.56), decimal(1234.56, 1)
     ('1,235', '1,234.6')
     """
+    if not digits and 0 <= value < 999:
+        return str(round(value))  # the same in every language; the rest takes thirty times as long
     return number_format(round(value, digits), digits, force_grouping=True)
 
 

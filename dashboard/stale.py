@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import groupby
 from typing import Self
@@ -18,7 +18,8 @@ from dashboard.templatetags.rowlock import age
 from tasks import operations
 from tasks.diagnosis import Facts, Verdict, WorkerSession, decide, gather
 from tasks.diagnosis.decision import death, recovery_of, silent
-from tasks.diagnosis.finding import OF_LIFE
+from tasks.diagnosis.finding import OF_LIFE, command, locked_by
+from tasks.locking import rowlocks
 from tasks.models import Queue, Task, TaskQuerySet
 from tasks.operations.filters import Params, given, parse_id
 from tasks.queue import presence
@@ -65,6 +66,7 @@ class Row:
     id: str
     version: str
     path: str
+    name: str
     queue: str
     attempts: str
     verdict: str
@@ -75,6 +77,7 @@ class Row:
     effect: str
     seen: str
     action: PageAction
+    command: str
 
 
 @dataclass(frozen=True)
@@ -190,6 +193,7 @@ def row_of(task: Task, worker: WorkerState, facts: Facts) -> Row:
         id=str(task.pk),
         version=str(task.version),
         path=task.task_path,
+        name=task.task_path.rpartition(".")[2],
         queue=task.queue_name,
         attempts=f"{task.attempt}/{task.max_attempts}",
         verdict=finding.verdict.value,
@@ -200,6 +204,7 @@ def row_of(task: Task, worker: WorkerState, facts: Facts) -> Row:
         effect=f"{progress_of(task, worker)} {action.repeats(task, finding)}",
         seen=str(Seen.of(task)),
         action=action,
+        command=command("requeue_tasks", str(task.pk)),
     )
 
 
@@ -271,13 +276,22 @@ def preview(worker_ids: list[str]) -> Holdings:
     return Holdings(holdings, any(state.is_alive for state in states.values()))
 
 
-def take_back(worker_ids: list[str], who: Who, *, reason: str = "") -> tuple[Counter[str], int]:
-    """Recover the tasks of those workers that are dead. Each task gets an intervention.
+@dataclass(frozen=True)
+class Taken:
+    """The recovered tasks by their new status, the number of tasks left, and why locked ones were, by id."""
 
-    Returns the recovered tasks counted by their new status, and the number of tasks left.
-    """
+    by_status: Counter[str] = field(default_factory=Counter)
+    left: int = 0
+    locked: dict[int, str] = field(default_factory=dict)
+
+
+def take_back(worker_ids: list[str], who: Who, *, reason: str = "") -> Taken:
+    """Recover the tasks of those workers that are dead. Each task gets an intervention."""
     ids = [row["id"] for row in fetch(connection, HELD, {"ids": worker_ids, "most": MOST})]
     if not ids:
-        return Counter(), 0
+        return Taken()
     sweep = operations.recover(who, task_ids=ids, reason=reason)
-    return Counter(row["status"] for row in sweep.rows), len(ids) - len(sweep.rows)
+    left = sorted(set(ids) - {row["id"] for row in sweep.rows})
+    lockers = rowlocks.lockers(Task, left[:PAGE], connection)
+    locked = {task_id: locked_by(lock) for task_id, lock in lockers.items() if lock.is_exclusive}
+    return Taken(Counter(row["status"] for row in sweep.rows), len(left), locked)

@@ -25,11 +25,11 @@ from orders.models import Account, Order, OrderQuerySet
 from orders.resolving import Decision, Resolution, resolve
 from tasks.admin import LockAwareAdmin, PatternAdmin
 from tasks.admin.forms import ConfirmedForm, DecimalField, WholeNumberField
+from tasks.admin.lock_aware import lock_line
 from tasks.admin.read_only import CappedPaginator, ReadOnlyAdmin
 from tasks.admin.rights import missing, require, who
 from tasks.diagnosis.finding import command
 from tasks.exceptions import RowlockError
-from tasks.locking import rowlocks
 from tasks.operations.filters import parse_id
 from tasks.operations.tokens import once
 from tasks.support import reading
@@ -38,6 +38,12 @@ SHIP = "orders.ship_order"
 MOVE = "orders.move_money"
 MOST_ORDERS = 500
 SHOWN_REPLY = 100
+STATES = {  # the shapes of the other pages
+    Order.EmailState.NONE: "verdict",
+    Order.EmailState.SENDING: "verdict verdict-running",
+    Order.EmailState.SENT: "verdict verdict-completed",
+    Order.EmailState.UNKNOWN: "verdict is-stuck",
+}
 EMAIL_FIELDS = (
     "email_state",
     "shipped_email_sent",
@@ -50,10 +56,16 @@ EMAIL_FIELDS = (
 )
 
 
+class Tabs(admin.ChoicesFieldListFilter):
+    """The states as tabs over the list."""
+
+    template = "admin/orders/order/tabs.html"
+
+
 @admin.register(Order)
 class OrderAdmin(PatternAdmin, LockAwareAdmin):
-    list_display = ("id", "customer_email", "shipped", "email")
-    list_filter = ("email_state",)
+    list_display = ("id", "customer_email", "shipped", "email", "verdict", "holder", "row_version", "steps")
+    list_filter = (("email_state", Tabs),)
     search_fields = ("=id", "customer_email__exact")
     readonly_fields = EMAIL_FIELDS
     fieldsets = (
@@ -61,6 +73,7 @@ class OrderAdmin(PatternAdmin, LockAwareAdmin):
         (_("E-mail about the shipment"), {"fields": EMAIL_FIELDS}),
     )
     actions = ("resolve_emails",)
+    actions_on_top, actions_on_bottom = False, True
     paginator = CappedPaginator
     show_full_result_count = False
     change_form_template = "admin/orders/order/change_form.html"
@@ -90,15 +103,28 @@ class OrderAdmin(PatternAdmin, LockAwareAdmin):
     @admin.display(description=_("e-mail"), ordering="email_state")
     def email(self, order: Order) -> str:
         """The state of the e-mail with its next attempt, time and reply."""
-        state, reply = order.get_email_state_display(), order.email_reply[:SHOWN_REPLY]
         if order.shipped_at is None:
             return ""
+        reply, at = order.email_reply[:SHOWN_REPLY], ""
         if order.email_next_at:
-            values = {"state": state, "number": order.email_attempts + 1, "reply": reply}
-            values["at"] = written(order.email_next_at)
-            return _("%(state)s; attempt %(number)d at %(at)s; %(reply)s") % values
-        since = written(order.email_since) if order.email_since else ""
-        return "; ".join(filter(None, (state, since, reply if order.email_state != Order.EmailState.SENT else "")))
+            values = {"number": order.email_attempts + 1, "at": written(order.email_next_at)}
+            at = _("attempt %(number)d at %(at)s") % values
+        elif order.email_since:
+            at = written(order.email_since)
+        more = "; ".join(filter(None, (at, reply if order.email_state != Order.EmailState.SENT else "")))
+        state = STATES[Order.EmailState(order.email_state)]
+        return format_html('<span class="{}">{}</span> {}', state, order.get_email_state_display(), more)
+
+    @admin.display(description=_("next step"), empty_value="")
+    def steps(self, order: Order) -> str:
+        """The button of a row: only an e-mail of unknown fate needs a person."""
+        if order.email_state != Order.EmailState.UNKNOWN:
+            return ""
+        return format_html(
+            '<button type="submit" class="button" name="seen" value="{}:{}" formaction="{}" data-dialog '
+            'data-action="resolve-email">{}…</button>',
+            order.pk, order.version, reverse("admin:orders_order_resolve"), _("Resolve"),
+        )  # fmt: skip
 
     @admin.display(description=_("Message-ID"))
     def message_id(self, order: Order) -> str:
@@ -129,9 +155,11 @@ class OrderAdmin(PatternAdmin, LockAwareAdmin):
         return super().change_view(request, object_id, form_url, {**(extra_context or {}), **extra})
 
     def resolve_view(self, request: HttpRequest) -> HttpResponse:
-        """Carry out the decision on the orders at the versions that the person saw."""
-        require(request.user, SHIP)
+        """Carry out the decision on the orders at the versions that the person saw; without a decision ask for it."""
         versions, decision = seen_versions(request), request.POST.get("as", "")
+        if versions and "as" not in request.POST and self.has_view_permission(request):
+            return self._preview(request, list(Order.objects.of_unknown_fate().filter(pk__in=versions)))
+        require(request.user, SHIP)
         reason = reading.reason(request.POST.get("reason", ""))
         if not versions or decision not in Decision.values:
             messages.error(request, _("Choose orders and what became of their e-mails."))
@@ -195,20 +223,31 @@ def seen_versions(request: HttpRequest) -> Mapping[int, int]:
 
 
 ENTRIES = 50
-OPERATIONS = {"deposit": _("Deposit"), "withdraw": _("Withdraw"), "transfer": _("Transfer")}
+OFFERED = 50  # accounts that the form offers to transfer to
+OPERATIONS = {"transfer": _("Transfer"), "deposit": _("Deposit"), "withdraw": _("Withdraw")}
 STRATEGIES = (
-    ("pessimistic", _("Pessimistic: lock the row first, others wait")),
-    ("optimistic", _("Optimistic: compare and swap by version, start again when somebody was first")),
+    ("pessimistic", _("Pessimistic: lock the rows first; others wait")),
+    ("optimistic", _("Optimistic: compare the versions when writing; try again if somebody was first")),
 )
 
 
 class MoneyForm(ConfirmedForm):
     """A form for one deposit, withdrawal or transfer."""
 
-    operation = forms.ChoiceField(label=_("Operation"), choices=OPERATIONS)
+    operation = forms.ChoiceField(
+        label=_("Operation"), choices=OPERATIONS, initial="transfer", widget=forms.RadioSelect
+    )
+    to_id = WholeNumberField(
+        label=_("To account"),
+        required=False,
+        min_value=1,
+        help_text=_("For a transfer."),
+        widget=forms.NumberInput({"list": "accounts"}),
+    )
     amount = DecimalField(label=_("Amount"), help_text=_("At most two decimals, like 12.50."))
-    to_id = WholeNumberField(label=_("To account"), required=False, min_value=1, help_text=_("For a transfer."))
-    strategy = forms.ChoiceField(label=_("Strategy"), choices=STRATEGIES)
+    strategy = forms.ChoiceField(
+        label=_("Strategy"), choices=STRATEGIES, initial="pessimistic", widget=forms.RadioSelect
+    )
 
     def clean_amount(self) -> Decimal:
         try:
@@ -269,8 +308,18 @@ class AccountAdmin(ReadOnlyAdmin, LockAwareAdmin):
         else:
             balance, retries = moved.target.split()
             values = {"balance": balance, "retries": retries}
-            messages.success(request, _("Done: the balance is %(balance)s, after %(retries)s retries.") % values)
+            text = _("Done: the balance is %(balance)s, after %(retries)s retries.") % values
+            messages.success(request, format_html("{}{}", text, self._other_side(form.cleaned_data)))
         return HttpResponseRedirect(reverse("admin:orders_account_change", args=[account_id]))
+
+    @staticmethod
+    def _other_side(data: dict[str, Any]) -> str:
+        """A link to the account that received a transfer."""
+        if data["operation"] != "transfer":
+            return ""
+        url = reverse("admin:orders_account_change", args=[data["to_id"]])
+        text = _("Account %(id)s") % {"id": data["to_id"]}
+        return format_html(' {} → <a href="{}">{}</a>', data["amount"], url, text)
 
     @staticmethod
     def _move(request: HttpRequest, account_id: int, form: MoneyForm) -> str:
@@ -292,6 +341,7 @@ class AccountAdmin(ReadOnlyAdmin, LockAwareAdmin):
             "form": form,
             "transfer_command": command("transfer", str(account.pk), "TO", "AMOUNT"),
             "missing_right": missing(request.user, MOVE),
-            "lock": rowlocks.lockers(Account, [account.pk]).get(account.pk),
+            "others": Account.objects.exclude(pk=account.pk).select_related("owner").order_by("-id")[:OFFERED],
+            "lock_line": lock_line(account),
         }
         return TemplateResponse(request, "admin/orders/account/change_form.html", context, status=status)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from django.db.models import Count, Min
 from django.urls import reverse
+from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
@@ -65,13 +66,14 @@ def unknown_fate(snapshot: Snapshot) -> Iterator[AttentionLine]:
 
 @panels.figures
 def figures(snapshot: Snapshot) -> Iterator[Figure]:
-    """Figures for orders to mail and for e-mails of unknown fate."""
+    """The number of orders to mail; the note counts e-mails of unknown fate."""
     found = snapshot.once(emails)
     url = reverse("admin:orders_order_changelist")
-    yield Figure(_("Orders to mail"), capped(found.to_mail), url, permission=SEE)
-    yield Figure(_("E-mails unknown"), capped(found.unknown), url + UNKNOWN, "", found.unknown > 0, SEE)
+    unknown = _("%(number)s unknown") % {"number": capped(found.unknown)} if found.unknown else ""
+    yield Figure(_("Orders to mail"), capped(found.to_mail), url, unknown, permission=SEE)
 
 
 def capped(number: int) -> str:
     """The number as text, with a plus sign at the cap."""
-    return f"{number}+" if number >= COUNT_CAP else str(number)
+    text = number_format(number, force_grouping=True)
+    return f"{text}+" if number >= COUNT_CAP else text

@@ -36,9 +36,12 @@ SELECT clock_timestamp(), set_config('lock_timeout', '300ms', true), set_config(
 
 
 class Severity(IntEnum):
-    """The urgency of a line, worst first. The first two are red: a person must act. A NOTICE disappears by itself."""
+    """The urgency of a line, worst first. STOPPED is critical, the others are warnings.
 
-    STOPPED = 1  # work waits and no worker will take it
+    A person must act on the first two. A NOTICE disappears by itself.
+    """
+
+    STOPPED = 1  # work stands still, and goes on only if a person acts
     LOSING = 2  # work has failed or waits for a person
     SLOW = 3  # work continues, but too slowly
     NOTICE = 4
@@ -54,11 +57,27 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Act:
+    """A button that posts `fields` to `url`, a page that asks before it acts.
+
+    `action` is its `data-action`. Users without `permission` see it disabled.
+    """
+
+    label: str
+    url: str
+    fields: tuple[tuple[str, str], ...]
+    action: str
+    permission: str
+    is_destructive: bool = False
+
+
+@dataclass(frozen=True)
 class AttentionLine:
     """One thing that needs a person: since when, why, and the next step.
 
     `key` identifies the problem while it lasts. `size` is the number of affected things: an acknowledged line returns
-    when it grows. Users without `permission` do not see the line.
+    when it grows. Users without `permission` do not see the line. `brief`: the text in few words, for the line that
+    folds the warnings. `act`: what ends the problem, if a button can; its page is then behind the menu.
     """
 
     key: str
@@ -69,11 +88,22 @@ class AttentionLine:
     size: int = 1
     step: Step = Step()
     permission: str = "tasks.view_task"
+    brief: str = ""
+    act: Act | None = None
 
     @property
     def is_red(self) -> bool:
         """True if a person must act."""
         return self.severity < Severity.SLOW
+
+    @property
+    def is_critical(self) -> bool:
+        """True if work stands still until a person acts; the other lines are warnings."""
+        return self.severity is Severity.STOPPED
+
+    @property
+    def in_brief(self) -> str:
+        return self.brief or self.text.rstrip(".")
 
     @property
     def id(self) -> str:
@@ -90,7 +120,10 @@ class AttentionLine:
 
 @dataclass(frozen=True)
 class Figure:
-    """One number of the overview, with a short label and a link to its details."""
+    """One number of the overview, with a short label and a link to its details.
+
+    `spark`: the values of the last hour, oldest first.
+    """
 
     label: str
     value: str
@@ -98,6 +131,7 @@ class Figure:
     note: str = ""
     is_trouble: bool = False
     permission: str = "tasks.view_task"
+    spark: tuple[float, ...] = ()
 
 
 @dataclass

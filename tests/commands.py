@@ -39,7 +39,7 @@ def run(name: str, *argv: object) -> Outcome:
 def run_command(command: BaseCommand, *argv: object, name: str = "command") -> Outcome:
     """The same for a command that no installed app has."""
     out, err = io.StringIO(), io.StringIO()
-    command._called_from_command_line = True
+    command._called_from_command_line = command.is_typed = True
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
             options = vars(command.create_parser("manage.py", name).parse_args([str(part) for part in argv]))

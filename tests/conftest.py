@@ -1,5 +1,7 @@
 """Fixtures for every test of this project."""
 
+import sys
+
 import pytest
 from django.db import connection
 from django.test import TransactionTestCase
@@ -40,6 +42,11 @@ def nobody_else_is_there() -> bool:
 
 
 @pytest.fixture(autouse=True)
-def _no_language_is_left() -> None:
-    """A request leaves its browser's language active in its thread, here for the next test."""
+def _nothing_is_left() -> None:
+    """A request leaves its browser's language active in its thread, and the state of its page, here for the next test.
+
+    A test without the pages has none of the latter.
+    """
     translation.deactivate()
+    if pages := sys.modules.get("dashboard.live.last_known"):
+        pages.forget()

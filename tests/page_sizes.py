@@ -1,7 +1,7 @@
 """Measure each page as an operator sees it: `python -m tests.page_sizes [URL PASSWORD]`.
 
-Without an address it starts a fresh demo. It prints a table row for each page: rows that are whole on a screen of 1280 by
-900, where the first one begins, the height of the page, its words, and its visible controls.
+Without an address it starts a fresh demo. It prints a table row for each page: rows that are whole on a screen of 1280
+by 900, where the first one begins, the height of the page, its words, and its visible controls.
 """
 
 import sys
@@ -40,7 +40,7 @@ MEASURE = """
     const shown = content.innerText;
     return {
         rows: boxes.filter((box) => box.bottom <= innerHeight).length,
-        first: Math.round(Math.min(...boxes.map((box) => box.top), Infinity)),
+        first: boxes.length ? Math.round(Math.min(...boxes.map((box) => box.top))) : null,
         height: document.documentElement.scrollHeight,
         words: shown.split(/\\s+/).filter(Boolean).length,
         controls: [...content.querySelectorAll("a, button, input, select, textarea, summary")]
@@ -86,7 +86,7 @@ def report(browser: Browser, url: str, password: str) -> None:
     for name, path in PAGES.items():
         size = measured(page, name, path)
         if size is not None:
-            print(f"| {name} |", " | ".join("–" if value is None else f"{value:,}" for value in size), "|", flush=True)
+            print(f"| {name} |", " | ".join("-" if value is None else f"{value:,}" for value in size), "|", flush=True)
 
 
 def measured(page: Page, name: str, path: str) -> Size | None:

@@ -10,9 +10,10 @@ from django.utils.translation import ngettext
 from dashboard import links
 from dashboard.attention import inbox
 from dashboard.failures import Group, failed_groups
-from tasks import panels
+from dashboard.numbers import decimal
+from tasks import operations, panels
 from tasks.diagnosis.finding import command
-from tasks.panels import AttentionLine, Severity, Snapshot, Step
+from tasks.panels import Act, AttentionLine, Severity, Snapshot, Step
 from tasks.support.database import fetch
 
 MOST, SHOWN = 20, 20
@@ -47,7 +48,7 @@ def set_aside(snapshot: Snapshot) -> Iterator[AttentionLine]:
         yield AttentionLine(
             key=f"refused:{found['target']}",
             text=text % {"id": found["task_id"] or found["worker_id"], "error": found["error"]},
-            severity=Severity.LOSING,
+            severity=Severity.STOPPED,
             why=_(
                 "The database refuses the change, by a constraint or a trigger. Everything else is recovered, and this "
                 "is tried again from time to time."
@@ -65,12 +66,21 @@ def line_of(group: Group) -> AttentionLine:
     return AttentionLine(
         key=f"failed:{group.name}",
         text=text % values,
+        brief=f"{decimal(group.number)} \u00d7 {values['error']}",
         severity=Severity.LOSING,
         why=_("Retries exhausted; run again by hand."),
         since=group.since,
         size=group.number,
         step=Step(_("Look at them"), group.url, requeue_command(group)),
+        act=run_again(group),
     )
+
+
+def run_again(group: Group) -> Act | None:
+    """The button that runs the group again; it asks first, with the number of tasks."""
+    url, verb = links.page("admin:tasks_task_all", "requeue"), operations.Requeue
+    fields = (("filter", group.tasks.as_query()),)
+    return Act(_("Run again…"), url, fields, verb.name, verb.right) if url else None
 
 
 def requeue_command(group: Group) -> str:

@@ -142,6 +142,7 @@ def _change(statement: str, params: dict[str, Any], who: Who, action: str, reaso
 
 
 SHOWN = 50
+UNTOLD = "untold"  # the key of the line that nobody can acknowledge
 SEE_SESSIONS = "dashboard.view_backend"
 
 T = TypeVar("T")
@@ -152,6 +153,11 @@ May = Callable[[str], bool]  # `user.has_perm`: maps a permission's name to True
 class Known:
     line: AttentionLine
     acknowledgement: Acknowledgement
+
+    @property
+    def command(self) -> str:
+        """The command that shows the line again."""
+        return command("acknowledge", self.line.name, "--withdraw")
 
 
 @dataclass(frozen=True)
@@ -230,7 +236,7 @@ def incomplete(snapshot: Snapshot, may: May) -> AttentionLine:
     holders = snapshot.once(holders_of_tables) if may(SEE_SESSIONS) else []
     ending = next((holder.command for holder in holders if holder.command), "")
     return AttentionLine(
-        key="untold",
+        key=UNTOLD,
         text=_("A part of this list is not known at this moment."),
         severity=Severity.STOPPED,
         why=" ".join([why, *(holder.sentence for holder in holders)]),

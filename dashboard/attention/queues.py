@@ -8,17 +8,21 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from dashboard import links
+from dashboard.numbers import decimal
 from tasks import panels
 from tasks.diagnosis import stats
 from tasks.diagnosis.finding import OF_LIFE, Verdict, command
 from tasks.diagnosis.stats import GONE, Numbers, QueueNumbers
-from tasks.panels import AttentionLine, Figure, Severity, Snapshot, Step
+from tasks.panels import Act, AttentionLine, Figure, Severity, Snapshot, Step
 from tasks.queue.presence import Life
+from tasks.queue.throughput import percentile
 from tasks.support.durations import spoken
 
+TWELFTH_MINUTES = 5  # of an hour
 LATE_SECONDS = 300  # a due task that waits longer is late
 # A live worker recovers the tasks of dead ones within about a second. Past this time a person should check.
 RECOVERY_SECONDS = 10
+MOST_WORKERS = 200  # that one form names
 COUNT_CAP = 50_000  # keeps counting cheap on a page that refreshes every two seconds
 
 
@@ -101,10 +105,10 @@ def stale(snapshot: Snapshot) -> Iterator[AttentionLine]:
     for queue in found.queues:
         is_left = queue.stale_since is None or queue.stale_since < recovered_since
         if queue.stale and (queue.asks_a_person or not has_sweeper or is_left):
-            yield stale_line(queue, has_sweeper=has_sweeper)
+            yield stale_line(queue, found.dead.get(queue.name, []), has_sweeper=has_sweeper)
 
 
-def stale_line(queue: QueueNumbers, *, has_sweeper: bool) -> AttentionLine:
+def stale_line(queue: QueueNumbers, dead: list[str], *, has_sweeper: bool) -> AttentionLine:
     text = ngettext(
         "%(number)d task in %(queue)s: %(verdicts)s.", "%(number)d tasks in %(queue)s: %(verdicts)s.", queue.stale
     )
@@ -117,12 +121,19 @@ def stale_line(queue: QueueNumbers, *, has_sweeper: bool) -> AttentionLine:
     return AttentionLine(
         key=f"stale:{queue.name}",
         text=text % {"number": queue.stale, "queue": queue.name, "verdicts": queue.stale_verdicts},
-        severity=Severity.LOSING,
+        severity=Severity.STOPPED,
         why=why,
         since=queue.stale_since,
         size=queue.stale,
         step=Step(_("Review"), links.page("admin:ops_stale", queue=queue.name), command("recover_tasks")),
+        act=take_back(dead) if dead else None,
     )
+
+
+def take_back(worker_ids: list[str]) -> Act | None:
+    """The button that takes back what these dead workers hold; it asks first, with the tasks of each queue."""
+    url, fields = links.page("admin:ops_take_back"), tuple(("worker", id) for id in worker_ids[:MOST_WORKERS])
+    return Act(_("Take back…"), url, fields, "recover", "tasks.recover_task") if url else None
 
 
 @panels.attention
@@ -151,8 +162,33 @@ def restarted(snapshot: Snapshot) -> Iterator[AttentionLine]:
 
 
 @panels.figures
+def last_hour(snapshot: Snapshot) -> Iterator[Figure]:
+    """Completions a minute and the p95 wait of the last five minutes, failures of the hour; each with its course."""
+    hour, now = snapshot.once(numbers).hour, snapshot.now
+    per_minute = hour[-1].completed / (TWELFTH_MINUTES - 1 + now.second / 60)  # this minute is not over yet
+    slow = [percentile(part.wait_buckets, 0.95) for part in hour]
+    failed = sum(part.failed for part in hour)
+    charts, see = f"{links.page('admin:index')}#charts", "tasks.view_throughput"
+    done, waits = tuple(part.completed for part in hour), tuple(seconds or 0 for seconds in slow)
+    yield Figure(_("Done / min"), rate(per_minute), charts, permission=see, spark=done)
+    url = links.tasks(statuses=("FAILED",))
+    yield Figure(_("Failed attempts"), decimal(failed), url, spark=tuple(part.failed for part in hour))
+    wait = slow[-1]
+    yield Figure(_("Wait p95"), "\u2013" if wait is None else spoken(wait), charts, permission=see, spark=waits)
+
+
+def rate(value: float) -> str:
+    """A number of tasks, with one decimal below ten.
+
+    >>> rate(0), rate(2.34), rate(1234.5)
+    ('0', '2.3', '1,234')
+    """
+    return decimal(value, 1 if 0 < value < 10 else 0)
+
+
+@panels.figures
 def workers(snapshot: Snapshot) -> Iterator[Figure]:
-    """The number of live workers; the note counts dead and silent ones."""
+    """The number of live workers out of all; the note counts dead and silent ones."""
     found = snapshot.once(numbers).workers
     alive = sum(worker.is_alive for worker in found)
     verdicts = Counter(OF_LIFE[worker.life] for worker in found if worker.life in GONE)
@@ -163,9 +199,10 @@ def workers(snapshot: Snapshot) -> Iterator[Figure]:
         notes.append(ngettext("%(number)d silent", "%(number)d silent", silent) % {"number": silent})
     yield Figure(
         label=_("Workers"),
-        value=str(alive),
+        value=_("%(alive)d of %(all)d") % {"alive": alive, "all": len(found)},
         url=links.page("admin:ops_workers"),
         note=", ".join(notes),
+        is_trouble=bool(notes),
         permission="tasks.view_worker",
     )
 

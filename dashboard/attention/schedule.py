@@ -9,7 +9,8 @@ from dashboard import links
 from tasks import panels
 from tasks.diagnosis.finding import command
 from tasks.locking.named.holder import Holder, Life
-from tasks.panels import AttentionLine, Severity, Snapshot, Step
+from tasks.operations.locks import RIGHT_TO_RELEASE
+from tasks.panels import Act, AttentionLine, Severity, Snapshot, Step
 from tasks.schedule import expectations
 from tasks.schedule.expectations import Entry, Expectation
 
@@ -36,6 +37,7 @@ def overdue_line(expectation: Expectation) -> AttentionLine:
     return AttentionLine(
         key=f"overdue:{expectation.name}",
         text=text % {"name": expectation.name, "number": missed},
+        brief=_("%(name)s overdue") % {"name": expectation.name},
         severity=Severity.LOSING,
         why=_("Check cron on its machine first: it may have stopped."),
         since=expectation.next_at,
@@ -59,6 +61,7 @@ def failed_lines(entry: Entry) -> Iterator[AttentionLine]:
     yield AttentionLine(
         key=f"command-failed:{entry.name}",
         text=text % {"name": entry.name, "number": len(bad), "outcome": outcome},
+        brief=f"{entry.name} {outcome}",
         severity=Severity.LOSING,
         since=last.finished_at or last.started_at,
         size=len(bad),
@@ -93,4 +96,10 @@ def lock_line(holder: Holder, *, waiting: int) -> AttentionLine:
         size=1 + waiting,
         step=Step(_("See the lock"), links.page("admin:ops_schedule"), command(*shell) if holder.fence else ""),
         permission=SEE,
+        act=release(holder) if holder.fence else None,
     )
+
+
+def release(holder: Holder) -> Act | None:
+    url, fields = links.page("admin:ops_release"), (("name", holder.name), ("fence", str(holder.fence)))
+    return Act(_("Release…"), url, fields, "release-lock", RIGHT_TO_RELEASE, is_destructive=True) if url else None

@@ -9,15 +9,16 @@ from django.utils.translation import ngettext
 from dashboard import links
 from dashboard.locks import activity
 from dashboard.locks.tree import Node, Session
+from dashboard.numbers import decimal
 from tasks import panels
 from tasks.diagnosis.finding import command
-from tasks.panels import AttentionLine, Figure, Severity, Snapshot, Step
+from tasks.panels import Act, AttentionLine, Figure, Severity, Snapshot, Step
 from tasks.support.durations import spoken
 
 BLOCKED_SECONDS = 5  # shorter waits are normal in a busy database
 IDLE_SECONDS = 60  # a transaction that nobody works in
 OPEN_SECONDS = 15 * 60  # any older transaction keeps VACUUM from cleaning up every table (fault F11)
-SEE = "dashboard.view_backend"
+SEE, SIGNAL = "dashboard.view_backend", "dashboard.signal_backend"
 
 
 @panels.attention
@@ -42,6 +43,7 @@ def blocked(snapshot: Snapshot) -> Iterator[AttentionLine]:
             size=root.victims,
             step=Step(_("See the chain"), chain_of(root.session), command("show_locks", "--tree")),
             permission=SEE,
+            act=terminate(root.session),
         )
 
 
@@ -73,7 +75,17 @@ def open_transactions(snapshot: Snapshot) -> Iterator[AttentionLine]:
             since=snapshot.now - timedelta(seconds=age),
             step=Step(_("See the session"), chain_of(session), command("show_locks")),
             permission=SEE,
+            act=terminate(session),
         )
+
+
+def terminate(session: Session) -> Act | None:
+    """The button that ends this session; None if it may not be signalled."""
+    started, url = session.backend_start, links.page("admin:ops_signal")
+    if not session.may_be_signalled or started is None or not url:
+        return None
+    fields = (("pid", str(session.pid)), ("started", started.isoformat()), ("action", "terminate"))
+    return Act(_("Terminate…"), url, fields, "terminate-backend", SIGNAL, is_destructive=True)
 
 
 def is_open_too_long(session: Session) -> bool:
@@ -86,7 +98,7 @@ def figures(snapshot: Snapshot) -> Iterator[Figure]:
     """The number of sessions that wait for a lock, and the oldest transaction."""
     seen = snapshot.once(activity.read)
     url = links.page("admin:ops_locks")
-    yield Figure(_("Blocked sessions"), str(len(seen.blocked)), url, permission=SEE)
+    yield Figure(_("Blocked sessions"), decimal(len(seen.blocked)), url, permission=SEE)
     oldest = max(seen.sessions, key=lambda session: session.transaction_seconds or 0, default=None)
     if oldest is None or oldest.transaction_seconds is None:
         yield Figure(_("Oldest transaction"), _("none"), url, permission=SEE)

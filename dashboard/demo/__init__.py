@@ -1,6 +1,7 @@
 """The demo: harmless work on its own queues and orders, with every trouble that an operator meets.
 
-Its queues have names that begin with `demo-`, its orders go to `@example.test`, which no mail reaches (RFC 2606).
+Its queues have names that begin with `demo-`. Its orders and the owners of its accounts have addresses in
+`@example.test`, which no mail reaches (RFC 2606).
 `dashboard_demorow` lists all of it; nothing that is not listed is ever removed.
 """
 

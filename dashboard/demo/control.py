@@ -4,6 +4,7 @@ Requests are notifications, which only a live director receives; none is left fo
 ask to stop, to kill one of its workers, or to rebuild the lock chain. Only rows recorded as the demo's own are removed.
 """
 
+import contextlib
 import json
 import re
 import time
@@ -14,12 +15,15 @@ from enum import StrEnum
 from itertools import groupby
 from typing import Any, NamedTuple
 
+from django.contrib.auth import get_user_model
 from django.db import connection
+from django.db.models import ProtectedError
 from django.urls import reverse
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 from dashboard import demo
+from dashboard.models import DemoRow
 from tasks.operations.verb import short_waits
 from tasks.queue import presence
 from tasks.support import audit
@@ -236,6 +240,9 @@ SELECT (SELECT count(*) FROM (SELECT FROM tasks_task AS task JOIN dashboard_demo
                               WHERE made.kind = 'task' LIMIT %(most)s::int) AS t) AS tasks,
     (SELECT count(*) FROM (SELECT FROM orders_order AS shop JOIN dashboard_demorow AS made ON made.row_id = shop.id
                            WHERE made.kind = 'order' LIMIT %(most)s::int) AS o) AS orders,
+    (SELECT count(*) FROM (SELECT FROM orders_account AS account
+                           JOIN dashboard_demorow AS made ON made.row_id = account.id
+                           WHERE made.kind = 'account' LIMIT %(most)s::int) AS a) AS accounts,
     (SELECT count(*) FROM tasks_queue
      WHERE name IN (SELECT name FROM dashboard_demorow WHERE kind = 'queue')) AS queues,
     (SELECT count(*) FROM tasks_expectedcommand
@@ -268,6 +275,18 @@ WITH doomed AS MATERIALIZED (
 )
 DELETE FROM orders_order USING doomed WHERE orders_order.id = doomed.id RETURNING orders_order.id
 """
+# The other side of a transfer keeps its own entry, so the balance of every account stays the sum of its entries.
+ACCOUNTS = """
+WITH doomed AS MATERIALIZED (
+    SELECT account.id FROM orders_account AS account JOIN dashboard_demorow AS made ON made.row_id = account.id
+    WHERE made.kind = 'account' LIMIT %(chunk)s::int FOR UPDATE OF account SKIP LOCKED
+), emptied AS (
+    DELETE FROM orders_entry USING doomed WHERE orders_entry.account_id = doomed.id
+), unlisted AS (
+    DELETE FROM dashboard_demorow AS made USING doomed WHERE made.kind = 'account' AND made.row_id = doomed.id
+)
+DELETE FROM orders_account USING doomed WHERE orders_account.id = doomed.id RETURNING orders_account.id
+"""
 # A queue of this name with somebody else's tasks keeps its setting and its figures.
 OWN_QUEUES = """
 SELECT name FROM dashboard_demorow AS made
@@ -284,17 +303,20 @@ THE_REST = (
     "DELETE FROM tasks_throughputslot WHERE queue_name = ANY(%(queues)s::text[])",
     """DELETE FROM dashboard_demorow AS made
     WHERE NOT EXISTS (SELECT FROM tasks_task AS task WHERE made.kind = 'task' AND task.id = made.row_id)
-      AND NOT EXISTS (SELECT FROM orders_order AS shop WHERE made.kind = 'order' AND shop.id = made.row_id)""",
+      AND NOT EXISTS (SELECT FROM orders_order AS shop WHERE made.kind = 'order' AND shop.id = made.row_id)
+      AND NOT EXISTS (SELECT FROM orders_account AS a WHERE made.kind = 'account' AND a.id = made.row_id)""",
 )
 
 
 def preview() -> dict[str, int]:
-    """The `tasks`, `orders`, `queues` and `commands` that would go; tasks and orders counted up to MOST_COUNTED."""
+    """The number of rows of each kind that would go, each counted up to MOST_COUNTED."""
     return fetch(connection, COUNTS, {"most": MOST_COUNTED})[0]
 
 
 def remove(who: Who, *, reason: str = "", dry_run: bool = False) -> dict[str, int]:
-    """Delete the demo's rows. Returns the number of `tasks`, `orders`, `queues` and `commands`; the audit names them.
+    """Delete the demo's rows. Returns the number of `tasks`, `orders`, `accounts`, `queues` and `commands`.
+
+    The audit names them.
 
     The director must have ended. Locked rows, and tasks that a live worker runs, are left: call it again.
     """
@@ -306,15 +328,16 @@ def remove(who: Who, *, reason: str = "", dry_run: bool = False) -> dict[str, in
     removed = {
         "tasks": _remove_rows("tasks_task", TASKS, parameters, who, reason),
         "orders": _remove_rows("orders_order", ORDERS, parameters, who, reason),
+        "accounts": _remove_rows("orders_account", ACCOUNTS, parameters, who, reason),
     }
     queues, commands = ([], []) if is_anything_left() else _remove_names(who, reason)
     return removed | {"queues": len(queues), "commands": len(commands)}
 
 
 def is_anything_left() -> bool:
-    """True if tasks or orders of the demo are left. Its list stays with them, and the ribbon reads the list."""
+    """True if rows of the demo are left. Its list stays with them, and the ribbon reads the list."""
     counts = preview()
-    return bool(counts["tasks"] or counts["orders"])
+    return any(counts[kind] for kind in ("tasks", "orders", "accounts"))
 
 
 def _remove_rows(table: str, statement: str, parameters: Mapping[str, Any], who: Who, reason: str) -> int:
@@ -336,12 +359,21 @@ def _remove_names(who: Who, reason: str) -> tuple[list[str], list[str]]:
         parameters = {"queues": [row["name"] for row in fetch(connection, OWN_QUEUES)]}
         queues = [row["name"] for row in fetch(connection, QUEUES, parameters)]
         commands = [row["name"] for row in fetch(connection, COMMANDS)]
+        _remove_owners()
         with connection.cursor() as cursor:
             for statement in THE_REST:
                 cursor.execute(statement, parameters)
         targets = [*map(audit.queue, queues), *map(audit.command, commands)]
         audit.record(connection, who, "demo-remove", map(Change, targets), reason)
     return queues, commands
+
+
+def _remove_owners() -> None:
+    """Delete the owners of the demo's accounts; one who owns another account by now stays."""
+    ids = DemoRow.objects.filter(kind=DemoRow.Kind.USER).values("row_id")
+    for owner in get_user_model().objects.filter(pk__in=ids):
+        with contextlib.suppress(ProtectedError):
+            owner.delete()
 
 
 def spans(ids: Iterable[int]) -> str:

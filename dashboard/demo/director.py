@@ -16,6 +16,7 @@ from datetime import timedelta
 from typing import Any
 
 import psycopg
+from django.contrib.auth import get_user_model
 from django.db import transaction
 from django.utils import timezone
 from psycopg import sql
@@ -37,7 +38,8 @@ from dashboard.tasks import (
     write_invoice,
     write_letter,
 )
-from orders.models import Order
+from orders import accounts
+from orders.models import Account, Order
 from tasks.compat import Task
 from tasks.framework.declaration import PostgresTask
 from tasks.models import ExpectedCommand, Queue
@@ -134,6 +136,7 @@ TO_MAIL = (
     *CUSTOMERS, "barbara", "donald", "frances", "john", "margaret", "niklaus", "radia", "tim", "sophie",
 )  # fmt: skip
 UNKNOWN = "leslie"
+OWNERS = {"ada": 300, "grace": 120, "edsger": 75}  # of accounts, with their first deposits
 DECLINED = 14
 Calls = list[tuple["Task[Any, Any]", list[list[Any]]]]  # quoted, because it takes no parameters in Django 6
 
@@ -148,6 +151,7 @@ def load_once() -> int:
     list_names(DemoRow.Kind.COMMAND, [demo.NIGHTLY])
     Queue.objects.get_or_create(name=demo.PAYOUTS, defaults={"recovery": Queue.Recovery.ASK})
     list_ids(DemoRow.Kind.ORDER, make_orders())
+    make_accounts()
     # The crontab line of an hourly report was lost two days ago.
     since = timezone.now() - timedelta(days=2)
     ExpectedCommand.objects.get_or_create(
@@ -194,6 +198,21 @@ def make_orders() -> list[int]:
         email_since=now, email_attempts=1, email_reply="no answer after DATA within 20 s",
     )  # fmt: skip
     return [order.pk for order in (*orders, unknown)]
+
+
+def make_accounts() -> None:
+    """Make and list an account with entries for each of three owners, who cannot log in."""
+    people = get_user_model().objects
+    opened = []
+    for name, balance in OWNERS.items():
+        owner = people.create_user(f"{demo.PREFIX}{name}", f"{name}{demo.DOMAIN}", is_active=False)
+        account = Account.objects.create(owner=owner)
+        accounts.deposit(account.pk, balance)
+        opened.append(account.pk)
+        list_ids(DemoRow.Kind.USER, [owner.pk])
+    accounts.withdraw(opened[0], 40)
+    accounts.transfer(opened[0], opened[1], 25)
+    list_ids(DemoRow.Kind.ACCOUNT, opened)
 
 
 TICK_SECONDS = 0.1

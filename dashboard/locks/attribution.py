@@ -200,7 +200,7 @@ def rows_by_pid(seen: Activity, held: Iterable[HeldRow]) -> dict[int, list[RowRe
 
 
 GRANTS = """
-SELECT current_user AS role, pg_has_role('pg_read_all_stats', 'USAGE') AS sees_all,
+SELECT quote_ident(current_user) AS role, pg_has_role('pg_read_all_stats', 'USAGE') AS sees_all,
     pg_has_role('pg_signal_backend', 'USAGE') AS may_signal
 """
 

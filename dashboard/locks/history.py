@@ -29,6 +29,8 @@ from tasks.support.database import Connection, fetch, own_session, session_name
 
 PAGE = 50
 TREE_CAP = 500
+SLOTS = 240
+WAITS_COUNTED = 5000
 SAMPLE_SECONDS = 3.0  # a wait counts as going on for this long after its last sample
 
 WAITS = """
@@ -36,6 +38,22 @@ SELECT * FROM dashboard_lockwait
 WHERE tstzrange(waiting_since, last_seen, '[]') && tstzrange(%(since)s::timestamptz, %(until)s::timestamptz, '[]')
   AND (%(before)s::bigint IS NULL OR id < %(before)s::bigint)
 ORDER BY id DESC LIMIT %(limit)s::int
+"""
+
+# The sessions that waited in each slot of a time span. A long wait is counted in every slot that it touches.
+BLOCKED = """
+WITH wait AS MATERIALIZED (
+    SELECT blocked_pid, waiting_since,
+        greatest(0, floor(extract(epoch FROM waiting_since - %(since)s::timestamptz) / %(slot)s::float8))::int AS begun,
+        least(%(slots)s::int - 1,
+              floor(extract(epoch FROM last_seen - %(since)s::timestamptz) / %(slot)s::float8))::int AS ended
+    FROM dashboard_lockwait
+    WHERE tstzrange(waiting_since, last_seen, '[]') && tstzrange(%(since)s::timestamptz, %(until)s::timestamptz, '[]')
+    ORDER BY id DESC LIMIT %(limit)s::int
+)
+SELECT slot.number, count(DISTINCT wait.blocked_pid) AS blocked, max(wait.waiting_since) AS at
+FROM wait CROSS JOIN LATERAL generate_series(wait.begun, wait.ended) AS slot (number)
+GROUP BY slot.number
 """
 
 DEADLOCKS = """
@@ -87,13 +105,41 @@ class Past:
     waits: list[LockWait]
     deadlocks: int
     before: int | None
-    latest: datetime | None
+
+
+def latest_sample() -> datetime | None:
+    """The time of the latest sample that found a wait; None if there is none."""
+    with limited(connection):
+        at: datetime | None = fetch(connection, LATEST_SAMPLE)[0]["at"]
+    return at
+
+
+@dataclass(frozen=True)
+class Blocked:
+    """The number of sessions that waited in each of SLOTS equal parts of a time, and a moment at which most did."""
+
+    counts: list[int]
+    most: int = 0
+    most_at: datetime | None = None
+
+
+def blocked_over(since: datetime, until: datetime) -> Blocked:
+    """The blocked sessions over this time, from its newest waits only."""
+    slot = (until - since).total_seconds() / SLOTS
+    window = {"since": since, "until": until, "slot": slot, "slots": SLOTS, "limit": WAITS_COUNTED}
+    with limited(connection):
+        found = {row["number"]: row for row in fetch(connection, BLOCKED, window)}
+    if not found:
+        return Blocked([0] * SLOTS)
+    counts = [found[number]["blocked"] if number in found else 0 for number in range(SLOTS)]
+    busiest = max(found.values(), key=lambda row: (row["blocked"], row["number"]))
+    return Blocked(counts, busiest["blocked"], max(busiest["at"], since + timedelta(seconds=slot * busiest["number"])))
 
 
 def look_back(at: datetime, around: timedelta, *, before: int | None = None) -> Past:
     """The tree at `at`, and the waits and deadlocks within `around` before and after it.
 
-    `before` continues the list of waits below this id. Four statements, each with an index and a limit.
+    `before` continues the list of waits below this id. Three statements, each with an index and a limit.
     """
     window = {"since": at - around, "until": at + around}
     moment = {"since": at - timedelta(seconds=SAMPLE_SECONDS), "until": at, "before": None, "limit": TREE_CAP}
@@ -104,7 +150,6 @@ def look_back(at: datetime, around: timedelta, *, before: int | None = None) -> 
             waits=page[:PAGE],
             deadlocks=fetch(connection, DEADLOCKS, window)[0]["number"],
             before=page[PAGE - 1].pk if len(page) > PAGE else None,
-            latest=fetch(connection, LATEST_SAMPLE)[0]["at"],
         )
 
 

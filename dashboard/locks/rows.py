@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from django.template.defaultfilters import truncatechars
 from django.utils.translation import gettext as _
@@ -12,12 +13,12 @@ from dashboard import links
 from dashboard.locks.attribution import Behind, LockPage
 from dashboard.locks.identity import Identity, identify
 from dashboard.locks.signals import shell
-from dashboard.locks.tree import Session, TreeLine, wait_in_words
+from dashboard.locks.tree import Session, TreeLine, wait_in_short, wait_in_words
 from dashboard.models import LockWait
 from tasks.support.addresses import address
 from tasks.support.durations import spoken
 
-QUERY_SHOWN = 160
+QUERY_SHOWN = 400  # the first line shows, the rest unfolds
 BUSY_QUERY_SHOWN = 120
 BLOCKERS_SHOWN = 3
 NOTHING = "\u2013"  # an en dash
@@ -52,18 +53,21 @@ class Work:
 
 @dataclass(frozen=True)
 class SignalForm:
-    """The hidden fields of the buttons that end a session."""
+    """The hidden fields of the buttons that end a session; `command` ends it from a shell."""
 
     pid: str
     started: str
     may_cancel: bool
+    command: str
 
 
 @dataclass(frozen=True)
 class TreeRow:
-    """One line of the lock tree.
+    """One session on one line, in the lock tree or beside it.
 
-    `note` names the reason why a root blocker has no buttons: "prepared", "named lock", "own" or "no client".
+    `login`: `user@host` of a program that is not Rowlock's; `waits`: the wait in a few words; `details`: shown when the
+    statement is opened; `note` names the reason why a root blocker has no buttons: "prepared", "named lock", "own" or
+    "no client".
     """
 
     key: str
@@ -72,42 +76,34 @@ class TreeRow:
     pid: str
     owners: tuple[Anchor, ...]
     work: Work | None
-    role: str
-    client: str
+    login: str
     blockers: str
     victims: str
     state: str
     state_age: str
-    transaction: str
-    wait: str
+    waits: str
     query: str
+    details: tuple[str, ...]
     form: SignalForm | None
-    command: str
     note: str
-    opens: bool
-    closes: range
-    summary: str
+    opens: bool = False
+    closes: range = range(0)
+    summary: str = ""
 
     @property
     def is_root(self) -> bool:
-        return self.level == 1
+        """True if it blocks others and waits for nobody."""
+        return self.level == 1 and bool(self.victims)
 
 
 @dataclass(frozen=True)
-class SessionRow:
-    """One line of the table of sessions. `waits_for`: its first blockers, or what it waits for within the server."""
+class Idle:
+    """Idle sessions, folded into one line: `text` counts them, `more` those that are not in `rows`."""
 
     key: str
-    pid: str
-    owners: tuple[Anchor, ...]
-    work: Work | None
-    state: str
-    state_age: str
-    transaction_age: str
-    waits_for: tuple[Anchor, ...]
-    more: str
-    query: str
-    form: SignalForm | None
+    text: str
+    rows: tuple[TreeRow, ...]
+    more: int
 
 
 @dataclass(frozen=True)
@@ -142,63 +138,94 @@ class PastWait:
 
 
 def tree_rows(lines: Iterable[TreeLine], behind: Mapping[int, Behind], *, may_signal: bool) -> list[TreeRow]:
-    """The lines of a tree, for a reader who may or may not end sessions."""
+    """The lines of a tree; the buttons are left out where nobody may end sessions."""
     return [tree_row(line, behind.get(line.node.session.pid), may_signal=may_signal) for line in lines]
 
 
 def tree_row(line: TreeLine, work: Behind | None, *, may_signal: bool) -> TreeRow:
-    node, session, is_root = line.node, line.node.session, line.level == 1
+    node, session, lock = line.node, line.node.session, line.node.waits_for
     form = form_of(session) if may_signal else None
-    is_other = session.identity.kind == "other"
-    victims = ngettext("%(number)s blocked", "%(number)s blocked", node.victims)
-    terminate = ""
-    if form and is_root and session.backend_start:
-        terminate = shell(session.pid, session.backend_start, "terminate")
     return TreeRow(
-        key=session.key,
+        **common(session, work),
         level=line.level,
         indent=line.indent,
-        pid="" if session.is_outsider else str(session.pid),
-        owners=owners(session.identity),
-        work=work_of(work),
-        role=(session.role or "") if is_other else "",
-        client=(session.client or "") if is_other and session.role else "",
-        blockers="" if is_root else blockers_of(line),
-        victims=victims % {"number": node.victims} if node.blocked else "",
-        state=session.state or "",
-        state_age=age(session.state_seconds) if session.state else "",
-        transaction=transaction_of(session),
-        wait=wait_in_words(node.waits_for) if node.waits_for else "",
-        query=beginning(session.query),
+        blockers="" if line.level == 1 else blockers_of(line),
+        victims=_("blocks %(number)s") % {"number": node.victims} if node.blocked else "",
+        waits=wait_in_short(lock) if lock else "",
+        details=details_of(session, wait_in_words(lock) if lock else ""),
         form=form,
-        command=terminate,
-        note=note_of(session, may_signal=may_signal) if is_root and not form else "",
+        note=note_of(session, may_signal=may_signal) if line.level == 1 and not form else "",
         opens=line.opens,
         closes=line.closes,
         summary=summary_of(len(node.blocked), session.shortly) if line.opens else "",
     )
 
 
-def session_rows(page: LockPage, most: int, *, may_signal: bool) -> list[SessionRow]:
-    """The first `most` sessions, for a reader who may or may not end sessions."""
-    return [session_row(session, page, may_signal=may_signal) for session in page.seen.sessions[:most]]
+def common(session: Session, work: Behind | None) -> dict[str, Any]:
+    """The part of a line that is the same inside the tree and beside it."""
+    is_other = session.identity.kind == "other" and session.role
+    return {
+        "key": session.key,
+        "pid": "" if session.is_outsider else str(session.pid),
+        "owners": owners(session.identity),
+        "work": work_of(work),
+        "login": f"{session.role}@{session.client or 'local'}" if is_other else "",
+        "state": session.state or "",
+        "state_age": age(session.state_seconds) if session.state else "",
+        "query": beginning(session.query),
+    }
 
 
-def session_row(session: Session, page: LockPage, *, may_signal: bool) -> SessionRow:
-    is_bystander = session.pid in page.bystanders
-    return SessionRow(
-        key=f"{'node' if is_bystander else 'session'}-{session.pid}",
-        pid=str(session.pid),
-        owners=owners(session.identity),
-        work=work_of(page.behind.get(session.pid)),
-        state=session.state or NOTHING,
-        state_age=age(session.state_seconds),
-        transaction_age=age(session.transaction_seconds) or NOTHING,
-        waits_for=waits_of(session, page.seen.by_pid),
-        more=beyond(session.blocked_by),
-        query=beginning(session.query),
-        form=form_of(session) if may_signal and is_bystander and session.xact_start else None,
+def session_row(session: Session, page: LockPage) -> TreeRow:
+    """A session beside the tree; it can be ended from there if it has a transaction open."""
+    return TreeRow(
+        **common(session, page.behind.get(session.pid)),
+        level=1,
+        indent=1,
+        blockers="",
+        victims="",
+        waits=waits_of(session, page.seen.by_pid),
+        details=details_of(session),
+        form=form_of(session) if session.xact_start else None,
+        note="",
     )
+
+
+def busy_sessions(page: LockPage) -> list[Session]:
+    """The sessions beside the tree that do something, or have a transaction open."""
+    return [session for session in bystanders(page) if not is_idle(session)]
+
+
+def idle_sessions(page: LockPage, most: int) -> list[Idle]:
+    """Rowlock's idle sessions, and those of other programs; at most `most` rows of each."""
+    ours: list[Session] = []
+    others: list[Session] = []
+    for session in filter(is_idle, bystanders(page)):
+        (others if session.identity.kind == "other" else ours).append(session)
+    texts = {
+        "rowlock": ngettext("%(number)s idle session of Rowlock", "%(number)s idle sessions of Rowlock", len(ours)),
+        "others": ngettext(
+            "%(number)s idle session of other programs", "%(number)s idle sessions of other programs", len(others)
+        ),
+    }
+    return [
+        Idle(
+            key,
+            texts[key] % {"number": len(found)},
+            tuple(session_row(session, page) for session in found[:most]),
+            max(0, len(found) - most),
+        )
+        for key, found in (("rowlock", ours), ("others", others))
+        if found
+    ]
+
+
+def bystanders(page: LockPage) -> list[Session]:
+    return [session for session in page.seen.sessions if session.pid in page.bystanders]
+
+
+def is_idle(session: Session) -> bool:
+    return session.state == "idle" and session.xact_start is None
 
 
 def busy_row(session: Session, behind: Behind | None) -> BusyRow:
@@ -268,8 +295,13 @@ def form_of(session: Session) -> SignalForm | None:
     """The buttons that end this session; None if it may not be signalled."""
     if not session.may_be_signalled:
         return None
-    started = session.backend_start.isoformat() if session.backend_start else ""
-    return SignalForm(str(session.pid), started, may_cancel=session.state == "active")
+    start = session.backend_start
+    return SignalForm(
+        str(session.pid),
+        start.isoformat() if start else "",
+        may_cancel=session.state == "active",
+        command=shell(session.pid, start, "terminate") if start else "",
+    )
 
 
 def note_of(session: Session, *, may_signal: bool) -> str:
@@ -299,24 +331,24 @@ def summary_of(number: int, name: str) -> str:
     return text % {"number": number, "who": name}
 
 
-def transaction_of(session: Session) -> str:
-    if session.transaction_seconds is None:
-        return ""
-    text = _("held for %(age)s") if session.is_outsider else _("transaction open for %(age)s")
-    return text % {"age": spoken(session.transaction_seconds)}
+def details_of(session: Session, wait: str = "") -> tuple[str, ...]:
+    """The sentences under a statement: the wait in full, and how long the transaction has been open."""
+    transaction = ""
+    if session.transaction_seconds is not None:
+        text = _("held for %(age)s") if session.is_outsider else _("transaction open for %(age)s")
+        transaction = text % {"age": spoken(session.transaction_seconds)}
+    return tuple(filter(None, (wait, transaction)))
 
 
-def waits_of(session: Session, by_pid: Mapping[int, Session]) -> tuple[Anchor, ...]:
-    """Its first blockers, linked to their sessions (an outsider is named); without blockers its wait event."""
+def waits_of(session: Session, by_pid: Mapping[int, Session]) -> str:
+    """Its first blockers, by pid or name; without blockers the wait event of its statement."""
     if not session.blocked_by:
-        return (Anchor((session.wait_event if session.state == "active" else "") or NOTHING),)
-    return tuple(blocker(pid, by_pid.get(pid)) for pid in session.blocked_by[:BLOCKERS_SHOWN])
-
-
-def blocker(pid: int, session: Session | None) -> Anchor:
-    if pid > 0:
-        return Anchor(str(pid), f"#node-{pid}")
-    return Anchor(str(session.identity) if session else str(pid))
+        return (session.wait_event or "") if session.state == "active" else ""
+    first = (
+        str(pid) if pid > 0 or pid not in by_pid else str(by_pid[pid].identity)
+        for pid in session.blocked_by[:BLOCKERS_SHOWN]
+    )
+    return _("waits for %(target)s") % {"target": ", ".join(first) + beyond(session.blocked_by)}
 
 
 def age(seconds: float | None) -> str:

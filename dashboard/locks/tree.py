@@ -151,6 +151,14 @@ def wait_in_words(lock: Lock) -> str:
     return _("waits %(age)s (%(type)s, %(mode)s)") % values
 
 
+def wait_in_short(lock: Lock) -> str:
+    """A session's wait on one line: `waits for order 1042, 4 min`."""
+    if lock.locktype == SAME_WORKER or not lock.target:
+        return wait_in_words(lock)
+    values = {"age": spoken(lock.wait_seconds or 0), "target": lock.target}
+    return _("waits for %(target)s, %(age)s") % values
+
+
 LINE_CAP = 200
 DEEPEST = 8  # deeper levels are not indented further
 

@@ -106,7 +106,14 @@ class Migration(migrations.Migration):
                 (
                     "kind",
                     models.TextField(
-                        choices=[("task", "Task"), ("order", "Order"), ("queue", "Queue"), ("command", "Command")]
+                        choices=[
+                            ("task", "Task"),
+                            ("order", "Order"),
+                            ("account", "Account"),
+                            ("user", "User"),
+                            ("queue", "Queue"),
+                            ("command", "Command"),
+                        ]
                     ),
                 ),
                 ("row_id", models.BigIntegerField(db_default=0)),

@@ -14,7 +14,6 @@ from dashboard.site import page
 from dashboard.task_pages import LIST, VIEW, next_page, rejected
 from dashboard.task_pages.actions import PAGE_ACTIONS, PageAction, run_row, run_rows
 from dashboard.task_pages.confirmation import ActionRequest, action_view, known_action, preview_rows, shared_risk
-from dashboard.task_pages.listing import PageCursor, find
 from tasks.admin import rights
 from tasks.admin.forms import WholeNumberField, reason_of
 from tasks.diagnosis import decide, gather
@@ -23,6 +22,7 @@ from tasks.models import BulkRun, Task, TaskStatus
 from tasks.operations import Settings, bulk
 from tasks.operations.bulk import Tally, add_refusals, highest_id, tally
 from tasks.operations.filters import InvalidFilter, TaskFilter, parse_id
+from tasks.operations.search import PageCursor, find
 
 LONGEST_FILTER = 20_000
 MOST_LIMITED = 1000  # tasks of a limit, which are counted one by one

@@ -1,120 +1,173 @@
 """The pages of queues: their numbers, pause and recovery, and why a queue's tasks do not run."""
 
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
 
 from dashboard import links
+from dashboard.attention.queues import LATE_SECONDS
+from dashboard.live import snapshots
 from dashboard.live.fragment import SharedPart
+from dashboard.numbers import decimal
 from dashboard.site import page
 from dashboard.task_pages import VIEW as VIEW_TASK
+from dashboard.templatetags.rowlock import age
 from tasks.admin import rights
 from tasks.admin.forms import reason_of
 from tasks.diagnosis import stats, why
-from tasks.diagnosis.stats import QueueNumbers
+from tasks.diagnosis.stats import TWELFTHS, Numbers, QueueNumbers
 from tasks.models import Queue
 from tasks.operations.queues import SWITCHES, Switch
 from tasks.support import reading
+from tasks.support.durations import spoken
 
 VIEW = "tasks.view_queue"
 LIST = "admin:tasks_queue_changelist"
 COUNT_CAP = 10_000
-EVERY_SECONDS = 5  # the reasons refresh themselves
+EVERY_SECONDS = 5  # both pages refresh themselves
 
 
+@require_safe
 def queues_view(request: HttpRequest) -> HttpResponse:
+    """The page; for htmx only its table."""
     rights.require(request.user, VIEW)
-    sentences = {switch.right: rights.missing(request.user, switch.right) for switch in SWITCHES.values()}
-    context = {"rows": rows(), "missing_rights": {right: text for right, text in sentences.items() if text}}
+    if "HX-Request" in request.headers:
+        return LIVE.answer(request)
+    context = {"panel": LIVE.text(request), "every": EVERY_SECONDS}
     return page(request, "task_pages/queues.html", _("Queues"), context)
+
+
+def live_context(request: HttpRequest) -> dict[str, Any]:
+    snapshot = snapshots.of(request)
+    found, settings = snapshot.once(numbers), snapshot.once(paused)
+    rows = []
+    for queue in found.queues:
+        row, setting = QueueRow.of(queue, found, cap=COUNT_CAP), settings.get(queue.name)
+        if setting is not None:
+            row = replace(row, paused_by=setting.paused_by, paused_for=age(setting.paused_at, snapshot.now))
+        rows.append(row)
+    return {"rows": rows, **forbidden(request.user)}
+
+
+LIVE = SharedPart("task_pages/_queues.html", live_context, EVERY_SECONDS, is_apart=True)
+
+
+def numbers() -> Numbers:
+    return stats.collect(cap=COUNT_CAP)
+
+
+def paused() -> dict[str, Queue]:
+    """The settings of paused queues, by name."""
+    return {queue.name: queue for queue in Queue.objects.filter(paused=True)}
+
+
+def forbidden(user: Any) -> dict[str, Any]:
+    """The rights to switch that this person lacks: their names, and the sentences that say so."""
+    sentences = {switch.right: rights.missing(user, switch.right) for switch in SWITCHES.values()}
+    lacking = {right: text for right, text in sentences.items() if text}
+    return {"missing_rights": lacking, "forbidden": tuple(lacking)}
 
 
 @require_POST
 def switch_view(request: HttpRequest, name: str) -> HttpResponse:
+    """Pause or resume a queue at once; change its recovery after a question."""
     switch = SWITCHES.get(name)
     if switch is None:
         raise Http404(_("There is no such action."))
     rights.require(request.user, switch.right)
-    queue_name = request.POST.get("queue", "").strip()
+    queue_name, is_asked = request.POST.get("queue", "").strip(), switch.asks and "confirmed" not in request.POST
     if not queue_name:
         messages.error(request, _("Name the queue."))
+    elif is_asked:
+        context = {"switch": switch, "queue": queue_name, "command": switch.command(reading.name(queue_name))}
+        return page(request, "task_pages/switch.html", str(switch.label), context)
     elif switch.change(reading.name(queue_name), rights.who(request.user), reason=reason_of(request.POST)):
         values = {"label": switch.label, "queue": queue_name}
         messages.success(request, _("%(label)s: done for the queue %(queue)s.") % values)
     else:
         messages.info(request, _("The queue %(queue)s was like that already.") % {"queue": queue_name})
-    return HttpResponseRedirect(reverse(LIST))
+    snapshots.forget()
+    return HttpResponseRedirect(reverse("admin:index" if request.POST.get("from") == "overview" else LIST))
 
 
 @dataclass(frozen=True)
 class QueueRow:
-    """One queue, as the template shows it: its numbers, its setting, and its buttons with their commands."""
+    """One line of a table of queues, in texts.
 
+    `key` is the name of its element; `course`: what was done in each twelfth of the last hour; `switches`: those that
+    would change something, with their commands, pause or resume first.
+    """
+
+    key: str
     name: str
-    tasks_url: str
-    why_url: str
     ready: str
-    oldest_ready_seconds: float | None
-    is_held_by_key: bool
+    oldest: str
     scheduled: str
     processing: str
     stale: str
-    is_stuck: bool
     failed: str
-    completed_last_hour: str
+    completed: str
+    course: tuple[int, ...]
+    workers: str
     is_paused: bool
-    paused_by: str
-    paused_at: datetime | None
+    is_late: bool
+    is_held_by_key: bool
+    is_stuck: bool
+    is_unserved: bool
+    has_work: bool
     asks: bool
-    switches: list[tuple[Switch, str]]
+    switches: tuple[tuple[Switch, str], ...]
+    paused_by: str = ""
+    paused_for: str | SafeString = ""
 
     @classmethod
-    def of(cls, queue: QueueNumbers, setting: Queue | None) -> Self:
+    def of(cls, queue: QueueNumbers, found: Numbers, *, cap: int) -> Self:
+        oldest, servers = queue.oldest_ready_seconds, len(found.servers(queue.name))
         return cls(
+            key=links.element_id(queue.name),
             name=queue.name,
-            tasks_url=links.tasks(queue_names=(queue.name,)),
-            why_url=links.page("admin:tasks_task_why", queue.name),
-            ready=capped(queue.ready),
-            oldest_ready_seconds=queue.oldest_ready_seconds,
-            is_held_by_key=bool(queue.ready) and queue.oldest_ready_seconds is None,
-            scheduled=capped(queue.scheduled),
-            processing=capped(queue.processing),
-            stale=str(queue.stale),
-            is_stuck=bool(queue.stale),
-            failed=capped(queue.failed),
-            completed_last_hour=str(queue.completed_last_hour),
+            ready=capped(queue.ready, cap),
+            oldest="\u2013" if oldest is None else spoken(oldest),
+            scheduled=capped(queue.scheduled, cap),
+            processing=capped(queue.processing, cap),
+            stale=capped(queue.stale, cap),
+            failed=capped(queue.failed, cap),
+            completed=decimal(queue.completed_last_hour),
+            course=tuple(found.completed.get(queue.name, [0] * TWELFTHS)),
+            workers=str(servers),
             is_paused=queue.paused,
-            paused_by=setting.paused_by or "" if setting else "",
-            paused_at=setting.paused_at if setting else None,
+            is_late=(oldest or 0) > LATE_SECONDS and not queue.paused,
+            is_held_by_key=bool(queue.ready) and oldest is None,
+            is_stuck=bool(queue.stale),
+            is_unserved=is_unserved(queue, servers),
+            has_work=bool(queue.ready or queue.processing),
             asks=queue.asks_a_person,
             switches=fitting_switches(queue),
         )
 
 
-def rows() -> list[QueueRow]:
-    queues = stats.collect(cap=COUNT_CAP).queues
-    settings = Queue.objects.in_bulk([queue.name for queue in queues])
-    return [QueueRow.of(queue, settings.get(queue.name)) for queue in queues]
+def is_unserved(queue: QueueNumbers, servers: int) -> bool:
+    return bool(queue.ready and not servers and not queue.paused)
 
 
-def capped(number: int) -> str:
+def capped(number: int, cap: int) -> str:
     """A count, with a plus sign if it stopped at its cap."""
-    return f"{number}+" if number >= COUNT_CAP else str(number)
+    return f"{decimal(number)}+" if number >= cap else decimal(number)
 
 
-def fitting_switches(queue: QueueNumbers) -> list[tuple[Switch, str]]:
+def fitting_switches(queue: QueueNumbers) -> tuple[tuple[Switch, str], ...]:
     """The two switches that would change something, with their commands; none if no command could name the queue."""
     if reading.name_problem(queue.name):
-        return []
+        return ()
     pause = SWITCHES["resume" if queue.paused else "pause"]
     recovery = SWITCHES["automatic" if queue.recovery == Queue.Recovery.ASK else "ask"]
-    return [(switch, switch.command(queue.name)) for switch in (pause, recovery)]
+    return tuple((switch, switch.command(queue.name)) for switch in (pause, recovery))
 
 
 @require_safe

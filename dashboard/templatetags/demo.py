@@ -3,9 +3,14 @@
 from typing import Any
 
 from django import template
+from django.db import OperationalError, connection
 
 from dashboard import demo
+from dashboard.attention.inbox import is_too_slow
 from dashboard.demo import control
+from dashboard.live import snapshots
+from dashboard.locks.limits import Unavailable, locked_tables
+from dashboard.models import DemoRow
 from dashboard.views.demo import COMMANDS, DIRECT
 
 register = template.Library()
@@ -13,11 +18,18 @@ register = template.Library()
 
 @register.inclusion_tag("dashboard/_demo.html", takes_context=True)
 def demo_ribbon(context: dict[str, Any]) -> dict[str, Any]:
-    """Render the ribbon; without the demo this costs no query."""
-    user = getattr(context.get("request"), "user", None)
-    if not (demo.is_on() and context.get("has_permission") and user):
+    """Render the ribbon, or why its state is not known; without the demo this costs no query."""
+    request = context.get("request")
+    user = getattr(request, "user", None)
+    if not (demo.is_on() and context.get("has_permission") and request and user):
         return {"is_shown": False}
-    state = control.state()
+    try:
+        state = snapshots.of(request).once(control.state)
+    except OperationalError as error:
+        if not is_too_slow(error):
+            raise
+        table = DemoRow._meta.db_table
+        return {"is_shown": True, "unavailable": Unavailable(table, locked_tables(connection).get(table))}
     return {
         "is_shown": state.is_there,
         "director": state.director,

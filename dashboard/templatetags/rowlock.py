@@ -18,7 +18,6 @@ from django.utils.translation import get_language, gettext_lazy
 from django.utils.translation import gettext as _
 
 from dashboard import links
-from dashboard.attention.queues import COUNT_CAP
 from dashboard.links import page
 from dashboard.numbers import decimal, milliseconds, rate
 from tasks.diagnosis import Link, finding
@@ -111,6 +110,12 @@ def spark(values: Sequence[float], label: str) -> SafeString:
 
 
 @register.simple_tag
+def counted(number: str, url: str) -> SafeString:
+    """A number that leads to what it counts; zero leads nowhere."""
+    return format_html('<span class="quiet">0</span>' if number == "0" else '<a href="{1}">{0}</a>', number, url)
+
+
+@register.simple_tag
 def moment(at: datetime | None) -> str | SafeString:
     """A time as `2026-11-20 03:12:05 UTC`; a script adds the reader's own time zone."""
     if at is None:
@@ -151,12 +156,6 @@ def between(start: datetime | None, end: datetime | None) -> str:
 def rhythm(every: timedelta) -> str:
     """An interval as `every` takes it: `5m`."""
     return durations.describe(every)
-
-
-@register.filter
-def capped(number: int) -> str:
-    """A count, with a plus sign if it stopped at its cap."""
-    return f"{number}+" if number >= COUNT_CAP else str(number)
 
 
 @register.filter

@@ -23,12 +23,13 @@ from django.views.decorators.http import require_safe
 
 from dashboard.live.fragment import SharedPart
 from dashboard.site import page
-from dashboard.task_pages.listing import Filter, Listing, PageCursor, find, neighbours, table_bounds
+from dashboard.task_pages.listing import neighbours
 from dashboard.templatetags.rowlock import age, target_href, written
 from tasks.admin.rights import require
 from tasks.models import Intervention
 from tasks.models.run import IS_ENQUEUE
 from tasks.operations.filters import BIGGEST_ID, InvalidFilter, Params, given, parse_moment
+from tasks.operations.search import Filter, Listing, PageCursor, find, table_bounds
 from tasks.support import reading
 from tasks.support.database import fetch
 

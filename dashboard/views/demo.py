@@ -12,6 +12,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from dashboard.demo import control
 from dashboard.demo.control import Request
+from dashboard.live import snapshots
 from dashboard.site import page
 from tasks.admin.forms import reason_of
 from tasks.admin.rights import missing, require, who
@@ -70,6 +71,7 @@ def ask(request: HttpRequest) -> HttpResponse:
         messages.success(request, _("The demo has stopped. What it loaded stays until it is removed."))
     else:
         messages.error(request, _("The director has not ended yet. Try again in a moment."))
+    snapshots.forget()
     return redirect("admin:ops_demo")
 
 
@@ -85,7 +87,11 @@ def remove(request: HttpRequest) -> HttpResponse:
         messages.error(request, _("The director did not end, so nothing was removed. Try again in a moment."))
         return redirect("admin:ops_demo_remove")
     removed = control.remove(who(request.user), reason=reason)
-    text = _("Removed: %(tasks)d tasks, %(orders)d orders, %(queues)d queues, %(commands)d cron lines.") % removed
+    snapshots.forget()
+    text = _(
+        "Removed: %(tasks)d tasks, %(orders)d orders, %(accounts)d accounts, %(queues)d queues, "
+        "%(commands)d cron lines."
+    ) % removed  # fmt: skip
     if control.is_anything_left():
         messages.warning(request, " ".join((text, _("Some rows are held at this moment: remove again."))))
         return redirect("admin:ops_demo_remove")

@@ -33,13 +33,14 @@ from dashboard.live.fragment import SharedPart
 from dashboard.numbers import decimal
 from dashboard.site import page
 from dashboard.task_pages.failure import message_of
-from dashboard.task_pages.listing import PageCursor, find, known_queues, neighbours, table_bounds
+from dashboard.task_pages.listing import known_queues, neighbours
 from dashboard.templatetags.rowlock import age, between
 from dashboard.views.overview import ACKNOWLEDGE, unless_slow
 from tasks.admin import rights
 from tasks.models import Attempt
 from tasks.operations import Quarantine, Requeue
 from tasks.operations.filters import InvalidFilter, TaskFilter, parse_failure
+from tasks.operations.search import PageCursor, find, table_bounds
 from tasks.panels import Snapshot
 
 SEE = "tasks.view_task"

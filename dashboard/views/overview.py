@@ -1,7 +1,7 @@
 """The first page, the counts in every page's navigation, and acknowledging a line of "Needs attention"."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, NamedTuple, Self, TypeVar
 
 from django.contrib import messages
@@ -12,16 +12,19 @@ from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
 
-from dashboard import charts, links
+from dashboard import charts, series
 from dashboard.attention import failures, inbox
 from dashboard.attention.inbox import LASTS, is_too_slow
-from dashboard.attention.queues import COUNT_CAP, LATE_SECONDS, numbers
-from dashboard.charts import Span
+from dashboard.attention.queues import COUNT_CAP, numbers
 from dashboard.failures import failed_groups, latest_failures
 from dashboard.live import snapshots
 from dashboard.live.fragment import SharedPart
 from dashboard.locks import activity
+from dashboard.series import Span
 from dashboard.site import page
+from dashboard.task_pages.queues import QueueRow, forbidden, is_unserved
+from dashboard.templatetags.rowlock import age
+from dashboard.views.locks import parsed
 from tasks.admin.forms import reason_of
 from tasks.admin.rights import missing, require, who
 from tasks.diagnosis import stats
@@ -90,57 +93,14 @@ def unless_slow(snapshot: Snapshot, query: Callable[[], T]) -> T | None:
         return None
 
 
-@dataclass(frozen=True)
-class QueueRow:
-    """One line of the table of queues. `key` is the name of its element; `why_url` is empty if no task can wait."""
-
-    numbers: QueueNumbers
-    name: str
-    key: str
-    workers: int
-    is_unserved: bool
-    is_late: bool
-    ready_url: str
-    processing_url: str
-    failed_url: str
-    completed_url: str
-    stale_url: str
-    workers_url: str
-    why_url: str
-
-    @classmethod
-    def of(cls, queue: QueueNumbers, workers: int) -> Self:
-        names = (queue.name,)
-        return cls(
-            numbers=queue,
-            name=queue.name,
-            key=links.element_id(queue.name),
-            workers=workers,
-            is_unserved=is_unserved(queue, workers),
-            is_late=(queue.oldest_ready_seconds or 0) > LATE_SECONDS and not queue.paused,
-            ready_url=links.tasks(statuses=("READY",), queue_names=names),
-            processing_url=links.tasks(statuses=("PROCESSING",), queue_names=names),
-            failed_url=links.tasks(statuses=("FAILED",), queue_names=names),
-            completed_url=links.tasks(statuses=("COMPLETED",), queue_names=names),
-            stale_url=links.page("admin:ops_stale", queue=queue.name),
-            workers_url=links.page("admin:ops_workers"),
-            why_url=links.page("admin:tasks_task_why", queue.name) if queue.ready or queue.processing else "",
-        )
-
-
-def is_unserved(queue: QueueNumbers, workers: int) -> bool:
-    return bool(queue.ready and not workers and not queue.paused)
-
-
 def queue_context(found: Numbers) -> dict[str, Any]:
     """The table of queues. Some statements share one cap among all queues, so sums are compared with it."""
     queues = found.queues
-    workers = {queue.name: len(found.servers(queue.name)) for queue in queues}
 
     def rank(queue: QueueNumbers) -> tuple[bool, bool, bool, str]:
         """Queues in trouble first, quiet ones last."""
         is_busy = bool(queue.ready or queue.processing or queue.scheduled)
-        is_in_trouble = is_unserved(queue, workers[queue.name]) or bool(queue.stale)
+        is_in_trouble = is_unserved(queue, len(found.servers(queue.name))) or bool(queue.stale)
         return not is_in_trouble, not queue.failed, not is_busy, queue.name
 
     shown = sorted(queues, key=rank)[:QUEUES_SHOWN]
@@ -150,10 +110,28 @@ def queue_context(found: Numbers) -> dict[str, Any]:
         sum(queue.failed for queue in queues),
     )
     return {
-        "queues": [QueueRow.of(queue, workers[queue.name]) for queue in shown],
+        "queues": [QueueRow.of(queue, found, cap=COUNT_CAP) for queue in shown],
         "hidden_queues": len(queues) - len(shown),
         "is_capped": max(totals) >= COUNT_CAP,
     }
+
+
+class LineRow(NamedTuple):
+    """One line that needs attention, as its row shows it. `is_forbidden`: this person may not press its button."""
+
+    line: AttentionLine
+    age: str
+    is_forbidden: bool
+    may_acknowledge: bool
+
+    @classmethod
+    def of(cls, line: AttentionLine, now: datetime, may: inbox.May) -> Self:
+        return cls(
+            line,
+            age(line.since, now),
+            is_forbidden=line.act is not None and not may(line.act.permission),
+            may_acknowledge=line.key != inbox.UNTOLD and may(ACKNOWLEDGE),
+        )
 
 
 def paths(view: Callable[..., Any]) -> list[URLPattern]:
@@ -170,9 +148,9 @@ def overview(request: HttpRequest) -> HttpResponse:
     """The page; for htmx only its live fragment."""
     if request.headers.get("HX-Request"):
         return LIVE.answer(request)
-    span = span_of(request)
+    span, _problem = span_of(request)
     # A snapshot that is fresh enough for this span.
-    drawn = chart_context(request, snapshots.current(f"throughput {span.key}", span.seconds))
+    drawn = chart_context(request, snapshots.current(f"throughput {span.query}", span.seconds))
     return page(request, "dashboard/overview.html", _("Overview"), {"panel": LIVE.text(request), **drawn})
 
 
@@ -180,17 +158,22 @@ def panel_context(request: HttpRequest) -> dict[str, Any]:
     """The live fragment's data, as this person may see it. A part is None if its query timed out."""
     snapshot, may = snapshots.of(request), request.user.has_perm
     found = unless_slow(snapshot, numbers) if may(SEE_TASKS) else None
+    lines = inbox.gather(snapshot, may)
+    rows = [LineRow.of(line, snapshot.now, may) for line in lines.lines]
     parts = {
-        "now": snapshot.now,
-        "inbox": inbox.gather(snapshot, may),
+        "inbox": lines,
+        "critical": [row for row in rows if row.line.is_critical],
+        "warnings": [row for row in rows if not row.line.is_critical],
         "figures": inbox.figures(snapshot, may),
         "queues": None,
-        "failures": unless_slow(snapshot, latest_failures) if may(SEE_TASKS) else None,
     }
+    acts = {line.act.permission for line in lines.lines if line.act}
     return {
         "page": parts if found is None else {**parts, **queue_context(found)},
         "cannot_acknowledge": missing(request.user, ACKNOWLEDGE),
         "cannot_see": missing(request.user, SEE_TASKS),
+        "forbidden_acts": {right: missing(request.user, right) for right in sorted(acts) if not may(right)},
+        **forbidden(request.user),
     }
 
 
@@ -201,30 +184,50 @@ LIVE = SharedPart("dashboard/_overview.html", panel_context, every=2)
 def chart_panel(request: HttpRequest) -> HttpResponse:
     """The charts alone, which refresh more slowly."""
     require(request.user, SEE_CHARTS)
-    seconds = span_of(request).seconds
+    seconds = span_of(request)[0].seconds
     return SharedPart("dashboard/_charts.html", chart_context, every=10, is_apart=True, seconds=seconds).answer(request)
 
 
-def span_of(request: HttpRequest) -> Span:
-    """The span in the URL, by default the last hour."""
-    return charts.SPANS.get(request.GET.get("span", ""), charts.SPANS["1h"])
+def span_of(request: HttpRequest) -> tuple[Span, str]:
+    """The span in the URL, by default the last hour; and the reason why a chosen time cannot be shown."""
+    usual, written = series.SPANS["1h"], [request.GET.get(name, "").strip() for name in ("from", "to")]
+    if not any(written):
+        return series.SPANS.get(request.GET.get("span", ""), usual), ""
+    now = snapshots.of(request).now
+    since, until = parsed(written[0]), parsed(written[1]) if written[1] else now
+    if since is None or until is None:
+        return usual, _("Write both times like 2026-11-21 03:10; this is the last hour.")
+    try:
+        return series.chosen(since, until, now), ""
+    except ValueError as problem:
+        return usual, str(problem)
 
 
 def chart_context(request: HttpRequest, snapshot: Snapshot | None = None) -> dict[str, Any]:
     """The charts of this snapshot, by default of the request's own."""
-    span = span_of(request)
+    span, problem = span_of(request)
     if not request.user.has_perm(SEE_CHARTS):
         return {"span": None}
-    context = {"span": span, "spans": charts.SPANS.values()}
-    slots = unless_slow(snapshot or snapshots.of(request), charts.query_of(span.key))
-    if slots is None:
+    snapshot = snapshot or snapshots.of(request)
+    latest = unless_slow(snapshot, latest_failures) if request.user.has_perm(SEE_TASKS) else None
+    seen = unless_slow(snapshot, series.query_of(span))
+    context = {
+        "span": span,
+        "spans": series.SPANS.values(),
+        "problem": problem,
+        "failures": latest,
+        "now": snapshot.now,
+    }
+    if seen is None:
         return context
     return {
         **context,
-        "rows": charts.slot_rows(slots, span),
-        "axis": charts.axis(slots, span),
-        "throughput": charts.throughput_chart(slots, span),
-        "latency": charts.latencies(slots, span),
+        "seen": seen,
+        "sample": series.SAMPLE,
+        "rows": charts.slot_rows(seen.slots, span),
+        "axis": charts.axis(seen.slots, span),
+        "throughput": charts.throughput_chart(seen.slots, span),
+        "latency": charts.latencies(seen.slots, span),
     }
 
 

@@ -18,6 +18,7 @@ from dashboard import stale as stale_tasks
 from dashboard.live import snapshots
 from dashboard.live.fragment import SharedPart
 from dashboard.task_pages.actions import PAGE_ACTIONS, buttons_of
+from dashboard.task_pages.confirmation import MOST_REFUSALS
 from tasks.admin.forms import PreviewedForm
 from tasks.admin.rights import missing, require, who
 from tasks.diagnosis.finding import command
@@ -104,23 +105,31 @@ def take_back(request: HttpRequest) -> HttpResponse:
         shell, start = command("recover_tasks", "--reason", reason or "…"), command("run_worker")
         context = {"title": _("Take these tasks back?"), "asked": values, "found": found, "start": start}
         return page(request, "dashboard/take_back.html", {**context, "command": shell})
-    by_status, left = stale_tasks.take_back(ids, who(request.user), reason=reason)
+    taken = stale_tasks.take_back(ids, who(request.user), reason=reason)
     snapshots.forget()
-    if not by_status and not left:
-        messages.info(request, _("These workers hold no task any more. Nothing was taken back."))
-    if by_status:
-        number = by_status.total()
-        text = ngettext("%(number)d task was taken back", "%(number)d tasks were taken back", number)
-        statuses = ", ".join(f"{number} {status}" for status, number in by_status.items())
-        messages.success(request, f"{text % {'number': number}} ({statuses}).")
-    if left:
-        text = ngettext(
-            "%(number)d task stays: its worker is not dead, not yet, or its row is locked.",
-            "%(number)d tasks stay: their worker is not dead, not yet, or their rows are locked.",
-            left,
-        )
-        messages.warning(request, text % {"number": left})
+    report(request, taken)
     return redirect("admin:ops_stale")
+
+
+def report(request: HttpRequest, taken: stale_tasks.Taken) -> None:
+    """Say what was taken back, what was not, and who locks which row."""
+    if not taken.by_status and not taken.left:
+        messages.info(request, _("These workers hold no task any more. Nothing was taken back."))
+    if taken.by_status:
+        number = taken.by_status.total()
+        text = ngettext("%(number)d task was taken back", "%(number)d tasks were taken back", number)
+        statuses = ", ".join(f"{number} {status}" for status, number in taken.by_status.items())
+        messages.success(request, f"{text % {'number': number}} ({statuses}).")
+    locked = list(taken.locked.items())[:MOST_REFUSALS]
+    for task_id, reason in locked:
+        messages.warning(request, _("#%(id)d not changed: %(reason)s.") % {"id": task_id, "reason": reason})
+    if others := taken.left - len(locked):
+        text = ngettext(
+            "%(number)d task not changed: its worker is not dead, not yet, or its row is locked.",
+            "%(number)d tasks not changed: their worker is not dead, not yet, or their rows are locked.",
+            others,
+        )
+        messages.warning(request, text % {"number": others})
 
 
 def page(request: HttpRequest, template: str, context: dict[str, Any], status: int = 200) -> HttpResponse:

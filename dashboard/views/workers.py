@@ -1,17 +1,19 @@
 """The page of workers: state, tasks and rate; stopping one, and releasing tasks that a hanging one has not begun."""
 
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, NamedTuple, Self
 
+import psutil
 from django.contrib import messages
 from django.db import DatabaseError, connection
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import redirect
 from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import ngettext
 from django.views.decorators.http import require_POST, require_safe
 
 from dashboard import links
@@ -25,7 +27,7 @@ from tasks import operations
 from tasks.admin.forms import reason_of
 from tasks.admin.rights import missing, require, who
 from tasks.diagnosis import lock_holders
-from tasks.diagnosis.finding import command
+from tasks.diagnosis.finding import OF_LIFE, command
 from tasks.diagnosis.stats import Rate, rates
 from tasks.exceptions import RowlockError
 from tasks.models import Task
@@ -44,18 +46,11 @@ from tasks.support import reading
 from tasks.support.database import fetch, is_lock_not_available, session_name
 from tasks.support.reading import Unreadable
 
-SEE, STOP, RELEASE = "tasks.view_worker", RIGHT_TO_STOP, RIGHT_TO_RELEASE
+SEE, TAKE, STOP, RELEASE = "tasks.view_worker", "tasks.recover_task", RIGHT_TO_STOP, RIGHT_TO_RELEASE
 BIGGEST_VERSION = 2**31 - 1
 MOST = 200
-# Workers that need attention come first. The words are those of the verdicts on their tasks.
-LIVES = {
-    Life.DEAD: gettext_lazy("Dead"),
-    Life.MISSING: gettext_lazy("Dead"),
-    Life.SILENT: gettext_lazy("Silent"),
-    Life.RESTARTED: gettext_lazy("Silent"),
-    Life.ALIVE: gettext_lazy("Alive"),
-}
-ORDER = list(LIVES)
+ORDER = [*OF_LIFE, Life.ALIVE]  # workers that need attention come first
+SAME_PROCESS_SECONDS = 60.0  # between the start of a process and its row; a later process may have its pid
 
 NOW = "SELECT clock_timestamp() AS now"
 # Sessions of the worker's supervisor and handlers; the page links one of them to the locks.
@@ -84,6 +79,7 @@ class WorkerRow:
     current_seconds: float
     rate: Rate
     session: Session | None
+    memory_bytes: int | None = None
 
     @property
     def key(self) -> str:
@@ -94,7 +90,7 @@ class WorkerRow:
     def life(self) -> str:
         if self.has_ended and self.worker.stop_reason != "convicted":
             return _("Has ended")
-        return str(LIVES[self.worker.life])
+        return str(OF_LIFE[self.worker.life].label) if self.worker.life in OF_LIFE else _("Alive")
 
     @property
     def version(self) -> str:
@@ -106,6 +102,15 @@ class WorkerRow:
     def announcement(self) -> str:
         """The sentence for screen readers and the list of changes."""
         return _("worker %(id)s: %(life)s") % {"id": self.worker.id, "life": self.life}
+
+    @property
+    def current_name(self) -> str:
+        return self.current.task_path.rpartition(".")[2] if self.current else ""
+
+    @property
+    def serves(self) -> str:
+        """The queues that it serves, in order."""
+        return ", ".join(self.worker.queues or ()) or _("every queue")
 
     @property
     def unstarted(self) -> int:
@@ -181,8 +186,21 @@ def rows_of(shown: list[WorkerState], now: datetime) -> list[WorkerRow]:
         # It may have lost the claim since.
         current = current if current and current.claimed_by == state.id else None
         seconds, session = age(state.current_since, now), sessions.get(state.id)
-        lines.append(WorkerRow(state, held.get(state.id, 0), current, seconds, speeds[state.id], session))
+        number, speed = held.get(state.id, 0), speeds[state.id]
+        lines.append(WorkerRow(state, number, current, seconds, speed, session, memory_of(state)))
     return lines
+
+
+def memory_of(state: WorkerState) -> int | None:
+    """The memory of a live worker of this host, in bytes; None for all others."""
+    if not state.is_alive or state.hostname != socket.gethostname() or not state.pid or not state.started_at:
+        return None
+    try:
+        process = psutil.Process(state.pid)
+        is_same = abs(process.create_time() - state.started_at.timestamp()) < SAME_PROCESS_SECONDS
+        return int(process.memory_info().rss) if is_same else None
+    except psutil.Error:
+        return None
 
 
 def age(moment: datetime | None, now: datetime) -> float:
@@ -214,9 +232,11 @@ def live_context(request: HttpRequest) -> dict[str, Any]:
     return {
         "board": with_asked(found, reading.name(asked)) if asked else found,
         "asked": asked,
+        "cannot_take": missing(request.user, TAKE),
         "cannot_stop": missing(request.user, STOP),
         "cannot_release": missing(request.user, RELEASE),
         "start": command("run_worker"),
+        "take": command("recover_tasks"),
     }
 
 

@@ -9,7 +9,7 @@ from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
-from django.views.decorators.http import require_POST, require_safe
+from django.views.decorators.http import require_http_methods, require_safe
 
 from tasks import patterns
 from tasks.admin.forms import WholeNumberField
@@ -28,7 +28,7 @@ class PatternAdmin(admin.ModelAdmin):
 
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view
-        run, watch = view(require_POST(self.run_view)), view(require_safe(self.watch_view))
+        run, watch = view(require_http_methods(["GET", "POST"])(self.run_view)), view(require_safe(self.watch_view))
         return [
             path("patterns/<slug:name>/", run, name=self._url_name("run")),
             path("patterns/<slug:name>/<int:task_id>/", watch, name=self._url_name("watch")),
@@ -39,24 +39,32 @@ class PatternAdmin(admin.ModelAdmin):
         buttons = [
             {
                 "pattern": pattern,
-                "form": form_of(pattern),
                 "missing_right": missing(request.user, pattern.permission),
                 "running": patterns.unfinished(pattern),
-                "command": command(pattern.command, "--until-empty") if pattern.command else "",
+                "command": command_of(pattern),
             }
             for pattern in patterns.of_model(self.model)
         ]
         return super().changelist_view(request, {**(extra_context or {}), "buttons": buttons})
 
     def run_view(self, request: HttpRequest, name: str) -> HttpResponse:
-        """Enqueue a run and redirect to its progress."""
+        """GET: ask for the choices. POST: enqueue a run and redirect to its progress."""
         pattern = self._pattern(name)
         require(request.user, pattern.permission)
-        form = form_of(pattern, request.POST)
+        form = form_of(pattern, request.POST if request.method == "POST" else None)
         if not form.is_valid():
-            for field, errors in form.errors.items():
-                messages.error(request, f"{form.fields[field].label}: {' '.join(map(str, errors))}")
-            return HttpResponseRedirect(reverse(f"admin:{self._url_name('changelist')}"))
+            context = {
+                **self.admin_site.each_context(request),
+                "title": pattern.label,
+                "opts": self.opts,
+                "pattern": pattern,
+                "form": form,
+                "command": command_of(pattern),
+                "list_url": reverse(f"admin:{self._url_name('changelist')}"),
+            }
+            return TemplateResponse(
+                request, "admin/tasks/pattern/ask.html", context, status=400 if form.is_bound else 200
+            )
         run = patterns.request(pattern, form.cleaned_data, who(request.user))
         if not run.is_new:
             messages.info(request, _("This run was already requested and has not ended."))
@@ -101,8 +109,13 @@ class PatternAdmin(admin.ModelAdmin):
         return f"{self.opts.app_label}_{self.opts.model_name}_{view}"
 
 
+def command_of(pattern: Pattern) -> str:
+    """The command that does the same for all rows; empty if the pattern has none."""
+    return command(pattern.command, "--until-empty") if pattern.command else ""
+
+
 def form_of(pattern: Pattern, data: Any = None) -> forms.Form:
-    """The pattern's choices and a limit; field ids carry the pattern's name, because a page may hold several forms."""
+    """The pattern's choices and a limit; field ids carry the pattern's name, because a dialog shows it on a page."""
     form = forms.Form(data, auto_id=f"{pattern.name}-%s")
     for choice in pattern.choices:
         choices, label = list(choice.values.items()), str(choice.label)

@@ -3,22 +3,27 @@
 import json
 import os
 import pwd
+import shutil
 import signal
 import socket
+import textwrap
 import threading
+import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from argparse import RawDescriptionHelpFormatter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser, DjangoHelpFormatter
 from django.db import DatabaseError, InterfaceError, connection
+from django.utils import timezone
 
 from tasks.commands import types
-from tasks.commands.output import ProgressLine, printable, write_line
+from tasks.commands.output import Part, ProgressLine, Window, printable, render, write_line
 from tasks.diagnosis import lock_holders
 from tasks.exceptions import RowlockError
 from tasks.operations import Progress
@@ -29,6 +34,11 @@ from tasks.support.reading import one_line
 HANDLED = (signal.SIGTERM, signal.SIGINT)
 FAILED, USAGE, UNHEALTHY = 1, 2, 3
 SHOWN_PROBLEMS = 20
+# Django's own options: they work, but no help lists them.
+DJANGOS = frozenset(
+    {"--version", "--settings", "--pythonpath", "--traceback", "--no-color", "--force-color", "--skip-checks"}
+)
+HOME, NEXT_LINE, CLEAR_BELOW = "\033[H", "\033[K\n", "\033[J"
 Options = dict[str, Any]
 Argument = tuple[str, Callable[[str], Any], str]
 
@@ -92,27 +102,68 @@ class UsageError(CommandError):
 
 @dataclass
 class Report:
-    """A command's result. `data` is its JSON, `text` the same for people; `problems` are lines for stderr.
+    """A command's result. `data` is its JSON, `text` the same for people, in parts if it has tables.
+
+    `problems` are lines for stderr.
 
     A `failure` is the error message that ends the command with `exit_status`.
     """
 
     data: dict[str, Any]
-    text: str
+    text: Part | Sequence[Part]
     problems: list[str] = field(default_factory=list)
     failure: str = ""
     exit_status: int = FAILED
 
 
-class OperatorCommand(BaseCommand):
+class HelpFormatter(DjangoHelpFormatter, RawDescriptionHelpFormatter):
+    """Django's order of options, with each example on a line of its own."""
+
+
+class TerminalCommand(BaseCommand):
+    """A command with examples in its help, and whose errors stand alone, without `CommandError:`.
+
+    `examples`: the arguments of two command lines.
+    """
+
+    requires_system_checks: list[str] = []  # they import every page; cron starts some each minute
+    suppressed_base_arguments = set(DJANGOS)
+    examples: Sequence[str] = ()
+    is_typed = False
+
+    def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
+        kwargs.setdefault("formatter_class", HelpFormatter)
+        parser = super().create_parser(prog_name, subcommand, **kwargs)
+        parser.description = textwrap.fill(self.help, shutil.get_terminal_size().columns - 2)
+        lines = [f"  python manage.py {subcommand} {arguments}".rstrip() for arguments in self.examples]
+        parser.epilog = "\n".join(["examples:", *lines])
+        return parser
+
+    def run_from_argv(self, argv: list[str]) -> None:
+        self.is_typed = True
+        super().run_from_argv(argv)
+
+    def execute(self, *args: Any, **options: Any) -> str | None:
+        if os.environ.get("NO_COLOR") and not options["force_color"]:
+            options["no_color"] = True
+        try:
+            return super().execute(*args, **options)
+        except CommandError as error:
+            if not self.is_typed or options["traceback"]:
+                raise
+            write_line(self.stderr, str(error))
+            raise SystemExit(error.returncode) from error
+
+
+class OperatorCommand(TerminalCommand):
     """A subclass adds options in `add_options` and does the work in `run`.
 
     `argument`: the name of the thing that it works on, its type and help; None without one. `waits_for_locks`: it waits
-    for a locked table as long as it takes.
+    for a locked table as long as it takes. `is_watchable`: it shows a state that --watch shows again and again.
     """
 
-    requires_system_checks: list[str] = []  # they import every page; cron starts this each minute
     changes_data = True
+    is_watchable = False
     argument: Argument | None = None
     waits_for_locks = False
 
@@ -121,6 +172,9 @@ class OperatorCommand(BaseCommand):
         if self.changes_data:
             parser.add_argument("--dry-run", action="store_true", help="Do it and roll it back: nothing changes.")
             parser.add_argument("--reason", type=types.reason, default="", help="Why; the audit keeps it.")
+        if self.is_watchable:
+            text = "Show it again every SECONDS (2 when left out), until Ctrl-C."
+            parser.add_argument("--watch", nargs="?", type=types.interval, const=2.0, metavar="SECONDS", help=text)
         if self.argument:
             name, kind, text = self.argument
             parser.add_argument(name, type=kind, metavar=name.upper(), help=text)
@@ -136,12 +190,13 @@ class OperatorCommand(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         self.signals = Signals()
         failure: CommandError | None = None
-        limited = nullcontext() if self.waits_for_locks else short_lock_waits()
-        with self.signals.handled(), read_committed(), limited:
+        with self.signals.handled():
             try:
-                with _explained():
-                    report = self.run(options)
-                self._print(report, options)
+                report = self._report(options)
+                if options.get("watch"):
+                    report = self._watch(report, options)
+                else:
+                    self._print(report, options)
                 if self.signals.received:
                     raise Interrupted
                 if report.failure:
@@ -155,6 +210,48 @@ class OperatorCommand(BaseCommand):
                     write_line(self.stdout, json.dumps({"error": str(error)}))
         if failure:
             raise failure
+
+    def _report(self, options: Options) -> Report:
+        limited = nullcontext() if self.waits_for_locks else short_lock_waits()
+        with read_committed(), limited, explained():
+            return self.run(options)
+
+    def _watch(self, report: Report, options: Options) -> Report:
+        """Show this report and newer ones until a signal, or until the reader leaves: then return the latest.
+
+        A failure of a newer one is shown like it; the next may succeed.
+        """
+        show, window = self._print_round, Window.of(self.stdout, options)
+        if window.rows and not options["json"]:
+            write_line(self.stdout, "\n" * window.rows)  # what stands there scrolls away
+            show = self._draw
+        try:
+            while show(report, options):
+                time.sleep(options["watch"])
+                connection.close_if_unusable_or_obsolete()
+                try:
+                    report = self._report(options)
+                except CommandError as error:
+                    report = Report({"error": str(error)}, "", failure=str(error), exit_status=error.returncode)
+        except Interrupted:
+            raise SystemExit(128 + (self.signals.received or 0)) from None
+        return report
+
+    def _draw(self, report: Report, options: Options) -> bool:
+        """Draw the report over the one before it; False when the reader has left."""
+        window = Window.of(self.stdout, options)
+        wrong = [*map(one_line, report.problems), *printable(report.failure).splitlines()]
+        at = f"{timezone.localtime():%H:%M:%S}, every {options['watch']:g} s; Ctrl-C ends it"
+        lines = [at, *wrong, "", *render(report.text, window).split("\n")]
+        return write_line(self.stdout, HOME + NEXT_LINE.join(window.fitting(lines)) + CLEAR_BELOW)
+
+    def _print_round(self, report: Report, options: Options) -> bool:
+        if not options["json"]:
+            write_line(self.stdout, f"{timezone.localtime():%H:%M:%S}")
+        is_read = self._print(report, options)
+        if is_read and report.failure:
+            write_line(self.stderr, printable(report.failure))
+        return is_read
 
     @contextmanager
     def chunks(self, options: Options) -> Iterator[Progress]:
@@ -172,16 +269,18 @@ class OperatorCommand(BaseCommand):
             finally:
                 line.close()
 
-    def _print(self, report: Report, options: Options) -> None:
+    def _print(self, report: Report, options: Options) -> bool:
+        """Print the report; False when the reader of stdout has left."""
         hidden = len(report.problems) - SHOWN_PROBLEMS
         for problem in report.problems[:SHOWN_PROBLEMS]:
             write_line(self.stderr, one_line(problem))
         if hidden > 0:
             write_line(self.stderr, f"… and {hidden} more; --json lists them all.")
         if options["json"]:
-            write_line(self.stdout, json.dumps(report.data))
-        elif options["verbosity"] > 0:
-            write_line(self.stdout, printable(report.text))
+            return write_line(self.stdout, json.dumps(report.data))
+        if options["verbosity"] > 0:
+            return write_line(self.stdout, render(report.text, Window.of(self.stdout, options)))
+        return True
 
 
 class ChangeCommand(OperatorCommand):
@@ -219,7 +318,7 @@ def audited(options: Options) -> dict[str, Any]:
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
+def explained() -> Iterator[None]:
     """Turn errors of Rowlock and of the database into a line that says what to do next, and who holds a lock."""
     try:
         yield

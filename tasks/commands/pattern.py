@@ -22,6 +22,7 @@ class PatternCommand(OperatorCommand):
     """Runs the pattern named by `pattern`; runs may overlap, so cron may start it as often as you like."""
 
     pattern = ""
+    examples = ("--until-empty", "--limit 100 --on-locked report")
     changes_data = False  # no person intervenes: no audit, but a dry run
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

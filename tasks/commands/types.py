@@ -72,6 +72,14 @@ def seconds(written: str) -> float:
     return number
 
 
+def interval(written: str) -> float:
+    """Seconds between two pictures, from 0.1."""
+    number = seconds(written)
+    if not 0.1 <= number <= 86_400:
+        raise ArgumentTypeError(f"{reading.shown(written)} is not an interval: write seconds from 0.1 to 86400.")
+    return number
+
+
 def moment(written: str) -> datetime:
     """A time in ISO 8601, or `now`; without an offset it is in the project's TIME_ZONE."""
     if written == "now":

@@ -10,16 +10,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 
+import psycopg
 from django.core.management import get_commands
-from django.db import Error
-from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db import Error, connections
 from django.db.migrations.recorder import MigrationRecorder
 from django.utils.timezone import localtime
 from django.utils.translation import gettext as _
 from psycopg import sql
 
 from tasks.diagnosis.finding import command
-from tasks.support.database import fetch, session_name, sqlstate, transaction
+from tasks.support.database import Connection, fetch, session_name, sqlstate, transaction
 from tasks.support.durations import spoken
 from tasks.support.reading import one_line
 from tasks.support.redacted_sql import redact_query
@@ -65,7 +65,9 @@ SELECT chain.pid, chain.blocked_by, coalesce(met.holds, '{}') AS holds, coalesce
     coalesce(length(activity.query) > 1000 OR octet_length(activity.query) + 4 >= (
         SELECT setting::int FROM pg_settings WHERE name = 'track_activity_query_size'), false) AS is_cut,
     coalesce(activity.xact_start, prepared.since) AS since, coalesce(prepared.gids, '{}') AS gids,
-    extract(epoch FROM clock_timestamp() - coalesce(activity.xact_start, prepared.since))::float8 AS seconds
+    extract(epoch FROM clock_timestamp() - coalesce(activity.xact_start, prepared.since))::float8 AS seconds,
+    quote_ident(current_user) AS viewer,
+    activity.pid IS NOT NULL AND activity.backend_type IS NULL AS is_hidden
 FROM chain LEFT JOIN met USING (pid) LEFT JOIN pg_stat_activity AS activity USING (pid)
 LEFT JOIN (
     SELECT array_agg(gid ORDER BY prepared) AS gids, min(prepared) AS since
@@ -82,7 +84,7 @@ class Holder:
     """One session that holds a lock in the way, waits for one before us, or blocks a session that waits.
 
     `pid` is 0 for a prepared transaction (`gids`). `is_row`: it holds rows of the table. `blocked_by`: the pids that it
-    waits for itself. A role without pg_read_all_stats sees little more than pids.
+    waits for itself. A role without pg_read_all_stats (`viewer`) sees little more than pids: then it `is_hidden`.
     """
 
     pid: int
@@ -100,6 +102,8 @@ class Holder:
     since: datetime | None
     gids: list[str]
     seconds: float | None
+    viewer: str
+    is_hidden: bool
 
     @property
     def sentence(self) -> str:
@@ -113,7 +117,7 @@ class Holder:
             blockers and _("blocked by pid %(pids)s") % {"pids": blockers},
             self.state,
             self.age,
-            self.statement,
+            self.missing_grant or self.statement,
         ]
         return one_line(" · ".join(filter(None, parts)))
 
@@ -140,6 +144,14 @@ class Holder:
         return text if len(text) <= LONGEST_QUERY else text[: LONGEST_QUERY - 1] + "…"
 
     @property
+    def missing_grant(self) -> str:
+        """The right that would show the rest; empty if nothing is hidden."""
+        if not self.is_hidden:
+            return ""
+        text = _("its state, its query and the command that ends it are hidden: GRANT pg_read_all_stats TO %(role)s")
+        return text % {"role": self.viewer}
+
+    @property
     def command(self) -> str:
         """The command that ends it; empty if it waits itself, or if nobody can end it from here."""
         if not self.pid:
@@ -161,31 +173,40 @@ def is_met(error: BaseException) -> bool:
 
 
 @contextmanager
-def briefly(connection: BaseDatabaseWrapper) -> Iterator[None]:
+def briefly(connection: Connection) -> Iterator[None]:
     """A transaction that waits 200 ms at most for any lock."""
     with transaction(connection):
         fetch(connection, LIMIT)
         yield
 
 
-def holders(connection: BaseDatabaseWrapper, error: BaseException) -> list[Holder]:
-    """The sessions behind the lock that this error reports; empty if there is none any more.
-
-    It also is if the catalogs do not answer in time, because the caller has an error to report already.
-    """
+def holders(connection: Connection, error: BaseException) -> list[Holder]:
+    """The sessions behind the lock that this error reports; empty if there is none any more."""
     if not is_met(error):
         return []
     of_row = ROW_OF.search(str(error))
+    return of_tables(connection, of_row[1] if of_row else "")
+
+
+def of_tables(connection: Connection, table_of_row: str = "") -> list[Holder]:
+    """As `find`, within a short time; empty if the catalogs do not answer, for the caller has an error already."""
     try:
         with briefly(connection):
-            return find(connection, of_row[1] if of_row else "")
-    except Error as problem:
+            return find(connection, table_of_row)
+    except (Error, psycopg.Error) as problem:
         logger.warning("the holder of a lock could not be found: %s", " ".join(str(problem).split()))
         return []
 
 
-def find(connection: BaseDatabaseWrapper, table_of_row: str = "") -> list[Holder]:
+def told(connection: Connection | None, error: BaseException) -> str:
+    """The error in one line; if it met a lock, with those behind it and the commands that end them."""
+    found = holders(connection, error) if connection is not None else []
+    parts = ((holder.sentence, holder.command) for holder in found)
+    return "; ".join([" ".join(str(error).split()), *(" · ".join(filter(None, part)) for part in parts)])
+
+
+def find(connection: Connection, table_of_row: str = "") -> list[Holder]:
     """The sessions that keep others from our tables, or from a row of one; those that wait for nobody come first."""
-    every = [*connection.introspection.django_table_names(), MigrationRecorder.Migration._meta.db_table]
+    every = [*connections["default"].introspection.django_table_names(), MigrationRecorder.Migration._meta.db_table]
     params = {"tables": [table_of_row] if table_of_row else every, "is_row": bool(table_of_row)}
     return [Holder(**row) for row in fetch(connection, HOLDERS, params)]

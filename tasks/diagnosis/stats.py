@@ -97,10 +97,27 @@ FROM (SELECT queue_name FROM tasks_task WHERE status = 'FAILED' LIMIT %(cap)s::i
 GROUP BY queue_name
 """
 
-COMPLETED = """
-SELECT queue_name, sum(completed)::bigint AS completed_last_hour FROM tasks_throughput
-WHERE minute > statement_timestamp() - interval '1 hour' GROUP BY queue_name
+# The last hour in twelfths, the newest last: the completions of each queue, and the sums of all queues without a name.
+# Both come from one index scan over the hour's minutes. A minute ahead of a clock that was set back counts as the
+# newest. To unnest the buckets took eight times as long.
+LAST_HOUR = """
+WITH hour AS MATERIALIZED (
+    SELECT queue_name, completed, failed, wait_buckets,
+        11 - greatest(0, extract(epoch FROM date_trunc('minute', statement_timestamp()) - minute)::int) / 300 AS twelfth
+    FROM tasks_throughput WHERE minute > statement_timestamp() - interval '1 hour'
+)
+SELECT queue_name, twelfth, sum(completed)::bigint AS completed, sum(failed)::bigint AS failed,
+    '{}'::bigint[] AS wait_buckets
+FROM hour GROUP BY queue_name, twelfth
+UNION ALL
+SELECT NULL, twelfth, sum(completed)::bigint, sum(failed)::bigint,
+    ARRAY[sum(wait_buckets[1]), sum(wait_buckets[2]), sum(wait_buckets[3]), sum(wait_buckets[4]),
+        sum(wait_buckets[5]), sum(wait_buckets[6]), sum(wait_buckets[7]), sum(wait_buckets[8]),
+        sum(wait_buckets[9]), sum(wait_buckets[10]), sum(wait_buckets[11]), sum(wait_buckets[12]),
+        sum(wait_buckets[13]), sum(wait_buckets[14]), sum(wait_buckets[15]), sum(wait_buckets[16])]::bigint[]
+FROM hour GROUP BY twelfth
 """
+TWELFTHS = 12
 
 # The last sign of life of the workers of each set of queues. A worker is convicted some time after its death, so for
 # those its last heartbeat counts.
@@ -113,17 +130,23 @@ FROM tasks_worker GROUP BY queues
 CONFIGURED = "SELECT name, paused, recovery FROM tasks_queue"
 
 # The current minute counts only the part that has passed.
+RATE_MINUTES, RATE_WINDOW = 20, 5  # shown, and measured beside the current one
 RATES = """
 WITH recent AS MATERIALIZED (
-    SELECT shard, sum(completed + failed) AS ended FROM tasks_throughput
-    WHERE minute >= date_trunc('minute', statement_timestamp()) - interval '5 minutes' GROUP BY shard
+    SELECT shard, (extract(epoch FROM date_trunc('minute', statement_timestamp()) - minute) / 60)::int AS minutes_ago,
+        sum(completed + failed)::float8 AS ended
+    FROM tasks_throughput
+    WHERE minute > date_trunc('minute', statement_timestamp()) - make_interval(mins => %(minutes)s::int)
+    GROUP BY shard, minute
+), ended AS MATERIALIZED (
+    SELECT shard, array_agg(minutes_ago) AS minutes_ago, array_agg(ended) AS ended FROM recent GROUP BY shard
 ), worker AS (
     SELECT id, hashtext(id) & 32767 AS shard FROM unnest(%(ids)s::text[]) AS asked (id)
 )
-SELECT worker.id, coalesce(recent.ended, 0)::float8 AS ended,
-    extract(epoch FROM statement_timestamp() - date_trunc('minute', statement_timestamp()))::float8 + 300 AS seconds,
+SELECT worker.id, coalesce(ended.minutes_ago, '{}') AS minutes_ago, coalesce(ended.ended, '{}') AS ended,
+    extract(epoch FROM statement_timestamp() - date_trunc('minute', statement_timestamp()))::float8 AS seconds,
     count(*) OVER (PARTITION BY worker.shard) > 1 AS is_shared
-FROM worker LEFT JOIN recent ON recent.shard = worker.shard
+FROM worker LEFT JOIN ended ON ended.shard = worker.shard
 """
 
 
@@ -162,16 +185,29 @@ class QueueNumbers:
 
 
 @dataclass
+class Twelfth:
+    """The attempts of all queues that finished in five minutes, with a histogram of the waits of completed ones."""
+
+    completed: int = 0
+    failed: int = 0
+    wait_buckets: list[int] = field(default_factory=list)
+
+
+@dataclass
 class Numbers:
     """The queues by name, and every worker that lives or holds tasks.
 
     `last_seen`: sets of queues (empty: all) and when the last worker of each was seen alive; read only if due tasks of
-    some queue have no live worker.
+    some queue have no live worker. `hour`: the last hour in twelfths, the newest last; `completed`: likewise the
+    completions of each queue that had any. `dead`: the dead workers that hold tasks of a queue.
     """
 
     queues: list[QueueNumbers] = field(default_factory=list)
     workers: list[WorkerState] = field(default_factory=list)
     last_seen: list[tuple[list[str], datetime]] = field(default_factory=list)
+    hour: list[Twelfth] = field(default_factory=lambda: [Twelfth() for _ in range(TWELFTHS)])
+    completed: dict[str, list[int]] = field(default_factory=dict)
+    dead: dict[str, list[str]] = field(default_factory=dict)
 
     def servers(self, queue_name: str) -> list[WorkerState]:
         """The live workers that claim from this queue."""
@@ -182,13 +218,26 @@ class Numbers:
         seen = (at for names, at in self.last_seen if queue_name is None or not names or queue_name in names)
         return max(seen, default=None)
 
+    def add_hour(self, row: dict[str, Any]) -> None:
+        """Add one row of LAST_HOUR."""
+        name = row["queue_name"]
+        if name is None:
+            waits = [count or 0 for count in row["wait_buckets"]]  # a bucket that no row fills is NULL
+            self.hour[row["twelfth"]] = Twelfth(row["completed"], row["failed"], waits)
+        else:
+            self.completed.setdefault(name, [0] * TWELFTHS)[row["twelfth"]] = row["completed"]
+
 
 @dataclass(frozen=True)
 class Rate:
-    """Tasks ended per minute, over the last five to six minutes; `is_shared`: the sum of two workers or more."""
+    """Tasks ended per minute, over the last five to six minutes; `is_shared`: the sum of two workers or more.
+
+    `minutes`: how many ended in each of the last minutes, oldest first.
+    """
 
     per_minute: float
     is_shared: bool
+    minutes: tuple[float, ...] = ()
 
 
 class _Queues(dict[str, QueueNumbers]):
@@ -229,7 +278,7 @@ def stuck(*, cap: int = COUNT_CAP) -> int:
 
 def collect(*, cap: int = COUNT_CAP) -> Numbers:
     """The numbers of every queue with a task, a setting or a worker that names it, and of every worker."""
-    queues = _Queues()
+    queues, found = _Queues(), Numbers()
     queues.add_ready(cap)
     processing = fetch(connection, PROCESSING, {"cap": cap})
     # Workers are read after their tasks, so that a worker that starts in between does not seem missing.
@@ -237,13 +286,20 @@ def collect(*, cap: int = COUNT_CAP) -> Numbers:
     queues.add_processing(processing, workers)
     for row in fetch(connection, FAILED, {"cap": cap}):
         queues[row["queue_name"]].failed = row["failed"]
-    for row in fetch(connection, COMPLETED):
-        queues[row["queue_name"]].completed_last_hour = row["completed_last_hour"]
+    for row in fetch(connection, LAST_HOUR):
+        found.add_hour(row)
+    for name, twelfths in found.completed.items():
+        queues[name].completed_last_hour = sum(twelfths)
     for row in fetch(connection, CONFIGURED):
         queues[row["name"]].paused, queues[row["name"]].recovery = row["paused"], row["recovery"]
     for name in {name for worker in workers.values() if worker.is_alive for name in worker.queues or ()}:
         queues[name]  # also show an idle queue that a worker serves
-    found = Numbers([queues[name] for name in sorted(queues)], sorted(workers.values(), key=lambda worker: worker.id))
+    found.queues = [queues[name] for name in sorted(queues)]
+    found.workers = sorted(workers.values(), key=lambda worker: worker.id)
+    for row in processing:
+        worker = workers.get(row["claimed_by"])
+        if worker is not None and OF_LIFE.get(worker.life) is Verdict.WORKER_DEAD:
+            found.dead.setdefault(row["queue_name"], []).append(worker.id)
     if any(queue.ready and not found.servers(queue.name) for queue in found.queues):
         found.last_seen = [(row["queues"], row["at"]) for row in fetch(connection, LAST_SEEN)]
     return found
@@ -259,8 +315,11 @@ def waiting(queue_name: str, workers: Mapping[str, WorkerState], *, cap: int = C
 
 def rates(lived_seconds: dict[str, float]) -> dict[str, Rate]:
     """The rate of each worker by id; a worker younger than the window is measured over its own life."""
-    rows = fetch(connection, RATES, {"ids": list(lived_seconds)})
-    return {
-        row["id"]: Rate(60 * row["ended"] / max(1.0, min(row["seconds"], lived_seconds[row["id"]])), row["is_shared"])
-        for row in rows
-    }
+    found = {}
+    for row in fetch(connection, RATES, {"ids": list(lived_seconds), "minutes": RATE_MINUTES}):
+        ended = dict(zip(row["minutes_ago"], row["ended"], strict=True))
+        minutes = tuple(ended.get(ago, 0.0) for ago in reversed(range(RATE_MINUTES)))
+        window = min(row["seconds"] + 60 * RATE_WINDOW, lived_seconds[row["id"]])
+        per_minute = 60 * sum(minutes[-RATE_WINDOW - 1 :]) / max(1.0, window)
+        found[row["id"]] = Rate(per_minute, row["is_shared"], minutes)
+    return found

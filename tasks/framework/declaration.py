@@ -3,6 +3,7 @@
 A worker runs registered functions only, never an arbitrary dotted path.
 """
 
+import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 MAX_ATTEMPTS = range(1, 1001)  # a requeue adds new attempts to a smallint
 PRIORITIES = range(-100, 101)
+LEVELS = {name: getattr(logging, name) for name in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")}
 YEARS = range(2, 9999)  # valid datetimes in every time zone
 # These run requests from pages, which check a right for each. The database refuses them to roles that may only enqueue:
 # tasks/migrations/0003_guards.py and dashboard/migrations/0002_internal_lab.py.
@@ -86,7 +88,8 @@ class PostgresTask(Task):
     one key run one at a time and in order. `ordered_by_commit`: that order is the order of commits; enqueuers of one
     key wait for each other. `durable`: its completion is committed on its own, so that a crash repeats only this one
     task. `relaxed_commit`: the handler's commits do not wait for the disk, as that of the completion does; None: as the
-    setting says.
+    setting says. `log_level`: the lowest level of lines that are kept with each attempt; None keeps INFO, but of tasks
+    that succeed within a second WARNING.
     """
 
     max_attempts: int | None = None
@@ -96,6 +99,7 @@ class PostgresTask(Task):
     ordered_by_commit: bool = False
     durable: bool = False
     relaxed_commit: bool | None = None
+    log_level: str | None = None
 
     def __post_init__(self) -> None:
         # Not super(): with slots, its cell names the class that @dataclass replaced (CPython 3.13 and older).
@@ -154,6 +158,10 @@ class PostgresTask(Task):
         """Like the framework's, which inspects the function at each call: a third of a microsecond."""
         return Task.call(self, *args, **kwargs) if _is_async(self.func) else self.func(*args, **kwargs)
 
+    def lowest_level(self) -> int | None:
+        """The declared level of log lines, as a number."""
+        return None if self.log_level is None else LEVELS[self.log_level]
+
     def attempts_allowed(self) -> int:
         """The task's own number of attempts, else the setting."""
         return conf.get("MAX_ATTEMPTS") if self.max_attempts is None else self.max_attempts
@@ -181,6 +189,8 @@ def validate(task: Task) -> None:
     _require(task, "backoff", is_backoff, "a callable of the attempt's number")
     problem = None if key is None or callable(key) else name_problem(key)
     _require(task, "ordering_key", problem is None, f"text or a callable of the arguments; this {problem}")
+    is_level = task.log_level is None or task.log_level in LEVELS
+    _require(task, "log_level", is_level, f"one of {', '.join(LEVELS)}")
     for flag in ("ordered_by_commit", "durable"):
         _require(task, flag, isinstance(getattr(task, flag), bool), "True or False")
     is_flag = task.relaxed_commit is None or isinstance(task.relaxed_commit, bool)

@@ -35,7 +35,10 @@ ON CONFLICT (name) DO UPDATE SET recovery = excluded.recovery WHERE tasks_queue.
 
 @dataclass(frozen=True)
 class Switch:
-    """One setting of a queue: its button's label and right, its statement, the word of the audit, and its command."""
+    """One setting of a queue: its button's label and right, its statement, the word of the audit, and its command.
+
+    `asks`: the page asks before it changes this.
+    """
 
     name: str
     label: str | Promise
@@ -43,6 +46,7 @@ class Switch:
     statement: str
     action: str
     words: tuple[str, ...]
+    asks: bool = False
 
     def change(self, queue_name: str, who: Who, *, reason: str = "", dry_run: bool = False) -> bool:
         """Set it, audit it and wake the workers; False if the queue was like that already."""
@@ -61,7 +65,7 @@ class Switch:
 
 def _recovery(label: str | Promise, recovery: str) -> Switch:
     words = ("configure_queue", "--recovery", recovery)
-    return Switch(recovery, label, "tasks.configure_queue", CONFIGURE, f"configure recovery={recovery}", words)
+    return Switch(recovery, label, "tasks.configure_queue", CONFIGURE, f"configure recovery={recovery}", words, True)
 
 
 SWITCHES = {
@@ -69,8 +73,8 @@ SWITCHES = {
     for switch in (
         Switch("pause", gettext_lazy("Pause"), "tasks.pause_queue", PAUSE, "pause", ("pause_queue",)),
         Switch("resume", gettext_lazy("Resume"), "tasks.pause_queue", RESUME, "resume", ("resume_queue",)),
-        _recovery(gettext_lazy("Recover by itself"), Queue.Recovery.AUTOMATIC.value),
-        _recovery(gettext_lazy("Ask a person"), Queue.Recovery.ASK.value),
+        _recovery(gettext_lazy("Recovery: automatic"), Queue.Recovery.AUTOMATIC.value),
+        _recovery(gettext_lazy("Recovery: manual"), Queue.Recovery.ASK.value),
     )
 }
 pause, resume = SWITCHES["pause"].change, SWITCHES["resume"].change

@@ -15,9 +15,11 @@ from dataclasses import replace
 
 import psycopg
 
+from tasks.diagnosis import lock_holders
 from tasks.exceptions import Convicted
 from tasks.queue import completion, presence, release
 from tasks.queue.completion import RELEASED, Ending, Failure, Flush
+from tasks.queue.reports import Reports
 from tasks.queue.throughput import SumsByQueue
 from tasks.support.database import connect_directly, session_name
 from tasks.worker.leader import HAND_OVER_SECONDS, Leadership
@@ -42,6 +44,7 @@ class Completer:
     def __init__(self, worker_id: str, state: SharedState) -> None:
         self.worker_id = worker_id
         self.state = state
+        self.reports = Reports(worker_id)
         self._endings: list[Ending] = []
         self._endings_lock = threading.Lock()
         self._flush_lock = threading.RLock()  # for all that follows; taken before the other one
@@ -97,6 +100,7 @@ class Completer:
         """
         with self._flush_lock:
             self.read_answer()
+            self._write_reports(connection)
             with self._endings_lock:
                 endings = list(self._endings)
             has_work = bool(endings or self._carried)
@@ -104,6 +108,13 @@ class Completer:
                 result = self._write(connection, endings) if has_work else Flush()
                 yield result
             self._forget(endings, result)
+
+    def _write_reports(self, connection: psycopg.Connection) -> None:
+        """Write what tasks tell, before their endings: a retry finds the last checkpoint. Never in the way of those."""
+        try:
+            self.reports.write(connection)
+        except psycopg.Error as error:
+            logger.warning("what tasks tell could not be written yet: %s", str(error).strip())
 
     def _write(self, connection: psycopg.Connection, endings: list[Ending]) -> Flush:
         endings = self._give_back_some(connection, endings)
@@ -135,8 +146,9 @@ class Completer:
         if not self._locked:
             try:
                 return completion.flush(connection, self.worker_id, endings, carried=self._carried)
-            except psycopg.errors.LockNotAvailable:
-                logger.warning("a finished task's row is locked by another session; flushing around it")
+            except psycopg.errors.LockNotAvailable as error:
+                told = lock_holders.told(connection, error)
+                logger.warning("a finished task's row is locked by another session; flushing around it: %s", told)
         result = completion.flush(connection, self.worker_id, endings, skip_locked=True, carried=self._carried)
         self._locked = {ending.id for ending in result.locked}
         return result
@@ -298,7 +310,8 @@ class Background:
         try:
             self.session.run(self.completer.flush)
         except psycopg.Error as error:
-            logger.warning("the outcome of %s tasks could not be written yet: %s", len(self.completer), error)
+            told = self.session.told(error)
+            logger.warning("the outcome of %s tasks could not be written yet: %s", len(self.completer), told)
 
     def _loop(self) -> None:
         while not self._is_done.is_set():
@@ -314,7 +327,7 @@ class Background:
                     self.stop()
                 except psycopg.Error as error:
                     self.wake()  # the session that it waits for may be gone
-                    logger.warning("worker %s, while a task runs: %s", self.worker_id, str(error).strip())
+                    logger.warning("worker %s, while a task runs: %s", self.worker_id, self.session.told(error))
 
     def work(self) -> None:
         """One round while a batch runs. Raises psycopg.Error, or Convicted."""
@@ -325,7 +338,7 @@ class Background:
         if not self.session.is_ready and not self.session.retry_in():
             self.session.ensure()
         self.leadership.hand_over_after_long_work()
-        if self.completer.is_due():
+        if self.completer.is_due() or self.completer.reports.is_due():
             self.flush()
             self.wake()
         if not self.state.is_lease_fresh(self.session.lease_seconds / 2):

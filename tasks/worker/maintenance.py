@@ -11,12 +11,13 @@ from datetime import datetime
 import psycopg
 
 from tasks import conf
+from tasks.diagnosis import lock_holders
 from tasks.framework import declaration
 from tasks.queue import completion, presence, recovery, release, set_aside, throughput, wakeup
 from tasks.queue.completion import Failure
 from tasks.queue.set_aside import Writes
 from tasks.support.database import connect_directly, fetch
-from tasks.worker import run
+from tasks.worker import failures
 from tasks.worker.session import listen
 from tasks.worker.shared_state import Running, SharedState
 
@@ -179,7 +180,7 @@ class Maintenance:
             if now >= self.fold_at:
                 self.fold_at = now if throughput.fold(connection) else now + FOLD_SECONDS
         except psycopg.Error as error:
-            logger.warning("supervisor: the database did not answer, trying again: %s", str(error).strip())
+            logger.warning("supervisor: trying again: %s", lock_holders.told(self.connection, error))
             if self.connection is not None:
                 self.connection.close()
             self.connection = None
@@ -240,7 +241,9 @@ class Maintenance:
                 self.pending[0](connection)
             except psycopg.errors.LockNotAvailable as error:
                 if time.monotonic() >= self.log_at:  # each tick tries again
-                    logger.warning("supervisor: a row is locked, trying again: %s", str(error).strip())
+                    logger.warning(
+                        "supervisor: a row is locked, trying again: %s", lock_holders.told(connection, error)
+                    )
                     self.log_at = time.monotonic() + LOG_SECONDS
                 self.pending.rotate(-1)
             except PASSING:
@@ -382,7 +385,7 @@ def end_running(
     rows = fetch(connection, TASK_PATH, {"id": task_id})
     task = declaration.find(rows[0]["task_path"]) if rows else None
     if task:
-        failure = run.timed_out(attempt, task, seconds)
+        failure = failures.timed_out(attempt, task, seconds)
     else:
         failure = Failure("tasks.exceptions.TimedOut", f"Ended after {seconds:.1f} s.", 0.0, outcome="timed_out")
     completion.end_running(connection, worker_id, task_id, attempt, seconds, failure)

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import psycopg
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from tasks.worker import run
+from tasks.worker import connections
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class OrmThread(ThreadPoolExecutor):
         self._refresh_at = 0.0
 
     def _begin(self) -> None:
-        self._connections = run.watch()
+        self._connections = connections.watch()
 
     def submit(self, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
         """Run one call of the current coroutine; it fails if it leaves a transaction open."""
@@ -52,15 +52,15 @@ class OrmThread(ThreadPoolExecutor):
 
     def _call(self, caller: Caller | None, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if time.monotonic() >= self._refresh_at:
-            run.refresh()
+            connections.refresh()
             self._refresh_at = time.monotonic() + REFRESH_SECONDS
-        run.relax(caller is not None and caller.is_relaxed)
+        connections.relax(caller is not None and caller.is_relaxed)
         self._note_caller(caller)
         try:
             value = call(*args, **kwargs)
-            run.leave_no_transaction_open()
+            connections.leave_no_transaction_open()
         except BaseException:
-            run.clean_up()
+            connections.clean_up()
             raise
         finally:
             self._note_caller(None)

@@ -18,7 +18,7 @@ from tasks.framework import declaration
 from tasks.framework.declaration import PostgresTask
 from tasks.queue.claim import Claim
 from tasks.queue.completion import RELEASED, Ending, Failure
-from tasks.worker import run
+from tasks.worker import connections, failures
 from tasks.worker.options import Options
 from tasks.worker.orm_thread import CURRENT, OrmThread
 from tasks.worker.run import Runner
@@ -259,7 +259,7 @@ class Pool:
             threading.Thread(target=self._run_in_thread, name=f"handler-{self._started}", daemon=True).start()
 
     def _run_in_thread(self) -> None:
-        run.watch()
+        connections.watch()
         refresh_at = 0.0
         while True:
             with self._lock:
@@ -268,7 +268,7 @@ class Pool:
                     self._has_work.wait()
                     self._idle -= 1
             if job.began >= refresh_at:
-                run.refresh()
+                connections.refresh()
                 refresh_at = job.began + REFRESH_SECONDS
             self._end(self.threads, job, self.runner.run(job.claim, job.task))
 
@@ -296,7 +296,7 @@ class Pool:
             async with ThreadSensitiveContext(executor=self._orm_thread_of(job)):
                 ending = await self.runner.run_coroutine(job.claim, job.task, lambda: job.ended_for)
         except BaseException as error:  # noqa: BLE001  cancelled while the end of its handler was being told
-            failure = job.ended_for or run.describe(error, job.claim, job.task, [], {})
+            failure = job.ended_for or failures.describe(error, job.claim, job.task, [], {})
             claim = job.claim
             ending = Ending(claim.id, claim.version, claim.attempt, job.began, time.monotonic(), failure=failure)
         if timer:
@@ -315,7 +315,7 @@ class Pool:
                 self._event_loop().call_soon_threadsafe(self._cancel, job, CANCELLED)
 
     def _time_out(self, job: Job) -> None:
-        self._cancel(job, run.timed_out(job.claim.attempt, job.task, time.monotonic() - job.began))
+        self._cancel(job, failures.timed_out(job.claim.attempt, job.task, time.monotonic() - job.began))
 
     def _cancel(self, job: Job, failure: Failure) -> None:
         """On the event loop: cancel a coroutine, and the query that it waits for."""

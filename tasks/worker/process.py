@@ -7,15 +7,18 @@ import random
 import signal
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import psycopg
 
 from tasks.exceptions import Convicted
 from tasks.framework import declaration
+from tasks.framework.context import capture_logs
 from tasks.framework.declaration import PostgresTask
+from tasks.queue import reports
 from tasks.queue.claim import Claim
 from tasks.queue.strategies import STRATEGIES
-from tasks.worker import run
+from tasks.worker import connections, run
 from tasks.worker.complete import Background, Completer
 from tasks.worker.fetch import Fetcher
 from tasks.worker.leader import Leadership, LeaderToken, drain
@@ -54,7 +57,13 @@ class WorkerProcess:
         self.session = Session(self.worker_id, self.state)
         self.completer = Completer(self.worker_id, self.state)
         self.fetcher = Fetcher(self.options, self.session, self.completer, self.allowance)
-        self.runner = Runner(self.worker_id, holds_row=self.holds_row, epoch=lambda: self.session.epoch)
+        self.runner = Runner(
+            self.worker_id,
+            self.completer.reports,
+            self.checkpoint,
+            holds_row=self.holds_row,
+            epoch=lambda: self.session.epoch,
+        )
         self.leadership = Leadership(self.session, self.token, wakes=self.wake_read)
         self.background = self.make_background()
 
@@ -70,7 +79,8 @@ class WorkerProcess:
             return ID_TAKEN
         self.state.registered = 1
         self.runner.is_heard = run.are_heard()
-        run.watch()
+        connections.watch()
+        capture_logs()
         self.background.start()
         try:
             self.loop()
@@ -89,6 +99,10 @@ class WorkerProcess:
         is_new, self.is_stopping = not self.is_stopping, True
         self.wake()
         return is_new
+
+    def checkpoint(self, task_id: int) -> Any:
+        """What an earlier attempt of the task has kept, or None. Raises psycopg.Error."""
+        return self.session.run(lambda connection: reports.checkpoint(connection, task_id))
 
     def wake(self) -> None:
         """Make the main thread look again for what there is to do."""
@@ -177,7 +191,7 @@ class WorkerProcess:
         if self.session.connection is None or self.session.is_read_only:
             logger.warning("worker %s lost the database, trying again: %s", self.worker_id, str(error).strip())
         else:
-            logger.error("worker %s could not claim: %s", self.worker_id, str(error).strip())
+            logger.error("worker %s could not claim: %s", self.worker_id, self.session.told(error))
         seconds = self.session.retry_in() or RETRY_SECONDS * random.uniform(1, 3)  # noqa: S311
         if not self.is_stopping:
             readable_within([self.wake_read], seconds)

@@ -11,6 +11,7 @@ import psycopg
 from psycopg import sql
 
 from tasks import conf
+from tasks.diagnosis import lock_holders
 from tasks.exceptions import Convicted
 from tasks.queue import presence
 from tasks.support.database import connect_directly, fetch, session_name
@@ -85,6 +86,11 @@ class Session:
             except psycopg.Error as error:
                 self._note(error)
                 raise
+
+    def told(self, error: psycopg.Error) -> str:
+        """The error in one line, with the holder of the lock that it met."""
+        with self._lock:
+            return lock_holders.told(self.connection, error)
 
     def ensure(self) -> psycopg.Connection:
         """The live connection, made anew when it was lost, its last answer read. Raises psycopg.Error, or Convicted."""

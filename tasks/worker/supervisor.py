@@ -128,6 +128,7 @@ class Supervisor:
 
     def _be_child(self, child: Child) -> int:
         """Run the worker in the forked process; the fork must never return into the supervisor's loop."""
+        worker: WorkerProcess | None = None
         try:
             self.maintenance.let_go()
             for descriptor in (self.lifeline_write, self.busy_read, self.wake_read, self.wake_write):
@@ -138,9 +139,11 @@ class Supervisor:
             name_sessions_of_handlers(session_name("worker", child.id))
             shared = (child.state, self.allowance, self.leader_token, self.lifeline_read, self.busy_write)
             process = PooledProcess if self.options.runs_many else WorkerProcess
-            return process(child.id, self.options, *shared).main()
+            worker = process(child.id, self.options, *shared)
+            return worker.main()
         except psycopg.OperationalError as error:
-            logger.error("worker %s cannot reach the database: %s", child.id, str(error).strip())
+            text = worker.session.told(error) if worker else str(error).strip()
+            logger.error("worker %s cannot start: %s", child.id, text)
         except BaseException:
             logger.exception("worker %s ended by an error of its own", child.id)
         return 1

@@ -10,8 +10,9 @@ from playwright.sync_api import Page
 
 from tasks.models import Task
 from tests import databases
-from tests.browser.looks import assert_accessible, assert_fits, assert_nothing_inline
+from tests.browser.looks import assert_accessible, assert_fits, assert_looks_right, assert_nothing_inline
 from tests.relay import Relay, relay
+from tests.sessions import session
 from tests.tasks import rows
 from tests.waiting import wait_until
 from tests.web import gunicorn
@@ -35,7 +36,8 @@ class Site(NamedTuple):
 
 
 @pytest.fixture
-def site() -> Iterator[Site]:
+def site(monkeypatch) -> Iterator[Site]:
+    monkeypatch.setenv("PGOPTIONS", "-c lock_timeout=500ms")  # the settings of tests have no limits
     url = databases.named(os.environ["DATABASE_URL"], str(connection.settings_dict["NAME"]))
     before = sessions()
     with relay(url) as way, gunicorn(way.url) as (_web, port):
@@ -72,7 +74,7 @@ def test_a_dead_database_is_told_and_the_last_state_stays(visit, task, site):
         assert row(page, task).is_visible()
         assert_accessible(page)
         assert_fits(page)
-    row(windows[0], task).locator("button").click()
+    row(windows[0], task).locator("button[data-action]").click()
     assert_told(windows[0])
     assert_told(night.open("/admin/"))
 
@@ -86,6 +88,26 @@ def test_a_dead_database_is_told_and_the_last_state_stays(visit, task, site):
     for visitor in (day, night):
         assert [text for text in visitor.complaints if "503" not in text] == []
         visitor.complaints.clear()
+
+
+def test_a_page_opened_on_a_locked_table_shows_its_last_state_and_comes_back(visit, task, site):
+    visitor = visit("Viewers", base=site.base)
+    visitor.open(STALE)
+    with session("migration") as other:
+        other.execute("LOCK TABLE tasks_task IN ACCESS EXCLUSIVE MODE")
+        page = visitor.open(STALE)
+        notice = page.get_by_role("alert").inner_text()
+        assert "This is the last known state" in notice
+        assert f"pid {other.info.backend_pid} · migration" in notice
+        assert row(page, task).is_visible()
+        assert_looks_right(page)
+        with page.expect_response(lambda answer: answer.status == 503):
+            pass
+        assert page.locator(".live-banner").is_hidden(), "the notice says it already"
+    page.locator("#last-known").wait_for(state="detached", timeout=SECONDS * 1000)
+    assert row(page, task).is_visible()
+    assert [text for text in visitor.complaints if "503" not in text] == []
+    visitor.complaints.clear()
 
 
 def assert_told(page: Page) -> None:

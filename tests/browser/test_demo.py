@@ -91,8 +91,7 @@ def until_staged(page: Page) -> None:
 def terminate_the_root(page: Page) -> None:
     page.goto("/admin/ops/locks/")
     page.locator("#lock-tree button[data-action=terminate-backend]").first.click()
-    page.locator("input[name=reason]").fill("forgotten")
-    page.locator("form.confirm button[data-action=terminate-backend]").click()
+    page.locator("dialog button[data-action=terminate-backend]").click()
     page.get_by_text("Nobody waits for a lock.").wait_for()
 
 

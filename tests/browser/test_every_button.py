@@ -27,7 +27,7 @@ from tests.tasks.claiming import claim
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
-LIST, STALE = "/admin/tasks/task/", "/admin/ops/stale/"
+LIST, STALE, WORKERS = "/admin/tasks/task/", "/admin/ops/stale/", "/admin/ops/workers/"
 
 
 @pytest.fixture(autouse=True)
@@ -155,15 +155,21 @@ def a_stale_page(tour: Tour) -> None:
 def queues(tour: Tour) -> None:
     Queue.objects.create(name="mail")
     tour.at("/admin/tasks/queue/")
-    for action in ("pause", "resume", "ask", "automatic"):
-        tour.press(f"[data-action={action}]").says("done")
+    for action in ("pause", "resume"):
+        tour.press(f"#queue-rows .step > [data-action={action}]").says("done")
+    for action in ("ask", "automatic"):
+        tour.press("#queue-rows .menu summary").press(f"#queue-rows .menu [data-action={action}]").confirm().says(
+            "done"
+        )
+    tour.press("#queue-rows .menu summary").press("#queue-rows [data-copy]")
 
 
 def what_is_stuck(tour: Tour) -> None:
     Queue.objects.create(name="payouts", recovery="ask")
     worker = rows.dead_worker()
     first, second, third = (rows.processing(worker, queue_name="payouts") for _ in range(3))
-    tour.at(STALE).press(f"#stale-{first.pk} [data-action=recover]").confirm().says(f"done for #{first.pk}")
+    tour.at(STALE).press(f"#stale-{first.pk} summary").press(f"#stale-{first.pk} [data-copy]")
+    tour.press(f"#stale-{first.pk} [data-action=recover]").confirm().says(f"done for #{first.pk}")
     tour.page.get_by_label(f"Tick #{second.pk}").check()
     tour.press(".bar [data-action=recover]").confirm().says(f"done for #{second.pk}")
     tour.press("#take-all [data-action=recover]").confirm().says("1 task was taken back")
@@ -183,9 +189,14 @@ def hanging() -> Iterator[None]:
 
 
 def workers(tour: Tour) -> None:
+    rows.processing(rows.dead_worker("w-dead"))
     with hanging():
-        tour.at("/admin/ops/workers/").press("[data-action=release-unstarted]").confirm().says("1 task was released.")
-        tour.press("[data-action=stop-worker]").confirm().says("Worker w1 is asked to finish")
+        tour.at(WORKERS).press(".page-title summary").press(".page-title [data-copy]")
+        tour.press("tr:has([data-action=recover]) summary").press("#worker-rows [data-copy]")
+        tour.press("[data-action=recover]").confirm().says("1 task was taken back")
+        tour.at(WORKERS).press("[data-action=release-unstarted]").confirm().says("1 task was released.")
+        tour.press("tr:has([data-action=stop-worker]) summary").press("[data-action=stop-worker]").confirm()
+        tour.says("Worker w1 is asked to finish")
     Task.objects.all().delete()
 
 
@@ -210,9 +221,15 @@ def locks(tour: Tour) -> None:
             if name == "psql":  # the root of a tree again
                 scene.waiting("another", LOCK_ACCOUNT, [account.pk])
             node = f"#node-{scene.pid(name)}"
-            tour.at("/admin/ops/locks/").press(f"tr{node} button, {node} > .node [data-action={action}-backend]")
+            tour.at("/admin/ops/locks/").press(".page-title .menu summary").press(".page-title [data-copy]")
+            tour.page.keyboard.press("Escape")
+            tour.press(f"{node} > .node .menu summary").press(f"{node} > .node [data-copy]")
+            if name == "psql":
+                tour.page.keyboard.press("Escape")
+            tour.press(f"{node} > .node [data-action={action}-backend]")
             tour.confirm().says(f"Backend {scene.pid(name)} was signalled.")
     tour.at("/admin/ops/locks/history/").named("Look it up").says("No sample of that time shows a session")
+    tour.named("Show this moment").says("No sample of that time shows a session")
 
 
 def cron(tour: Tour) -> None:
@@ -233,9 +250,14 @@ def attention(tour: Tour) -> None:
     Attempt.objects.create(
         task=rows.failed(), number=5, worker_id="w", outcome="failed", exception_class="ValueError", traceback="x"
     )
-    tour.at("/admin/").press("a[data-action=acknowledge]").confirm("the bank knows").says("1 acknowledged")
-    tour.press("#known summary").press("[data-action=withdraw]")
+    tour.at("/admin/").press("#attention-lines [data-action=requeue]").press("dialog .back")
+    tour.press("#attention-lines .menu summary").press("#attention-lines [data-copy]")
+    tour.press("a[data-action=acknowledge]").confirm("the bank knows").says("1 acknowledged")
+    tour.press("#known > summary").press("#known .menu summary").press("#known [data-copy]")
+    tour.press("[data-action=withdraw]")
     expect(tour.page.locator("#known")).to_have_count(0)
+    tour.page.get_by_label("From, UTC").fill(f"{timezone.now() - timedelta(hours=1):%Y-%m-%dT%H:%M}")
+    tour.press("form.chosen button").says("Throughput and latency")
 
 
 def all_of_a_kind(tour: Tour) -> None:
@@ -258,10 +280,18 @@ def orders_and_accounts(tour: Tour) -> None:
         [order] = orders.shipped(1, email_state="unknown", email_since=timezone.now())
         tour.at(f"/admin/orders/order/{order.pk}/change/").page.get_by_label("Reason").fill("found in the log")
         tour.press(f"[data-action=resolve-email][value={decision}]").says("1 e-mail resolved.")
-    tour.at("/admin/orders/order/").press("[data-action=ship-emails]")
+    orders.shipped(1, email_state="unknown", email_since=timezone.now())
+    tour.at("/admin/orders/order/").press("#result_list [data-action=resolve-email]")
+    tour.confirm(button="dialog [data-action=resolve-email]").says("1 e-mail resolved.")
+    tour.at("/admin/orders/order/").press("#action-toggle").press("#changelist-form .actions button")
+    tour.says("None of these orders has an e-mail of unknown fate.")
+    tour.at("/admin/orders/order/").press(".page-title .menu summary").press(".page-title [data-copy]")
+    tour.page.keyboard.press("Escape")
+    tour.press("[data-action=ship-emails]").press("dialog [data-action=ship-emails]")
     expect(tour.page.locator("#pattern-progress")).to_be_visible()
     account = Account.objects.create(owner=User.objects.create_user("saver"))
-    tour.at(f"/admin/orders/account/{account.pk}/change/").page.locator("#id_amount").fill("12.50")
+    tour.at(f"/admin/orders/account/{account.pk}/change/").page.get_by_label("Deposit").check()
+    tour.page.locator("#id_amount").fill("12.50")
     tour.press("[data-action=move-money]").says("12.50")
     account.refresh_from_db()
     assert account.balance

@@ -9,13 +9,15 @@ import psycopg
 import pytest
 from django.contrib.auth.models import User
 from django.db import connection
+from django.utils import timezone
+from playwright.sync_api import expect
 
 from dashboard.locks import activity
 from dashboard.locks.history import Sampler
 from dashboard.models import LockWait
 from orders.models import Account
 from tasks.models import Intervention
-from tests.browser.looks import assert_fits, assert_looks_right
+from tests.browser.looks import assert_accessible, assert_fits, assert_looks_right
 from tests.dashboard.scenes import queue_for_one_row, staged
 from tests.sessions import session, wait_until_blocked
 from tests.waiting import wait_until
@@ -51,17 +53,52 @@ def test_the_blocker_is_shown_with_its_victim_and_can_be_ended(visit, chain: tup
     visitor = visit("Lock administrators")
     page = visitor.open("/admin/ops/locks/")
     tree = page.locator("#lock-tree")
-    assert "1 blocked" in tree.locator(f"#node-{root} > .node").inner_text()
+    assert "blocks 1" in tree.locator(f"#node-{root} > .node").inner_text()
     assert "worker 7f3a" in tree.locator(f"#node-{root} #node-{blocked}").inner_text()
 
     tree.locator(f"#node-{root} > .node button[data-action=terminate-backend]").click()
-    assert f"{blocked} worker 7f3a" in page.locator("dl.facts").inner_text()
-    page.locator("input[name=reason]").fill("forgotten session")
-    page.locator("button[data-action=terminate-backend]").click()
+    dialog = page.locator("dialog[open]")
+    expect(dialog.locator("dl.facts")).to_contain_text(f"{blocked} worker 7f3a")
+    dialog.locator("button[data-action=terminate-backend]").click()
     page.get_by_text(f"Backend {root} was signalled.").wait_for()
     page.get_by_text("Nobody waits for a lock.").wait_for()
     row = Intervention.objects.get()
-    assert (row.actor, row.source, row.target, row.reason) == ("anna", "page", f"backend:{root}", "forgotten session")
+    assert (row.actor, row.source, row.target, row.reason) == ("anna", "page", f"backend:{root}", "blocks 1 session")
+
+
+def test_the_blocker_is_ended_without_a_mouse(visit, chain: tuple[int, int]) -> None:
+    root, blocked = chain
+    visitor = visit("Lock administrators")
+    page = visitor.open("/admin/ops/locks/")
+    menu = page.locator(f"#node-{blocked} > .node .menu")
+    menu.locator("summary").focus()
+    page.keyboard.press("Enter")
+    expect(menu.get_by_role("menuitem", name="Cancel query…")).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(menu.locator("summary")).to_be_focused()
+    page.locator(f"#node-{root} > .node button[data-action=terminate-backend]").focus()
+    page.keyboard.press("Enter")
+    reason = page.locator("dialog[open] input[name=reason]")
+    expect(reason).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(page.locator("dialog[open]")).to_have_count(0)
+    page.keyboard.press("Enter")
+    expect(reason).to_be_focused()
+    page.keyboard.press("Enter")
+    page.get_by_text(f"Backend {root} was signalled.").wait_for()
+    assert visitor.complaints == []
+
+
+def test_each_session_is_one_line_with_its_statement_behind_it(visit) -> None:
+    with staged():
+        page = visit("Viewers").open("/admin/ops/locks/")
+        boxes = [line.bounding_box() for line in page.locator("#lock-tree .node").all()]
+        assert (len(boxes), max(box["height"] for box in boxes) < 40) == (6, True)
+        assert {round(box["x"] + box["width"]) for box in boxes} == {round(boxes[0]["x"] + boxes[0]["width"])}
+        query = page.locator("#lock-tree .query", has_text="SELECT 1 FROM orders_account").last
+        assert "AccessExclusiveLock" not in query.inner_text()
+        query.locator("summary").click()
+        assert "AccessExclusiveLock" in query.inner_text()
 
 
 def test_a_refresh_keeps_what_a_person_has_folded(visit, chain: tuple[int, int]) -> None:
@@ -74,7 +111,8 @@ def test_a_refresh_keeps_what_a_person_has_folded(visit, chain: tuple[int, int])
     before = len(visitor.requests)
     wait_until(lambda: page.wait_for_timeout(50) or len(visitor.requests) >= before + 2)
     assert details.get_attribute("open") is None
-    assert page.locator("#lock-tree button").count() == 0, "a viewer sees no buttons"
+    buttons = page.locator("#lock-tree button").all()
+    assert [button.is_enabled() for button in buttons] == [False], "a viewer sees why the button does nothing"
 
 
 def test_a_paused_page_asks_no_more(visit, chain: tuple[int, int]) -> None:
@@ -106,23 +144,24 @@ def test_every_page_of_locks_is_accessible_and_fits(visit) -> None:
             assert_looks_right(page)
         page = visitor.open("/admin/ops/locks/")
         page.locator(f"#node-{scene.pid('psql')} > .node button[data-action=terminate-backend]").click()
-        page.wait_for_selector("dl.facts")
-        assert_looks_right(page)
+        page.wait_for_selector("dialog dl.facts")
+        assert_accessible(page)
 
 
 def test_a_long_queue_fits_a_phone(visit) -> None:
     with queue_for_one_row(waiters=20, bystanders=0):
         page = visit("Lock administrators", size="narrow").open("/admin/ops/locks/")
-        assert "20 blocked" in page.locator("#lock-tree").inner_text()
+        assert "blocks 20" in page.locator("#lock-tree").inner_text()
         assert_fits(page)
 
 
 def test_a_query_is_cancelled_from_the_page(visit, chain: tuple[int, int]) -> None:
     root, blocked = chain
     page = visit("Lock administrators").open("/admin/ops/locks/")
+    page.locator(f"#node-{blocked} > .node .menu summary").click()
     page.locator(f"#node-{blocked} > .node button[data-action=cancel-backend]").click()
-    assert "stays open, with its locks" in page.locator("#undone").inner_text()
-    page.locator("button[data-action=cancel-backend]").click()
+    expect(page.locator("dialog #undone")).to_contain_text("stays open, with its locks")
+    page.locator("dialog button[data-action=cancel-backend]").click()
     page.get_by_text(f"Backend {blocked} was signalled.").wait_for()
     page.get_by_text("Nobody waits for a lock.").wait_for()
     assert root in activity.read().by_pid
@@ -135,14 +174,48 @@ def test_the_past_is_looked_up_by_its_time(visit) -> None:
         waiting_since=at - timedelta(minutes=4), last_seen=at + timedelta(minutes=1),
     )  # fmt: skip
     page = visit("Viewers").open("/admin/ops/locks/")
-    page.get_by_role("link", name="Who blocked whom earlier").click()
+    page.get_by_role("link", name="History").click()
     page.get_by_label("Time (UTC)").fill("2026-11-21T03:10")
     page.get_by_label("Before and after").select_option("5")
     page.get_by_role("button", name="Look it up").click()
-    assert "waits 4 minutes for order 1042" in page.locator("#node-812 #node-902").inner_text()
+    assert "waits for order 1042, 4 min" in page.locator("#node-812 #node-902").inner_text()
     assert page.locator("#lock-waits tbody tr").count() == 1
     blocker, blocked = (page.locator(f"#node-{pid} > .node").bounding_box() for pid in (812, 902))
     assert blocked["x"] > blocker["x"]
+
+
+def test_the_time_line_is_dragged_to_the_moment(visit) -> None:
+    now = timezone.now()
+    for number, minutes in enumerate((40, 20)):
+        LockWait.objects.create(
+            pair=str(number), blocked_pid=902 + number, blocker_pid=812, locktype="tuple", target="order 1042",
+            waiting_since=now - timedelta(minutes=minutes), last_seen=now - timedelta(minutes=minutes - 5),
+        )  # fmt: skip
+    visitor = visit("Viewers")
+    page = visitor.open("/admin/ops/locks/history/?span=1h")
+    mark, box = page.get_by_role("slider", name="Moment"), page.locator(".scale").bounding_box()
+    since = datetime.fromisoformat(page.locator("[name=since]").input_value())
+
+    def at(minutes: float) -> float:
+        moment = now - timedelta(minutes=minutes)
+        return box["x"] + box["width"] * ((moment - since) / timedelta(hours=1))
+
+    expect(page.locator("#node-903")).to_be_visible()
+    page.mouse.move(at(10), box["y"] + 20)
+    page.mouse.down()
+    page.mouse.move(at(37), box["y"] + 20, steps=5)
+    page.mouse.up()
+    expect(page.locator("#node-812 #node-902")).to_be_visible()
+    expect(page.locator("#node-903")).to_have_count(0)
+    before = mark.get_attribute("aria-valuetext")
+    mark.focus()
+    for _ in range(19 * 6):
+        page.keyboard.press("ArrowRight")
+    expect(page.locator("#node-812 #node-903")).to_be_visible()
+    assert mark.get_attribute("aria-valuetext") > before
+    page.reload()
+    expect(page.locator("#node-812 #node-903")).to_be_visible()
+    assert visitor.complaints == []
 
 
 def test_a_row_leads_to_its_holder(visit, chain: tuple[int, int]) -> None:

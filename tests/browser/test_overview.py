@@ -5,10 +5,12 @@ from datetime import timedelta
 
 import pytest
 from django.utils import timezone
+from playwright.sync_api import expect
 
-from tasks.models import Attempt, Task, Throughput
+from tasks.models import Attempt, BulkRun, Queue, Task, Throughput
 from tasks.queue.throughput import BUCKETS
 from tests.browser.looks import assert_accessible
+from tests.sessions import session
 from tests.tasks import rows
 from tests.waiting import wait_until
 
@@ -43,7 +45,8 @@ def test_trouble_appears_and_goes_without_a_click(visit):
 def test_a_line_leads_to_the_tasks_behind_it(visit):
     fail(2)
     page = visit("Viewers").open(OVERVIEW)
-    page.locator("#attention-lines a.button").click()
+    page.locator("#attention-lines .menu summary").click()
+    page.get_by_role("menuitem", name="Look at them").click()
     page.wait_for_url("**/admin/tasks/task/?status=FAILED**")
     assert page.locator("#task-rows tbody tr[id]").count() == 2
 
@@ -52,16 +55,96 @@ def test_a_line_leads_to_the_tasks_behind_it(visit):
 def test_a_line_is_acknowledged_and_shown_again(visit, theme):
     fail(2)
     page = visit("Operators", theme=theme).open(OVERVIEW)
+    page.locator("#attention-lines .menu summary").click()
     page.locator("a[data-action=acknowledge]").click()
-    page.get_by_label("Reason, which the next shift reads").fill("the bank knows")
+    page.locator("dialog").get_by_label("Reason, which the next shift reads").fill("the bank knows")
     assert_accessible(page)
     page.locator("button[data-action=acknowledge]").click()
     page.get_by_text("Nothing needs attention.").wait_for()
-    page.locator("#known summary").click()
+    page.locator("#known > summary").click()
     page.get_by_text("the bank knows").wait_for()
     assert_accessible(page)
     page.locator("button[data-action=withdraw]").click()
-    page.locator("#attention-lines li.red", has_text="app.charge failed 2 times").wait_for()
+    page.locator("#attention-lines .severity-warning", has_text="app.charge failed 2 times").wait_for()
+
+
+def test_a_dead_workers_task_is_taken_back_with_two_clicks(visit):
+    Queue.objects.create(name="payouts", recovery="ask")
+    task = rows.processing(rows.just_died_worker(), queue_name="payouts")
+    page = visit("Operators").open(OVERVIEW)
+    page.locator("#attention-lines [data-action=recover]").click()
+    page.locator("dialog[open] [data-action=recover]").click()
+    page.get_by_text("1 task was taken back (1 READY).").wait_for()
+    task.refresh_from_db()
+    assert task.status == "READY"
+
+
+def test_what_failed_runs_again_with_two_clicks(visit):
+    fail(2)
+    page = visit("Operators").open(OVERVIEW)
+    page.locator("#attention-lines [data-action=requeue]").click()
+    page.locator("dialog[open] button[data-action=requeue]").click()
+    page.wait_for_url("**/admin/tasks/task/runs/**")
+    assert BulkRun.objects.get().filter == "status=FAILED&task=app.charge&error=Declined"
+
+
+def test_a_blocking_session_is_ended_with_two_clicks_and_a_reason(visit, monkeypatch):
+    monkeypatch.setattr("dashboard.attention.sessions.IDLE_SECONDS", 0)
+    with session("psql") as forgotten:
+        forgotten.execute("SELECT 1")
+        page = visit("Lock administrators").open(OVERVIEW)
+        page.locator("#attention-lines [data-action=terminate-backend]").click()
+        page.locator("dialog[open] [name=reason]").fill("forgotten")
+        page.locator("dialog[open] [data-action=terminate-backend]").click()
+        page.get_by_text(f"Backend {forgotten.info.backend_pid} was signalled.").wait_for()
+
+
+def test_what_is_wrong_the_queues_and_the_charts_are_on_the_first_screen(visit):
+    Queue.objects.create(name="payouts", recovery="ask")
+    rows.processing(rows.just_died_worker(), queue_name="payouts"), fail(2), finished(1)
+    for number in range(6):
+        rows.ready(queue_name=f"queue{number}")
+    page = visit("Operators").open(OVERVIEW)
+    for line in page.locator("#attention-lines > li.line").all():
+        assert line.bounding_box()["height"] == 36
+    for row in page.locator("#queue-rows tbody tr").all()[:6]:
+        box = row.bounding_box()
+        assert box["height"] <= 37
+        assert box["y"] + box["height"] <= 900
+    assert page.locator("#throughput").bounding_box()["y"] < 900
+
+
+def test_a_chart_says_its_values_under_the_pointer_and_by_keyboard(visit):
+    finished(0), finished(1)
+    page = visit("Viewers").open(OVERVIEW)
+    said, slider = page.locator("#throughput output"), page.locator("#throughput .cursor")
+    summary = said.inner_text()
+    box = slider.bounding_box()
+    slider.hover(position={"x": box["width"] - 2, "y": 9})
+    last = page.locator("#throughput").get_attribute("data-points").split("\n")[-1]
+    expect(said).to_have_text(last)
+    page.mouse.move(0, 0)
+    expect(said).to_have_text(summary)
+    slider.focus()
+    page.keyboard.press("Home")
+    first = page.locator("#throughput").get_attribute("data-points").split("\n")[0]
+    expect(said).to_have_text(first)
+    expect(slider).to_have_attribute("aria-valuetext", first)
+    page.keyboard.press("ArrowRight")
+    page.wait_for_event("response", lambda answer: "/ops/charts/" in answer.url)
+    expect(said).to_have_text(page.locator("#throughput").get_attribute("data-points").split("\n")[1])
+    assert page.evaluate("document.activeElement.className") == "cursor"
+
+
+def test_a_time_is_chosen(visit):
+    finished(90)
+    page = visit("Viewers").open(OVERVIEW)
+    since = timezone.now() - timedelta(hours=2)
+    page.get_by_label("From, UTC").fill(f"{since:%Y-%m-%dT%H:%M}")
+    page.get_by_label("to", exact=True).fill(f"{since + timedelta(hours=1):%Y-%m-%dT%H:%M}")
+    page.get_by_role("button", name="Show").last.click()
+    page.wait_for_url("**from=**")
+    assert page.locator("#throughput rect.completed").count() == 1
 
 
 def test_folded_parts_stay_as_a_person_left_them(visit):
@@ -89,7 +172,7 @@ def test_charts_are_drawn_in_forced_colours(visit, size):
     for minutes in range(20):
         finished(minutes)
     page = visit("Viewers", size=size, forced_colors="active", reduced_motion="reduce").open(OVERVIEW)
-    picture = page.get_by_role("img").first
+    picture = page.locator("#throughput svg")
     box = picture.bounding_box()
     assert box is not None
     assert box["height"] > 80

@@ -10,7 +10,7 @@ from tests.sessions import session
 from tests.tasks import rows
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
-FAILED = "#attention-lines li.red"
+FAILED = "#attention-lines li.line"
 
 
 def bottom(page: Page, selector: str) -> float:
@@ -68,6 +68,6 @@ def test_who_holds_an_order_is_in_sight_in_the_list(visit):
     with session("rowlock:demo:support") as locker:
         locker.execute("SELECT FROM orders_order WHERE id = %s FOR UPDATE", [order.pk])
         page = visit("Operators", size="narrow").open("/admin/orders/order/")
-        assert is_within_the_screen(page, f"Held by pid {locker.info.backend_pid}")
+        assert is_within_the_screen(page, f"session {locker.info.backend_pid}")
     head = "element => getComputedStyle(element, '::before').content"
     assert page.locator("#result_list td.field-customer_email").evaluate(head) == '"Customer\'s e-mail: "'

@@ -46,7 +46,11 @@ def test_the_pages_are_accessible_and_fit(visit, tasks):
     page.locator(f"#stale-{tasks[0].pk}").wait_for()
     assert_looks_right(page)
     page.locator("#take-all button[data-action=recover]").click()
-    page.locator("form.confirm").wait_for()
+    page.locator("dialog form.confirm").wait_for()
+    assert_accessible(page)
+    page.keyboard.press("Escape")
+    page.locator("tr.worker summary").first.click()
+    page.get_by_text("it has no database session").first.wait_for()
     assert_looks_right(page)
 
 
@@ -65,6 +69,40 @@ def test_one_is_taken_back_from_its_row(visit, tasks):
     assert page.url.endswith(STALE)
     assert statuses() == ["READY", "PROCESSING", "PROCESSING", "PROCESSING"]
     assert Intervention.objects.get().reason == "db1 is gone"
+
+
+def test_without_a_script_the_question_is_a_page(visit, tasks):
+    page = visit("Operators", java_script_enabled=False).open(STALE)
+    page.locator("#take-all button[data-action=recover]").click()
+    page.get_by_role("heading", name="Take these tasks back?").wait_for()
+    page.get_by_role("button", name="Take back").click()
+    assert "4 tasks were taken back" in page.locator(".messagelist").inner_text()
+
+
+def test_the_menu_of_a_row_is_used_by_keyboard(visit, tasks):
+    page = visit("Operators").open(STALE)
+    page.locator(f"#stale-{tasks[0].pk} button[data-action=recover]").focus()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    page.locator(f"#stale-{tasks[0].pk} [role=menu]").wait_for()
+    page.keyboard.press("Escape")
+    page.locator(f"#stale-{tasks[0].pk} [role=menu]").wait_for(state="hidden")
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Enter")
+    page.locator("dialog button[data-action=recover]").focus()
+    page.keyboard.press("Enter")
+    page.locator(".messagelist", has_text=f"Take back: done for #{tasks[0].pk}.").wait_for()
+
+
+@pytest.mark.usefixtures("live_server")
+def test_eighteen_rows_are_seen_at_once(visit):
+    rows.processing(rows.dead_worker("w-dead"))
+    for _ in range(30):
+        rows.processing("w-dead")
+    with rows.living_worker("w-alive"):
+        page = visit("Operators").open(STALE)
+        boxes = [row.bounding_box() for row in page.locator("#stale-rows tbody tr[id^=stale-]").all()]
+    assert len([box for box in boxes if box["y"] + box["height"] <= 900]) >= 18
 
 
 def test_the_ticked_are_taken_back(visit, tasks):
@@ -101,6 +139,6 @@ def test_a_silent_workers_task_is_taken_only_with_force_and_a_reason(visit, sile
     page.get_by_label("Take them from their live workers").check()
     page.get_by_role("textbox", name="Reason").fill("db1 is burning")
     page.locator("form.confirm button[data-action=requeue]").click()
-    assert f"Run again: done for #{silent.pk}." in page.locator(".messagelist").inner_text()
+    page.locator(".messagelist", has_text=f"Run again: done for #{silent.pk}.").wait_for()
     assert page.url.endswith(STALE)
     assert statuses() == ["READY"]

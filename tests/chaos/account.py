@@ -18,7 +18,7 @@ STALE_SECONDS = 1.0  # how long after an outage a worker may need until it write
 # A completion waits 50 ms at most until the child looks, which it does every 50 ms; the rest is for a busy machine.
 UNFLUSHED_SECONDS = 0.25
 
-ENDED = re.compile(r"worker (\w+) cannot reach the database")
+ENDED = re.compile(r"worker (\w+) cannot start")
 ABANDONED = """
 SELECT attempt.task_id, attempt.worker_id, worker.pid, attempt.finished_at AS at
 FROM tasks_attempt AS attempt LEFT JOIN tasks_worker AS worker ON worker.id = attempt.worker_id

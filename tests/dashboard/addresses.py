@@ -83,7 +83,7 @@ PAGES = {
     "ops_demo": Access(SEE),
     "ops_demo_ask": Access(NOBODY, OPERATE),
     "ops_demo_remove": Access(OPERATE, OPERATE),
-    "tasks_queue_changelist": Access(SEE, SEE),
+    "tasks_queue_changelist": Access(SEE, NOBODY),
     "tasks_queue_switch": Access(NOBODY, OPERATE),
     "tasks_task_changelist": Access(SEE, SEE),
     "tasks_task_change": Access(SEE, SEE),
@@ -102,13 +102,14 @@ PAGES = {
     "orders_order_change": Access(SEE, ROOT),
     "orders_order_delete": Access(ROOT, ROOT),
     "orders_order_resolve": Access(NOBODY, OPERATE),
-    "orders_order_run": Access(NOBODY, OPERATE),
+    "orders_order_run": Access(OPERATE, OPERATE),
     "orders_order_watch": Access(SEE),
 }
 # Pages of the stock admin, by the model: whoever sees the table sees lists and rows; nobody edits rows by hand.
 STOCK = {
     "changelist": Access(SEE, SEE),
     "history": Access(SEE, SEE),
+    "lock": Access(SEE),
     "change": Access(SEE),
     "add": Access(NOBODY),
     "delete": Access(NOBODY),

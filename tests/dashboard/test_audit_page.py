@@ -7,12 +7,12 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from dashboard.task_pages.listing import PageCursor, find
 from dashboard.templatetags.rowlock import target_href
 from dashboard.views.audit import SINCE_ID, AuditFilter, bounds
 from tasks import operations
 from tasks.models import Intervention
 from tasks.operations import Settings
+from tasks.operations.search import PageCursor, find
 from tasks.support import audit
 from tasks.support.audit import Change, Who
 from tests.html import flat
@@ -163,7 +163,7 @@ def test_who_may_not_see_it_is_told_the_right():
 def test_a_search_whose_time_is_over_says_so_and_goes_on_from_there(viewer, monkeypatch):
     with connection.cursor() as cursor:
         cursor.execute(MANY, {"number": 100})
-    monkeypatch.setattr("dashboard.task_pages.listing.SEARCH_SECONDS", 0.0)
+    monkeypatch.setattr("tasks.operations.search.SEARCH_SECONDS", 0.0)
     page = viewer.get(f"{AUDIT}?actor=nobody")
     assert "has not checked everything yet" in page.text
     assert page.context["links"]["older"]

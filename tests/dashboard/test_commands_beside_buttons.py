@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 TEMPLATES = Path(__file__).parents[2] / "templates"
-COMMAND = re.compile(r'command\.html"')
+COMMAND = re.compile(r'command\.html"|data-copy="{{')
 # Buttons that lead to a page which shows the command for what was ticked or matched, before anything changes.
 LEADS_ON = {
     "task_pages/list.html": "task_pages/bulk_confirm.html",

@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 import psycopg
 import pytest
 
-from dashboard import charts, failures, stale
+from dashboard import failures, series, stale
 from dashboard.task_pages import listing
 from dashboard.views import audit
 from tasks.diagnosis import facts, stats
+from tasks.operations import search
 from tasks.queue import presence
 from tasks.queue.throughput import SLOT
 from tests import databases
@@ -95,13 +96,18 @@ ASKED = {
         facts.POSITIONS, 3 * 100 + PAIRS, {"queues": QUEUES, "ids": [FINISHED + 5], "cap": 100}
     ),
     "where a week ago was": Asked(
-        listing.CREATED_ID, HALVINGS, {"lowest": 1, "highest": FINISHED, "age": timedelta(days=7)}
+        search.CREATED_ID, HALVINGS, {"lowest": 1, "highest": FINISHED, "age": timedelta(days=7)}
     ),
     "the audit since a time": Asked(
         audit.SINCE_ID, HALVINGS, {"since": "2020-01-01T00:00Z"}, table="tasks_intervention"
     ),
     "actors and actions lately": Asked(audit.RECENT, 1000, {}, table="tasks_intervention"),
-    "done in the last hour": Asked(stats.COMPLETED, 61, {}, table="tasks_throughput"),
+    "done in the last hour": Asked(stats.LAST_HOUR, 61, {}, table="tasks_throughput"),
+    "finished tasks by function": Asked(
+        series.BY_TASK,
+        2000 + HALVINGS + 2,
+        {"until": "2020-01-01T00:00Z", "since": "2019-01-01T00:00Z", "is_past": True, "sample": 2000, "most": 10},
+    ),
     "rates of workers": Asked(stats.RATES, 6, {"ids": ["w1"]}, table="tasks_throughput"),
 }
 
@@ -153,16 +159,17 @@ def heap_fetches(plan: Plan) -> int:
     return sum(node.node.get("Heap Fetches", 0) for node in plan)
 
 
-@pytest.mark.parametrize("key", charts.SPANS)
-def test_charts_read_half_hours_and_the_minutes_after_the_last_of_them(page, key):
-    span = charts.SPANS[key]
+@pytest.mark.parametrize("statement", [series.SERIES, series.BY_QUEUE], ids=["all", "by queue"])
+@pytest.mark.parametrize("key", series.SPANS)
+def test_charts_read_half_hours_and_the_minutes_after_the_last_of_them(page, key, statement):
+    span = series.SPANS[key]
     with page.transaction(force_rollback=True):
         page.execute(HALF_HOURS)
-        last = page.execute(charts.LAST, {"step": span.step, "slot": SLOT}).fetchone()
+        last = page.execute(series.LAST, {"step": span.step, "slot": SLOT, "until": None}).fetchone()
         since = last[0] - span.step * (span.slots - 1)
         minutes_since = max(since, last[1]) if key != "1h" else since
-        params = {"step": span.step, "since": since, "minutes_since": minutes_since}
-        plan = explain(page, charts.SERIES, params)
+        params = {"step": span.step, "since": since, "minutes_since": minutes_since, "until": last[2], "most": 10}
+        plan = explain(page, statement, params)
     assert plan.scans("tasks_throughput") <= INDEXED
     assert plan.rows_read("tasks_throughput") <= 2 * 60
     assert plan.rows_read("tasks_throughputslot") <= 8 * 48, "no more than there are"

@@ -8,7 +8,7 @@ from django.template import engines
 from django.utils import translation
 
 from dashboard.charts import SlotRow
-from dashboard.locks.rows import Anchor, SessionRow, SignalForm
+from dashboard.locks.rows import Anchor, SignalForm, TreeRow
 from dashboard.templatetags.rowlock import text_of
 
 TEMPLATES = Path(__file__).parents[2] / "templates"
@@ -60,9 +60,11 @@ def test_a_row_is_rendered_anew_in_another_language():
 
 def test_what_a_row_sees_beside_itself_is_what_it_was_given():
     """Two readers of equal rows have forms with tokens of their own, and nothing else of the page."""
-    session = '{% load rowlock %}{% each "dashboard/_session.html" rows csrf_token=token %}'
-    form = SignalForm("4711", "2026-11-20T03:12:05+00:00", may_cancel=False)
-    row = SessionRow("node-4711", "4711", (Anchor("psql"),), None, "active", "", "", (), "", "SELECT 1", form)
-    pages = [rendered(session, rows=[row], token=token, cannot_signal="never") for token in ("one", "two")]
+    session = '{% load rowlock %}{% each "dashboard/_node.html" rows csrf_token=token %}'
+    form = SignalForm("4711", "2026-11-20T03:12:05+00:00", may_cancel=False, command="")
+    row = TreeRow(
+        "4711", 1, 1, "4711", (Anchor("psql"),), None, "", "", "blocks 1", "active", "", "", "SELECT 1", (), form, ""
+    )
+    pages = [rendered(session, rows=[row], token=token, cannot_signal="never") for token in ("first", "second")]
     assert [page.count("csrfmiddlewaretoken") for page in pages] == [1, 1]
-    assert ["one" in pages[0], "one" in pages[1], "two" in pages[1]] == [True, False, True]
+    assert ["first" in pages[0], "first" in pages[1], "second" in pages[1]] == [True, False, True]

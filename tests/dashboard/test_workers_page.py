@@ -1,20 +1,25 @@
 """The page of workers: who lives, what each is on, asking one to stop, releasing what a hanging one has not begun."""
 
+import os
 import re
-from datetime import timedelta
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from html import unescape
 from urllib.parse import urlsplit
 
+import psutil
 import pytest
+from django.db import connection
 from django.utils import timezone
 from django.utils.html import escape
 
 from dashboard import links
 from tasks.models import Intervention, Task, Worker
 from tests.people import client_of
-from tests.sessions import session
+from tests.sessions import session, wait_until_blocked
 from tests.tasks import rows
-from tests.tasks.claiming import claim, ids
+from tests.tasks.claiming import claim, complete, ids
 
 pytestmark = pytest.mark.django_db(transaction=True)
 WORKERS, STOP, RELEASE = "/admin/ops/workers/", "/admin/ops/workers/stop/", "/admin/ops/workers/release/"
@@ -58,13 +63,47 @@ def test_a_worker_is_shown_with_what_it_is_on_and_has_claimed_ahead(operator, ha
         "mail",
         "pay",
         "Alive",
-        "presence held",
+        "heard",
         f"#{hanging[0].id}",
-        "for 10 min",
+        "10 min</span>",
     ):
         assert text in page.text
     line = lines(operator)["w1"]
     assert (line.held, line.unstarted, line.hangs, line.session.waits) == (3, 2, True, False)
+
+
+def test_the_memory_of_a_process_of_this_host_is_shown(operator, worker):
+    """Not that of a later process with its pid, or of another host's."""
+    here, began = socket.gethostname(), psutil.Process().create_time()
+    started_at = datetime.fromtimestamp(began, tz=UTC)
+    Worker.objects.update(hostname=here, pid=os.getpid(), started_at=started_at)
+    assert lines(operator)["w1"].memory_bytes > 10_000_000
+    assert re.search(rf"MB ·\s+{os.getpid()} · <span translate=\"no\">{here}<", operator.get(WORKERS).text)
+    Worker.objects.update(started_at=started_at + timedelta(minutes=2))
+    assert lines(operator)["w1"].memory_bytes is None
+    Worker.objects.update(started_at=started_at, hostname="elsewhere")
+    assert lines(operator)["w1"].memory_bytes is None
+
+
+def test_what_it_has_done_is_drawn_minute_by_minute(operator, worker):
+    rows.ready(queue_name="mail")
+    [claimed] = claim(worker_id=worker)
+    complete(connection, worker, claimed)
+    page = operator.get(WORKERS).text
+    assert re.search(r'aria-label="Done in each of the last 20 minutes; now [\d.]+ a minute" viewBox="0 0 80 20"', page)
+    assert re.search(r'<path d="M78 20V0\.0"/>', page)
+
+
+def test_a_worker_that_waits_for_a_lock_says_so(operator, hanging):
+    with session("rowlock:worker:w1") as waiter, session() as holder:
+        holder.execute("LOCK TABLE orders_entry")
+        with ThreadPoolExecutor(1) as pool:
+            waits = pool.submit(waiter.execute, "LOCK TABLE orders_entry")
+            wait_until_blocked(waiter.info.backend_pid)
+            page = operator.get(WORKERS).text
+            holder.rollback()
+            waits.result()
+    assert "waits for a lock:" in page
 
 
 def test_a_task_that_it_has_lost_is_not_what_it_is_on(operator, hanging):
@@ -79,6 +118,8 @@ def test_the_dead_and_the_unknown_come_first_and_lead_to_what_is_stuck(operator,
     page = operator.get(WORKERS)
     assert "registered nowhere" in page.text
     assert page.text.count("Take back…") == 2
+    assert page.text.count('formaction="/admin/ops/stale/take-back/"') == 2
+    assert f'href="/admin/ops/stale/#worker-{links.element_id("w9")}"' in page.text
     assert page.text.count('data-action="stop-worker"') == 1
 
 
@@ -194,7 +235,7 @@ def test_those_that_have_ended_are_one_link_away(operator, worker):
     Worker.objects.filter(pk="w9").update(stopped_at=timezone.now(), stop_reason="deploy")
     page = operator.get(WORKERS)
     assert "w9" not in page.text
-    [href] = re.findall(r'<a href="([^"]+)">Workers that have ended</a>', page.text)
+    [href] = re.findall(r'href="([^"]+)">Workers that have ended</a>', page.text)
     assert "deploy" in operator.get(href).text
 
 
@@ -211,7 +252,7 @@ def test_a_link_to_a_worker_leads_to_its_row(operator, worker):
 
 
 @pytest.mark.parametrize(
-    ("reason", "word"), [("stopped", "Has ended"), ("convicted", "Dead")], ids=["ended", "convicted"]
+    ("reason", "word"), [("stopped", "Has ended"), ("convicted", "Worker dead")], ids=["ended", "convicted"]
 )
 def test_a_worker_that_has_ended_is_found_too(operator, worker, reason, word):
     rows.dead_worker("w/9 &")
@@ -236,7 +277,7 @@ def test_a_worker_that_nobody_knows_is_registered_nowhere(operator, worker):
 def test_the_queries_do_not_grow_with_the_workers(operator, worker, django_assert_max_num_queries):
     for number in range(10):
         rows.processing(rows.dead_worker(f"w-{number}"))
-    with django_assert_max_num_queries(20):
+    with django_assert_max_num_queries(23):
         operator.get(WORKERS)
 
 

@@ -10,6 +10,7 @@ from orders import accounts
 from orders.models import Account
 from tasks.models import Intervention
 from tasks.operations.tokens import new_token
+from tests.html import flat
 from tests.people import client_of
 from tests.sessions import session
 
@@ -58,10 +59,39 @@ def test_the_list_shows_balance_verdict_holder_and_version(rich: Account, poor: 
         page = client_of("Viewers").get(LIST).content.decode()
         pid = holder.info.backend_pid
     locked, free = page.split("<tbody>")[1].split("</tr>")[:2]
-    assert f'Row locked</td><td class="field-holder">Held by pid {pid} (psql of anna)' in locked
+    assert f'Row locked</td><td class="field-holder"><a href="/admin/ops/locks/#node-{pid}">' in locked
+    assert f"session {pid}</a> (psql of anna), transaction open for" in locked
     assert "100.00" in free
     assert "Free" in free
     assert "v2" in free
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_page_says_who_locks_the_account(rich: Account) -> None:
+    client = client_of("Viewers")
+    with session("psql of anna") as holder:
+        holder.execute("SELECT 1 FROM orders_account WHERE id = %s FOR UPDATE", [rich.pk])
+        page = client.get(f"{LIST}{rich.pk}/change/").text
+        line = client.get(f"{LIST}{rich.pk}/lock/").text
+        assert f'<p class="holder">Locked by <a href="/admin/ops/locks/#node-{holder.info.backend_pid}">' in page
+    assert "(psql of anna), transaction open for" in line
+    assert client.get(f"{LIST}{rich.pk}/lock/").text == '<p class="quiet">No session locks this row.</p>'
+
+
+def test_the_form_offers_the_other_accounts(rich: Account, poor: Account) -> None:
+    page = client_of("Account managers").get(f"{LIST}{rich.pk}/change/").text
+    offered = page.partition('<datalist id="accounts">')[2].partition("</datalist>")[0]
+    assert re.findall(r'value="(\d+)">(.*?)<', offered) == [(str(poor.pk), "owner of 1, 1.00")]
+
+
+def test_the_answer_of_a_transfer_leads_to_the_other_account(rich: Account, poor: Account) -> None:
+    page = move(rich, operation="transfer", to_id=poor.pk).text
+    assert f'12.50 → <a href="{LIST}{poor.pk}/change/">Account {poor.pk}</a>' in page
+
+
+def test_who_may_not_move_money_sees_the_button_disabled(rich: Account) -> None:
+    page = flat(client_of("Viewers").get(f"{LIST}{rich.pk}/change/").text)
+    assert 'data-action="move-money" disabled aria-describedby="right-move"' in page
 
 
 def test_the_page_shows_the_ledger_and_whether_it_adds_up(rich: Account) -> None:

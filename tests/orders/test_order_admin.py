@@ -52,6 +52,18 @@ class TestList:
         for shown in ("Unknown", "v1", "nightly-report", "Row locked", REPLY):
             assert shown in page
 
+    def test_only_what_needs_a_person_has_a_button(self):
+        [order], _ = unknown(), orders.shipped(2)
+        page = client_of("Operators").get(LIST).text
+        assert page.count('data-action="resolve-email"') == 1
+        assert f'name="seen" value="{order.pk}:{order.version}"' in page
+
+    def test_the_states_are_tabs(self):
+        [order], _ = unknown(), orders.shipped(2)
+        page = client_of("Viewers").get(LIST, {"email_state__exact": "unknown"})
+        assert ids_on(page) == [order.pk]
+        assert '<a href="?email_state__exact=unknown" aria-current="page">Unknown</a>' in flat(page.text)
+
     def test_the_number_of_queries_does_not_grow_with_the_orders(self, django_assert_max_num_queries):
         orders.shipped(50)
         client = client_of("Operators")
@@ -65,8 +77,10 @@ class TestShipping:
         client = client_of("Operators")
         page = client.get(LIST).content.decode()
         assert 'data-action="ship-emails"' in page
+        page = client.get(SHIP).content.decode()
         assert "Only this mode can send an e-mail twice" in page
         assert "Only this mode can leave an e-mail of unknown fate" in page
+        assert not Task.objects.exists()
         answer = client.post(SHIP, {"mode": "mark_first", "limit": ""}, follow=True)
         assert answer.context["progress"].left == 3
         assert smtp.accepted == []
@@ -118,16 +132,17 @@ class TestShipping:
 
     @pytest.mark.parametrize("form", [{}, {"mode": "both"}, {"mode": "send_first", "limit": "-1"}])
     def test_a_form_that_says_nonsense_enqueues_nothing(self, form):
-        answer = client_of("Operators").post(SHIP, form, follow=True)
-        assert "errorlist" in answer.content.decode() or answer.context["messages"]
+        answer = client_of("Operators").post(SHIP, form)
+        assert (answer.status_code, "errorlist" in answer.text) == (400, True)
         assert not Task.objects.exists()
 
     @pytest.mark.parametrize("group", ["Viewers", "Account managers"])
     def test_who_may_only_see_is_told_which_right_is_missing(self, group):
         client = client_of(group)
-        page = client.get(LIST).content.decode()
+        page = flat(client.get(LIST).content.decode())
         assert "orders.ship_order" in page
         assert 'data-action="ship-emails" disabled' in page
+        assert client.get(SHIP).status_code == 403
         assert client.post(SHIP, {"mode": "send_first"}).status_code == 403
         assert not Task.objects.exists()
 
@@ -135,7 +150,7 @@ class TestShipping:
         from django.test import Client
 
         client = client_of("Operators")
-        assert client.get(SHIP).status_code == 405
+        client.get(SHIP)
         strict = Client(enforce_csrf_checks=True)
         strict.cookies = client.cookies
         assert strict.post(SHIP, {"mode": "send_first"}).status_code == 403
@@ -161,6 +176,13 @@ class TestResolving:
         for shown in (REPLY, f"&lt;order-{order.pk}-shipped@", 'value="resend"', 'value="sent"', "resolve_emails"):
             assert shown in page
         assert page.count('data-action="resolve-email"') == 2
+
+    def test_the_button_of_a_row_asks_first(self):
+        [order] = unknown()
+        page = client_of("Operators").post(RESOLVE, {"seen": f"{order.pk}:{order.version}"})
+        assert (page.status_code, page.text.count('data-action="resolve-email"')) == (200, 2)
+        assert orders.states() == ["unknown"]
+        assert client_of().post(RESOLVE, {"seen": f"{order.pk}:{order.version}"}).status_code == 403
 
     def test_the_page_of_any_other_has_no_such_form(self):
         [order] = orders.shipped()
@@ -225,6 +247,25 @@ class TestResolving:
         assert 'data-action="resolve-email" disabled' in flat(page)
         assert self.resolve(order, group="Viewers").status_code == 403
         assert orders.states() == ["unknown"]
+
+
+def test_the_form_says_who_locks_the_row_before_it_is_saved():
+    [order] = orders.placed()
+    client = client_of(is_superuser=True)
+    url = f"{LIST}{order.pk}"
+    with session("psql <b>") as holder:
+        holder.execute("SELECT FROM orders_order WHERE id = %s FOR UPDATE", [order.pk])
+        pages = [client.get(f"{url}/change/").text, client.get(f"{url}/lock/").text]
+        link = f'<p class="holder">Locked by <a href="/admin/ops/locks/#node-{holder.info.backend_pid}">'
+    assert [link in page for page in pages] == [True, True]
+    assert "(psql &lt;b&gt;), transaction open for" in pages[1]
+    assert client.get(f"{url}/lock/").text == '<p class="quiet">No session locks this row.</p>'
+
+
+@pytest.mark.parametrize(("user", "id", "status"), [({}, "1", 403), ({"is_superuser": True}, "x", 404)])
+def test_the_line_about_the_lock_needs_the_row_and_the_right_to_see_it(user, id, status):
+    Order.objects.create(pk=1, customer_email="a@example.test")
+    assert client_of(**user).get(f"{LIST}{id}/lock/").status_code == status
 
 
 def test_an_edit_over_a_row_that_moved_on_is_refused():

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from django.db import Error, connection, transaction
 
-from dashboard import charts
+from dashboard import series
 from dashboard.lab import worker
 from dashboard.lab.patterns import orders
 from tasks.queue import claim, shortcut, strategies, throughput
@@ -75,7 +75,7 @@ SHARED = {
         [claim.CLAIM, strategies.READ_CANDIDATES],
     ),
     "the walk": ("walk AS (", "FROM head\n)", [claim.CLAIM, strategies.READ_CANDIDATES]),
-    "the sums": ("sum(completed)::bigint", "AS wait_buckets", [throughput.FILL_NEXT_SLOT, charts.SERIES]),
+    "the sums": ("sum(completed)::bigint", "AS wait_buckets", [throughput.FILL_NEXT_SLOT, series.SERIES]),
 }
 
 

@@ -9,6 +9,10 @@ from tasks.panels import Snapshot
 
 class Command(OperatorCommand):
     help = "Acknowledge a line of `show_attention`: it stands folded, with your name and --reason, until it ends."
+    examples = (
+        'stale:payouts --until-it-grows --reason "asked the bank"',
+        'stale:payouts --for 8h --reason "night shift knows"',
+    )
 
     def add_options(self, parser: CommandParser) -> None:
         parser.add_argument("line", type=types.text, metavar="LINE", help="The line, as `show_attention` names it.")

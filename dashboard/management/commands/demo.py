@@ -11,11 +11,14 @@ NOT_RUNNING = "The demo's director does not run. Start it: python manage.py dire
 
 class Command(OperatorCommand):
     help = "Shows how the demo stands; stops or removes it, kills a worker of its own, builds the chain of locks anew."
+    examples = ("--kill-worker", "--remove --dry-run")
 
     def add_options(self, parser: CommandParser) -> None:
         which = parser.add_mutually_exclusive_group()
         which.add_argument("--stop", action="store_true", help="End the director and everything that it started.")
-        which.add_argument("--remove", action="store_true", help="Stop, and delete the demo's tasks and orders.")
+        which.add_argument(
+            "--remove", action="store_true", help="Stop, and delete the demo's tasks, orders and accounts."
+        )
         which.add_argument("--kill-worker", action="store_true", help="SIGKILL for a worker of the demo's own.")
         which.add_argument("--chain", action="store_true", help="Let four sessions wait for each other again.")
 

@@ -3,19 +3,20 @@
 from typing import Any
 
 import psycopg
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 from django.db import DatabaseError, InterfaceError
 
 from dashboard.demo import control
 from dashboard.demo.director import AlreadyDirected, Director
+from tasks.commands import TerminalCommand
 
 HELP = """Keeps the demo alive for 15 minutes: enqueues two tasks a second, lets sessions wait for each other, and
 kills workers of its own. Ends by itself, with TERM, or with `manage.py demo --stop`. Needs the demo's data."""
 
 
-class Command(BaseCommand):
+class Command(TerminalCommand):
     help = HELP
-    requires_system_checks: list[str] = []
+    examples = ("", "-v0")
 
     def handle(self, *args: Any, **options: Any) -> None:
         if not control.state().is_loaded:

@@ -9,17 +9,20 @@ from typing import Any
 
 from django.contrib.auth import get_user_model
 from django.core.management import call_command
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import CommandParser
 
 from dashboard.demo import director
+from tasks.commands import TerminalCommand
+from tasks.commands.base import explained
+from tasks.support.database import short_lock_waits
 
 HELP = """Migrates the database, collects static files, creates the superuser `admin` unless there is a superuser
 (password: ADMIN_PASSWORD, or a generated one that is printed this once), and loads demo data with --demo, once."""
 
 
-class Command(BaseCommand):
+class Command(TerminalCommand):
     help = HELP
-    requires_system_checks: list[str] = []
+    examples = ("", "--demo --json")
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--demo", action=argparse.BooleanOptionalAction, default=False, help="Load demo data once.")
@@ -27,9 +30,10 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         messages = sys.stderr if options["json"] else sys.stdout
-        call_command("migrate", interactive=False, verbosity=options["verbosity"], stdout=messages)
-        call_command("collectstatic", interactive=False, verbosity=0)
-        report = {**create_admin(), "demo_tasks": director.load_once() if options["demo"] else 0}
+        with short_lock_waits(), explained():
+            call_command("migrate", interactive=False, verbosity=options["verbosity"], stdout=messages)
+            call_command("collectstatic", interactive=False, verbosity=0)
+            report = {**create_admin(), "demo_tasks": director.load_once() if options["demo"] else 0}
         if options["json"]:
             self.stdout.write(json.dumps(report))
         elif options["verbosity"]:

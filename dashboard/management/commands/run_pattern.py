@@ -16,7 +16,7 @@ from dashboard.lab.requests import varied
 from dashboard.lab.worker import LIMITS, VARIED, Plan
 from tasks.commands import OperatorCommand, Options, Report, types
 from tasks.commands.base import UsageError
-from tasks.commands.output import ProgressLine, table
+from tasks.commands.output import Part, ProgressLine, Table
 
 NUMBERS = {
     "workers": "Processes that start together.",
@@ -44,10 +44,12 @@ def variation(written: str) -> tuple[str, list[int]]:
 
 class Command(OperatorCommand):
     help = "Run a locking pattern on rows of its own, in processes of its own, and measure what came of it."
+    examples = ("double_checked --workers 8 --kill 2", "--all --items 500")
     changes_data = False
 
     def add_options(self, parser: CommandParser) -> None:
-        parser.add_argument("pattern", nargs="?", metavar="PATTERN", help=f"One of {', '.join(PATTERNS)}.")
+        names = ", ".join(PATTERNS)
+        parser.add_argument("pattern", nargs="?", choices=list(PATTERNS), metavar="PATTERN", help=f"One of {names}.")
         parser.add_argument("--all", action="store_true", help="Every pattern, one after the other.")
         parser.add_argument(
             "--sweep", type=variation, metavar="NAME=N,N…", help="Vary one number, such as workers=1,2,4,8."
@@ -73,7 +75,11 @@ class Command(OperatorCommand):
         if options["sweep"]:
             plans = varied(plans, *options["sweep"])
         with self.signals.finishing_item(), closing(Forkserver()) as forkserver:
-            results = [self._one(plan, options, forkserver) for plan in plans if not self.signals.received]
+            results = []
+            for number, plan in enumerate(plans, 1):
+                if not self.signals.received:
+                    label = f"{number} of {len(plans)}, {plan.pattern}" if len(plans) > 1 else ""
+                    results.append(self._one(plan, label, options, forkserver))
         if len(plans) == 1:
             return Report(data=results[0].as_dict() | runs_on(names), text=report_of(results))
         cases = [Case(plan, result) for plan, result in zip(plans, results, strict=False)]
@@ -81,33 +87,30 @@ class Command(OperatorCommand):
         labels = [f"{name}={getattr(plan, name)}" for plan in plans[: len(results)]] if name else []
         conclusion = charts.conclusion_of(cases, name)
         runs = [case.plan.as_dict() | case.result.as_dict() for case in cases]
-        text = "\n".join([report_of(results, labels), "", *conclusion])
+        text = [*report_of(results, labels), "\n".join(conclusion)]
         return Report(data={"runs": runs, "conclusion": conclusion} | runs_on(names), text=text)
 
     def _names(self, options: Options) -> list[str]:
         if options["all"] == bool(options["pattern"]):
             raise UsageError("Name one PATTERN, or give --all.")
-        if options["all"]:
-            return list(PATTERNS)
-        if options["pattern"] not in PATTERNS:
-            raise UsageError(f"There is no pattern {options['pattern']!a}: choose one of {', '.join(PATTERNS)}.")
-        return [options["pattern"]]
+        return list(PATTERNS) if options["all"] else [options["pattern"]]
 
-    def _one(self, plan: Plan, options: Options, forkserver: Forkserver) -> Result:
-        line = ProgressLine(self.stderr)
+    def _one(self, plan: Plan, label: str, options: Options, forkserver: Forkserver) -> Result:
+        line = ProgressLine(self.stderr, label)
 
         def progress(effects: int) -> bool:
             if options["verbosity"] > 0:
                 line.show(effects, plan.items)
             return self.signals.received is None
 
+        progress(0)
         try:
             return runner.run(plan, progress=progress, forkserver=forkserver).result
         finally:
             line.close()
 
 
-def report_of(results: Sequence[Result], labels: Sequence[str] = ()) -> str:
+def report_of(results: Sequence[Result], labels: Sequence[str] = ()) -> list[Part]:
     """The table, with a guarded run below its unguarded one, and the lock backends of patterns that name one."""
     rows = []
     for result, number in zip(results, labels or [""] * len(results), strict=True):
@@ -118,7 +121,8 @@ def report_of(results: Sequence[Result], labels: Sequence[str] = ()) -> str:
             rows.append(conclusions.cells(f"{label} with {guard}", Result.from_dict(result.guarded)))
     headings = [heading.upper() for heading in conclusions.HEADINGS]
     backends = runs_on(result.pattern for result in results).get("runs_on", {})
-    return "\n".join([table(headings, rows), *(f"{name} runs on: {text}" for name, text in backends.items())])
+    notes = [f"{name} runs on: {text}" for name, text in backends.items()]
+    return [Table(headings, rows), *(["\n".join(notes)] if notes else [])]
 
 
 def runs_on(names: Iterable[str]) -> dict[str, dict[str, str]]:

@@ -16,6 +16,7 @@ class Command(OperatorCommand):
         "Show what needs a person, worst first, with the next step; what somebody has acknowledged stands apart. Exit "
         "status 3 when a line that is not acknowledged says that work waits, is lost, or wants a decision."
     )
+    examples = ("", "--json")
     changes_data = False
 
     def run(self, options: Options) -> Report:

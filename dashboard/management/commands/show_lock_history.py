@@ -11,8 +11,7 @@ from dashboard.locks.identity import identify
 from dashboard.locks.tree import TreeLine, wait_in_words
 from dashboard.models import LockWait
 from tasks.commands import OperatorCommand, Options, Report, types
-from tasks.commands.output import counted, table
-from tasks.support import reading
+from tasks.commands.output import Part, Table, branches, counted
 from tasks.support.durations import spoken
 
 HEADINGS = ("ID", "BEGAN (UTC)", "LASTED", "WHO WAITED", "FOR WHOM", "FOR WHAT")
@@ -24,6 +23,7 @@ class Command(OperatorCommand):
         "Show who waited for whom at a time of the past, and the waits and deadlocks around it, from the samples that "
         "the web server keeps every two seconds while somebody waits."
     )
+    examples = ("--at 2026-11-21T03:10Z", "--at 2026-11-21T03:10Z --around 1h")
     changes_data = False
 
     def add_options(self, parser: CommandParser) -> None:
@@ -68,13 +68,14 @@ def wait_data(wait: LockWait) -> dict[str, Any]:
     }
 
 
-def as_text(past: Past, at: datetime) -> str:
+def as_text(past: Past, at: datetime) -> list[Part]:
     then = f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
-    tree = "\n".join(map(tree_line, past.tree)) or f"Nobody waited for a lock at {then}."
-    parts = [tree, table(HEADINGS, [wait_row(wait) for wait in past.waits]) if past.waits else "No wait around it."]
+    tree = branches([(line.indent - 1, tree_line(line)) for line in past.tree])
+    parts: list[Part] = [tree if past.tree else f"Nobody waited for a lock at {then}."]
+    parts.append(Table(HEADINGS, [wait_row(wait) for wait in past.waits]) if past.waits else "No wait around it.")
     if past.before:
         parts.append(f"There are older ones: go on with --before-id {past.before}.")
-    return "\n\n".join([*parts, f"{counted(past.deadlocks, 'deadlock')} around it."])
+    return [*parts, f"{counted(past.deadlocks, 'deadlock')} around it."]
 
 
 def tree_line(line: TreeLine) -> str:
@@ -84,7 +85,7 @@ def tree_line(line: TreeLine) -> str:
         wait_in_words(waits) if waits else session.state or "",
         f"{line.node.victims} blocked" if line.node.blocked else "",
     ]
-    return "  " * (line.indent - 1) + reading.one_line(" · ".join(filter(None, parts)))
+    return " · ".join(filter(None, parts))
 
 
 def wait_row(wait: LockWait) -> tuple[Any, ...]:

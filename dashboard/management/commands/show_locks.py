@@ -12,12 +12,11 @@ from dashboard.locks.attribution import Behind, TableNames, behind, by_table
 from dashboard.locks.limits import PERSON_STATEMENT_MS, Unavailable, limited
 from dashboard.locks.tree import Lock, Session, TreeLine, tree_lines, wait_in_words
 from tasks.commands import OperatorCommand, Options, Report, UsageError, types
-from tasks.commands.output import table
-from tasks.support import reading
+from tasks.commands.output import Part, Table, branches
 from tasks.support.durations import spoken
 
 HEADINGS = ("PID", "WHO", "STATE", "TRANSACTION", "BLOCKED BY", "QUERY")
-QUERY_WIDTH = 60
+LONGEST_QUERY = 200
 
 
 class Command(OperatorCommand):
@@ -26,7 +25,9 @@ class Command(OperatorCommand):
         "rows that operators look at are held: PROCESSING tasks, the next 200 READY ones, the newest 200 orders and "
         "accounts, and those named by --table and --ids."
     )
+    examples = ("--tree", "--blocked --watch 5")
     changes_data = False
+    is_watchable = True
 
     def add_options(self, parser: CommandParser) -> None:
         parser.add_argument("--blocked", action="store_true", help="Only sessions that wait or make others wait.")
@@ -107,21 +108,32 @@ def unavailable(seen: Activity, names: TableNames) -> tuple[Unavailable, ...]:
     return by_table(seen.unavailable | names.unavailable)
 
 
-def as_text(seen: Activity, sessions: list[Session], names: TableNames, *, is_tree: bool) -> str:
-    parts = [tree(seen, names) if is_tree else table(HEADINGS, [session_row(session) for session in sessions])]
-    parts += map(str, unavailable(seen, names))
+def as_text(seen: Activity, sessions: list[Session], names: TableNames, *, is_tree: bool) -> list[Part]:
+    first = tree(seen, names) if is_tree else Table(HEADINGS, [session_row(session) for session in sessions])
+    parts: list[Part] = [first, *map(str, unavailable(seen, names))]
     for circle in seen.circles:
         parts.append(f"A circle, which never ends by itself: {' → '.join(map(str, (*circle, circle[0])))}")
     if names.held:
         held = [(f"{row.table} {row.id}", row.pid or row.lock.hold) for row in names.held]
-        parts.append(table(("ROW", "HELD BY"), held))
+        parts.append(Table(("ROW", "HELD BY"), held))
     if commands := ending(seen, names):
         parts.append("\n".join(("End a session that holds up others or has been open for long:", *commands)))
-    if seen.hidden:
-        parts.append(f"{seen.hidden} sessions hide their queries from this role: GRANT pg_read_all_stats to it.")
+    parts += missing_grants(seen)
     if seen.is_capped:
         parts.append(f"Only the first {activity.SESSION_CAP} sessions are shown.")
-    return "\n\n".join(parts)
+    return parts
+
+
+def missing_grants(seen: Activity) -> list[str]:
+    """The rights that the role of this command lacks, and how much it does not see without them."""
+    rights, found = attribution.grants(), []
+    role = rights["role"]
+    if not rights["sees_all"]:
+        hidden = f"{seen.hidden} of {len(seen.sessions)} sessions hide their state and query from role {role}"
+        found.append(f"{hidden}: GRANT pg_read_all_stats TO {role}")
+    if not rights["may_signal"]:
+        found.append(f"Role {role} may end only its own sessions: GRANT pg_signal_backend TO {role}")
+    return found
 
 
 def ending(seen: Activity, names: TableNames) -> list[str]:
@@ -136,36 +148,38 @@ def ending(seen: Activity, names: TableNames) -> list[str]:
     ]
 
 
-def tree(seen: Activity, names: TableNames) -> str:
+def tree(seen: Activity, names: TableNames) -> Part:
     found = tree_lines(seen.roots)
     works = behind(seen, names.held, names.tasks)
     left_out = sum(1 + root.victims for root in seen.roots) - len(found)
-    lines = [tree_line(line, works.get(line.node.session.pid)) for line in found]
-    return "\n".join([*lines, *([f"… and {left_out} more"] if left_out else [])]) or "Nobody waits for a lock."
+    if not found:
+        return "Nobody waits for a lock."
+    lines = [(line.indent - 1, tree_line(line, works.get(line.node.session.pid))) for line in found]
+    return branches([*lines, *([(0, f"… and {left_out} more")] if left_out else [])])
 
 
 def tree_line(line: TreeLine, work: Behind | None) -> str:
-    """`902  worker w7f · task 4711 · active · waits 4 minutes for order 1042 (…) · 2 blocked · UPDATE …`."""
+    """`902  worker w7f · waits 4 min for order 1042 (…) · 2 blocked · task 4711 … · active · UPDATE …`."""
     session, waits = line.node.session, line.node.waits_for
     parts = [
         str(session.identity) if session.is_outsider else f"{session.pid}  {session.identity}",
+        wait_in_words(waits) if waits else "",
+        f"{line.node.victims} blocked" if line.node.blocked else "",
         f"task {work.task.id} {work.task.task_path}" if work and work.task else "",
         f"holds {', '.join(map(str, work.rows))}" if work and work.rows else "",
         session.state or "",
         f"transaction open for {spoken(session.transaction_seconds)}" if session.transaction_seconds else "",
-        wait_in_words(waits) if waits else "",
-        f"{line.node.victims} blocked" if line.node.blocked else "",
         one_line(session.query),
     ]
-    return "  " * (line.indent - 1) + reading.one_line(" · ".join(filter(None, parts)))
+    return " · ".join(filter(None, parts))
 
 
 def session_row(session: Session) -> tuple[Any, ...]:
-    transaction = None if session.transaction_seconds is None else f"{session.transaction_seconds:.1f} s"
+    transaction = None if session.transaction_seconds is None else spoken(session.transaction_seconds)
     blocked_by = ", ".join(map(str, session.blocked_by)) or None
     return session.pid, str(session.identity), session.state, transaction, blocked_by, one_line(session.query)
 
 
 def one_line(query: str) -> str:
     text = " ".join(query.split())
-    return text if len(text) <= QUERY_WIDTH else text[: QUERY_WIDTH - 1] + "…"
+    return text if len(text) <= LONGEST_QUERY else text[: LONGEST_QUERY - 1] + "…"

@@ -14,6 +14,7 @@ from tasks.support.database import sqlstate
 
 class Command(OperatorCommand):
     help = "Cancel a backend's query or end its session. `show_locks` prints the whole command."
+    examples = ("812 --started 2026-11-21T03:10:00+00:00 --cancel", '--root 915 --terminate --reason "blocks the shop"')
 
     def add_options(self, parser: CommandParser) -> None:
         parser.add_argument("pid", type=types.pid, nargs="?", metavar="PID", help="The backend.")

@@ -12,6 +12,7 @@ class Command(OperatorCommand):
         "Ask a run that was started on the lab's page to end; what it has done so far is measured. Its page names the "
         "id. A run of `run_pattern` is ended by Ctrl-C."
     )
+    examples = ("12", '12 --reason "wrong numbers"')
 
     def add_options(self, parser: CommandParser) -> None:
         parser.add_argument("id", type=types.run_id, metavar="ID", help="The lab run's id.")

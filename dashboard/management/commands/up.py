@@ -6,13 +6,13 @@ import signal
 import sys
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from dashboard.embedded import ServerError
 from dashboard.up.startup import CannotStart, Plan, run
 from dashboard.up.supervisor import Console, Supervisor
 from tasks import conf
-from tasks.commands import types
+from tasks.commands import TerminalCommand, types
 
 HELP = """Starts PostgreSQL (this checkout's own unless DATABASE_URL is set), prepares the site, runs a worker and the
 web server until Ctrl-C or TERM, and stops what it started: exit status 0. A second signal kills: 130 or 143."""
@@ -27,9 +27,9 @@ def not_negative(text: str) -> int:
     return types.whole_number(0, 10_000, "a number of processes, from 0")(text)
 
 
-class Command(BaseCommand):
+class Command(TerminalCommand):
     help = HELP
-    requires_system_checks: list[str] = []
+    examples = ("", "--port 8080 --workers 2 --no-demo")
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(

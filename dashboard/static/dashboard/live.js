@@ -16,6 +16,7 @@
     const ENDED = 286;
     const { merge, enliven, showTicks } = window.rowlock;
     const words = document.getElementById("live-words").dataset;
+    const remembered = document.getElementById("last-known");
     const panels = new Map();
     const pointer = { x: -1, y: -1, at: 0, isMouse: false };
     let isPaused = false;
@@ -122,6 +123,10 @@
     }
 
     function receive(panel, state, html) {
+        if (remembered && !panel.hasAttribute("data-live-apart")) { // by the server, while a lock kept the page from being read
+            location.reload();
+            return;
+        }
         const template = document.createElement("template");
         template.innerHTML = html;
         enliven(template.content);
@@ -144,7 +149,7 @@
         if (text && banner.hidden) {
             unsaid.push(banner.textContent);
         }
-        banner.hidden = !text;
+        banner.hidden = !text || Boolean(remembered);
         document.body.classList.toggle("is-last-known", Boolean(text));
     }
 
@@ -191,7 +196,8 @@
 
     function watch(panel) {
         const state = {
-            fresh: null, changes: 0, failures: 0, retryAfter: 0, updatedAt: Date.now(), isOver: false, isWaiting: false,
+            fresh: null, changes: 0, failures: 0, retryAfter: 0, isOver: false, isWaiting: false,
+            updatedAt: Date.now() - 1000 * Number(remembered?.dataset.age ?? 0),
         };
         panels.set(panel, state);
         const on = (name, hear) => panel.addEventListener(name, (event) => {

@@ -7,6 +7,7 @@ from tasks.commands.base import UNHEALTHY
 
 class Command(OperatorCommand):
     help = "Check that every account's balance is the sum of its ledger entries. Exit status 3 when one is not."
+    examples = ("", "--json")
     changes_data = False
 
     def run(self, options: Options) -> Report:

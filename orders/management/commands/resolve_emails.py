@@ -12,6 +12,7 @@ class Command(OperatorCommand):
         "did not answer. Look into the server's log for their Message-ID first. Exit status 1 when some were refused; "
         "--json says why."
     )
+    examples = ('1042 --as sent --reason "it is in the log"', "1042 1043 --as resend")
 
     def add_options(self, parser: CommandParser) -> None:
         parser.add_argument("ids", nargs="+", type=types.row_id, metavar="ID", help="Ids of orders.")

@@ -23,6 +23,7 @@ def amount(written: str) -> Decimal:
 
 class Command(OperatorCommand):
     help = "Move money from one account to another: both sides or neither, with a ledger entry on each."
+    examples = ("1 2 12.50", "1 2 12.50 --strategy optimistic --dry-run")
 
     def add_options(self, parser: CommandParser) -> None:
         parser.add_argument("from_id", type=types.row_id, metavar="FROM", help="The account to take from.")

@@ -15,6 +15,7 @@ class Command(TaskCommand):
         "the command waits for them; `cancelling` counts those that still run. Filters without --status mean READY "
         "tasks. Exit status 1 when some were refused; --json says why."
     )
+    examples = ('4711 --reason "wrong customer"', "--queue mail --status READY --dry-run")
     verb = operations.Cancel
     participle = "cancelled"
     default_statuses = ("READY",)
@@ -29,5 +30,5 @@ class Command(TaskCommand):
             operations.await_cancelled(result, operator(), seconds=seconds, reason=reason, progress=progress)
         report = report_of(result, self.participle, options, cancelling=result.asked)
         if result.asked:
-            report.text += f" {counted(len(result.asked))} asked to end and still running."
+            report.text = f"{report.text} {counted(len(result.asked))} asked to end and still running."
         return report

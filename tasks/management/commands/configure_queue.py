@@ -12,6 +12,7 @@ class Command(OperatorCommand):
         "Say what becomes of a queue's tasks when their worker dies: `automatic` takes them back by itself (the "
         "default), `ask` leaves them to a person, who takes them back on the page or by `recover_tasks`."
     )
+    examples = ("payouts --recovery ask", 'payouts --recovery automatic --reason "safe to repeat"')
     argument = ("name", types.name, "The queue.")
 
     def add_options(self, parser: CommandParser) -> None:

@@ -12,6 +12,7 @@ class Command(TaskCommand):
         "Move READY tasks to another queue, priority or time. Tasks that a worker holds or that are finished are "
         "refused. Filters without --status mean READY tasks. Exit status 1 when some were refused; --json says why."
     )
+    examples = ("4711 --set-run-after now", "--queue mail --set-priority 10 --dry-run")
     verb = operations.Edit
     participle = "edited"
     default_statuses = ("READY",)

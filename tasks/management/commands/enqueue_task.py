@@ -10,6 +10,10 @@ from tasks.compat import InvalidTask
 
 class Command(OperatorCommand):
     help = "Enqueue a registered task, with its arguments as JSON. With --count, so many equal ones: all or none."
+    examples = (
+        "shop.tasks.send_mail --args '[4711]'",
+        "shop.tasks.report --queue reports --run-after 2030-01-31T03:00:00+02:00",
+    )
 
     def add_options(self, parser: CommandParser) -> None:
         when = "Not before this time, like 2030-01-31T03:00:00+02:00; without an offset in TIME_ZONE."

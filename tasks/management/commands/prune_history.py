@@ -13,6 +13,7 @@ class Command(OperatorCommand):
         "of commands, names of locks that nobody has held since, stopped workers that no row names any more, and the "
         "history of who blocked whom. The audit is never deleted."
     )
+    examples = ("--older-than 30d", "--older-than 12w --dry-run")
 
     def add_options(self, parser: CommandParser) -> None:
         parser.add_argument("--older-than", required=True, type=types.duration, metavar="D", help="Like 7d, 12h, 2w.")

@@ -13,6 +13,7 @@ class Command(OperatorCommand):
         "Delete tasks that finished some time ago, with their attempts, in chunks that hold no lock for long. "
         "Unfinished tasks are never deleted. Safe to run beside workers and from cron."
     )
+    examples = ("--older-than 7d", "--older-than 30d --status FAILED --dry-run")
 
     def add_options(self, parser: CommandParser) -> None:
         parser.add_argument("--older-than", required=True, type=types.duration, metavar="D", help="Like 7d, 12h, 2w.")

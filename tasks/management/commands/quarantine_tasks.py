@@ -13,6 +13,7 @@ class Command(TaskCommand):
         "fresh allowance of attempts. With --undo, move tasks of that queue back to where they came from. Filters "
         "without --status mean READY and FAILED tasks. Exit status 1 when some were refused; --json says why."
     )
+    examples = ("--task shop.tasks.charge_card", "--task shop.tasks.charge_card --undo")
 
     def add_settings(self, parser: CommandParser) -> None:
         parser.add_argument("--undo", action="store_true", help="Move them back to the queue that each came from.")

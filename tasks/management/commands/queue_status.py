@@ -6,7 +6,7 @@ from django.core.management.base import CommandParser
 
 from tasks.commands import OperatorCommand, Options, Report, types
 from tasks.commands.base import UNHEALTHY
-from tasks.commands.output import table
+from tasks.commands.output import Part, Table
 from tasks.diagnosis import stats
 from tasks.diagnosis.stats import Numbers, QueueNumbers
 from tasks.operations import short_waits
@@ -15,7 +15,7 @@ from tasks.schedule import expectations
 from tasks.schedule.expectations import Expectation
 from tasks.support.durations import spoken
 
-QUEUE_HEADINGS = ("QUEUE", "READY", "OLDEST", "SCHEDULED", "PROCESSING", "STALE", "FAILED", "COMPLETED/H", "STATE")
+QUEUE_HEADINGS = ("QUEUE", "READY", "OLDEST", "SCHEDULED", "RUNNING", "STALE", "FAILED", "DONE/H", "STATE")
 WORKER_HEADINGS = ("WORKER", "HOST", "PID", "LIFE", "HEARTBEAT", "TASK")
 
 
@@ -24,7 +24,9 @@ class Command(OperatorCommand):
         "Show every queue and worker. Exit status 3 when a limit is passed, for cron and monitoring. "
         "`stale` are PROCESSING tasks whose worker is dead or silent."
     )
+    examples = ("--max-stale 0 --max-ready-age 300", "--watch 5")
     changes_data = False
+    is_watchable = True
 
     def add_options(self, parser: CommandParser) -> None:
         parser.add_argument("--max-stale", type=types.limit, metavar="N", help="Stale tasks allowed in all queues.")
@@ -82,7 +84,7 @@ def worker_data(worker: WorkerState) -> dict[str, Any]:
     return {**same, "alive": worker.is_alive, "heartbeat_age_seconds": rounded(worker.heartbeat_age_seconds)}
 
 
-def tables(numbers: Numbers) -> str:
+def tables(numbers: Numbers) -> list[Part]:
     """The queues and the workers."""
     counts = ("scheduled", "processing", "stale", "failed", "completed_last_hour")
     queues = [
@@ -99,9 +101,9 @@ def tables(numbers: Numbers) -> str:
         (state.id, state.hostname, state.pid, state.life, age(state.heartbeat_age_seconds), state.current_task_id)
         for state in numbers.workers
     ]
-    first = table(QUEUE_HEADINGS, queues) if queues else "No queue has a task yet."
+    first = Table(QUEUE_HEADINGS, queues, alarming=("STALE", "FAILED")) if queues else "No queue has a task yet."
     none = "No worker is running: start one with `manage.py run_worker`."
-    return f"{first}\n\n{table(WORKER_HEADINGS, workers) if workers else none}"
+    return [first, Table(WORKER_HEADINGS, workers) if workers else none]
 
 
 def rounded(seconds: float | None) -> float | None:
@@ -109,4 +111,4 @@ def rounded(seconds: float | None) -> float | None:
 
 
 def age(seconds: float | None) -> str | None:
-    return None if seconds is None else f"{seconds:.0f} s"
+    return None if seconds is None else spoken(seconds)

@@ -14,6 +14,7 @@ class Command(OperatorCommand):
         "this by themselves; this command also does it for queues whose recovery is `ask`. It checks twice, 0.3 s "
         "apart, when a worker has just died."
     )
+    examples = ("--dry-run", '--limit 100 --reason "host db3 is gone"')
 
     def add_options(self, parser: CommandParser) -> None:
         parser.add_argument("--limit", type=types.count, help="Take back at most so many tasks.")

@@ -12,6 +12,7 @@ class Command(OperatorCommand):
         "Free a named lock whose holder is gone: its lease is over, or its session has ended. If the holder cannot be "
         "seen (another language, Redis), this needs a --reason. The lock of a live holder stays."
     )
+    examples = ("nightly-report --fence 7", 'nightly-report --fence 7 --reason "host db3 is gone"')
     argument = ("name", types.name, "The lock.")
 
     def add_options(self, parser: CommandParser) -> None:

@@ -10,6 +10,7 @@ class Command(OperatorCommand):
         "Give back the tasks that a worker has claimed and not begun, while it hangs on one. Their attempts are not "
         "spent. Should the worker go on, what it reports of them is refused. `queue_status` lists the ids of workers."
     )
+    examples = ("3f2a9c0b1d4e5f60", "3f2a9c0b1d4e5f60 --dry-run")
     argument = ("id", types.name, "The worker's id.")
 
     def run(self, options: Options) -> Report:

@@ -12,6 +12,7 @@ class Command(TaskCommand):
         "Make FAILED, CANCELLED or stale PROCESSING tasks READY, with a fresh allowance of attempts. "
         "Filters without --status mean FAILED tasks. Exit status 1 when some were refused; --json says why."
     )
+    examples = ("4711 4712", "--status FAILED --error CardDeclined --spread 10m")
     verb = operations.Requeue
     participle = "requeued"
     default_statuses = ("FAILED",)

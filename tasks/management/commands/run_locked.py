@@ -16,6 +16,7 @@ class Command(OperatorCommand):
         "75 when somebody does, else that of the command. What it prints is passed on, kept, and with -v0 shown only "
         "when it fails. It is stopped when the lock is lost, and finds the lock's fence in ROWLOCK_LOCK_FENCE."
     )
+    examples = ("nightly-report -- send_reports --all", "backup --shell --ttl 60 -- pg_dump -f /srv/dump shop")
     changes_data = False
     waits_for_locks = True  # the record of a run is written once its table is free
 
@@ -86,9 +87,9 @@ class Command(OperatorCommand):
         if result.outcome == Outcome.SKIPPED and not options["json"]:
             raise SystemExit(result.exit_status)
 
-    def _print(self, report: Report, options: Options) -> None:
+    def _print(self, report: Report, options: Options) -> bool:
         """Lower the verbosity by one: cron mails all of stdout, so a good run adds nothing to the command's output."""
-        super()._print(report, {**options, "verbosity": options["verbosity"] - 1})
+        return super()._print(report, {**options, "verbosity": options["verbosity"] - 1})
 
 
 def rehearse(options: Options) -> Result:

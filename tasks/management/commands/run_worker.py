@@ -7,19 +7,20 @@ from contextlib import closing
 from typing import Any
 
 import psycopg
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.db import OperationalError, ProgrammingError, connections
 from django.db.migrations.recorder import MigrationRecorder
 
 from tasks import migrations
-from tasks.commands import types
-from tasks.commands.output import write_line
+from tasks.commands import TerminalCommand, types
+from tasks.commands.base import explained
+from tasks.commands.output import counted, write_line
 from tasks.exceptions import PooledSession, TooFewConnections
 from tasks.models import Task
 from tasks.queue import recovery
 from tasks.queue.strategies import DEFAULT_STRATEGY, STRATEGIES
 from tasks.support import database
-from tasks.support.database import read_committed
+from tasks.support.database import read_committed, short_lock_waits
 from tasks.worker import options as budget
 from tasks.worker.options import MOST_COROUTINES, MOST_THREADS, Options
 from tasks.worker.supervisor import Supervisor
@@ -28,9 +29,9 @@ HELP = """Takes and runs tasks until TERM or INT. The first signal finishes what
 (ROWLOCK_GRACE_SECONDS) and gives back what has not begun; the second ends at once."""
 
 
-class Command(BaseCommand):
+class Command(TerminalCommand):
     help = HELP
-    requires_system_checks: list[str] = []
+    examples = ("--queue mail --queue default --concurrency 4", "--burst --json")
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
@@ -59,12 +60,14 @@ class Command(BaseCommand):
         names = ("queues", "strategy", "concurrency", "threads", "coroutines", "batch_size", "burst", "max_tasks")
         supervisor = Supervisor(Options(**{name: options[name] for name in names}))
         check_sessions(supervisor.options)
-        with read_committed():
+        with read_committed(), short_lock_waits(), explained():
             refuse_older_tables()
             if options["burst"]:
                 # A burst from cron may be the only worker, so nobody else would recover a dead one's tasks.
                 recovery.recover(include_ask=False)
         connections.close_all()
+        if options["verbosity"] > 0:
+            write_line(self.stderr if options["json"] else self.stdout, served(supervisor.options))
         exit_status = supervisor.run()
         if options["json"]:
             write_line(self.stdout, json.dumps(supervisor.report))
@@ -72,6 +75,15 @@ class Command(BaseCommand):
             write_line(self.stdout, ", ".join(f"{name} {number}" for name, number in supervisor.report.items()))
         if exit_status:
             raise SystemExit(exit_status)
+
+
+def served(options: Options) -> str:
+    """The work that this worker takes, in one line: `Serves mail, default · skip_locked · 4 processes`."""
+    queues = ", ".join(options.queues or ()) or "every queue"
+    ends = [f"ends after {counted(options.max_tasks)}"] if options.max_tasks else []
+    ends += ["ends when nothing is due"] if options.burst else []
+    processes = counted(options.concurrency, "process", "processes")
+    return " · ".join((f"Serves {queues}", f"strategy {options.strategy}", processes, *ends))
 
 
 def check_sessions(options: Options) -> None:

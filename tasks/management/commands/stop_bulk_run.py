@@ -15,6 +15,7 @@ class Command(ChangeCommand):
         "End a bulk run after the chunk in hand; what is done stays done. Its page names the id. The command does not "
         "wait for the end."
     )
+    examples = ("12", '12 --reason "too fast"')
     argument = ("id", types.run_id, "The bulk run's id.")
     keys = ("run", "requested")
     texts = ("Bulk run {} ends after the chunk in hand.", "Bulk run {} is over or was asked before; nothing changed.")

@@ -156,7 +156,7 @@ class TestStale:
             rows.processing("w-silent", queue_name="pay")
             assert lines()["stale:pay"].text == "2 tasks in pay: worker dead, worker silent."
             [figure] = [found for found in inbox.figures(Snapshot(), lambda _: True) if found.label == "Workers"]
-            assert (figure.value, figure.note) == ("0", "1 dead, 1 silent")
+            assert (figure.value, figure.note) == ("0 of 2", "1 dead, 1 silent")
             page = client_of("Viewers").get("/admin/ops/workers/")
             assert {line.worker.id: line.life for line in page.context["board"].lines} == {
                 "w-died": "Dead", "w-silent": "Silent",

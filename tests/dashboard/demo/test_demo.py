@@ -3,11 +3,13 @@
 import logging
 
 import pytest
+from django.contrib.auth.models import User
 from django.db.models.functions import Now
 
 from dashboard import demo, tasks
 from dashboard.demo import director
-from orders.models import Order
+from orders import accounts
+from orders.models import Account, Entry, Order
 from tasks.models import Queue, Task
 from tasks.schedule import expectations
 from tasks.testing import run_due
@@ -34,6 +36,15 @@ def test_twelve_orders_are_to_be_mailed_and_the_fate_of_one_is_unknown():
     director.load_once()
     assert Order.objects.to_mail().count() == 12
     assert Order.objects.of_unknown_fate().count() == 1
+
+
+def test_its_accounts_have_money_and_entries_that_add_up():
+    director.load_once()
+    owners = set(User.objects.values_list("username", "email", "is_active"))
+    assert owners == {(f"demo-{name}", f"{name}@example.test", False) for name in director.OWNERS}
+    assert sorted(Account.objects.values_list("balance", flat=True)) == [75, 145, 235]
+    assert Entry.objects.count() == 6
+    assert accounts.mismatches() == []
 
 
 def test_a_cron_line_is_overdue():

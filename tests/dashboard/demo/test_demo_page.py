@@ -5,15 +5,17 @@ from datetime import timedelta
 
 import psycopg
 import pytest
-from django.contrib.auth.models import Group
+from django.contrib.auth.models import Group, User
 from django.db import connection
 from django.urls import reverse
 
 from dashboard import demo
 from dashboard.demo import control
 from dashboard.demo.director import list_ids, list_names, load_once
+from dashboard.live import snapshots
 from dashboard.models import DemoRow
-from orders.models import Order
+from orders import accounts
+from orders.models import Account, Entry, Order
 from tasks.models import Attempt, ExpectedCommand, Intervention, Queue, RefusedWrite, Task
 from tasks.support import audit
 from tasks.support.audit import Change, Who
@@ -86,15 +88,28 @@ class TestTheRibbon:
         assert "dashboard.direct_demo" in text
 
     @pytest.mark.usefixtures("_on")
-    def test_it_costs_one_query(self, monkeypatch, django_assert_max_num_queries):
+    def test_it_costs_one_query_a_second_for_all(self, settings, django_assert_max_num_queries):
+        settings.SHARED_LOOK_SECONDS = 60
+        snapshots.forget()
         client = client_of("Viewers")
-        counts = []
-        for is_on in ("1", "0"):
-            monkeypatch.setenv("ROWLOCK_DEMO", is_on)
-            with django_assert_max_num_queries(100) as captured:
-                client.get("/admin/ops/audit/")
-            counts.append(len(captured))
-        assert counts[0] == counts[1] + 1
+        with django_assert_max_num_queries(100) as captured:
+            assert RIBBON in client.get("/admin/ops/audit/").text
+            assert RIBBON in client.get("/admin/ops/audit/").text
+        snapshots.forget()
+        assert len([query for query in captured.captured_queries if "rowlock:demo" in query["sql"]]) == 1
+
+    @pytest.mark.usefixtures("_on")
+    @pytest.mark.parametrize("name", ["index", "ops_locks", "tasks_task_changelist", "ops_schedule", "models"])
+    def test_no_page_fails_because_its_table_is_locked(self, name):
+        client = client_of("Viewers")
+        with session("migration") as other:
+            other.execute("LOCK TABLE dashboard_demorow IN ACCESS EXCLUSIVE MODE")
+            answer = client.get(reverse(f"admin:{name}"))
+            pid = other.info.backend_pid
+        assert answer.status_code == 200
+        ribbon = answer.text.partition(RIBBON)[2].partition("</aside>")[0]
+        assert f"name not available: `dashboard_demorow` is locked by {pid}" in ribbon
+        assert 'data-action="demo' not in ribbon
 
 
 class TestThePage:
@@ -206,14 +221,39 @@ class TestRemoving:
         load_once()
         tasks = sorted(Task.objects.values_list("pk", flat=True))
         orders = sorted(Order.objects.values_list("pk", flat=True))
+        accounts = sorted(Account.objects.values_list("pk", flat=True))
         client_of("Operators").post(REMOVE, {"reason": "seen it"})
         told = list(Intervention.objects.order_by("pk").values_list("action", "target"))
         assert told == [
             (f"demo-remove count={len(tasks)} ids={tasks[0]}-{tasks[-1]}", "table:tasks_task"),
             (f"demo-remove count=13 ids={orders[0]}-{orders[-1]}", "table:orders_order"),
+            (f"demo-remove count=3 ids={accounts[0]}-{accounts[-1]}", "table:orders_account"),
             ("demo-remove", f"queue:{demo.PAYOUTS}"),
             ("demo-remove", f"command:{demo.NIGHTLY}"),
         ]
+
+    def test_its_accounts_go_with_their_entries_and_owners(self):
+        owner = User.objects.create_user("real")
+        kept = Account.objects.create(owner=owner)
+        load_once()
+        poor, rich = Account.objects.filter(owner__email__endswith=demo.DOMAIN).order_by("balance")[:2]
+        accounts.transfer(rich.pk, kept.pk, 10)
+        Account.objects.create(owner=poor.owner)
+        control.remove(ANNA)
+        assert {account.owner_id for account in Account.objects.all()} == {owner.pk, poor.owner_id}
+        assert set(User.objects.values_list("username", flat=True)) == {"real", poor.owner.username}
+        assert [entry.account_id for entry in Entry.objects.all()] == [kept.pk]
+        assert accounts.mismatches() == []
+
+    def test_an_account_that_somebody_holds_stays_with_its_owner(self):
+        load_once()
+        account = Account.objects.first()
+        with session() as holder:
+            holder.execute("SELECT 1 FROM orders_account WHERE id = %s FOR UPDATE", [account.pk])
+            assert control.remove(ANNA)["accounts"] == 2
+        assert (Account.objects.get(), control.is_anything_left()) == (account, True)
+        assert control.remove(ANNA)["accounts"] == 1
+        assert not User.objects.exists()
 
     def test_it_needs_a_reason(self):
         load_once()
@@ -237,7 +277,7 @@ class TestRemoving:
         load_once()
         control.remove(ANNA)
         told = Intervention.objects.count()
-        assert control.remove(ANNA) == {"tasks": 0, "orders": 0, "queues": 0, "commands": 0}
+        assert control.remove(ANNA) == {"tasks": 0, "orders": 0, "accounts": 0, "queues": 0, "commands": 0}
         assert Intervention.objects.count() == told
 
     def test_what_a_dead_worker_left_goes_too(self):

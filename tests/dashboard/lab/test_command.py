@@ -6,8 +6,10 @@ import pytest
 
 from dashboard.lab.patterns import BUILT_IN, PATTERNS
 from dashboard.management.commands.run_pattern import report_of
+from tasks.commands.output import render
 from tests import commands
 from tests.dashboard.lab.cases import result
+from tests.tasks.commands.terminal import shown
 
 pytestmark = pytest.mark.django_db(transaction=True)
 KEYS = {
@@ -45,10 +47,17 @@ def test_a_sweep_varies_one_number():
     assert "runs_on" not in data
 
 
+def test_of_several_runs_it_tells_which_one_is_under_way():
+    argv = ["account_pessimistic", "--sweep", "items=4,5", "--workers", 1, "--work-ms", 0]
+    text = shown("run_pattern", *argv, ROWLOCK_LAB="1").text
+    assert text.index("1 of 2, account_pessimistic: 0 of 4 done") < text.index("2 of 2, account_pessimistic: 0 of 5")
+    assert "of 1, " not in shown("run_pattern", "account_pessimistic", "--items", 4, ROWLOCK_LAB="1").text
+
+
 def test_what_lacks_a_guard_stands_above_the_same_with_it():
     guarded = dataclasses.asdict(result("optimistic_claim_as_printed", lost_races=13)) | {"is_clean": True}
     lacking = result("optimistic_claim_as_printed", duplicates=15, guarded=guarded)
-    heading, first, second = report_of([lacking]).splitlines()
+    heading, first, second = render(report_of([lacking])).splitlines()
     assert heading.startswith("PATTERN")
     assert first.split()[:3] == ["optimistic_claim_as_printed", "100", "15"]
     assert first.endswith("UNSAFE")
@@ -58,12 +67,12 @@ def test_what_lacks_a_guard_stands_above_the_same_with_it():
 
 
 def test_a_lock_without_redis_is_told_from_one_with_it(monkeypatch):
-    told = report_of([result("cache_lock"), result("cache_lock_naive"), result("unsafe")])
+    told = render(report_of([result("cache_lock"), result("cache_lock_naive"), result("unsafe")]))
     assert "cache_lock runs on: A table of leases in PostgreSQL" in told
     assert "LocMemCache) cannot keep a lock: it is kept in one process" in told
     assert "cache_lock_naive runs on: A table of the run's own" in told
     monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:6379/0")
-    assert "cache_lock runs on: Redis (REDIS_URL)" in report_of([result("cache_lock")])
+    assert "cache_lock runs on: Redis (REDIS_URL)" in render(report_of([result("cache_lock")]))
 
 
 @pytest.mark.parametrize(
@@ -71,7 +80,7 @@ def test_a_lock_without_redis_is_told_from_one_with_it(monkeypatch):
     [
         ([], "Name one PATTERN, or give --all"),
         (["unsafe", "--all"], "Name one PATTERN, or give --all"),
-        (["no_such"], "There is no pattern 'no_such'"),
+        (["no_such"], "invalid choice: 'no_such'"),
         (["unsafe", "--workers", "0"], "from 1 to 16"),
         (["unsafe", "--items", "1e3"], "from 1 to 20000"),
         (["unsafe", "--sweep", "colour=1"], "is not like workers=1,2,4"),

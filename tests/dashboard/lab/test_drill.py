@@ -9,6 +9,7 @@ from dashboard.lab.drill import Event
 from dashboard.lab.worker import Plan
 from dashboard.management.commands.kill_drill import table_of
 from dashboard.models import LabRun
+from tasks.commands.output import render
 from tasks.models import Task, Worker
 from tasks.support.audit import Who
 from tasks.testing import run_due
@@ -58,7 +59,7 @@ def test_the_command_tells_the_same_even_where_it_looks_so_seldom_that_states_ar
     assert_followed_to_its_end(outcome.data["events"])
     [taken] = [event for event in outcome.data["events"] if event["what"] == "taken"]
     assert outcome.data["recovered_ms"] == taken["ms"]
-    told = table_of([Event(**event) for event in outcome.data["events"]]).splitlines()
+    told = render(table_of([Event(**event) for event in outcome.data["events"]])).splitlines()
     assert told[0].split() == ["WHAT", "HAPPENED", "AFTER", "THE", "KILL", "STATUS", "VERSION", "ATTEMPT", "WORKER"]
     assert told[-1].startswith("The task has come to its end.")
 

@@ -156,7 +156,7 @@ def test_a_tab_that_asks_again_finds_its_part_made_and_fresh(thread, renderers, 
     assert "w-that-died" not in ask(tab.client, address)
     rows.processing(rows.dead_worker("w-that-died"))
     after = wait_until(tab.finds_its_part, seconds=60)
-    assert ("w-that-died" in after) == (address in (WORKERS, "/admin/ops/stale/", *LISTS))
+    assert ("w-that-died" in after) == (address in ("/admin/", WORKERS, "/admin/ops/stale/", *LISTS))
 
 
 @pytest.mark.parametrize("address", [WORKERS, "/admin/", LISTS[0], AUDIT])

@@ -1,5 +1,6 @@
 """The lock history: the past that is drawn from what the sampler kept, and how it stays small."""
 
+import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -106,6 +107,47 @@ class TestThePage:
         assert "<script>'" not in html
         assert "psql <b>" not in html
 
+    def test_the_time_line_counts_the_sessions_that_waited_in_each_part(self) -> None:
+        wait(902, 812, night(0), night(30))
+        wait(903, 812, night(12), night(13))
+        wait(903, 812, night(13), night(14))
+        blocked = history.blocked_over(night(-60), night(180))  # 240 parts of a minute
+        assert blocked.counts[60:91] == [*[1] * 12, 2, 2, 2, *[1] * 16]
+        assert sum(blocked.counts) == 34
+        assert (blocked.most, blocked.most_at) == (2, night(14))
+        assert history.blocked_over(night(-60), night(-30)) == history.Blocked([0] * history.SLOTS)
+
+    def test_a_wait_longer_than_the_time_line_fills_it(self) -> None:
+        wait(902, 812, night(-9999), night(9999))
+        assert history.blocked_over(night(0), night(60)).counts == [1] * history.SLOTS
+
+    def test_the_place_on_the_time_line_is_the_moment(self) -> None:
+        """As the form sends it, with and without the script."""
+        wait(902, 812, night(-4), night(3))
+        query = {"since": night(-30).isoformat(), "place": "1800", "span": "1h", "around": "5"}
+        client = client_of("Viewers")
+        page = client.get(HISTORY, query)
+        assert (page.context["moment"].at, page.context["moment"].since) == (NIGHT, night(-30))
+        assert re.search(r'name="place" min="0" max="3600" step="10"\s+value="1800"', page.text)
+        part = client.get(HISTORY, query, headers={"HX-Request": "true"}).text
+        assert "<html" not in part
+        assert 'id="node-812"' in part
+
+    @pytest.mark.parametrize(
+        "query", [{"place": "1"}, {"since": "x", "place": "1"}, {"place": "9" * 19}, {"span": "x"}]
+    )
+    def test_a_place_that_is_none_shows_now(self, query) -> None:
+        moment = client_of("Viewers").get(HISTORY, query).context["moment"]
+        assert timezone.now() - moment.at < timedelta(minutes=1)
+        assert moment.since <= moment.at <= moment.until
+
+    def test_it_opens_at_the_latest_wait_and_a_key_meets_whole_minutes(self) -> None:
+        latest = wait(902, 812, night(-4), NIGHT + timedelta(seconds=7))
+        moment = client_of("Viewers").get(HISTORY).context["moment"]
+        assert moment.at == latest.last_seen
+        assert moment.since <= moment.at <= moment.until
+        assert (moment.since.second, moment.since.microsecond, moment.step) in {(0, 0, 60), (0, 0, 600)}
+
     @pytest.mark.parametrize("wrong", ["yesterday", "2026-13-45T00:00", "0001-01-01T00:00", "9999-12-31T23:59"])
     def test_a_time_that_is_none_is_said_and_replaced_by_now(self, wrong: str) -> None:
         wait(902, 812, timezone.now() - timedelta(minutes=1), timezone.now())
@@ -137,8 +179,8 @@ class TestTheCommand:
         text = run("show_lock_history", "--at", "2026-11-21T03:10:00Z").stdout
         assert text.splitlines()[:3] == [
             "812  psql · idle in transaction · 2 blocked",
-            "  902  shop · waits 4 min for order 1042 (transactionid, ShareLock) · 1 blocked",
-            "    915  command transfer · waits 60 s for order 1042 (tuple, ShareLock)",
+            "└ 902  shop · waits 4 min for order 1042 (transactionid, ShareLock) · 1 blocked",
+            "  └ 915  command transfer · waits 60 s for order 1042 (tuple, ShareLock)",
         ]
         assert "2026-11-21 03:06:00" in text
         assert text.rstrip().endswith("2 deadlocks around it.")

@@ -18,7 +18,7 @@ from dashboard.locks.signals import NotAudited
 from orders.models import Account
 from tasks.models import Intervention, LockWaiter, Task, Worker
 from tasks.support.audit import Who
-from tests.commands import run
+from tests.commands import run, run_process
 from tests.dashboard.scenes import LOCK_ACCOUNT, SWEEP, Scene, staged
 from tests.people import client_of
 from tests.sessions import session
@@ -287,3 +287,13 @@ def test_show_locks_prints_what_ends_the_root_and_it_runs_as_it_stands() -> None
         assert (python, manage, command[1]) == ("python", "manage.py", str(scene.pid("psql")))
         assert run(*command).status == 0
         wait_until(lambda: is_gone(scene.pid("psql")))
+
+
+def test_the_preparation_of_up_does_not_wait_for_a_locked_table_and_names_the_holder() -> None:
+    with locked("django_migrations") as pid:
+        outcome = run_process("prepare_site", "--json")
+        began = started(pid)
+    assert outcome.status == 1
+    assert "nothing waits longer than 2 s" in outcome.stderr
+    assert f"pid {pid} · migration · user " in outcome.stderr
+    assert f"python manage.py signal_backend {pid} --started {began} --terminate" in outcome.stderr

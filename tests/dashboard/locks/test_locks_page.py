@@ -1,5 +1,6 @@
 """The lock page's rules without a browser: rights, stale sessions, forms that no page of ours has made."""
 
+import re
 from datetime import timedelta
 
 import psycopg
@@ -10,7 +11,8 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from dashboard.views import locks
-from tests.dashboard.scenes import queue_for_one_row
+from tests.dashboard.scenes import Scene, queue_for_one_row
+from tests.html import flat
 from tests.people import client_of
 from tests.sessions import session
 
@@ -62,6 +64,15 @@ def test_the_first_post_only_previews() -> None:
         assert is_alive(victim)
 
 
+def test_the_preview_offers_the_number_of_blocked_sessions_as_the_reason() -> None:
+    """So two clicks dissolve a chain. The reason of a session that blocks nobody comes from the person."""
+    with queue_for_one_row(waiters=2, bystanders=0) as scene:
+        client = client_of("Lock administrators")
+        pages = [client.post(SIGNAL, form_for(scene.pid(name), reason="")).text for name in ("psql", "waiter 1")]
+    assert ['value="blocks 2 sessions"' in page for page in pages] == [True, False]
+    assert "--reason &#x27;blocks 2 sessions&#x27;" in pages[0]
+
+
 def test_terminate_needs_a_reason() -> None:
     with session() as victim:
         assert is_alive(victim)
@@ -109,12 +120,29 @@ def test_an_open_transaction_that_blocks_nobody_can_be_ended_too() -> None:
 
 def test_the_list_of_sessions_is_capped_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locks, "MOST_SESSIONS", 3)
-    with queue_for_one_row(waiters=2, bystanders=5) as scene:
+    with Scene() as scene:
+        for number in range(4):
+            scene.holding(f"open {number}", "SELECT 1")
+            scene.opened(f"idle {number}")
         html = client_of("Viewers").get(LOCKS).content.decode()
-    table = html[html.index('id="sessions-heading"') :]
-    assert table.count("<tr id=") == 3
-    assert str(scene.pid("psql")) in table, "who has a transaction open comes before those that have none"
-    assert "more sessions, which neither wait" in table
+    sessions, _, idle = html[html.index('id="lock-sessions"') :].partition('id="idle-others"')
+    assert [text.count('<li id="node-') for text in (sessions, idle)] == [3, 3]
+    assert f'id="node-{scene.pid("open 3")}"' not in html, "the oldest transactions come first"
+    assert "4 idle sessions of other programs" in idle
+    assert (sessions + idle).count("1 more session.") == 2
+
+
+def test_idle_sessions_fold_into_one_line() -> None:
+    with session("rowlock:web", autocommit=True) as ours, session("report", autocommit=True) as other:
+        assert is_alive(ours)
+        assert is_alive(other)
+        html = client_of("Viewers").get(LOCKS).content.decode()
+        pids = ours.info.backend_pid, other.info.backend_pid
+    _, _, rest = html.partition('<li id="idle-rowlock">')
+    ours_part, _, others_part = rest.partition('<li id="idle-others">')
+    assert f'id="node-{pids[0]}"' in ours_part
+    assert f'id="node-{pids[1]}"' in others_part
+    assert "<details open" not in rest
 
 
 def test_more_sessions_and_waits_take_no_more_statements() -> None:
@@ -125,6 +153,14 @@ def test_more_sessions_and_waits_take_no_more_statements() -> None:
             client.get(LOCKS)
         counts.append(len(statements))
     assert counts[0] == counts[1]
+
+
+def test_the_button_of_a_viewer_is_disabled_and_says_why() -> None:
+    with queue_for_one_row(waiters=1, bystanders=0):
+        page = flat(client_of("Viewers").get(LOCKS).text)
+    [button] = re.findall(r"<button[^>]*terminate-backend[^>]*>", page)
+    assert 'disabled aria-describedby="right-signal"' in button
+    assert '<p class="missing-right" id="right-signal">' in page
 
 
 def test_a_role_that_may_end_nobody_is_told_who_may() -> None:

@@ -72,7 +72,7 @@ def test_the_page_draws_every_kind_of_wait_under_its_blocker() -> None:
         assert "for orders_entry (relation" in html
         assert html.count(f"for account {account.pk} (") == 2
         assert f"/admin/orders/account/{account.pk}/change/" in html, "what the root holds is a link"
-        assert "5 blocked" in html
+        assert "blocks 5" in html
 
 
 def test_the_command_draws_the_same_tree_with_the_rows() -> None:
@@ -80,9 +80,12 @@ def test_the_command_draws_the_same_tree_with_the_rows() -> None:
         text = run("show_locks", "--tree").stdout
         data = run("show_locks", "--json", "--blocked").data
     lines = text.partition("\n\n")[0].splitlines()
-    levels = {int(line.split()[0]): (len(line) - len(line.lstrip())) // 2 for line in lines}
+    levels = {int(line.lstrip(" │├└").split()[0]): len(line) - len(line.lstrip(" │├└")) for line in lines}
+    levels = {pid: width // 2 for pid, width in levels.items()}
     depth = {"psql": 0, "rowlock:worker:7f": 1, "rowlock:cmd:transfer": 2, "rowlock:cmd:recover_tasks": 2}
     assert levels == {scene.pid(name): level for name, level in {**depth, "report": 3, "rowlock:web": 3}.items()}
+    forks = sorted(line.lstrip(" │")[0] for line in lines[1:])
+    assert forks == sorted("├├└└└"), "two lines have another one below the same session"
     assert f"holds account {account.pk}" in lines[0]
     assert {"table": "orders_account", "id": account.pk} in [lock["row"] for lock in data["locks"]]
     assert (account.pk, scene.pid("psql")) in [(row["id"], row["pid"]) for row in data["rows"]]
@@ -151,5 +154,5 @@ def test_fifty_in_a_queue_are_drawn_once_each() -> None:
         html = client.get(LOCKS, headers={"HX-Request": "true"}).content.decode()
         parents = Nesting(html[html.index('<ul id="lock-tree"') : html.index("</section>")]).parents
         assert len(parents) == 51
-        assert "50 blocked" in html
+        assert "blocks 50" in html
         assert parents[scene.pid("waiter 49")] == scene.pid("waiter 48")

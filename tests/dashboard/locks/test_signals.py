@@ -1,5 +1,6 @@
 """Signals to sessions: what they would do is foreseen, whom they may reach, and that two clicks are one."""
 
+import re
 from datetime import datetime
 
 import psycopg
@@ -11,6 +12,7 @@ from dashboard.locks import attribution, signals
 from dashboard.locks.signals import AlreadySignalled, NotSignalled
 from dashboard.locks.tree import RowRef
 from orders.models import Account, Order
+from tasks.diagnosis import lock_holders
 from tasks.models import Intervention, Worker
 from tasks.panels import Snapshot
 from tasks.support.audit import Who
@@ -18,6 +20,7 @@ from tests.commands import run
 from tests.dashboard.roles import acting_as, opened_as, role
 from tests.dashboard.scenes import LOCK_ACCOUNT, LOCK_ORDER, Scene, staged
 from tests.people import client_of
+from tests.sessions import session
 from tests.tasks import rows
 from tests.waiting import wait_until
 
@@ -192,12 +195,26 @@ class TestWhatIsHidden:
                 html = client_of("Lock administrators").get(LOCKS).content.decode()
                 text = run("show_locks", "--tree").stdout
         assert f'id="node-{scene.pid("psql")}"' in html[: html.index('id="held-heading"')]
-        assert "1 blocked" in html
+        assert "blocks 1" in html
         assert f"GRANT pg_read_all_stats TO {mine}" in html
         assert f"GRANT pg_signal_backend TO {mine}" in html
-        assert "GRANT pg_read_all_stats" in text
+        hidden = rf"\n[2-9] of [2-9] sessions hide .* from role {mine}: GRANT pg_read_all_stats TO {mine}\n"
+        assert re.search(hidden, text)
+        assert f"may end only its own sessions: GRANT pg_signal_backend TO {mine}" in text
         assert text.splitlines()[1].strip().startswith(f"{scene.pid('rowlock:worker:7f')}  worker 7f")
 
     def test_a_role_with_the_grants_is_told_nothing(self) -> None:
         with role("pg_read_all_stats", "pg_signal_backend") as mine, acting_as(mine):
             assert "GRANT" not in client_of("Lock administrators").get(LOCKS).content.decode().partition("<pre")[0]
+            assert "GRANT" not in run("show_locks", "--tree").stdout
+
+    def test_the_line_of_a_holder_says_which_grant_would_show_more(self) -> None:
+        with role() as mine, session("psql") as other:
+            other.execute("LOCK TABLE tasks_task IN ACCESS EXCLUSIVE MODE")
+            pid = other.info.backend_pid
+            with acting_as(mine):
+                [hidden] = lock_holders.find(connection)
+            [seen] = lock_holders.find(connection)
+        assert f"pid {pid} · psql · user " in hidden.sentence
+        assert hidden.sentence.endswith(f"are hidden: GRANT pg_read_all_stats TO {mine}")
+        assert ("insufficient" in hidden.sentence, hidden.command, "GRANT" in seen.sentence) == (False, "", False)

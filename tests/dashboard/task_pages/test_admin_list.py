@@ -10,10 +10,10 @@ from django.http import QueryDict
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from dashboard.task_pages import listing
-from dashboard.task_pages.listing import PageCursor, find
 from tasks.models import Attempt, Task
+from tasks.operations import search
 from tasks.operations.filters import TaskFilter
+from tasks.operations.search import Listing, PageCursor, Search, find
 from tests.people import client_of
 from tests.tasks import handlers, rows
 
@@ -23,7 +23,7 @@ LOG_IN = handlers.log_in.module_path
 pytestmark = pytest.mark.django_db
 
 
-def found(query: str = "", *, limit: int = 50, seconds: float = 5.0) -> listing.Listing:
+def found(query: str = "", *, limit: int = 50, seconds: float = 5.0) -> Listing:
     params = QueryDict(query)
     return find(TaskFilter.from_params(params), PageCursor.from_params(params), limit=limit, seconds=seconds)
 
@@ -121,7 +121,7 @@ def test_rows_that_show_nothing_of_what_was_searched_do_not_end_the_search():
 
 def test_a_search_whose_time_is_over_says_how_far_it_looked_and_goes_on_from_there(monkeypatch):
     """Half the ids lie in the first window; the second would take a second for each row."""
-    monkeypatch.setattr(listing, "FIRST_WINDOW", 5)
+    monkeypatch.setattr(search, "FIRST_WINDOW", 5)
     created = sorted(rows.many(10), reverse=True)
 
     class Slow(TaskFilter):
@@ -137,7 +137,7 @@ def test_a_search_whose_time_is_over_says_how_far_it_looked_and_goes_on_from_the
 
 
 def test_the_page_tells_that_its_search_is_not_complete(viewer, monkeypatch):
-    monkeypatch.setattr(listing, "SEARCH_SECONDS", 0.0)
+    monkeypatch.setattr(search, "SEARCH_SECONDS", 0.0)
     rows.ready()
     page = viewer.get(LIST, {"q": "nowhere"})
     assert "The search ran out of time" in page.text
@@ -244,7 +244,7 @@ def test_the_list_costs_a_fixed_number_of_statements(viewer):
 def test_a_search_that_takes_all_its_time_does_not_refresh_itself(viewer, monkeypatch):
     rows.ready()
     assert 'data-live="' in viewer.get(LIST).text
-    monkeypatch.setattr(listing, "SEARCH_SECONDS", 0.0)
+    monkeypatch.setattr(search, "SEARCH_SECONDS", 0.0)
     assert 'data-live="' not in viewer.get(LIST).text
 
 
@@ -253,10 +253,10 @@ def test_a_search_for_old_tasks_begins_where_they_end(monkeypatch):
     Task.objects.filter(pk__in=old).update(created_at=timezone.now() - timedelta(days=8))
     Task.objects.filter(pk__in=young).update(id=F("id") + 100_000)
     places: list[int] = []
-    look = listing.Search._window
-    monkeypatch.setattr(listing, "FIRST_WINDOW", 50)
+    look = Search._window
+    monkeypatch.setattr(search, "FIRST_WINDOW", 50)
     monkeypatch.setattr(
-        listing.Search, "_window", lambda search, place, *more: places.append(place) or look(search, place, *more)
+        Search, "_window", lambda search, place, *more: places.append(place) or look(search, place, *more)
     )
     assert ids("older_than=7d") == sorted(old, reverse=True)[:50]
     assert max(places) < min(young) + 100_000

@@ -1,9 +1,14 @@
 """The page of the queues: every queue with its numbers, paused and resumed, and how it recovers."""
 
-import pytest
+import re
+from datetime import timedelta
 
-from tasks.models import Intervention, Queue
-from tests.html import flat
+import pytest
+from django.utils import timezone
+
+from tasks.diagnosis import stats
+from tasks.models import Intervention, Queue, Throughput
+from tests.html import flat, hidden
 from tests.people import client_of
 from tests.tasks import rows
 
@@ -25,16 +30,16 @@ def test_a_queue_without_a_setting_is_shown_with_its_numbers(operator):
     rows.ready(queue_name="mail")
     rows.processing("w7f", queue_name="mail")
     page = operator.get(LIST).text
-    row = page[page.index('<table class="cards" id="queue-rows">') :]
+    row = page[page.index('id="queue-rows"') :]
     assert "?queue=mail" in row
-    assert "stale tasks are taken back by themselves" in row
+    assert "Recovery: automatic" in row
 
 
 def test_each_button_stands_beside_its_command(operator):
     Queue.objects.create(name="mail", recovery="ask")
     page = operator.get(LIST).text
     for told in ("pause_queue mail", "configure_queue mail --recovery automatic"):
-        assert f'<code translate="no">python manage.py {told}</code>' in page
+        assert f'data-copy="python manage.py {told}"' in page
 
 
 def test_a_queue_is_paused_and_resumed(operator):
@@ -57,10 +62,48 @@ def test_pausing_twice_is_told_and_not_recorded(operator):
 
 
 def test_a_queue_is_told_to_ask_a_person_and_back(operator):
-    do(operator, "ask")
+    do(operator, "ask", confirmed="1", reason="money")
     assert Queue.objects.get().recovery == "ask"
-    do(operator, "automatic")
+    do(operator, "automatic", confirmed="1")
     assert Queue.objects.get().recovery == "automatic"
+    assert Intervention.objects.order_by("id")[0].reason == "money"
+
+
+@pytest.mark.parametrize("action", ["ask", "automatic"])
+def test_its_recovery_changes_after_a_question_that_shows_the_command(operator, action):
+    Queue.objects.create(name="mail", recovery="automatic" if action == "ask" else "ask")
+    page = do(operator, action).text
+    assert f"python manage.py configure_queue mail --recovery {action}" in page
+    assert hidden(page)["confirmed"] == "1"
+    assert not Intervention.objects.exists()
+
+
+def test_a_paused_queue_says_by_whom_and_since_when(operator):
+    do(operator, "pause")
+    row = flat(operator.get(LIST).text)
+    assert ">Paused</span>by anna<span data-volatile><time datetime=" in row
+
+
+def test_the_page_refreshes_its_table(operator):
+    rows.ready(queue_name="mail")
+    part = operator.get(LIST, headers={"HX-Request": "true"}).text
+    assert "<html" not in part
+    assert 'id="queue-rows"' in part
+
+
+def test_a_queue_has_its_last_hour_as_bars_and_as_a_number(operator):
+    now = timezone.now().replace(second=0, microsecond=0)
+    for minutes, number in ((-90, 1), (0, 1000), (12, 500), (59, 7), (61, 9)):
+        at = now - timedelta(minutes=minutes)
+        Throughput.objects.create(minute=at, queue_name="mail", shard=0, completed=number)
+    page = operator.get(LIST).text
+    assert 'role="img" aria-label="1,508 done in the last hour" viewBox="0 0 48 20"' in page
+    assert stats.collect().completed["mail"] == [7, *[0] * 8, 500, 0, 1001]
+
+
+def test_what_was_pressed_on_the_overview_leads_back_to_it(operator):
+    answer = operator.post(f"{LIST}do/pause/", {"queue": "mail", "from": "overview"})
+    assert (answer.status_code, answer["Location"]) == (302, "/admin/")
 
 
 def test_a_queue_must_be_named(operator):
@@ -85,7 +128,10 @@ def test_a_viewers_buttons_are_disabled_and_name_the_right():
     Queue.objects.create(name="mail")
     page = flat(client_of("Viewers").get(LIST).text)
     for action, right in (("pause", "tasks.pause_queue"), ("ask", "tasks.configure_queue")):
-        assert f'data-action="{action}" disabled aria-describedby="right-{right}">' in page
+        button = (
+            rf'data-action="{action}" formaction="[^"]+"(?: data-dialog)? disabled aria-describedby="right-{right}">'
+        )
+        assert re.search(button, page)
         assert f'<p class="missing-right" id="right-{right}">You lack the right {right} ' in page
     assert "disabled" not in client_of("Operators", username="olga").get(LIST).text
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboard.models import SavedView
-from dashboard.task_pages import listing, tabs
-from dashboard.task_pages.listing import PageCursor, find
+from dashboard.task_pages import tabs
 from dashboard.task_pages.search import WORDS, parse, written
 from tasks.operations.filters import InvalidFilter, TaskFilter
+from tasks.operations.search import Listing, PageCursor, find
 from tests.people import client_of
 from tests.sessions import session
 from tests.tasks import rows
@@ -145,7 +145,7 @@ def test_the_oldest_come_first_if_asked(viewer):
 def test_pages_of_the_oldest_join_without_a_gap():
     expected = rows.many(7)
 
-    def page(**position: int) -> listing.Listing:
+    def page(**position: int) -> Listing:
         return find(TaskFilter(), PageCursor(**position, is_ascending=True), limit=3)
 
     first = page()

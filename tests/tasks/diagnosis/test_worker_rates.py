@@ -50,3 +50,15 @@ def test_two_workers_of_one_shard_are_told_together():
     work(first, 4)
     found = rates({first: 60.0, second: 60.0})
     assert [rate.is_shared for rate in found.values()] == [True, True]
+
+
+def test_each_of_the_last_minutes_has_its_number_oldest_first():
+    work("w1", 6)
+    minute, shard = Throughput.objects.values_list("minute", "shard").get()
+    for ago, number in ((3, 5), (19, 2), (20, 9)):
+        before = minute - timedelta(minutes=ago)
+        Throughput.objects.create(minute=before, queue_name="q", shard=shard, failed=number)
+    rate = rates({"w1": 86_400.0})["w1"]
+    assert rate.minutes == (2, *(0,) * 15, 5, 0, 0, 6)
+    assert 11 / 6 - 0.1 < rate.per_minute <= 11 / 5
+    assert rates({"idle": 60.0})["idle"].minutes == (0,) * 20

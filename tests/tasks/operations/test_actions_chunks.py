@@ -75,7 +75,7 @@ class TestLockedRows:
         with session() as other:
             other.execute(f"SELECT FROM tasks_task WHERE id = %s {clause}", [held.pk])
             outcome = run(command, held.pk, free.pk, "--json")
-            holder = f"Held by pid {other.info.backend_pid} (rowlock:test)"
+            holder = f"locked by pid {other.info.backend_pid} (rowlock:test)"
         [refusal] = outcome.data["refused"]
         assert (outcome.status, outcome.data["ids"]) == (1, [free.pk])
         assert (refusal["reason"], refusal["status"], refusal["version"]) == ("locked", "FAILED", held.version)
