@@ -411,7 +411,7 @@ def test_the_number_of_statements_does_not_grow_with_the_history(viewer):
 
     def statements() -> int:
         with CaptureQueriesContext(connection) as queries:
-            page_of(viewer, task)
+            viewer.get(f"{LIST}{task.pk}/", headers={"HX-Request": "true"})  # without the menu's counts
         return len(queries)
 
     Task.objects.select_for_update().get()  # a held row costs one statement more, which asks who waits for it
@@ -422,7 +422,7 @@ def test_the_number_of_statements_does_not_grow_with_the_history(viewer):
         operations.cancel([task.pk], Who("anna", "page"), dry_run=True)
         Intervention.objects.create(actor="anna", source="page", action="requeue", target=audit.task(task.pk))
     assert statements() == few
-    assert few <= 36
+    assert few <= 22
 
 
 @pytest.mark.parametrize(
