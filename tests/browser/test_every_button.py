@@ -192,7 +192,7 @@ def workers(tour: Tour) -> None:
 def enqueue(tour: Tour) -> None:
     tour.at(f"{LIST}enqueue/?task={handlers.add.module_path}").page.get_by_label("first (int)").fill("1")
     tour.page.get_by_label("second (int)").fill("2")
-    tour.press("[data-action=check]").says("enqueue_task").press("[data-action=enqueue]").says("Enqueued as #")
+    tour.press("[data-action=check]").press("[role=status] [data-copy]").press("[data-action=enqueue]").says("Enqueued as #")
 
 
 def burst(tour: Tour) -> None:
@@ -223,8 +223,8 @@ def cron(tour: Tour) -> None:
     tour.at("/admin/ops/schedule/").press("#lock-rows summary").press("#lock-rows [data-copy]")
     tour.press("[data-action=release-lock]").confirm().says("The lock nightly is free.")
     tour.press("#schedule-rows summary").press("#schedule-rows [data-copy]")
-    tour.press("[data-action=forget-command]").confirm().says("nightly")
-    wait_until(lambda: not ExpectedCommand.objects.exists())
+    tour.press("[data-action=forget-command]").confirm().says("Monitoring of nightly has stopped.")
+    assert not ExpectedCommand.objects.exists()
     run = CommandRun.objects.create(name="nightly", argv=["report"], outcome="succeeded", finished_at=now)
     tour.at(f"/admin/ops/schedule/{run.pk}/").press("[data-copy]")
 
