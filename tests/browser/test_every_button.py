@@ -78,7 +78,9 @@ class Tour:
         expect(self.page.locator(":is(#content, dialog) .command").first).to_be_visible()
         self.look()
         self.page.locator("form.confirm input[name=reason]").fill(reason)
-        return self.press(button)
+        with self.page.expect_navigation():  # a dialog goes on once it has its answer
+            self.press(button)
+        return self
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -192,7 +194,8 @@ def workers(tour: Tour) -> None:
 def enqueue(tour: Tour) -> None:
     tour.at(f"{LIST}enqueue/?task={handlers.add.module_path}").page.get_by_label("first (int)").fill("1")
     tour.page.get_by_label("second (int)").fill("2")
-    tour.press("[data-action=check]").press("[role=status] [data-copy]").press("[data-action=enqueue]").says("Enqueued as #")
+    tour.press("[data-action=check]").press("[role=status] [data-copy]")
+    tour.press("[data-action=enqueue]").says("Enqueued as #")
 
 
 def burst(tour: Tour) -> None:
