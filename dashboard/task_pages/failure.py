@@ -9,6 +9,7 @@ from itertools import groupby
 from pathlib import Path
 
 from django.conf import settings
+from django.db.models import Q
 
 import tasks
 from dashboard import links
@@ -22,7 +23,7 @@ FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+), in (?P<function>
 INSTALLED = re.compile(r"^<|[/\\](?:site-packages|dist-packages)[/\\]")
 HERE = f"{settings.BASE_DIR}/"
 LIBRARIES = (f"{Path(tasks.__file__).parent}/", f"{sysconfig.get_path('stdlib')}/")
-NEAR = 1000  # attempts among which those of the same error are looked for
+MOST = 1000  # attempts that are counted
 HOUR = timedelta(hours=1)
 
 
@@ -36,7 +37,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Failure:
-    """`number`: tasks that failed like this within an hour, as shown; `previous`, `next`: ids of the neighbours."""
+    """`number`: attempts that failed like this within an hour, as shown; `previous`, `next`: the tasks beside it.
+
+    Old attempts may have no fingerprint by which others are found: then `number` and `url` are empty.
+    """
 
     attempt: Attempt
     message: str
@@ -56,15 +60,15 @@ def failure_of(task: Task, attempts: list[Attempt]) -> Failure | None:
         return None
     if latest.outcome == Attempt.Outcome.RELEASED:
         return None
-    number, previous, following = neighbours(task, latest)
-    name = latest.exception_class.rpartition(".")[2]
+    key = latest.fingerprint.partition(" ")[0]
+    number, previous, following = neighbours(task, latest) if key else ("", None, None)
     return Failure(
         attempt=latest,
         message=message_of(latest),
         place=place_of(latest.traceback),
         parts=tuple(folded(latest.traceback)),
         number=number,
-        url=links.page("admin:ops_failures") or links.tasks(statuses=("FAILED",), error=name),
+        url=links.page("admin:ops_failure", key) if key else "",
         worker_url=links.worker(latest.worker_id),
         previous=previous,
         next=following,
@@ -72,7 +76,7 @@ def failure_of(task: Task, attempts: list[Attempt]) -> Failure | None:
 
 
 def message_of(attempt: Attempt) -> str:
-    """The last line of the exception, without the module of its class."""
+    """The exception's last line without its module, or the outcome of an attempt without a traceback."""
     return PACKAGE.sub("", one_line(told_failure(attempt)))
 
 
@@ -111,14 +115,12 @@ def blocks(traceback: str) -> Iterator[tuple[bool, str]]:
 
 
 def neighbours(task: Task, attempt: Attempt) -> tuple[str, int | None, int | None]:
-    """The number of attempts of this function that ended with this exception within an hour, and the tasks beside it.
-
-    Reads the latest attempts and those with ids near this one, never the whole table.
-    """
-    same = Attempt.objects.filter(exception_class=attempt.exception_class, task__task_path=task.task_path)
-    latest = Attempt.objects.order_by("-pk").values("pk")[:NEAR]
-    number = same.filter(pk__in=latest, finished_at__gt=StatementTimestamp() - HOUR).count()
-    others = same.exclude(task=task).values_list("task_id", flat=True)
-    before = others.filter(pk__range=(attempt.pk - NEAR, attempt.pk - 1)).order_by("-pk").first()
-    after = others.filter(pk__range=(attempt.pk + 1, attempt.pk + NEAR)).order_by("pk").first()
-    return f"{number}+" if number == NEAR else str(number), before, after
+    """The number of attempts that failed like this within an hour, and the tasks before and after it."""
+    same = Attempt.objects.filter(fingerprint=attempt.fingerprint)
+    number = same.filter(finished_at__gt=StatementTimestamp() - HOUR)[:MOST].count()
+    others = same.exclude(task=task)
+    at, pk = attempt.finished_at, attempt.pk  # one statement writes the attempts of a batch with one time
+    before = others.filter(Q(finished_at__lt=at) | Q(finished_at=at, pk__lt=pk)).order_by("-finished_at", "-pk")
+    after = others.filter(Q(finished_at__gt=at) | Q(finished_at=at, pk__gt=pk)).order_by("finished_at", "pk")
+    previous, following = (found.values_list("task_id", flat=True).first() for found in (before, after))
+    return f"{number}+" if number == MOST else str(number), previous, following

@@ -78,7 +78,9 @@ class Tour:
         expect(self.page.locator(":is(#content, dialog) .command").first).to_be_visible()
         self.look()
         self.page.locator("form.confirm input[name=reason]").fill(reason)
-        return self.press(button)
+        with self.page.expect_navigation():  # a dialog goes on once it has its answer
+            self.press(button)
+        return self
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -203,7 +205,8 @@ def workers(tour: Tour) -> None:
 def enqueue(tour: Tour) -> None:
     tour.at(f"{LIST}enqueue/?task={handlers.add.module_path}").page.get_by_label("first (int)").fill("1")
     tour.page.get_by_label("second (int)").fill("2")
-    tour.press("[data-action=check]").says("enqueue_task").press("[data-action=enqueue]").says("Enqueued as #")
+    tour.press("[data-action=check]").press("[role=status] [data-copy]")
+    tour.press("[data-action=enqueue]").says("Enqueued as #")
 
 
 def burst(tour: Tour) -> None:
@@ -240,7 +243,7 @@ def cron(tour: Tour) -> None:
     tour.at("/admin/ops/schedule/").press("#lock-rows summary").press("#lock-rows [data-copy]")
     tour.press("[data-action=release-lock]").confirm().says("The lock nightly is free.")
     tour.press("#schedule-rows summary").press("#schedule-rows [data-copy]")
-    tour.press("[data-action=forget-command]").confirm().says("nightly")
+    tour.press("[data-action=forget-command]").confirm().says("Monitoring of nightly has stopped.")
     assert not ExpectedCommand.objects.exists()
     run = CommandRun.objects.create(name="nightly", argv=["report"], outcome="succeeded", finished_at=now)
     tour.at(f"/admin/ops/schedule/{run.pk}/").press("[data-copy]")
