@@ -52,6 +52,7 @@ class Report:
     is_changed: bool = False
     is_watched: bool = False  # the handler asks whether it is cancelled
     is_cancelled: bool = False
+    has_heard: bool = False  # the handler was told that it is cancelled
 
     @property
     def has_news(self) -> bool:
@@ -109,10 +110,12 @@ class TaskContext(compat.TaskContext):
     def is_cancelled(self) -> bool:
         """True once somebody has asked to cancel the task, or a worker has taken it back: return soon.
 
-        The first call may come too early to know; the answer is at most a second or so old.
+        The attempt is not completed then, whatever the handler returns. The first call may come too early to know; the
+        answer is at most a second or so old.
         """
         self.own.is_watched = True
-        return self.own.is_cancelled
+        self.own.has_heard = self.own.is_cancelled
+        return self.own.has_heard
 
 
 class AttemptLogHandler(logging.Handler):

@@ -11,7 +11,7 @@ from tasks.exceptions import TimedOut
 from tasks.framework import backoff
 from tasks.framework.declaration import PostgresTask
 from tasks.queue.claim import Claim
-from tasks.queue.completion import Failure
+from tasks.queue.completion import RELEASED, Failure
 from tasks.support import redaction
 from tasks.support.reading import one_line
 
@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 LIBRARIES = tuple(f"{path}/" for path in (get_path("stdlib"), get_path("platstdlib"), tasks.__path__[0]))
 INSTALLED = {"site-packages", "dist-packages"}
 LONGEST_PLACE = 200
+CANCELLED = Failure("", "", 0.0, outcome=RELEASED)  # ended before its time, because somebody asked for it
 
 
 def describe(

@@ -17,7 +17,7 @@ from asgiref.sync import ThreadSensitiveContext
 from tasks.framework import declaration
 from tasks.framework.declaration import PostgresTask
 from tasks.queue.claim import Claim
-from tasks.queue.completion import RELEASED, Ending, Failure
+from tasks.queue.completion import Ending, Failure
 from tasks.worker import connections, failures
 from tasks.worker.options import Options
 from tasks.worker.orm_thread import CURRENT, OrmThread
@@ -32,7 +32,6 @@ WEIGHT = 0.3
 FULL_SECONDS = 0.25
 PROBE_SECONDS = 1.0  # while one kind is full, the other one is tried that often
 REFRESH_SECONDS = 0.1  # between two looks at a thread's connections
-CANCELLED = Failure("", "", 0.0, outcome=RELEASED)
 
 
 @dataclass(slots=True, eq=False)
@@ -312,7 +311,7 @@ class Pool:
         for slot, task_id in self.state.to_cancel():
             job = self.coroutines.running.get(slot)
             if job is not None and job.claim.id == task_id and job.ended_for is None:
-                self._event_loop().call_soon_threadsafe(self._cancel, job, CANCELLED)
+                self._event_loop().call_soon_threadsafe(self._cancel, job, failures.CANCELLED)
 
     def _time_out(self, job: Job) -> None:
         self._cancel(job, failures.timed_out(job.claim.attempt, job.task, time.monotonic() - job.began))

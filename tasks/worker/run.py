@@ -119,8 +119,9 @@ class Runner:
         else:
             if self.is_heard:
                 run.finish(TaskResultStatus.SUCCESSFUL)
-        run.end_report(failure)
-        return Ending(claim.id, claim.version, claim.attempt, started, time.monotonic(), return_value, failure, epoch)
+        failure = run.end_report(failure)
+        value = None if failure else return_value
+        return Ending(claim.id, claim.version, claim.attempt, started, time.monotonic(), value, failure, epoch)
 
     async def run_coroutine(self, claim: Claim, task: PostgresTask, was_ended: Callable[[], Failure | None]) -> Ending:
         """Run an `async def` handler on this thread's event loop; `was_ended`: why we cancelled it, if we did."""
@@ -149,7 +150,7 @@ class Runner:
         else:
             if self.is_heard:
                 await run.finish_coroutine(TaskResultStatus.SUCCESSFUL, has_guests=has_guests)
-        run.end_report(failure)
+        failure = run.end_report(failure)
         value = None if failure else return_value
         return Ending(claim.id, claim.version, claim.attempt, started, time.monotonic(), value, failure, epoch)
 
@@ -244,9 +245,12 @@ class _Run:
             self.runner.reports.begin(self._report)
         return self._report
 
-    def end_report(self, failure: Failure | None) -> None:
-        if self._report is not None:
-            self.runner.reports.end(self._report, has_failed=failure is not None)
+    def end_report(self, failure: Failure | None) -> Failure | None:
+        """End what the attempt tells. Returns its failure; one that was told of its cancel is cancelled."""
+        if self._report is None:
+            return failure
+        self.runner.reports.end(self._report, has_failed=failure is not None)
+        return failures.CANCELLED if self._report.has_heard else failure
 
     def work(self) -> str | None:
         """Call the handler. Returns its return value as JSON text."""
