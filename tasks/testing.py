@@ -100,5 +100,9 @@ class _Runner(Runner):
                 connection.savepoint_rollback(savepoint)
             connection.savepoint_commit(savepoint)
 
+    def relaxes(self, task: declaration.PostgresTask) -> bool:
+        """The session is the test's."""
+        return False
+
     def clean_up(self) -> None:
         """The connections are in the middle of the test's transaction."""
