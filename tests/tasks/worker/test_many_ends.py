@@ -61,7 +61,7 @@ def test_a_coroutine_that_keeps_the_event_loop_costs_its_process(database, ledge
 def test_a_thread_past_its_end_is_closed_on_the_row_and_its_process_replaced(database, ledger, start_worker, reason):
     """The others end within their own time, and what the thread writes late is refused."""
     [first] = database.enqueue(pooled.hang_and_write if reason == "timed_out" else handlers.work, 5.0)
-    others = database.enqueue(handlers.work, 8.0, count=2)
+    others = database.enqueue(handlers.work, 15.0, count=2)
     worker = start_worker("--threads", 3)
     wait_until(lambda: ledger.count() == 3)
     children = worker.children()
