@@ -82,9 +82,6 @@ class Runner:
         self.may_relax = not holds_row and not conf.get("DIRECT_DATABASE_URL")
         self.relaxes_all: bool = conf.get("RELAXED_COMMIT")
 
-    def clean_up(self) -> None:
-        clean_up()
-
     def begin_batch(self) -> None:
         """Look who hears the signals, and close old connections."""
         self.is_heard = are_heard()
