@@ -75,7 +75,7 @@ current: ContextVar[Callable[[], Report] | None] = ContextVar("rowlock_attempt",
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskContext(compat.TaskContext):
+class TaskContext(compat.TaskContext):  # type: ignore[misc]  # frozen too, which the stubs do not say
     """The context of a running task, for tasks declared with `takes_context=True`.
 
     Beside the framework's `task_result` and `attempt`: reports, checkpoints, and whether to stop.
