@@ -249,8 +249,8 @@ def test_what_was_pressed_in_vain_leads_back_to_its_page(referrer, leads_to, tmp
     with database_at(str(tmp_path)):
         answer = client.post("/admin/ops/stale/take-back/", headers={"referer": referrer})
     assert answer.status_code == 503
-    assert f'<a class="back" href="{leads_to}">Back to the page' in flat(answer.text)
-    assert "look before you press again" in answer.text
+    assert f'<a class="button primary" href="{leads_to}">Back to the page' in flat(answer.text)
+    assert "before you press again" in flat(answer.text)
 
 
 def test_tables_that_are_not_there_are_said():
