@@ -191,7 +191,7 @@ def hanging() -> Iterator[None]:
 
 
 def workers(tour: Tour) -> None:
-    rows.processing(rows.dead_worker("w-dead"))
+    rows.processing(rows.dead_worker("w-gone"))
     with hanging():
         tour.at(WORKERS).press(".page-title summary").press(".page-title [data-copy]")
         tour.press("tr:has([data-action=recover]) summary").press("#worker-rows [data-copy]")

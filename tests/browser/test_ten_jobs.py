@@ -55,7 +55,7 @@ class Operator:
 
 def line(operator: Operator, text: str) -> Locator:
     """A line of Needs attention."""
-    return operator.page.locator("#attention-lines > li", has_text=text)
+    return operator.page.locator("#attention-lines li.line", has_text=text)
 
 
 def queue_row(operator: Operator, name: str) -> Locator:
@@ -98,6 +98,9 @@ def test_2_a_blocking_chain_is_ended(visit):
 
 
 def test_3_all_that_failed_alike_runs_again(visit):
+    """Beside something worse."""
+    Queue.objects.create(name="payouts", recovery="ask")
+    rows.processing(rows.just_died_worker(), queue_name="payouts")
     alike, other = [failed("Declined") for _ in range(14)], failed("Timeout")
     operator = Operator(visit, "Operators")
     operator.click(line(operator, "failed 14 times: Declined").locator("[data-action=requeue]"))
@@ -117,12 +120,12 @@ def test_4_it_is_found_why_a_task_waits(visit):
     operator.write(str(task.pk))
     expect(operator.page.locator("#palette [role=option]").first).to_contain_text(f"#{task.pk}")
     operator.press("Enter")
-    expect(operator.page.locator(".task-title .verdict")).to_have_text("Queue paused")
+    expect(operator.page.locator(".task-title .verdict")).to_have_text("Paused")
     operator.has_spent(clicks=0, keys=2 + len(str(task.pk)))
 
     operator = Operator(visit, "Viewers")
     operator.click(queue_row(operator, "mail").get_by_role("link", name="Why not running?"))
-    expect(operator.page.locator("#why-rows")).to_contain_text("Queue paused")
+    expect(operator.page.locator("#why-rows")).to_contain_text("Paused")
     operator.has_spent(clicks=1)
     assert status(task) == "READY"
 
@@ -154,7 +157,7 @@ def test_6_a_task_is_found_by_its_id_and_by_its_argument(visit):
     operator.press("/")
     operator.write("4711")
     operator.press("Enter")
-    operator.page.wait_for_url("**search=4711**")
+    operator.page.wait_for_url("**q=4711**")
     assert operator.page.locator("#task-rows tbody tr[id]").evaluate_all("all => all.map((row) => row.id)") == [
         f"task-{task.pk}"
     ]
