@@ -35,11 +35,11 @@ class Shot(NamedTuple):
 
 SHOTS = (
     Shot("overview", "/admin/", "light", 860, "#overview"),
-    Shot("tasks", "/admin/tasks/task/", "light", 860, "#task-rows"),
-    Shot("task", "/admin/tasks/task/?status=FAILED", "dark", 860, ".failure", "#task-rows th a"),
+    Shot("tasks", "/admin/tasks/task/", "light", 640, "#task-rows"),
+    Shot("task", "/admin/tasks/task/?status=FAILED", "dark", 860, ".failure", "#task-rows tbody th a"),
     Shot("failures", "/admin/ops/failures/", "light", 400, "#failure-kinds"),
     Shot("locks", "/admin/ops/locks/", "dark", 640, "#lock-tree button[data-action=terminate-backend]"),
-    Shot("history", "/admin/ops/locks/history/", "light", 640, "[role=slider]"),
+    Shot("history", "/admin/ops/locks/history/", "light", 640, ".timeline"),
     Shot("stuck", "/admin/ops/stale/", "light", 400, "#stale-rows"),
     Shot("queues", "/admin/tasks/queue/", "dark", 440, "#queue-rows"),
     Shot("workers", "/admin/ops/workers/", "light", 400, "#worker-rows"),
@@ -47,7 +47,7 @@ SHOTS = (
     Shot("lab", "/admin/ops/lab/compare/?run=1&run=2&run=3", "dark", 640, "#content table"),
     Shot("audit", "/admin/ops/audit/", "light", 440, "#audit-rows"),
     Shot("orders", "/admin/orders/order/", "dark", 640, "#result_list"),
-    Shot("enqueue", "/admin/tasks/task/enqueue/", "light", 640, "[data-action=enqueue]", "#content tbody a"),
+    Shot("enqueue", "/admin/tasks/task/enqueue/", "light", 640, "[data-action=enqueue]", "#known-tasks tbody tr:last-child a"),
 )
 
 
@@ -89,7 +89,7 @@ def prepare(page: Page) -> None:
 def take(page: Page, shot: Shot) -> None:
     page.goto(shot.path)
     if shot.link:
-        page.goto(page.locator(shot.link).first.get_attribute("href") or shot.path)
+        page.goto(page.locator(shot.link).first.evaluate("link => link.href"))
     page.locator(shot.waits_for).first.wait_for()
     wait_until(lambda: page.evaluate("document.fonts.status") == "loaded")
     FOLDER.mkdir(parents=True, exist_ok=True)
