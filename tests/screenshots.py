@@ -47,7 +47,14 @@ SHOTS = (
     Shot("lab", "/admin/ops/lab/compare/?run=1&run=2&run=3", "dark", 640, "#content table"),
     Shot("audit", "/admin/ops/audit/", "light", 440, "#audit-rows"),
     Shot("orders", "/admin/orders/order/", "dark", 640, "#result_list"),
-    Shot("enqueue", "/admin/tasks/task/enqueue/", "light", 640, "[data-action=enqueue]", "#known-tasks tbody tr:last-child a"),
+    Shot(
+        "enqueue",
+        "/admin/tasks/task/enqueue/",
+        "light",
+        640,
+        "[data-action=enqueue]",
+        "#known-tasks tbody tr:last-child a",
+    ),
 )
 
 

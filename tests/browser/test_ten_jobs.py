@@ -190,7 +190,12 @@ def test_8_a_worker_is_asked_to_stop(visit):
 def test_9_a_named_lock_whose_holder_is_gone_is_released(visit):
     ended = timezone.now() - timedelta(hours=1)
     Lock.objects.create(
-        name="nightly", owner="gone", fence=7, acquired_at=ended - timedelta(hours=1), renewed_at=ended, expires_at=ended
+        name="nightly",
+        owner="gone",
+        fence=7,
+        acquired_at=ended - timedelta(hours=1),
+        renewed_at=ended,
+        expires_at=ended,
     )
     operator = Operator(visit, "Lock administrators")
     operator.click(line(operator, "nightly").locator("[data-action=release-lock]"))
