@@ -164,6 +164,7 @@ def queues(tour: Tour) -> None:
             "done"
         )
     tour.press("#queue-rows .menu summary").press("#queue-rows [data-copy]")
+    tour.at(f"{LIST}why/mail/").menu(".page-title").press(".page-title [data-copy]")
 
 
 def what_is_stuck(tour: Tour) -> None:
