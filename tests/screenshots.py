@@ -1,4 +1,4 @@
-"""Take the README's pictures: `python -m tests.screenshots` starts a fresh demo and photographs it.
+"""Take the pictures of the pages: `python -m tests.screenshots` starts a fresh demo and photographs it.
 
 They show a first `make run`, with nothing staged except the demo itself.
 """
@@ -23,20 +23,38 @@ MINUTES_OF_WORK = 2
 
 
 class Shot(NamedTuple):
-    """One picture: file, page, theme, the window's height, and an element to wait for."""
+    """One picture: file, page, theme, the window's height, an element to wait for, and a link on the page to follow."""
 
     name: str
     path: str
     theme: str
     height: int
     waits_for: str
+    link: str = ""
 
 
 SHOTS = (
     Shot("overview", "/admin/", "light", 860, "#overview"),
-    Shot("locks", "/admin/ops/locks/", "dark", 1000, "#lock-tree button[data-action=terminate-backend]"),
-    Shot("stuck", "/admin/ops/stale/", "light", 640, "#stale-rows"),
+    Shot("tasks", "/admin/tasks/task/", "light", 640, "#task-rows"),
+    Shot("task", "/admin/tasks/task/?status=FAILED", "dark", 860, ".failure", "#task-rows tbody th a"),
+    Shot("failures", "/admin/ops/failures/", "light", 400, "#failure-kinds"),
+    Shot("locks", "/admin/ops/locks/", "dark", 640, "#lock-tree button[data-action=terminate-backend]"),
+    Shot("history", "/admin/ops/locks/history/", "light", 640, ".timeline"),
+    Shot("stuck", "/admin/ops/stale/", "light", 400, "#stale-rows"),
+    Shot("queues", "/admin/tasks/queue/", "dark", 440, "#queue-rows"),
+    Shot("workers", "/admin/ops/workers/", "light", 400, "#worker-rows"),
+    Shot("schedules", "/admin/ops/schedule/", "dark", 400, "#schedule-rows"),
     Shot("lab", "/admin/ops/lab/compare/?run=1&run=2&run=3", "dark", 640, "#content table"),
+    Shot("audit", "/admin/ops/audit/", "light", 440, "#audit-rows"),
+    Shot("orders", "/admin/orders/order/", "dark", 640, "#result_list"),
+    Shot(
+        "enqueue",
+        "/admin/tasks/task/enqueue/",
+        "light",
+        640,
+        "[data-action=enqueue]",
+        "#known-tasks tbody tr:last-child a",
+    ),
 )
 
 
@@ -45,7 +63,7 @@ def main() -> None:
         checkout = sites.new_checkout(Path(folder) / "checkout")
         with sites.running(checkout, ADMIN_PASSWORD=PASSWORD) as site, sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-            prepare(window(browser, site.url, SHOTS[-1]))
+            prepare(window(browser, site.url, SHOTS[0]))
             for shot in SHOTS:
                 take(window(browser, site.url, shot), shot)
             browser.close()
@@ -77,6 +95,8 @@ def prepare(page: Page) -> None:
 
 def take(page: Page, shot: Shot) -> None:
     page.goto(shot.path)
+    if shot.link:
+        page.goto(page.locator(shot.link).first.evaluate("link => link.href"))
     page.locator(shot.waits_for).first.wait_for()
     wait_until(lambda: page.evaluate("document.fonts.status") == "loaded")
     FOLDER.mkdir(parents=True, exist_ok=True)

@@ -103,7 +103,9 @@ def test_a_task_is_enqueued_without_a_script(visit):
 def test_why_a_queue_does_not_run_leads_to_the_burst(visit):
     rows.ready(queue_name="mail")
     page = visit("Operators").open("/admin/tasks/queue/")
-    page.locator(".why-link").first.click()
+    page.locator("#queue-rows .menu summary").click()
+    page.get_by_role("menuitem", name="Why not running?").click()
     page.wait_for_selector("#why-no_worker")
-    page.get_by_role("link", name="Run a burst here").click()
+    page.locator(".page-title .menu summary").click()
+    page.get_by_role("menuitem", name="Run a burst").click()
     page.wait_for_selector("#burst-runs")

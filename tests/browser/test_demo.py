@@ -100,6 +100,7 @@ def take_the_payout_back(page: Page) -> None:
     page.locator("[id^=stale-] button[data-action=recover]").first.click()
     page.get_by_role("textbox", name="Reason").fill("not paid yet")
     page.locator("form.confirm button[data-action=recover]").click()
+    page.locator(".messagelist").wait_for()
     page.goto("/admin/tasks/task/?queue=demo-payouts")
     wait_until(lambda: "Completed" in page.locator("#task-rows").inner_text() or page.reload())
 

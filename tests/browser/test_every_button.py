@@ -164,6 +164,7 @@ def queues(tour: Tour) -> None:
             "done"
         )
     tour.press("#queue-rows .menu summary").press("#queue-rows [data-copy]")
+    tour.at(f"{LIST}why/mail/").menu(".page-title").press(".page-title [data-copy]")
 
 
 def what_is_stuck(tour: Tour) -> None:
@@ -191,9 +192,9 @@ def hanging() -> Iterator[None]:
 
 
 def workers(tour: Tour) -> None:
-    rows.processing(rows.dead_worker("w-dead"))
+    rows.processing(rows.dead_worker("w-gone"))
     with hanging():
-        tour.at(WORKERS).press(".page-title summary").press(".page-title [data-copy]")
+        tour.at(WORKERS).press(".page-title summary").press(".page-title [data-copy]").page.keyboard.press("Escape")
         tour.press("tr:has([data-action=recover]) summary").press("#worker-rows [data-copy]")
         tour.press("[data-action=recover]").confirm().says("1 task was taken back")
         tour.at(WORKERS).press("[data-action=release-unstarted]").confirm().says("1 task was released.")

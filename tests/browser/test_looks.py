@@ -1,25 +1,40 @@
 """Each page in both themes, wide and narrow: accessible, within the screen, and nothing from elsewhere or inline."""
 
+import re
 from datetime import timedelta
 from decimal import Decimal
+from urllib.parse import urlsplit
 
 import pytest
 from django.contrib.auth.models import User
+from django.urls import resolve
 from django.utils import timezone
 
 from orders import accounts
 from orders.models import Account
 from tasks.models import Attempt, BulkRun, CommandRun, ExpectedCommand, Lock, Queue, RefusedWrite
 from tests.browser.looks import assert_looks_right
-from tests.tasks import rows
+from tests.dashboard.addresses import walk
+from tests.tasks import handlers, rows
 
 pytestmark = pytest.mark.browser
 
 LIST = "/admin/tasks/task/"
+# No pages, or pages behind a button: `test_every_button.py`; of the lab, orders and the demo: their own modules.
+ELSEWHERE = {
+    "autocomplete", "index", "jsi18n", "login", "logout", "password_change_done", "set_language", "view_on_site",
+    "ops_acknowledge", "ops_charts", "ops_demo", "ops_demo_ask", "ops_demo_remove", "ops_forget", "ops_lab_drill",
+    "ops_lab_run", "ops_lab_start", "ops_lab_stop", "ops_palette", "ops_release", "ops_release_unstarted", "ops_signal",
+    "ops_stop_worker", "ops_take_back", "ops_withdraw", "orders_account_lock", "orders_account_move",
+    "orders_order_lock", "orders_order_resolve", "orders_order_run", "orders_order_watch", "tasks_queue_switch",
+    "tasks_task_action", "tasks_task_all", "tasks_task_delete_view", "tasks_task_run_stop", "tasks_task_save_view",
+}  # fmt: skip
+# Django's own forms and lists, which only the menu of all models leads to.
+STOCK = re.compile("auth_.*|tasks_(attempt|intervention|refusedwrite|worker)_.*|.*_(add|change|delete|history)")
 
 
 @pytest.fixture
-def failed():
+def failed(db):
     """A task with something in every part of its page."""
     task = rows.failed(kwargs={"order": 4711, "token": "t"}, ordering_key="anna")
     Attempt.objects.create(
@@ -52,12 +67,14 @@ def addresses(failed) -> dict[str, str]:
         "filtered": f"{LIST}?status=FAILED&queue=default",
         "why": f"{LIST}why/{'q' * 120}/",
         "enqueue": f"{LIST}enqueue/",
+        "enqueue a function": f"{LIST}enqueue/?task={handlers.typed.module_path}",
         "bulk run": f"{LIST}runs/{bulk_run().pk}/",
         "bulk runs": f"{LIST}runs/",
         "burst": "/admin/ops/burst/",
         "queues": "/admin/tasks/queue/",
         "workers": "/admin/tasks/worker/",
         "locks": "/admin/ops/locks/",
+        "lock history": "/admin/ops/locks/history/",
         "stuck": "/admin/ops/stale/",
         "living workers": "/admin/ops/workers/",
         "audit": "/admin/ops/audit/",
@@ -65,13 +82,16 @@ def addresses(failed) -> dict[str, str]:
         "failure": "/admin/ops/failures/aaaaaaaaaaaa/",
         "schedule": "/admin/ops/schedule/",
         "command run": f"/admin/ops/schedule/{command_run().pk}/",
+        "orders": "/admin/orders/order/",
         "accounts": "/admin/orders/account/",
         "account": f"/admin/orders/account/{account().pk}/change/",
         "overview": "/admin/",
         "acknowledge": "/admin/ops/attention/?line=failed:aaaaaaaaaaaa",
         "lab": "/admin/ops/lab/",
         "lab patterns": "/admin/ops/lab/patterns/",
+        "lab compare": "/admin/ops/lab/compare/?run=1",
         "models": "/admin/all/",
+        "models of an app": "/admin/tasks/",
     }
 
 
@@ -101,6 +121,14 @@ def account() -> Account:
     return account
 
 
+def test_every_page_of_the_site_is_looked_at(addresses):
+    looked = {resolve(urlsplit(address).path).url_name for address in addresses.values()}
+    pages = {name for route, name in walk() if route.startswith("admin/") and name != route}
+    pages = {name for name in pages if not STOCK.fullmatch(name)}
+    assert sorted(pages - looked - ELSEWHERE) == []
+    assert sorted(ELSEWHERE - pages) == []
+
+
 def test_every_page_is_accessible_and_fits(visit, addresses):
     visitor = visit("Operators", "Account managers")
     for address in addresses.values():
@@ -117,6 +145,11 @@ def test_the_login_is_accessible_and_lets_in(visit, django_user_model):
     page.get_by_label("Password").fill("correct horse")
     page.get_by_role("button", name="Log in").click()
     page.wait_for_selector("#task-rows")
+
+
+def test_the_form_of_the_password_is_accessible(visit, db):
+    # Its style sheets import others, which axe would copy into the page, against its policy.
+    assert_looks_right(visit("Viewers").open("/admin/password_change/"), preload=False)
 
 
 def test_the_preview_is_accessible(visit, failed):

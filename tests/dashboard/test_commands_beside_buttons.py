@@ -13,7 +13,8 @@ LEADS_ON = {
     "failures/_actions.html": "task_pages/bulk_confirm.html",
     "task_pages/_row.html": "task_pages/confirm.html",
     "dashboard/_stale_row.html": "task_pages/confirm.html",
-    "dashboard/_session.html": "dashboard/signal.html",
+    "task_pages/_bar.html": "task_pages/bulk_confirm.html",
+    "dashboard/_node.html": "dashboard/signal.html",
 }
 
 

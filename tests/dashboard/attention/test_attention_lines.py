@@ -107,14 +107,14 @@ def test_a_forbidden_button_is_disabled_and_says_which_right_is_missing():
     assert "acknowledge" not in page[page.index('id="attention-lines"') : page.index('id="queues"')]
 
 
-def test_warnings_are_folded_while_something_is_critical():
+def test_warnings_are_folded_when_there_are_more_than_six_lines():
     failed()
     fold = re.compile(r'<details id="warnings" class="more" (open)?>')
     with rows.living_worker():
-        assert fold.findall(client_of("Operators").get("/admin/").text) == ["open"]
-        Queue.objects.create(name="pay", recovery="ask")
-        rows.processing(rows.just_died_worker(), queue_name="pay")
-        assert fold.findall(client_of("Operators", username="olga").get("/admin/").text) == [""]
+        for number, shown in enumerate([*["open"] * 5, ""]):
+            Queue.objects.create(name=f"pay{number}", recovery="ask")
+            rows.processing(rows.just_died_worker(f"w-{number}"), queue_name=f"pay{number}")
+            assert fold.findall(client_of("Operators", username=f"olga{number}").get("/admin/").text) == [shown]
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def cancel() -> Click:
 
 
 def enqueue() -> Click:
-    form = {"task": handlers.add.module_path, "args": "[1, 2]", "token": new_token()}
+    form = {"task": handlers.add.module_path, "arg-first": "1", "arg-second": "2", "token": new_token()}
     return "Operators", f"{TASKS}enqueue/", form, Task.objects.count, 1
 
 
