@@ -70,7 +70,8 @@ def rate_of(row: Progress) -> float | None:
 
 def current(task: Task, row: Progress) -> Progress:
     """The row without the report of an earlier attempt, of which only the checkpoint still counts."""
-    if row.attempt != task.attempt:
+    # An attempt that was given back has the same number as the one after it.
+    if row.attempt != task.attempt or (task.started_at and row.updated_at < task.started_at):
         row.fraction, row.message = None, ""
     return row
 
