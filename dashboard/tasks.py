@@ -3,14 +3,18 @@
 import logging
 import os
 import time
+from typing import Any
 
 from dashboard import demo
 from dashboard.lab import requests
 from tasks.compat import FRAMEWORK, TaskContext, task
 from tasks.operations import bulk
 
+logger = logging.getLogger("demo")  # kept with the attempt; not on the console
+
 LARGEST_NUMBER = 100_000
 LONGEST_NAP_SECONDS = 3.0
+MONTHS, MONTH_SECONDS = 12, 0.5
 LONG_SECONDS, SHORT_SECONDS, STEP_SECONDS = 60.0, 0.3, 0.1
 
 
@@ -54,6 +58,19 @@ def count_primes(below: int) -> int:
 def nap(seconds: float) -> None:
     """Takes its time, at most three seconds."""
     time.sleep(min(max(seconds, 0.0), LONGEST_NAP_SECONDS))
+
+
+@task(queue_name=demo.REPORTS, takes_context=True)
+def summarize_year(context: Any) -> str:
+    """Takes some seconds and tells how far it is; the next attempt starts with the month that the last one reached."""
+    for month in range(context.state or 0, MONTHS):
+        if context.is_cancelled():
+            return "cancelled"
+        time.sleep(MONTH_SECONDS)
+        logger.info("month %d of %d is added up", month + 1, MONTHS)
+        context.report((month + 1) / MONTHS, f"month {month + 1} of {MONTHS}")
+        context.checkpoint(month + 1)
+    return f"{MONTHS} months"
 
 
 @task(queue_name=demo.MAIL, ordering_key=lambda customer, letter: f"demo-{customer}")

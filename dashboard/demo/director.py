@@ -35,6 +35,7 @@ from dashboard.tasks import (
     pack_parcel,
     pay_out,
     reach_busy_server,
+    summarize_year,
     write_invoice,
     write_letter,
 )
@@ -217,6 +218,7 @@ def make_accounts() -> None:
 
 TICK_SECONDS = 0.1
 TRICKLE_SECONDS = 0.5
+SUMMARY_EVERY = 60  # of the trickle: twice a minute, so that a bar is mostly seen soon
 PATIENCE_SECONDS = 30.0  # for one of our workers to start and to get a task before others do
 OFFERED = 3  # tasks at a time, because other workers may take some
 PRESET = "double-click"  # three runs of a few seconds
@@ -245,6 +247,7 @@ class Director:
         self.scenes: list[Scene] = []
         self.is_killing = False
         self.trickled_at = 0.0
+        self.trickled = 0
 
     def run(self) -> None:
         """Direct until the end. Raises AlreadyDirected, and psycopg.OperationalError if the session is lost."""
@@ -299,11 +302,14 @@ class Director:
             logger.info("no chain: it needs three orders of the demo that nobody has locked")
 
     def _trickle(self) -> None:
-        """Enqueue two tasks a second."""
+        """Enqueue two tasks a second; now and then one of some seconds that reports its progress."""
         if time.monotonic() - self.trickled_at < TRICKLE_SECONDS:
             return
         self.trickled_at = time.monotonic()
-        if random.random() < 0.8:  # noqa: S311  nosec B311
+        self.trickled += 1
+        if self.trickled % SUMMARY_EVERY == SUMMARY_EVERY // 6:
+            enqueue(summarize_year)
+        elif random.random() < 0.8:  # noqa: S311  nosec B311
             enqueue(count_primes, random.randrange(1000, 50_000))  # noqa: S311  nosec B311
         else:
             enqueue(nap, round(random.uniform(0.05, 0.6), 2))  # noqa: S311  nosec B311

@@ -19,6 +19,7 @@ from dashboard.task_pages.timeline import events, spans
 from tasks.admin import rights
 from tasks.diagnosis import Facts, Finding, decide, decision, gather
 from tasks.diagnosis.finding import command
+from tasks.diagnosis.progress import Reported, checkpoint_of, latest_lines, progress_of
 from tasks.models import Attempt, Intervention, RefusedWrite, Task, TaskStatus
 from tasks.operations.filters import TaskFilter
 from tasks.support import audit
@@ -66,6 +67,8 @@ def detail_context(task: Task, user: Any) -> dict[str, Any]:
     refused = list(RefusedWrite.objects.filter(task_id=task.pk).order_by("-id")[:HISTORY])
     worker = facts.workers.get(task.claimed_by or "")
     lock = facts.locks.get(task.pk)
+    progress = progress_of(task)
+    is_running = task.status == TaskStatus.PROCESSING
     return {
         "task": task,
         "name": task.task_path.rpartition(".")[2],
@@ -74,7 +77,8 @@ def detail_context(task: Task, user: Any) -> dict[str, Any]:
         "is_said": finding.verdict.value == task.status.lower(),  # the verdict is the status
         "failure": failure_of(task, attempts),
         "spans": spans(task, attempts[::-1], interventions[::-1], facts.now),
-        "values": values_of(task),
+        "reported": Reported.of(progress, facts.now) if progress and is_running else None,
+        "values": [*values_of(task), *checkpoint_values(checkpoint_of(task, progress))],
         **buttons_context(task, finding, user),
         "lock": lock,
         "waiters": fetch(connection, WAITERS, {"id": task.pk}) if lock and lock.lockers else [],
@@ -83,6 +87,7 @@ def detail_context(task: Task, user: Any) -> dict[str, Any]:
         "finisher": links.worker(task.finished_by) if task.finished_by else "",
         "statements": decision.statements_of(task),
         "attempts": attempts,
+        "log": latest_lines(task.pk),
         "interventions": interventions,
         "refused_writes": refused,
         "events": events(task, attempts[::-1], interventions[::-1], refused[::-1], worker),
@@ -98,6 +103,11 @@ def values_of(task: Task) -> list[Value]:
     if task.status == TaskStatus.COMPLETED:
         values.append(Value.of(_("Return value"), redact(task.return_value)))
     return values
+
+
+def checkpoint_values(state: Any) -> list[Value]:
+    """The redacted checkpoint, if there is one."""
+    return [] if state is None else [Value.of(_("Next attempt starts from a checkpoint"), state)]
 
 
 def buttons_context(task: Task, finding: Finding, user: Any) -> dict[str, Any]:

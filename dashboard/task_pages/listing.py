@@ -19,6 +19,7 @@ from dashboard.task_pages.search import WORDS, parse, written
 from dashboard.task_pages.tabs import tabs
 from tasks.admin import rights
 from tasks.diagnosis import gather
+from tasks.diagnosis.progress import reports
 from tasks.framework import declaration
 from tasks.models import TaskStatus
 from tasks.operations.filters import InvalidFilter, TaskFilter
@@ -59,12 +60,13 @@ def rows_context(chosen: TaskFilter, cursor: PageCursor) -> dict[str, Any]:
     listing = find(chosen, cursor)
     is_quick = time.monotonic() - started < QUICK_SECONDS
     facts, errors = gather(listing.rows), latest_errors(listing.rows)
+    told = reports(listing.rows, facts.now)
     is_whole = not (listing.newer or listing.older or listing.looked_down_to)
     shown_tabs = tabs(chosen)
     counted = next((tab.number for tab in shown_tabs if tab.is_here), "")
     return {
         "is_live": is_quick and listing.looked_down_to is None,
-        "rows": [list_row(task, facts, errors.get(task.pk, "")) for task in listing.rows],
+        "rows": [list_row(task, facts, errors.get(task.pk, ""), told.get(task.pk)) for task in listing.rows],
         "tabs": shown_tabs,
         "number": str(len(listing.rows)) if is_whole else counted,
         "cursor": cursor,

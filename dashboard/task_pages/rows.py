@@ -11,7 +11,8 @@ from dashboard.task_pages.actions import PAGE_ACTIONS, PageAction, TaskRow, fitt
 from dashboard.task_pages.failure import message_of
 from dashboard.task_pages.timeline import exact
 from dashboard.templatetags.rowlock import age
-from tasks.diagnosis import Facts, decide
+from tasks.diagnosis import Facts, Verdict, decide
+from tasks.diagnosis.progress import Reported
 from tasks.models import Attempt, Task, TaskStatus
 from tasks.support.reading import one_line
 from tasks.support.redaction import redact_call
@@ -25,14 +26,16 @@ class ListRow(TaskRow):
     """One line of the list.
 
     `call`: the arguments as shown; `error`: the last line of a failed task's exception; `times`: how long
-    a completed one ran and waited; `action`: the row's own button;
-    `actions`: those in its menu.
+    a completed one ran and waited; `percent`, `message`: what a running one has reported;
+    `action`: the row's own button; `actions`: those in its menu.
     """
 
     name: str
     call: str
     error: str
     times: str
+    percent: str
+    message: str
     queue_name: str
     priority: str
     since: SafeString | str
@@ -41,9 +44,10 @@ class ListRow(TaskRow):
     command: str
 
 
-def list_row(task: Task, facts: Facts, error: str) -> ListRow:
+def list_row(task: Task, facts: Facts, error: str, reported: Reported | None = None) -> ListRow:
     finding = decide(task, facts)
     action = fitting_action(task, finding)
+    shown = reported if finding.verdict is Verdict.RUNNING else None  # a dead worker is the greater news
     return ListRow.of(
         task,
         finding,
@@ -51,6 +55,8 @@ def list_row(task: Task, facts: Facts, error: str) -> ListRow:
         call=call_of(task),
         error=error,
         times=times_of(task),
+        percent=str(shown.percent) if shown else "",
+        message=one_line(shown.message) if shown else "",
         queue_name=task.queue_name,
         priority=str(task.priority or ""),
         since=age(task.finished_at or task.started_at or task.created_at, facts.now),

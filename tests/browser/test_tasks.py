@@ -1,9 +1,10 @@
 """An operator at work in a real browser: see why, press, confirm, and read what happened."""
 
 import pytest
+from django.utils import timezone
 from playwright.sync_api import expect
 
-from tasks.models import Attempt, Intervention, Queue, RefusedWrite, Task, Worker
+from tasks.models import Attempt, AttemptLog, Intervention, Progress, Queue, RefusedWrite, Task, Worker
 from tests.browser.looks import assert_accessible
 from tests.people import client_of
 from tests.sessions import session
@@ -220,6 +221,35 @@ def test_the_menu_of_a_task_is_used_by_keyboard(visit):
     page.wait_for_function("document.activeElement.matches('.task-title summary')")
 
 
+def test_the_log_is_a_tail_that_the_keyboard_scrolls(visit):
+    def log(*messages: str, level: str = "INFO") -> None:
+        for message in messages:
+            AttemptLog.objects.create(task_id=task.pk, number=1, at=timezone.now(), level=level, message=message)
+
+    with rows.living_worker() as worker:
+        task = rows.processing(worker)
+        Progress.objects.create(task_id=task.pk, attempt=1, fraction=0.45, message="row 9")
+        log(*(f"line {number}" for number in range(60)))
+        log("it broke", level="ERROR")
+        page = visit("Viewers").open(f"{LIST}{task.pk}/")
+        expect(page.get_by_role("progressbar", name="45 %")).to_be_visible()
+        assert_accessible(page)
+        box = page.get_by_role("region", name="Log")
+        expect(box.get_by_text("it broke")).to_be_in_viewport()
+        expect(box.get_by_text("line 0", exact=True)).not_to_be_in_viewport()
+        box.focus()
+        log("it goes on")
+        Progress.objects.filter(pk=task.pk).update(fraction=0.5)
+        expect(box.get_by_text("it goes on")).to_be_in_viewport()  # while the box is in focus
+        expect(page.get_by_role("progressbar", name="50 %")).to_be_visible()
+        expect(box).to_be_focused()
+        page.keyboard.press("Home")
+        expect(box.get_by_text("line 0", exact=True)).to_be_in_viewport()
+        log("unseen")
+        expect(box.get_by_text("unseen")).to_be_attached()
+        expect(box.get_by_text("line 0", exact=True)).to_be_in_viewport()
+
+
 def test_times_are_shown_in_the_readers_zone_too(visit):
     task = rows.failed(created_at="2026-01-05T00:12Z")
     page = visit("Viewers", timezone_id="Europe/Istanbul").open(f"{LIST}{task.pk}/")
@@ -237,6 +267,8 @@ def hostile_task() -> Task:
         task=task, number=5, worker_id=HOSTILE, outcome="failed", exception_class=HOSTILE, traceback=HOSTILE
     )
     RefusedWrite.objects.create(task_id=task.pk, worker_id=HOSTILE, expected_version=1, intent=HOSTILE)
+    AttemptLog.objects.create(task_id=task.pk, number=5, at=timezone.now(), level=HOSTILE, message=HOSTILE)
+    Progress.objects.create(task_id=task.pk, attempt=5, state={HOSTILE: HOSTILE})
     Intervention.objects.create(actor=HOSTILE, source="page", action=HOSTILE, target=f"task:{task.pk}", reason=HOSTILE)
     Queue.objects.create(name=HOSTILE, paused=True, paused_by=HOSTILE)
     Worker.objects.create(id=HOSTILE, hostname=HOSTILE, pid=1, queues=[HOSTILE], stop_reason=HOSTILE)

@@ -72,8 +72,11 @@
         }
     }
 
+    /* A box that is in focus only to be scrolled goes on: it shows lines as they come. */
+    const isTail = (node) => node === document.activeElement && node.matches(".log");
+
     function mergeNode(old, fresh, touched) {
-        if (touched.has(old) || old.isEqualNode(fresh)) {
+        if ((touched.has(old) && !isTail(old)) || old.isEqualNode(fresh)) {
             return;
         }
         if (old.nodeType !== Node.ELEMENT_NODE) {

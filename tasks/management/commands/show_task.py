@@ -1,17 +1,19 @@
-"""`show_task`: one task with its verdict and its attempts."""
+"""`show_task`: one task with its verdict, its progress, its attempts and its log."""
 
 import json
 import time
+from datetime import datetime
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 from django.utils import timezone
 
 from tasks.commands import OperatorCommand, Options, Report, types
-from tasks.commands.output import Part, Table, write_line
+from tasks.commands.output import Part, Table, printable, write_line
 from tasks.commands.selection import row_of
 from tasks.diagnosis import Finding, decide, gather
-from tasks.models import FINISHED, Attempt, Task
+from tasks.diagnosis.progress import Reported, checkpoint_of, latest_lines, progress_of
+from tasks.models import FINISHED, Attempt, AttemptLog, Progress, Task, TaskStatus
 from tasks.support.durations import spoken
 from tasks.support.reading import one_line
 from tasks.support.redaction import redact, redact_call
@@ -23,8 +25,8 @@ POLL_SECONDS = 0.5
 
 class Command(OperatorCommand):
     help = (
-        "Show one task: the verdict on it, the command that would help, its row, attempts and latest traceback. With "
-        " --follow, print each change of its state until it is finished."
+        "Show one task: the verdict on it, the command that would help, its row, progress, attempts, latest traceback "
+        "and log. With --follow, print each change of its state, its progress and its log until it is finished."
     )
     examples = ("4711", "4711 --follow")
     changes_data = False
@@ -34,35 +36,66 @@ class Command(OperatorCommand):
         parser.add_argument("--follow", action="store_true", help="Wait until it is finished.")
 
     def run(self, options: Options) -> Report:
-        task, finding = judged(options["id"])
-        seen = None
-        while options["follow"] and task.status not in FINISHED:
-            state = (task.version, finding.verdict)
-            if state != seen and not self.tell(task, finding, options):
+        shown, seen, last = Shown(options["id"]), None, 0
+        while options["follow"] and shown.task.status not in FINISHED:
+            fresh = [line for line in shown.log if line.pk > last]
+            if not self.tell(shown, seen, fresh, options):
                 break
-            seen = state
+            seen, last = shown, max([last, *(line.pk for line in fresh)])
             time.sleep(POLL_SECONDS)
-            task, finding = judged(options["id"])
-        attempts = list(Attempt.objects.filter(task=task).order_by("-id")[:MOST_ATTEMPTS])
-        return Report(data=as_data(task, finding, attempts), text=as_text(task, finding, attempts))
+            shown = Shown(options["id"], last)
+        if options["json"]:
+            shown.log = latest_lines(shown.task.pk)
+        return Report(data=as_data(shown), text=as_text(shown))
 
-    def tell(self, task: Task, finding: Finding, options: Options) -> bool:
-        """Print the state in one line; False when the reader has left."""
+    def tell(self, shown: "Shown", seen: "Shown | None", fresh: list[AttemptLog], options: Options) -> bool:
+        """Print what is new since `seen`, each on its line; False when the reader has left."""
         if options["json"] or options["verbosity"] < 1:
             return True
+        said = [log_line(line) for line in fresh]
         at = timezone.localtime().strftime("%H:%M:%S")
-        return write_line(self.stdout, one_line(f"{at}  {task.status} v{task.version}  {finding.sentence}"))
+        task, told = shown.task, shown.told
+        if seen is None or seen.state != shown.state:
+            said.append(one_line(f"{at}  {task.status} v{task.version}  {shown.finding.sentence}"))
+        if told and (seen is None or seen.told != told):
+            said.append(f"{at}  {told}")
+        return all(write_line(self.stdout, text) for text in said)
 
 
-def judged(task_id: int) -> tuple[Task, Finding]:
-    """The task as it is now, and the verdict on it."""
-    task = Task.objects.filter(pk=task_id).first()
-    if task is None:
-        raise CommandError(f"Task {task_id} does not exist: it was pruned, or the id is wrong.")
-    return task, decide(task, gather([task]))
+class Shown:
+    """A task as it is now, the verdict on it, and its lines behind the line `after`."""
+
+    def __init__(self, task_id: int, after: int = 0) -> None:
+        task = Task.objects.filter(pk=task_id).first()
+        if task is None:
+            raise CommandError(f"Task {task_id} does not exist: it was pruned, or the id is wrong.")
+        facts = gather([task])
+        self.task = task
+        self.finding: Finding = decide(task, facts)
+        self.state = (task.version, self.finding.verdict)
+        self.progress: Progress | None = progress_of(task)
+        self.told = told_of(task, self.progress, facts.now)
+        self.log: list[AttemptLog] = latest_lines(task.pk, after)
 
 
-def as_data(task: Task, finding: Finding, attempts: list[Attempt]) -> dict[str, Any]:
+def told_of(task: Task, progress: Progress | None, now: datetime) -> str:
+    """How far the task is, in a line; the rate and the estimated end only while it runs."""
+    reported = Reported.of(progress, now) if progress else None
+    if reported is None:
+        return ""
+    words = reported.words if task.status == TaskStatus.PROCESSING else f"{reported.percent} %"
+    return one_line(": ".join(filter(None, (words, reported.message))))
+
+
+def log_line(line: AttemptLog) -> str:
+    """One line of the log for a terminal; further lines of its message are indented."""
+    at = timezone.localtime(line.at).strftime("%H:%M:%S")
+    text = printable(line.message).replace("\n", "\n    ")
+    return f"{at}  {one_line(line.level):8} {text}"
+
+
+def as_data(shown: Shown) -> dict[str, Any]:
+    task, finding = shown.task, shown.finding
     args, kwargs = redact_call(task.task_path, task.args, task.kwargs)
     return {
         "tasks": [row_of(task, finding)],
@@ -71,8 +104,24 @@ def as_data(task: Task, finding: Finding, attempts: list[Attempt]) -> dict[str, 
         "command": finding.command or None,
         "args": args,
         "kwargs": kwargs,
-        "attempts": [attempt_data(attempt) for attempt in attempts],
+        "attempts": [attempt_data(attempt) for attempt in attempts_of(task)],
+        "progress": progress_data(shown.progress),
+        "log": [
+            {"number": line.number, "at": line.at.isoformat(), "level": line.level, "message": line.message}
+            for line in shown.log
+        ],
     }
+
+
+def progress_data(progress: Progress | None) -> dict[str, Any] | None:
+    if progress is None:
+        return None
+    told = {"fraction": progress.fraction, "message": progress.message}
+    return told | {"updated_at": progress.updated_at.isoformat(), "state": redact(progress.state)}
+
+
+def attempts_of(task: Task) -> list[Attempt]:
+    return list(Attempt.objects.filter(task=task).order_by("-id")[:MOST_ATTEMPTS])
 
 
 def attempt_data(attempt: Attempt) -> dict[str, Any]:
@@ -82,8 +131,10 @@ def attempt_data(attempt: Attempt) -> dict[str, Any]:
     return {name: getattr(attempt, name) for name in names} | times
 
 
-def as_text(task: Task, finding: Finding, attempts: list[Attempt]) -> list[Part]:
+def as_text(shown: Shown) -> list[Part]:
+    task, finding, attempts = shown.task, shown.finding, attempts_of(shown.task)
     args, kwargs = redact_call(task.task_path, task.args, task.kwargs)
+    state = checkpoint_of(task, shown.progress)
     facts = {
         "status": f"{task.status}, v{task.version}, attempt {task.attempt} of {task.max_attempts}",
         "task": task.task_path,
@@ -92,6 +143,8 @@ def as_text(task: Task, finding: Finding, attempts: list[Attempt]) -> list[Part]
         "args": json.dumps(args, ensure_ascii=False) if args else None,
         "kwargs": json.dumps(kwargs, ensure_ascii=False) if kwargs else None,
         "returned": None if task.return_value is None else json.dumps(redact(task.return_value), ensure_ascii=False),
+        "progress": shown.told,
+        "resumes": None if state is None else f"from the checkpoint {json.dumps(state, ensure_ascii=False)}",
         "worker": task.claimed_by or task.finished_by,
         "enqueued": local(task.created_at),
         "due": local(task.run_after),
@@ -106,6 +159,8 @@ def as_text(task: Task, finding: Finding, attempts: list[Attempt]) -> list[Part]
         parts.append(Table(HEADINGS, [attempt_row(attempt) for attempt in attempts]))
         if attempts[0].traceback:
             parts.append(attempts[0].traceback.rstrip("\n"))
+    if shown.log:
+        parts.append("\n".join(map(log_line, shown.log)))
     return parts
 
 

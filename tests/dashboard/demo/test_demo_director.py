@@ -9,8 +9,9 @@ from dashboard.demo import control, director
 from dashboard.demo.director import AlreadyDirected, Director
 from dashboard.lab.drill import Victim
 from dashboard.models import DemoRow, LabRun
-from dashboard.tasks import nap
-from tasks.models import Task
+from dashboard.tasks import nap, summarize_year
+from tasks import testing
+from tasks.models import Progress, Task
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -103,6 +104,28 @@ def test_the_lab_compares_once_where_it_is_allowed(settings, is_allowed, runs):
         director.compare_once()
     assert LabRun.objects.count() == runs
     assert Task.objects.filter(task_path="dashboard.tasks.run_lab").count() == (1 if runs else 0)
+
+
+def test_two_trickling_tasks_a_minute_tell_how_far_they_are(monkeypatch):
+    monkeypatch.setattr(director, "TRICKLE_SECONDS", 0.0)
+    monkeypatch.setattr(director, "TICK_SECONDS", 0.001)
+    directed = Director(minutes=A_FRACTION / 2)
+    monkeypatch.setattr(directed, "first_scenes", lambda: iter(()))
+    directed.run()
+    trickled = list(Task.objects.filter(queue_name="demo-reports").order_by("id").values_list("task_path", flat=True))
+    first_minute = trickled[: int(60 / 0.5)]
+    assert first_minute.count("dashboard.tasks.summarize_year") == min(2, len(first_minute) // 60 + 1)
+    assert "dashboard.tasks.summarize_year" in first_minute[:60], "seen within half a minute"
+
+
+def test_the_summary_tells_and_begins_again_where_it_was(monkeypatch):
+    monkeypatch.setattr("dashboard.tasks.MONTH_SECONDS", 0.0)
+    task_id = int(summarize_year.enqueue().id)
+    Progress.objects.create(task_id=task_id, attempt=1, state=9)
+    Task.objects.filter(pk=task_id).update(attempt=1)
+    testing.run_due()
+    told = Progress.objects.get(task_id=task_id)
+    assert (told.fraction, told.first_fraction, told.message, told.state) == (1.0, 10 / 12, "month 12 of 12", 12)
 
 
 def test_whatever_it_enqueues_is_listed_as_the_demos():

@@ -7,13 +7,17 @@ import pytest
 from django.db.models import F
 from django.utils import timezone
 
-from tasks.models import Attempt, Queue, Task
+from tasks.models import Attempt, AttemptLog, Progress, Queue, Task
 from tests.commands import run, start
 from tests.sessions import session
 from tests.tasks import rows
 
 pytestmark = pytest.mark.django_db(transaction=True)
 KEYS = ["id", "task_path", "queue", "status", "version", "verdict", "attempt", "max_attempts", "run_after", "worker"]
+
+
+def logged(task, message):
+    AttemptLog.objects.create(task_id=task.pk, number=1, at=timezone.now(), level="INFO", message=message)
 
 
 def listed(*argv):
@@ -141,6 +145,52 @@ class TestOne:
             rest, err = process.communicate(timeout=60)
         assert (process.returncode, err) == (0, "")
         assert rest.startswith(f"#{task.pk}: Completed by")
+
+    def test_its_progress_and_its_log(self):
+        task = rows.failed(attempt=2)
+        data = run("show_task", task.pk, "--json").data
+        assert (data["progress"], data["log"]) == (None, [])
+        row = Progress.objects.create(
+            task_id=task.pk, attempt=2, fraction=0.45, message="row 9", state={"token": "t-1"}
+        )
+        logged(task, "began\nand \x1b[2Jwent on")
+        data = run("show_task", task.pk, "--json").data
+        row.refresh_from_db()
+        assert data["progress"] == {
+            "fraction": 0.45, "message": "row 9", "updated_at": row.updated_at.isoformat(),
+            "state": {"token": "[redacted]"},
+        }  # fmt: skip
+        [line] = data["log"]
+        assert list(line) == ["number", "at", "level", "message"]
+        assert (line["number"], line["level"], line["message"]) == (1, "INFO", "began\nand \x1b[2Jwent on")
+        text = run("show_task", task.pk).stdout
+        assert "progress  45 %: row 9" in text
+        assert 'resumes   from the checkpoint {"token": "[redacted]"}' in text
+        assert "INFO     began\n    and \\x1b[2Jwent on" in text
+
+    def test_an_earlier_attempts_report_is_not_the_tasks_progress(self):
+        task = rows.failed(attempt=2)
+        Progress.objects.create(task_id=task.pk, attempt=1, fraction=0.45, message="row 9", state=9)
+        told = run("show_task", task.pk, "--json").data["progress"]
+        assert (told["fraction"], told["message"], told["state"]) == (None, "", 9)
+
+    def test_its_progress_and_its_lines_are_followed_each_once(self):
+        task = rows.processing("w7f")
+        logged(task, "first")
+        with start("show_task", task.pk, "--follow") as process:
+            assert process.stdout.readline().endswith("INFO     first\n")
+            assert "PROCESSING v2" in process.stdout.readline()
+            Progress.objects.create(task_id=task.pk, attempt=1, fraction=0.45, message="row 9")
+            assert process.stdout.readline().endswith("  45 %: row 9\n")
+            logged(task, "second")
+            assert process.stdout.readline().endswith("INFO     second\n")
+            logged(task, "third")
+            Task.objects.filter(pk=task.pk).update(
+                status="COMPLETED", finished_at=timezone.now(), claimed_by=None, version=F("version") + 1
+            )
+            rest, err = process.communicate(timeout=60)
+        assert (process.returncode, err) == (0, "")
+        assert (rest.count("first"), rest.count("second"), rest.count("third")) == (0, 0, 1)
 
     def test_followed_as_json_it_is_one_object_at_the_end(self):
         task = rows.cancelled()
