@@ -24,7 +24,7 @@ from dashboard.series import Span
 from dashboard.site import page
 from dashboard.task_pages.queues import QueueRow, forbidden, is_unserved
 from dashboard.templatetags.rowlock import age
-from dashboard.views.locks import parsed
+from dashboard.views.lock_history import parsed
 from tasks.admin.forms import reason_of
 from tasks.admin.rights import missing, require, who
 from tasks.diagnosis import stats
