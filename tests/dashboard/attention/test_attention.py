@@ -159,7 +159,7 @@ class TestStale:
             assert (figure.value, figure.note) == ("0 of 2", "1 dead, 1 silent")
             page = client_of("Viewers").get("/admin/ops/workers/")
             assert {line.worker.id: line.life for line in page.context["board"].lines} == {
-                "w-died": "Dead", "w-silent": "Silent",
+                "w-died": "Worker dead", "w-silent": "Worker silent",
             }  # fmt: skip
             page = client_of("Viewers").get("/admin/ops/stale/")
             assert {group.worker.id: group.label for group in page.context["seen"].groups} == {
