@@ -210,7 +210,7 @@ def row_of(task: Task, worker: WorkerState, facts: Facts) -> Row:
 
 def progress_of(task: Task, worker: WorkerState) -> str:
     """Say if its worker had begun it. A worker publishes its current task only after a quarter of a second."""
-    if worker.current_task_id == task.pk:
+    if worker.runs(task.pk):
         return _("Its worker had begun it.")
     if worker.current_task_id is not None:
         return _("Its worker ran #%(id)d and had not begun this one.") % {"id": worker.current_task_id}

@@ -101,7 +101,8 @@ BEGIN
     -- Web: the pages, and the commands that operators type. Sees every table.
     GRANT SELECT ON
         auth_permission, axes_accessfailurelog, axes_accesslog, dashboard_demorow, dashboard_labrun, django_content_type,
-        django_migrations, tasks_commandrun, tasks_lockwaiter, tasks_refusedwrite, tasks_throughput,
+        django_migrations, tasks_attemptlog, tasks_commandrun, tasks_lockwaiter, tasks_progress, tasks_refusedwrite,
+        tasks_throughput,
         tasks_throughputslot, tasks_throughputtotal
         TO rowlock_web;
     -- Who logs in, and the pages on which superusers look after accounts.
@@ -135,7 +136,8 @@ BEGIN
     GRANT SELECT, UPDATE ON orders_account, orders_order TO rowlock_worker;
     GRANT SELECT, INSERT, UPDATE ON tasks_epoch, tasks_queue, tasks_throughputtotal TO rowlock_worker;
     GRANT SELECT, INSERT, UPDATE, DELETE ON
-        tasks_commandrun, tasks_expectedcommand, tasks_lock, tasks_recoveryfailure, tasks_task,
+        tasks_attemptlog, tasks_commandrun, tasks_expectedcommand, tasks_lock, tasks_progress, tasks_recoveryfailure,
+        tasks_task,
         tasks_throughput, tasks_worker
         TO rowlock_worker;
     GRANT SELECT, INSERT, DELETE ON tasks_lockwaiter, tasks_throughputslot TO rowlock_worker;
@@ -150,7 +152,8 @@ BEGIN
         TO rowlock_worker;
     GRANT SELECT ON django_migrations TO rowlock_worker;
     GRANT USAGE ON SEQUENCE
-        orders_entry_id_seq, rowlock_fence, tasks_attempt_id_seq, tasks_commandrun_id_seq, tasks_intervention_id_seq,
+        orders_entry_id_seq, rowlock_fence, tasks_attempt_id_seq, tasks_attemptlog_id_seq, tasks_commandrun_id_seq,
+        tasks_intervention_id_seq,
         tasks_lockwaiter_id_seq, tasks_refusedwrite_id_seq, tasks_task_id_seq, tasks_throughput_id_seq,
         tasks_throughputslot_id_seq
         TO rowlock_worker;

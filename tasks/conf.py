@@ -43,6 +43,7 @@ SETTINGS = {
     "REDIS_URL": Setting("REDIS_URL", str, ""),
     "LOCK_BACKEND": Setting("ROWLOCK_LOCK_BACKEND", str, "lease"),
     "BURST": Setting("ROWLOCK_BURST", flag, None),  # None: same as ROWLOCK_LAB
+    "RELAXED_COMMIT": Setting("ROWLOCK_RELAXED_COMMIT", flag, False),
     "MAX_ARGUMENT_BYTES": Setting("ROWLOCK_MAX_ARGUMENT_BYTES", int, 1_000_000),
     "RELEASE": Setting("ROWLOCK_RELEASE", str, ""),
 }

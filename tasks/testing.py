@@ -12,6 +12,7 @@ in a TestCase, `transaction.on_commit` waits for a commit that never comes (`cap
 """
 
 from collections.abc import Callable
+from functools import partial
 
 from django.db import connection, transaction
 from psycopg.pq import TransactionStatus
@@ -21,6 +22,7 @@ from tasks.framework import declaration
 from tasks.models import Task as TaskRow
 from tasks.queue import completion, strategies
 from tasks.queue.claim import Claim, Claimer
+from tasks.queue.reports import Reports, checkpoint
 from tasks.worker.run import Runner, Work
 
 WORKER_ID = "tests"
@@ -59,7 +61,11 @@ def _run(claim: Callable[[], list[Claim]], limit: int | None) -> list[TaskResult
         if len(results) == ENDLESS and limit is None:
             raise RuntimeError(f"{ENDLESS} tasks ran and more are due: does one enqueue itself? Pass a limit.")
         task = declaration.get(claimed[0].task_path)
-        completion.flush(connection, WORKER_ID, [_Runner(WORKER_ID).run(claimed[0], task)])
+        told = Reports(WORKER_ID)
+        runner = _Runner(WORKER_ID, told, partial(checkpoint, connection))
+        ending = runner.run(claimed[0], task)
+        told.write(connection)
+        completion.flush(connection, WORKER_ID, [ending])
         results.append(task.get_backend().get_result(str(claimed[0].id)))
     return results
 
@@ -93,6 +99,10 @@ class _Runner(Runner):
                 transaction.set_rollback(False)
                 connection.savepoint_rollback(savepoint)
             connection.savepoint_commit(savepoint)
+
+    def relaxes(self, task: declaration.PostgresTask) -> bool:
+        """The session is the test's."""
+        return False
 
     def clean_up(self) -> None:
         """The connections are in the middle of the test's transaction."""

@@ -56,6 +56,11 @@ fence = whole_number(1, filters.BIGGEST_ID, "a fence: a whole number from 1")
 limit = whole_number(0, 2**31 - 1, "a limit: a whole number from 0")
 
 
+def count_up_to(most: int) -> Callable[[str], int]:
+    """A type for a count with a limit of its own."""
+    return whole_number(1, most, f"a count: a whole number from 1 to {most}")
+
+
 def seconds(written: str) -> float:
     """A number of seconds, from 0."""
     try:

@@ -13,7 +13,7 @@ from django.utils.translation import ngettext
 
 from tasks import conf
 from tasks.diagnosis import facts
-from tasks.diagnosis.facts import COUNT_CAP, Facts
+from tasks.diagnosis.facts import COUNT_CAP, Facts, WorkerSession
 from tasks.diagnosis.finding import OF_LIFE, Finding, Link, Verdict, command, describe_lock
 from tasks.locking import rowlocks
 from tasks.models import Queue, Task, TaskStatus
@@ -43,7 +43,7 @@ def verdict_of(task: Task, facts: Facts) -> Verdict:
         return OF_LIFE[life]
     if task.cancel_requested_at is not None:
         return Verdict.CANCELLING
-    return Verdict.RUNNING if worker.current_task_id == task.pk else Verdict.IN_BATCH
+    return Verdict.RUNNING if worker.runs(task.pk) else Verdict.IN_BATCH
 
 
 def hindrances(task: Task, facts: Facts) -> Iterator[Verdict]:
@@ -160,10 +160,11 @@ def ready(task: Task, facts: Facts) -> Finding:
 
 def running(task: Task, facts: Facts) -> Finding:
     worker = worker_of(task, facts)
-    since = worker.current_since or task.started_at
+    is_longest = worker.current_task_id == task.pk
+    since = (worker.current_since if is_longest else None) or task.started_at
     values = {"worker": worker.id, "age": age_of(facts, since) if since else _("a moment")}
     sentence = _("Worker %(worker)s has been on it for %(age)s.") % values
-    session = facts.sessions.get(worker.id)
+    session = session_of(worker, facts)
     links = (Link("worker", worker.id), *session_links([session.pid] if session and session.blockers else []))
     return Finding(Verdict.RUNNING, sentence + wait_of(worker, facts) + waiting_behind(task, facts), links)
 
@@ -289,9 +290,14 @@ def waiting_behind(task: Task, facts: Facts) -> str:
     return " " + text % {"number": key.waiting}
 
 
+def session_of(worker: WorkerState, facts: Facts) -> WorkerSession | None:
+    """The session of the worker's handler; None if several run, since it may be another one's."""
+    return None if len(worker.running_ids or ()) > 1 else facts.sessions.get(worker.id)
+
+
 def wait_of(worker: WorkerState, facts: Facts) -> str:
     """The wait event of the worker's database session, if it has one."""
-    session = facts.sessions.get(worker.id)
+    session = session_of(worker, facts)
     if session is None or session.wait_event is None:
         return ""
     values = {"pid": session.pid, "event": session.waits_for}

@@ -88,8 +88,8 @@ def max_bytes() -> int:
     return limit
 
 
-def encode_return_value(value: Any) -> str:
-    """The JSON text of a handler's return value.
+def encode_return_value(value: Any, name: str = "return_value") -> str:
+    """The JSON text of a handler's return value, or of another value that an error calls `name`.
 
     Raises TypeError where no JSON type fits, like the framework's own backends, and InvalidArguments otherwise.
     """
@@ -97,12 +97,12 @@ def encode_return_value(value: Any) -> str:
         return "null"
     limit = max_bytes()
     try:
-        text = _json(_normalised("return_value", value, limit))
+        text = _json(_normalised(name, value, limit))
     except InvalidArguments as error:
         if isinstance(error.__cause__, _UnsupportedType):
             raise TypeError(str(error)) from None
         raise
-    _check_size("return_value", text, limit)
+    _check_size(name, text, limit)
     return text
 
 

@@ -3,6 +3,7 @@
 A worker runs registered functions only, never an arbitrary dotted path.
 """
 
+import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 MAX_ATTEMPTS = range(1, 1001)  # a requeue adds new attempts to a smallint
 PRIORITIES = range(-100, 101)
+LEVELS = {name: getattr(logging, name) for name in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")}
 YEARS = range(2, 9999)  # valid datetimes in every time zone
 # These run requests from pages, which check a right for each. The database refuses them to roles that may only enqueue:
 # tasks/migrations/0003_guards.py and dashboard/migrations/0002_internal_lab.py.
@@ -60,6 +62,11 @@ def durable_paths() -> list[str]:
     return sorted(path for path, task in _registered.items() if task.durable)
 
 
+def has_coroutines() -> bool:
+    """True if an `async def` function is registered."""
+    return any(task.is_async for task in _registered.values())
+
+
 def is_internal(path: str) -> bool:
     """True for a task that no person or other program may enqueue."""
     task = _registered.get(path)
@@ -80,7 +87,9 @@ class PostgresTask(Task):
     after which the worker process that runs it is ended. `ordering_key`: text, or a callable of the arguments; tasks of
     one key run one at a time and in order. `ordered_by_commit`: that order is the order of commits; enqueuers of one
     key wait for each other. `durable`: its completion is committed on its own, so that a crash repeats only this one
-    task.
+    task. `relaxed_commit`: the handler's commits do not wait for the disk, as that of the completion does; None: as the
+    setting says. `log_level`: the lowest level of lines that are kept with each attempt; None keeps INFO, but of tasks
+    that succeed within a second WARNING.
     """
 
     max_attempts: int | None = None
@@ -89,6 +98,8 @@ class PostgresTask(Task):
     ordering_key: str | Callable[..., str | None] | None = None
     ordered_by_commit: bool = False
     durable: bool = False
+    relaxed_commit: bool | None = None
+    log_level: str | None = None
 
     def __post_init__(self) -> None:
         # Not super(): with slots, its cell names the class that @dataclass replaced (CPython 3.13 and older).
@@ -138,9 +149,18 @@ class PostgresTask(Task):
             ) from error
         return check_key(key)
 
+    @property
+    def is_async(self) -> bool:
+        """True if the function is a coroutine function."""
+        return _is_async(self.func)
+
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Like the framework's, which inspects the function at each call: a third of a microsecond."""
         return Task.call(self, *args, **kwargs) if _is_async(self.func) else self.func(*args, **kwargs)
+
+    def lowest_level(self) -> int | None:
+        """The declared level of log lines, as a number."""
+        return None if self.log_level is None else LEVELS[self.log_level]
 
     def attempts_allowed(self) -> int:
         """The task's own number of attempts, else the setting."""
@@ -169,8 +189,12 @@ def validate(task: Task) -> None:
     _require(task, "backoff", is_backoff, "a callable of the attempt's number")
     problem = None if key is None or callable(key) else name_problem(key)
     _require(task, "ordering_key", problem is None, f"text or a callable of the arguments; this {problem}")
+    is_level = task.log_level is None or task.log_level in LEVELS
+    _require(task, "log_level", is_level, f"one of {', '.join(LEVELS)}")
     for flag in ("ordered_by_commit", "durable"):
         _require(task, flag, isinstance(getattr(task, flag), bool), "True or False")
+    is_flag = task.relaxed_commit is None or isinstance(task.relaxed_commit, bool)
+    _require(task, "relaxed_commit", is_flag, "True, False, or None for the setting")
 
 
 def _require(task: Task, option: str, is_met: bool, demand: str) -> None:

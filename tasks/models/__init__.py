@@ -17,6 +17,8 @@ from tasks.models.task import RefusedWrite as RefusedWrite
 from tasks.models.task import Task as Task
 from tasks.models.task import TaskQuerySet as TaskQuerySet
 from tasks.models.task import TaskStatus as TaskStatus
+from tasks.models.telling import AttemptLog as AttemptLog
+from tasks.models.telling import Progress as Progress
 from tasks.models.worker import Epoch as Epoch
 from tasks.models.worker import RecoveryFailure as RecoveryFailure
 from tasks.models.worker import Throughput as Throughput

@@ -23,7 +23,8 @@ class Worker(Viewable):
     lease_seconds = models.FloatField(null=True, blank=True)  # its own lease; null: the reader's setting
     presence_epoch = models.TextField(null=True, blank=True)  # noqa: DJ001  null: presence never taken
     missing_since = models.DateTimeField(null=True, blank=True)  # first check that missed its presence
-    current_task_id = models.BigIntegerField(null=True, blank=True)
+    running_ids = ArrayField(models.BigIntegerField(), db_default=[], blank=True)  # tasks that run, longest first
+    current_task_id = models.BigIntegerField(null=True, blank=True)  # the first of them
     current_since = models.DateTimeField(null=True, blank=True)
     stop_requested_at = models.DateTimeField(null=True, blank=True)
     stopped_at = models.DateTimeField(null=True, blank=True)

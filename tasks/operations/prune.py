@@ -54,6 +54,23 @@ SELECT (SELECT max(id) FROM page) AS last_id, (SELECT count(*) FROM deleted) AS 
     (SELECT min(finished_at) FROM page) < statement_timestamp() - %(age)s::interval AS is_old
 """
 
+# Lines of an unfinished task stay, like its attempts.
+PRUNE_LINES = """
+WITH page AS MATERIALIZED (
+    SELECT id, task_id, at FROM tasks_attemptlog WHERE id > %(after)s::bigint ORDER BY id LIMIT %(window)s::int
+), doomed AS MATERIALIZED (
+    SELECT line.id FROM page JOIN tasks_attemptlog AS line ON line.id = page.id
+    LEFT JOIN tasks_task AS task ON task.id = page.task_id
+    WHERE page.at < statement_timestamp() - %(age)s::interval
+      AND coalesce(task.status, 'COMPLETED') IN ('COMPLETED', 'FAILED', 'CANCELLED')
+    FOR UPDATE OF line SKIP LOCKED
+), deleted AS (
+    DELETE FROM tasks_attemptlog USING doomed WHERE tasks_attemptlog.id = doomed.id RETURNING tasks_attemptlog.id
+)
+SELECT (SELECT max(id) FROM page) AS last_id, (SELECT count(*) FROM deleted) AS deleted,
+    (SELECT min(at) FROM page) < statement_timestamp() - %(age)s::interval AS is_old
+"""
+
 PRUNE_REFUSED_WRITES = """
 WITH page AS MATERIALIZED (
     SELECT id, at FROM tasks_refusedwrite WHERE id > %(after)s::bigint ORDER BY id LIMIT %(window)s::int
@@ -151,6 +168,7 @@ class History(NamedTuple):
 # Workers come last: the rows that named them may have just been deleted.
 HISTORY = [
     History("attempts", "tasks_attempt", PRUNE_ATTEMPTS),
+    History("lines", "tasks_attemptlog", PRUNE_LINES),
     History("refused_writes", "tasks_refusedwrite", PRUNE_REFUSED_WRITES),
     History("throughput", "tasks_throughput", PRUNE_THROUGHPUT),
     History("command_runs", "tasks_commandrun", PRUNE_COMMAND_RUNS),

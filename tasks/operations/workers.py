@@ -2,13 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import NamedTuple
 
 from django.db import connection
+from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from tasks.exceptions import RowlockError
-from tasks.models import Task, TaskStatus
+from tasks.models import Task, TaskStatus, Worker
 from tasks.operations.verb import CHANGED, Refusal, Result, Settings, Verb, short_waits
 from tasks.queue import presence, wakeup
 from tasks.queue.presence import WorkerState
@@ -97,18 +99,18 @@ class Current(NamedTuple):
 
 @dataclass(kw_only=True)
 class Release(Verb):
-    """Release a worker's tasks except the current one."""
+    """Release a worker's tasks except those that it runs."""
 
     name = "release"
 
     worker_id: str
-    current_id: int
+    running: set[int]
 
     def refusal(self, task: Task) -> Refusal | None:
         worker = {"id": self.worker_id}
         if task.status != TaskStatus.PROCESSING or task.claimed_by != self.worker_id:
             return Refusal(CHANGED.code, _("worker %(id)s holds it no more") % worker, task.status, task.version)
-        if task.pk == self.current_id:
+        if task.pk in self.running:
             return Refusal("live", _("worker %(id)s is on it") % worker, task.status, task.version)
         return None
 
@@ -127,7 +129,7 @@ def release_unstarted(
     """
     current_id = hanging_on(worker_id).id
     ids = list(versions) if versions is not None else unstarted(worker_id, current_id)
-    how = {"versions": versions, "dry_run": dry_run, "worker_id": worker_id, "current_id": current_id}
+    how = {"versions": versions, "dry_run": dry_run, "worker_id": worker_id, "running": running(worker_id, current_id)}
     return Release.act(ids, who, Settings(reason=reason), **how)
 
 
@@ -146,7 +148,22 @@ def hanging_on(worker_id: str) -> Current:
     return Current(found[0]["id"], is_reported=bool(reported))
 
 
+def running(worker_id: str, current_id: int) -> set[int]:
+    """The current task, and the others that run beside it.
+
+    A worker of many threads is not up to date about those that it has just begun, so that a task counts as running
+    until it has been claimed for a while.
+    """
+    known = Worker.objects.filter(pk=worker_id).values_list("running_ids", flat=True).first() or []
+    if len(known) < 2:
+        return {current_id}
+    recent = timezone.now() - timedelta(seconds=HANGS_AFTER_SECONDS)
+    fresh = Task.objects.processing().filter(claimed_by=worker_id, started_at__gt=recent)
+    return {current_id, *known, *fresh.values_list("pk", flat=True)}
+
+
 def unstarted(worker_id: str, current_id: int) -> list[int]:
-    """Ids of the worker's tasks except the current one."""
-    held = Task.objects.processing().filter(claimed_by=worker_id).exclude(pk=current_id).order_by("pk")
+    """Ids of the worker's tasks except those that it runs."""
+    held = Task.objects.processing().filter(claimed_by=worker_id).exclude(pk__in=running(worker_id, current_id))
+    held = held.order_by("pk")
     return list(held.values_list("pk", flat=True)[:MOST_RELEASED])

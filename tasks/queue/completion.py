@@ -22,6 +22,7 @@ from tasks.support.reading import one_line
 logger = logging.getLogger(__name__)
 
 LONGEST_RELEASE = 200  # characters
+RELEASED = "released"  # the outcome of an attempt that was interrupted on purpose
 
 # No `status` in the WHERE: the planner would take the partial index on it and go quadratic in the batch.
 # Times come as microseconds ago, so that only the database's clock is written. EXTRACT would make a numeric of each.
@@ -126,7 +127,11 @@ class Failure:
 
 @dataclass(slots=True)  # frozen, each would take a microsecond to make
 class Ending:
-    """The end of one attempt. Times are `time.monotonic()` of this machine; `return_value` is JSON text or None."""
+    """The end of one attempt. Times are `time.monotonic()` of this machine; `return_value` is JSON text or None.
+
+    `epoch`: that in which the handler began, if its commits did not wait for the disk. A crash of the server, which
+    begins another epoch, may have lost them.
+    """
 
     id: int
     version: int
@@ -135,6 +140,7 @@ class Ending:
     finished: float
     return_value: str | None = None
     failure: Failure | None = None
+    epoch: str | None = None
 
 
 @dataclass

@@ -95,7 +95,7 @@ SELECT asked.id, worker.id IS NOT NULL AS registered,
               FROM tasks_epoch AS epoch), 'infinity')::float8 AS epoch_age_seconds,
     worker.hostname, worker.pid, worker.strategy, worker.queues, worker.task_paths, worker.started_at,
     worker.heartbeat_at, worker.missing_since, worker.stop_requested_at, worker.stopped_at, worker.stop_reason,
-    worker.current_task_id, worker.current_since
+    worker.current_task_id, worker.current_since, worker.running_ids
 FROM unnest(%(ids)s::text[]) AS asked (id) LEFT JOIN tasks_worker AS worker ON worker.id = asked.id
 """
 
@@ -150,6 +150,7 @@ class WorkerState:
     stop_reason: str | None = None
     current_task_id: int | None = None
     current_since: datetime | None = None
+    running_ids: list[int] | None = None
 
     @property
     def life(self) -> Life:
@@ -191,6 +192,10 @@ class WorkerState:
         """Seconds during which the lease cannot convict, because the database has just restarted."""
         return max(0.0, self.lease_seconds - self.epoch_age_seconds)
 
+    def runs(self, task_id: int) -> bool:
+        """True if this task is one of those that it has been running for a moment."""
+        return task_id == self.current_task_id or task_id in (self.running_ids or ())
+
     def serves(self, queue_name: str) -> bool:
         """True if it claims from this queue; a worker without queues serves all."""
         return not self.queues or queue_name in self.queues
@@ -221,8 +226,14 @@ def confirm(connection: Connection, worker_id: str) -> bool:
 
 def see_epoch(connection: Connection) -> str:
     """Record the epoch if it is new, so that its grace starts now; returns its token."""
-    token: str = fetch(connection, EPOCH)[0]["token"]
+    token = epoch(connection)
     execute(connection, SEE_EPOCH, {"token": token})
+    return token
+
+
+def epoch(connection: Connection) -> str:
+    """The token of the epoch in which this session lives, from its beginning to its end."""
+    token: str = fetch(connection, EPOCH)[0]["token"]
     return token
 
 
@@ -244,6 +255,6 @@ def states(ids: Iterable[str] | None = None, connection: Connection | None = Non
     """
     connection = connection or default_connection
     asked = known_ids(connection) if ids is None else list(ids)
-    token = fetch(connection, EPOCH)[0]["token"]
+    token = epoch(connection)
     rows = fetch(connection, STATES, {"ids": asked, "token": token, "lease_seconds": conf.get("LEASE_SECONDS")})
     return {row["id"]: WorkerState(**row) for row in rows}

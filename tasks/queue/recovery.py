@@ -54,7 +54,7 @@ WITH free AS MATERIALIZED (
     FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE tasks_worker AS worker
-SET stopped_at = clock_timestamp(), stop_reason = %(reason)s::text, current_task_id = NULL
+SET stopped_at = clock_timestamp(), stop_reason = %(reason)s::text, current_task_id = NULL, running_ids = '{}'
 FROM free WHERE worker.id = free.id
 """
 
@@ -232,7 +232,8 @@ def take_back(
         writes.for_workers(dead, lambda ids: [execute(connection, STOP, {"ids": ids, "reason": reason})])
         return _take_tasks(writes, Sweep(dead=dead), Scope(CHUNK, task_ids=task_ids))
 
-    return set_aside.attempt_in_transaction(connection, take)
+    swept = set_aside.attempt_in_transaction(connection, take)
+    return take_back(connection, dead, task_ids, reason=reason) if len(swept.rows) >= CHUNK else swept
 
 
 def _states(writes: Writes, workers_aside: Collection[str] = ()) -> list[WorkerState]:

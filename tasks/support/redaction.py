@@ -9,7 +9,7 @@ import json
 import logging
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
@@ -340,6 +340,18 @@ def storable(text: str, longest: int = LONGEST_TEXT) -> str:
     return f"{text[:half]}\n[… {len(text) - 2 * half} characters left out …]\n{text[-half:]}"
 
 
+def redactor(task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[[str], str]:
+    """A function that removes secrets from a text: those of this call's arguments, and those with a secret's name."""
+    finder = SecretFinder()
+    _redacted_arguments(finder, task, args, kwargs)
+
+    def redacted(text: str) -> str:
+        found: str = redact(redact_text(text, finder.secrets))
+        return found
+
+    return redacted
+
+
 def describe_exception(
     error: BaseException, task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[str, str]:
@@ -347,9 +359,7 @@ def describe_exception(
 
     A class made inside a function has no path, so its nearest base class with a path is used.
     """
-    finder = SecretFinder()
-    _redacted_arguments(finder, task, args, kwargs)
-    text = redact(redact_text(_traceback(error), finder.secrets))
+    text = redactor(task, args, kwargs)(_traceback(error))
     named = next(base for base in type(error).__mro__ if "<" not in base.__qualname__)
     return storable(f"{named.__module__}.{named.__qualname__}"), storable(text)
 

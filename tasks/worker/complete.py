@@ -6,7 +6,6 @@ write. It holds nothing between two writes, and is closed when there is nothing 
 
 import logging
 import os
-import select
 import signal
 import threading
 import time
@@ -18,13 +17,14 @@ import psycopg
 
 from tasks.diagnosis import lock_holders
 from tasks.exceptions import Convicted
-from tasks.queue import completion
-from tasks.queue.completion import Ending, Failure, Flush
+from tasks.queue import completion, presence, release
+from tasks.queue.completion import RELEASED, Ending, Failure, Flush
+from tasks.queue.reports import Reports
 from tasks.queue.throughput import SumsByQueue
 from tasks.support.database import connect_directly, session_name
 from tasks.worker.leader import HAND_OVER_SECONDS, Leadership
-from tasks.worker.session import Session
-from tasks.worker.shared_state import SharedState
+from tasks.worker.session import Session, readable_within
+from tasks.worker.shared_state import CANCEL_SECONDS, SharedState
 
 logger = logging.getLogger(__name__)
 
@@ -44,11 +44,13 @@ class Completer:
     def __init__(self, worker_id: str, state: SharedState) -> None:
         self.worker_id = worker_id
         self.state = state
+        self.reports = Reports(worker_id)
         self._endings: list[Ending] = []
         self._endings_lock = threading.Lock()
         self._flush_lock = threading.RLock()  # for all that follows; taken before the other one
         self.alone_until = 0.0  # by `time.monotonic()`
         self.second_session: psycopg.Connection | None = None
+        self.second_epoch = ""
         self._sent: list[Ending] = []  # and not answered
         self._sent_at = 0.0  # by `time.monotonic()`
         self._read: Callable[[], Flush] = Flush
@@ -98,6 +100,7 @@ class Completer:
         """
         with self._flush_lock:
             self.read_answer()
+            self._write_reports(connection)
             with self._endings_lock:
                 endings = list(self._endings)
             has_work = bool(endings or self._carried)
@@ -106,11 +109,37 @@ class Completer:
                 yield result
             self._forget(endings, result)
 
+    def _write_reports(self, connection: psycopg.Connection) -> None:
+        """Write what tasks tell, before their endings: a retry finds the last checkpoint. Never in the way of those."""
+        try:
+            self.reports.write(connection)
+        except psycopg.Error as error:
+            logger.warning("what tasks tell could not be written yet: %s", str(error).strip())
+
     def _write(self, connection: psycopg.Connection, endings: list[Ending]) -> Flush:
+        endings = self._give_back_some(connection, endings)
         try:
             return self._write_together(connection, endings)
         except psycopg.DataError:
             return self._write_one_by_one(connection, endings)
+
+    def _give_back_some(self, connection: psycopg.Connection, endings: list[Ending]) -> list[Ending]:
+        """End what has neither succeeded nor failed; returns the other endings.
+
+        That is a cancelled coroutine, and a task whose relaxed commits a crash of the server may have lost.
+        """
+        if not any(ending.failure or ending.epoch for ending in endings):
+            return endings
+        cancelled = [ending for ending in endings if ending.failure and ending.failure.outcome == RELEASED]
+        epoch = presence.epoch(connection) if any(ending.epoch for ending in endings) else ""
+        doubtful = [ending for ending in endings if ending.epoch not in (None, epoch) and not ending.failure]
+        for ending in cancelled + doubtful:
+            is_cancel = ending.failure is not None
+            release.interrupt(connection, self.worker_id, ending.id, ending.attempt, cancel=is_cancel)
+        if doubtful:
+            logger.warning("the server restarted: %s tasks with relaxed commits run again", len(doubtful))
+        ended = {ending.id for ending in cancelled + doubtful}
+        return [ending for ending in endings if ending.id not in ended] if ended else endings
 
     def _write_together(self, connection: psycopg.Connection, endings: list[Ending]) -> Flush:
         """All at once; once a row was found locked, around the locked ones until they are free again."""
@@ -173,6 +202,10 @@ class Completer:
             try:
                 if self.second_session is None or self.second_session.closed:
                     self.second_session = connect_directly(session_name("worker", self.worker_id))
+                    self.second_epoch = presence.epoch(self.second_session)
+                if any(ending.epoch not in (None, self.second_epoch) for ending in endings):
+                    self._needs_flush = True
+                    return False
                 self._read = completion.send(self.second_session, self.worker_id, endings, self._carried)
             except psycopg.Error as error:
                 logger.warning("worker %s goes on with one session: %s", self.worker_id, str(error).strip())
@@ -223,10 +256,21 @@ class Background:
     """The second thread of a worker process: while a batch runs it flushes, and keeps the session and the lease.
 
     `lifeline` closes when the supervisor dies. `stop` makes the main thread claim no more, and says if that is new.
+    `look_after`: what else to do in each round. A main thread that runs no tasks itself (`reads=False`) reads
+    notifications all the time, and is called by `wake` when it may have missed one.
     """
 
     def __init__(
-        self, session: Session, completer: Completer, leadership: Leadership, *, lifeline: int, stop: Callable[[], bool]
+        self,
+        session: Session,
+        completer: Completer,
+        leadership: Leadership,
+        *,
+        lifeline: int,
+        stop: Callable[[], bool],
+        reads: bool = True,
+        look_after: Callable[[], None] = lambda: None,
+        wake: Callable[[], None] = lambda: None,
     ) -> None:
         self.worker_id, self.state = session.worker_id, session.state
         self.session = session
@@ -234,6 +278,9 @@ class Background:
         self.leadership = leadership
         self.lifeline = lifeline
         self.stop = stop
+        self.reads = reads
+        self.look_after = look_after
+        self.wake = wake
         self.conviction: Convicted | None = None
         self._is_done = threading.Event()
         self._is_running_batch = threading.Event()
@@ -250,12 +297,11 @@ class Background:
         self._thread.join(timeout=LEAVE_SECONDS)
 
     def begin_batch(self) -> None:
-        """Note that the main thread runs tasks from now on."""
-        self.leadership.begin_work()
+        """Note that tasks run from now on."""
         self._is_running_batch.set()
 
     def end_batch(self) -> None:
-        """Note that the main thread claims again; from now on it alone reads notifications."""
+        """Note that no task runs; from now on the main thread alone reads notifications."""
         with self._batch_lock:
             self._is_running_batch.clear()
 
@@ -274,33 +320,37 @@ class Background:
             pause = HAND_OVER_SECONDS if self.state.is_leader else FLUSH_SECONDS
             if self._is_running_batch.is_set() and not self._is_done.wait(pause):
                 try:
+                    self.look_after()
                     self.work()
                 except Convicted as error:
                     self.conviction = error
                     self.stop()
                 except psycopg.Error as error:
+                    self.wake()  # the session that it waits for may be gone
                     logger.warning("worker %s, while a task runs: %s", self.worker_id, self.session.told(error))
 
     def work(self) -> None:
         """One round while a batch runs. Raises psycopg.Error, or Convicted."""
-        if self.session.has_input():
+        if self.reads and self.session.has_input():
             with self._batch_lock:
                 if self._is_running_batch.is_set():
                     self.session.drain()
         if not self.session.is_ready and not self.session.retry_in():
             self.session.ensure()
         self.leadership.hand_over_after_long_work()
-        if self.completer.is_due():
+        if self.completer.is_due() or self.completer.reports.is_due():
             self.flush()
+            self.wake()
         if not self.state.is_lease_fresh(self.session.lease_seconds / 2):
             self.session.run(self.session.keep_lease)
 
     def _watch_lifeline(self) -> None:
         """Without the supervisor finish and go, and end at a task's timeout by ourselves."""
-        if not select.select([self.lifeline], [], [], 0)[0]:
+        if not readable_within([self.lifeline], 0):
             return
         if self.stop():
             logger.warning("worker %s lost its supervisor: it finishes what runs and ends", self.worker_id)
-        if self.state.is_overdue():
+        patience = 0.0 if self.reads else CANCEL_SECONDS  # a coroutine is cancelled first
+        if any(task.late_seconds > patience for task in self.state.running()):
             logger.warning("worker %s ends itself: its task is past its timeout", self.worker_id)
             os.kill(os.getpid(), signal.SIGKILL)

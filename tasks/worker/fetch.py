@@ -7,6 +7,7 @@ time, for as long as it gets as many as it wants: a short task does not wait beh
 import logging
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import psycopg
@@ -90,6 +91,8 @@ class Fetcher:
         self.completer = completer
         self.allowance = allowance
         self.joins_flush = STRATEGIES[options.strategy].joins_flush
+        self.may_work_ahead = self.joins_flush and not options.runs_many  # else the server works beside it anyway
+        self.held: Callable[[], set[int]] = set  # the tasks that run now, or wait in this process
         self.claimer = Claimer(self.worker_id, options.queues, declaration.durable_paths())
         self.size = BatchSize(maximum=options.largest_batch)
         self.asked_for = 0  # by the last claim
@@ -99,9 +102,9 @@ class Fetcher:
         self._ahead_limit = 0
         self._ahead_lock = threading.Lock()
 
-    def next_batch(self) -> list[Claim]:
-        """Write what has ended and claim what comes next. Raises psycopg.Error, or Convicted."""
-        limit = self.allowance.take(self.size.wanted)
+    def next_batch(self, room: int | None = None) -> list[Claim]:
+        """Write what has ended and claim what comes next, `room` tasks at most. Raises psycopg.Error, or Convicted."""
+        limit = self.allowance.take(self.size.wanted if room is None else min(self.size.ramp, room))
         batch: list[Claim] = []
         try:
             batch = self.session.run(lambda connection: self._flush_and_claim(connection, limit))
@@ -145,7 +148,7 @@ class Fetcher:
 
     def _may_work_ahead(self) -> bool:
         """True if there is so much work that the server should work beside the handlers."""
-        return self.joins_flush and self.full_claims >= MUCH_WORK and self.completer.may_send()
+        return self.may_work_ahead and self.full_claims >= MUCH_WORK and self.completer.may_send()
 
     def _claim_ahead(self, connection: psycopg.Connection) -> None:
         """Send a claim behind the last one without waiting for its answer."""
@@ -204,7 +207,8 @@ class Fetcher:
         now = time.monotonic()
         if not self.session.is_unsure and now - self.checked_at < CHECK_SECONDS:
             return
-        released = release.release_unknown(connection, self.worker_id, self.completer.ids() | self.ahead_ids())
+        held = self.held()  # first: what ends meanwhile is among the completer's
+        released = release.release_unknown(connection, self.worker_id, held | self.completer.ids() | self.ahead_ids())
         if released:
             logger.warning(
                 "worker %s released %s tasks whose claim was never answered, ids %s to %s",

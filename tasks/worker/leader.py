@@ -95,8 +95,11 @@ class Leadership:
         with self._lock:
             self._busy_since = None
 
-    def wait_for_work(self, is_stopping: Callable[[], bool]) -> None:
-        """Lead, or sleep until it is this worker's turn; poll in both cases. Raises psycopg.Error."""
+    def wait_for_work(self, is_stopping: Callable[[], bool], *, runs_tasks: bool = False) -> None:
+        """Lead, or sleep until it is this worker's turn; poll in both cases. Raises psycopg.Error.
+
+        `runs_tasks`: the worker has room for more beside those that run.
+        """
         self.was_called = False
         self.rest()  # first: from now on the other thread hands nothing over
         spread = random.uniform(0.8, 1.2)  # noqa: S311  of the workers' polls
@@ -106,7 +109,7 @@ class Leadership:
             seconds = min(seconds, SOON_SECONDS)  # presence is not held yet
         if not seconds or is_stopping():
             return
-        self.state.busy = 0
+        self.state.busy = int(runs_tasks)
         if is_leader:
             if self.session.wait(seconds, self.wakes):
                 drain(self.wakes)

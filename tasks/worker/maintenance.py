@@ -5,22 +5,21 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 import psycopg
 
 from tasks import conf
 from tasks.diagnosis import lock_holders
-from tasks.exceptions import TimedOut
 from tasks.framework import declaration
 from tasks.queue import completion, presence, recovery, release, set_aside, throughput, wakeup
 from tasks.queue.completion import Failure
 from tasks.queue.set_aside import Writes
 from tasks.support.database import connect_directly, fetch
-from tasks.worker import run
+from tasks.worker import failures
 from tasks.worker.session import listen
-from tasks.worker.shared_state import SharedState
+from tasks.worker.shared_state import Running, SharedState
 
 logger = logging.getLogger(__name__)
 Unstarted = tuple[int, datetime]  # the id of a row that has not begun, and the time of its claim
@@ -33,6 +32,7 @@ STALL_SECONDS = 0.5
 # A worker's longest pause before it connects again, and the longest attempt.
 LONGEST_RETURN_SECONDS = 15.0
 PUBLISH_AFTER_SECONDS = 0.25
+LIST_SECONDS = 1.0
 FOLD_SECONDS = 60.0
 LONGEST_STATEMENT_SECONDS = 5.0
 SESSION_ENDS_WITHIN_SECONDS = 30.0
@@ -53,9 +53,12 @@ WHERE task.status = 'PROCESSING' AND task.claimed_by = %(worker_id)s::text AND t
 
 PUBLISH = """
 UPDATE tasks_worker AS worker SET current_task_id = running.task_id,
-    current_since = clock_timestamp() - make_interval(secs => running.seconds)
-FROM unnest(%(ids)s::text[], %(task_ids)s::bigint[], %(seconds)s::float8[]) AS running (id, task_id, seconds)
-WHERE worker.id = running.id AND worker.current_task_id IS DISTINCT FROM running.task_id
+    current_since = CASE WHEN worker.current_task_id = running.task_id THEN worker.current_since
+                         ELSE clock_timestamp() - make_interval(secs => running.seconds) END,
+    running_ids = running.ids::bigint[]
+FROM unnest(%(ids)s::text[], %(task_ids)s::bigint[], %(seconds)s::float8[], %(running_ids)s::text[])
+    AS running (id, task_id, seconds, ids)
+WHERE worker.id = running.id
 """
 TASK_PATH = "SELECT task_path FROM tasks_task WHERE id = %(id)s::bigint"
 WAIT_FOR_NOBODY = "SET LOCAL lock_timeout = '20ms'"
@@ -65,7 +68,9 @@ WAIT_FOR_NOBODY = "SET LOCAL lock_timeout = '20ms'"
 class Child:
     """One worker process as its supervisor knows it.
 
-    `killed_for`: why it was ended on purpose, or empty; `doomed`: the task that was meant, as (id, attempt).
+    `killed_for`: why it was ended on purpose, or empty; `doomed`: the tasks that were meant, as (id, attempt).
+    `closed`: those whose attempt was closed on the row while their thread ran on, and `closed_at` the first time.
+    `cancelled`: coroutines that it was asked to cancel, and when. Times are `time.monotonic()`.
     """
 
     id: str
@@ -73,7 +78,11 @@ class Child:
     state: SharedState
     started: float
     killed_for: str = ""
-    doomed: tuple[int, int] | None = None
+    replaced_for: str = ""
+    doomed: set[tuple[int, int]] = field(default_factory=set)
+    closed: set[tuple[int, int]] = field(default_factory=set)
+    closed_at: float = 0.0
+    cancelled: dict[tuple[int, int], float] = field(default_factory=dict)
     convicted_at: float | None = None
     is_frozen: bool = False
     is_leaving: bool = False
@@ -88,7 +97,7 @@ class Maintenance:
         self.cancels: dict[str, list[tuple[int, int]]] = {}  # by worker: (id, attempt) of what is to be cancelled
         self.to_end: set[int] = set()
         self.stops: set[str] = set()  # workers that are to stop
-        self.published: dict[str, int | None] = {}
+        self.published: dict[str, tuple[list[int], float]] = {}  # by worker: its tasks, and when they were written
         self.ended: dict[str, tuple[Child, float]] = {}
         self.beat_at = self.sweep_at = self.requests_at = self.fold_at = self.retry_at = self.log_at = 0.0
         self.lost_at: float | None = None
@@ -109,16 +118,21 @@ class Maintenance:
     def take_back(self, child: Child) -> None:
         """Take back what a dead worker held: end the task that it ran, give back the others with their attempt."""
         begun = self._give_back_unbegun(child)
-        if child.killed_for and (running := child.state.running()):
-            task_id, attempt, seconds = running
-            # Killed a moment too late it was running the next task, which nobody meant.
-            meant_for = child.killed_for if (task_id, attempt) == child.doomed else ""
-            self.pending.append(
-                lambda connection: end_running(connection, child.id, task_id, attempt, seconds, meant_for)
-            )
-        reason = child.killed_for or "crashed"
+        if child.killed_for:
+            for task in child.state.running():
+                if task[1:3] not in child.closed:
+                    # Killed a moment too late it was running the next task, which nobody meant.
+                    self.end_running(child, task, child.killed_for if task[1:3] in child.doomed else "")
+        reason = child.killed_for or child.replaced_for or "crashed"
         self.pending.append(lambda connection: recovery.take_back(connection, [child.id], begun, reason=reason))
         self.ended[child.id] = child, time.monotonic() + SESSION_ENDS_WITHIN_SECONDS
+        self.hurry()
+
+    def end_running(self, child: Child, task: Running, meant_for: str) -> None:
+        """End an attempt on its row: as timed out, as cancelled, or else as released."""
+        self.pending.append(
+            lambda connection: end_running(connection, child.id, task.id, task.attempt, task.seconds, meant_for)
+        )
         self.hurry()
 
     def _give_back_unbegun(self, child: Child) -> list[int] | None:
@@ -277,19 +291,31 @@ class Maintenance:
                 child.state.convicted = 1
 
     def _publish(self, connection: psycopg.Connection, children: Collection[Child]) -> None:
-        """Write which task each worker has been running for a moment, if that has changed."""
-        task_ids: dict[str, int | None] = {}
-        seconds: dict[str, float] = {}
+        """Write which tasks each worker has been running for a moment, if that has changed."""
+        now = time.monotonic()
+        longest: dict[str, tuple[int | None, float]] = {}
         for child in children:
-            task_id, _, lasted = child.state.running() or (None, 0, 0.0)
-            if lasted < PUBLISH_AFTER_SECONDS:
-                task_id = None
-            if self.published.get(child.id) != task_id:
-                task_ids[child.id], seconds[child.id] = task_id, lasted
-        if task_ids:
-            params = {"ids": list(task_ids), "task_ids": list(task_ids.values()), "seconds": list(seconds.values())}
-            connection.execute(PUBLISH, params)
-            self.published.update(task_ids)
+            lasting = [task for task in child.state.running() if task.seconds >= PUBLISH_AFTER_SECONDS]
+            lasting.sort(key=lambda task: -task.seconds)
+            ids = [task.id for task in lasting]
+            known, written_at = self.published.get(child.id, ([], 0.0))
+            # A long list is a large row: while the first task of it is the same, once a second will do.
+            if ids != known and (ids[:1] != known[:1] or now - written_at > LIST_SECONDS):
+                longest[child.id] = (lasting[0].id, lasting[0].seconds) if lasting else (None, 0.0)
+                self.published[child.id] = ids, now
+        if longest:
+            params = {
+                "ids": list(longest),
+                "task_ids": [task_id for task_id, _ in longest.values()],
+                "seconds": [seconds for _, seconds in longest.values()],
+                "running_ids": [f"{{{','.join(map(str, self.published[id][0]))}}}" for id in longest],
+            }
+            try:
+                connection.execute(PUBLISH, params)
+            except psycopg.Error:
+                for worker_id in longest:
+                    del self.published[worker_id]
+                raise
 
     def _read_requests(self, connection: psycopg.Connection, children: Collection[Child], now: float) -> None:
         """Read requests to cancel a task or stop a worker."""
@@ -358,7 +384,8 @@ def end_running(
         return
     rows = fetch(connection, TASK_PATH, {"id": task_id})
     task = declaration.find(rows[0]["task_path"]) if rows else None
-    retry = run.retry_seconds(task, attempt) if task else 0.0
-    text = f"Ended after {seconds:.1f} s: its timeout is {task.timeout if task else '?'} s."
-    failure = Failure(f"{TimedOut.__module__}.{TimedOut.__qualname__}", text, retry, outcome="timed_out")
+    if task:
+        failure = failures.timed_out(attempt, task, seconds)
+    else:
+        failure = Failure("tasks.exceptions.TimedOut", f"Ended after {seconds:.1f} s.", 0.0, outcome="timed_out")
     completion.end_running(connection, worker_id, task_id, attempt, seconds, failure)

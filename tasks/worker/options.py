@@ -15,6 +15,8 @@ from tasks.support.database import fetch
 
 logger = logging.getLogger(__name__)
 
+MOST_THREADS, MOST_COROUTINES = 256, 2000
+MOST_ORM_THREADS = 8  # of one process: they run the synchronous parts of its coroutines, each on its own connection
 LEAST_SESSIONS = 2  # the supervisor's, and that of one process whose handlers do not use the database
 
 # Superusers have no limit but the server's. Sessions of others show their database and role to everybody.
@@ -43,18 +45,24 @@ INSERT INTO tasks_worker (id, hostname, pid, strategy, queues, task_paths, lease
 VALUES (%(id)s, %(hostname)s, %(pid)s, %(strategy)s, %(queues)s::text[], %(task_paths)s::text[], %(lease_seconds)s)
 """
 LEAVE = """
-UPDATE tasks_worker SET stopped_at = clock_timestamp(), stop_reason = 'stopped', current_task_id = NULL
+UPDATE tasks_worker SET stopped_at = clock_timestamp(), stop_reason = 'stopped',
+    current_task_id = NULL, running_ids = '{}'
 WHERE id = %(id)s AND stopped_at IS NULL
 """
 
 
 @dataclass(frozen=True)
 class Options:
-    """`queues` None: every queue; `batch_size` and `max_tasks` None: no limit but the strategy's own."""
+    """`queues` None: every queue; `batch_size` and `max_tasks` None: no limit but the strategy's own.
+
+    `threads` and `coroutines`: how many synchronous and `async def` handlers each of the processes runs at once.
+    """
 
     queues: list[str] | None = None
     strategy: str = DEFAULT_STRATEGY
     concurrency: int = 1
+    threads: int = 1
+    coroutines: int = 1
     batch_size: int | None = None
     burst: bool = False
     max_tasks: int | None = None
@@ -63,6 +71,21 @@ class Options:
     def largest_batch(self) -> int:
         most = STRATEGIES[self.strategy].max_batch
         return min(self.batch_size or most, most)
+
+    @property
+    def runs_many(self) -> bool:
+        """True if one process runs several tasks at once."""
+        return self.threads > 1 or self.coroutines > 1
+
+    @property
+    def slots(self) -> int:
+        """The most tasks that one process runs at once: its threads come first, then its coroutines."""
+        return self.threads + self.coroutines if self.runs_many else 1
+
+    @property
+    def orm_threads(self) -> int:
+        """The threads of one process that run the synchronous parts of coroutines."""
+        return min(self.coroutines, MOST_ORM_THREADS) if self.runs_many else 0
 
 
 def check(connection: psycopg.Connection, options: Options) -> None:
@@ -78,7 +101,7 @@ def check(connection: psycopg.Connection, options: Options) -> None:
     free = max(0, tightest["allowed"] - tightest["used"])
     if free < needed:
         logger.warning(
-            "this worker opens up to %s connections, and %s are free: %s; raise it, or start fewer processes",
+            "this worker opens up to %s connections, and %s are free: %s; raise it, or start fewer of them",
             needed, free, limit,
         )  # fmt: skip
 
@@ -86,12 +109,13 @@ def check(connection: psycopg.Connection, options: Options) -> None:
 def most_sessions(options: Options) -> int:
     """The most sessions that this supervisor and its processes open, beside those of named locks.
 
-    A process has its own, a second one to write with while there is much to do, and that of its handlers, unless a
-    pooling proxy lends it one.
+    A process has its own, a second one to write with while there is much to do, and one for each thread of its
+    handlers, unless a pooling proxy lends them.
     """
-    writes_apart = STRATEGIES[options.strategy].joins_flush
+    writes_apart = STRATEGIES[options.strategy].joins_flush and not options.runs_many
     through_proxy = bool(conf.get("DIRECT_DATABASE_URL"))
-    return 1 + options.concurrency * (1 + writes_apart + (not through_proxy))
+    of_handlers = 0 if through_proxy else options.threads + options.orm_threads
+    return 1 + options.concurrency * (1 + writes_apart + of_handlers)
 
 
 def register(connection: psycopg.Connection, worker_id: str, options: Options) -> None:

@@ -4,25 +4,27 @@ import contextlib
 import logging
 import os
 import random
-import select
 import signal
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import psycopg
 
 from tasks.exceptions import Convicted
 from tasks.framework import declaration
+from tasks.framework.context import capture_logs
 from tasks.framework.declaration import PostgresTask
+from tasks.queue import reports
 from tasks.queue.claim import Claim
 from tasks.queue.strategies import STRATEGIES
-from tasks.worker import run
+from tasks.worker import connections, run
 from tasks.worker.complete import Background, Completer
 from tasks.worker.fetch import Fetcher
 from tasks.worker.leader import Leadership, LeaderToken, drain
 from tasks.worker.options import Options, leave, register
 from tasks.worker.run import Runner
-from tasks.worker.session import Session
+from tasks.worker.session import Session, readable_within
 from tasks.worker.shared_state import Allowance, SharedState
 
 logger = logging.getLogger(__name__)
@@ -30,7 +32,7 @@ logger = logging.getLogger(__name__)
 RETRY_SECONDS = 0.03
 LEAVE_SECONDS = 3.0
 # Exit statuses that the supervisor understands.
-DONE, ID_TAKEN, RETIRED = 0, 81, 82
+DONE, ID_TAKEN, RETIRED, REPLACED = 0, 81, 82, 83
 
 
 @dataclass(eq=False)
@@ -55,11 +57,18 @@ class WorkerProcess:
         self.session = Session(self.worker_id, self.state)
         self.completer = Completer(self.worker_id, self.state)
         self.fetcher = Fetcher(self.options, self.session, self.completer, self.allowance)
-        self.runner = Runner(self.worker_id, holds_row=self.holds_row)
-        self.leadership = Leadership(self.session, self.token, wakes=self.wake_read)
-        self.background = Background(
-            self.session, self.completer, self.leadership, lifeline=self.lifeline, stop=self.stop
+        self.runner = Runner(
+            self.worker_id,
+            self.completer.reports,
+            self.checkpoint,
+            holds_row=self.holds_row,
+            epoch=lambda: self.session.epoch,
         )
+        self.leadership = Leadership(self.session, self.token, wakes=self.wake_read)
+        self.background = self.make_background()
+
+    def make_background(self) -> Background:
+        return Background(self.session, self.completer, self.leadership, lifeline=self.lifeline, stop=self.stop)
 
     def main(self) -> int:
         """Run until stopped, done or convicted; the exit status."""
@@ -69,13 +78,15 @@ class WorkerProcess:
         if not self.session.open(lambda connection: register(connection, self.worker_id, self.options)):
             return ID_TAKEN
         self.state.registered = 1
-        run.watch()
+        self.runner.is_heard = run.are_heard()
+        connections.watch()
+        capture_logs()
         self.background.start()
         try:
             self.loop()
             if self.background.conviction is not None:
                 raise self.background.conviction
-            return DONE
+            return REPLACED if self.state.has_closed() else DONE
         except Convicted as error:
             logger.warning("%s Its work is dropped; it starts again under a new id.", error)
             return RETIRED
@@ -86,9 +97,17 @@ class WorkerProcess:
     def stop(self, *_: object) -> bool:
         """Claim no more: what runs is finished, what has not begun is released. True if nobody had asked before."""
         is_new, self.is_stopping = not self.is_stopping, True
+        self.wake()
+        return is_new
+
+    def checkpoint(self, task_id: int) -> Any:
+        """What an earlier attempt of the task has kept, or None. Raises psycopg.Error."""
+        return self.session.run(lambda connection: reports.checkpoint(connection, task_id))
+
+    def wake(self) -> None:
+        """Make the main thread look again for what there is to do."""
         with contextlib.suppress(BlockingIOError):
             os.write(self.wake_write, b"x")
-        return is_new
 
     def loop(self) -> None:
         while not self.is_stopping and not self.allowance.is_spent:
@@ -109,10 +128,8 @@ class WorkerProcess:
         """Run the claimed tasks in order; give back what could not begin."""
         self.state.publish(batch, self.completer.ids())
         self.fetcher.work_ahead()
-        if not self.state.busy:
-            self.state.busy = 1
-            with contextlib.suppress(BlockingIOError, BrokenPipeError):
-                os.write(self.busy, b"x")
+        self.note_busy()
+        self.leadership.begin_work()
         self.background.begin_batch()
         self.runner.begin_batch()
         began = time.monotonic()
@@ -130,6 +147,13 @@ class WorkerProcess:
             reached = len(batch)
         self.fetcher.size.learn(reached - len(unknown), time.monotonic() - began)
         self.end_batch(batch[reached:], unknown)
+
+    def note_busy(self) -> None:
+        """Tell the supervisor that it has something to watch."""
+        if not self.state.busy:
+            self.state.busy = 1
+            with contextlib.suppress(BlockingIOError, BrokenPipeError):
+                os.write(self.busy, b"x")
 
     def may_begin(self, index: int, task: PostgresTask | None) -> bool:
         """True if the task at `index` may begin: no stop was asked, the lease holds, the batch was not taken back."""
@@ -152,6 +176,10 @@ class WorkerProcess:
         """Give back tasks that have not begun, and those whose function this worker does not know."""
         self.background.end_batch()
         self.state.clear()
+        self.give_back(unstarted, unknown)
+
+    def give_back(self, unstarted: list[Claim], unknown: list[Claim]) -> None:
+        """Give back tasks that have not begun; the unknown ones are parked, because nothing here can run them."""
         self.allowance.give_back(len(unstarted) + len(unknown))
         self.fetcher.give_back(unstarted)
         self.fetcher.give_back(unknown, park=True)
@@ -166,7 +194,7 @@ class WorkerProcess:
             logger.error("worker %s could not claim: %s", self.worker_id, self.session.told(error))
         seconds = self.session.retry_in() or RETRY_SECONDS * random.uniform(1, 3)  # noqa: S311
         if not self.is_stopping:
-            select.select([self.wake_read], [], [], seconds)
+            readable_within([self.wake_read], seconds)
         drain(self.wake_read)
 
     def leave(self) -> None:
@@ -176,7 +204,8 @@ class WorkerProcess:
             try:
                 self.session.run(self.completer.flush)
                 self.session.run(self.fetcher.leave)
-                self.session.run(lambda connection: leave(connection, self.worker_id))
+                if not self.state.has_closed():  # else its supervisor writes why it was replaced
+                    self.session.run(lambda connection: leave(connection, self.worker_id))
                 break
             except Convicted:
                 self.completer.write_late()
@@ -185,6 +214,6 @@ class WorkerProcess:
                 if time.monotonic() > deadline:
                     logger.error("worker %s could not say goodbye: %s", self.worker_id, str(error).strip())
                     break
-                select.select([], [], [], self.session.retry_in() or RETRY_SECONDS)
+                time.sleep(self.session.retry_in() or RETRY_SECONDS)
         self.completer.close()
         self.session.forget()

@@ -1,25 +1,19 @@
-"""Running the handler of a claimed task, and keeping Django's connections usable between two tasks."""
+"""Running the handler of a claimed task to its end."""
 
+import asyncio
 import logging
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import PurePath
-from sysconfig import get_path
-from traceback import walk_tb
 from typing import Any
 
-from django.db import close_old_connections, connection, connections, reset_queries, transaction
-from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.backends.signals import connection_created
+from django.db import connection, transaction
 from django.utils import timezone
 
-import tasks
+from tasks import conf
 from tasks.compat import (
     FRAMEWORK,
     BaseTaskBackend,
-    TaskContext,
     TaskResult,
     TaskResultStatus,
     log_task_finished,
@@ -28,13 +22,15 @@ from tasks.compat import (
     task_started,
 )
 from tasks.exceptions import LostClaim
-from tasks.framework import arguments, backoff, results
+from tasks.framework import arguments, results
+from tasks.framework.context import Report, TaskContext, current
 from tasks.framework.declaration import PostgresTask
 from tasks.queue import completion
 from tasks.queue.claim import Claim
 from tasks.queue.completion import Ending, Failure
+from tasks.queue.reports import Reports
 from tasks.support import redaction
-from tasks.support.reading import one_line
+from tasks.worker import connections, failures
 
 logger = logging.getLogger(__name__)
 
@@ -47,58 +43,11 @@ WHERE id = %(id)s::bigint AND claimed_by = %(worker_id)s::text AND attempt = %(a
 FOR NO KEY UPDATE
 """
 
-LIBRARIES = tuple(f"{path}/" for path in (get_path("stdlib"), get_path("platstdlib"), tasks.__path__[0]))
-INSTALLED = {"site-packages", "dist-packages"}
-LONGEST_PLACE = 200
 
-_opened: list[BaseDatabaseWrapper] | None = None
-
-
-def watch() -> None:
-    """Note the connections that the main thread opens: asking Django for them took two microseconds a task."""
-    global _opened
-    _opened = list(connections.all(initialized_only=True))
-    connection_created.connect(_note, dispatch_uid="rowlock:worker")
-
-
-def _note(connection: BaseDatabaseWrapper, **_: object) -> None:
-    if _opened is not None and connection not in _opened and threading.current_thread() is threading.main_thread():
-        _opened.append(connection)
-
-
-def opened() -> Sequence[BaseDatabaseWrapper]:
-    """This thread's connections; those that were never used may be missing."""
-    return connections.all(initialized_only=True) if _opened is None else tuple(_opened)
-
-
-def leave_no_transaction_open() -> None:
-    """Raise RuntimeError after a handler that returned inside a transaction: its work is not saved."""
-    for used in opened():
-        if is_closed(used):
-            forget(used)
-        elif is_in_transaction(used):
-            forget(used)
-            raise RuntimeError(
-                f"The handler returned with a transaction open on database {used.alias!r}, so its writes are "
-                "lost. Commit it, or use transaction.atomic()."
-            )
-
-
-def is_closed(connection: BaseDatabaseWrapper) -> bool:
-    return bool(getattr(connection.connection, "closed", False))
-
-
-def is_in_transaction(connection: BaseDatabaseWrapper) -> bool:
-    return connection.connection is not None and not connection.get_autocommit()
-
-
-def forget(connection: BaseDatabaseWrapper) -> None:
-    """Close the session, and with it forget its wrapper: closed inside an atomic block it would never open again."""
-    connection.close()
-    if connections[connection.alias] is connection:
-        del connections[connection.alias]
-    if _opened is not None and connection in _opened:
-        _opened.remove(connection)
+def have_guests() -> bool:
+    """True if the signals of a run have a receiver beside the framework's log."""
+    keys = [key for signal in (task_started, task_finished) for key, *_ in signal.receivers]
+    return any(receiver not in LOGS for receiver, _ in keys)
 
 
 def are_heard() -> bool:
@@ -106,41 +55,63 @@ def are_heard() -> bool:
 
     Without this check, sending the signals took a third of a worker's time when its tasks were very short.
     """
-    keys = [key for signal in (task_started, task_finished) for key, *_ in signal.receivers]
-    return any(receiver not in LOGS for receiver, _ in keys) or logging.getLogger(FRAMEWORK).isEnabledFor(logging.INFO)
+    return have_guests() or logging.getLogger(FRAMEWORK).isEnabledFor(logging.INFO)
 
 
 class Runner:
-    """Runs handlers one after the other. With `holds_row` each runs in a transaction that holds its task's row."""
+    """Runs handlers. With `holds_row` each runs in a transaction that holds its task's row."""
 
-    def __init__(self, worker_id: str, *, holds_row: bool = False) -> None:
+    def __init__(
+        self,
+        worker_id: str,
+        reports: Reports,
+        checkpoint: Callable[[int], Any],
+        *,
+        holds_row: bool = False,
+        epoch: Callable[[], str] = str,
+    ) -> None:
+        """`checkpoint`: what an earlier attempt of a task has kept; `epoch`: that of the worker's session now."""
         self.worker_id = worker_id
+        self.reports = reports
+        self.checkpoint = checkpoint
+        self.epoch = epoch
         self.holds_row = holds_row
         self.is_heard = True
+        # A transaction that holds the row writes the completion, which is never relaxed. A pooling proxy would lend the
+        # relaxed session to others.
+        self.may_relax = not holds_row and not conf.get("DIRECT_DATABASE_URL")
+        self.relaxes_all: bool = conf.get("RELAXED_COMMIT")
 
     def begin_batch(self) -> None:
-        """Do what a request does for a view: close connections that are too old or broken, and empty query logs."""
+        """Look who hears the signals, and close old connections."""
         self.is_heard = are_heard()
-        if any(connection.connection is not None for connection in opened()):
-            close_old_connections()
-            reset_queries()
+        connections.refresh()
+
+    def relaxes(self, task: PostgresTask) -> bool:
+        """True if the handler's own commits need not wait for the disk, because that of its completion does."""
+        return self.may_relax and (self.relaxes_all if task.relaxed_commit is None else task.relaxed_commit)
 
     def run(self, claim: Claim, task: PostgresTask) -> Ending:
         """Run the handler of one claim to its end; an exception of the handler is its outcome, never the caller's."""
         started = time.monotonic()
-        try:
-            args, kwargs = claim.arguments()
-        except (ValueError, RecursionError) as error:  # a program that is not Python may have written them
-            unreadable = describe(error, claim, task, [], {})
-            return Ending(claim.id, claim.version, claim.attempt, started, time.monotonic(), failure=unreadable)
-        run = _Run(claim, task, self.worker_id, args, kwargs)
+        run = self._prepare(claim, task, started)
+        if isinstance(run, Ending):
+            return run
+        epoch = None
+        if self.relaxes(task):
+            connections.relax(True)
+            epoch = self.epoch()
+        elif connections.are_relaxed():
+            connections.relax(False)
         return_value, failure = None, None
         try:
             if self.is_heard:
                 task_started.send(run.sender, task_result=run.result)
+            if run.may_resume:
+                run.state = self.checkpoint(claim.id)
             return_value = self.call(claim, run.work)
         except BaseException as error:  # noqa: BLE001  SystemExit and KeyboardInterrupt of a handler are its failure too
-            failure = describe(error, claim, task, args, kwargs)
+            failure = failures.describe(error, claim, task, run.args, run.kwargs)
             # Inside the except block: the framework's logger reads the exception from sys.exc_info(), secrets and all.
             with redaction.logged_as(failure.traceback):
                 run.finish(TaskResultStatus.FAILED)
@@ -148,14 +119,60 @@ class Runner:
         else:
             if self.is_heard:
                 run.finish(TaskResultStatus.SUCCESSFUL)
-        return Ending(claim.id, claim.version, claim.attempt, started, time.monotonic(), return_value, failure)
+        failure = run.end_report(failure)
+        value = None if failure else return_value
+        return Ending(claim.id, claim.version, claim.attempt, started, time.monotonic(), value, failure, epoch)
+
+    async def run_coroutine(self, claim: Claim, task: PostgresTask, was_ended: Callable[[], Failure | None]) -> Ending:
+        """Run an `async def` handler on this thread's event loop; `was_ended`: why we cancelled it, if we did."""
+        started = time.monotonic()
+        run = self._prepare(claim, task, started)
+        if isinstance(run, Ending):
+            return run
+        epoch = self.epoch() if self.relaxes(task) else None
+        return_value, failure = None, None
+        has_guests = self.is_heard and have_guests()  # they may use the database, which a coroutine may not
+        try:
+            if has_guests:
+                await task_started.asend(run.sender, task_result=run.result)
+            elif self.is_heard:
+                task_started.send(run.sender, task_result=run.result)
+            if run.may_resume:
+                run.state = await asyncio.to_thread(self.checkpoint, claim.id)
+            current.set(run.report)  # each coroutine has a context of its own
+            return_value = run.encode(await task.func(*run.context, *run.args, **run.kwargs))
+            if was_ended():
+                raise asyncio.CancelledError
+        except BaseException as error:  # noqa: BLE001  as above; the event loop must not end either
+            failure = was_ended() or failures.describe(error, claim, task, run.args, run.kwargs)
+            with redaction.logged_as(failure.traceback):
+                await run.finish_coroutine(TaskResultStatus.FAILED, has_guests=has_guests)
+        else:
+            if self.is_heard:
+                await run.finish_coroutine(TaskResultStatus.SUCCESSFUL, has_guests=has_guests)
+        failure = run.end_report(failure)
+        value = None if failure else return_value
+        return Ending(claim.id, claim.version, claim.attempt, started, time.monotonic(), value, failure, epoch)
+
+    def _prepare(self, claim: Claim, task: PostgresTask, started: float) -> "_Run | Ending":
+        """The run of a claim; its end already if nobody can read the arguments."""
+        try:
+            args, kwargs = claim.arguments()
+        except (ValueError, RecursionError) as error:  # a program that is not Python may have written them
+            unreadable = failures.describe(error, claim, task, [], {})
+            return Ending(claim.id, claim.version, claim.attempt, started, time.monotonic(), failure=unreadable)
+        return _Run(claim, task, self, args, kwargs)
+
+    def clean_up(self) -> None:
+        """Leave this thread's connections usable after a handler that failed."""
+        connections.clean_up()
 
     def call(self, claim: Claim, work: Work) -> str | None:
         """Call the handler through `work`. Returns its return value as JSON text."""
         if self.holds_row:
             return self._call_holding_row(claim, work)
         return_value = work()
-        leave_no_transaction_open()
+        connections.leave_no_transaction_open()
         return return_value
 
     def _call_holding_row(self, claim: Claim, work: Work) -> str | None:
@@ -176,17 +193,6 @@ class Runner:
                 raise LostClaim(f"Task {claim.id} was taken from worker {self.worker_id} while it ran.")
         return return_value
 
-    def clean_up(self) -> None:
-        """Close what a failed handler left in a transaction or lost, so that the next task does not meet it.
-
-        This opens no new session: the database may be away.
-        """
-        for used in opened():
-            if used.in_atomic_block or is_closed(used) or is_in_transaction(used):
-                forget(used)
-            else:
-                used.close_if_unusable_or_obsolete()
-
 
 @dataclass(slots=True, eq=False)
 class _Run:
@@ -194,9 +200,11 @@ class _Run:
 
     claim: Claim
     task: PostgresTask
-    worker_id: str
+    runner: Runner
     args: list[Any]
     kwargs: dict[str, Any]
+    state: Any = None  # the last checkpoint of an earlier attempt
+    _report: Report | None = None
     _result: TaskResult | None = None
 
     @property
@@ -208,7 +216,7 @@ class _Run:
                 args=self.args,
                 kwargs=self.kwargs,
                 attempt=self.claim.attempt,
-                worker_id=self.worker_id,
+                worker_id=self.runner.worker_id,
                 enqueued_at=self.claim.enqueued_at(),
                 started_at=timezone.now(),
             )
@@ -218,56 +226,60 @@ class _Run:
     def sender(self) -> type[BaseTaskBackend]:
         return type(self.task.get_backend())
 
+    @property
+    def may_resume(self) -> bool:
+        """True if an earlier attempt may have kept a checkpoint for this one."""
+        return self.task.takes_context and self.claim.attempt > 1
+
+    @property
+    def context(self) -> tuple[TaskContext, ...]:
+        if not self.task.takes_context:
+            return ()
+        return (TaskContext(task_result=self.result, own=self.report(), state=self.state),)
+
+    def report(self) -> Report:
+        """What this attempt tells; made when it first tells something."""
+        if self._report is None:
+            redact = redaction.redactor(self.task, self.args, self.kwargs)
+            self._report = Report(self.claim.id, self.claim.attempt, self.task.lowest_level(), redact)
+            self.runner.reports.begin(self._report)
+        return self._report
+
+    def end_report(self, failure: Failure | None) -> Failure | None:
+        """End what the attempt tells. Returns its failure; one that was told of its cancel is cancelled."""
+        if self._report is None:
+            return failure
+        self.runner.reports.end(self._report, has_failed=failure is not None)
+        return failures.CANCELLED if self._report.has_heard else failure
+
     def work(self) -> str | None:
         """Call the handler. Returns its return value as JSON text."""
-        context: tuple[TaskContext, ...] = (TaskContext(task_result=self.result),) if self.task.takes_context else ()
-        value = self.task.call(*context, *self.args, **self.kwargs)
+        attempt = current.set(self.report)
+        try:
+            value = self.task.call(*self.context, *self.args, **self.kwargs)
+        finally:
+            current.reset(attempt)
+        return None if value is None and self._result is None else self.encode(value)
+
+    def encode(self, value: Any) -> str | None:
+        """The handler's return value as JSON text; the result of the run has it too."""
         if self._result is not None:
             object.__setattr__(self._result, "_return_value", value)
         return None if value is None else arguments.encode_return_value(value)
 
     def finish(self, status: TaskResultStatus) -> None:
         """Send the signal of its end. A receiver that fails is logged and changes nothing."""
-        object.__setattr__(self.result, "status", status)
-        object.__setattr__(self.result, "finished_at", timezone.now())
+        self._note_end(status)
         task_finished.send_robust(self.sender, task_result=self.result)
 
+    async def finish_coroutine(self, status: TaskResultStatus, *, has_guests: bool) -> None:
+        """The same on an event loop; guests are called in a thread, and a log must not wait for one."""
+        if has_guests:
+            self._note_end(status)
+            await task_finished.asend_robust(self.sender, task_result=self.result)
+        else:
+            self.finish(status)
 
-def describe(
-    error: BaseException, claim: Claim, task: PostgresTask, args: list[Any], kwargs: dict[str, Any]
-) -> Failure:
-    """The record of a failed attempt, and when the next one is due."""
-    exception_class, traceback = redaction.describe_exception(error, task, args, kwargs)
-    return Failure(exception_class, traceback, retry_seconds(task, claim.attempt), place=place_of(error))
-
-
-def place_of(error: BaseException) -> str:
-    """The last frame of the project's own code, as `shop/tasks.py:charge_card`; without one, the last frame.
-
-    The path is as long as the module's name, so that it is the same on every host. Without a line number, so that an
-    edit elsewhere in the file changes nothing.
-    """
-    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
-    own = [frame for frame in frames if not is_library(frame.f_code.co_filename)]
-    if not frames:
-        return ""
-    frame = (own or frames)[-1]
-    path, module = PurePath(frame.f_code.co_filename), str(frame.f_globals.get("__name__", ""))
-    depth = module.count(".") + 1 + (path.stem == "__init__")
-    return one_line(f"{'/'.join(path.parts[-depth:])}:{frame.f_code.co_qualname}")[:LONGEST_PLACE]
-
-
-def is_library(path: str) -> bool:
-    """True for Python's own code, installed packages and the queue itself."""
-    return path.startswith((*LIBRARIES, "<")) or not INSTALLED.isdisjoint(PurePath(path).parts)
-
-
-def retry_seconds(task: PostgresTask, attempt: int) -> float:
-    """The task's own backoff, or exponential with jitter; a backoff that itself fails does not lose the failure."""
-    if task.backoff is None:
-        return backoff.exponential(attempt)
-    try:
-        return max(0.0, float(task.backoff(attempt)))
-    except Exception:
-        logger.exception("the backoff of %s failed for attempt %s; using the default", task.module_path, attempt)
-        return backoff.exponential(attempt)
+    def _note_end(self, status: TaskResultStatus) -> None:
+        object.__setattr__(self.result, "status", status)
+        object.__setattr__(self.result, "finished_at", timezone.now())

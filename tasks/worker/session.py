@@ -4,7 +4,7 @@ import logging
 import select
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 import psycopg
@@ -58,6 +58,7 @@ class Session:
         self._lock = threading.RLock()
         self.connection: psycopg.Connection | None = None
         self.is_ready = False  # presence is held and confirmed
+        self.epoch = ""  # of the latest session, see `tasks.queue.presence`
         self.is_read_only = False
         self.is_on_duty = False
         self.is_listening = False  # or does again as soon as there is a connection
@@ -133,6 +134,7 @@ class Session:
             return
         if not presence.confirm(connection, self.worker_id):
             raise Convicted(f"Worker {self.worker_id} was declared dead while its session was lost.")
+        self.epoch = presence.epoch(connection)
         if self.is_listening:
             listen(connection, "rowlock")
         self.is_ready = True
@@ -210,9 +212,9 @@ class Session:
         """
         if self.drain():
             return False
-        readable = select.select([*self.descriptors(), other], [], [], max(0.0, seconds))[0]
+        readable = readable_within([*self.descriptors(), other], seconds)
         with self._lock:
-            if self.connection is not None and set(readable) - {other}:
+            if self.connection is not None and readable - {other}:
                 try:  # without the generator of `drain`: a task waits for us
                     self.connection.pgconn.consume_input()
                     while self.connection.pgconn.notifies():
@@ -238,13 +240,20 @@ class Session:
 
     def has_input(self) -> bool:
         """True if the server sent something: an answer, a notification, or the end of the session."""
-        descriptors = self.descriptors()
-        return self._read is not None or bool(descriptors and select.select(descriptors, [], [], 0)[0])
+        return self._read is not None or bool(readable_within(self.descriptors(), 0.0))
 
     def descriptors(self) -> list[int]:
         """The file descriptor that is readable when the server sends something unasked, if there is a session."""
         connection = self.connection
         return [] if connection is None or connection.closed else [connection.fileno()]
+
+
+def readable_within(descriptors: Iterable[int], seconds: float) -> set[int]:
+    """Those that are readable, after at most so many seconds. `select` would fail once a process has a thousand."""
+    waiting = select.poll()
+    for descriptor in descriptors:
+        waiting.register(descriptor, select.POLLIN)
+    return {descriptor for descriptor, _ in waiting.poll(max(0.0, seconds) * 1000)}
 
 
 def listen(connection: psycopg.Connection, prefix: str) -> None:

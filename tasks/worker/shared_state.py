@@ -1,8 +1,8 @@
 """Memory that a worker process shares with its supervisor; it outlives the process's death.
 
-The supervisor reads which task runs, since when, and its deadline; which rows of the batch have begun; and whether the
-next batch is being claimed. The worker reads how fresh its lease is and whether its batch was taken back. Both sides
-change the batch only under the lock.
+The supervisor reads which tasks run, since when, and their deadlines; which rows of the batch have begun; and whether
+the next batch is being claimed. The worker reads how fresh its lease is, whether its batch was taken back, and which of
+its tasks are to end. Both sides change the batch only under the lock.
 """
 
 import ctypes
@@ -14,18 +14,30 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from multiprocessing.synchronize import Lock
-from typing import ClassVar, Self
+from typing import ClassVar, NamedTuple, Self
 
 from tasks.queue.claim import Claim
 
 BATCH_LIMIT = 2048
+SLOT_LIMIT = 2304  # tasks that one process runs at once
 EARLIER_LIMIT = 2 * BATCH_LIMIT
 LOCK_SECONDS = 0.2
+CANCEL_SECONDS = 2.0  # within which a coroutine has to end once it was cancelled
 ALLOWANCE_LOCK_SECONDS = 1.0
 NONE = -1
 TOO_MANY = -1
 UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
+
+
+class Running(NamedTuple):
+    """A task that runs: its slot, its attempt, the seconds since its start, and those past its timeout (or below 0)."""
+
+    slot: int
+    id: int
+    attempt: int
+    seconds: float
+    late_seconds: float
 
 
 class EarlierIds(ctypes.Structure):
@@ -34,59 +46,82 @@ class EarlierIds(ctypes.Structure):
     _fields_: ClassVar = [("count", ctypes.c_int64), ("ids", ctypes.c_int64 * EARLIER_LIMIT)]
 
 
+SLOT_FIELDS = ("slot_ids", "slot_attempts", "slot_since_ns", "slot_deadline_ns", "slot_cancel", "slot_closed")
+
+
 class SharedState(ctypes.Structure):
     """One worker process's shared memory. Each number has 64 aligned bits; `_ns` means `time.monotonic_ns()`.
 
     Fields:
         batch_number, batch_count: the current batch and its number of rows.
-        position: the row of the batch that began last, or NONE.
-        running_since_ns, deadline_ns: of the task that runs, or 0.
+        cleared: the number of the batch of which nothing is left to begin, or NONE.
+        progress_ns: when a batch was published or a task began, the last time.
+        pulse_ns: when a worker with several slots last looked after its tasks.
+        has_room: whether a worker that runs tasks can take more.
         taken_back: the number of the batch that the supervisor took back, or NONE.
         ahead_of: the number of the batch while the next one is being claimed, or NONE.
         lease_renewed_ns, convicted, registered: the worker's lease and row.
         busy, is_leader: whether it works, and whether it leads its supervisor's idle workers.
         claimed, completed, failed, refused, unwritten: counters for the report.
-        ids, attempts, claimed_at_us: the rows of the batch.
+        ids, attempts, claimed_at_us, has_begun: the rows of the batch.
+        slot_ids, slot_attempts, slot_since_ns, slot_deadline_ns: the task in each slot; `since` is 0 if none runs.
+        slot_cancel, slot_closed: ids that the supervisor wrote there: to be cancelled, and closed on their row.
         earlier, earlier_index: two lists of ids in turn, and which one is valid. A worker may die filling one.
     """
 
-    __slots__ = ("lock",)
+    __slots__ = ("_attempts", "_begun", "_ids", "_slots", "lock", "size")
     _fields_: ClassVar = [
         *((name, ctypes.c_int64) for name in (
-            "batch_number", "batch_count", "position", "running_since_ns", "deadline_ns", "taken_back", "ahead_of",
+            "batch_number", "batch_count", "cleared", "progress_ns", "pulse_ns", "has_room", "taken_back", "ahead_of",
             "lease_renewed_ns", "convicted", "registered", "busy", "is_leader",
             "claimed", "completed", "failed", "refused", "unwritten", "earlier_index",
         )),
         ("ids", ctypes.c_int64 * BATCH_LIMIT),
         ("attempts", ctypes.c_int64 * BATCH_LIMIT),
         ("claimed_at_us", ctypes.c_int64 * BATCH_LIMIT),
+        *((name, ctypes.c_int64 * SLOT_LIMIT) for name in SLOT_FIELDS),
+        ("has_begun", ctypes.c_uint8 * BATCH_LIMIT),
         ("earlier", EarlierIds * 2),
     ]  # fmt: skip
 
-    def __new__(cls) -> Self:
+    def __new__(cls, size: int = 1) -> Self:
         """Lay the fields over anonymous memory that a fork shares."""
         return cls.from_buffer(mmap.mmap(-1, ctypes.sizeof(cls)))
 
-    def __init__(self) -> None:
+    def __init__(self, size: int = 1) -> None:
+        """`size`: the number of slots, one for each task that runs at once."""
+        self.size = size
         self.lock = multiprocessing.get_context("fork").Lock()
-        self.position = self.taken_back = self.ahead_of = NONE
+        self.cleared = self.taken_back = self.ahead_of = NONE
         self.earlier_index = 0
+        # An item of a view is written in a third of the time that an item of a field takes.
+        self._begun = memoryview(self.has_begun).cast("B")
+        self._ids = memoryview(self.ids).cast("B").cast("q")
+        self._attempts = memoryview(self.attempts).cast("B").cast("q")
+        self._slots = [memoryview(getattr(self, name)).cast("B").cast("q") for name in SLOT_FIELDS]
 
     # The worker's side.
 
-    def publish(self, batch: list[Claim], earlier: Collection[int] = ()) -> None:
-        """Note a new batch in the order in which it will run; `earlier`: ids that have ended and are not written."""
+    def publish(self, batch: list[Claim], earlier: Collection[int] = (), *, has_carried: bool = False) -> bool:
+        """Note a new batch in the order in which it will run; `earlier`: ids that have begun and are not written.
+
+        `has_carried`: it holds rows of the batch before. False, and nothing is noted, if that was taken back meanwhile.
+        """
         with self.lock:
+            if has_carried and self.taken_back == self.batch_number:
+                return False
             self._remember(earlier)
-            self.batch_count = 0  # first: the rows of the batch before have begun
-            self.position = NONE
+            self.batch_count = 0  # first: the rows of the batch before have begun, or come again
+            self._begun[: len(batch)] = bytes(len(batch))
             self.batch_number += 1
             self._write(self.ids, [claim.id for claim in batch])
             self._write(self.attempts, [claim.attempt for claim in batch])
             distinct = {claim.started_at: claim for claim in batch}  # one of each statement that claimed many
             moments = {at: (claim.claimed_at() - UNIX_EPOCH) // MICROSECOND for at, claim in distinct.items()}
             self._write(self.claimed_at_us, [moments[claim.started_at] for claim in batch])
+            self.progress_ns = time.monotonic_ns()
             self.batch_count = len(batch)
+        return True
 
     def _remember(self, earlier: Collection[int]) -> None:
         """Fill the list that is not valid, then make it the valid one, before the batch of these ids is forgotten."""
@@ -102,28 +137,50 @@ class SharedState(ctypes.Structure):
         source = memoryview(array("q", values)).cast("B")
         memoryview(target).cast("B")[: len(source)] = source
 
-    def begin(self, index: int, timeout: float | None) -> bool:
+    def begin(self, index: int, timeout: float | None, slot: int = 0) -> bool:
         """Begin the task at `index`; False when the supervisor has taken the rest of this batch back."""
         now = time.monotonic_ns()
+        ids, attempts, since, deadlines, cancels, _ = self._slots
         self.lock.acquire()  # for each task: a third of the time that `with` takes
         try:
             if self.taken_back == self.batch_number:
                 return False
-            self.position = index
-            self.running_since_ns = now
-            self.deadline_ns = now + int(timeout * 1e9) if timeout else 0
+            self._begun[index] = 1
+            ids[slot] = self._ids[index]
+            attempts[slot] = self._attempts[index]
+            cancels[slot] = 0
+            deadlines[slot] = now + int(timeout * 1e9) if timeout else 0
+            since[slot] = self.progress_ns = now  # last: the supervisor reads without the lock
         finally:
             self.lock.release()
         return True
 
-    def end(self) -> None:
-        """Note that the task has ended; its completion may not be written yet."""
-        self.running_since_ns = self.deadline_ns = 0
+    def end(self, slot: int = 0) -> None:
+        """Note that the task in the slot has ended; its completion may not be written yet."""
+        self._slots[2][slot] = 0
 
     def clear(self) -> None:
         """Note that nothing of the batch is left to begin."""
         with self.lock:
-            self.batch_count = self.position + 1
+            self.cleared = self.batch_number
+
+    def beat(self) -> None:
+        """Show the supervisor that Python runs here: no task keeps the interpreter to itself."""
+        self.pulse_ns = time.monotonic_ns()
+
+    def to_cancel(self) -> list[tuple[int, int]]:
+        """Slots whose task the supervisor wants cancelled, each with the task's id."""
+        ids, cancels = self._slots[0], self._slots[4]
+        return [(slot, ids[slot]) for slot in range(self.size) if cancels[slot] and cancels[slot] == ids[slot]]
+
+    def closed_slots(self) -> list[int]:
+        """Slots whose task runs on although the supervisor has closed its attempt on the row."""
+        ids, _, since, _, _, closed = self._slots
+        return [slot for slot in range(self.size) if closed[slot] and closed[slot] == ids[slot] and since[slot]]
+
+    def has_closed(self) -> bool:
+        """True once the supervisor has closed an attempt that this process was running: another takes its place."""
+        return any(self._slots[5][: self.size].tolist())
 
     def begin_ahead(self) -> None:
         """Note that rows of the next batch, which are in no list, are claimed from now on."""
@@ -144,17 +201,32 @@ class SharedState(ctypes.Structure):
     def renew_lease(self) -> None:
         self.lease_renewed_ns = time.monotonic_ns()
 
-    def running(self) -> tuple[int, int, float] | None:
-        """(id, attempt, seconds since its start) of the task that runs now, or None."""
-        since, position = self.running_since_ns, self.position
-        if not since or position == NONE:
-            return None
-        return self.ids[position], self.attempts[position], (time.monotonic_ns() - since) / 1e9
+    def running(self) -> list[Running]:
+        """The tasks that run now."""
+        ids, attempts, since, deadlines, _, _ = self._slots
+        now = time.monotonic_ns()
+        tasks = []
+        for slot, began in enumerate(since[: self.size].tolist()):
+            if not began:
+                continue
+            late = (now - deadlines[slot]) / 1e9 if deadlines[slot] else NONE
+            task = Running(slot, ids[slot], attempts[slot], (now - began) / 1e9, late)
+            if since[slot] == began:  # else another task has begun there meanwhile
+                tasks.append(task)
+        return tasks
 
-    def is_overdue(self) -> bool:
-        """True if the running task is past its timeout."""
-        deadline = self.deadline_ns
-        return bool(deadline) and time.monotonic_ns() > deadline
+    def is_slow(self, seconds: float) -> bool:
+        """True if tasks run and none has begun for so long."""
+        is_running = any(self._slots[2][: self.size].tolist())
+        return is_running and time.monotonic_ns() - self.progress_ns > seconds * 1e9
+
+    def cancel(self, task: Running) -> None:
+        """Ask the worker to cancel a coroutine."""
+        self._slots[4][task.slot] = task.id
+
+    def close(self, task: Running) -> None:
+        """Note that this attempt is closed on its row: the worker need not wait for it."""
+        self._slots[5][task.slot] = task.id
 
     def has_ahead(self) -> bool:
         """True if the next batch is being claimed, or is claimed and its worker has not read it yet."""
@@ -167,11 +239,11 @@ class SharedState(ctypes.Structure):
         a frozen worker holds the lock: then its lease decides.
         """
         with locked_within(self.lock, LOCK_SECONDS) as is_ours:
-            is_left = self.position + 1 < self.batch_count or self.has_ahead()
-            if not is_ours or not is_left or self.taken_back == self.batch_number:
+            unstarted = self.unstarted()
+            if not is_ours or not (unstarted or self.has_ahead()) or self.taken_back == self.batch_number:
                 return []
             self.taken_back = self.batch_number
-            return self.unstarted()
+            return unstarted
 
     def listed(self) -> list[int] | None:
         """The ids of a batch that was taken back, and of earlier ones that are not written.
@@ -199,8 +271,10 @@ class SharedState(ctypes.Structure):
         return self.has_ahead() and self.taken_back == self.batch_number
 
     def unstarted(self) -> list[tuple[int, datetime]]:
-        """The rows after the one that began last; exact once the worker is dead."""
-        rows = range(self.position + 1, self.batch_count)
+        """The rows that have not begun; exact once the worker is dead."""
+        if self.cleared == self.batch_number:
+            return []
+        rows = [row for row, begun in enumerate(self._begun[: self.batch_count].tolist()) if not begun]
         return [(self.ids[row], UNIX_EPOCH + self.claimed_at_us[row] * MICROSECOND) for row in rows]
 
     def begun(self) -> list[int] | None:
@@ -210,7 +284,8 @@ class SharedState(ctypes.Structure):
         may have read the answer to its claim.
         """
         earlier = self._earlier()
-        return None if earlier is None else [*self.ids[: self.position + 1], *earlier]
+        rows = zip(self.ids[: self.batch_count], self._begun[: self.batch_count].tolist(), strict=True)
+        return None if earlier is None else [*(id for id, begun in rows if begun), *earlier]
 
     def _earlier(self) -> list[int] | None:
         valid = self.earlier[self.earlier_index]

@@ -18,8 +18,9 @@ from tasks.support.database import name_sessions_of_handlers, session_name
 from tasks.worker.leader import LeaderToken, drain
 from tasks.worker.maintenance import Child, Maintenance
 from tasks.worker.options import Options
-from tasks.worker.process import DONE, ID_TAKEN, RETIRED, WorkerProcess
-from tasks.worker.shared_state import Allowance, SharedState
+from tasks.worker.pooled_process import PooledProcess
+from tasks.worker.process import DONE, ID_TAKEN, REPLACED, RETIRED, WorkerProcess
+from tasks.worker.shared_state import CANCEL_SECONDS, Allowance, Running, SharedState
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +30,7 @@ SLOW_SECONDS = 0.25
 CRASH_LOOP_SECONDS = 60.0
 CRASH_CAP_SECONDS = 30.0
 LAST_FLUSH_SECONDS = 0.5
+HANG_SECONDS = 5.0  # a process that is to be replaced, and runs no Python or only what is closed, is killed after it
 # Two batches of 2,000 tasks are more objects than start a collection by default (700 to 2,000), and no garbage.
 OBJECTS_BEFORE_COLLECTION = 20_000
 
@@ -116,7 +118,7 @@ class Supervisor:
     def spawn_missing(self) -> None:
         """Start children until there are enough; after crashes with growing pauses."""
         while self.is_missing_some and time.monotonic() >= self.spawn_at:
-            child = Child(os.urandom(8).hex(), 0, SharedState(), time.monotonic())
+            child = Child(os.urandom(8).hex(), 0, SharedState(self.options.slots), time.monotonic())
             child.state.renew_lease()
             connections.close_all()
             child.pid = os.fork()
@@ -136,7 +138,8 @@ class Supervisor:
             sys.stdout = sys.stderr
             name_sessions_of_handlers(session_name("worker", child.id))
             shared = (child.state, self.allowance, self.leader_token, self.lifeline_read, self.busy_write)
-            worker = WorkerProcess(child.id, self.options, *shared)
+            process = PooledProcess if self.options.runs_many else WorkerProcess
+            worker = process(child.id, self.options, *shared)
             return worker.main()
         except psycopg.OperationalError as error:
             text = worker.session.told(error) if worker else str(error).strip()
@@ -176,25 +179,17 @@ class Supervisor:
     def watch(self) -> None:
         for child in self.children.values():
             self._watch_one(child)
-        running = [child.state.running() for child in self.children.values()]
-        self.maintenance.to_end &= {task[0] for task in running if task}
+        running = {task.id for child in self.children.values() for task in child.state.running()}
+        self.maintenance.to_end &= running
 
     def _watch_one(self, child: Child) -> None:
         state = child.state
-        running = state.running()
-        is_slow = running is not None and running[2] > SLOW_SECONDS
-        if child.is_frozen or is_slow:
+        is_slow = state.is_slow(SLOW_SECONDS)
+        if child.is_frozen or (is_slow and not state.has_room):
             self.leader_token.pass_on(state)
         if child.is_frozen or is_slow or self.stop_at is not None:
             self.maintenance.release(child.id, state.take_unstarted())
-        task = running[:2] if running else (0, 0)
-        cancels = self.maintenance.cancels.pop(child.id, [])
-        if task in cancels or task[0] in self.maintenance.to_end:
-            self._end(child, "cancel", task)
-        elif state.is_overdue():
-            self._end(child, "timeout", task)
-        if any(cancel != task for cancel in cancels):
-            self.maintenance.release(child.id, state.take_unstarted())
+        self._end_some(child, set(self.maintenance.cancels.pop(child.id, [])))
         if state.convicted and not child.is_frozen:
             # It ends by itself, unless it hangs in its task or on a silent connection.
             child.convicted_at = child.convicted_at or time.monotonic()
@@ -204,16 +199,57 @@ class Supervisor:
             child.is_leaving = True
             self._send(child, signal.SIGTERM)
 
-    def _end(self, child: Child, reason: str, task: tuple[int, int]) -> None:
-        """Kill the child if it still runs `task`, as (id, attempt). Its other endings get a moment to be written."""
+    def _end_some(self, child: Child, cancels: set[tuple[int, int]]) -> None:
+        """End the tasks that are to be cancelled, and those past their timeout."""
         running = child.state.running()
-        if not running or running[:2] != task:
-            return
-        if not child.state.unwritten or running[2] >= LAST_FLUSH_SECONDS:
-            child.doomed = child.doomed or task
-            self.kill(child, reason)
+        for task in running:
+            is_cancelled = task[1:3] in cancels or task.id in self.maintenance.to_end or task[1:3] in child.cancelled
+            if is_cancelled or task.late_seconds > 0:
+                self._end(child, "cancel" if is_cancelled else "timeout", task)
+        if cancels - {task[1:3] for task in running}:
+            self.maintenance.release(child.id, child.state.take_unstarted())
+        if child.closed:
+            self._end_if_it_hangs(child)
 
-    def kill(self, child: Child, reason: str) -> None:
+    def _end(self, child: Child, reason: str, task: Running) -> None:
+        """End a task: with its process, or as a coroutine, or by closing its attempt while its thread runs on."""
+        if not self.options.runs_many:
+            if not child.state.unwritten or task.seconds >= LAST_FLUSH_SECONDS:  # else: these get a moment
+                self.kill(child, reason, task)
+        elif task.slot < self.options.threads:
+            self._close(child, reason, task)
+        elif reason == "timeout":  # its process cancels it, unless a coroutine keeps the event loop to itself
+            if task.late_seconds > CANCEL_SECONDS:
+                self.kill(child, reason, task)
+        else:
+            child.state.cancel(task)
+            if time.monotonic() - child.cancelled.setdefault(task[1:3], time.monotonic()) > CANCEL_SECONDS:
+                self.kill(child, reason, task)
+
+    def _close(self, child: Child, reason: str, task: Running) -> None:
+        """Close the attempt on its row: its thread cannot be stopped, so the process ends after its other tasks."""
+        if task[1:3] in child.closed:
+            return
+        child.closed.add(task[1:3])
+        child.closed_at = child.closed_at or time.monotonic()
+        child.replaced_for = child.replaced_for or reason
+        child.state.close(task)
+        self.maintenance.end_running(child, task, reason)
+        logger.warning("replacing worker %s (pid %s) after its other tasks: %s", child.id, child.pid, reason)
+        self._send(child, signal.SIGTERM)
+
+    def _end_if_it_hangs(self, child: Child) -> None:
+        """Kill a child that should have been replaced: its Python stands still, or only closed attempts run."""
+        running = child.state.running()
+        silence = time.monotonic() - child.state.pulse_ns / 1e9
+        is_alone = {task[1:3] for task in running} <= child.closed
+        if time.monotonic() - child.closed_at > HANG_SECONDS and (is_alone or silence > HANG_SECONDS):
+            self.kill(child, child.replaced_for)
+
+    def kill(self, child: Child, reason: str, task: Running | None = None) -> None:
+        """Kill a child; `task`: what is meant, if that is not all of it."""
+        if task:
+            child.doomed.add(task[1:3])
         if not child.killed_for:
             child.killed_for = reason
             logger.warning("ending worker %s (pid %s): %s", child.id, child.pid, reason)
@@ -255,7 +291,8 @@ class Supervisor:
             return
         self.maintenance.take_back(child)
         self.allowance.give_back(len(child.state.unstarted()))
-        if code in (ID_TAKEN, RETIRED) or child.killed_for:
+        if code in (ID_TAKEN, RETIRED, REPLACED) or child.killed_for:
+            self.retired += code == REPLACED and child.is_leaving
             return
         lived = time.monotonic() - child.started
         self.crashes = 0 if lived > CRASH_LOOP_SECONDS else self.crashes + 1

@@ -1,5 +1,6 @@
 """Task functions that the tests enqueue and run, each declared once."""
 
+import logging
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Literal
@@ -132,3 +133,28 @@ def undeclared(*args: object) -> None:
 def leave_a_transaction_open() -> None:
     transaction.set_autocommit(False)
     Queue.objects.create(name="lost")
+
+
+@task(takes_context=True)
+def count_up(context: TaskContext, steps: int, token: str = "") -> object:
+    """Reports each step and keeps it; the first attempt fails half way."""
+    start = context.state or 0
+    for step in range(start, steps):
+        logging.getLogger("shop").warning("step %s of %s with %s", step, steps, token)
+        context.report((step + 1) / steps, f"step {step + 1}, {token}")
+        context.checkpoint(step + 1)
+        if context.attempt == 1 and step + 1 == steps // 2:
+            raise ValueError("half way")
+    return start
+
+
+@task
+def chatter(lines: int, level: str = "INFO") -> None:
+    for line in range(lines):
+        logging.getLogger("shop").log(logging.getLevelName(level), "line %s", line)
+
+
+@task(log_level="DEBUG", max_attempts=1)
+def chatter_in_detail(text: str) -> None:
+    logging.getLogger("shop.detail").debug(text)
+    raise ValueError("no luck")

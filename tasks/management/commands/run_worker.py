@@ -22,7 +22,7 @@ from tasks.queue.strategies import DEFAULT_STRATEGY, STRATEGIES
 from tasks.support import database
 from tasks.support.database import read_committed, short_lock_waits
 from tasks.worker import options as budget
-from tasks.worker.options import Options
+from tasks.worker.options import MOST_COROUTINES, MOST_THREADS, Options
 from tasks.worker.supervisor import Supervisor
 
 HELP = """Takes and runs tasks until TERM or INT. The first signal finishes what runs within the grace period
@@ -41,6 +41,14 @@ class Command(TerminalCommand):
         parser.add_argument("--strategy", choices=sorted(STRATEGIES), default=DEFAULT_STRATEGY, help="How to claim.")
         parser.add_argument("--concurrency", type=types.count, default=1, metavar="N", help="Worker processes.")
         parser.add_argument(
+            "--threads", type=types.count_up_to(MOST_THREADS), default=1, metavar="N",
+            help="Synchronous handlers that run at once in each process.",
+        )  # fmt: skip
+        parser.add_argument(
+            "--coroutines", type=types.count_up_to(MOST_COROUTINES), default=1, metavar="N",
+            help="`async def` handlers that run at once in each process.",
+        )  # fmt: skip
+        parser.add_argument(
             "--batch-size", type=types.count, metavar="N",
             help="Claim at most N tasks at once. The size adapts to the tasks' run times below that.",
         )  # fmt: skip
@@ -49,7 +57,7 @@ class Command(TerminalCommand):
         parser.add_argument("--json", action="store_true", help="Print one JSON object on stdout at the end.")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        names = ("queues", "strategy", "concurrency", "batch_size", "burst", "max_tasks")
+        names = ("queues", "strategy", "concurrency", "threads", "coroutines", "batch_size", "burst", "max_tasks")
         supervisor = Supervisor(Options(**{name: options[name] for name in names}))
         check_sessions(supervisor.options)
         with read_committed(), short_lock_waits(), explained():

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from tasks.models import Attempt, CommandRun, Intervention, Lock, RefusedWrite, Task, Throughput, Worker
+from tasks.models import Attempt, AttemptLog, CommandRun, Intervention, Lock, RefusedWrite, Task, Throughput, Worker
 from tasks.operations import prune
 from tests.commands import run
 from tests.sessions import session
@@ -93,11 +93,20 @@ class TestHistory:
         assert (outcome.data["deleted"], outcome.data["tables"]["attempts"]) == (1, 1)
         assert Attempt.objects.filter(finished_at=OLD).get().task.status == "READY"
 
+    def test_log_lines_go_when_their_task_is_finished_or_gone(self):
+        for task_id in (rows.completed().pk, rows.ready().pk, 4711):
+            AttemptLog.objects.create(task_id=task_id, number=1, at=OLD, level="INFO", message="m")
+        assert prune_history().data["tables"]["lines"] == 2
+        assert AttemptLog.objects.get().task_id == Task.objects.get(status="READY").pk
+
     def test_refused_writes_and_throughput_go_by_age(self):
         for at in (OLD, timezone.now()):
             RefusedWrite.objects.create(task_id=1, worker_id="w", expected_version=1, intent="complete", at=at)
             Throughput.objects.create(minute=at, queue_name="default", shard=0)
-        tables = {"attempts": 0, "refused_writes": 1, "throughput": 1, "command_runs": 0, "locks": 0, "workers": 0}
+        tables = {
+            "attempts": 0, "lines": 0, "refused_writes": 1, "throughput": 1, "command_runs": 0, "locks": 0,
+            "workers": 0,
+        }  # fmt: skip
         assert prune_history().data["tables"].items() >= tables.items()
         assert (RefusedWrite.objects.count(), Throughput.objects.count()) == (1, 1)
 

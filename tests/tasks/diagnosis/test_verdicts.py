@@ -170,6 +170,17 @@ def test_a_task_its_worker_is_on_runs():
     )
 
 
+def test_each_of_several_tasks_that_a_worker_is_on_runs():
+    """No session is named: it may be that of another task."""
+    several = worker(current_task_id=4700, current_since=NOW - timedelta(seconds=90), running_ids=[4700, 4711])
+    session = WorkerSession(902, "Lock", "transactionid", (812,))
+    started = NOW - timedelta(seconds=7)
+    found = diagnosis.decide(processing(started_at=started), facts(several, sessions={"w7f": session}))
+    assert (found.verdict, found.links) == (Verdict.RUNNING, (Link("worker", "w7f"),))
+    assert found.sentence == "Worker w7f has been on it for 7 s."
+    assert verdict(processing(id=4712), facts(several)) is Verdict.IN_BATCH
+
+
 def test_a_session_that_waits_for_its_client_is_idle():
     since = worker(current_task_id=4711, current_since=NOW - timedelta(seconds=7))
     session = WorkerSession(902, "Client", "ClientRead")

@@ -47,6 +47,15 @@ def test_the_unstarted_go_back_with_their_attempt_and_the_running_one_stays(hang
     assert list(told) == [("release unstarted", f"task:{one.id}", 2, 3, "it hangs") for one in hanging[1:]]
 
 
+def test_what_runs_beside_it_stays_too(hanging):
+    """And what a worker of several threads has just claimed: it may have begun it, and not have said so yet."""
+    ago = timezone.now() - timedelta(minutes=1)
+    Worker.objects.filter(pk="w1").update(running_ids=ids(hanging)[:2])
+    assert operations.release_unstarted("w1", ANNA).done == []
+    Task.objects.update(started_at=ago)
+    assert operations.release_unstarted("w1", ANNA).done == ids(hanging)[2:]
+
+
 def test_another_worker_runs_them(hanging):
     operations.release_unstarted("w1", ANNA)
     assert ids(claim(worker_id="w2")) == ids(hanging)[1:]

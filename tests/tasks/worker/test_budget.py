@@ -105,6 +105,16 @@ def test_what_a_process_opens(settings, strategy, is_proxied, sessions):
         assert options.most_sessions(Options(strategy=strategy, concurrency=processes)) == 1 + sessions * processes
 
 
+@pytest.mark.parametrize(
+    ("threads", "coroutines", "sessions"), [(8, 1, 1 + 8 + 1), (1, 4, 1 + 1 + 4), (32, 1000, 1 + 32 + 8)]
+)
+def test_what_a_process_of_many_tasks_opens(threads, coroutines, sessions):
+    """Its own, one for each thread, and those in which coroutines use the ORM."""
+    for processes in (1, 4):
+        many = Options(concurrency=processes, threads=threads, coroutines=coroutines)
+        assert options.most_sessions(many) == 1 + sessions * processes
+
+
 def test_who_can_never_run_is_refused(url, database, role):
     database.rows(f"ALTER ROLE {role} CONNECTION LIMIT 1")
     with session(url) as own, pytest.raises(TooFewConnections, match="needs 2 connections at least"):

@@ -43,6 +43,7 @@ def background(settings, database):
 
 
 def work_for_long(background):
+    background.leadership.begin_work()
     background.begin_batch()
     began = time.monotonic()
     wait_until(lambda: time.monotonic() - began > HAND_OVER_SECONDS)

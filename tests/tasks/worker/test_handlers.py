@@ -22,10 +22,10 @@ def enqueue_all(database):
     return zip(*pairs, strict=True)
 
 
-@pytest.mark.parametrize("strategy", ["skip_locked", "pessimistic"])
-def test_f16_what_a_handler_does_wrong_is_its_own_failure_alone(database, start_worker, strategy):
+@pytest.mark.parametrize("arguments", [(), ("--strategy", "pessimistic"), ("--threads", 4)])
+def test_f16_what_a_handler_does_wrong_is_its_own_failure_alone(database, start_worker, arguments):
     bad, others = enqueue_all(database)
-    worker = start_worker("--strategy", strategy, "--burst")
+    worker = start_worker(*arguments, "--burst")
     assert worker.wait() == 0
     for task_id, (_, exception_class, text) in zip(bad, FAILING, strict=True):
         [attempt] = database.rows("SELECT * FROM tasks_attempt WHERE task_id = %s", task_id)

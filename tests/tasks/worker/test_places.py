@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tasks.worker import run
-from tasks.worker.run import LONGEST_PLACE, place_of
+from tasks.worker import failures
+from tasks.worker.failures import LONGEST_PLACE, place_of
 
 HERE = "tests/tasks/worker/test_places.py"
 
@@ -75,12 +75,12 @@ def test_an_error_that_was_never_raised_has_none():
     assert place_of(ValueError()) == ""
 
 
-LIBRARIES = [json.__file__, pytest.__file__, "<frozen importlib>", "/x/dist-packages/y.py", run.__file__]
+LIBRARIES = [json.__file__, pytest.__file__, "<frozen importlib>", "/x/dist-packages/y.py", failures.__file__]
 
 
 @pytest.mark.parametrize("path", LIBRARIES)
 def test_python_packages_and_the_queue_are_libraries(path):
-    assert run.is_library(path)
+    assert failures.is_library(path)
 
 
 def test_without_a_frame_of_the_project_the_last_one_counts():

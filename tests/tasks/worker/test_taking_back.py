@@ -44,7 +44,7 @@ def child_running(batch, **attributes):
 )
 def test_what_was_meant_ends_for_the_reason_of_the_kill(database, maintenance, killed_for, outcome, status):
     [task_id] = database.enqueue(handlers.work)
-    maintenance.take_back(child_running(claim(database), killed_for=killed_for, doomed=(task_id, 1)))
+    maintenance.take_back(child_running(claim(database), killed_for=killed_for, doomed={(task_id, 1)}))
     maintenance.tick([])
     assert database.outcomes(task_id) == [outcome]
     assert database.task(task_id).status == status
@@ -53,7 +53,7 @@ def test_what_was_meant_ends_for_the_reason_of_the_kill(database, maintenance, k
 @pytest.mark.parametrize("killed_for", ["timeout", "cancel"])
 def test_what_began_before_the_signal_arrived_is_given_back(database, maintenance, killed_for):
     [task_id] = database.enqueue(handlers.work)
-    maintenance.take_back(child_running(claim(database), killed_for=killed_for, doomed=(task_id - 1, 1)))
+    maintenance.take_back(child_running(claim(database), killed_for=killed_for, doomed={(task_id - 1, 1)}))
     maintenance.tick([])
     task = database.task(task_id)
     assert database.outcomes(task_id) == ["released"]
@@ -83,6 +83,32 @@ def test_what_a_child_has_not_begun_is_given_back_once(database, maintenance):
     assert not state.begin(1, None), "the child must not begin what was taken from it"
 
 
+def test_what_was_taken_back_is_not_carried_into_the_next_batch(database):
+    database.enqueue(handlers.work, count=3)
+    batch = claim(database, 2)
+    state = child_running(batch).state
+    assert state.publish([batch[1], *claim(database, 1)], has_carried=True)
+    assert [id for id, _ in state.take_unstarted()] == [batch[1].id, batch[1].id + 1]
+    assert not state.publish([batch[1]], has_carried=True)
+    assert state.publish([])
+
+
+def test_a_request_to_cancel_is_for_one_attempt_in_its_slot(database):
+    database.enqueue(handlers.work, count=2)
+    state = SharedState(3)
+    state.publish(claim(database))
+    assert state.begin(0, 60.0, slot=2)
+    [running] = state.running()
+    assert running.slot == 2
+    assert running.late_seconds < 0
+    state.cancel(running)
+    assert state.to_cancel() == [(2, running.id)]
+    for next_in_the_slot in (1, 0):  # the same task may come again
+        state.end(2)
+        assert state.begin(next_in_the_slot, None, slot=2)
+        assert state.to_cancel() == []
+
+
 def fates(database, batch):
     """Status, attempts that are spent, and what became of each."""
     rows = [database.task(claim.id) for claim in batch]
@@ -107,7 +133,7 @@ def test_what_ended_in_earlier_batches_and_is_not_written_has_begun(database, ma
     unwritten: list[int] = []
     for batch in batches:
         state.publish(batch, unwritten)
-        assert state.begin(1, None)
+        assert all(state.begin(row, None) for row in range(2))
         state.end()
         state.clear()
         unwritten += [done.id for done in batch]
@@ -293,7 +319,7 @@ def test_a_row_that_the_database_refuses_is_left_to_recovery(database, maintenan
 @pytest.mark.parametrize("killed_for", ["timeout", "cancel"])
 def test_an_ending_that_the_database_refuses_is_left_to_recovery(database, maintenance, killed_for):
     [poison] = database.enqueue(handlers.work, queue="poison")
-    maintenance.take_back(child_running(claim(database), killed_for=killed_for, doomed=(poison, 1)))
+    maintenance.take_back(child_running(claim(database), killed_for=killed_for, doomed={(poison, 1)}))
     refuse_poison(database)
     maintenance.tick([])
     assert not maintenance.pending

@@ -1,8 +1,10 @@
 """Handlers for worker processes under test: their effects go to the ledger, and some behave as badly as they can."""
 
+import asyncio
 import ctypes
 import functools
 import gc
+import logging
 import os
 import random
 import re
@@ -20,8 +22,10 @@ from tasks.support.durations import StatementTimestamp
 from tasks.worker import fetch, leader
 from tests import ledger
 from tests.ledger import effect
+from tests.tasks.worker_app import pooled
 from tests.waiting import wait_until
 
+__all__ = ["pooled"]  # imported for its tasks
 if "TEST_POLL_SECONDS" in os.environ:  # so long that only a notification can be what wakes an idle worker
     leader.POLL_SECONDS = float(os.environ["TEST_POLL_SECONDS"])
 if "TEST_BATCH_SECONDS" in os.environ:  # so long that batches grow whatever the machine takes for a task
@@ -301,3 +305,38 @@ def count_frozen() -> int:
 def count_collections() -> int:
     """How often the process that runs this went through its young objects."""
     return gc.get_stats()[0]["collections"]
+
+
+@task(takes_context=True, backoff=at_once, timeout=60)
+def tell(context: TaskContext, until: int) -> object:
+    """Reports and logs until its file of orders says more than `until`; its first attempt lasts until it is killed."""
+    context.report(0.25, "a quarter")
+    context.checkpoint({"row": 7})
+    logging.getLogger("shop").warning("begun with %s", context.state)
+    with effect(int(context.task_result.id), context.attempt):
+        if context.attempt <= until:
+            wait_until(lambda: False, seconds=60)
+    return context.state
+
+
+@task(takes_context=True)
+def report_often(context: TaskContext, times: int) -> None:
+    for step in range(times):
+        context.report(step / times, "on the way")
+
+
+@task(takes_context=True, backoff=at_once)
+async def tell_async(context: TaskContext, until: int) -> object:
+    """As `tell`, as a coroutine."""
+    context.report(0.25, "a quarter")
+    context.checkpoint({"row": 7})
+    logging.getLogger("shop").warning("begun with %s", context.state)
+    while context.attempt <= until:
+        await asyncio.sleep(0.05)
+    return context.state
+
+
+@task(takes_context=True)
+def stop_when_cancelled(context: TaskContext) -> None:
+    with effect(int(context.task_result.id), context.attempt):
+        wait_until(context.is_cancelled, seconds=60)

@@ -1,0 +1,77 @@
+"""How much a process of several tasks claims: what its slots can begin, and no more than soon begins."""
+
+import pytest
+
+from tasks.framework import declaration
+from tasks.queue import strategies
+from tasks.queue.claim import Claimer
+from tasks.queue.completion import Ending
+from tasks.worker import pool as pools
+from tasks.worker.options import Options
+from tasks.worker.pool import Job, Pool
+from tasks.worker.run import Runner
+from tasks.worker.shared_state import SharedState
+from tests.tasks.worker_app import pooled
+from tests.tasks.worker_app import tasks as handlers
+
+
+@pytest.fixture
+def pool():
+    """Two threads and four coroutines, in which nothing may begin: the test does it."""
+    options = Options(threads=2, coroutines=4)
+    state = SharedState(options.slots)
+    return Pool(
+        options,
+        state,
+        Runner("w1"),
+        may_begin=lambda: False,
+        note_end=lambda task, ending: None,
+        unwritten=set,
+        wake=lambda: None,
+    )
+
+
+@pytest.fixture
+def claim(database):
+    """Claims so many tasks of this handler."""
+
+    def jobs(task, count):
+        database.enqueue(task, count=count)
+        claims = strategies.claim(database.connection, Claimer("w1"), count)
+        return [Job(claim, declaration.get(claim.task_path), is_relaxed=False) for claim in claims]
+
+    return jobs
+
+
+def run_all(pool, kind, jobs, seconds):
+    """Each job has taken so long, one after the other."""
+    for job in jobs:
+        kind.running[kind.free[-1]] = job
+        job.slot = kind.free.pop()
+        pool._end(kind, job, Ending(job.claim.id, 2, 1, 0.0, seconds))
+
+
+def test_the_first_claim_is_for_one_task(pool):
+    assert pool.room() == 1
+
+
+def test_what_finds_no_slot_of_its_kind_is_given_back(pool, claim):
+    jobs = claim(handlers.work, 5)
+    assert pool.submit(jobs) == jobs[:1:-1]
+
+
+def test_tasks_of_one_kind_do_not_count_slots_of_the_other(pool, claim):
+    [job] = claim(handlers.work, 1)
+    run_all(pool, pool.threads, [job], 60.0)
+    pool.submit([])
+    pool.threads.was_claimed = True
+    assert pool.room() == 2
+
+
+def test_short_tasks_are_claimed_ahead_and_long_ones_are_not(pool, claim):
+    jobs = claim(pooled.rest, 4)
+    pool.coroutines.was_claimed = True
+    run_all(pool, pool.coroutines, jobs, 0.01)
+    assert pool.room() == 4 + int(pools.AHEAD_SECONDS * 4 / 0.01)
+    run_all(pool, pool.coroutines, jobs, 2 * pools.SHORT_SECONDS)
+    assert pool.room() == 4
