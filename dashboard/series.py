@@ -170,7 +170,7 @@ class Slot:
 
 
 class Share(NamedTuple):
-    """What finished in one queue or of one function; `course`: in each slot, the oldest first."""
+    """Tasks that finished in one queue or of one function; `course`: in each slot, the oldest first."""
 
     name: str
     completed: int
@@ -179,7 +179,7 @@ class Share(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What the rollup knows of a span: every slot, including empty ones, and the largest shares."""
+    """The rollup of a span: every slot, including empty ones, and the largest shares."""
 
     slots: list[Slot]
     queues: list[Share]

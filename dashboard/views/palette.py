@@ -77,7 +77,7 @@ def palette(request: HttpRequest) -> JsonResponse:
 
 
 def named(text: str, user: AbstractBaseUser | AnonymousUser) -> list[tuple[str, str]]:
-    """What this text or number names; first what the word before the number says."""
+    """Places that this text or number names; first the kind that the word before the number names."""
     names = Names(connection)
     found: list[tuple[str, str]] = []
     word, _space, number = text.lower().rpartition(" ")

@@ -1,4 +1,4 @@
-"""What a running handler tells: `TaskContext` for tasks that take it, and the lines that any handler logs.
+"""Progress and log lines of a running handler: `TaskContext` for tasks that take it, and a log handler for all.
 
 Telling never waits: a report stays in memory until the worker's other thread writes it, see `tasks/queue/reports.py`.
 """
@@ -33,7 +33,7 @@ class Line(NamedTuple):
 
 @dataclass(eq=False)
 class Report:
-    """What one attempt has told. The handler changes it, the worker's other thread reads it.
+    """Progress, checkpoint and log lines of one attempt. The handler changes it, the worker's other thread reads it.
 
     `log_level` is the declared one; `redact` removes the secrets of its arguments from a text.
     """

@@ -1,4 +1,4 @@
-"""What running tasks tell about themselves: how far they are, and the lines that they log."""
+"""Progress, checkpoints and log lines of running tasks."""
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _

@@ -344,12 +344,7 @@ def redactor(task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call
     """A function that removes secrets from a text: those of this call's arguments, and those with a secret's name."""
     finder = SecretFinder()
     _redacted_arguments(finder, task, args, kwargs)
-
-    def redacted(text: str) -> str:
-        found: str = redact(redact_text(text, finder.secrets))
-        return found
-
-    return redacted
+    return lambda text: str(redact(redact_text(text, finder.secrets)))
 
 
 def describe_exception(

@@ -12,7 +12,7 @@ WAIT_FOR_DISK = "RESET synchronous_commit"
 
 
 class _Thread(threading.local):
-    """What this thread runs: the connections that it opened, and if its commits may be lost in a crash."""
+    """The connections that this thread opened, and if its commits may be lost in a crash."""
 
     opened: list[BaseDatabaseWrapper] | None = None
     is_relaxed = False

@@ -47,7 +47,7 @@ class PooledProcess(WorkerProcess):
         )  # fmt: skip
 
     def look_after(self) -> None:
-        """What the other thread does in each round."""
+        """Do the other thread's part of each round."""
         self.state.beat()
         self.pool.obey()
 

@@ -101,7 +101,7 @@ class WorkerProcess:
         return is_new
 
     def checkpoint(self, task_id: int) -> Any:
-        """What an earlier attempt of the task has kept, or None. Raises psycopg.Error."""
+        """Return the checkpoint of an earlier attempt, or None. Raises psycopg.Error."""
         return self.session.run(lambda connection: reports.checkpoint(connection, task_id))
 
     def wake(self) -> None:

@@ -238,7 +238,7 @@ class _Run:
         return (TaskContext(task_result=self.result, own=self.report(), state=self.state),)
 
     def report(self) -> Report:
-        """What this attempt tells; made when it first tells something."""
+        """Return the report of this attempt; it is made when it first tells something."""
         if self._report is None:
             redact = redaction.redactor(self.task, self.args, self.kwargs)
             self._report = Report(self.claim.id, self.claim.attempt, self.task.lowest_level(), redact)

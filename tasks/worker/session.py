@@ -249,7 +249,7 @@ class Session:
 
 
 def readable_within(descriptors: Iterable[int], seconds: float) -> set[int]:
-    """Those that are readable, after at most so many seconds. `select` would fail once a process has a thousand."""
+    """Return the readable ones after at most so many seconds. `select` fails once a process has a thousand."""
     waiting = select.poll()
     for descriptor in descriptors:
         waiting.register(descriptor, select.POLLIN)

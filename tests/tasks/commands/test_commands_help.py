@@ -89,8 +89,7 @@ def test_bash_completes(script, line, wanted):
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
 def test_the_script_is_sound(script, shell):
-    if shutil.which(shell) is None:
-        pytest.skip(f"{shell} is not installed")
+    assert shutil.which(shell), f"install {shell}"
     subprocess.run([shell, "-n", script(shell)], check=True)
 
 
