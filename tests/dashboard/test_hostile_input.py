@@ -91,9 +91,10 @@ def by_command(path: str, args: str, queue: str = "default", key: str | None = N
 
 def by_form(path: str, args: str, queue: str = "default", key: str | None = None) -> str:
     client = client_of("Operators")
+    named = {"arg-value": json.dumps(json.loads(args)[0])} if path == echo.module_path else {"args": args}
     fields = {
         "task": path,
-        "args": args,
+        **named,
         "queue_name": queue,
         "ordering_key": key or "",
         "token": tokens.new_token(),
