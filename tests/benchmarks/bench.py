@@ -1,6 +1,7 @@
 """What every part is given: a server that syncs to disk, who takes part, and rounds that alternate between them."""
 
 import contextlib
+import os
 import shutil
 import sys
 import tempfile
@@ -17,6 +18,7 @@ from tests.benchmarks.pipe import Pipe
 from tests.benchmarks.report import Part, left_out
 from tests.benchmarks.subject import PEERS, Peer, Rowlock, Subject
 from tests.postgres import throw_away_server
+from tests.redis import throw_away_redis
 
 DURABLE = {"fsync": "on", "full_page_writes": "on", "synchronous_commit": "on", "min_wal_size": "1GB"}
 MEBIBYTE_OF_WAL = "SELECT pg_logical_emit_message(false, 'bench', repeat('x', 1024 * 1024))"
@@ -43,11 +45,11 @@ class Bench:
     excuses: dict[str, str] = field(default_factory=dict)
     began: float = field(default_factory=time.monotonic)
 
-    def subjects(self, names: Sequence[str] | None = None) -> list[Subject]:
+    def subjects(self, names: Sequence[str] | None = None, peers: Sequence[Peer] = PEERS) -> list[Subject]:
         """Rowlock and every peer that can be prepared here, of those that are wanted."""
         found: list[Subject] = [Rowlock(self.server.url, self.pipe)]
         found[0].prepare()
-        for peer in PEERS:
+        for peer in peers:
             if self.wants(peer) and (names is None or peer.name in names):
                 try:
                     subject = Subject(peer, self.server.url, self.pipe)
@@ -115,9 +117,10 @@ def wear_in(url: str) -> None:
 
 @contextlib.contextmanager
 def bench(options: Options, **settings: str) -> Iterator[Bench]:
-    """A server of the part's own, with these settings beside those that keep what is committed."""
-    with throw_away_server(**{**DURABLE, **settings}) as server:
+    """A server of the part's own, with these settings beside those that keep what is committed; and a Redis."""
+    with throw_away_server(**{**DURABLE, **settings}) as server, throw_away_redis() as redis:
         wear_in(server.url)
+        os.environ["BENCH_REDIS"] = f"redis+socket://{redis.socket}"
         folder = Path(tempfile.mkdtemp(prefix="bench-"))
         pipe = Pipe(folder)
         try:

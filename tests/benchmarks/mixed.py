@@ -50,7 +50,7 @@ def ran(subject: Subject, plan: list[tuple[float, int]]) -> list[Ran]:
     subject.pipe.forget()
     tasks = {number: Ran(length) for number, (_, length) in enumerate(plan)}
     with subject.crew() as crew:
-        subject.start_worker(crew, SLOTS)
+        subject.start_worker(crew, SLOTS, "mixed")
         letters = subject.start(crew, "send").stdin
         assert letters
         write(letters, "-1 0")  # when this one has run, everybody is there
@@ -129,7 +129,7 @@ def run(scene: Bench) -> Part:
     part.tables.append(table)
     part.notes = [
         "90 % take 1 ms, 9 % 50 ms, 1 % 2 s; 50 a second arrive at random moments, the same for all. Four at a "
-        "time: Rowlock with four processes, the others with four jobs at once in one.",
+        "time in one process; Rowlock's are threads.",
         *scene.excuses.values(),
     ]
     return part

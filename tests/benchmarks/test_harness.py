@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from tests.benchmarks import drain, enqueue, growth, idle, locks, mixed, report, start
+from tests.benchmarks import database, drain, enqueue, growth, idle, locks, mixed, report, start, waiting
 from tests.benchmarks.__main__ import PARTS
 from tests.benchmarks.bench import Bench, Options, bench
 from tests.benchmarks.peers.environment import Unfit
@@ -29,7 +29,9 @@ def scene() -> Iterator[Bench]:
 @pytest.fixture(autouse=True)
 def _few_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
     kinds = growth.kinds
-    monkeypatch.setattr(drain, "LOADS", [("noop", 1), ("update", 1)])
+    monkeypatch.setattr(drain, "WORKERS", (1,))
+    monkeypatch.setattr(database, "LOADS", [("update", 1), ("write", 1)])
+    monkeypatch.setattr(waiting, "LOADS", [(5, 1)])
     monkeypatch.setattr(enqueue, "ENQUEUERS", (1,))
     monkeypatch.setattr(enqueue, "HOWS", {"bulk": "a thousand at a time"})
     monkeypatch.setattr(growth, "kinds", lambda most: {growth.EMPTY: partial(fill_all, kinds(most).values())})

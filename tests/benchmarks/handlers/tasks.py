@@ -1,13 +1,16 @@
-"""What Rowlock's workers run in benchmarks; the peers' drivers declare the same three."""
+"""What Rowlock's workers run in benchmarks; the peers' drivers declare the same."""
 
+import os
 import time
 
-from django.db import connection
+from django.db import transaction
+from django.db.models import F
 
 from tasks.compat import task
-from tests.benchmarks.peers import wire
+from tests.benchmarks.handlers.models import Counter, Entry
+from tests.benchmarks.peers import http_wait, wire
 
-UPDATE = "UPDATE counter SET n = n + 1 WHERE id = %s"
+WAIT_MS = int(os.environ.get("BENCH_WAIT_MS", "0"))
 
 
 @task
@@ -18,8 +21,23 @@ def noop() -> None:
 @task
 def update(number: int) -> None:
     """One UPDATE of its own, committed by itself."""
-    with connection.cursor() as cursor:
-        cursor.execute(UPDATE, [number])
+    Counter.objects.filter(pk=number).update(n=F("n") + 1)
+    wire.count()
+
+
+@task
+def write(number: int) -> None:
+    """One INSERT and one UPDATE in a transaction."""
+    with transaction.atomic():
+        Entry.objects.create(counter_id=number)
+        Counter.objects.filter(pk=number).update(n=F("n") + 1)
+    wire.count()
+
+
+@task
+async def wait(number: int) -> None:
+    """Waits for another service."""
+    await http_wait.fetch(WAIT_MS)
     wire.count()
 
 

@@ -26,7 +26,7 @@ settings.configure(
 django.setup()
 
 import wire  # noqa: E402
-from django.db import connection  # noqa: E402
+from django.db import connection, transaction  # noqa: E402
 from django_tasks import task  # noqa: E402
 
 FILL = """
@@ -36,6 +36,7 @@ SELECT gen_random_uuid(), 'READY', now(), jsonb_build_object('args', jsonb_build
     %s, '[]', 'default', 'default', '9999-01-01', '', '' FROM generate_series(1, %s) AS n
 """
 UPDATE = "UPDATE counter SET n = n + 1 WHERE id = %s"
+INSERT = "INSERT INTO entry (counter_id) VALUES (%s)"
 
 
 def noop(number: int) -> None:
@@ -44,6 +45,13 @@ def noop(number: int) -> None:
 
 def update(number: int) -> None:
     with connection.cursor() as cursor:
+        cursor.execute(UPDATE, [number])
+    wire.count()
+
+
+def write(number: int) -> None:
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(INSERT, [number])
         cursor.execute(UPDATE, [number])
     wire.count()
 
@@ -58,7 +66,7 @@ def pause(number: int, milliseconds: int = 0) -> None:
 # The worker imports a task by its path, and this file runs as __main__.
 module = types.ModuleType("bench_tasks")
 sys.modules[module.__name__] = module
-for function in (noop, update, pause):
+for function in (noop, update, write, pause):
     function.__module__ = module.__name__
     setattr(module, function.__name__, task(function))
 
@@ -77,7 +85,7 @@ def fill(kind: str, tasks: str) -> None:
         cursor.execute(f"VACUUM ANALYZE {table}")
 
 
-def work(at_once: str = "") -> None:
+def work(at_once: str = "", kind: str = "") -> None:
     wire.tell("working")
     call_command("db_worker", interval=0.05, startup_delay=False, verbosity=0)
 

@@ -1,9 +1,11 @@
 // Graphile Worker: a local queue of 500, completions written together, woken by notifications; the verbs of subject.py.
 const { run, makeWorkerUtils, Logger } = require("graphile-worker");
 const wire = require("./wire.cjs");
+const { fetchAfter } = require("./http_wait.cjs");
 
 const silent = new Logger(() => () => {});
 const UPDATE = "UPDATE counter SET n = n + 1 WHERE id = $1";
+const INSERT = "INSERT INTO entry (counter_id) VALUES ($1)";
 const FILL = `SELECT count(*) FROM graphile_worker.add_jobs(ARRAY(
   SELECT json_populate_record(null::graphile_worker.job_spec, json_build_object('identifier', $1::text,
     'payload', json_build_object('number', n))) FROM generate_series(1, $2::int) AS n))`;
@@ -13,6 +15,19 @@ const taskList = {
   noop: async () => wire.count(),
   update: async ({ number }, helpers) => {
     await helpers.query(UPDATE, [number]);
+    wire.count();
+  },
+  write: async ({ number }, helpers) => {
+    await helpers.withPgClient(async (client) => {
+      await client.query("BEGIN");
+      await client.query(INSERT, [number]);
+      await client.query(UPDATE, [number]);
+      await client.query("COMMIT");
+    });
+    wire.count();
+  },
+  wait: async () => {
+    await fetchAfter();
     wire.count();
   },
   pause: async ({ number, milliseconds }) => {
@@ -38,13 +53,13 @@ const verbs = {
       await query(utils, FILL, [kind, Number(tasks)]);
       await query(utils, "VACUUM ANALYZE graphile_worker._private_jobs");
     }),
-  work: async (atOnce) => {
+  work: async (atOnce, kind) => {
     const batched = { localQueue: { size: 500 }, completeJobBatchDelay: 0, failJobBatchDelay: 0 };
     const worker = {
       connectionString: process.env.NODE_DATABASE_URL,
       maxPoolSize: 10,
       pollInterval: 1000,
-      ...(atOnce ? { concurrentJobs: Number(atOnce) } : { concurrentJobs: 24, ...batched }),
+      ...(kind === "wait" ? { ...batched, concurrentJobs: Number(atOnce), localQueue: { size: Number(atOnce) } } : atOnce ? { concurrentJobs: Number(atOnce) } : { concurrentJobs: 24, ...batched }),
     };
     const runner = await run({ preset: { worker: { ...worker, logger: silent } }, taskList });
     wire.tell("working");

@@ -2,12 +2,23 @@
 const { PgBoss } = require("pg-boss");
 const { Pool } = require("pg");
 const wire = require("./wire.cjs");
+const { fetchAfter } = require("./http_wait.cjs");
 
-const QUEUES = ["noop", "update", "pause", "idle"];
+const QUEUES = ["noop", "update", "write", "wait", "pause", "idle"];
 const UPDATE = "UPDATE counter SET n = n + 1 WHERE id = $1";
+const INSERT = "INSERT INTO entry (counter_id) VALUES ($1)";
 const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 const pool = new Pool({ connectionString: process.env.NODE_DATABASE_URL });
 const settings = { connectionString: process.env.NODE_DATABASE_URL, max: 10, useListenNotify: true };
+
+const write = async (number) => {
+  const client = await pool.connect();
+  await client.query("BEGIN");
+  await client.query(INSERT, [number]);
+  await client.query(UPDATE, [number]);
+  await client.query("COMMIT");
+  client.release();
+};
 
 const withBoss = async (body, more = { supervise: false, schedule: false }) => {
   const boss = new PgBoss({ ...settings, ...more });
@@ -24,8 +35,15 @@ const leave = async (boss) => {
 const handlers = {
   noop: async (jobs) => wire.count(jobs.length),
   update: async (jobs) => {
-    for (const job of jobs) await pool.query(UPDATE, [job.data.number]);
+    await Promise.all(jobs.map((job) => pool.query(UPDATE, [job.data.number])));
     wire.count(jobs.length);
+  },
+  write: async (jobs) => {
+    await Promise.all(jobs.map((job) => write(job.data.number)));
+    wire.count(jobs.length);
+  },
+  wait: async (jobs) => {
+    await Promise.all(jobs.map(() => fetchAfter().then(() => wire.count())));
   },
   pause: async ([job]) => {
     const began = wire.now();
@@ -56,6 +74,8 @@ const verbs = {
       const single = { localConcurrency: Number(atOnce || 1), pollingIntervalSeconds: 0.5 };
       await boss.work("noop", batched, handlers.noop);
       await boss.work("update", batched, handlers.update);
+      await boss.work("write", batched, handlers.write);
+      await boss.work("wait", { ...batched, localConcurrency: 2 }, handlers.wait);
       await boss.work("pause", single, handlers.pause);
       wire.tell("working");
     }, {}),

@@ -1,10 +1,12 @@
 """PgQueuer: asyncpg and uvloop, batches of 500 for a drain; the verbs of `subject.py`."""
 
 import asyncio
+import os
 import sys
 import time
 
 import asyncpg
+import http_wait
 import uvloop
 import wire
 from pgqueuer import PgQueuer
@@ -16,6 +18,8 @@ INSERT INTO pgqueuer (priority, entrypoint, payload, status)
 SELECT 0, $1, convert_to(n::text, 'UTF8'), 'queued' FROM generate_series(1, $2) AS n
 """
 UPDATE = "UPDATE counter SET n = n + 1 WHERE id = $1"
+INSERT = "INSERT INTO entry (counter_id) VALUES ($1)"
+WAIT_MS = int(os.environ.get("BENCH_WAIT_MS", "0"))
 
 
 async def setup(pool: asyncpg.Pool) -> None:
@@ -28,7 +32,7 @@ async def fill(pool: asyncpg.Pool, kind: str, tasks: str) -> None:
     await pool.execute("VACUUM ANALYZE pgqueuer")
 
 
-async def work(pool: asyncpg.Pool, at_once: str = "") -> None:
+async def work(pool: asyncpg.Pool, at_once: str = "", kind: str = "") -> None:
     """`at_once`: how many tasks run at a time; nothing: as many as batches of 500 bring. It takes no limit of one."""
     queue = PgQueuer.from_asyncpg_pool(pool)
 
@@ -41,6 +45,19 @@ async def work(pool: asyncpg.Pool, at_once: str = "") -> None:
         await pool.execute(UPDATE, int(job.payload or b"0"))
         wire.count()
 
+    @queue.entrypoint("write")
+    async def write(job: Job) -> None:
+        number = int(job.payload or b"0")
+        async with pool.acquire() as session, session.transaction():
+            await session.execute(INSERT, number)
+            await session.execute(UPDATE, number)
+        wire.count()
+
+    @queue.entrypoint("wait")
+    async def wait(job: Job) -> None:
+        await http_wait.fetch(WAIT_MS)
+        wire.count()
+
     @queue.entrypoint("pause")
     async def pause(job: Job) -> None:
         began = time.monotonic()
@@ -50,7 +67,9 @@ async def work(pool: asyncpg.Pool, at_once: str = "") -> None:
         wire.ran(number, began)
 
     wire.tell("working")
-    if at_once:
+    if kind == "wait":
+        await queue.run(batch_size=500, max_concurrent_tasks=2 * int(at_once))
+    elif at_once:
         await queue.run(batch_size=1, max_concurrent_tasks=max(2, int(at_once)))
     else:
         await queue.run(batch_size=500)

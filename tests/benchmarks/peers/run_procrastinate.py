@@ -1,9 +1,11 @@
 """Procrastinate: psycopg's pool, woken by notifications; the verbs of `subject.py`."""
 
 import asyncio
+import os
 import sys
 import time
 
+import http_wait
 import procrastinate
 import wire
 
@@ -14,6 +16,8 @@ SELECT 'default', %(kind)s, jsonb_build_object('number', n) FROM generate_series
 """
 TABLES = "procrastinate_jobs, procrastinate_events, procrastinate_workers"
 UPDATE = "UPDATE counter SET n = n + 1 WHERE id = %(number)s"
+INSERT = "INSERT INTO entry (counter_id) VALUES (%(number)s)"
+WAIT_MS = int(os.environ.get("BENCH_WAIT_MS", "0"))
 
 
 @app.task(name="noop")
@@ -24,6 +28,20 @@ async def noop(number: int) -> None:
 @app.task(name="update")
 async def update(number: int) -> None:
     await app.connector.execute_query_async(UPDATE, number=number)
+    wire.count()
+
+
+@app.task(name="write")
+async def write(number: int) -> None:
+    async with app.connector.pool.connection() as session, session.transaction():
+        await session.execute(INSERT, {"number": number})
+        await session.execute(UPDATE, {"number": number})
+    wire.count()
+
+
+@app.task(name="wait")
+async def wait(number: int) -> None:
+    await http_wait.fetch(WAIT_MS)
     wire.count()
 
 
@@ -50,7 +68,7 @@ async def fill(kind: str, tasks: str) -> None:
     await app.connector.execute_query_async("ANALYZE procrastinate_jobs")
 
 
-async def work(at_once: str = "1") -> None:
+async def work(at_once: str = "1", kind: str = "") -> None:
     wire.tell("working")
     await app.run_worker_async(queues=["default"], concurrency=int(at_once or 1))
 
