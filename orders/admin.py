@@ -117,7 +117,7 @@ class OrderAdmin(PatternAdmin, LockAwareAdmin):
 
     @admin.display(description=_("next step"), empty_value="")
     def steps(self, order: Order) -> str:
-        """The button of a row: only an e-mail of unknown fate needs a person."""
+        """The button of a row: only an e-mail that may or may not have been sent needs a person."""
         if order.email_state != Order.EmailState.UNKNOWN:
             return ""
         return format_html(
@@ -130,12 +130,12 @@ class OrderAdmin(PatternAdmin, LockAwareAdmin):
     def message_id(self, order: Order) -> str:
         return message_id(order)
 
-    @admin.action(description=_("Resolve e-mails of unknown fate…"), permissions=["view"])
+    @admin.action(description=_("Resolve e-mails that may have been sent…"), permissions=["view"])
     def resolve_emails(self, request: HttpRequest, queryset: OrderQuerySet) -> HttpResponse | None:
         """List the orders that would be resolved; that page asks for the decision and the reason."""
         unknown = list(queryset.of_unknown_fate()[: MOST_ORDERS + 1])
         if not unknown:
-            messages.info(request, _("None of these orders has an e-mail of unknown fate."))
+            messages.info(request, _("None of these orders has an e-mail that may have been sent."))
             return None
         if len(unknown) > MOST_ORDERS:
             messages.info(
@@ -188,7 +188,7 @@ class OrderAdmin(PatternAdmin, LockAwareAdmin):
     ) -> HttpResponse:
         context = {
             **self.admin_site.each_context(request),
-            "title": _("E-mails of unknown fate"),
+            "title": _("E-mails that may or may not have been sent"),
             "opts": self.opts,
             "fault": fault,
             **resolving_context(request, orders),

@@ -21,7 +21,7 @@ UNKNOWN = "?email_state__exact=unknown"  # a filter of the list of orders
 
 
 class Emails(NamedTuple):
-    """Counts up to the cap, and the time and order of the oldest e-mail of unknown fate."""
+    """Counts up to the cap, and the time and order of the oldest e-mail that may or may not have been sent."""
 
     to_mail: int
     unknown: int
@@ -66,7 +66,7 @@ def unknown_fate(snapshot: Snapshot) -> Iterator[AttentionLine]:
 
 @panels.figures
 def figures(snapshot: Snapshot) -> Iterator[Figure]:
-    """The number of orders to mail; the note counts e-mails of unknown fate."""
+    """The number of orders to mail; the note counts those that may have been sent."""
     found = snapshot.once(emails)
     url = reverse("admin:orders_order_changelist")
     unknown = _("%(number)s unknown") % {"number": capped(found.unknown)} if found.unknown else ""

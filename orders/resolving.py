@@ -1,4 +1,4 @@
-"""Resolve e-mails of unknown fate, from the page or by command.
+"""Resolve e-mails that may or may not have been sent, from the page or by command.
 
 Only the mail server's log can tell, by Message-ID, if the customer got the e-mail. A person checks it and decides:
 `resend` (it may arrive twice) or `sent` (it may never arrive).
@@ -22,7 +22,7 @@ CHUNK = 1000
 
 
 class Decision(models.TextChoices):
-    """A person's decision about an e-mail of unknown fate; the label is its consequence."""
+    """A person's decision about an e-mail that may or may not have been sent; the label is its consequence."""
 
     RESEND = "resend", _("send it again: the customer may get it twice, with the same Message-ID")
     SENT = "sent", _("take it as sent: if it never went out, the customer gets none")
@@ -51,7 +51,7 @@ def resolve(
     versions: Mapping[int, int] | None = None,
     dry_run: bool = False,
 ) -> Resolution:
-    """Record a decision about orders whose e-mail is of unknown fate; refuse all others, and locked ones.
+    """Record a decision about orders whose e-mail may or may not have been sent; refuse all others, and locked ones.
 
     `versions` holds the version of each order that the person saw; an order that changed since is refused. Each
     resolved order writes one intervention in the same transaction. A dry run does all of it and rolls back.
@@ -89,11 +89,11 @@ def _refusal(order: Order | None, is_there: bool, seen: int | None) -> Refusal |
     if seen not in (None, order.version):
         return Refusal(
             "changed", f"it changed since you looked (version {seen}, now {order.version}): its e-mail is "
-            f"{order.email_state} now; look again"
+            f"{order.email_state} now; review again"
         )  # fmt: skip
     if order.email_state != Order.EmailState.UNKNOWN or order.shipped_email_sent:
         state = Order.EmailState.SENT if order.shipped_email_sent else order.email_state
-        return Refusal("known", f"the fate of its e-mail is not unknown but `{state}`; nothing is to be resolved")
+        return Refusal("known", f"its e-mail is `{state}`, not `unknown`; there is nothing to resolve")
     return None
 
 

@@ -78,7 +78,7 @@ class ShippingReport:
         if self.failed:
             parts.append(f"{self.failed} not sent, to be tried again")
         if self.unknown:
-            parts.append(f"{self.unknown} of unknown fate, to be resolved with resolve_emails or on the orders' page")
+            parts.append(f"{self.unknown} may have been sent: resolve with resolve_emails or on the orders' page")
         if self.stopped:
             parts.append(f"the mail server cannot be reached, so the run ended early ({self.stopped})")
         return f"{'; '.join(parts)}." if parts else ""
@@ -104,7 +104,7 @@ class ShippingReport:
     def __str__(self) -> str:
         return (
             f"{self.rows.candidates} orders found: {self.sent} e-mails sent, {self.failed} failed, "
-            f"{self.unknown} of unknown fate, {self.rows.skipped_locked} left to whoever holds them, "
+            f"{self.unknown} unknown, {self.rows.skipped_locked} left to whoever holds them, "
             f"{self.rows.already_done} done by others."
         )
 
@@ -122,8 +122,8 @@ class Mode(models.TextChoices):
     MARK_FIRST = (
         "mark_first",
         _(
-            "Mark, then send: at most once. Only this mode can leave an e-mail of unknown fate, after a crash in "
-            "between or when the server gave no answer; a person resolves it."
+            "Mark, then send: at most once. Only this mode can leave an e-mail that may or may not have been sent, "
+            "after a crash in between or when the server gave no answer; a person resolves it."
         ),
     )
 

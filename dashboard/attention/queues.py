@@ -113,7 +113,7 @@ def stale_line(queue: QueueNumbers, dead: list[str], *, has_sweeper: bool) -> At
         "%(number)d task in %(queue)s: %(verdicts)s.", "%(number)d tasks in %(queue)s: %(verdicts)s.", queue.stale
     )
     if queue.asks_a_person:
-        why = _("This queue asks a person before its tasks are taken back: they may run twice.")
+        why = _("Recovery of this queue is manual, because its tasks may run twice.")
     elif has_sweeper:
         why = _("No worker has taken them back yet: their worker may be silent and not dead, or their rows are locked.")
     else:

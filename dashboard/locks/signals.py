@@ -197,7 +197,7 @@ def problem_with(pid: int, found: list[dict[str, Any]]) -> str:
     if backend["backend_start"] is None:
         return _(
             "The database role %(my_role)s may not see when backend %(pid)d started, so it could be another one than "
-            "you saw. GRANT pg_read_all_stats TO %(my_role)s, and look again."
+            "you saw. GRANT pg_read_all_stats TO %(my_role)s, and try again."
         ) % backend  # fmt: skip
     if not backend["is_same"]:
         return _(

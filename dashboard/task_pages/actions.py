@@ -213,7 +213,7 @@ class Edit(PageAction):
     def repeats(self, task: Task, finding: Finding) -> str:
         if task.status != TaskStatus.READY:
             return _("Only a task that waits to run can be moved.")
-        return _("It goes on waiting; what is left empty stays as it is.")
+        return _("It goes on waiting; empty fields change nothing.")
 
     def fault(self, settings: Settings) -> str:
         if self.lacks_change(settings):

@@ -233,7 +233,7 @@ def death(task: Task, worker: WorkerState | None, facts: Facts) -> str:
 def recovery_of(task: Task, facts: Facts) -> str:
     queue = facts.queues.get(task.queue_name)
     if queue is not None and queue.recovery == Queue.Recovery.ASK:
-        return _("The queue %(queue)s asks a person to take it back.") % {"queue": task.queue_name}
+        return _("Recovery of the queue %(queue)s is manual: take it back.") % {"queue": task.queue_name}
     if not facts.live_workers:
         return _("No live worker is there to take it back: start one.")
     values = {"age": spoken(conf.get("SWEEP_SECONDS"))}

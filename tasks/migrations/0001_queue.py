@@ -22,9 +22,7 @@ class Migration(migrations.Migration):
                 ("paused_by", models.TextField(blank=True, db_default="")),
                 (
                     "recovery",
-                    models.TextField(
-                        choices=[("automatic", "Automatic"), ("ask", "Ask a person")], db_default="automatic"
-                    ),
+                    models.TextField(choices=[("automatic", "Automatic"), ("ask", "Manual")], db_default="automatic"),
                 ),
             ],
             options={

@@ -160,7 +160,7 @@ class Queue(Viewable):
 
     class Recovery(models.TextChoices):
         AUTOMATIC = "automatic", _("Automatic")
-        ASK = "ask", _("Ask a person")
+        ASK = "ask", _("Manual")
 
     name = models.TextField(primary_key=True)
     paused = models.BooleanField(db_default=False)

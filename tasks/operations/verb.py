@@ -70,7 +70,7 @@ UNMATCHED = Reason("unmatched", gettext_lazy("it does not match the filter that 
 LOCKED = Reason("locked", gettext_lazy("another session holds its row at this moment; try again"))
 CHANGED = Reason(
     "changed",
-    gettext_lazy("it changed since you looked (version {seen}): it is {status} at version {version} now; look again"),
+    gettext_lazy("it changed since you looked (version {seen}): it is {status} at version {version} now; review again"),
 )
 HELD = Reason("held", gettext_lazy("worker {claimed_by} holds it; only a task that waits to run can be edited"))
 COMPLETED = Reason("completed", gettext_lazy("it has completed; to have its effect again, enqueue it again"))

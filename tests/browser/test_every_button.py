@@ -288,7 +288,7 @@ def orders_and_accounts(tour: Tour) -> None:
     tour.at("/admin/orders/order/").press("#result_list [data-action=resolve-email]")
     tour.confirm(button="dialog [data-action=resolve-email]").says("1 e-mail resolved.")
     tour.at("/admin/orders/order/").press("#action-toggle").press("#changelist-form .actions button")
-    tour.says("None of these orders has an e-mail of unknown fate.")
+    tour.says("None of these orders has an e-mail that may have been sent.")
     tour.at("/admin/orders/order/").press(".page-title .menu summary").press(".page-title [data-copy]")
     tour.page.keyboard.press("Escape")
     tour.press("[data-action=ship-emails]").press("dialog [data-action=ship-emails]")

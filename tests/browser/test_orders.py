@@ -120,7 +120,7 @@ def test_shipping_is_watched_until_it_is_done(visit, unknown, smtp):  # noqa: F8
 
 def test_unknown_ones_are_chosen_in_the_list_and_resolved(visit, unknown):
     page = visit("Operators").open(LIST)
-    resolve_all = page.get_by_role("button", name="Resolve e-mails of unknown fate…")
+    resolve_all = page.get_by_role("button", name="Resolve e-mails that may have been sent…")
     assert not resolve_all.is_visible(), "nothing is ticked"
     page.locator("#action-toggle").check()
     resolve_all.click()

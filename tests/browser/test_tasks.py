@@ -84,7 +84,7 @@ def test_a_dead_workers_task_is_taken_back(visit):
     page = visit("Operators").open(LIST)
     row = page.locator(f"#task-{task.pk}")
     assert "Worker dead" in row.inner_text()
-    assert "asks a person" in row.inner_text()
+    assert "is manual" in row.inner_text()
     row.locator("button[data-action=recover]").click()
     page.locator("form.confirm button[data-action=recover]").click()
     assert message(page) == f"Take back: done for #{task.pk}."

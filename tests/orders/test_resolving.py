@@ -1,4 +1,4 @@
-"""E-mails of unknown fate, resolved by a person: what changes, what is refused, and what the audit keeps."""
+"""E-mails that may or may not have been sent, resolved by a person: changes, refusals and the audit."""
 
 import pytest
 
@@ -83,7 +83,7 @@ class TestCommand:
         outcome = run("resolve_emails", order.pk, known.pk, "--as", "resend", "--json")
         assert (outcome.status, outcome.data["resolved"]) == (1, 1)
         assert outcome.data["refused"][0]["reason"] == "known"
-        assert f"Order {known.pk}: the fate of its e-mail is not unknown but `none`" in outcome.stderr
+        assert f"Order {known.pk}: its e-mail is `none`, not `unknown`" in outcome.stderr
 
     def test_the_same_order_twice_is_one(self):
         [order] = unknown()

@@ -1,4 +1,4 @@
-"""`resolve_emails`: record a person's decision about e-mails of unknown fate."""
+"""`resolve_emails`: record a person's decision about e-mails that may or may not have been sent."""
 
 from django.core.management.base import CommandParser
 
@@ -8,9 +8,9 @@ from tasks.commands import OperatorCommand, Options, Report, audited, operator, 
 
 class Command(OperatorCommand):
     help = (
-        "Resolve e-mails of unknown fate: ones that a crash left between marking and sending, or that the mail server "
-        "did not answer. Look into the server's log for their Message-ID first. Exit status 1 when some were refused; "
-        "--json says why."
+        "Resolve e-mails that may or may not have been sent: a crash came between marking and sending, or the mail "
+        "server did not answer. Look into the server's log for their Message-ID first. Exit status 1 when some "
+        "were refused; --json says why."
     )
     examples = ('1042 --as sent --reason "it is in the log"', "1042 1043 --as resend")
 

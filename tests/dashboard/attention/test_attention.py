@@ -131,7 +131,7 @@ class TestStale:
             found = lines()
         line = found["stale:payouts"]
         assert line.since is not None
-        assert "asks a person" in line.why
+        assert "is manual" in line.why
         assert line.step.url == "/admin/ops/stale/?queue=payouts"
 
     def test_recovery_has_its_seconds_before_anybody_is_called(self):

@@ -18,7 +18,7 @@ def operator():
 def test_ticked_tasks_are_moved(operator):
     tasks = [rows.ready(), rows.ready()]
     page = press(operator, "edit", *tasks)
-    assert "It goes on waiting; what is left empty stays as it is." in page.text
+    assert "It goes on waiting; empty fields change nothing." in page.text
     fields = {"queue_name": "slow", "priority": "7", "run_after": "2031-01-31T03:00:00+02:00"}
     assert "Move: done for" in confirm(operator, "edit", *tasks, **fields).text
     moved = Task.objects.first()

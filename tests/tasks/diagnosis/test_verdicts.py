@@ -252,7 +252,7 @@ def test_a_living_worker_takes_back_what_a_dead_one_held():
 def test_a_queue_that_asks_says_that_a_person_decides():
     queue = Queue(name="payouts", recovery="ask")
     found = diagnosis.decide(processing(), facts(worker(registered=False), worker(id="w2"), queues={"payouts": queue}))
-    assert "asks a person" in found.sentence
+    assert "is manual" in found.sentence
 
 
 def test_finished_tasks_tell_how_they_ended():
