@@ -201,7 +201,7 @@ class TestWhatIsHidden:
         hidden = rf"\n[2-9] of [2-9] sessions hide .* from role {mine}: GRANT pg_read_all_stats TO {mine}\n"
         assert re.search(hidden, text)
         assert f"may end only its own sessions: GRANT pg_signal_backend TO {mine}" in text
-        assert text.splitlines()[1].strip().startswith(f"{scene.pid('rowlock:worker:7f')}  worker 7f")
+        assert text.splitlines()[1].strip("└├│ ").startswith(f"{scene.pid('rowlock:worker:7f')}  worker 7f")
 
     def test_a_role_with_the_grants_is_told_nothing(self) -> None:
         with role("pg_read_all_stats", "pg_signal_backend") as mine, acting_as(mine):
