@@ -29,6 +29,8 @@ else:
     FRAMEWORK = "django_tasks"
 
 if TYPE_CHECKING:
+    from tasks.framework.context import TaskContext as OwnContext
+
     P = ParamSpec("P")
     R = TypeVar("R")
 
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
     @overload
     def task(
         *, takes_context: Literal[True], **options: Any
-    ) -> Callable[[Callable[Concatenate[TaskContext, P], R]], Task[P, R]]: ...
+    ) -> Callable[[Callable[Concatenate[OwnContext, P], R]], Task[P, R]]: ...
     @overload
     def task(*, takes_context: Literal[False] = False, **options: Any) -> Callable[[Callable[P, R]], Task[P, R]]: ...
     def task(*function: Any, **options: Any) -> Any: ...
