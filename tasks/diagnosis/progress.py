@@ -77,7 +77,7 @@ def current(task: Task, row: Progress) -> Progress:
 
 
 def progress_of(task: Task) -> Progress | None:
-    """What the task's current attempt has reported, and the last checkpoint; None if nothing."""
+    """Read the report of the task's current attempt and the last checkpoint; None without either."""
     row = Progress.objects.filter(pk=task.pk).first()
     return row and current(task, row)
 
