@@ -1,5 +1,6 @@
 """What tasks tell on the pages: the bar of a running task, its rate and estimated end, its checkpoint and its log."""
 
+import re
 from datetime import timedelta
 
 import pytest
@@ -103,15 +104,16 @@ def test_the_bars_of_a_page_cost_one_statement(viewer):
 
 def test_the_page_of_a_running_task_tells_how_far_it_is(viewer):
     with rows.living_worker() as worker:
-        task = running(worker, started_at=NOW - timedelta(minutes=4))
-        times = {"first_at": NOW - timedelta(minutes=4), "updated_at": timezone.now() - timedelta(seconds=20)}
+        now = timezone.now()
+        task = running(worker, started_at=now - timedelta(minutes=4))
+        times = {"first_at": now - timedelta(minutes=4), "updated_at": now - timedelta(seconds=20)}
         report(task, 0.5, "step <b>", first_fraction=0.1, **times)
         text = viewer.get(f"{LIST}{task.pk}/", headers={"HX-Request": "true"}).text
     assert 'value="50" aria-label="50 %"' in text
-    assert "50 %, 10 %/min, about 4 min left</strong>" in text or "50 %, 11 %/min, about 4 min left</strong>" in text
+    assert "50 %, 11 %/min, about 4 min left</strong>" in text
     assert "step &lt;b&gt;" in text
     assert "Last report:" in text
-    assert ">20 s ago</time>" in text
+    assert re.search(r">2\d s ago</time>", text)
 
 
 @pytest.mark.parametrize("make", [rows.failed, rows.completed, rows.ready])
