@@ -6,6 +6,7 @@ from tasks.framework import declaration
 from tasks.queue import strategies
 from tasks.queue.claim import Claimer
 from tasks.queue.completion import Ending
+from tasks.queue.reports import Reports
 from tasks.worker import pool as pools
 from tasks.worker.options import Options
 from tasks.worker.pool import Job, Pool
@@ -23,7 +24,7 @@ def pool():
     return Pool(
         options,
         state,
-        Runner("w1"),
+        Runner("w1", Reports("w1"), lambda task_id: None),
         may_begin=lambda: False,
         note_end=lambda task, ending: None,
         unwritten=set,
