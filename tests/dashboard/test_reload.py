@@ -3,7 +3,6 @@
 import contextlib
 import http.client
 import itertools
-import json
 import os
 import signal
 import threading
@@ -57,7 +56,7 @@ def test_actions_go_on_while_the_web_server_is_reloaded(monkeypatch: pytest.Monk
 
 def enqueue(port: int, cookie: str, number: int) -> int:
     """One click on a connection of its own, as a reverse proxy brings it; the status of the answer."""
-    form = {"task": handlers.work.module_path, "args": json.dumps([number]), "token": new_token()}
+    form = {"task": handlers.work.module_path, "arg-seconds": number, "token": new_token()}
     headers = {"Host": "localhost", "Cookie": cookie, "Content-Type": "application/x-www-form-urlencoded"}
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as asked:
         asked.request("POST", ENQUEUE, urlencode({**form, "csrfmiddlewaretoken": CSRF}), headers)
