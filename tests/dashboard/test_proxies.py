@@ -1,6 +1,7 @@
 """The pages through a transaction-pooling proxy (fault F10): each transaction meets another session of the server."""
 
 import contextlib
+import re
 from collections.abc import Iterator
 from urllib.parse import parse_qs, urlsplit
 
@@ -45,7 +46,7 @@ def test_f10_every_page_answers_and_a_button_works_through_a_pooling_proxy(setti
         answers = {page: client.get(page).status_code for page in sorted(pages)}
         page = confirm(client, "requeue", failed, reason="through the proxy")
         assert {page: status for page, status in answers.items() if status >= 500} == {}
-        assert f"done for #{failed.pk}" in page.text
+        assert f"done for #{failed.pk}" in re.sub(r"<[^>]+>", "", page.text)
         assert through_which_sessions() > 1, "one session served everything: nothing was tried"
     assert state(failed) == ("READY", 12)
 
