@@ -30,6 +30,7 @@ from tasks.operations import tokens
 from tasks.operations.enqueue import registered
 from tasks.support import reading
 from tasks.support.audit import Who
+from tasks.support.redaction import REDACTED, SecretFinder
 
 ENQUEUE = "tasks.enqueue_task"
 OPTIONS = ("queue_name", "priority", "run_after", "ordering_key")
@@ -109,6 +110,11 @@ class KnownTask:
     @classmethod
     def of(cls, task: PostgresTask) -> "KnownTask":
         parameters = list(inspect.signature(task.func).parameters.values())[1 if task.takes_context else 0 :]
+        secrets = SecretFinder()
+        parameters = [
+            one.replace(default=REDACTED) if one.default is not one.empty and secrets.is_secret(one.name) else one
+            for one in parameters
+        ]
         summary = (inspect.getdoc(task.func) or "").partition("\n")[0]
         return cls(task.module_path, str(inspect.Signature(parameters)), summary, task.queue_name)
 

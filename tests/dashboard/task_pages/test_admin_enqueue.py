@@ -195,3 +195,9 @@ def test_without_a_token_nothing_is_enqueued(operator):
     strict.force_login(person("Operators"))
     assert submit(strict).status_code == 403
     assert not Task.objects.exists()
+
+
+def test_the_list_of_functions_hides_the_default_of_a_secret(operator):
+    page = operator.get(ENQUEUE).text
+    assert "password: str = &#x27;[redacted]&#x27;" in page
+    assert "swordfish" not in page
