@@ -207,6 +207,7 @@ class Attempt(Viewable):
     fingerprint = models.TextField(db_default="", blank=True, db_collation="C")
 
     class Meta(Viewable.Meta):
+        required_db_features = ["supports_covering_indexes"]  # as those of Task
         indexes = [
             # One failure's attempts in a time are read from it alone, and the next failure is one step away.
             models.Index(
