@@ -68,7 +68,7 @@ async def work(pool: asyncpg.Pool, at_once: str = "", kind: str = "") -> None:
 
     wire.tell("working")
     if kind == "wait":
-        await queue.run(batch_size=500, max_concurrent_tasks=2 * int(at_once))
+        await queue.run(batch_size=500, max_concurrent_tasks=int(at_once))
     elif at_once:
         await queue.run(batch_size=1, max_concurrent_tasks=max(2, int(at_once)))
     else:
