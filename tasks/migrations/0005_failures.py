@@ -1,4 +1,4 @@
-"""What groups failures, the fingerprint of each unsuccessful attempt; and an index of the audit without enqueues."""
+"""Add the fingerprint that groups unsuccessful attempts, and an index of the audit without enqueues."""
 
 from django.db import migrations, models
 

@@ -61,7 +61,7 @@ def compare(scene: Bench, part: Part, subjects: list[Subject], workers: int) -> 
 
 
 def notes(scene: Bench, subjects: list[Subject], settings: Mapping[str, str] | None = None) -> list[str]:
-    """What was measured with which settings (those of a drain unless others are given), and who was left out."""
+    """List the subjects with their settings (those of a drain unless others are given), and who was left out."""
     told = [f"{subject.name} {version_of(subject.peer.package)}".strip() for subject in subjects]
     used = settings or {subject.name: subject.peer.settings for subject in subjects}
     lines = [f"{name}: {used[subject.name]}" for name, subject in zip(told, subjects, strict=True)]

@@ -141,7 +141,7 @@ def compared(table: Mapping[str, Any]) -> list[str] | None:
         figures = {row[0]: (f"{shown(row[2])} / {shown(row[3])} ms", -row[2]) for row in table["rows"]}
     else:
         return None
-    ours = next((name for name in figures if name.startswith(OURS)), None)
+    ours = OURS if OURS in figures else next((name for name in figures if name.startswith(OURS)), None)
     rivals = {name: found for name, found in figures.items() if not name.startswith((OURS, *FLOORS))}
     if ours is None or not rivals:
         return None

@@ -107,5 +107,9 @@ def test_the_page_sets_us_beside_the_best_rival_and_not_beside_bare_rows():
     )
     waits = report.waits("pickup", {"Rowlock": [0.002, 0.004], "PgQueuer": [0.001, 0.003], "pg-boss": [0.009]})
     assert report.compared(vars(rates)) == ["drain", "30.00", "PgQueuer 20.00", "1.50"]
+    variants = report.rates(
+        "drain", "tasks a second", {"Rowlock": [30.0], "Rowlock, relaxed": [40.0], "PgQueuer": [20.0]}
+    )
+    assert report.compared(vars(variants))[1] == "30.00", "a variant does not stand for the part's own settings"
     assert report.compared(vars(waits)) == ["pickup", "4.00 / 4.00 ms", "PgQueuer 3.00 / 3.00 ms", "1.33"]
     assert report.compared(vars(report.Table("one alone", ["", "median"]))) is None

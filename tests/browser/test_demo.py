@@ -39,7 +39,7 @@ def test_the_ribbon_and_the_pages_are_accessible_and_fit(visit, theme, size):
 
 
 def small_targets(page: Page, least: int) -> list[str]:
-    """What is to be pressed in the ribbon, and is smaller than a finger, or than a mouse needs."""
+    """List the ribbon's controls that are smaller than a finger or a mouse needs."""
     targets = page.locator("aside.demo :is(button, a.button, summary)").all()
     sizes = {target.inner_text(): target.bounding_box() for target in targets if target.is_visible()}
     return [text for text, box in sizes.items() if min(box["height"], box["width"]) < least - 0.5]

@@ -1,4 +1,4 @@
-"""What Rowlock's workers run in benchmarks; the peers' drivers declare the same."""
+"""Tasks that Rowlock's workers run in benchmarks; the peers' drivers declare the same."""
 
 import os
 import time

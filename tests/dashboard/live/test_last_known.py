@@ -69,7 +69,7 @@ def test_a_page_that_is_opened_shows_its_last_known_state_and_the_holder(name) -
 
 
 def content(page: str) -> str:
-    """What a page says of the rows: without tokens and ages."""
+    """Return the page's text of the rows, without tokens and ages."""
     inner = page[page.index('<div id="content"') : page.index("<!-- END Content -->")].partition(">")[2]
     inner = inner.partition('role="alert"')[2] or inner
     return " ".join(re.sub(r'value="[^"]*"|<!-- /?personal -->', "", inner).split())
@@ -145,7 +145,7 @@ class TestRights:
             assert Client().get("/admin/").status_code == 302
 
     def test_only_those_who_may_see_pages_are_asked_for(self, rf) -> None:
-        """Who asks is not known yet if the answer fails before the login was checked."""
+        """An answer that fails before the login is checked does not know who asks."""
         request = rf.get("/admin/")
         request.resolver_match = resolve("/admin/")
         request.user = AnonymousUser()

@@ -1,4 +1,4 @@
-"""What tasks tell on the pages: the bar of a running task, its rate and estimated end, its checkpoint and its log."""
+"""Progress of tasks on the pages: the bar of a running task, its rate and estimated end, its checkpoint and its log."""
 
 import re
 from datetime import timedelta

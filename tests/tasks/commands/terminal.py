@@ -20,7 +20,7 @@ PERSON = {"TERM": "xterm-256color", "NO_COLOR": "", "COLUMNS": "", "LINES": "", 
 
 
 class Terminal:
-    """What the command has written so far, and its process."""
+    """Return the command's output so far, and its process."""
 
     def __init__(self, process: subprocess.Popen[str], ours: int) -> None:
         self.process = process
