@@ -3,7 +3,7 @@
 import os
 import time
 
-from django.db import transaction
+from django.db import connection, transaction
 from django.db.models import F
 
 from tasks.compat import task
@@ -11,6 +11,7 @@ from tests.benchmarks.handlers.models import Counter, Entry
 from tests.benchmarks.peers import http_wait, wire
 
 WAIT_MS = int(os.environ.get("BENCH_WAIT_MS", "0"))
+ADD = "UPDATE counter SET n = n + 1 WHERE id = %s"
 
 
 @task
@@ -31,6 +32,23 @@ def write(number: int) -> None:
     with transaction.atomic():
         Entry.objects.create(counter_id=number)
         Counter.objects.filter(pk=number).update(n=F("n") + 1)
+    wire.count()
+
+
+@task
+def plain_update(number: int) -> None:
+    """The same UPDATE as plain SQL on Django's connection, as the peers' handlers write it."""
+    with connection.cursor() as cursor:
+        cursor.execute(ADD, [number])
+    wire.count()
+
+
+@task
+def plain_write(number: int) -> None:
+    """The same INSERT and UPDATE as plain SQL."""
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("INSERT INTO entry (counter_id) VALUES (%s)", [number])
+        cursor.execute(ADD, [number])
     wire.count()
 
 
