@@ -166,7 +166,8 @@ BEGIN
         tasks_recoveryfailure, tasks_refusedwrite, tasks_throughput, tasks_throughputtotal, tasks_worker
         TO rowlock_monitor;
     GRANT SELECT (id, task_path, queue_name, priority, status, version, created_at, run_after, started_at, finished_at,
-        attempt, max_attempts, claimed_by, finished_by, ordering_key, cancel_requested_at, xmax, ctid, tableoid)
+        attempt, max_attempts, claimed_by, finished_by, ordering_key, cancel_requested_at, unique_key, unique_while,
+        concurrency_key, concurrency_limit, xmax, ctid, tableoid)
         ON tasks_task TO rowlock_monitor;
     GRANT SELECT (id, task_id, number, worker_id, outcome, exception_class, started_at, finished_at,
         queue_name, release, fingerprint)

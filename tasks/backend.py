@@ -8,10 +8,12 @@ from django.core.checks import CheckMessage
 
 from tasks import checks
 from tasks.compat import FRAMEWORK, BaseTaskBackend, Task, TaskResult, TaskResultDoesNotExist, task_enqueued
+from tasks.exceptions import UnknownTask
 from tasks.framework import declaration, results
 from tasks.framework.arguments import encode_call
 from tasks.framework.declaration import PostgresTask
-from tasks.framework.enqueue import Calls, Inserted, insert_many, insert_one
+from tasks.framework.enqueue import Calls, Enqueued, insert_many, insert_one
+from tasks.framework.keyed import Inserted
 from tasks.models import Task as TaskRow
 
 ROW_ID = re.compile(r"[1-9][0-9]{0,18}")
@@ -37,21 +39,21 @@ class PostgresBackend(BaseTaskBackend):
         super().validate_task(task)
 
     def enqueue(self, task: Task, args: Any, kwargs: Any) -> TaskResult:
-        """Write one task in the caller's transaction.
+        """Write one task in the caller's transaction, or return the task that has its unique key.
 
-        Raises InvalidTask, or InvalidArguments (a ValueError and TypeError); then nothing is enqueued.
+        Raises InvalidTask, InvalidArguments (a ValueError and TypeError), or KeyBusy; then nothing is enqueued.
         """
         self.validate_task(task)
         row = insert_one(PostgresTask.of(task), encode_call(args, kwargs))
-        return self._announce(task, row)
+        return self._announce(task, row) if row.is_new else self._known(task, row)
 
-    def enqueue_many(self, task: Task, calls: Calls) -> list[int]:
+    def enqueue_many(self, task: Task, calls: Calls) -> Enqueued:
         """Write one task for each `(args, kwargs)`, all or none; returns their ids, in the order of the calls.
 
         `calls` may be a generator: one statement writes some thousands of tasks, and only these are held in memory.
         With `ordered_by_commit`, all are. Each task computes its own ordering key if it declares a callable.
-        `task_enqueued` is sent for each if it has receivers. Raises InvalidTask, or InvalidArguments that names the
-        call by its position from 0.
+        `task_enqueued` is sent for each new task if it has receivers. Raises InvalidTask, KeyBusy, or InvalidArguments
+        that names the call by its position from 0.
         """
         self.validate_task(task)
         announce = (lambda row: self._announce(task, row)) if somebody_listens() else None
@@ -68,6 +70,13 @@ class PostgresBackend(BaseTaskBackend):
     def check(self, **kwargs: Any) -> list[CheckMessage]:
         """Check this backend's configuration for `manage.py check`, without a query."""
         return checks.check_backend(self.alias, self.options)
+
+    def _known(self, task: Task, row: Inserted) -> TaskResult:
+        """The result of the task that has the key. Another program may have pruned it, or know its function alone."""
+        try:
+            return self.get_result(str(row.id))
+        except (TaskResultDoesNotExist, UnknownTask):
+            return results.enqueued_result(task, row, backend=self.alias)
 
     def _announce(self, task: Task, row: Inserted) -> TaskResult:
         result = results.enqueued_result(task, row, backend=self.alias)

@@ -42,6 +42,10 @@ class Busy(RowlockError):
     """Another session holds the row; nothing was changed."""
 
 
+class KeyBusy(Busy):
+    """Another transaction holds up the unique key; nothing was enqueued."""
+
+
 class Abandoned(RowlockError):
     """The worker died while it ran this attempt."""
 

@@ -10,6 +10,9 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import date, time, timedelta
 from decimal import Decimal
+from functools import cache
+from hashlib import sha256
+from inspect import signature
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -17,6 +20,7 @@ from django.db.models import Model, QuerySet
 from django.utils.functional import Promise
 
 from tasks import conf
+from tasks.compat import Task
 from tasks.exceptions import InvalidArguments
 from tasks.support.reading import name_problem, storage_problem
 
@@ -38,6 +42,8 @@ INSTEAD = {
     frozenset: "pass a sorted list",
 }
 ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":"))
+CANONICAL = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+_signature = cache(signature)
 # A float of 1e16 or more is written with an exponent; the same characters inside text stay.
 TEXT_OR_BIG_FLOAT = re.compile(r'"(?:[^"\\]|\\.)*"|-?[\d.]+e\+\d+')
 
@@ -106,13 +112,24 @@ def encode_return_value(value: Any, name: str = "return_value") -> str:
     return text
 
 
-def check_key(key: Any) -> str | None:
-    """A call's ordering key for storage; None for a call without one. Raises InvalidArguments."""
+def check_key(key: Any, what: str) -> str | None:
+    """A call's key for storage; None for a call without one. Raises InvalidArguments."""
     if key is None:
         return None
     if problem := name_problem(key):
-        raise InvalidArguments(f"The ordering key {problem}.")
+        raise InvalidArguments(f"The {what} {problem}.")
     return str.__str__(key)
+
+
+def key_of_arguments(task: Task, call: Call) -> str:
+    """The task's name and a hash of path and arguments, equal however they are passed. Raises InvalidArguments."""
+    context = [None] if task.takes_context else []
+    try:
+        bound = _signature(task.func).bind(*context, *call.args, **call.kwargs)
+    except TypeError as error:
+        raise InvalidArguments(f"{task.module_path} cannot be called with these arguments: {error}.") from error
+    canonical = CANONICAL.encode([task.module_path, bound.arguments])
+    return f"{task.module_path.rpartition('.')[2][:100]}:{sha256(canonical.encode()).hexdigest()}"
 
 
 def _normalised(name: str, value: Any, limit: int) -> Any:

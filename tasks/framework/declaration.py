@@ -10,25 +10,30 @@ from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from functools import cache
 from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 
 from tasks import conf
 from tasks.compat import InvalidTask, Task
 from tasks.exceptions import InvalidArguments, UnknownTask
-from tasks.framework.arguments import Call, check_key
+from tasks.framework.arguments import Call, check_key, key_of_arguments
 from tasks.support.reading import name_problem
 
 if TYPE_CHECKING:
     from tasks.backend import PostgresBackend
-    from tasks.framework.enqueue import Calls
+    from tasks.framework.enqueue import Calls, Enqueued
 
 MAX_ATTEMPTS = range(1, 1001)  # a requeue adds new attempts to a smallint
 PRIORITIES = range(-100, 101)
+CONCURRENCY_LIMITS = range(1, 10_001)
+UNIQUE_WHILE = ("queued", "active")
+ON_DUPLICATE = ("keep", "replace")
 LEVELS = {name: getattr(logging, name) for name in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")}
 YEARS = range(2, 9999)  # valid datetimes in every time zone
 # These run requests from pages, which check a right for each. The database refuses them to roles that may only enqueue:
 # tasks/migrations/0003_guards.py and dashboard/migrations/0002_internal_lab.py.
 INTERNAL_PATHS, INTERNAL_QUEUES = "tasks.tasks.", "rowlock"
+
+Key = str | Callable[..., str | None] | None  # text, or a callable of the arguments
 
 _registered: dict[str, "PostgresTask"] = {}
 _is_async = cache(iscoroutinefunction)
@@ -78,6 +83,14 @@ def paths() -> list[str]:
     return sorted(_registered)
 
 
+class Keys(NamedTuple):
+    """The keys of one call; None where it has none."""
+
+    ordering: str | None
+    unique: str | None
+    concurrency: str | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresTask(Task):
     """A task function with its options.
@@ -90,6 +103,12 @@ class PostgresTask(Task):
     task. `relaxed_commit`: the handler's commits do not wait for the disk, as that of the completion does; None: as the
     setting says. `log_level`: the lowest level of lines that are kept with each attempt; None keeps INFO, but of tasks
     that succeed within a second WARNING.
+
+    `unique_key`: text, a callable of the arguments, or True for the task's path and arguments; at most one task has it
+    `unique_while` "queued" (until a worker claims it) or "active" (until it has ended). `on_duplicate`: "keep" gives
+    back the id of the task that has the key; "replace" also gives that task the new arguments, time and priority if it
+    is READY. `concurrency_key`: text, or a callable of the arguments; at most `concurrency_limit` tasks of one key run
+    at once.
     """
 
     max_attempts: int | None = None
@@ -100,6 +119,11 @@ class PostgresTask(Task):
     durable: bool = False
     relaxed_commit: bool | None = None
     log_level: str | None = None
+    unique_key: Key | bool = None
+    unique_while: str = "active"
+    on_duplicate: str = "keep"
+    concurrency_key: Key = None
+    concurrency_limit: int | None = None
 
     def __post_init__(self) -> None:
         # Not super(): with slots, its cell names the class that @dataclass replaced (CPython 3.13 and older).
@@ -121,6 +145,10 @@ class PostgresTask(Task):
         run_after: datetime | None = None,
         backend: str | None = None,
         ordering_key: str | None = None,
+        unique_key: str | None = None,
+        unique_while: str | None = None,
+        on_duplicate: str | None = None,
+        concurrency_key: str | None = None,
     ) -> Self:
         """A copy with other values for one call; None keeps the declared value."""
         changes: dict[str, Any] = {
@@ -129,25 +157,44 @@ class PostgresTask(Task):
             "run_after": run_after,
             "backend": backend,
             "ordering_key": ordering_key,
+            "unique_key": unique_key,
+            "unique_while": unique_while,
+            "on_duplicate": on_duplicate,
+            "concurrency_key": concurrency_key,
         }
         return replace(self, **{name: value for name, value in changes.items() if value is not None})
 
-    def enqueue_many(self, calls: "Calls") -> list[int]:
+    def enqueue_many(self, calls: "Calls") -> "Enqueued":
         """Enqueue one task for each `(args, kwargs)`, all or none; returns their ids. See `PostgresBackend`."""
         return cast("PostgresBackend", self.get_backend()).enqueue_many(self, calls)
 
-    def key_of(self, call: Call) -> str | None:
+    @property
+    def has_keys(self) -> bool:
+        """True if its tasks may have a key besides the ordering key; others take the shorter way into the table."""
+        return self.unique_key not in (None, False) or self.concurrency_key is not None
+
+    def ordering_key_of(self, call: Call) -> str | None:
         """The ordering key of one call, or None. Raises InvalidArguments if the arguments do not give one."""
-        if not callable(self.ordering_key):
-            return self.ordering_key
+        return self._key("ordering_key", call)
+
+    def keys_of(self, call: Call) -> Keys:
+        """All keys of one call. Raises InvalidArguments if the arguments do not give one."""
+        unique = key_of_arguments(self, call) if self.unique_key is True else self._key("unique_key", call)
+        return Keys(self.ordering_key_of(call), unique, self._key("concurrency_key", call))
+
+    def _key(self, option: str, call: Call) -> str | None:
+        key = getattr(self, option)
+        if not callable(key):
+            return key or None
+        what = option.replace("_", " ")
         try:
-            key = self.ordering_key(*call.args, **call.kwargs)
+            found = key(*call.args, **call.kwargs)
         except (TypeError, LookupError, AttributeError) as error:
             raise InvalidArguments(
-                f"The ordering key of {self.module_path} cannot be had from these arguments ({error}): "
-                "call the task with what its `ordering_key` takes."
+                f"The {what} of {self.module_path} cannot be had from these arguments ({error}): "
+                f"call the task with what its `{option}` takes."
             ) from error
-        return check_key(key)
+        return check_key(found, what)
 
     @property
     def is_async(self) -> bool:
@@ -180,21 +227,35 @@ def validate(task: Task) -> None:
     _require(task, "run_after", is_time, "a datetime, or None for now")
     if not isinstance(task, PostgresTask):
         return
-    attempts, timeout, key = task.max_attempts, task.timeout, task.ordering_key
+    attempts, timeout = task.max_attempts, task.timeout
     is_count = attempts is None or (type(attempts) is int and attempts in MAX_ATTEMPTS)
     _require(task, "max_attempts", is_count, "a whole number, 1 to 1000")
     is_duration = timeout is None or (type(timeout) in (int, float) and 0 < timeout < math.inf)
     _require(task, "timeout", is_duration, "a number of seconds above 0")
     is_backoff = task.backoff is None or callable(task.backoff)
     _require(task, "backoff", is_backoff, "a callable of the attempt's number")
-    problem = None if key is None or callable(key) else name_problem(key)
-    _require(task, "ordering_key", problem is None, f"text or a callable of the arguments; this {problem}")
+    _require_keys(task)
     is_level = task.log_level is None or task.log_level in LEVELS
     _require(task, "log_level", is_level, f"one of {', '.join(LEVELS)}")
     for flag in ("ordered_by_commit", "durable"):
         _require(task, flag, isinstance(getattr(task, flag), bool), "True or False")
     is_flag = task.relaxed_commit is None or isinstance(task.relaxed_commit, bool)
     _require(task, "relaxed_commit", is_flag, "True, False, or None for the setting")
+
+
+def _require_keys(task: PostgresTask) -> None:
+    for option in ("ordering_key", "unique_key", "concurrency_key"):
+        key = getattr(task, option)
+        is_other = key is None or callable(key) or (option == "unique_key" and isinstance(key, bool))
+        problem = None if is_other else name_problem(key)
+        _require(task, option, problem is None, f"text or a callable of the arguments; this {problem}")
+    for option, values in (("unique_while", UNIQUE_WHILE), ("on_duplicate", ON_DUPLICATE)):
+        _require(task, option, getattr(task, option) in values, " or ".join(map(repr, values)))
+    limit = task.concurrency_limit
+    is_limit = limit is None or (
+        type(limit) is int and limit in CONCURRENCY_LIMITS and task.concurrency_key is not None
+    )
+    _require(task, "concurrency_limit", is_limit, "a whole number, 1 to 10000, beside a concurrency_key")
 
 
 def _require(task: Task, option: str, is_met: bool, demand: str) -> None:

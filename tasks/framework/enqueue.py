@@ -5,17 +5,19 @@ Both use Django's connection and so the caller's transaction: tasks and the call
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, TypeVar
 
 from django.db import connection, transaction
 
 from tasks.compat import Task
 from tasks.exceptions import InvalidArguments
+from tasks.framework import keyed
 from tasks.framework.arguments import ENCODER, Call, encode_call, max_bytes
 from tasks.framework.declaration import PostgresTask
+from tasks.framework.keyed import Inserted
 
+Key = TypeVar("Key")
 Calls = Iterable[tuple[Sequence[Any], Mapping[str, Any]]]
-Keyed = tuple[Call, str | None]  # a call and its ordering key
 
 # Larger statements are not faster, and jsonb is limited to 256 MB.
 CHUNK_ROWS = 5000
@@ -51,15 +53,24 @@ FROM (SELECT DISTINCT hashtext(key) & 1023 AS place FROM unnest(%(keys)s::text[]
 """
 
 
-class Inserted(NamedTuple):
-    """One new row and its call."""
+class Enqueued(list[int]):
+    """The ids of the tasks of some calls.
 
-    id: int
-    created_at: datetime
-    call: Call
+    `duplicates` of these calls found a task with their unique key, and `replaced` of those changed it.
+    """
+
+    duplicates = replaced = 0
+
+    def add(self, rows: list[Inserted]) -> Iterable[Inserted]:
+        """Add the ids of these rows; returns the new rows."""
+        self += [row.id for row in rows]
+        new = [row for row in rows if row.is_new]
+        self.duplicates += len(rows) - len(new)
+        self.replaced += sum(row.is_replaced for row in rows)
+        return new
 
 
-def enqueue_many(task: Task, calls: Calls) -> list[int]:
+def enqueue_many(task: Task, calls: Calls) -> Enqueued:
     """Enqueue one task of this function for each `(args, kwargs)`, all or none; returns their ids.
 
     `calls` may be a generator. Raises InvalidArguments that names the call by its position from 0.
@@ -68,38 +79,62 @@ def enqueue_many(task: Task, calls: Calls) -> list[int]:
 
 
 def insert_one(task: PostgresTask, call: Call) -> Inserted:
-    """Write one task. Raises InvalidArguments for an invalid ordering key."""
-    key = task.key_of(call)
+    """Write one task, or find the one that has its unique key.
+
+    Raises InvalidArguments for an invalid key, and KeyBusy if another transaction holds up the unique key.
+    """
+    if task.has_keys:
+        keys = task.keys_of(call)
+        return _in_order(task, keys.ordering, lambda: keyed.insert(task, _columns(task), [(call, keys)])[0])
+    key = task.ordering_key_of(call)
     params = {**_columns(task), "call": call.json, "ordering_key": key}
-    if not (task.ordered_by_commit and key):
-        [(task_id, created_at)] = _execute(INSERT_ONE, params)
-    else:
-        with transaction.atomic(savepoint=False):
-            _execute(LOCK_KEYS, {"keys": [key]})
-            [(task_id, created_at)] = _execute(INSERT_ONE, params)
-    return Inserted(task_id, created_at, call)
+    return _in_order(task, key, lambda: _insert_plain(params, call))
 
 
-def insert_many(task: PostgresTask, calls: Calls, announce: Callable[[Inserted], object] | None = None) -> list[int]:
+def insert_many(task: PostgresTask, calls: Calls, announce: Callable[[Inserted], object] | None = None) -> Enqueued:
     """Write one task for each `(args, kwargs)` in the order given, all or none; returns their ids.
 
     `announce` is called with each new row, before the caller's transaction ends. Raises InvalidArguments that names the
-    call by its position from 0.
+    call by its position from 0, and KeyBusy as `insert_one` does.
     """
-    ids: list[int] = []
+    ids, columns = Enqueued(), _columns(task)
+    key_of: Callable[[Call], Any] = task.keys_of if task.has_keys else task.ordering_key_of
     with transaction.atomic():
-        keyed: Iterable[Keyed] = _encoded(task, calls)
+        entries: Iterable[tuple[Call, Any]] = _encoded(calls, key_of)
         if task.ordered_by_commit:
-            keyed = list(keyed)
-            _execute(LOCK_KEYS, {"keys": [key for _, key in keyed if key]})
-        for chunk in _chunks(keyed):
-            entries = ",".join(_json(call, key) for call, key in chunk)
-            [(new, created_at)] = _execute(INSERT_MANY, {**_columns(task), "calls": f"[{entries}]"})
-            ids += new
+            entries = list(entries)
+            keys = [keys.ordering if task.has_keys else keys for _, keys in entries]
+            _execute(LOCK_KEYS, {"keys": [key for key in keys if key]})
+        for chunk in _chunks(entries):
+            if task.has_keys:
+                new = ids.add(keyed.insert(task, columns, chunk))
+            else:
+                new_ids, created_at = _insert_chunk(columns, chunk)
+                ids += new_ids
+                new = (Inserted(task_id, created_at, call) for task_id, (call, _) in zip(new_ids, chunk, strict=True))
             if announce:
-                for task_id, (call, _) in zip(new, chunk, strict=True):
-                    announce(Inserted(task_id, created_at, call))
+                for row in new:
+                    announce(row)
     return ids
+
+
+def _in_order(task: PostgresTask, key: str | None, write: Callable[[], Inserted]) -> Inserted:
+    if not (task.ordered_by_commit and key):
+        return write()
+    with transaction.atomic(savepoint=False):
+        _execute(LOCK_KEYS, {"keys": [key]})
+        return write()
+
+
+def _insert_plain(params: Mapping[str, Any], call: Call) -> Inserted:
+    [(task_id, created_at)] = _execute(INSERT_ONE, params)
+    return Inserted(task_id, created_at, call)
+
+
+def _insert_chunk(columns: Mapping[str, Any], chunk: list[tuple[Call, str | None]]) -> tuple[list[int], datetime]:
+    calls = ",".join(_json(call, key) for call, key in chunk)
+    [(ids, created_at)] = _execute(INSERT_MANY, {**columns, "calls": f"[{calls}]"})
+    return ids, created_at
 
 
 def _columns(task: PostgresTask) -> dict[str, Any]:
@@ -116,20 +151,20 @@ def _json(call: Call, key: str | None) -> str:
     return f"{call.json[:-1]},{'null' if key is None else ENCODER.encode(key)}]"
 
 
-def _encoded(task: PostgresTask, calls: Calls) -> Iterator[Keyed]:
+def _encoded(calls: Calls, key_of: Callable[[Call], Key]) -> Iterator[tuple[Call, Key]]:
     limit = max_bytes()
     for position, (args, kwargs) in enumerate(calls):
         try:
             call = encode_call(args, kwargs, limit)
-            yield call, task.key_of(call)
+            yield call, key_of(call)
         except InvalidArguments as error:
             raise InvalidArguments(f"Call {position}: {error}") from error
 
 
-def _chunks(keyed: Iterable[Keyed]) -> Iterator[list[Keyed]]:
-    chunk: list[Keyed] = []
+def _chunks(entries: Iterable[tuple[Call, Key]]) -> Iterator[list[tuple[Call, Key]]]:
+    chunk: list[tuple[Call, Key]] = []
     characters = 0
-    for call, key in keyed:
+    for call, key in entries:
         chunk.append((call, key))
         characters += len(call.json)
         if len(chunk) == CHUNK_ROWS or characters >= CHUNK_CHARACTERS:

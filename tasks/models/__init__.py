@@ -10,13 +10,16 @@ from tasks.models.run import SubmittedForm as SubmittedForm
 from tasks.models.task import FINISHED as FINISHED
 from tasks.models.task import HIGHEST_VERSION as HIGHEST_VERSION
 from tasks.models.task import HOLDS_ITS_KEY as HOLDS_ITS_KEY
+from tasks.models.task import HOLDS_UNIQUE_KEY as HOLDS_UNIQUE_KEY
 from tasks.models.task import ONE_PER_KEY as ONE_PER_KEY
+from tasks.models.task import ONE_PER_UNIQUE_KEY as ONE_PER_UNIQUE_KEY
 from tasks.models.task import Attempt as Attempt
 from tasks.models.task import Queue as Queue
 from tasks.models.task import RefusedWrite as RefusedWrite
 from tasks.models.task import Task as Task
 from tasks.models.task import TaskQuerySet as TaskQuerySet
 from tasks.models.task import TaskStatus as TaskStatus
+from tasks.models.task import UniqueWhile as UniqueWhile
 from tasks.models.telling import AttemptLog as AttemptLog
 from tasks.models.telling import Progress as Progress
 from tasks.models.worker import Epoch as Epoch

@@ -27,9 +27,22 @@ class TaskStatus(models.TextChoices):
     CANCELLED = "CANCELLED", _("Cancelled")  # cancel
 
 
+class UniqueWhile(models.TextChoices):
+    """How long a task holds its unique key. Letters, because every task with a key stores one and an index reads it."""
+
+    QUEUED = "q", _("While it is queued")
+    ACTIVE = "a", _("Until it has ended")
+    BEGUN = "b", _("Given up")  # was QUEUED, and came back to READY after a claim: it does not take its key again
+
+
 FINISHED = (TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.CANCELLED)
 HOLDS_ITS_KEY = (TaskStatus.READY, TaskStatus.PROCESSING)
 ONE_PER_KEY = "tasks_task_one_per_key"
+ONE_PER_UNIQUE_KEY = "tasks_task_one_per_unique_key"
+HOLDS_UNIQUE_KEY = Q(unique_key__isnull=False) & (
+    Q(status=TaskStatus.READY, unique_while__in=(UniqueWhile.QUEUED, UniqueWhile.ACTIVE))
+    | Q(status=TaskStatus.PROCESSING, unique_while=UniqueWhile.ACTIVE)
+)
 HIGHEST_VERSION = 2_000_000_000
 
 
@@ -76,6 +89,10 @@ class Task(Viewable):
     ordering_key = models.TextField(null=True, blank=True)  # noqa: DJ001  null takes the unkeyed claim path
     return_value = models.JSONField(null=True, blank=True)
     cancel_requested_at = models.DateTimeField(null=True, blank=True)
+    unique_key = models.TextField(null=True, blank=True)  # noqa: DJ001  null: any number of such tasks
+    unique_while = models.TextField(choices=UniqueWhile, null=True, blank=True)  # noqa: DJ001  null: without a key
+    concurrency_key = models.TextField(null=True, blank=True)  # noqa: DJ001  null: limited by its queue alone
+    concurrency_limit = models.SmallIntegerField(null=True, blank=True)
 
     objects = TaskQuerySet.as_manager()
 
@@ -119,6 +136,18 @@ class Task(Viewable):
                 fields=["ordering_key"],
                 condition=Q(status=TaskStatus.PROCESSING, ordering_key__isnull=False),
                 name=ONE_PER_KEY,
+            ),
+            # One index for both kinds, so that a key means the same to all who use it.
+            models.UniqueConstraint(fields=["unique_key"], condition=HOLDS_UNIQUE_KEY, name=ONE_PER_UNIQUE_KEY),
+            models.CheckConstraint(
+                condition=Q(unique_key__isnull=True, unique_while__isnull=True)
+                | Q(unique_key__isnull=False, unique_while__isnull=False, unique_while__in=UniqueWhile.values),
+                name="tasks_task_unique_while_known",
+            ),
+            models.CheckConstraint(
+                condition=Q(concurrency_limit__isnull=True)
+                | Q(concurrency_key__isnull=False, concurrency_limit__gte=1, concurrency_limit__lte=10_000),
+                name="tasks_task_concurrency_limit_in_range",
             ),
             models.CheckConstraint(condition=Q(status__in=TaskStatus.values), name="tasks_task_status_known"),
             models.CheckConstraint(

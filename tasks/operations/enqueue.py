@@ -10,6 +10,7 @@ from django.db import connection
 from tasks.exceptions import InternalTask, UnknownTask
 from tasks.framework import declaration
 from tasks.framework.declaration import PostgresTask
+from tasks.framework.enqueue import Enqueued
 from tasks.support import audit, reading
 from tasks.support.audit import Change, Who
 from tasks.support.database import transaction
@@ -25,8 +26,9 @@ def enqueue(
     reason: str = "",
     dry_run: bool = False,
     **options: Any,
-) -> list[int]:
-    """Enqueue `count` identical tasks, all or none; returns their ids. One intervention covers all of them.
+) -> Enqueued:
+    """Enqueue `count` identical tasks, all or none; returns their ids. One intervention covers all of them, unless the
+    task with their unique key is kept.
 
     `options` are those of the task's `using`; None keeps what the task declares. Raises UnknownTask, InternalTask,
     Unreadable for a queue of the demo, and the backend's errors about arguments and options.
@@ -37,8 +39,10 @@ def enqueue(
     reading.destination(task.queue_name)
     with transaction(connection, rollback=dry_run):
         ids = task.enqueue_many(repeat((list(args), dict(kwargs or {})), count))
-        action = "enqueue" if count == 1 else f"enqueue count={count} last_id={ids[-1]}"
-        audit.record(connection, who, action, [Change(audit.task(ids[0]))], reason)
+        made = count - ids.duplicates
+        action = "replace" if not made else "enqueue" if made == 1 else f"enqueue count={made} last_id={ids[-1]}"
+        if made or ids.replaced:
+            audit.record(connection, who, action, [Change(audit.task(ids[0]))], reason)
     return ids
 
 

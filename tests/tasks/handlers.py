@@ -158,3 +158,27 @@ def chatter(lines: int, level: str = "INFO") -> None:
 def chatter_in_detail(text: str) -> None:
     logging.getLogger("shop.detail").debug(text)
     raise ValueError("no luck")
+
+
+@task(unique_key=True)
+def once_per_arguments(first: int, second: int = 0) -> int:
+    return first + second
+
+
+@task(unique_key=lambda document, *rest: document)
+def index(document: str | None, *rest: object) -> str | None:
+    return document
+
+
+@task(unique_key=lambda document, *rest: document, on_duplicate="replace")
+def index_latest(document: str | None, *rest: object) -> str | None:
+    return document
+
+
+@task(unique_key=lambda document, *rest: document, unique_while="queued")
+def index_again(document: str | None, *rest: object) -> str | None:
+    return document
+
+
+@task(concurrency_key=lambda account, *rest: account, concurrency_limit=3)
+def at_most_three(account: str | None, *rest: object) -> None: ...

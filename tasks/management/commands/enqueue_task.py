@@ -6,6 +6,12 @@ from tasks import operations
 from tasks.commands import OperatorCommand, Options, Report, audited, operator, types
 from tasks.commands.output import counted, said
 from tasks.compat import InvalidTask
+from tasks.framework import declaration
+
+USING = (
+    "queue_name", "priority", "run_after", "ordering_key", "unique_key", "unique_while", "on_duplicate",
+    "concurrency_key",
+)  # fmt: skip
 
 
 class Command(OperatorCommand):
@@ -25,18 +31,36 @@ class Command(OperatorCommand):
             ("--priority", "priority", types.priority, None, "N", "-100 to 100; 100 runs first."),
             ("--run-after", "run_after", types.moment, None, "ISO", when),
             ("--ordering-key", "ordering_key", types.name, None, "K", "Tasks of one key run one by one."),
+            (
+                "--unique-key",
+                "unique_key",
+                types.name,
+                None,
+                "K",
+                "At most one task has this key; a second is not made.",
+            ),
+            ("--concurrency-key", "concurrency_key", types.name, None, "K", "A limit of this key's tasks at once."),
             ("--count", "count", types.count, 1, "N", "How many (default 1)."),
         ):
             parser.add_argument(option, dest=field, type=kind, default=default, metavar=metavar, help=text)
+        for option, choices, text in (
+            ("--unique-while", declaration.UNIQUE_WHILE, "How long a task has its unique key."),
+            ("--on-duplicate", declaration.ON_DUPLICATE, "Keep the task that has the key, or give it these arguments."),
+        ):
+            parser.add_argument(option, choices=choices, help=text)
 
     def run(self, options: Options) -> Report:
-        names = ("queue_name", "priority", "run_after", "ordering_key", "count")
-        chosen = {name: options[name] for name in names} | audited(options)
+        chosen = {name: options[name] for name in (*USING, "count")} | audited(options)
         args, kwargs = options["task_args"], options["task_kwargs"]
         try:
             ids = operations.enqueue(options["path"], operator(), args=args, kwargs=kwargs, **chosen)
         except InvalidTask as error:
             raise CommandError(str(error)) from error
-        shown = ids if len(ids) <= 2 else [ids[0], ids[-1]]
-        text = f"{counted(len(ids))} {said('enqueued', options)}: {' to '.join(map(str, shown))}."
-        return Report(data={"ids": shown, "count": len(ids)}, text=text)
+        shown = list(dict.fromkeys([ids[0], ids[-1]]))
+        count = len(ids) - ids.duplicates
+        text = f"{counted(count)} {said('enqueued', options)}"
+        text += f": {' to '.join(map(str, shown))}." if count else "."
+        if ids.duplicates:
+            fate = "has these arguments now" if ids.replaced else "stays as it is"
+            text += f" Task #{ids[-1]} has their unique key and {fate}."
+        return Report(data={"ids": shown, "count": count, "duplicates": ids.duplicates}, text=text)

@@ -24,7 +24,7 @@ def enqueue(*argv):
 def test_a_task_is_enqueued_with_its_arguments():
     outcome = enqueue(add.module_path, "--args", "[1]", "--kwargs", '{"second": 2}')
     row = Task.objects.get()
-    assert (outcome.status, outcome.data) == (0, {"ids": [row.pk], "count": 1})
+    assert (outcome.status, outcome.data) == (0, {"ids": [row.pk], "count": 1, "duplicates": 0})
     assert (row.task_path, row.args, row.kwargs, row.status) == (add.module_path, [1], {"second": 2}, "READY")
 
 
@@ -49,7 +49,7 @@ def test_the_key_is_computed_from_the_arguments():
 def test_of_many_the_first_and_the_last_are_told():
     outcome = enqueue(echo.module_path, "--count", 2500)
     ids = sorted(Task.objects.values_list("pk", flat=True))
-    assert outcome.data == {"ids": [ids[0], ids[-1]], "count": 2500}
+    assert outcome.data == {"ids": [ids[0], ids[-1]], "count": 2500, "duplicates": 0}
     assert len(ids) == 2500
 
 
