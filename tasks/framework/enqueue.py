@@ -4,15 +4,18 @@ Both use Django's connection and so the caller's transaction: tasks and the call
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from django.db import connection, transaction
+from django.db import connection as default_connection
+from django.db import transaction
 
 from tasks.compat import Task
 from tasks.exceptions import InvalidArguments
 from tasks.framework.arguments import ENCODER, Call, encode_call, max_bytes
 from tasks.framework.declaration import PostgresTask
+from tasks.support.database import Connection
 
 Calls = Iterable[tuple[Sequence[Any], Mapping[str, Any]]]
 Keyed = tuple[Call, str | None]  # a call and its ordering key
@@ -67,16 +70,19 @@ def enqueue_many(task: Task, calls: Calls) -> list[int]:
     return PostgresTask.of(task).enqueue_many(calls)
 
 
-def insert_one(task: PostgresTask, call: Call) -> Inserted:
-    """Write one task. Raises InvalidArguments for an invalid ordering key."""
+def insert_one(task: PostgresTask, call: Call, connection: Connection = default_connection) -> Inserted:
+    """Write one task on either kind of connection; another one than Django's is in a transaction.
+
+    Raises InvalidArguments for an invalid ordering key.
+    """
     key = task.key_of(call)
     params = {**_columns(task), "call": call.json, "ordering_key": key}
     if not (task.ordered_by_commit and key):
-        [(task_id, created_at)] = _execute(INSERT_ONE, params)
+        [(task_id, created_at)] = _execute(INSERT_ONE, params, connection)
     else:
-        with transaction.atomic(savepoint=False):
-            _execute(LOCK_KEYS, {"keys": [key]})
-            [(task_id, created_at)] = _execute(INSERT_ONE, params)
+        with transaction.atomic(savepoint=False) if connection is default_connection else nullcontext():
+            _execute(LOCK_KEYS, {"keys": [key]}, connection)
+            [(task_id, created_at)] = _execute(INSERT_ONE, params, connection)
     return Inserted(task_id, created_at, call)
 
 
@@ -139,7 +145,8 @@ def _chunks(keyed: Iterable[Keyed]) -> Iterator[list[Keyed]]:
         yield chunk
 
 
-def _execute(sql: str, params: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+def _execute(sql: str, params: Mapping[str, Any], connection: Connection = default_connection) -> list[tuple[Any, ...]]:
     with connection.cursor() as cursor:
         cursor.execute(sql, params)
-        return cursor.fetchall()
+        rows: list[tuple[Any, ...]] = cursor.fetchall()
+        return rows
