@@ -149,7 +149,7 @@ def _advance(connection: Connection, row: dict[str, Any]) -> bool:
     """Make the due ticks of a locked schedule, and set its next time; False if it has to wait for its last task."""
     recurrence = Recurrence(row["cron"], row["every_seconds"], row["timezone"])
     if row["next_at"] is None:
-        _write(connection, row, Made(next_at=recurrence.first(row["now"])))
+        write(connection, row, Made(next_at=recurrence.first(row["now"])))
         return True
     times = list(islice(_until_end(recurrence, row), BATCH))
     state = fetch(connection, STATE, {"last_task_id": row["last_task_id"], "name": row["name"], "times": times})[0]
@@ -157,7 +157,7 @@ def _advance(connection: Connection, row: dict[str, Any]) -> bool:
     made = due.catch_up(times) if row["now"] - row["next_at"] > GRACE else due.each(times)
     if made.next_at == row["next_at"]:
         return False
-    _write(connection, row, made)
+    write(connection, row, made)
     return True
 
 
@@ -237,7 +237,8 @@ def enqueue(connection: Connection, row: Mapping[str, Any]) -> int:
     return insert_one(task, encode_call(*json.loads(row["call"])), connection).id
 
 
-def _write(connection: Connection, row: dict[str, Any], made: Made) -> None:
+def write(connection: Connection, row: dict[str, Any], made: Made) -> None:
+    """Write ticks and next time of a row of LOCK_DUE. Raises StaleVersion if it is not as it was read."""
     next_at = made.next_at
     if next_at is not None and row["ends_at"] is not None and next_at > row["ends_at"]:
         next_at = None
