@@ -1,6 +1,5 @@
 """Schedules, and their ticks: which task each time of a schedule has enqueued, or why it has not."""
 
-from datetime import datetime
 from typing import Any, ClassVar
 
 from django.db import models
@@ -139,11 +138,6 @@ class Schedule(Viewable):
         """The settings in which the row differs from what code declares."""
         declared: dict[str, Any] = self.declared or {}
         return [name for name in self.DECLARABLE if declared and getattr(self, name) != declared.get(name)]
-
-    def is_late(self, now: datetime, grace_seconds: float) -> bool:
-        """True if a tick is due for longer than the grace, and nothing paused it."""
-        is_on = not self.paused and self.next_at is not None
-        return is_on and (now - self.next_at).total_seconds() > grace_seconds  # type: ignore[operator]
 
 
 class Tick(Viewable):

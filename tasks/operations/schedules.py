@@ -9,6 +9,7 @@ from typing import Any
 from django.db import IntegrityError, connection
 from django.utils.functional import Promise
 
+from tasks.compat import InvalidTask
 from tasks.exceptions import InternalTask, InvalidArguments, ScheduleRefused, StaleVersion, UnknownSchedule
 from tasks.framework import declaration
 from tasks.framework.arguments import encode_call
@@ -88,6 +89,14 @@ def switch_on_maintenance(name: str, who: Who, *, reason: str = "", dry_run: boo
     return _insert(name, task.module_path, settings, who, reason=reason, dry_run=dry_run)
 
 
+def resume_or_switch_on(name: str, who: Who, *, reason: str = "", dry_run: bool = False) -> bool:
+    """Resume a schedule, or switch on upkeep that is off; False if it ticks already."""
+    if name in {offer.name for offer in offers()}:
+        switch_on_maintenance(name, who, reason=reason, dry_run=dry_run)
+        return True
+    return resume(name, who, reason=reason, dry_run=dry_run)
+
+
 def find(name: str) -> Schedule:
     """The schedule of this name. Raises UnknownSchedule with similar names."""
     found = Schedule.objects.filter(pk=name).first()
@@ -103,6 +112,22 @@ def now() -> datetime:
     """The database's clock."""
     at: datetime = fetch(connection, NOW)[0]["now"]
     return at
+
+
+def is_late(row: Schedule, at: datetime) -> bool:
+    """True if a tick is due for longer than the grace, so that no worker ticks, or none knows the function."""
+    return not row.paused and row.next_at is not None and at - row.next_at > ticks.GRACE
+
+
+def state(row: Schedule, at: datetime) -> str:
+    """What a schedule does at this time, and why it does nothing."""
+    if row.paused:
+        return f"paused by {row.paused_by or 'raw SQL'}" + (f": {row.problem}" if row.problem else "")
+    if row.ended_at is not None:
+        return "ended"
+    if is_late(row, at):
+        return "late: no worker runs, none knows its function, or its last task is unfinished"
+    return "on"
 
 
 def forecast(found: Recurrence, ends_at: datetime | None = None) -> Forecast:
@@ -191,7 +216,7 @@ def run_now(name: str, who: Who, *, edition: int | None = None, reason: str = ""
     return task_id
 
 
-def delete(name: str, who: Who, *, edition: int | None = None, reason: str = "", dry_run: bool = False) -> None:
+def delete(name: str, who: Who, *, edition: int | None = None, reason: str = "", dry_run: bool = False) -> bool:
     """Delete a schedule; its ticks and tasks stay. Raises ScheduleRefused while code declares it."""
     with short_waits(rollback=dry_run):
         row = _locked(name, edition)
@@ -203,6 +228,7 @@ def delete(name: str, who: Who, *, edition: int | None = None, reason: str = "",
         with connection.cursor() as cursor:
             cursor.execute(DELETE, {"name": name})
         audit.record(connection, who, "delete", [Change(audit.schedule(name), row.version)], reason)
+    return True
 
 
 def _switch(name: str, who: Who, statement: str, action: str, edition: int | None, reason: str, dry_run: bool) -> bool:
@@ -279,7 +305,10 @@ def _columns(path: str, settings: Mapping[str, Any], row: Schedule | None = None
 
 def _check_task(path: str, columns: Mapping[str, Any], row: Schedule | None) -> None:
     """As an enqueue checks them: the task, its arguments, queue and priority."""
-    task = registered(path).using(queue_name=columns.get("queue_name"), priority=columns.get("priority"))
+    try:
+        task = registered(path).using(queue_name=columns.get("queue_name"), priority=columns.get("priority"))
+    except InvalidTask as error:
+        raise InvalidArguments(str(error)) from error
     if columns.get("queue_name"):
         reading.destination(columns["queue_name"])
     args, kwargs = (columns.get(key, getattr(row, key, None)) for key in ("args", "kwargs"))

@@ -5,7 +5,6 @@ from datetime import timedelta
 import pytest
 from django.db import connection
 
-from tasks.compat import InvalidTask
 from tasks.exceptions import (
     InternalTask,
     InvalidArguments,
@@ -70,7 +69,7 @@ def test_an_interval_begins_one_interval_from_now():
         ({"path": "tests.tasks.handlers.add", "args": [1]}, InvalidArguments, "missing a required argument"),
         ({"args": [float("nan")]}, InvalidArguments, "not a number in JSON"),
         ({"queue_name": "demo-mail"}, Unreadable, "queue of the demo"),
-        ({"priority": 101}, InvalidTask, "priority must be"),
+        ({"priority": 101}, InvalidArguments, "priority must be"),
         ({"name": "a\nb"}, Unreadable, "control character"),
         ({"name": "x" * 201}, Unreadable, "at most 200 fit"),
     ],
