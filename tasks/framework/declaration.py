@@ -89,7 +89,7 @@ class PostgresTask(Task):
     one key run one at a time and in order. `ordered_by_commit`: that order is the order of commits; enqueuers of one
     key wait for each other. `durable`: its completion is committed on its own, so that a crash repeats only this one
     task. `relaxed_commit`: the handler's commits do not wait for the disk, as that of the completion does; None: as the
-    setting says. `schedule`, `every`, `timezone`, `missed`, `overlap`: when it runs by itself, see docs/schedules.md.
+    setting says. `schedule`, `every`, `timezone`, `missed`, `overlap`: when it runs by itself, see docs/tasks.md.
     `log_level`: the lowest level of lines that are kept with each attempt; None keeps INFO, but of tasks
     that succeed within a second WARNING.
     """

@@ -51,7 +51,7 @@ def database(clock: Clock) -> QueueDatabase:
 
 @pytest.fixture
 def connection(clock: Clock) -> Iterator[psycopg.Connection]:
-    with psycopg.connect(clock.database.url, autocommit=True) as connection:
+    with psycopg.connect(clock.database.url, autocommit=True, options="-c lock_timeout=5s") as connection:
         yield connection
 
 
