@@ -12,7 +12,7 @@ LOCKED_CLAIMS, LOCKED_SWEEPS = "tests/tasks/queue/test_claims_locked.py", "tests
 FENCE, SQL_LOCKS = "tests/tasks/queue/test_transitions_fence.py", "tests/tasks/locking/test_lock_sql.py"
 TAKING_BACK, AHEAD = "tests/tasks/worker/test_taking_back.py", "tests/tasks/worker/test_ahead.py"
 MANY_AT_ONCE, MANY_ENDS = "tests/tasks/worker/test_many_at_once.py", "tests/tasks/worker/test_many_ends.py"
-RELAXED = "tests/tasks/worker/test_relaxed.py"
+RELAXED, TICKS = "tests/tasks/worker/test_relaxed.py", "tests/tasks/schedule/test_ticks.py"
 DUTY, LEADERS = "tests/tasks/worker/test_duty.py", "tests/tasks/worker/test_leader.py"
 SILENCE, HELD_UP = "tests/tasks/worker/test_silence.py", (TAKING_BACK, "-k", "held_up")
 MATRIX, INPUT = "tests/dashboard/security/test_security_matrix.py", "tests/dashboard/test_hostile_input.py"
@@ -388,4 +388,12 @@ MUTANTS = [
     Mutant("a session of one's own behind a proxy", "tasks.support.database.own_session",
            "    if is_pooled(connection):", "    if False:",
            ("tests/tasks/worker/test_proxies.py", "-k", "nothing_that_rests")),
+    without("tick: SKIP LOCKED", "tasks.schedule.ticks.LOCK_DUE", " SKIP LOCKED", TICKS),
+    without("tick: version", "tasks.schedule.ticks.ADVANCE", " AND version = %(version)s::int", TICKS),
+    without("tick: next time", "tasks.schedule.ticks.ADVANCE",
+            "\n  AND next_at IS NOT DISTINCT FROM %(seen_next_at)s::timestamptz", TICKS),
+    Mutant("tick: one transaction", "tasks.schedule.ticks.tick_one", "with transaction(connection):", "if connection:",
+           ("tests/tasks/schedule/test_many_schedulers.py", "-k", "night")),
+    Mutant("tick: a time has one", "tasks.schedule.ticks.Due", "        if at in self.done:\n            return\n", "",
+           (TICKS,)),
 ]  # fmt: skip

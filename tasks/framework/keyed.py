@@ -9,15 +9,17 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from django.db import OperationalError, connection
+import psycopg
+from django.db import OperationalError
+from django.db import connection as default_connection
 
 from tasks.exceptions import KeyBusy
 from tasks.framework.arguments import ENCODER, Call
 from tasks.framework.declaration import Keys, PostgresTask
+from tasks.support.database import Connection, is_lock_not_available
 
 # A key may be left between INSERT and look-up, and taken again before the next INSERT.
 ROUNDS = 20
-LOCK_NOT_AVAILABLE = "55P03"
 
 # Ids follow the order of the calls. The rows are written in the order of their keys, so that two batches with the same
 # keys wait for each other in one direction only.
@@ -84,7 +86,12 @@ class Inserted(NamedTuple):
     is_replaced: bool = False
 
 
-def insert(task: PostgresTask, columns: Mapping[str, Any], entries: Sequence[Entry]) -> list[Inserted]:
+def insert(
+    task: PostgresTask,
+    columns: Mapping[str, Any],
+    entries: Sequence[Entry],
+    connection: Connection = default_connection,
+) -> list[Inserted]:
     """Write a task for each call whose unique key is free; returns for each call its task.
 
     Of several calls with one key the first writes, and the last if duplicates replace. Raises KeyBusy if another
@@ -106,7 +113,7 @@ def insert(task: PostgresTask, columns: Mapping[str, Any], entries: Sequence[Ent
         missing = {name: entry for name, entry in wanted.items() if name not in found}
         if not missing:
             break
-        found |= _one_round(params, missing, replaces)
+        found |= _one_round(connection, params, missing, replaces)
     else:
         raise KeyBusy(f"The {_keys(missing)} changed hands {ROUNDS} times while its task was looked up: enqueue again.")
     return [found.get(place) or _next(found, entry[1].unique) for place, entry in enumerate(entries)]
@@ -120,7 +127,7 @@ def _next(found: dict[str | int, Inserted], key: str | None) -> Inserted:
 
 
 def _one_round(
-    params: Mapping[str, Any], wanted: Mapping[str | int, Entry], replaces: bool
+    connection: Connection, params: Mapping[str, Any], wanted: Mapping[str | int, Entry], replaces: bool
 ) -> dict[str | int, Inserted]:
     found: dict[str | int, Inserted] = {}
     for statement in (INSERT, REPLACE, HOLDERS) if replaces else (INSERT, HOLDERS):
@@ -132,8 +139,8 @@ def _one_round(
             with connection.cursor() as cursor:
                 cursor.execute(statement, {**params, "calls": f"[{calls}]"})
                 rows = cursor.fetchall()
-        except OperationalError as error:
-            if getattr(error.__cause__, "sqlstate", None) != LOCK_NOT_AVAILABLE:
+        except (OperationalError, psycopg.OperationalError) as error:
+            if not is_lock_not_available(error):
                 raise
             raise KeyBusy(
                 f"The {_keys(wanted)} is held up by another transaction, which did not end within lock_timeout. "

@@ -7,7 +7,10 @@ from django.contrib.auth.models import User
 
 from orders import accounts
 from orders.models import Account
-from tasks.models import Intervention
+from tasks import testing
+from tasks.models import Attempt, Intervention, Task
+from tasks.operations import schedules
+from tasks.support.audit import Who
 from tests.commands import run
 
 pytestmark = pytest.mark.django_db
@@ -59,3 +62,14 @@ def test_check_accounts_finds_what_does_not_add_up(ids: tuple[int, int]) -> None
     outcome = run("check_accounts", "--json")
     assert outcome.status == 3
     assert outcome.data == {"mismatched": [{"id": ids[0], "balance": "1.00", "entries": "100.00"}]}
+
+
+def test_its_upkeep_fails_while_an_account_does_not_add_up(ids: tuple[int, int]) -> None:
+    schedules.switch_on_maintenance("check-accounts", Who("anna", "page"))
+    first = schedules.run_now("check-accounts", Who("anna", "page"))
+    testing.run_due()
+    assert Task.objects.get(pk=first).status == "COMPLETED"
+    Account.objects.filter(pk=ids[0]).update(balance=11)
+    schedules.run_now("check-accounts", Who("anna", "page"))
+    testing.run_due()
+    assert f"the sum of their entries: [{ids[0]}]" in Attempt.objects.get().traceback
