@@ -318,7 +318,7 @@ def _check_task(path: str, columns: Mapping[str, Any], row: Schedule | None) -> 
     call = encode_call(args or [], kwargs or {})
     if problem := declaration.call_problem(task, call.args, call.kwargs):
         raise InvalidArguments(f"{path} cannot be called so: {problem}.")
-    task.key_of(call)
+    task.keys_of(call)
 
 
 def _next(row: Schedule, changes: Mapping[str, Any]) -> dict[str, Any]:

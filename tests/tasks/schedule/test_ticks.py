@@ -30,6 +30,11 @@ def refuse_a_key(*args: object) -> None:
     """Its key cannot be computed."""
 
 
+@task(unique_key="once")
+def unique() -> None:
+    """Only one is unfinished."""
+
+
 @pytest.fixture(scope="module")
 def shifted_clock(template_url: str) -> Iterator[Clock]:
     with databases.copy_of(template_url) as database:
@@ -322,3 +327,24 @@ def test_a_locked_table_is_waited_for_without_losing_the_connection(database, co
 
 def number_of_ticks(connection) -> int:
     return connection.execute("SELECT count(*) FROM tasks_tick").fetchone()[0]
+
+
+def test_a_tick_whose_unique_key_is_taken_is_skipped_and_names_the_holder(database, connection):
+    [holder] = database.enqueue(handlers.nothing)
+    database.rows("UPDATE tasks_task SET unique_key = 'once', unique_while = 'a' WHERE id = %s", holder)
+    add(database, path=unique.module_path)
+    assert ticks.tick(connection) > 0
+    assert outcomes(database) == [(timedelta(0), "skipped", 1)]
+    assert (row_of(database).held_by_task_id, number_of_tasks(database)) == (holder, 1)
+
+
+def test_a_tick_whose_unique_key_is_held_up_waits_and_breaks_nothing(database, connection):
+    add(database, path=unique.module_path)
+    connection.execute("SET lock_timeout = '100ms'")
+    with psycopg.connect(database.url) as other:
+        other.execute("INSERT INTO tasks_task (task_path, unique_key, unique_while) VALUES (%s, 'once', 'a')", [PATH])
+        assert ticks.tick(connection) == ticks.RETRY_SECONDS
+        assert (row_of(database).problem, outcomes(database)) == ("", [])
+        other.rollback()
+    ticks.tick(connection)
+    assert outcomes(database) == [(timedelta(0), "enqueued", 1)]
