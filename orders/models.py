@@ -15,6 +15,7 @@ import psycopg
 from django.conf import settings
 from django.db import models
 from django.db.models import BooleanField, ExpressionWrapper, F, Field, Func, Q
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from tasks.locking import VersionedModel
@@ -138,7 +139,7 @@ class Order(VersionedModel):
         permissions = [("ship_order", _("Can send the e-mails of shipped orders, and resolve unknown ones"))]
 
     def __str__(self) -> str:
-        return f"Order {self.pk}"
+        return gettext("Order %(id)s") % {"id": self.pk}
 
 
 class Account(VersionedModel):
@@ -154,7 +155,7 @@ class Account(VersionedModel):
         permissions = [("move_money", _("Can deposit, withdraw and transfer money"))]
 
     def __str__(self) -> str:
-        return f"Account {self.pk}"
+        return gettext("Account %(id)s") % {"id": self.pk}
 
 
 class Entry(models.Model):

@@ -14,6 +14,7 @@ from django.utils.functional import cached_property
 from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 
+from tasks.diagnosis.finding import ending_of
 from tasks.models import Attempt, Intervention, Queue, RefusedWrite, Task, Worker
 from tasks.queue import presence
 from tasks.support.addresses import address
@@ -114,7 +115,7 @@ class WorkerList(ChangeList):
 
 @admin.register(Worker)
 class WorkerAdmin(ReadOnlyAdmin):
-    list_display = ("id", "hostname", "pid_text", "life", "heartbeat", "task", "served", "started_at", "stop_reason")
+    list_display = ("id", "hostname", "pid_text", "life", "heartbeat", "task", "served", "started_at", "ending")
     ordering = ("-started_at",)
     search_fields = ("id", "hostname")
 
@@ -122,6 +123,7 @@ class WorkerAdmin(ReadOnlyAdmin):
     life = column(_("status"), lambda worker: str(worker.state.life))
     heartbeat = column(_("last heartbeat"), lambda worker: spoken(worker.state.heartbeat_age_seconds))
     task = column(_("current task"), lambda worker: task_link(worker.current_task_id))
+    ending = column(_("reason of its end"), lambda worker: ending_of(worker.stop_reason), ordering="stop_reason")
     served = column(_("queues"), lambda worker: ", ".join(worker.queues) or str(_("every queue")))
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
