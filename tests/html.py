@@ -14,6 +14,13 @@ def flat(page: str) -> str:
     return re.sub(r"(?<=>) | (?=<)", "", re.sub(r"\s+", " ", page))
 
 
+def tabs_of(page: str) -> dict[str, str]:
+    """The number on each tab of the page, an empty text where there is none."""
+    tabs = flat(page).partition('<nav class="tabs"')[2].partition("</nav>")[0]
+    links = re.findall(r"<a[^>]*>([^<]+)(?:<span[^>]*>([^<]*)</span>)?</a>", tabs)
+    return {label.strip(): number for label, number in links}
+
+
 def hidden(page: str) -> dict[str, str]:
     """The hidden fields of a preview's form."""
     form = page[page.index('<form class="confirm"') :]
