@@ -21,9 +21,15 @@ def tabs_of(page: str) -> dict[str, str]:
     return {label.strip(): number for label, number in links}
 
 
+def answers(page: str) -> str:
+    """The answers to what was done, without their links."""
+    found = page.partition('<ul class="messagelist">')[2].partition("</ul>")[0]
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", "", found)).split())
+
+
 def hidden(page: str) -> dict[str, str]:
     """The hidden fields of a preview's form."""
-    form = page[page.index('<form class="confirm"') :]
+    form = page[page.index('<form class="confirm"') :].partition("</form>")[0]
     found = re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)"', form)
     return {name: html.unescape(value) for name, value in found}
 

@@ -295,7 +295,8 @@ def stop(request: HttpRequest) -> HttpResponse:
         text = _("Worker %(id)s is asked to finish what it runs and to stop.")
     else:
         text = _("Worker %(id)s has stopped, or was asked before; nothing changed.")
-    messages.success(request, text % {"id": form.worker_id})
+    worker = links.anchor(form.worker_id, links.worker(form.worker_id))
+    messages.success(request, links.sentence(text, id=worker))
     return redirect("admin:ops_workers")
 
 
