@@ -38,6 +38,11 @@ class CappedPaginator(Paginator):
         rows = cast("QuerySet[Any]", self.object_list)
         return rows.order_by()[:COUNT_CAP].count()
 
+    @property
+    def is_capped(self) -> bool:
+        """True if there may be more rows than were counted."""
+        return self.count >= COUNT_CAP
+
 
 class DeclaredFilters(admin.ModelAdmin):
     """A list whose URL accepts only the filters of `list_filter` and exact ids, else 400.
