@@ -139,7 +139,7 @@ def throughput_summary(slots: Sequence[Slot], span: Span, most: int) -> str:
         "completed": decimal(sum(slot.completed for slot in slots)),
         "failed": decimal(sum(slot.failed for slot in slots)),
         "most": decimal(most),
-        "time": f"{busiest.at:%Y-%m-%d %H:%M} UTC",
+        "time": f"{clock_time(busiest.at, span.clock)} UTC",
     }
 
 

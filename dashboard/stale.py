@@ -1,6 +1,5 @@
 """PROCESSING tasks whose worker is dead or silent, by worker, with the evidence."""
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -278,9 +277,9 @@ def preview(worker_ids: list[str]) -> Holdings:
 
 @dataclass(frozen=True)
 class Taken:
-    """The recovered tasks by their new status, the number of tasks left, and why locked ones were, by id."""
+    """The recovered tasks with their new status, the number of tasks left, and why locked ones were, by id."""
 
-    by_status: Counter[str] = field(default_factory=Counter)
+    done: dict[int, str] = field(default_factory=dict)
     left: int = 0
     locked: dict[int, str] = field(default_factory=dict)
 
@@ -294,4 +293,4 @@ def take_back(worker_ids: list[str], who: Who, *, reason: str = "") -> Taken:
     left = sorted(set(ids) - {row["id"] for row in sweep.rows})
     lockers = rowlocks.lockers(Task, left[:PAGE], connection)
     locked = {task_id: locked_by(lock) for task_id, lock in lockers.items() if lock.is_exclusive}
-    return Taken(Counter(row["status"] for row in sweep.rows), len(left), locked)
+    return Taken({row["id"]: row["status"] for row in sweep.rows}, len(left), locked)

@@ -1,17 +1,19 @@
 """Orders and accounts in the admin: e-mails and the form that resolves unknown ones, the ledger and moves of money."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
 from django import forms
 from django.contrib import admin, messages
-from django.db import transaction
+from django.contrib.admin.views.main import ChangeList
+from django.db import connection, transaction
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import get_object_or_404
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
+from django.utils.formats import number_format
 from django.utils.html import format_html
 from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
@@ -26,13 +28,14 @@ from orders.resolving import Decision, Resolution, resolve
 from tasks.admin import LockAwareAdmin, PatternAdmin
 from tasks.admin.forms import ConfirmedForm, DecimalField, WholeNumberField
 from tasks.admin.lock_aware import lock_line
-from tasks.admin.read_only import CappedPaginator, ReadOnlyAdmin
+from tasks.admin.read_only import COUNT_CAP, CappedPaginator, ReadOnlyAdmin, estimate
 from tasks.admin.rights import missing, require, who
 from tasks.diagnosis.finding import command
 from tasks.exceptions import RowlockError
 from tasks.operations.filters import parse_id
 from tasks.operations.tokens import once
 from tasks.support import reading
+from tasks.support.database import fetch
 
 SHIP = "orders.ship_order"
 MOVE = "orders.move_money"
@@ -55,11 +58,45 @@ EMAIL_FIELDS = (
     "message_id",
 )
 
+NUMBERS = """
+SELECT (SELECT count(*) FROM (SELECT FROM orders_order LIMIT %(cap)s::int) AS capped) AS total,
+    (SELECT count(*) FROM (
+        SELECT FROM orders_order WHERE email_state = 'none' LIMIT %(cap)s::int) AS capped) AS none,
+    (SELECT count(*) FROM (
+        SELECT FROM orders_order WHERE email_state = 'sending' LIMIT %(cap)s::int) AS capped) AS sending,
+    (SELECT count(*) FROM (
+        SELECT FROM orders_order WHERE email_state = 'unknown' LIMIT %(cap)s::int) AS capped) AS unknown
+"""
+
 
 class Tabs(admin.ChoicesFieldListFilter):
-    """The states as tabs over the list."""
+    """The states as tabs over the list, with the number of orders unless a search narrows the list."""
 
     template = "admin/orders/order/tabs.html"
+
+    def choices(self, changelist: ChangeList) -> Iterator[Any]:
+        numbers = {} if changelist.query else numbers_by_state()
+        for choice, state in zip(super().choices(changelist), ("", *Order.EmailState.values), strict=True):
+            yield {**choice, "number": numbers.get(state, "")}
+
+
+def numbers_by_state() -> dict[str, str]:
+    """How many orders each state has, and how many there are under the empty one; in texts.
+
+    Counted up to COUNT_CAP. Above it the numbers of all and of the sent ones are estimates, as no index counts them.
+    """
+    found, orders = fetch(connection, NUMBERS, {"cap": COUNT_CAP})[0], Order.objects.all()
+    total = found.pop("total")
+    if total < COUNT_CAP:
+        exact = {**found, "": total, "sent": total - sum(found.values())}
+        return {state: grouped(number) for state, number in exact.items()}
+    guesses = {"": max(total, estimate(orders)), "sent": estimate(orders.filter(email_state="sent"))}
+    texts = {state: grouped(number) + ("+" if number >= COUNT_CAP else "") for state, number in found.items()}
+    return texts | {state: f"≈ {grouped(number)}" for state, number in guesses.items()}
+
+
+def grouped(number: int) -> str:
+    return number_format(number, force_grouping=True)
 
 
 @admin.register(Order)

@@ -15,6 +15,7 @@ import psycopg
 from django.conf import settings
 from django.db import models
 from django.db.models import BooleanField, ExpressionWrapper, F, Field, Func, Q
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from tasks.locking import VersionedModel
@@ -62,6 +63,7 @@ class Sender:
             self._session.close()
 
 
+UNSENT = ("none", "sending", "unknown")
 PENDING = Q(shipped_at__isnull=False, shipped_email_sent=False)  # the condition of a partial index
 DUE = Q(email_state="none") & (Q(email_next_at__isnull=True) | Q(email_next_at__lte=StatementTimestamp()))
 ABANDONED = Q(SenderIsGone(F("email_owner")), email_state="sending")
@@ -115,7 +117,10 @@ class Order(VersionedModel):
     class Meta:
         indexes = [
             models.Index(fields=["id"], condition=PENDING, name="orders_order_to_mail"),
-            models.Index(fields=["id"], condition=Q(email_state="unknown"), name="orders_order_unknown"),
+            # Small, as most orders are sent: finds and counts those of any other state.
+            models.Index(
+                fields=["email_state", "id"], condition=Q(email_state__in=UNSENT), name="orders_order_by_state"
+            ),
             models.Index(
                 ExpressionWrapper(PENDING, BooleanField()).desc(), F("id").desc(), name="orders_order_pending_first"
             ),
@@ -138,7 +143,7 @@ class Order(VersionedModel):
         permissions = [("ship_order", _("Can send the e-mails of shipped orders, and resolve unknown ones"))]
 
     def __str__(self) -> str:
-        return f"Order {self.pk}"
+        return gettext("Order %(id)s") % {"id": self.pk}
 
 
 class Account(VersionedModel):
@@ -154,7 +159,7 @@ class Account(VersionedModel):
         permissions = [("move_money", _("Can deposit, withdraw and transfer money"))]
 
     def __str__(self) -> str:
-        return f"Account {self.pk}"
+        return gettext("Account %(id)s") % {"id": self.pk}
 
 
 class Entry(models.Model):

@@ -14,9 +14,22 @@ def flat(page: str) -> str:
     return re.sub(r"(?<=>) | (?=<)", "", re.sub(r"\s+", " ", page))
 
 
+def tabs_of(page: str) -> dict[str, str]:
+    """The number on each tab of the page, an empty text where there is none."""
+    tabs = flat(page).partition('<nav class="tabs"')[2].partition("</nav>")[0]
+    links = re.findall(r"<a[^>]*>([^<]+)(?:<span[^>]*>([^<]*)</span>)?</a>", tabs)
+    return {label.strip(): number for label, number in links}
+
+
+def answers(page: str) -> str:
+    """The answers to what was done, without their links."""
+    found = page.partition('<ul class="messagelist">')[2].partition("</ul>")[0]
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", "", found)).split())
+
+
 def hidden(page: str) -> dict[str, str]:
     """The hidden fields of a preview's form."""
-    form = page[page.index('<form class="confirm"') :]
+    form = page[page.index('<form class="confirm"') :].partition("</form>")[0]
     found = re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)"', form)
     return {name: html.unescape(value) for name, value in found}
 

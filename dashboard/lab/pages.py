@@ -41,7 +41,7 @@ COLUMNS = (
     Column("lost_races", _("Lost races")),
     Column("order_inversions", _("Out of order")),
     Column("wait_ms_p95", _("Wait p95"), milliseconds),
-    Column("queries_per_item", _("Queries/item"), rate),
+    Column("queries_per_item", _("Queries / item"), rate),
 )
 MORE_COLUMNS = (
     Column("wait_ms_p50", _("Wait p50"), milliseconds),

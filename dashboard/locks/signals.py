@@ -134,7 +134,7 @@ class AuditLine:
             with limited(connection, STATEMENT_MS, wait_ms):
                 self._refuse_twice()
                 what = f"{self.action} {self.identity}"
-                audit.record(connection, self.who, what, [Change(f"backend:{self.pid}")], self.reason)
+                audit.record(connection, self.who, what, [Change(audit.backend(self.pid))], self.reason)
         except DatabaseError as error:
             if sqlstate(error) not in TOO_SLOW:
                 raise
@@ -156,7 +156,7 @@ class AuditLine:
         return text % {"pid": self.pid, "table": AUDIT, "locker": locker or _("another session")}
 
     def _refuse_twice(self) -> None:
-        target = f"backend:{self.pid}"
+        target = audit.backend(self.pid)
         params = {"target": target, "action": self.action, "started": self.started, "seconds": AGAIN_SECONDS}
         if lately := fetch(connection, LATELY, params):
             text = _("Backend %(pid)d was signalled a moment ago by %(actor)s; it was not signalled again.")

@@ -3,8 +3,9 @@
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
-from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext_lazy
+
+from dashboard import links
 
 VIEW = "tasks.view_task"
 LIST = "admin:tasks_task_changelist"
@@ -12,12 +13,8 @@ CHANGED_FORM = gettext_lazy("The form does not match this page: go back, reload 
 
 
 def next_page(request: HttpRequest) -> str:
-    """The operators' page with the pressed button, including its filter; the list if the form names no such page."""
-    wanted, operators_pages = request.POST.get("next", ""), reverse("admin:index") + "ops/"
-    is_ours = wanted.startswith((reverse(LIST), operators_pages))
-    if is_ours and url_has_allowed_host_and_scheme(wanted, allowed_hosts=None):
-        return wanted
-    return reverse(LIST)
+    """The operators' page with the pressed button; the list if the form names no such page."""
+    return links.back_to(request, reverse(LIST))
 
 
 def rejected(request: HttpRequest, reason: object) -> HttpResponse:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from django import forms
+from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 from django.template.response import TemplateResponse
 from django.urls import reverse
@@ -10,6 +11,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_POST, require_safe
 
+from dashboard import links
 from dashboard.site import page
 from dashboard.task_pages import LIST, VIEW, next_page, rejected
 from dashboard.task_pages.actions import PAGE_ACTIONS, PageAction, run_row, run_rows
@@ -111,7 +113,12 @@ def all_view(request: HttpRequest, name: str) -> HttpResponse:
         return preview_page(request, submission)
     who = rights.who(request.user)
     run_id = bulk.request(name, submission.subject, submission.last(), submission.settings, who, submission.token)
-    return HttpResponseRedirect(reverse("admin:tasks_task_run", args=[run_id]))
+    url, back = reverse("admin:tasks_task_run", args=[run_id]), next_page(request)
+    if not links.is_overview(back):
+        return HttpResponseRedirect(url)
+    run = links.anchor(_("Bulk run %(id)d") % {"id": run_id}, url)
+    messages.success(request, links.sentence(_("%(label)s: %(run)s has started."), label=action.label, run=run))
+    return HttpResponseRedirect(back)
 
 
 def preview_page(request: HttpRequest, submission: BulkSubmission) -> HttpResponse:

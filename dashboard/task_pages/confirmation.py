@@ -8,12 +8,13 @@ from typing import Any
 from django import forms
 from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
-from django.utils.html import conditional_escape, format_html_join
+from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 from django.views.decorators.http import require_POST
 
+from dashboard import links
 from dashboard.site import page
 from dashboard.task_pages import CHANGED_FORM, VIEW, next_page, rejected
 from dashboard.task_pages.actions import LIVE, PAGE_ACTIONS, Difference, PageAction, Seen, TaskRow
@@ -256,10 +257,10 @@ def answer(request: HttpRequest, action: PageAction, result: Result) -> HttpResp
     """Redirect back with the result in messages, which link to the tasks."""
     if result.done:
         text = ngettext("%(label)s: done for %(ids)s.", "%(label)s: done for %(ids)s.", len(result.done))
-        messages.success(request, linked(text, label=str(action.label), ids=listed(result.done)))
+        messages.success(request, links.sentence(text, label=str(action.label), ids=listed(result.done)))
     if result.asked:
         text = _("The workers of %(ids)s were asked to end them, and do so within moments.")
-        messages.success(request, linked(text, ids=listed(result.asked)))
+        messages.success(request, links.sentence(text, ids=listed(result.asked)))
     report_refusals(request, result)
     return HttpResponseRedirect(next_page(request))
 
@@ -268,15 +269,10 @@ def report_refusals(request: HttpRequest, result: Result) -> None:
     """One message for each of the first refused tasks, and one for the rest."""
     for task_id, refusal in list(result.refused.items())[:MOST_REFUSALS]:
         text = _("%(id)s not changed: %(reason)s.")
-        messages.warning(request, linked(text, id=listed([task_id]), reason=refusal.sentence))
+        messages.warning(request, links.sentence(text, id=listed([task_id]), reason=refusal.sentence))
     if len(result.refused) > MOST_REFUSALS:
         more = len(result.refused) - MOST_REFUSALS
         messages.warning(request, _("%(number)d more not changed.") % {"number": more})
-
-
-def linked(text: str, **values: str) -> SafeString:
-    """A sentence of ours with these values, which are escaped unless they are safe."""
-    return SafeString(text % {name: conditional_escape(value) for name, value in values.items()})  # nosec B703
 
 
 def listed(ids: list[int]) -> SafeString:
@@ -285,4 +281,4 @@ def listed(ids: list[int]) -> SafeString:
     names = format_html_join(", ", '<a href="{}">#{}</a>', pages)
     if len(ids) <= MOST_REFUSALS:
         return names
-    return linked(_("%(names)s and %(more)s more"), names=names, more=str(len(ids) - MOST_REFUSALS))
+    return links.sentence(_("%(names)s and %(more)s more"), names=names, more=str(len(ids) - MOST_REFUSALS))

@@ -10,9 +10,12 @@ from pathlib import Path
 
 from django.conf import settings
 from django.db.models import Q
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 import tasks
 from dashboard import links
+from dashboard.numbers import decimal
 from dashboard.templatetags.rowlock import told_failure
 from tasks.models import Attempt, Task, TaskStatus
 from tasks.support.durations import StatementTimestamp
@@ -24,7 +27,10 @@ INSTALLED = re.compile(r"^<|[/\\](?:site-packages|dist-packages)[/\\]")
 HERE = f"{settings.BASE_DIR}/"
 LIBRARIES = (f"{Path(tasks.__file__).parent}/", f"{sysconfig.get_path('stdlib')}/")
 MOST = 1000  # attempts that are counted
-HOUR = timedelta(hours=1)
+RECENTLY = (
+    (timedelta(hours=1), gettext_lazy("%(number)s this hour")),
+    (timedelta(days=7), gettext_lazy("%(number)s in 7 days")),
+)
 
 
 @dataclass(frozen=True)
@@ -37,16 +43,16 @@ class Part:
 
 @dataclass(frozen=True)
 class Failure:
-    """`number`: attempts that failed like this within an hour, as shown; `previous`, `next`: the tasks beside it.
+    """`often`: how often a task failed like this lately; `previous`, `next`: the tasks beside it.
 
-    Old attempts may have no fingerprint by which others are found: then `number` and `url` are empty.
+    Old attempts may have no fingerprint by which others are found: then `often` and `url` are empty.
     """
 
     attempt: Attempt
     message: str
     place: str
     parts: tuple[Part, ...]
-    number: str
+    often: str
     url: str
     worker_url: str
     previous: int | None
@@ -61,13 +67,13 @@ def failure_of(task: Task, attempts: list[Attempt]) -> Failure | None:
     if latest.outcome == Attempt.Outcome.RELEASED:
         return None
     key = latest.fingerprint.partition(" ")[0]
-    number, previous, following = neighbours(task, latest) if key else ("", None, None)
+    previous, following = neighbours(task, latest) if key else (None, None)
     return Failure(
         attempt=latest,
         message=message_of(latest),
         place=place_of(latest.traceback),
         parts=tuple(folded(latest.traceback)),
-        number=number,
+        often=often(latest.fingerprint) if key else "",
         url=links.page("admin:ops_failure", key) if key else "",
         worker_url=links.worker(latest.worker_id),
         previous=previous,
@@ -114,13 +120,21 @@ def blocks(traceback: str) -> Iterator[tuple[bool, str]]:
         yield is_hidden, "\n".join(block)
 
 
-def neighbours(task: Task, attempt: Attempt) -> tuple[str, int | None, int | None]:
-    """The number of attempts that failed like this within an hour, and the tasks before and after it."""
-    same = Attempt.objects.filter(fingerprint=attempt.fingerprint)
-    number = same.filter(finished_at__gt=StatementTimestamp() - HOUR)[:MOST].count()
-    others = same.exclude(task=task)
+def often(fingerprint: str) -> str:
+    """The number of attempts that failed like this within an hour, or within the shortest time that has some."""
+    same = Attempt.objects.filter(fingerprint=fingerprint)
+    for time, text in RECENTLY:
+        number = same.filter(finished_at__gt=StatementTimestamp() - time)[:MOST].count()
+        if number:
+            return f"\u00d7 {text % {'number': decimal(number) + ('+' if number == MOST else '')}}"
+    return _("Attempts that failed like this")
+
+
+def neighbours(task: Task, attempt: Attempt) -> tuple[int | None, int | None]:
+    """The tasks that failed like this before and after it."""
+    others = Attempt.objects.filter(fingerprint=attempt.fingerprint).exclude(task=task)
     at, pk = attempt.finished_at, attempt.pk  # one statement writes the attempts of a batch with one time
     before = others.filter(Q(finished_at__lt=at) | Q(finished_at=at, pk__lt=pk)).order_by("-finished_at", "-pk")
     after = others.filter(Q(finished_at__gt=at) | Q(finished_at=at, pk__gt=pk)).order_by("finished_at", "pk")
     previous, following = (found.values_list("task_id", flat=True).first() for found in (before, after))
-    return f"{number}+" if number == MOST else str(number), previous, following
+    return previous, following

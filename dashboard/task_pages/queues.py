@@ -24,7 +24,7 @@ from tasks.diagnosis import stats, why
 from tasks.diagnosis.stats import TWELFTHS, Numbers, QueueNumbers
 from tasks.models import Queue
 from tasks.operations.queues import SWITCHES, Switch
-from tasks.support import reading
+from tasks.support import audit, reading
 from tasks.support.durations import spoken
 
 VIEW = "tasks.view_queue"
@@ -81,19 +81,22 @@ def switch_view(request: HttpRequest, name: str) -> HttpResponse:
     if switch is None:
         raise Http404(_("There is no such action."))
     rights.require(request.user, switch.right)
+    back = links.back_to(request, reverse(LIST))
     queue_name, is_asked = request.POST.get("queue", "").strip(), switch.asks and "confirmed" not in request.POST
     if not queue_name:
         messages.error(request, _("Name the queue."))
     elif is_asked:
-        context = {"switch": switch, "queue": queue_name, "command": switch.command(reading.name(queue_name))}
+        shell = switch.command(reading.name(queue_name))
+        context = {"switch": switch, "queue": queue_name, "command": shell, "next": back}
         return page(request, "task_pages/switch.html", str(switch.label), context)
     elif switch.change(reading.name(queue_name), rights.who(request.user), reason=reason_of(request.POST)):
-        values = {"label": switch.label, "queue": queue_name}
-        messages.success(request, _("%(label)s: done for the queue %(queue)s.") % values)
+        queue = links.history(audit.queue(queue_name), queue_name)
+        text = _("%(label)s: done for the queue %(queue)s.")
+        messages.success(request, links.sentence(text, label=switch.label, queue=queue))
     else:
         messages.info(request, _("The queue %(queue)s was like that already.") % {"queue": queue_name})
     snapshots.forget()
-    return HttpResponseRedirect(reverse("admin:index" if request.POST.get("from") == "overview" else LIST))
+    return HttpResponseRedirect(back)
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,12 @@ from django.contrib import admin, messages
 from django.db import DatabaseError
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
-from django.urls import URLPattern, path
+from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 from django.views.decorators.http import require_POST, require_safe
 
+from dashboard import links
 from dashboard.live import snapshots
 from dashboard.live.fragment import SharedPart
 from dashboard.locks import activity, attribution, rows, signals
@@ -23,6 +24,7 @@ from tasks.admin.rights import missing, require, who
 from tasks.commands import types
 from tasks.locking import rowlocks
 from tasks.locking.named import postgres
+from tasks.support import audit
 from tasks.support.database import is_lock_not_available, sqlstate
 from tasks.support.durations import spoken
 
@@ -91,9 +93,10 @@ def signal(request: HttpRequest) -> HttpResponse:
     values = SignalForm.read(request.POST)
     if values is None:
         return render(request, "dashboard/signal.html", admin.site.each_context(request), status=400)
+    back = links.back_to(request, reverse("admin:ops_locks"))
     lacks_reason = values["action"] == "terminate" and not values["reason"]
     if not values["confirmed"] or lacks_reason:
-        return preview(request, values)
+        return preview(request, values, back)
     pid = values["pid"]
     try:
         person = who(request.user)
@@ -107,13 +110,13 @@ def signal(request: HttpRequest) -> HttpResponse:
     except DatabaseError as error:
         messages.error(request, refusal(error, pid))
     else:
-        text = _("Backend %(pid)d was signalled.") if signalled else _("Backend %(pid)d ended by itself meanwhile.")
-        messages.success(request, text % {"pid": pid})
+        text = _("Backend %(pid)s was signalled.") if signalled else _("Backend %(pid)s ended by itself meanwhile.")
+        messages.success(request, links.sentence(text, pid=links.history(audit.backend(pid), str(pid))))
     snapshots.forget()
-    return redirect("admin:ops_locks")
+    return redirect(back)
 
 
-def preview(request: HttpRequest, values: dict[str, Any]) -> HttpResponse:
+def preview(request: HttpRequest, values: dict[str, Any], back: str) -> HttpResponse:
     action, started = values["action"], values["started"]
     is_terminate = action == "terminate"
     expected = signals.foresee(values["pid"], started)
@@ -124,6 +127,7 @@ def preview(request: HttpRequest, values: dict[str, Any]) -> HttpResponse:
         "title": _("End this session?") if is_terminate else _("Cancel this query?"),
         "asked": {**values, "command": signals.shell(values["pid"], started, action, *reason)},
         "expected": expected,
+        "next": back,
         "session": expected.session,
         "work": rows.work_of(expected.work),
         "undoing": signals.undone_work(expected.session, action) if expected.session else "",

@@ -6,10 +6,11 @@ from typing import Any
 from django.contrib import admin, messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
-from django.urls import URLPattern, path
+from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
 
+from dashboard import links
 from dashboard.live.fragment import SharedPart
 from tasks.admin.forms import OptionField, PreviewedForm, WholeNumberField
 from tasks.admin.rights import missing, require, who
@@ -18,6 +19,7 @@ from tasks.diagnosis.finding import command
 from tasks.models import CommandRun
 from tasks.operations import locks
 from tasks.schedule import expectations
+from tasks.support import audit
 
 SEE, RELEASE, FORGET = "tasks.view_commandrun", locks.RIGHT_TO_RELEASE, locks.RIGHT_TO_FORGET
 LARGEST_FENCE = 2**63 - 1
@@ -84,6 +86,7 @@ def release(request: HttpRequest) -> HttpResponse:
     if values is None:
         return render(request, "dashboard/release.html", admin.site.each_context(request), status=400)
     name, fence, reason = values["name"], values["fence"], values["reason"]
+    back = links.back_to(request, reverse("admin:ops_schedule"))
     if not values["confirmed"] or not reason:
         holder = locks.holder_of(name, fence)
         if holder is not None and holder.fence != fence:
@@ -92,6 +95,7 @@ def release(request: HttpRequest) -> HttpResponse:
             "title": _("Release this lock?"),
             "asked": values,
             "holder": holder,
+            "next": back,
             "fault": _("Releasing a lock needs a reason, which the audit keeps.") if values["confirmed"] else "",
             "command": command("release_lock", name, "--fence", str(fence), "--reason", reason or "…"),
         }
@@ -99,10 +103,11 @@ def release(request: HttpRequest) -> HttpResponse:
         return render(request, "dashboard/release.html", context, status=200 if holder else 409)
     released = locks.release_lock(name, fence, who(request.user), reason=reason)
     if released.released:
-        messages.success(request, _("The lock %(name)s is free.") % {"name": name})
+        lock = links.history(audit.lock(name), name)
+        messages.success(request, links.sentence(_("The lock %(name)s is free."), name=lock))
     else:
         messages.error(request, released.problem)
-    return redirect("admin:ops_schedule")
+    return redirect(back)
 
 
 @require_POST

@@ -1,5 +1,6 @@
 """The page "Stuck": tasks that dead and silent workers still hold, and recovering them."""
 
+from collections import Counter
 from collections.abc import Callable
 from functools import cache
 from typing import Any, cast
@@ -9,16 +10,18 @@ from django import forms
 from django.contrib import admin, messages
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import redirect, render
-from django.urls import URLPattern, path
+from django.urls import URLPattern, path, reverse
+from django.utils.html import format_html
 from django.utils.translation import get_language, ngettext
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
 
+from dashboard import links
 from dashboard import stale as stale_tasks
 from dashboard.live import snapshots
 from dashboard.live.fragment import SharedPart
 from dashboard.task_pages.actions import PAGE_ACTIONS, buttons_of
-from dashboard.task_pages.confirmation import MOST_REFUSALS
+from dashboard.task_pages.confirmation import MOST_REFUSALS, listed
 from tasks.admin.forms import PreviewedForm
 from tasks.admin.rights import missing, require, who
 from tasks.diagnosis.finding import command
@@ -101,28 +104,31 @@ def take_back(request: HttpRequest) -> HttpResponse:
     if values is None:
         return page(request, "dashboard/take_back.html", {"title": _("Take back")}, status=400)
     ids, reason = values["worker_ids"], values["reason"]
+    back = links.back_to(request, reverse("admin:ops_stale"))
     if not values["confirmed"] and (found := stale_tasks.preview(ids)).number:
         shell, start = command("recover_tasks", "--reason", reason or "…"), command("run_worker")
-        context = {"title": _("Take these tasks back?"), "asked": values, "found": found, "start": start}
+        context = {"title": _("Take these tasks back?"), "asked": values, "found": found, "start": start, "next": back}
         return page(request, "dashboard/take_back.html", {**context, "command": shell})
     taken = stale_tasks.take_back(ids, who(request.user), reason=reason)
     snapshots.forget()
     report(request, taken)
-    return redirect("admin:ops_stale")
+    return redirect(back)
 
 
 def report(request: HttpRequest, taken: stale_tasks.Taken) -> None:
     """Say what was taken back, what was not, and who locks which row."""
-    if not taken.by_status and not taken.left:
+    if not taken.done and not taken.left:
         messages.info(request, _("These workers hold no task any more. Nothing was taken back."))
-    if taken.by_status:
-        number = taken.by_status.total()
+    if taken.done:
+        number, by_status = len(taken.done), Counter(taken.done.values())
         text = ngettext("%(number)d task was taken back", "%(number)d tasks were taken back", number)
-        statuses = ", ".join(f"{number} {status}" for status, number in taken.by_status.items())
-        messages.success(request, f"{text % {'number': number}} ({statuses}).")
+        statuses = ", ".join(f"{number} {status}" for status, number in by_status.items())
+        done = listed(list(taken.done))
+        messages.success(request, format_html("{} ({}): {}.", text % {"number": number}, statuses, done))
     locked = list(taken.locked.items())[:MOST_REFUSALS]
     for task_id, reason in locked:
-        messages.warning(request, _("#%(id)d not changed: %(reason)s.") % {"id": task_id, "reason": reason})
+        text = _("%(id)s not changed: %(reason)s.")
+        messages.warning(request, links.sentence(text, id=listed([task_id]), reason=reason))
     if others := taken.left - len(locked):
         text = ngettext(
             "%(number)d task not changed: its worker is not dead, not yet, or its row is locked.",

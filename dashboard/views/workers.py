@@ -27,7 +27,7 @@ from tasks import operations
 from tasks.admin.forms import reason_of
 from tasks.admin.rights import missing, require, who
 from tasks.diagnosis import lock_holders
-from tasks.diagnosis.finding import OF_LIFE, command
+from tasks.diagnosis.finding import OF_LIFE, command, ending_of
 from tasks.diagnosis.stats import Rate, rates
 from tasks.exceptions import RowlockError
 from tasks.models import Task
@@ -91,6 +91,10 @@ class WorkerRow:
         if self.has_ended and self.worker.stop_reason != "convicted":
             return _("Has ended")
         return str(OF_LIFE[self.worker.life].label) if self.worker.life in OF_LIFE else _("Alive")
+
+    @property
+    def ending(self) -> str:
+        return ending_of(self.worker.stop_reason)
 
     @property
     def version(self) -> str:
@@ -291,7 +295,8 @@ def stop(request: HttpRequest) -> HttpResponse:
         text = _("Worker %(id)s is asked to finish what it runs and to stop.")
     else:
         text = _("Worker %(id)s has stopped, or was asked before; nothing changed.")
-    messages.success(request, text % {"id": form.worker_id})
+    worker = links.anchor(form.worker_id, links.worker(form.worker_id))
+    messages.success(request, links.sentence(text, id=worker))
     return redirect("admin:ops_workers")
 
 

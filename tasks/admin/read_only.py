@@ -1,5 +1,6 @@
 """Read-only lists of the queue's tables, for any project: no full counts and no expensive lookups."""
 
+import json
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -14,12 +15,19 @@ from django.utils.functional import cached_property
 from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 
+from tasks.diagnosis.finding import ending_of
 from tasks.models import Attempt, Intervention, Queue, RefusedWrite, Task, Worker
 from tasks.queue import presence
 from tasks.support.addresses import address
 from tasks.support.durations import spoken
 
 COUNT_CAP = 10_000
+
+
+def estimate(rows: "QuerySet[Any]") -> int:
+    """The planner's estimate of the number of rows, at once however many there are."""
+    plan = json.loads(rows.order_by().explain(format="json"))
+    return int(plan[0]["Plan"]["Plan Rows"])
 
 
 class CappedPaginator(Paginator):
@@ -29,6 +37,11 @@ class CappedPaginator(Paginator):
     def count(self) -> int:
         rows = cast("QuerySet[Any]", self.object_list)
         return rows.order_by()[:COUNT_CAP].count()
+
+    @property
+    def is_capped(self) -> bool:
+        """True if there may be more rows than were counted."""
+        return self.count >= COUNT_CAP
 
 
 class DeclaredFilters(admin.ModelAdmin):
@@ -114,7 +127,7 @@ class WorkerList(ChangeList):
 
 @admin.register(Worker)
 class WorkerAdmin(ReadOnlyAdmin):
-    list_display = ("id", "hostname", "pid_text", "life", "heartbeat", "task", "served", "started_at", "stop_reason")
+    list_display = ("id", "hostname", "pid_text", "life", "heartbeat", "task", "served", "started_at", "ending")
     ordering = ("-started_at",)
     search_fields = ("id", "hostname")
 
@@ -122,6 +135,7 @@ class WorkerAdmin(ReadOnlyAdmin):
     life = column(_("status"), lambda worker: str(worker.state.life))
     heartbeat = column(_("last heartbeat"), lambda worker: spoken(worker.state.heartbeat_age_seconds))
     task = column(_("current task"), lambda worker: task_link(worker.current_task_id))
+    ending = column(_("reason of its end"), lambda worker: ending_of(worker.stop_reason), ordering="stop_reason")
     served = column(_("queues"), lambda worker: ", ".join(worker.queues) or str(_("every queue")))
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:

@@ -14,7 +14,7 @@ from django.utils.translation import ngettext
 from tasks import conf
 from tasks.diagnosis import facts
 from tasks.diagnosis.facts import COUNT_CAP, Facts, WorkerSession
-from tasks.diagnosis.finding import OF_LIFE, Finding, Link, Verdict, command, describe_lock
+from tasks.diagnosis.finding import OF_LIFE, Finding, Link, Verdict, command, describe_lock, ending_of
 from tasks.locking import rowlocks
 from tasks.models import Queue, Task, TaskStatus
 from tasks.queue import presence
@@ -219,7 +219,7 @@ def death(task: Task, worker: WorkerState | None, facts: Facts) -> str:
     if worker is None or not worker.registered:
         return _("Worker %(worker)s is registered nowhere.") % values
     if worker.stopped_at is not None:
-        values |= {"age": age_of(facts, worker.stopped_at), "reason": worker.stop_reason or _("stopped")}
+        values |= {"age": age_of(facts, worker.stopped_at), "reason": ending_of(worker.stop_reason or "stopped")}
         return _("Worker %(worker)s ended %(age)s ago (%(reason)s).") % values
     if worker.is_presence_lost:
         if (worker.missing_seconds or 0) < 1:

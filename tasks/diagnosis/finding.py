@@ -1,4 +1,4 @@
-"""Verdicts and findings, and two texts that pages share: the holder of a row and the command behind a button."""
+"""Verdicts and findings, and texts that pages share: how a worker ended, who holds a row, the command of a button."""
 
 import shlex
 from dataclasses import dataclass
@@ -41,6 +41,16 @@ OF_LIFE = {
     Life.RESTARTED: Verdict.WORKER_SILENT,
 }
 
+# `Worker.stop_reason` as pages show it; a reason that is not here is shown as it is.
+ENDINGS = {
+    "stopped": gettext_lazy("stopped"),
+    "crashed": gettext_lazy("crashed"),
+    "convicted": gettext_lazy("convicted"),
+    "stop": gettext_lazy("killed: it did not stop"),
+    "cancel": gettext_lazy("killed: its task was cancelled"),
+    "timeout": gettext_lazy("killed: its task took too long"),
+}
+
 # Verdicts that may need a person.
 STUCK = frozenset(
     {Verdict.NO_WORKER, Verdict.UNKNOWN_TASK, Verdict.ROW_LOCKED, Verdict.WORKER_SILENT, Verdict.WORKER_DEAD}
@@ -72,6 +82,11 @@ class Finding:
     def is_stuck(self) -> bool:
         """True if the task may need a person."""
         return self.verdict in STUCK
+
+
+def ending_of(reason: str | None) -> str:
+    """How a worker ended, in words; empty if no reason is known."""
+    return str(ENDINGS.get(reason or "", reason or ""))
 
 
 def describe_lock(lock: RowLock) -> str:

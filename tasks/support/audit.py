@@ -24,6 +24,7 @@ task = "task:{}".format
 queue = "queue:{}".format
 worker = "worker:{}".format
 lock = "lock:{}".format
+backend = "backend:{}".format
 command = "command:{}".format  # the runs of a named command
 schedule = "schedule:{}".format
 table = "table:{}".format  # when there are too many rows to name

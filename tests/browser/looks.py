@@ -23,6 +23,24 @@ LOOKS = (
     ("dark", "narrow", None),
     ("light", "narrow", OF_COLOURS),
 )
+# No head of a column and no buttons of a row are wider than theirs; and what a field suggests can be read.
+CUT = """
+() => {
+    const pen = document.createElement("canvas").getContext("2d");
+    const isCut = (field) => {
+        const style = getComputedStyle(field);
+        pen.font = style.font;
+        const room = field.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight);
+        return pen.measureText(field.placeholder).width > room + 0.5;
+    };
+    const found = (selector) =>
+        [...document.querySelectorAll(`#content ${selector}`)].filter((one) => one.checkVisibility());
+    return [
+        ...found(":is(thead th, .step)").filter((cell) => cell.scrollWidth > cell.clientWidth + 1),
+        ...found("input[placeholder]:placeholder-shown").filter(isCut),
+    ].map((element) => element.placeholder || element.textContent.trim().replace(/\\s+/g, " "));
+}
+"""
 RUN = """
 async (options) => {
     const late = new Promise((_, reject) => setTimeout(() => reject(new Error("axe took a minute")), 60_000));
@@ -50,6 +68,8 @@ def assert_fits(page: Page) -> None:
     wide, screen = page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
     assert wide <= screen, page.url
     assert page.evaluate(SMALL_TARGETS, 44 if screen < 600 else 24) == [], page.url
+    cut = page.evaluate(CUT)
+    assert cut == [], f"{page.url} {page.viewport_size}: {cut}"
 
 
 def assert_nothing_inline(page: Page) -> None:

@@ -197,8 +197,9 @@ def workers(tour: Tour) -> None:
         tour.at(WORKERS).press(".page-title summary").press(".page-title [data-copy]").page.keyboard.press("Escape")
         tour.press("tr:has([data-action=recover]) summary").press("#worker-rows [data-copy]")
         tour.press("[data-action=recover]").confirm().says("1 task was taken back")
-        tour.at(WORKERS).press("[data-action=release-unstarted]").confirm().says("1 task was released.")
-        tour.press("tr:has([data-action=stop-worker]) summary").press("[data-action=stop-worker]").confirm()
+        tour.at(WORKERS).press("tr:has([data-action=stop-worker]) summary").press("[data-action=stop-worker]")
+        tour.press("dialog .back").press("[data-action=release-unstarted]").confirm().says("1 task was released.")
+        tour.press("#worker-rows [data-action=stop-worker]").confirm()
         tour.says("Worker w1 is asked to finish")
     Task.objects.all().delete()
 

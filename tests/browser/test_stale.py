@@ -121,7 +121,7 @@ def test_all_are_taken_back_by_one_button(visit, tasks):
     page.locator("#take-all button[data-action=recover]").click()
     assert "nobody will run it" in page.locator("form.confirm").inner_text()
     page.locator("form.confirm button[data-action=recover]").click()
-    assert "4 tasks were taken back (3 READY, 1 FAILED)." in page.locator(".messagelist").inner_text()
+    assert "4 tasks were taken back (3 READY, 1 FAILED)" in page.locator(".messagelist").inner_text()
     assert "Nothing is stuck" in page.locator("#stale-rows").inner_text()
 
 

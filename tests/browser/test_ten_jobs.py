@@ -3,7 +3,9 @@
 A keystroke is a key or a character; a chord such as Ctrl-K is one. `docs/pages.md` tells these numbers.
 """
 
+import re
 from datetime import timedelta
+from urllib.parse import urlsplit
 
 import pytest
 from django.utils import timezone
@@ -45,8 +47,14 @@ class Operator:
     def menu(self, row: Locator) -> None:
         self.click(row.locator(".menu summary"))
 
-    def is_told(self, text: str) -> None:
-        expect(self.page.locator(".messagelist")).to_contain_text(text)
+    def is_told(self, text: str) -> Locator:
+        """The answer stays on the page, which is the overview after an act of the overview; its links."""
+        answer = self.page.locator(".messagelist")
+        expect(answer).to_contain_text(text)
+        return answer.get_by_role("link")
+
+    def is_back(self) -> None:
+        assert urlsplit(self.page.url).path == "/admin/"
 
     def has_spent(self, *, clicks: int, keys: int = 0) -> None:
         assert self.clicks <= clicks
@@ -78,7 +86,8 @@ def test_1_a_dead_workers_task_is_taken_back(visit):
     operator = Operator(visit, "Operators")
     operator.click(line(operator, "payouts").locator("[data-action=recover]"))
     operator.click("dialog[open] [data-action=recover]")
-    operator.is_told("1 task was taken back")
+    expect(operator.is_told("1 task was taken back")).to_have_text(f"#{task.pk}")
+    operator.is_back()
     assert status(task) == "READY"
     operator.has_spent(clicks=2)
 
@@ -90,7 +99,8 @@ def test_2_a_blocking_chain_is_ended(visit):
         operator.click(line(operator, f"pid {root}").locator("[data-action=terminate-backend]"))
         expect(operator.page.locator("dialog #freed")).to_contain_text(str(waiter))
         operator.click("dialog[open] [data-action=terminate-backend]")
-        operator.is_told(f"Backend {root} was signalled.")
+        expect(operator.is_told(f"Backend {root} was signalled.")).to_have_text(str(root))
+        operator.is_back()
         wait_until(lambda: root not in activity.read().by_pid)
         assert activity.read().by_pid[waiter].blocked_by == ()
     assert Intervention.objects.get().target == f"backend:{root}"
@@ -105,7 +115,8 @@ def test_3_all_that_failed_alike_runs_again(visit):
     operator = Operator(visit, "Operators")
     operator.click(line(operator, "failed 14 times: Declined").locator("[data-action=requeue]"))
     operator.click("dialog[open] button[data-action=requeue]")
-    operator.page.wait_for_url("**/runs/**")
+    expect(operator.is_told("has started")).to_have_text(re.compile(r"Bulk run \d+"))
+    operator.is_back()
     bulk.carry_out(BulkRun.objects.get().pk)
     assert {status(task) for task in alike} == {"READY"}
     assert status(other) == "FAILED"
@@ -170,6 +181,7 @@ def test_7_a_queue_is_paused(visit):
     operator.menu(queue_row(operator, "mail"))
     operator.click(queue_row(operator, "mail").locator("[data-action=pause]"))
     operator.is_told("Pause")
+    operator.is_back()
     assert Queue.objects.get(name="mail").paused
     operator.has_spent(clicks=2)
 
@@ -178,13 +190,11 @@ def test_8_a_worker_is_asked_to_stop(visit):
     with rows.living_worker("w1"):
         operator = Operator(visit, "Operators")
         operator.click(operator.page.locator("nav.pages").get_by_role("link", name="Workers"))
-        row = operator.page.locator("#worker-rows tbody tr", has_text="w1")
-        operator.menu(row)
-        operator.click(row.locator("[data-action=stop-worker]"))
+        operator.click(operator.page.locator("#worker-rows tr", has_text="w1").locator("[data-action=stop-worker]"))
         operator.click("dialog[open] [data-action=stop-worker]")
         operator.is_told("Worker w1 is asked to finish")
         assert Worker.objects.get(pk="w1").stop_requested_at is not None
-    operator.has_spent(clicks=4)
+    operator.has_spent(clicks=3)
 
 
 def test_9_a_named_lock_whose_holder_is_gone_is_released(visit):
@@ -203,6 +213,7 @@ def test_9_a_named_lock_whose_holder_is_gone_is_released(visit):
     operator.write("killed")
     operator.press("Enter")
     operator.is_told("The lock nightly is free.")
+    operator.is_back()
     assert Lock.objects.get(name="nightly").owner in (None, "")
     assert Intervention.objects.get().reason == "killed"
     operator.has_spent(clicks=1, keys=7)

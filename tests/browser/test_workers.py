@@ -74,7 +74,7 @@ def test_what_a_dead_worker_held_is_taken_back_in_two_clicks(visit, hanging):
     page = visit("Operators").open(WORKERS)
     page.locator("#worker-rows button[data-action=recover]").click()
     page.locator("dialog button[data-action=recover]").click()
-    assert "1 task was taken back (1 READY)." in page.locator(".messagelist").inner_text()
+    assert "1 task was taken back (1 READY)" in page.locator(".messagelist").inner_text()
 
 
 @pytest.mark.usefixtures("live_server")

@@ -17,7 +17,9 @@ from django.utils.translation.template import templatize
 
 from dashboard import charts
 from dashboard.numbers import decimal, milliseconds
+from orders.models import Account
 from tasks.support.durations import spoken
+from tests.orders import orders
 from tests.people import client_of
 from tests.tasks import rows
 
@@ -97,6 +99,21 @@ def test_a_page_speaks_the_browsers_language_and_leaves_tokens_and_commands_alon
     assert 'translate="no">FAILED<' in page.text.replace(' class="status"', "")
     assert f"requeue_tasks {task.pk}" in page.text
     assert "Rowlock" in page.text
+
+
+@pytest.mark.django_db
+def test_rows_and_reasons_are_named_in_the_language(russian):
+    [order] = orders.placed()
+    page = russian.get(f"/admin/orders/order/{order.pk}/change/").text
+    assert f"Заказ {order.pk}" in page
+    assert not re.search(r"\bOrder \d", page)
+    with translation.override("ru"):
+        assert str(Account(pk=7)) == "Счёт 7"
+    task = rows.processing(rows.dead_worker())
+    assert "(признан мёртвым)" in russian.get(f"/admin/tasks/task/{task.pk}/").text
+    page = russian.get("/admin/ops/workers/")
+    assert 'title="признан мёртвым"' in page.text
+    assert "convicted" not in page.text
 
 
 @pytest.mark.django_db

@@ -11,7 +11,7 @@ from django.utils import timezone
 from tasks.locking import lock
 from tasks.models import CommandRun, ExpectedCommand, Intervention, Lock
 from tests.commands import database_url
-from tests.html import flat
+from tests.html import answers, flat
 from tests.lockers import locker
 from tests.people import client_of
 from tests.waiting import wait_until
@@ -154,7 +154,7 @@ class TestRelease:
     def test_the_lock_is_freed_with_its_reason_in_the_audit(self):
         fence = acquire()
         answer = client_of("Lock administrators").post(RELEASE, self.form(fence), follow=True)
-        assert b"The lock nightly-report is free." in answer.content
+        assert "The lock nightly-report is free." in answers(answer.text)
         assert Lock.objects.get().owner is None
         left = Intervention.objects.get()
         assert (left.actor, left.source, left.target) == ("anna", "page", "lock:nightly-report")

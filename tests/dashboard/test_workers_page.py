@@ -16,6 +16,7 @@ from django.utils.html import escape
 
 from dashboard import links
 from tasks.models import Intervention, Task, Worker
+from tests.html import answers
 from tests.people import client_of
 from tests.sessions import session, wait_until_blocked
 from tests.tasks import rows
@@ -136,7 +137,7 @@ def test_a_worker_is_asked_to_stop_after_a_preview(operator, worker):
     assert "stop_worker w1" in preview.text
     assert Worker.objects.get().stop_requested_at is None
     page = operator.post(STOP, {"worker": worker, "confirmed": "1", "reason": "deploy"}, follow=True)
-    assert "Worker w1 is asked to finish what it runs and to stop." in page.text
+    assert "Worker w1 is asked to finish what it runs and to stop." in answers(page.text)
     assert "Stopping" in page.text
     entry = Intervention.objects.get()
     assert (entry.actor, entry.source, entry.action, entry.target, entry.reason) == (

@@ -3,13 +3,16 @@
 import pytest
 from django.db import connection
 
+from orders import admin
 from orders.models import Order
 from tasks import testing
+from tasks.admin import read_only
 from tasks.models import Intervention, Task
-from tests.html import flat
+from tests.html import flat, tabs_of
 from tests.orders import orders
 from tests.people import client_of
 from tests.sessions import session
+from tests.tasks.plans import explain
 
 pytestmark = pytest.mark.django_db(transaction=True)
 LIST = "/admin/orders/order/"
@@ -62,7 +65,36 @@ class TestList:
         [order], _ = unknown(), orders.shipped(2)
         page = client_of("Viewers").get(LIST, {"email_state__exact": "unknown"})
         assert ids_on(page) == [order.pk]
-        assert '<a href="?email_state__exact=unknown" aria-current="page">Unknown</a>' in flat(page.text)
+        assert '<a href="?email_state__exact=unknown" aria-current="page">Unknown<span' in flat(page.text)
+
+    def test_each_tab_counts_its_orders(self):
+        orders.placed(3), orders.shipped(2, email_state="sending", email_owner="a"), orders.mailed(4), unknown()
+        client = client_of("Viewers")
+        counts = {"All": "10", "Not sent": "3", "Sending": "2", "Sent": "4", "Unknown": "1"}
+        assert tabs_of(client.get(LIST).text) == counts
+        assert tabs_of(client.get(LIST, {"email_state__exact": "sent"}).text) == counts
+        assert tabs_of(client.get(LIST, {"q": "customer1@example.test"}).text) == dict.fromkeys(counts, "")
+
+    def test_beside_many_the_counts_stop_and_the_rest_is_estimated(self, monkeypatch):
+        for module in (admin, read_only):
+            monkeypatch.setattr(module, "COUNT_CAP", 5)
+        orders.placed(7), orders.mailed(9), unknown()
+        with connection.cursor() as cursor:
+            cursor.execute("ANALYZE orders_order")
+        counts = {"All": "≈ 17", "Not sent": "5+", "Sending": "0", "Sent": "≈ 9", "Unknown": "1"}
+        page = client_of("Viewers").get(LIST).text
+        assert tabs_of(page) == counts
+        assert "Rows: 5+" in flat(page)
+
+    @pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+    def test_an_index_counts_the_states_beside_many_that_are_sent(self, mode):
+        unknown()
+        with connection.cursor() as cursor:
+            cursor.execute(MAIL_MANY)
+            cursor.execute("VACUUM ANALYZE orders_order")
+        plan = explain(connection.connection, admin.NUMBERS, {"cap": 2}, mode=mode)
+        assert plan.scans("orders_order") <= {"Index Only Scan", "Seq Scan"}
+        assert plan.rows_read("orders_order") == 2 + 1
 
     def test_the_number_of_queries_does_not_grow_with_the_orders(self, django_assert_max_num_queries):
         orders.shipped(50)

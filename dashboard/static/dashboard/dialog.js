@@ -29,10 +29,10 @@
         (dialog.querySelector("[name=reason], [autofocus], .back") ?? heading).focus();
     }
 
-    /* Go to the page, which shows the answer of an action. */
+    /* Go to the page, which shows the answer of an action; from a part or a time of it back to the same. */
     function follow(target) {
         const url = new URL(target ?? location.href, location.href);
-        if (url.pathname === location.pathname && url.search === location.search) {
+        if (url.pathname === location.pathname && ["", location.search].includes(url.search)) {
             location.hash = url.hash;
             location.reload();
         } else {

@@ -20,6 +20,7 @@ from tasks.models import Intervention, LockWaiter, Task, Worker
 from tasks.support.audit import Who
 from tests.commands import run, run_process
 from tests.dashboard.scenes import LOCK_ACCOUNT, SWEEP, Scene, staged
+from tests.html import answers
 from tests.people import client_of
 from tests.sessions import session
 from tests.tasks import rows
@@ -160,7 +161,7 @@ def test_the_page_previews_and_ends_the_session_that_locks_everything() -> None:
     assert preview.status_code == 200
     assert f"`tasks_task` is locked by {pid}" in preview.content.decode()
     assert answer.status_code == 302
-    assert f"Backend {pid} was signalled." in client.get(LOCKS).content.decode()
+    assert f"Backend {pid} was signalled." in answers(client.get(LOCKS).text)
     assert Intervention.objects.get().reason == "a migration"
 
 

@@ -19,6 +19,7 @@ from tasks.support.audit import Who
 from tests.commands import run
 from tests.dashboard.roles import acting_as, opened_as, role
 from tests.dashboard.scenes import LOCK_ACCOUNT, LOCK_ORDER, Scene, staged
+from tests.html import answers
 from tests.people import client_of
 from tests.sessions import session
 from tests.tasks import rows
@@ -104,10 +105,10 @@ class TestOneThing:
             pid = scene.opened("psql").info.backend_pid
             form = {"pid": str(pid), "started": started(pid).isoformat(), "action": "cancel", "confirmed": "1"}
             client = client_of("Lock administrators")
-            first, second = (client.post(SIGNAL, form, follow=True).content for _ in range(2))
-        assert b"was signalled." in first
-        assert b"was not signalled again" in second
-        assert b'class="error"' not in second
+            first, second = (client.post(SIGNAL, form, follow=True).text for _ in range(2))
+        assert f"Backend {pid} was signalled." in answers(first)
+        assert "was not signalled again" in second
+        assert 'class="error"' not in second
         assert Intervention.objects.count() == 1
 
     def test_terminate_after_cancel_is_another_thing(self) -> None:

@@ -128,6 +128,22 @@ def test_a_failure_without_code_of_ones_own_has_no_place():
     assert failure.place_of("") == ""
 
 
+@pytest.mark.parametrize(
+    ("age", "often"),
+    [
+        (timedelta(minutes=9), "1 this hour"),
+        (timedelta(days=2), "1 in 7 days"),
+        (timedelta(days=9), "Attempts that failed like this"),
+    ],
+)
+def test_an_old_failure_says_how_often_it_happened_in_a_longer_time(viewer, age, often):
+    task = rows.failed()
+    declined(task, finished_at=timezone.now() - age)
+    text = page_of(viewer, task)
+    assert f"{often} →</a>" in text
+    assert "\N{MULTIPLICATION SIGN} 0" not in text
+
+
 def test_the_failure_tells_how_many_there_were_and_leads_to_its_neighbours(viewer):
     first, other, task, last = (rows.failed() for _ in range(4))
     now = timezone.now()

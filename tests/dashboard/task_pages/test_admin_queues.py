@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from tasks.diagnosis import stats
 from tasks.models import Intervention, Queue, Throughput
-from tests.html import flat, hidden
+from tests.html import answers, flat, hidden
 from tests.people import client_of
 from tests.tasks import rows
 
@@ -43,7 +43,7 @@ def test_each_button_stands_beside_its_command(operator):
 
 
 def test_a_queue_is_paused_and_resumed(operator):
-    assert "Pause: done for the queue mail." in do(operator, "pause", reason="flood").text
+    assert "Pause: done for the queue mail." in answers(do(operator, "pause", reason="flood").text)
     queue = Queue.objects.get()
     assert (queue.paused, queue.paused_by) == (True, "anna")
     page = do(operator, "resume").text
@@ -102,7 +102,7 @@ def test_a_queue_has_its_last_hour_as_bars_and_as_a_number(operator):
 
 
 def test_what_was_pressed_on_the_overview_leads_back_to_it(operator):
-    answer = operator.post(f"{LIST}do/pause/", {"queue": "mail", "from": "overview"})
+    answer = operator.post(f"{LIST}do/pause/", {"queue": "mail", "next": "/admin/"})
     assert (answer.status_code, answer["Location"]) == (302, "/admin/")
 
 

@@ -14,6 +14,7 @@ from dashboard.task_pages import tabs
 from dashboard.task_pages.search import WORDS, parse, written
 from tasks.operations.filters import InvalidFilter, TaskFilter
 from tasks.operations.search import Listing, PageCursor, find
+from tests.html import tabs_of
 from tests.people import client_of
 from tests.sessions import session
 from tests.tasks import rows
@@ -88,20 +89,13 @@ def test_every_word_is_a_parameter_of_the_filter():
     assert parse(examples).as_query().count("=") == len(WORDS)
 
 
-def shown(text: str) -> dict[str, str]:
-    found = re.search(r'<nav class="tabs".*?</nav>', text, re.DOTALL)
-    links = re.findall(r"<a[^>]*>(.*?)</a>", found[0], re.DOTALL)
-    pairs = [re.sub(r"<[^>]+>", " ", link).split() for link in links]
-    return {pair[0]: " ".join(pair[1:]) for pair in pairs}
-
-
 def test_each_tab_counts_its_state(viewer):
     rows.many(3)
     rows.ready(ordering_key="anna")
     rows.ready(run_after="2099-01-01T00:00Z")
     rows.failed(), rows.completed(), rows.completed(), rows.cancelled()
     rows.processing(rows.dead_worker())
-    assert shown(viewer.get(LIST).text) == {
+    assert tabs_of(viewer.get(LIST).text) == {
         "All": "10", "Ready": "4", "Running": "1", "Scheduled": "1", "Stuck": "1", "Failed": "1", "Done": "2",
         "Cancelled": "1",
     }  # fmt: skip
@@ -117,13 +111,13 @@ def test_each_tab_lists_what_it_counts(viewer):
 def test_tabs_keep_the_other_conditions_and_count_nothing_then(viewer):
     page = viewer.get(LIST, {"queue": "mail", "status": "READY"}).text
     assert f'href="{LIST}?status=FAILED&amp;queue=mail"' in page
-    assert set(shown(page).values()) == {""}
+    assert set(tabs_of(page).values()) == {""}
 
 
 def test_counts_stop_and_all_is_estimated(viewer, monkeypatch):
     monkeypatch.setattr(tabs, "CAP", 3)
     rows.many(5)
-    found = shown(viewer.get(LIST).text)
+    found = tabs_of(viewer.get(LIST).text)
     assert found["Ready"] == "3+"
     assert found["All"].startswith("≈ ")
 
