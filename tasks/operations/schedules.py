@@ -175,7 +175,7 @@ def edit(
         changes = {key: value for key, value in columns.items() if getattr(row, key) != value}
         if not changes:
             return False
-        words = " ".join(f"{key}={_written(value)}" for key, value in changes.items())
+        words = " ".join(_written(key, value) for key, value in changes.items())
         if row.ended_at is not None or not changes.keys().isdisjoint((*WHEN, "ends_at")):
             changes |= _next(row, changes)
         Schedule.objects.filter(pk=name).update(**changes)
@@ -330,5 +330,8 @@ def _next(row: Schedule, changes: Mapping[str, Any]) -> dict[str, Any]:
     return {"next_at": None, "ended_at": at} if is_over else {"next_at": first, "ended_at": None}
 
 
-def _written(value: object) -> str:
-    return value.isoformat() if isinstance(value, datetime) else str(value)
+def _written(key: str, value: object) -> str:
+    """A change for the audit; arguments may hold secrets."""
+    if key in ("args", "kwargs"):
+        return key
+    return f"{key}={value.isoformat() if isinstance(value, datetime) else value}"

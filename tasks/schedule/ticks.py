@@ -24,6 +24,7 @@ from tasks.models import HOLDS_ITS_KEY, Outcome, Schedule, TaskStatus
 from tasks.support import reading
 from tasks.support.database import Connection, execute, fetch, transaction
 from tasks.support.recurrence import Recurrence
+from tasks.support.redaction import redact
 
 logger = logging.getLogger(__name__)
 
@@ -134,9 +135,10 @@ def tick_one(connection: psycopg.Connection, passed: list[str]) -> bool:
     except Exception as error:
         if row is None:
             raise
-        logger.exception("schedule %s cannot tick and is paused", row["name"])
         passed.append(row["name"])
-        break_off(connection, row["name"], f"It could not tick: {type(error).__name__}: {error}")
+        problem = redact(f"It could not tick: {type(error).__name__}: {' '.join(str(error).split())}")
+        logger.error("schedule %s is paused: %s", row["name"], problem)
+        break_off(connection, row["name"], problem)
     return True
 
 

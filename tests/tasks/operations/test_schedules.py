@@ -242,3 +242,10 @@ def test_raw_sql_that_changes_the_times_clears_the_next_one():
         cursor.execute("UPDATE tasks_schedule SET cron = '0 * * * *', next_at = statement_timestamp() + interval '1 h'")
     row = Schedule.objects.get()
     assert (row.next_at is None, row.paused_at is None, row.version, row.edition) == (False, False, 4, 4)
+
+
+def test_the_audit_keeps_no_arguments():
+    add(kwargs={"note": "a secret of 1873"})
+    schedules.edit("nightly", WHO, {"kwargs": {"note": "another of 1873"}, "priority": 3})
+    assert actions()[-1] == "edit kwargs priority=3"
+    assert not Intervention.objects.filter(action__contains="1873").exists()

@@ -5,7 +5,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 
 import psycopg
@@ -13,12 +13,15 @@ import pytest
 
 from tasks.schedule import ticks
 from tasks.support.recurrence import Recurrence
-from tests import outages
+from tests import databases, outages, processes, replica
 from tests.databases import QueueDatabase
+from tests.ledger import Ledger
+from tests.processes import Worker
 from tests.shifted import Clock
 from tests.tasks import handlers
 from tests.tasks.worker_app import tasks as worker_handlers
 from tests.waiting import wait_until
+from tests.workers import StartWorker
 
 PATH = handlers.nothing.module_path
 NUMBER = 10
@@ -28,14 +31,14 @@ ADD = """
 INSERT INTO tasks_schedule (name, task_path, cron, every_seconds, timezone, missed, overlap, next_at)
 VALUES (%s, %s, %s, %s, %s, 'all', 'allow', %s)
 """
-# The first five hours of a night in which the clock changes, forward and back.
+# The beginning of three hours in which the clock changes, forward and back.
 NIGHTS = [
-    ("Europe/Berlin", "2026-03-29 00:00+01"),
-    ("Europe/Berlin", "2026-10-25 00:00+02"),
-    ("America/New_York", "2026-03-08 00:00-05"),
-    ("America/New_York", "2026-11-01 00:00-04"),
+    ("Europe/Berlin", "2026-03-29 01:00+01"),
+    ("Europe/Berlin", "2026-10-25 01:00+02"),
+    ("America/New_York", "2026-03-08 01:00-05"),
+    ("America/New_York", "2026-11-01 01:00-04"),
 ]
-HOURS = 5
+HOURS = 3
 FIXED, HOURLY, OFTEN = "30 2 * * *", "0 * * * *", "*/10 * * * *"
 DOUBLED = """
 SELECT count(*) FROM (
@@ -131,39 +134,66 @@ class TestWorkers:
     def database(self, breakable_database: QueueDatabase) -> QueueDatabase:
         return breakable_database
 
-    def test_a_schedule_of_every_second_loses_no_tick_by_a_restart_and_a_kill(
-        self, database, breakable_server, start_worker
-    ):
-        tick_for(database, breakable_server, start_worker, seconds=8, restarts=1, kills=1)
+    def test_a_schedule_of_every_second_loses_no_tick(self, database, breakable_server, start_worker):
+        harm(database, start_worker, 8, [lambda: outages.restart(breakable_server, database)], kills=1)
+
+    @pytest.mark.chaos
+    def test_it_makes_3600_in_an_hour(self, database, breakable_server, start_worker):
+        seconds = int(os.environ.get("TEST_SCHEDULE_SECONDS", "3600"))
+        restarts = [lambda: outages.restart(breakable_server, database)] * 6
+        harm(database, start_worker, seconds, restarts, kills=30)
 
 
 @pytest.mark.chaos
-class TestAnHour(TestWorkers):
-    def test_a_schedule_of_every_second_loses_no_tick_by_a_restart_and_a_kill(
-        self, database, breakable_server, start_worker
-    ):
-        seconds = int(os.environ.get("TEST_SCHEDULE_SECONDS", "3600"))
-        tick_for(database, breakable_server, start_worker, seconds=seconds, restarts=6, kills=30)
+def test_a_failover_loses_no_tick_and_doubles_none(start_worker_of):
+    def fail_over() -> None:
+        cluster.kill_primary()
+        cluster.promote()
+        database.close()
+
+    with replica.cluster() as cluster:
+        url = cluster.url("rowlock_failover")
+        databases.migrate(url)
+        database = QueueDatabase(url)
+        with contextlib.closing(database):
+            harm(database, start_worker_of(url), 20, [fail_over], kills=1)
 
 
-def tick_for(database, server, start_worker, *, seconds: int, restarts: int, kills: int) -> None:
+@pytest.fixture
+def start_worker_of(ledger: Ledger) -> Iterator[Callable[[str], StartWorker]]:
+    """Starts workers on the database with this URL."""
+    workers: list[Worker] = []
+
+    def start(url: str) -> Worker:
+        workers.append(processes.start_worker(url, ledger.url))
+        return workers[-1]
+
+    with processes.ended_at_last(workers):
+        yield lambda url: lambda: start(url)
+
+
+def harm(
+    database: QueueDatabase, start_worker: StartWorker, seconds: int, harms: list[Callable[[], object]], *, kills: int
+) -> None:
     """Three supervisors make one tick in each of so many seconds, whatever happens to them and to the server."""
-    path = worker_handlers.quick.module_path
     workers = [start_worker() for _ in range(3)]
-    wait_until(
-        lambda: database.value("SELECT count(*) FROM tasks_worker WHERE presence_epoch IS NOT NULL") == 3, seconds=150
-    )
-    database.rows(ADD, "s", path, None, 1, "UTC", None)
+    present = "SELECT count(*) FROM tasks_worker WHERE presence_epoch IS NOT NULL"
+    wait_until(lambda: database.value(present) == len(workers), seconds=150)
+    database.rows(ADD, "s", worker_handlers.quick.module_path, None, 1, "UTC", None)
     database.rows("UPDATE tasks_schedule SET missed = 'skip'")
     wait_until(lambda: database.value("SELECT count(*) FROM tasks_tick") >= 1, seconds=60)
     first = database.value("SELECT min(at) FROM tasks_tick")
-    harms = [lambda: outages.restart(server, database)] * restarts
-    harms += [lambda: kill_one(workers, start_worker)] * kills
-    random.Random(seconds).shuffle(harms)
-    began, pause = time.monotonic(), seconds / (len(harms) + 1)
-    for number, harm in enumerate(harms, 1):
+
+    def kill_one() -> None:
+        workers.pop(0).send_all(signal.SIGKILL)
+        workers.append(start_worker())
+
+    planned = [*harms, *[kill_one] * kills]
+    random.Random(seconds).shuffle(planned)
+    began, pause = time.monotonic(), seconds / (len(planned) + 1)
+    for number, act in enumerate(planned, 1):
         time.sleep(max(0.0, began + number * pause - time.monotonic()))
-        harm()
+        act()
 
     def is_over() -> bool:
         with contextlib.suppress(psycopg.OperationalError):
@@ -179,10 +209,4 @@ def tick_for(database, server, start_worker, *, seconds: int, restarts: int, kil
     assert len(times) >= seconds
     assert (database.value(APART), database.value(DOUBLED)) == (0, 0)
     assert database.value("SELECT count(*) FROM tasks_tick WHERE outcome <> 'enqueued'") == 0
-    print(f"{len(times)} ticks in {seconds} s with {restarts} restarts and {kills} kills")
-
-
-def kill_one(workers, start_worker) -> None:
-    """Kill a supervisor and its children, and start another."""
-    workers.pop(0).send_all(signal.SIGKILL)
-    workers.append(start_worker())
+    print(f"{len(times)} ticks in {seconds} s, {len(harms)} outages and {kills} kills")
