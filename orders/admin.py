@@ -14,7 +14,7 @@ from django.shortcuts import get_object_or_404
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.formats import number_format
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
@@ -40,7 +40,8 @@ from tasks.support.database import fetch
 SHIP = "orders.ship_order"
 MOVE = "orders.move_money"
 MOST_ORDERS = 500
-SHOWN_REPLY = 100
+SHOWN_REPLY = 100  # characters
+SHOWN_LINKS = 10
 STATES = {  # the shapes of the other pages
     Order.EmailState.NONE: "verdict",
     Order.EmailState.SENDING: "verdict verdict-running",
@@ -211,7 +212,8 @@ class OrderAdmin(PatternAdmin, LockAwareAdmin):
         if result.resolved:
             number = len(result.resolved)
             done = ngettext("%(number)d e-mail resolved.", "%(number)d e-mails resolved.", number) % {"number": number}
-            messages.success(request, done)
+            pages = ((reverse("admin:orders_order_change", args=[id]), id) for id in result.resolved[:SHOWN_LINKS])
+            messages.success(request, format_html("{} {}", done, format_html_join(", ", '<a href="{}">{}</a>', pages)))
         for id, refusal in result.refused.items():
             messages.error(request, _("Order %(id)d: %(why)s.") % {"id": id, "why": refusal.sentence})
         moved_on = [id for id, refusal in result.refused.items() if refusal.code in ("changed", "known")]
