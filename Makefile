@@ -19,6 +19,8 @@ PIN = $(VENV_PYTHON) -m uv pip compile --quiet --universal --generate-hashes --n
 # Three processes of tests, each with a PostgreSQL of its own: most tests wait for others. A process that a hung test took
 # along is started again, twice. ARGS="-n 0" for one process.
 SPREAD = -n 3 --dist loadfile --max-worker-restart 2
+# Where an image turns bytecode off, each of the many processes that tests start would compile all modules again.
+WITH_BYTECODE = env -u PYTHONDONTWRITEBYTECODE
 # A site as it is deployed; only its settings are looked at.
 DEPLOYED = DATABASE_URL=postgres:///rowlock HTTPS=1 \
 	SECRET_KEY="$$($(VENV_PYTHON) -c 'import secrets; print(secrets.token_urlsafe(50))')"
@@ -34,7 +36,7 @@ run: $(VENV)/run.stamp ## start PostgreSQL, a worker and the web server, until C
 	@exec $(VENV_PYTHON) dashboard/processes.py $$PPID 15 "" $(VENV_PYTHON) manage.py up $(ARGS)
 
 test: $(VENV)/test.stamp ## run all tests against a real PostgreSQL, and those of queue and pages on Django 6 too
-	$(VENV_PYTHON) -m pytest $(SPREAD) $(ARGS)
+	$(WITH_BYTECODE) $(VENV_PYTHON) -m pytest $(SPREAD) $(ARGS)
 	@if [ -n "$(PYTHON_NEXT)" ]; then $(MAKE) --no-print-directory testnext; \
 	else echo "Django 6 was not tested: no Python 3.12 or newer was found. Name one: make test PYTHON_NEXT=python3.13"; fi
 
@@ -43,7 +45,7 @@ PAGES_NEXT = tests/dashboard/task_pages tests/dashboard/security/test_security_m
 	$(wildcard tests/dashboard/test_*_page.py tests/dashboard/*/test_*_page.py)
 
 testnext: $(VENV_NEXT)/stamp ## the tests of queue and pages on Django 6
-	$(VENV_NEXT)/bin/python -m pytest $(SPREAD) tests/conformance tests/tasks $(PAGES_NEXT) --ignore=tests/tasks/worker --ignore=tests/tasks/queue/test_task_life.py \
+	$(WITH_BYTECODE) $(VENV_NEXT)/bin/python -m pytest $(SPREAD) tests/conformance tests/tasks $(PAGES_NEXT) --ignore=tests/tasks/worker --ignore=tests/tasks/queue/test_task_life.py \
 		$(if $(shell command -v redis-server),,--ignore=tests/tasks/locking) $(ARGS)
 
 lint: $(VENV)/test.stamp ## ruff, mypy, bandit, missing migrations, deployment checks
