@@ -19,6 +19,8 @@ PIN = $(VENV_PYTHON) -m uv pip compile --quiet --universal --generate-hashes --n
 # Three processes of tests, each with a PostgreSQL of its own: most tests wait for others. A process that a hung test took
 # along is started again, twice. ARGS="-n 0" for one process.
 SPREAD = -n 3 --dist loadfile --max-worker-restart 2
+# Where an image turns bytecode off, each of the many processes that tests start would compile all modules again.
+WITH_BYTECODE = env -u PYTHONDONTWRITEBYTECODE
 # A site as it is deployed; only its settings are looked at.
 DEPLOYED = DATABASE_URL=postgres:///rowlock HTTPS=1 \
 	SECRET_KEY="$$($(VENV_PYTHON) -c 'import secrets; print(secrets.token_urlsafe(50))')"
@@ -34,17 +36,24 @@ run: $(VENV)/run.stamp ## start PostgreSQL, a worker and the web server, until C
 	@exec $(VENV_PYTHON) dashboard/processes.py $$PPID 15 "" $(VENV_PYTHON) manage.py up $(ARGS)
 
 test: $(VENV)/test.stamp ## run all tests against a real PostgreSQL, and those of queue and pages on Django 6 too
-	$(VENV_PYTHON) -m pytest $(SPREAD) $(ARGS)
+	$(WITH_BYTECODE) $(VENV_PYTHON) -m pytest $(SPREAD) $(ARGS)
 	@if [ -n "$(PYTHON_NEXT)" ]; then $(MAKE) --no-print-directory testnext; \
 	else echo "Django 6 was not tested: no Python 3.12 or newer was found. Name one: make test PYTHON_NEXT=python3.13"; fi
 
 # Those of the pages that need no mail server and no browser.
 PAGES_NEXT = tests/dashboard/task_pages tests/dashboard/security/test_security_matrix.py tests/dashboard/up/test_up.py \
 	$(wildcard tests/dashboard/test_*_page.py tests/dashboard/*/test_*_page.py)
+# Django has no part in these: which rows a statement takes and by which plan, and how a session or a process ends. On
+# Django 6 remain a worker (commands/test_commands_with_workers.py) and each strategy (queue/test_claims_rest.py).
+SAME_ON_ANY = worker test_whole_statements.py \
+	$(addprefix locking/test_,double_checked_sharing.py lock_losing.py lock_outages.py lock_sql.py lock_waiting.py) \
+	$(addprefix queue/test_,claims.py claims_alone.py claims_keys.py claims_locked.py narrow_line.py plain_line.py plans.py) \
+	$(addprefix queue/test_,presence.py presence_epoch.py shortcut.py task_life.py vacuum.py) \
+	$(addprefix schedule/test_,run_locked_ending.py run_locked_output.py)
 
-testnext: $(VENV_NEXT)/stamp ## the tests of queue and pages on Django 6
-	$(VENV_NEXT)/bin/python -m pytest $(SPREAD) tests/conformance tests/tasks $(PAGES_NEXT) --ignore=tests/tasks/worker --ignore=tests/tasks/queue/test_task_life.py \
-		$(if $(shell command -v redis-server),,--ignore=tests/tasks/locking) $(ARGS)
+testnext: $(VENV_NEXT)/stamp ## the tests of queue and pages that Django can change, on Django 6
+	$(WITH_BYTECODE) $(VENV_NEXT)/bin/python -m pytest $(SPREAD) tests/conformance tests/tasks $(PAGES_NEXT) \
+		$(addprefix --ignore=tests/tasks/,$(SAME_ON_ANY) $(if $(shell command -v redis-server),,locking)) $(ARGS)
 
 lint: $(VENV)/test.stamp ## ruff, mypy, bandit, missing migrations, deployment checks
 	$(VENV_PYTHON) -m ruff check .

@@ -120,6 +120,7 @@ def a_row_of_everything() -> None:
     task = rows.failed(id=4711, finished_at=old, created_at=old, args=["a secret of the task"])
     Attempt.objects.create(id=4711, task=task, number=1, worker_id="4711", outcome="failed", finished_at=old)
     RefusedWrite.objects.create(id=4711, task_id=4711, worker_id="4711", expected_version=1, intent="fail", at=old)
-    Worker.objects.create(id="4711", hostname="host", pid=41234)
+    # Asked to stop by a later test: it must not be taken for dead before.
+    Worker.objects.create(id="4711", hostname="host", pid=41234, lease_seconds=3600)
     CommandRun.objects.create(id=4711, name="nightly", argv=["x"])
     Order.objects.create(id=4711, customer_email="a@example.test")

@@ -29,9 +29,10 @@ class TestExitStatus:
         assert outcome.stderr.splitlines()[0] == f"Task {task.pk}: it is READY already and waits for a worker."
 
     def test_a_command_line_that_says_too_little_or_nonsense(self):
-        for argv in ((), ("0",), ("--status", "GONE"), ("--older-than", "7 days"), ("9" * 30,)):
-            outcome = run_process("requeue_tasks", *argv)
-            assert (outcome.status, outcome.stdout) == (2, ""), argv
+        nonsense = [("0",), ("--status", "GONE"), ("--older-than", "7 days"), ("9" * 30,)]
+        in_a_process = [run_process("requeue_tasks"), run_process("requeue_tasks", "9" * 30)]
+        for outcome in [*in_a_process, *(run("requeue_tasks", *argv) for argv in nonsense)]:
+            assert (outcome.status, outcome.stdout) == (2, ""), outcome.stderr
             assert "Traceback" not in outcome.stderr
 
     @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def idle_worker_id(database):
 
 def test_f02_rows_that_a_worker_holds_without_knowing_are_released(database, ledger, start_worker):
     """Long before a lease ends."""
-    start_worker(ROWLOCK_LEASE_SECONDS=3600)
+    start_worker(ROWLOCK_LEASE_SECONDS=3600, TEST_CHECK_SECONDS=1)
     worker_id = idle_worker_id(database)
     with database.connection.transaction():
         [task_id] = database.enqueue(handlers.work)

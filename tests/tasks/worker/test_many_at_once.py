@@ -2,7 +2,6 @@
 
 import pytest
 
-from tasks.worker import fetch
 from tests.tasks.worker_app import pooled
 from tests.tasks.worker_app import tasks as handlers
 from tests.waiting import wait_until
@@ -133,10 +132,10 @@ def test_a_new_task_starts_at_once_beside_long_ones(database, ledger, start_work
 
 
 def test_a_worker_that_looks_for_lost_answers_keeps_what_runs(database, ledger, start_worker):
-    long = database.enqueue(pooled.rest, fetch.CHECK_SECONDS + 2, count=5)
-    start_worker("--coroutines", 50)
+    long = database.enqueue(pooled.rest, 3.0, count=5)
+    start_worker("--coroutines", 50, TEST_CHECK_SECONDS=1)
     wait_until(lambda: ledger.count() == 5)
-    database.rows("SELECT pg_sleep(%s)", fetch.CHECK_SECONDS)
+    database.rows("SELECT pg_sleep(1)")
     [after] = database.enqueue(pooled.rest)
     database.wait_for(after, "COMPLETED")
     assert {database.wait_for(task_id, "COMPLETED").attempt for task_id in long} == {1}

@@ -7,6 +7,9 @@ import time
 import psycopg
 import pytest
 
+from tasks.worker.supervisor import HANG_SECONDS
+from tests.chaos.gated import tasks as gated
+from tests.processes import HANDLERS_APP
 from tests.tasks.worker.test_cancelling import ask_to_cancel
 from tests.tasks.worker_app import pooled
 from tests.tasks.worker_app import tasks as handlers
@@ -14,6 +17,8 @@ from tests.waiting import wait_until
 
 BLOCKED = "SELECT count(*) FROM pg_stat_activity WHERE %s = ANY(pg_blocking_pids(pid))"
 REFUSED = "SELECT count(*) FROM tasks_refusedwrite WHERE task_id = %s"
+WITH_GATES = {"ROWLOCK_APPS": f"{HANDLERS_APP},{gated.APP}"}
+FIRST_GATE = 4712
 
 
 def test_a_coroutine_is_cancelled_at_its_timeout_and_nothing_else_is(database, ledger, start_worker):
@@ -63,35 +68,48 @@ def test_a_coroutine_that_keeps_the_event_loop_costs_its_process(database, ledge
 @pytest.mark.parametrize("reason", ["timed_out", "cancelled"])
 def test_a_thread_past_its_end_is_closed_on_the_row_and_its_process_replaced(database, ledger, start_worker, reason):
     """The others end within their own time, and what the thread writes late is refused."""
-    [first] = database.enqueue(pooled.hang_and_write if reason == "timed_out" else handlers.work, 5.0)
-    others = database.enqueue(handlers.work, 15.0, count=2)
-    worker = start_worker("--threads", 3)
-    wait_until(lambda: ledger.count() == 3)
-    children = worker.children()
-    if reason == "cancelled":
-        ask_to_cancel(database, first)
-    database.wait_for(first, "FAILED" if reason == "timed_out" else "CANCELLED", seconds=4)
-    assert database.outcomes(first) == ["timed_out" if reason == "timed_out" else "released"]
-    after = database.enqueue(handlers.work, 0.0, count=3)
-    wait_until(lambda: database.value(REFUSED, first) == 1)
-    assert worker.children() == children, "it takes nothing new, and its other tasks run"
-    assert {database.task(task_id).status for task_id in after} == {"READY"}
+    with gated.shut_gate(ledger.url, FIRST_GATE) as first_gate, gated.shut_gate(ledger.url) as gate:
+        task = gated.wait_past_its_timeout if reason == "timed_out" else gated.wait_at_the_gate
+        [first] = database.enqueue(task, FIRST_GATE)
+        others = database.enqueue(gated.wait_at_the_gate, count=2)
+        worker = start_worker("--threads", 3, **WITH_GATES)
+        wait_until(lambda: ledger.count() == 3)
+        [child] = worker.children()
+        if reason == "cancelled":
+            ask_to_cancel(database, first)
+        database.wait_for(first, "FAILED" if reason == "timed_out" else "CANCELLED", seconds=10)
+        assert database.outcomes(first) == ["timed_out" if reason == "timed_out" else "released"]
+        after = database.enqueue(handlers.work, count=3)
+        first_gate.close()
+        wait_until(lambda: database.value(REFUSED, first) == 1)
+        assert worker.children() == [child], "its other tasks run"
+        assert {database.task(task_id).status for task_id in after} == {"READY"}
+        gate.close()
     assert {database.wait_for(task_id, "COMPLETED").attempt for task_id in others} == {1}
     assert {database.wait_for(task_id, "COMPLETED").attempt for task_id in after} == {1}
-    assert worker.children() != children
+    assert child not in {effect.pid for task_id in after for effect in ledger.effects(task_id)}, "it takes nothing new"
+    assert worker.children() != [child]
     stopped = database.value("SELECT stop_reason FROM tasks_worker WHERE stopped_at IS NOT NULL")
     assert stopped == ("timeout" if reason == "timed_out" else "cancel")
 
 
 def test_what_ended_beside_a_closed_attempt_is_written_before_its_process_goes(database, ledger, start_worker):
     """The last ending waits for its row while nothing else runs: the process must not be ended over it."""
-    [first] = database.enqueue(pooled.hang_and_write, 5.0)
-    [other] = database.enqueue(handlers.work, 9.0)
-    start_worker("--threads", 2)
-    wait_until(lambda: ledger.count() == 2)
-    database.wait_for(first, "FAILED", seconds=10)
-    with psycopg.connect(database.url) as outsider:
+    with (
+        gated.shut_gate(ledger.url, FIRST_GATE) as first_gate,
+        gated.shut_gate(ledger.url) as gate,
+        psycopg.connect(database.url) as outsider,
+    ):
+        [first] = database.enqueue(gated.wait_past_its_timeout, FIRST_GATE)
+        [other] = database.enqueue(gated.wait_at_the_gate)
+        start_worker("--threads", 2, **WITH_GATES)
+        wait_until(lambda: ledger.count() == 2)
+        database.wait_for(first, "FAILED", seconds=10)
+        first_gate.close()
+        database.rows("SELECT pg_sleep(%s)", HANG_SECONDS + 0.5)  # as long as a process is given that does nothing else
+        assert database.value(REFUSED, first) == 1
         outsider.execute("SELECT FROM tasks_task WHERE id = %s FOR UPDATE", [other])
+        gate.close()
         wait_until(lambda: ledger.effects(other)[0].ended)
         pid = outsider.info.backend_pid
         wait_until(lambda: database.value(BLOCKED, pid) > 0)

@@ -8,7 +8,9 @@ import sys
 
 import pytest
 
+from tests.chaos.gated import tasks as gated
 from tests.databases import ROOT
+from tests.processes import HANDLERS_APP
 from tests.tasks.worker_app import tasks as handlers
 from tests.waiting import wait_until
 
@@ -19,15 +21,21 @@ REFUSED = "SELECT task_id FROM tasks_refusedwrite WHERE worker_id = %s AND inten
 
 
 @pytest.fixture
-def hanging(database, ledger, start_worker):
+def gate(ledger):
+    with gated.shut_gate(ledger.url) as gate:
+        yield gate
+
+
+@pytest.fixture
+def hanging(database, ledger, gate, start_worker):
     """Such a worker, its id, the task that hangs until its process is let go, and those behind it."""
-    worker = start_worker(ROWLOCK_LEASE_SECONDS=600)
+    worker = start_worker(ROWLOCK_LEASE_SECONDS=600, ROWLOCK_APPS=f"{HANDLERS_APP},{gated.APP}")
     [first] = database.enqueue(handlers.quick)
     database.wait_for(first, "COMPLETED")
     worker.send(signal.SIGSTOP)
     with database.connection.transaction():
         database.enqueue(handlers.quick, count=600)
-        [hung] = database.enqueue(handlers.work, 12.0)
+        [hung] = database.enqueue(gated.wait_at_the_gate)
         behind = database.enqueue(handlers.work, count=20)
     wait_until(lambda: ledger.effects(hung))
     wait_until(lambda: database.statuses()["COMPLETED"] == 601)
@@ -42,7 +50,9 @@ def release(database, worker_id: str) -> tuple[int, dict]:
     return told.returncode, json.loads(told.stdout)
 
 
-def test_what_it_has_not_begun_runs_elsewhere_and_its_late_writes_are_refused(database, ledger, start_worker, hanging):
+def test_what_it_has_not_begun_runs_elsewhere_and_its_late_writes_are_refused(
+    database, ledger, gate, start_worker, hanging
+):
     worker, worker_id, hung, behind = hanging
     [child] = worker.children()
     assert [row.id for row in database.rows(HELD)] == [hung, *behind]
@@ -58,6 +68,7 @@ def test_what_it_has_not_begun_runs_elsewhere_and_its_late_writes_are_refused(da
     assert {task.attempt for task in done} == {1}
     assert child not in {effect.pid for effect in ledger.effects() if effect.task_id in behind}
 
+    gate.close()
     os.kill(child, signal.SIGCONT)
     assert database.wait_for(hung, "COMPLETED").finished_by == worker_id
     wait_until(lambda: [row.task_id for row in database.rows(REFUSED, worker_id)] == behind)

@@ -134,13 +134,6 @@ def write_relaxed(context: TaskContext) -> None:
         Queue.objects.get_or_create(name=f"written by {context.task_result.id}")
 
 
-@task(takes_context=True, max_attempts=1, timeout=1.0)
-def hang_and_write(context: TaskContext, seconds: float) -> None:
-    """Goes on past its timeout, and ends in the end."""
-    with effect(int(context.task_result.id), context.attempt):
-        time.sleep(seconds)
-
-
 @task(takes_context=True)
 def hold_in_transaction(context: TaskContext, seconds: float) -> None:
     with effect(int(context.task_result.id), context.attempt), transaction.atomic():

@@ -30,6 +30,8 @@ if "TEST_POLL_SECONDS" in os.environ:  # so long that only a notification can be
     leader.POLL_SECONDS = float(os.environ["TEST_POLL_SECONDS"])
 if "TEST_BATCH_SECONDS" in os.environ:  # so long that batches grow whatever the machine takes for a task
     fetch.TARGET_SECONDS = float(os.environ["TEST_BATCH_SECONDS"])
+if "TEST_CHECK_SECONDS" in os.environ:  # how often a worker looks for claims whose answers were lost
+    fetch.CHECK_SECONDS = float(os.environ["TEST_CHECK_SECONDS"])
 
 # Calls through it keep the GIL, as an extension module may that computes for long.
 holding_the_gil = ctypes.PyDLL(None)
