@@ -7,6 +7,8 @@ from datetime import datetime
 from django.db import connection
 from django.utils.functional import cached_property
 
+from tasks.diagnosis import limits
+from tasks.diagnosis.limits import Limits
 from tasks.locking import rowlocks
 from tasks.locking.rowlocks import RowLock
 from tasks.models import HOLDS_ITS_KEY, Queue, Task, TaskStatus
@@ -39,12 +41,14 @@ POSITIONS = """
 WITH RECURSIVE pair AS (
     (SELECT queue.name, first.priority FROM unnest(%(queues)s::text[]) AS queue (name), LATERAL (
         SELECT task.priority FROM tasks_task AS task
-        WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.queue_name = queue.name
+        WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.concurrency_key IS NULL
+          AND task.queue_name = queue.name
         ORDER BY task.priority DESC LIMIT 1) AS first)
     UNION ALL
     SELECT pair.name, next.priority FROM pair, LATERAL (
         SELECT task.priority FROM tasks_task AS task
-        WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.queue_name = pair.name
+        WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.concurrency_key IS NULL
+          AND task.queue_name = pair.name
           AND task.priority < pair.priority
         ORDER BY task.priority DESC LIMIT 1) AS next
 ), numbered AS (
@@ -54,7 +58,8 @@ WITH RECURSIVE pair AS (
         SELECT pair.name, pair.priority, task.run_after, task.id
         FROM (SELECT * FROM pair WHERE pair.name = queue.name ORDER BY pair.priority DESC) AS pair, LATERAL (
             SELECT task.run_after, task.id FROM tasks_task AS task
-            WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.queue_name = pair.name
+            WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.concurrency_key IS NULL
+              AND task.queue_name = pair.name
               AND task.priority = pair.priority AND task.run_after <= statement_timestamp()
             ORDER BY task.run_after, task.id LIMIT %(cap)s::int) AS task
         ORDER BY pair.priority DESC, task.run_after, task.id LIMIT %(cap)s::int) AS due
@@ -120,6 +125,7 @@ class Facts:
     workers: Mapping[str, WorkerState] = field(default_factory=dict)
     queues: Mapping[str, Queue] = field(default_factory=dict)
     keys: Mapping[str, KeyState] = field(default_factory=dict)
+    limits: Limits = field(default_factory=dict)
     locks: Mapping[int, RowLock] = field(default_factory=dict)
     positions: Mapping[int, int] = field(default_factory=dict)
     sessions: Mapping[str, WorkerSession] = field(default_factory=dict)
@@ -137,7 +143,7 @@ class Facts:
 
 
 def gather(tasks: Iterable[Task], *, always_workers: bool = False) -> Facts:
-    """The facts for at most some hundreds of tasks: eleven statements, however many tasks there are.
+    """The facts for at most some hundreds of tasks: twelve statements, however many tasks there are.
 
     Workers are read only if a task is unfinished, unless `always_workers`.
     """
@@ -153,6 +159,7 @@ def gather(tasks: Iterable[Task], *, always_workers: bool = False) -> Facts:
         workers=workers,
         queues=Queue.objects.in_bulk({task.queue_name for task in unfinished}),
         keys=_keys(unfinished),
+        limits=limits.gather(ready),
         locks=rowlocks.lockers(Task, [task.pk for task in tasks]),
         positions=_positions(ready, now),
         sessions=_sessions(processing),
@@ -167,8 +174,13 @@ def _keys(tasks: list[Task]) -> dict[str, KeyState]:
     return {row["key"]: KeyState(row["holder_id"], row["number"] - 1) for row in rows}
 
 
+def is_plain(task: Task) -> bool:
+    """True if the task waits in the line of its queue alone."""
+    return task.ordering_key is None and task.concurrency_key is None
+
+
 def _positions(ready: list[Task], now: datetime) -> dict[int, int]:
-    due = {task.pk: task.queue_name for task in ready if task.ordering_key is None and task.run_after <= now}
+    due = {task.pk: task.queue_name for task in ready if is_plain(task) and task.run_after <= now}
     params = {"queues": list(set(due.values())), "ids": list(due), "cap": COUNT_CAP}
     return {row["id"]: row["position"] for row in (fetch(connection, POSITIONS, params) if due else [])}
 

@@ -233,11 +233,12 @@ class Due:
 def enqueue(connection: Connection, row: Mapping[str, Any]) -> Inserted:
     """Write the task of a schedule, a row of LOCK_DUE, or find the task that has its unique key.
 
-    Unless its tasks may overlap, or have an ordering key of their own, one key makes them run one at a time: an index
-    holds them to it, also beside one that was run by hand or requeued.
+    Unless its tasks may overlap, or have an ordering key or a limit of their own, one key makes them run one at a time:
+    an index holds them to it, also beside one that was run by hand or requeued.
     """
     task = declaration.get(row["task_path"])
-    is_alone = row["overlap"] != Schedule.Overlap.ALLOW and task.ordering_key is None
+    has_own = task.ordering_key is not None or task.is_limited
+    is_alone = row["overlap"] != Schedule.Overlap.ALLOW and not has_own
     key = f"schedule:{row['name']}" if is_alone else None
     task = task.using(queue_name=row["queue_name"], priority=row["priority"], ordering_key=key)
     return insert_one(task, encode_call(*json.loads(row["call"])), connection)

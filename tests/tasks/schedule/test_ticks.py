@@ -35,6 +35,11 @@ def unique() -> None:
     """Only one is unfinished."""
 
 
+@task(concurrency_key="three", concurrency_limit=3)
+def limited() -> None:
+    """Three run at once."""
+
+
 @pytest.fixture(scope="module")
 def shifted_clock(template_url: str) -> Iterator[Clock]:
     with databases.copy_of(template_url) as database:
@@ -348,3 +353,10 @@ def test_a_tick_whose_unique_key_is_held_up_waits_and_breaks_nothing(database, c
         other.rollback()
     ticks.tick(connection)
     assert outcomes(database) == [(timedelta(0), "enqueued", 1)]
+
+
+def test_a_task_with_a_limit_of_its_own_keeps_it_and_gets_no_ordering_key(database, connection):
+    add(database, path=limited.module_path)
+    ticks.tick(connection)
+    [row] = database.rows("SELECT ordering_key, concurrency_key, concurrency_limit FROM tasks_task")
+    assert tuple(row) == (None, "three", 3)
