@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from tests.benchmarks import database, drain, enqueue, growth, idle, locks, mixed, report, start, waiting
+from tests.benchmarks import database, drain, enqueue, growth, idle, locks, mixed, report, start, unique, waiting
 from tests.benchmarks.__main__ import PARTS
 from tests.benchmarks.bench import Bench, Options, bench
 from tests.benchmarks.peers.environment import Unfit
@@ -34,6 +34,8 @@ def _few_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting, "LOADS", [(5, 1)])
     monkeypatch.setattr(enqueue, "ENQUEUERS", (1,))
     monkeypatch.setattr(enqueue, "HOWS", {"bulk": "a thousand at a time"})
+    monkeypatch.setattr(unique, "LOADS", unique.LOADS[:2])
+    monkeypatch.setattr(unique, "HOWS", {"bulk": "a thousand at a time"})
     monkeypatch.setattr(growth, "kinds", lambda most: {growth.EMPTY: partial(fill_all, kinds(most).values())})
     monkeypatch.setattr(idle, "WORKERS", (2,))
     monkeypatch.setattr(idle, "SETTLED_SECONDS", 0.0)
@@ -69,6 +71,13 @@ def test_who_cannot_be_measured_is_left_out_with_the_reason(scene, monkeypatch):
     figures = scene.alternate("counting", {"one": lambda: 1.0, "nobody": refuse, "two": lambda: 2.0}, rounds=2)
     assert figures == {"one": [1.0, 1.0], "two": [2.0, 2.0]}
     assert scene.excuses == {"nobody": "**nobody is left out**: it has no hands."}
+
+
+def test_a_peer_that_keeps_no_key_unique_is_left_out(scene, monkeypatch):
+    subject = scene.subjects()[0]
+    monkeypatch.setattr(unique, "enqueued", lambda *_: subject.execute("TRUNCATE tasks_task CASCADE") or 1.0)
+    with pytest.raises(Unfit, match="0 tasks had the one key"):
+        unique.called(subject, "same", 1, 0.1)
 
 
 def test_a_rate_is_that_of_the_time_in_which_all_were_at_work():

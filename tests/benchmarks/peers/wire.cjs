@@ -5,6 +5,7 @@ const TELL_MS = 50;
 let pipe, teller;
 let counted = 0;
 let told = 0;
+let keyed = 0;
 
 const now = () => Number(process.hrtime.bigint()) / 1e9; // CLOCK_MONOTONIC
 
@@ -46,4 +47,10 @@ async function enqueueFor(seconds, once) {
   tell("rate", enqueued, now() - began);
 }
 
-module.exports = { now, tell, count, ran, lines, enqueueFor };
+// The option with this name for one enqueue: a key of its own, the same key as always, or none.
+const keyOf = (how, option) => {
+  if (how === "fresh") return { [option]: `${process.pid}-${(keyed += 1)}` };
+  return how === "same" || how === "replace" ? { [option]: "hot" } : {};
+};
+
+module.exports = { now, tell, count, ran, lines, enqueueFor, keyOf };
