@@ -47,6 +47,7 @@ OPERATE = frozenset(
     {
         "requeue_task", "recover_task", "cancel_task", "pause_queue", "configure_queue", "ship_order", "forget_command",
         "acknowledge", "direct_demo", "edit_task", "enqueue_task", "run_burst", "run_pattern", "stop_worker",
+        "edit_schedule", "pause_schedule", "run_schedule",
     }
 )  # fmt: skip
 # In addition, every group may view all our tables.

@@ -120,7 +120,8 @@ BEGIN
     GRANT SELECT, UPDATE ON orders_account, tasks_lock, tasks_worker TO rowlock_web;
     GRANT SELECT, DELETE ON tasks_expectedcommand TO rowlock_web;
     GRANT SELECT, INSERT, UPDATE, DELETE ON
-        dashboard_acknowledgement, dashboard_savedview, orders_order, tasks_submittedform TO rowlock_web;
+        dashboard_acknowledgement, dashboard_savedview, orders_order, tasks_schedule, tasks_submittedform TO rowlock_web;
+    GRANT SELECT, INSERT ON tasks_tick TO rowlock_web; -- of schedules that are run by hand
     -- The history of locks, which the web server keeps.
     GRANT SELECT, INSERT, UPDATE ON dashboard_lockwait TO rowlock_web;
     GRANT SELECT, INSERT ON dashboard_deadlocks TO rowlock_web;
@@ -128,17 +129,17 @@ BEGIN
         auth_group_id_seq, auth_group_permissions_id_seq, auth_user_groups_id_seq, auth_user_id_seq,
         auth_user_user_permissions_id_seq, axes_accessattempt_id_seq, dashboard_deadlocks_id_seq,
         dashboard_lockwait_id_seq, dashboard_savedview_id_seq, django_admin_log_id_seq, orders_entry_id_seq, orders_order_id_seq,
-        tasks_attempt_id_seq, tasks_bulkrun_id_seq, tasks_intervention_id_seq, tasks_task_id_seq
+        tasks_attempt_id_seq, tasks_bulkrun_id_seq, tasks_intervention_id_seq, tasks_task_id_seq, tasks_tick_id_seq
         TO rowlock_web;
 
     -- Worker: run_worker, and the commands that cron runs. Sees neither people nor their sessions.
     GRANT SELECT, INSERT ON orders_entry TO rowlock_worker;
     GRANT SELECT, UPDATE ON orders_account, orders_order TO rowlock_worker;
-    GRANT SELECT, INSERT, UPDATE ON tasks_epoch, tasks_queue, tasks_throughputtotal TO rowlock_worker;
+    GRANT SELECT, INSERT, UPDATE ON tasks_epoch, tasks_queue, tasks_schedule, tasks_throughputtotal TO rowlock_worker;
     GRANT SELECT, INSERT, UPDATE, DELETE ON
         tasks_attemptlog, tasks_commandrun, tasks_expectedcommand, tasks_lock, tasks_progress, tasks_recoveryfailure,
         tasks_task,
-        tasks_throughput, tasks_worker
+        tasks_throughput, tasks_tick, tasks_worker
         TO rowlock_worker;
     GRANT SELECT, INSERT, DELETE ON tasks_lockwaiter, tasks_throughputslot TO rowlock_worker;
     GRANT INSERT ON tasks_attempt, tasks_refusedwrite TO rowlock_worker;
@@ -155,7 +156,7 @@ BEGIN
         orders_entry_id_seq, rowlock_fence, tasks_attempt_id_seq, tasks_attemptlog_id_seq, tasks_commandrun_id_seq,
         tasks_intervention_id_seq,
         tasks_lockwaiter_id_seq, tasks_refusedwrite_id_seq, tasks_task_id_seq, tasks_throughput_id_seq,
-        tasks_throughputslot_id_seq
+        tasks_throughputslot_id_seq, tasks_tick_id_seq
         TO rowlock_worker;
 
     -- Monitor: /metrics, queue_status and the show_ commands. Reads numbers and names: no arguments, results or texts of
@@ -163,8 +164,12 @@ BEGIN
     GRANT SELECT ON
         dashboard_acknowledgement, dashboard_deadlocks, dashboard_lockwait, django_migrations,
         tasks_epoch, tasks_expectedcommand, tasks_lock, tasks_lockwaiter, tasks_queue,
-        tasks_recoveryfailure, tasks_refusedwrite, tasks_throughput, tasks_throughputtotal, tasks_worker
+        tasks_recoveryfailure, tasks_refusedwrite, tasks_throughput, tasks_throughputtotal, tasks_tick, tasks_worker
         TO rowlock_monitor;
+    GRANT SELECT (name, task_path, queue_name, priority, cron, every_seconds, timezone, missed, overlap, ends_at, paused,
+        paused_at, paused_by, problem, next_at, ended_at, last_at, last_outcome, last_task_id, held_by_task_id, declared,
+        version, edition, created_at)
+        ON tasks_schedule TO rowlock_monitor;
     GRANT SELECT (id, task_path, queue_name, priority, status, version, created_at, run_after, started_at, finished_at,
         attempt, max_attempts, claimed_by, finished_by, ordering_key, cancel_requested_at, unique_key, unique_while,
         concurrency_key, concurrency_limit, xmax, ctid, tableoid)

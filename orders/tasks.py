@@ -5,9 +5,11 @@ from typing import Any
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
+from orders import accounts
 from orders.models import Order
 from orders.shipping import Mode, ship
 from tasks import register_pattern, task
+from tasks.operations.schedules import Offer, register_maintenance
 from tasks.patterns import Choice
 
 
@@ -39,3 +41,14 @@ shipped_emails = register_pattern(
 def send_shipped_emails(mode: str = Mode.SEND_FIRST.value, limit: int | None = None) -> dict[str, Any]:
     """Send the e-mails of shipped orders, like the command with `--until-empty`; runs may overlap."""
     return ship(mode, limit=limit, until_empty=True).as_dict()
+
+
+@task()
+def check_accounts() -> int:
+    """Fail if the balance of an account is not the sum of its entries; returns 0, the number of such accounts."""
+    if wrong := [account.id for account in accounts.mismatches()]:
+        raise ValueError(f"Accounts whose balance is not the sum of their entries: {wrong}. See `check_accounts`.")
+    return 0
+
+
+register_maintenance(Offer("check-accounts", check_accounts.module_path, _("Check all accounts"), "5 * * * *"))

@@ -18,6 +18,18 @@ class InvalidArguments(RowlockError, ValueError, TypeError):
     """The task's arguments cannot be stored as JSON."""
 
 
+class InvalidSchedule(RowlockError, ValueError):
+    """This schedule has no times: pass a cron expression or an interval, and a known time zone."""
+
+
+class UnknownSchedule(RowlockError, LookupError):
+    """No schedule has this name."""
+
+
+class ScheduleRefused(RowlockError):
+    """The schedule cannot be changed so."""
+
+
 class UnknownTask(RowlockError, LookupError):
     """No task function is registered under this path."""
 

@@ -13,6 +13,8 @@ COLUMNS = {
     "tasks_lock": "name owner fence acquired_at expires_at",
     "tasks_commandrun": "name argv started_at finished_at exit_status outcome",
     "tasks_intervention": "at actor source action target reason version_before version_after",
+    "tasks_schedule": "name task_path args kwargs queue_name priority cron every_seconds timezone missed overlap "
+    "paused next_at last_at version",
     "orders_order": "id customer_email placed_at shipped_at shipped_email_sent email_state version",
     "orders_account": "id owner balance version",
     "orders_entry": "account_id amount",

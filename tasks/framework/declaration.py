@@ -5,18 +5,19 @@ A worker runs registered functions only, never an arbitrary dotted path.
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cache
-from inspect import iscoroutinefunction
+from inspect import iscoroutinefunction, signature
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 
 from tasks import conf
 from tasks.compat import InvalidTask, Task
-from tasks.exceptions import InvalidArguments, UnknownTask
+from tasks.exceptions import InvalidArguments, InvalidSchedule, UnknownTask
 from tasks.framework.arguments import Call, check_key, key_of_arguments
 from tasks.support.reading import name_problem
+from tasks.support.recurrence import MISSED, OVERLAP, recurrence
 
 if TYPE_CHECKING:
     from tasks.backend import PostgresBackend
@@ -101,7 +102,8 @@ class PostgresTask(Task):
     one key run one at a time and in order. `ordered_by_commit`: that order is the order of commits; enqueuers of one
     key wait for each other. `durable`: its completion is committed on its own, so that a crash repeats only this one
     task. `relaxed_commit`: the handler's commits do not wait for the disk, as that of the completion does; None: as the
-    setting says. `log_level`: the lowest level of lines that are kept with each attempt; None keeps INFO, but of tasks
+    setting says. `schedule`, `every`, `timezone`, `missed`, `overlap`: when it runs by itself, see docs/schedules.md.
+    `log_level`: the lowest level of lines that are kept with each attempt; None keeps INFO, but of tasks
     that succeed within a second WARNING.
 
     `unique_key`: text, a callable of the arguments, or True for the task's path and arguments; at most one task has it
@@ -124,6 +126,11 @@ class PostgresTask(Task):
     on_duplicate: str = "keep"
     concurrency_key: Key = None
     concurrency_limit: int | None = None
+    schedule: str | None = None
+    every: str | int | timedelta | None = None
+    timezone: str | None = None
+    missed: str = "skip"
+    overlap: str = "skip"
 
     def __post_init__(self) -> None:
         # Not super(): with slots, its cell names the class that @dataclass replaced (CPython 3.13 and older).
@@ -205,6 +212,11 @@ class PostgresTask(Task):
         """Like the framework's, which inspects the function at each call: a third of a microsecond."""
         return Task.call(self, *args, **kwargs) if _is_async(self.func) else self.func(*args, **kwargs)
 
+    @property
+    def is_scheduled(self) -> bool:
+        """True if it declares when it runs by itself."""
+        return self.schedule is not None or self.every is not None
+
     def lowest_level(self) -> int | None:
         """The declared level of log lines, as a number."""
         return None if self.log_level is None else LEVELS[self.log_level]
@@ -241,6 +253,32 @@ def validate(task: Task) -> None:
         _require(task, flag, isinstance(getattr(task, flag), bool), "True or False")
     is_flag = task.relaxed_commit is None or isinstance(task.relaxed_commit, bool)
     _require(task, "relaxed_commit", is_flag, "True, False, or None for the setting")
+    if (task.schedule, task.every, task.timezone, task.missed, task.overlap) != (None, None, None, "skip", "skip"):
+        _check_schedule(task)
+
+
+def _check_schedule(task: PostgresTask) -> None:
+    _require(task, "missed", task.missed in MISSED, f"one of {', '.join(MISSED)}")
+    _require(task, "overlap", task.overlap in OVERLAP, f"one of {', '.join(OVERLAP)}")
+    option = "schedule" if task.every is None else "every"
+    try:
+        recurrence(task.schedule, task.every, task.timezone)
+    except InvalidSchedule as error:
+        raise InvalidTask(f"{option} cannot be read: {error} ({task.module_path} declares it.)") from error
+    if problem := call_problem(task, (), {}):
+        raise InvalidTask(
+            f"A declared schedule calls its task without arguments: {problem}. Give {task.module_path} defaults, or "
+            "add a schedule with arguments by `add_schedule`."
+        )
+
+
+def call_problem(task: PostgresTask, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+    """The reason why the function does not take these arguments, or None."""
+    try:
+        signature(task.func).bind(*((None,) if task.takes_context else ()), *args, **kwargs)
+    except TypeError as error:
+        return str(error)
+    return None
 
 
 def _require_keys(task: PostgresTask) -> None:

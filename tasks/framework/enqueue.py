@@ -4,10 +4,12 @@ Both use Django's connection and so the caller's transaction: tasks and the call
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from datetime import datetime
 from typing import Any, TypeVar
 
-from django.db import connection, transaction
+from django.db import connection as default_connection
+from django.db import transaction
 
 from tasks.compat import Task
 from tasks.exceptions import InvalidArguments
@@ -15,6 +17,7 @@ from tasks.framework import keyed
 from tasks.framework.arguments import ENCODER, Call, encode_call, max_bytes
 from tasks.framework.declaration import PostgresTask
 from tasks.framework.keyed import Inserted
+from tasks.support.database import Connection
 
 Key = TypeVar("Key")
 Calls = Iterable[tuple[Sequence[Any], Mapping[str, Any]]]
@@ -78,16 +81,16 @@ def enqueue_many(task: Task, calls: Calls) -> Enqueued:
     return PostgresTask.of(task).enqueue_many(calls)
 
 
-def insert_one(task: PostgresTask, call: Call) -> Inserted:
-    """Write one task, or find the one that has its unique key.
-
-    Raises InvalidArguments for an invalid key, and KeyBusy if another transaction holds up the unique key.
-    """
-    if task.has_keys:
+def insert_one(task: PostgresTask, call: Call, connection: Connection = default_connection) -> Inserted:
+    """Write one task, or find the one that has its unique key."""
+    if task.has_keys and connection is default_connection:
         keys = task.keys_of(call)
         return _in_order(task, keys.ordering, lambda: keyed.insert(task, _columns(task), [(call, keys)])[0])
     key = task.ordering_key_of(call)
     params = {**_columns(task), "call": call.json, "ordering_key": key}
+    if connection is not default_connection:
+        [(task_id, created_at)] = _execute(INSERT_ONE, params, connection)
+        return Inserted(task_id, created_at, call)
     return _in_order(task, key, lambda: _insert_plain(params, call))
 
 
@@ -174,7 +177,8 @@ def _chunks(entries: Iterable[tuple[Call, Key]]) -> Iterator[list[tuple[Call, Ke
         yield chunk
 
 
-def _execute(sql: str, params: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+def _execute(sql: str, params: Mapping[str, Any], connection: Connection = default_connection) -> list[tuple[Any, ...]]:
     with connection.cursor() as cursor:
         cursor.execute(sql, params)
-        return cursor.fetchall()
+        rows: list[tuple[Any, ...]] = cursor.fetchall()
+        return rows

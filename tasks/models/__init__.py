@@ -7,6 +7,9 @@ from tasks.models.lock import LockWaiter as LockWaiter
 from tasks.models.run import BulkRun as BulkRun
 from tasks.models.run import Intervention as Intervention
 from tasks.models.run import SubmittedForm as SubmittedForm
+from tasks.models.schedule import Outcome as Outcome
+from tasks.models.schedule import Schedule as Schedule
+from tasks.models.schedule import Tick as Tick
 from tasks.models.task import FINISHED as FINISHED
 from tasks.models.task import HIGHEST_VERSION as HIGHEST_VERSION
 from tasks.models.task import HOLDS_ITS_KEY as HOLDS_ITS_KEY

@@ -130,6 +130,22 @@ SELECT (SELECT max(id) FROM page) AS last_id, (SELECT count(*) FROM deleted) AS 
     (SELECT min(started_at) FROM page) < statement_timestamp() - %(age)s::interval AS is_old
 """
 
+# The latest tick of a schedule stays: it says what came last.
+PRUNE_TICKS = """
+WITH page AS MATERIALIZED (
+    SELECT id, made_at FROM tasks_tick WHERE id > %(after)s::bigint ORDER BY id LIMIT %(window)s::int
+), doomed AS MATERIALIZED (
+    SELECT tick.id FROM page JOIN tasks_tick AS tick ON tick.id = page.id
+    WHERE tick.made_at < statement_timestamp() - %(age)s::interval
+      AND EXISTS (SELECT FROM tasks_tick AS later WHERE later.schedule_name = tick.schedule_name AND later.at > tick.at)
+    FOR UPDATE OF tick SKIP LOCKED
+), deleted AS (
+    DELETE FROM tasks_tick USING doomed WHERE tasks_tick.id = doomed.id RETURNING tasks_tick.id
+)
+SELECT (SELECT max(id) FROM page) AS last_id, (SELECT count(*) FROM deleted) AS deleted,
+    (SELECT min(made_at) FROM page) < statement_timestamp() - %(age)s::interval AS is_old
+"""
+
 PRUNE_BULK_RUNS = """
 WITH page AS MATERIALIZED (
     SELECT id, created_at FROM tasks_bulkrun WHERE id > %(after)s::bigint ORDER BY id LIMIT %(window)s::int
@@ -172,6 +188,7 @@ HISTORY = [
     History("refused_writes", "tasks_refusedwrite", PRUNE_REFUSED_WRITES),
     History("throughput", "tasks_throughput", PRUNE_THROUGHPUT),
     History("command_runs", "tasks_commandrun", PRUNE_COMMAND_RUNS),
+    History("ticks", "tasks_tick", PRUNE_TICKS),
     History("bulk_runs", "tasks_bulkrun", PRUNE_BULK_RUNS),
     History("locks", "tasks_lock", PRUNE_LOCKS),
     History("workers", "tasks_worker", PRUNE_WORKERS),

@@ -25,6 +25,7 @@ queue = "queue:{}".format
 worker = "worker:{}".format
 lock = "lock:{}".format
 command = "command:{}".format  # the runs of a named command
+schedule = "schedule:{}".format
 table = "table:{}".format  # when there are too many rows to name
 
 

@@ -18,6 +18,7 @@ from tasks.queue.completion import Failure
 from tasks.queue.set_aside import Writes
 from tasks.support.database import connect_directly, fetch
 from tasks.worker import failures
+from tasks.worker.scheduler import Scheduler
 from tasks.worker.session import listen
 from tasks.worker.shared_state import Running, SharedState
 
@@ -32,8 +33,7 @@ STALL_SECONDS = 0.5
 # A worker's longest pause before it connects again, and the longest attempt.
 LONGEST_RETURN_SECONDS = 15.0
 PUBLISH_AFTER_SECONDS = 0.25
-LIST_SECONDS = 1.0
-FOLD_SECONDS = 60.0
+LIST_SECONDS, FOLD_SECONDS = 1.0, 60.0
 LONGEST_STATEMENT_SECONDS = 5.0
 SESSION_ENDS_WITHIN_SECONDS = 30.0
 # The same write may succeed later or elsewhere. Any other error is a refusal, by a constraint or a trigger, for ever.
@@ -43,7 +43,12 @@ REQUESTS = """
 SELECT task.claimed_by AS worker_id, task.id, task.attempt FROM tasks_task AS task
 WHERE task.status = 'PROCESSING' AND task.claimed_by = ANY(%(ids)s::text[]) AND task.cancel_requested_at IS NOT NULL
 """
-STOPS = "SELECT id FROM tasks_worker WHERE id = ANY(%(ids)s::text[]) AND stop_requested_at IS NOT NULL"
+STOPS = """
+SELECT ARRAY(SELECT id FROM tasks_worker WHERE id = ANY(%(ids)s::text[]) AND stop_requested_at IS NOT NULL) AS ids,
+    (SELECT coalesce(extract(epoch FROM next_at - statement_timestamp()), 0)::float8 FROM tasks_schedule
+     WHERE NOT paused AND ended_at IS NULL AND task_path = ANY(%(paths)s::text[])
+     ORDER BY next_at NULLS FIRST LIMIT 1) AS tick_seconds
+"""
 
 # Rows of a worker beside those that are known.
 UNLISTED = """
@@ -100,6 +105,7 @@ class Maintenance:
         self.published: dict[str, tuple[list[int], float]] = {}  # by worker: its tasks, and when they were written
         self.ended: dict[str, tuple[Child, float]] = {}
         self.beat_at = self.sweep_at = self.requests_at = self.fold_at = self.retry_at = self.log_at = 0.0
+        self.scheduler = Scheduler()
         self.lost_at: float | None = None
         self.is_sweep_put_off = False
         self.beat_seconds: float = min(conf.get("LEASE_SECONDS") / 3, 10.0)
@@ -157,7 +163,7 @@ class Maintenance:
 
     def due_in(self) -> float:
         """Seconds until the next thing is due."""
-        due = min(self.beat_at, self.sweep_at, self.requests_at)
+        due = min(self.beat_at, self.sweep_at, self.requests_at, self.scheduler.due_at)
         return max(0.0, max(due, self.retry_at) - time.monotonic())
 
     def tick(self, children: Collection[Child]) -> None:
@@ -177,6 +183,7 @@ class Maintenance:
             self._publish(connection, children)
             self._read_requests(connection, children, now)
             self._sweep(connection)
+            self.scheduler.tick(connection)
             if now >= self.fold_at:
                 self.fold_at = now if throughput.fold(connection) else now + FOLD_SECONDS
         except psycopg.Error as error:
@@ -318,7 +325,7 @@ class Maintenance:
                 raise
 
     def _read_requests(self, connection: psycopg.Connection, children: Collection[Child], now: float) -> None:
-        """Read requests to cancel a task or stop a worker."""
+        """Read requests to cancel a task or stop a worker, and when a schedule is due."""
         if now < self.requests_at:
             return
         self.requests_at = now + 1.0
@@ -327,7 +334,9 @@ class Maintenance:
         self.cancels = {}
         for row in fetch(connection, REQUESTS, params):
             self.cancels.setdefault(row["worker_id"], []).append((row["id"], row["attempt"]))
-        self.stops = {row["id"] for row in fetch(connection, STOPS, params)}
+        [row] = fetch(connection, STOPS, {**params, "paths": self.scheduler.paths})
+        self.stops = set(row["ids"])
+        self.scheduler.expect(row["tick_seconds"])
         self._note_stall(began)
 
     def _sweep(self, connection: psycopg.Connection) -> None:

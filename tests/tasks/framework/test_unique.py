@@ -10,6 +10,7 @@ from django.utils import timezone
 
 from tasks import exceptions, testing
 from tasks.compat import TaskResultStatus, task_enqueued
+from tasks.framework import keyed
 from tasks.framework.declaration import PostgresTask
 from tasks.models import Intervention, Task
 from tests.commands import run
@@ -240,3 +241,36 @@ class TestTwoTransactions:
             cursor.execute("SET LOCAL lock_timeout = '50ms'")
             assert int(echo(on_duplicate="replace").enqueue(1).id) == holder.pk
             assert by_sql(echo(on_duplicate="replace"), 1) == holder.pk
+
+
+@pytest.mark.django_db(transaction=True)
+class TestBetweenInsertAndLookUp:
+    """The task that has the key may end in between, again and again."""
+
+    @staticmethod
+    def ends(other: psycopg.Connection, times: int):
+        """The task has ended whenever it is looked up, and another one has the key whenever it is to be inserted."""
+        left = [times]
+
+        def wrapper(execute, sql, params, many, context):
+            if sql == keyed.HOLDERS and left[0]:
+                left[0] -= 1
+                other.execute("UPDATE tasks_task SET status = 'COMPLETED', finished_at = now()")
+            elif sql == keyed.INSERT and left[0]:
+                other.execute(INSERT, ["a"])
+            return execute(sql, params, many, context)
+
+        return connection.execute_wrapper(wrapper)
+
+    def test_then_it_is_inserted(self):
+        with session(autocommit=True) as other, self.ends(other, 1):
+            result = echo().enqueue(1)
+        assert list(Task.objects.order_by("id").values_list("status", flat=True)) == ["COMPLETED", "READY"]
+        assert Task.objects.get(status="READY").pk == int(result.id)
+
+    def test_the_search_ends(self):
+        with session(autocommit=True) as other, self.ends(other, keyed.ROUNDS):
+            with pytest.raises(exceptions.KeyBusy, match="The unique key 'k' changed hands 20 times"):
+                echo().enqueue(1)
+            assert Task.objects.count() == keyed.ROUNDS
+            assert echo().enqueue(1).status == TaskResultStatus.READY
