@@ -181,7 +181,8 @@ SELECT
                            WHERE shipped_at IS NOT NULL AND NOT shipped_email_sent AND email_state = 'unknown'
                              AND customer_email LIKE '%%' || %(domain)s::text LIMIT 100) AS o) AS unknown,
     (SELECT count(*) FROM (SELECT FROM tasks_task
-                           WHERE status = 'READY' AND ordering_key IS NULL AND queue_name = %(reports)s::text
+                           WHERE status = 'READY' AND ordering_key IS NULL AND concurrency_key IS NULL
+                             AND queue_name = %(reports)s::text
                            LIMIT 100) AS t) AS trickled,
     (SELECT count(*) FROM (SELECT FROM dashboard_labrun WHERE actor = %(actor)s::text AND state = 'finished'
                            LIMIT 100) AS r) AS compared,

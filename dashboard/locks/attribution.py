@@ -80,10 +80,13 @@ def held(model: type[models.Model], ids: Iterable[int]) -> list[HeldRow]:
 def _watched_tasks() -> list[int]:
     # Each query follows the order of an index, so that it reads the index and not the table.
     ready = Task.objects.ready()
-    unkeyed = ready.filter(ordering_key__isnull=True).order_by("queue_name", "-priority", "run_after", "id")
+    unkeyed = ready.filter(ordering_key__isnull=True, concurrency_key__isnull=True)
+    unkeyed = unkeyed.order_by("queue_name", "-priority", "run_after", "id")
     keyed = ready.filter(ordering_key__isnull=False).order_by("ordering_key", "id")
+    limited = ready.filter(concurrency_key__isnull=False)
+    limited = limited.order_by("concurrency_key", "queue_name", "priority", "run_after", "id")
     processing = Task.objects.processing()[:PROCESSING_CAP]
-    watched = (processing, unkeyed[:NEXT_READY], keyed[:NEXT_READY])
+    watched = (processing, unkeyed[:NEXT_READY], keyed[:NEXT_READY], limited[:NEXT_READY])
     return [key for tasks in watched for key in tasks.values_list("pk", flat=True)]
 
 

@@ -32,10 +32,12 @@ QUICK_SECONDS = 0.3  # a slower search does not refresh itself
 # A loose index scan over the claim's index, and two small tables.
 QUEUE_NAMES = """
 WITH RECURSIVE waiting (name) AS (
-    (SELECT queue_name FROM tasks_task WHERE status = 'READY' AND ordering_key IS NULL ORDER BY queue_name LIMIT 1)
+    (SELECT queue_name FROM tasks_task
+     WHERE status = 'READY' AND ordering_key IS NULL AND concurrency_key IS NULL ORDER BY queue_name LIMIT 1)
     UNION ALL
     SELECT (SELECT task.queue_name FROM tasks_task AS task
-            WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.queue_name > waiting.name
+            WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.concurrency_key IS NULL
+              AND task.queue_name > waiting.name
             ORDER BY task.queue_name LIMIT 1)
     FROM waiting WHERE waiting.name IS NOT NULL
 ), known (name) AS (

@@ -39,12 +39,14 @@ POSITIONS = """
 WITH RECURSIVE pair AS (
     (SELECT queue.name, first.priority FROM unnest(%(queues)s::text[]) AS queue (name), LATERAL (
         SELECT task.priority FROM tasks_task AS task
-        WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.queue_name = queue.name
+        WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.concurrency_key IS NULL
+          AND task.queue_name = queue.name
         ORDER BY task.priority DESC LIMIT 1) AS first)
     UNION ALL
     SELECT pair.name, next.priority FROM pair, LATERAL (
         SELECT task.priority FROM tasks_task AS task
-        WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.queue_name = pair.name
+        WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.concurrency_key IS NULL
+          AND task.queue_name = pair.name
           AND task.priority < pair.priority
         ORDER BY task.priority DESC LIMIT 1) AS next
 ), numbered AS (
@@ -54,7 +56,8 @@ WITH RECURSIVE pair AS (
         SELECT pair.name, pair.priority, task.run_after, task.id
         FROM (SELECT * FROM pair WHERE pair.name = queue.name ORDER BY pair.priority DESC) AS pair, LATERAL (
             SELECT task.run_after, task.id FROM tasks_task AS task
-            WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.queue_name = pair.name
+            WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.concurrency_key IS NULL
+              AND task.queue_name = pair.name
               AND task.priority = pair.priority AND task.run_after <= statement_timestamp()
             ORDER BY task.run_after, task.id LIMIT %(cap)s::int) AS task
         ORDER BY pair.priority DESC, task.run_after, task.id LIMIT %(cap)s::int) AS due
@@ -167,8 +170,13 @@ def _keys(tasks: list[Task]) -> dict[str, KeyState]:
     return {row["key"]: KeyState(row["holder_id"], row["number"] - 1) for row in rows}
 
 
+def is_plain(task: Task) -> bool:
+    """True if the task waits in the line of its queue alone."""
+    return task.ordering_key is None and task.concurrency_key is None
+
+
 def _positions(ready: list[Task], now: datetime) -> dict[int, int]:
-    due = {task.pk: task.queue_name for task in ready if task.ordering_key is None and task.run_after <= now}
+    due = {task.pk: task.queue_name for task in ready if is_plain(task) and task.run_after <= now}
     params = {"queues": list(set(due.values())), "ids": list(due), "cap": COUNT_CAP}
     return {row["id"]: row["position"] for row in (fetch(connection, POSITIONS, params) if due else [])}
 

@@ -26,27 +26,32 @@ GONE = (Life.DEAD, Life.MISSING, Life.SILENT)
 UNKEYED_READY = """
 WITH RECURSIVE queue (name) AS (
     SELECT coalesce(%(queue)s::text, (
-        SELECT queue_name FROM tasks_task WHERE status = 'READY' AND ordering_key IS NULL ORDER BY queue_name LIMIT 1))
+        SELECT queue_name FROM tasks_task
+        WHERE status = 'READY' AND ordering_key IS NULL AND concurrency_key IS NULL ORDER BY queue_name LIMIT 1))
     UNION ALL
     SELECT (SELECT task.queue_name FROM tasks_task AS task
-            WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.queue_name > queue.name
+            WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.concurrency_key IS NULL
+              AND task.queue_name > queue.name
             ORDER BY task.queue_name LIMIT 1)
     FROM queue WHERE queue.name IS NOT NULL AND %(queue)s::text IS NULL
 ), pair AS (
     (SELECT queue.name, first.priority FROM queue, LATERAL (
         SELECT task.priority FROM tasks_task AS task
-        WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.queue_name = queue.name
+        WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.concurrency_key IS NULL
+          AND task.queue_name = queue.name
         ORDER BY task.priority DESC LIMIT 1) AS first)
     UNION ALL
     SELECT pair.name, next.priority FROM pair, LATERAL (
         SELECT task.priority FROM tasks_task AS task
-        WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.queue_name = pair.name
+        WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.concurrency_key IS NULL
+          AND task.queue_name = pair.name
           AND task.priority < pair.priority
         ORDER BY task.priority DESC LIMIT 1) AS next
 ), oldest AS (
     SELECT pair.name, min(first.run_after) AS due_since FROM pair, LATERAL (
         SELECT task.run_after FROM tasks_task AS task
-        WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.queue_name = pair.name
+        WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.concurrency_key IS NULL
+          AND task.queue_name = pair.name
           AND task.priority = pair.priority AND task.run_after <= statement_timestamp()
         ORDER BY task.run_after LIMIT 1) AS first
     GROUP BY pair.name
@@ -57,7 +62,8 @@ FROM queue LEFT JOIN oldest ON oldest.name = queue.name, LATERAL (
     SELECT count(*) FILTER (WHERE run_after <= statement_timestamp()) AS ready,
         count(*) FILTER (WHERE run_after > statement_timestamp()) AS scheduled
     FROM (SELECT task.run_after FROM tasks_task AS task
-          WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.queue_name = queue.name
+          WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.concurrency_key IS NULL
+            AND task.queue_name = queue.name
           LIMIT %(cap)s::int) AS capped
 ) AS counted
 WHERE queue.name IS NOT NULL
@@ -83,6 +89,25 @@ SELECT queue_name, count(*) FILTER (WHERE is_due) AS ready, count(*) FILTER (WHE
     extract(epoch FROM statement_timestamp() - min(run_after) FILTER (WHERE is_due AND is_next))::float8
         AS oldest_ready_seconds
 FROM judged WHERE is_ready GROUP BY queue_name
+"""
+
+# Likewise a task that waits for a slot or a rate is not late: only the first ones of keys of which nothing runs can be.
+LIMITED_READY = """
+WITH held AS MATERIALIZED (
+    SELECT concurrency_key AS key FROM tasks_task WHERE concurrency_key IS NOT NULL AND status = 'PROCESSING'
+    UNION
+    SELECT key FROM tasks_limit WHERE paused OR rate IS NOT NULL
+), capped AS (
+    SELECT concurrency_key, queue_name, run_after, rate_key FROM tasks_task
+    WHERE concurrency_key IS NOT NULL AND status = 'READY'
+    ORDER BY concurrency_key, queue_name, priority, run_after LIMIT %(cap)s::int
+)
+SELECT capped.queue_name, count(*) FILTER (WHERE capped.run_after <= statement_timestamp()) AS ready,
+    count(*) FILTER (WHERE capped.run_after > statement_timestamp()) AS scheduled,
+    extract(epoch FROM statement_timestamp() - min(capped.run_after) FILTER (
+        WHERE capped.run_after <= statement_timestamp() AND held.key IS NULL AND capped.rate_key IS NULL))::float8
+        AS oldest_ready_seconds
+FROM capped LEFT JOIN held ON held.key = capped.concurrency_key GROUP BY capped.queue_name
 """
 
 PROCESSING = """
@@ -249,7 +274,10 @@ class _Queues(dict[str, QueueNumbers]):
 
     def add_ready(self, cap: int, queue_name: str | None = None) -> None:
         unkeyed = fetch(connection, UNKEYED_READY, {"cap": cap, "queue": queue_name})
-        for row in unkeyed + fetch(connection, KEYED_READY, {"cap": cap}):
+        keyed = [
+            row for statement in (KEYED_READY, LIMITED_READY) for row in fetch(connection, statement, {"cap": cap})
+        ]
+        for row in unkeyed + keyed:
             queue = self[row["queue_name"]]
             queue.ready += row["ready"]
             queue.scheduled += row["scheduled"]

@@ -14,7 +14,7 @@ SAMPLE = 200  # rows of each kind that get a verdict
 # The columns that verdicts on waiting and running tasks need.
 JUDGED_BY = (
     "status", "task_path", "queue_name", "run_after", "ordering_key", "claimed_by", "started_at", "cancel_requested_at",
-    "attempt", "max_attempts",
+    "attempt", "max_attempts", "concurrency_key", "concurrency_limit", "rate_key", "rate", "period_seconds",
 )  # fmt: skip
 COUNT_CAP = 10_000
 
@@ -62,12 +62,15 @@ def explain(queue_name: str) -> Why:
 
 
 def kinds(queue_name: str) -> "list[QuerySet[Task]]":
-    """Waiting rows without a key, unfinished rows with one, and running rows; each in the order of an index."""
+    """Waiting rows without a key, unfinished ordered rows, limited rows, and running rows; each in an index's order."""
     light = Task.objects.only(*JUDGED_BY)
     queue = light.filter(queue_name=queue_name)
     return [
-        queue.ready().filter(ordering_key__isnull=True).order_by("-priority", "run_after", "id"),
+        queue.ready()
+        .filter(ordering_key__isnull=True, concurrency_key__isnull=True)
+        .order_by("-priority", "run_after", "id"),
         light.filter(pk__in=keyed(queue_name)[:SAMPLE]).order_by("ordering_key", "id"),
+        light.filter(pk__in=limited(queue_name)[:SAMPLE]).order_by("concurrency_key", "-priority", "run_after", "id"),
         queue.processing().order_by("claimed_by"),
     ]
 
@@ -76,3 +79,9 @@ def keyed(queue_name: str) -> "QuerySet[Task, int]":
     """The ids of the unfinished tasks with a key, by key; from the index alone, whatever other queues hold."""
     unfinished = Task.objects.filter(ordering_key__isnull=False, status__in=HOLDS_ITS_KEY, queue_name=queue_name)
     return unfinished.order_by("ordering_key", "id").values_list("pk", flat=True)
+
+
+def limited(queue_name: str) -> "QuerySet[Task, int]":
+    """The ids of the waiting tasks with a concurrency key, by key; likewise."""
+    waiting = Task.objects.ready().filter(concurrency_key__isnull=False, queue_name=queue_name)
+    return waiting.order_by("concurrency_key", "queue_name", "priority", "run_after", "id").values_list("pk", flat=True)

@@ -16,6 +16,7 @@ from tasks import conf
 from tasks.compat import InvalidTask, Task
 from tasks.exceptions import InvalidArguments, InvalidSchedule, UnknownTask
 from tasks.framework.arguments import Call, check_key, key_of_arguments
+from tasks.support import durations
 from tasks.support.reading import name_problem
 from tasks.support.recurrence import MISSED, OVERLAP, recurrence
 
@@ -90,6 +91,7 @@ class Keys(NamedTuple):
     ordering: str | None
     unique: str | None
     concurrency: str | None
+    rate: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +112,9 @@ class PostgresTask(Task):
     `unique_while` "queued" (until a worker claims it) or "active" (until it has ended). `on_duplicate`: "keep" gives
     back the id of the task that has the key; "replace" also gives that task the new arguments, time and priority if it
     is READY. `concurrency_key`: text, or a callable of the arguments; at most `concurrency_limit` tasks of one key run
-    at once.
+    at once. `rate_limit`: "100/m" starts at most a hundred a minute, evenly (s, m, h, d); `rate_key`: text, or a
+    callable of the arguments, shares that rate among the tasks of one key; None: among those of this function. An
+    operator's limit of a key goes before both.
     """
 
     max_attempts: int | None = None
@@ -131,6 +135,8 @@ class PostgresTask(Task):
     timezone: str | None = None
     missed: str = "skip"
     overlap: str = "skip"
+    rate_limit: str | None = None
+    rate_key: Key = None
 
     def __post_init__(self) -> None:
         # Not super(): with slots, its cell names the class that @dataclass replaced (CPython 3.13 and older).
@@ -178,7 +184,8 @@ class PostgresTask(Task):
     @property
     def has_keys(self) -> bool:
         """True if its tasks may have a key besides the ordering key; others take the shorter way into the table."""
-        return self.unique_key not in (None, False) or self.concurrency_key is not None
+        options = (self.concurrency_key, self.rate_limit, self.rate_key)
+        return self.unique_key not in (None, False) or any(option is not None for option in options)
 
     def ordering_key_of(self, call: Call) -> str | None:
         """The ordering key of one call, or None. Raises InvalidArguments if the arguments do not give one."""
@@ -187,7 +194,9 @@ class PostgresTask(Task):
     def keys_of(self, call: Call) -> Keys:
         """All keys of one call. Raises InvalidArguments if the arguments do not give one."""
         unique = key_of_arguments(self, call) if self.unique_key is True else self._key("unique_key", call)
-        return Keys(self.ordering_key_of(call), unique, self._key("concurrency_key", call))
+        rate = self._key("rate_key", call) or (self.module_path[-255:] if self.rate_limit else None)
+        # A task without a concurrency key waits in the line of its rate.
+        return Keys(self.ordering_key_of(call), unique, self._key("concurrency_key", call) or rate, rate)
 
     def _key(self, option: str, call: Call) -> str | None:
         key = getattr(self, option)
@@ -282,7 +291,7 @@ def call_problem(task: PostgresTask, args: Sequence[Any], kwargs: Mapping[str, A
 
 
 def _require_keys(task: PostgresTask) -> None:
-    for option in ("ordering_key", "unique_key", "concurrency_key"):
+    for option in ("ordering_key", "unique_key", "concurrency_key", "rate_key"):
         key = getattr(task, option)
         is_other = key is None or callable(key) or (option == "unique_key" and isinstance(key, bool))
         problem = None if is_other else name_problem(key)
@@ -294,6 +303,11 @@ def _require_keys(task: PostgresTask) -> None:
         type(limit) is int and limit in CONCURRENCY_LIMITS and task.concurrency_key is not None
     )
     _require(task, "concurrency_limit", is_limit, "a whole number, 1 to 10000, beside a concurrency_key")
+    is_rate = task.rate_limit is None or durations.rate_of(task.rate_limit) is not None
+    _require(task, "rate_limit", is_rate, "text like '100/m': a whole number, and s, m, h or d")
+    is_limited = task.concurrency_key is not None or task.rate_key is not None or task.rate_limit is not None
+    is_one = task.ordering_key is None or not is_limited
+    _require(task, "ordering_key", is_one, "left out beside a concurrency_key or a rate: an order is a limit of one")
 
 
 def _require(task: Task, option: str, is_met: bool, demand: str) -> None:

@@ -1,4 +1,4 @@
-"""Write tasks that have a unique key or a concurrency key.
+"""Write tasks that have a unique key, a concurrency key or a rate.
 
 A partial unique index makes a unique key true (`models.HOLDS_UNIQUE_KEY`). An INSERT of a key that is taken writes
 nothing, and the task that has it is looked up. If another transaction is taking or leaving the key, the INSERT waits
@@ -14,6 +14,7 @@ from django.db import OperationalError, connection
 from tasks.exceptions import KeyBusy
 from tasks.framework.arguments import ENCODER, Call
 from tasks.framework.declaration import Keys, PostgresTask
+from tasks.support.durations import rate_of
 
 # A key may be left between INSERT and look-up, and taken again before the next INSERT.
 ROUNDS = 20
@@ -25,15 +26,17 @@ INSERT = """
 WITH call AS MATERIALIZED (
     SELECT nextval((SELECT pg_get_serial_sequence('tasks_task', 'id')::regclass)) AS id, place,
         call -> 0 AS args, call -> 1 AS kwargs, call ->> 2 AS ordering_key, call ->> 3 AS unique_key,
-        call ->> 4 AS concurrency_key
+        call ->> 4 AS concurrency_key, call ->> 5 AS rate_key
     FROM jsonb_array_elements(%(calls)s::jsonb) WITH ORDINALITY AS calls (call, place)
 ), inserted AS (
     INSERT INTO tasks_task (id, task_path, queue_name, priority, args, kwargs, run_after, max_attempts, ordering_key,
-        unique_key, unique_while, concurrency_key, concurrency_limit)
+        unique_key, unique_while, concurrency_key, concurrency_limit, rate_key, rate, period_seconds)
     SELECT id, %(task_path)s::text, %(queue_name)s::text, %(priority)s::smallint, args, kwargs,
         coalesce(%(run_after)s::timestamptz, statement_timestamp()), %(max_attempts)s::smallint, ordering_key,
         unique_key, CASE WHEN unique_key IS NOT NULL THEN %(unique_while)s::text END,
-        concurrency_key, CASE WHEN concurrency_key IS NOT NULL THEN %(concurrency_limit)s::smallint END
+        concurrency_key, CASE WHEN concurrency_key IS NOT NULL THEN %(concurrency_limit)s::smallint END,
+        rate_key, CASE WHEN rate_key IS NOT NULL THEN %(rate)s::int END,
+        CASE WHEN rate_key IS NOT NULL THEN %(period_seconds)s::int END
     FROM call ORDER BY unique_key
     ON CONFLICT (unique_key) WHERE unique_key IS NOT NULL AND (
         (status = 'READY' AND unique_while IN ('q', 'a')) OR (status = 'PROCESSING' AND unique_while = 'a'))
@@ -96,8 +99,11 @@ def insert(task: PostgresTask, columns: Mapping[str, Any], entries: Sequence[Ent
         name = entry[1].unique or place
         if replaces or name not in wanted:
             wanted[name] = entry
+    rate, period_seconds = rate_of(task.rate_limit or "") or (None, None)
     params = {
         **columns,
+        "rate": rate,
+        "period_seconds": period_seconds,
         "unique_while": task.unique_while[0],
         "concurrency_limit": task.concurrency_limit,
     }

@@ -80,7 +80,7 @@ ALTER TABLE tasks_schedule RESET (fillfactor, autovacuum_vacuum_scale_factor, au
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("tasks", "0008_keys"),
+        ("tasks", "0010_slots"),
     ]
 
     operations = [

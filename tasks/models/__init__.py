@@ -1,5 +1,7 @@
 """The tables of the queue, of the locks and of what operators did. The contract fixes each column's meaning."""
 
+from tasks.models.limit import Bucket as Bucket
+from tasks.models.limit import Limit as Limit
 from tasks.models.lock import CommandRun as CommandRun
 from tasks.models.lock import ExpectedCommand as ExpectedCommand
 from tasks.models.lock import Lock as Lock
@@ -15,7 +17,9 @@ from tasks.models.task import HIGHEST_VERSION as HIGHEST_VERSION
 from tasks.models.task import HOLDS_ITS_KEY as HOLDS_ITS_KEY
 from tasks.models.task import HOLDS_UNIQUE_KEY as HOLDS_UNIQUE_KEY
 from tasks.models.task import ONE_PER_KEY as ONE_PER_KEY
+from tasks.models.task import ONE_PER_SLOT as ONE_PER_SLOT
 from tasks.models.task import ONE_PER_UNIQUE_KEY as ONE_PER_UNIQUE_KEY
+from tasks.models.task import SLOTS as SLOTS
 from tasks.models.task import Attempt as Attempt
 from tasks.models.task import Queue as Queue
 from tasks.models.task import RefusedWrite as RefusedWrite

@@ -44,6 +44,12 @@ HOLDS_UNIQUE_KEY = Q(unique_key__isnull=False) & (
     | Q(status=TaskStatus.PROCESSING, unique_while=UniqueWhile.ACTIVE)
 )
 HIGHEST_VERSION = 2_000_000_000
+ONE_PER_SLOT = ("tasks_task_one_per_slot", "tasks_task_one_per_queue_slot")
+SLOTS = 10_000  # at most, of a limit
+HAS_LIMIT = Q(max_running__isnull=False) | Q(rate__isnull=False)
+RATE_IN_RANGE = Q(rate__isnull=True, period_seconds__isnull=True) | Q(
+    rate__isnull=False, period_seconds__isnull=False, rate__gte=1, rate__lte=1_000_000, period_seconds__gte=1
+)
 
 
 class TaskQuerySet(models.QuerySet["Task"]):
@@ -93,6 +99,11 @@ class Task(Viewable):
     unique_while = models.TextField(choices=UniqueWhile, null=True, blank=True)  # noqa: DJ001  null: without a key
     concurrency_key = models.TextField(null=True, blank=True)  # noqa: DJ001  null: limited by its queue alone
     concurrency_limit = models.SmallIntegerField(null=True, blank=True)
+    rate_key = models.TextField(null=True, blank=True)  # noqa: DJ001  null: no rate of its own
+    rate = models.IntegerField(null=True, blank=True)  # starts in each period, over all tasks of the rate key
+    period_seconds = models.IntegerField(null=True, blank=True)
+    slot = models.SmallIntegerField(null=True, blank=True)  # of its concurrency key, while it is PROCESSING
+    queue_slot = models.SmallIntegerField(null=True, blank=True)  # of its queue, if that is limited
 
     objects = TaskQuerySet.as_manager()
 
@@ -111,8 +122,14 @@ class Task(Viewable):
                 F("priority").desc(),
                 F("run_after"),
                 F("id"),
-                condition=Q(status=TaskStatus.READY, ordering_key__isnull=True),
+                condition=Q(status=TaskStatus.READY, ordering_key__isnull=True, concurrency_key__isnull=True),
                 name="tasks_task_claim",
+            ),
+            # The lines of limited tasks, apart: the claims of other tasks read none of those that are held back.
+            models.Index(
+                fields=["concurrency_key", "queue_name", "priority", "run_after", "id"],
+                condition=Q(status=TaskStatus.READY, concurrency_key__isnull=False),
+                name="tasks_task_limited",
             ),
             # Includes the columns that pages count by, so no row is read at random. No status: see diagnosis/stats.py.
             models.Index(
@@ -136,6 +153,18 @@ class Task(Viewable):
                 fields=["ordering_key"],
                 condition=Q(status=TaskStatus.PROCESSING, ordering_key__isnull=False),
                 name=ONE_PER_KEY,
+            ),
+            # A limit of n is n slots: two rows cannot have one slot. The check that each running row of a key has one
+            # is in migration 0010.
+            models.UniqueConstraint(
+                fields=["concurrency_key", "slot"],
+                condition=Q(status=TaskStatus.PROCESSING, concurrency_key__isnull=False),
+                name=ONE_PER_SLOT[0],
+            ),
+            models.UniqueConstraint(
+                fields=["queue_name", "queue_slot"],
+                condition=Q(status=TaskStatus.PROCESSING, queue_slot__isnull=False),
+                name=ONE_PER_SLOT[1],
             ),
             # One index for both kinds, so that a key means the same to all who use it.
             models.UniqueConstraint(fields=["unique_key"], condition=HOLDS_UNIQUE_KEY, name=ONE_PER_UNIQUE_KEY),
@@ -196,6 +225,9 @@ class Queue(Viewable):
     paused_at = models.DateTimeField(null=True, blank=True)
     paused_by = models.TextField(db_default="", blank=True)
     recovery = models.TextField(choices=Recovery, db_default=Recovery.AUTOMATIC)
+    max_running = models.SmallIntegerField(null=True, blank=True)
+    rate = models.IntegerField(null=True, blank=True)  # starts in each period
+    period_seconds = models.IntegerField(null=True, blank=True)
 
     class Meta(Viewable.Meta):
         permissions = [
@@ -203,8 +235,15 @@ class Queue(Viewable):
             ("configure_queue", _("Can choose how queues recover")),
         ]
         constraints = [
-            models.CheckConstraint(condition=Q(recovery__in=("automatic", "ask")), name="tasks_queue_recovery_known")
+            models.CheckConstraint(condition=Q(recovery__in=("automatic", "ask")), name="tasks_queue_recovery_known"),
+            models.CheckConstraint(
+                condition=Q(max_running__isnull=True) | Q(max_running__gte=1, max_running__lte=SLOTS),
+                name="tasks_queue_max_running_in_range",
+            ),
+            models.CheckConstraint(condition=RATE_IN_RANGE, name="tasks_queue_rate_in_range"),
         ]
+        # A claim looks for the queues with a limit first, and there are few.
+        indexes = [models.Index(fields=["name"], condition=HAS_LIMIT, name="tasks_queue_limited")]
 
     def __str__(self) -> str:
         return self.name

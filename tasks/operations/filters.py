@@ -24,7 +24,11 @@ from tasks.support.redaction import redact_call
 BIGGEST_ID = 2**63 - 1
 HASH = re.compile(r"[0-9a-f]{12}")
 # Each is an index's condition, and together they cover every READY row, so the planner can use these indexes.
-IS_READY = Q(status=TaskStatus.READY) & (Q(ordering_key__isnull=True) | Q(ordering_key__isnull=False))
+IS_READY = Q(status=TaskStatus.READY) & (
+    Q(ordering_key__isnull=True, concurrency_key__isnull=True)
+    | Q(ordering_key__isnull=False)
+    | Q(concurrency_key__isnull=False)
+)
 
 
 IS_DUE = Q(run_after__lte=StatementTimestamp())

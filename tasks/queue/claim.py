@@ -8,11 +8,13 @@ claim; its optimistic one locks nothing while it chooses.
 """
 
 import json
+import math
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from tasks.models import SLOTS
 from tasks.support.database import Connection, statement
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 KEYS_PER_STRIDE = 300
 # A hundred keys that are not due cost as much as the rest of a claim of one task. So they rest when none was due.
 KEYS_REST_SECONDS = 0.02
+SOON_SECONDS = 0.02  # until a worker that found a slot taken, or a rate just spent, looks again
 STRIDES = 10  # of one claim; about 2 ms each when thousands of keys wait for their time
 
 # queue: the queues that this worker serves, without those that are paused.
@@ -42,27 +45,35 @@ STRIDES = 10  # of one claim; about 2 ms each when thousands of keys wait for th
 CLAIM = """
 WITH RECURSIVE every_queue (name) AS (
     (SELECT queue_name FROM tasks_task AS task
-     WHERE task.status = 'READY' AND task.ordering_key IS NULL AND %(queues)s::text[] IS NULL
+     WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.concurrency_key IS NULL
+       AND %(queues)s::text[] IS NULL
      ORDER BY task.queue_name LIMIT 1)
     UNION ALL
     SELECT (SELECT task.queue_name FROM tasks_task AS task
-            WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.queue_name > every_queue.name
+            WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.concurrency_key IS NULL
+              AND task.queue_name > every_queue.name
             ORDER BY task.queue_name LIMIT 1)
     FROM every_queue WHERE every_queue.name IS NOT NULL
+), limited_queue AS MATERIALIZED (
+    SELECT queue.name, may.room, may.look_at FROM tasks_queue AS queue
+    CROSS JOIN LATERAL rowlock_queue_room(queue.name) AS may
+    WHERE queue.max_running IS NOT NULL OR queue.rate IS NOT NULL
 ), queue (name) AS (
     SELECT served.name
     FROM (SELECT unnest(%(queues)s::text[]) UNION SELECT name FROM every_queue WHERE name IS NOT NULL) AS served (name)
     WHERE NOT EXISTS (SELECT FROM tasks_queue WHERE tasks_queue.name = served.name AND tasks_queue.paused)
+      AND NOT EXISTS (SELECT FROM limited_queue WHERE limited_queue.name = served.name AND limited_queue.room = 0)
 ), pair AS (
     (SELECT queue.name AS queue_name, first.priority, first.run_after FROM queue, LATERAL (
         SELECT task.priority, task.run_after FROM tasks_task AS task
-        WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.queue_name = queue.name
+        WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.concurrency_key IS NULL
+          AND task.queue_name = queue.name
         ORDER BY task.priority DESC, task.run_after LIMIT 1) AS first)
     UNION ALL
     SELECT pair.queue_name, next.priority, next.run_after FROM pair, LATERAL (
         SELECT task.priority, task.run_after FROM tasks_task AS task
-        WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.queue_name = pair.queue_name
-          AND task.priority < pair.priority
+        WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.concurrency_key IS NULL
+          AND task.queue_name = pair.queue_name AND task.priority < pair.priority
         ORDER BY task.priority DESC, task.run_after LIMIT 1) AS next
 ), head AS (
     (SELECT task.ordering_key, task.id, task.status, task.queue_name, task.priority, task.run_after, 1 AS number
@@ -85,62 +96,130 @@ WITH RECURSIVE every_queue (name) AS (
                       WHERE holder.ordering_key = head.ordering_key AND holder.status = 'PROCESSING')
       AND (%(queues)s::text[] IS NULL OR head.queue_name = ANY(%(queues)s::text[]))
       AND NOT EXISTS (SELECT FROM tasks_queue WHERE tasks_queue.name = head.queue_name AND tasks_queue.paused)
-), mark AS (
-    SELECT queue_name, priority, run_after, id, id AS head_id FROM keyed
+      AND NOT EXISTS (SELECT FROM limited_queue WHERE limited_queue.name = head.queue_name AND limited_queue.room = 0)
+), line AS (
+    (SELECT task.concurrency_key, task.queue_name, task.priority, task.run_after, task.id, task.concurrency_limit,
+        task.rate_key, task.rate, task.period_seconds, 1 AS number
+     FROM tasks_task AS task
+     WHERE task.status = 'READY' AND task.concurrency_key IS NOT NULL AND %(keys)s::int > 0
+       AND (task.concurrency_key, task.queue_name, task.priority)
+           > (%(line_key)s::text, %(line_queue)s::text, %(line_priority)s::smallint)
+     ORDER BY task.concurrency_key, task.queue_name, task.priority, task.run_after, task.id LIMIT 1)
     UNION ALL
-    SELECT queue_name, priority, statement_timestamp(), 9223372036854775807, NULL FROM pair
+    SELECT next.*, line.number + 1 FROM line, LATERAL (
+        SELECT task.concurrency_key, task.queue_name, task.priority, task.run_after, task.id, task.concurrency_limit,
+            task.rate_key, task.rate, task.period_seconds
+        FROM tasks_task AS task
+        WHERE task.status = 'READY' AND task.concurrency_key IS NOT NULL
+          AND (task.concurrency_key, task.queue_name, task.priority)
+              > (line.concurrency_key, line.queue_name, line.priority)
+        ORDER BY task.concurrency_key, task.queue_name, task.priority, task.run_after, task.id LIMIT 1) AS next
+    WHERE line.number < %(keys)s::int
+), waiting AS MATERIALIZED (
+    SELECT line.queue_name, line.priority, line.run_after, line.id, line.concurrency_key,
+        CASE WHEN held.paused OR rated.paused THEN 0 ELSE greatest(0, least(rates.due, limited_queue.room, coalesce(
+            held.max_running, line.concurrency_limit, CASE WHEN line.rate_key IS NULL THEN 1 ELSE 32767 END
+        ) - running.number)) END AS room,
+        CASE WHEN held.paused OR rated.paused THEN NULL WHEN rates.due = 0 THEN rates.next_at
+             ELSE clock_timestamp() + interval '0.1 seconds' END AS look_at
+    FROM line
+    LEFT JOIN limited_queue ON limited_queue.name = line.queue_name
+    LEFT JOIN tasks_limit AS held ON held.key = line.concurrency_key
+    LEFT JOIN tasks_limit AS rated ON rated.key = line.rate_key
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS number FROM tasks_task AS task
+        WHERE task.concurrency_key = line.concurrency_key AND task.status = 'PROCESSING') AS running
+    LEFT JOIN LATERAL (
+        SELECT min(rate.due) AS due, max(rate.next_at) FILTER (WHERE rate.due = 0) AS next_at
+        FROM rowlock_rates(line.concurrency_key, line.rate_key, line.rate, line.period_seconds, NULL) AS rate
+    ) AS rates ON line.rate_key IS NOT NULL OR held.rate IS NOT NULL
+    WHERE line.run_after <= statement_timestamp()
+      AND (%(queues)s::text[] IS NULL OR line.queue_name = ANY(%(queues)s::text[]))
+      AND NOT EXISTS (SELECT FROM tasks_queue WHERE tasks_queue.name = line.queue_name AND tasks_queue.paused)
+), mark AS (
+    SELECT queue_name, priority, run_after, id, id AS head_id, NULL AS line_key, NULL::int AS room FROM keyed
+    UNION ALL
+    SELECT queue_name, priority, run_after, id, NULL, concurrency_key, room FROM waiting WHERE room > 0
+    UNION ALL
+    SELECT queue_name, priority, statement_timestamp(), 9223372036854775807, NULL, NULL, NULL FROM pair
     WHERE run_after <= statement_timestamp()
 ), turn AS MATERIALIZED (
     SELECT line.queue_name, coalesce(array_position(%(queues)s::text[], line.queue_name), random()) AS number
     FROM (SELECT DISTINCT queue_name FROM mark) AS line
 ), stretch AS MATERIALIZED (
-    SELECT mark.queue_name, mark.priority, mark.head_id, mark.run_after AS until, mark.id AS until_id,
+    SELECT mark.queue_name, mark.priority, mark.head_id, mark.line_key, mark.run_after AS until, mark.id AS until_id,
+        mark.line_key IS NOT NULL OR limited_queue.name IS NOT NULL AS is_limited,
+        least(%(limit)s::int, limited_queue.room, CASE WHEN limited_queue.name IS NOT NULL THEN %(at_once)s::int END)
+            AS most,
+        least(%(limit)s::int, mark.room, %(at_once)s::int) AS most_of_line,
         lag(mark.run_after, 1, '-infinity') OVER line AS since, lag(mark.id, 1, 0::bigint) OVER line AS since_id
     FROM mark JOIN turn ON turn.queue_name = mark.queue_name
+    LEFT JOIN limited_queue ON limited_queue.name = mark.queue_name
     WINDOW line AS (PARTITION BY mark.queue_name, mark.priority ORDER BY mark.run_after, mark.id)
     ORDER BY mark.priority DESC, turn.number, mark.run_after, mark.id
 ), locked AS MATERIALIZED (
-    SELECT due.* FROM stretch CROSS JOIN LATERAL (
+    SELECT due.*, stretch.is_limited FROM stretch CROSS JOIN LATERAL (
         SELECT * FROM (
             SELECT task.id, task.task_path, task.attempt, task.max_attempts FROM tasks_task AS task
-            WHERE task.status = 'READY' AND task.ordering_key IS NULL
+            WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.concurrency_key IS NULL
               AND task.queue_name = stretch.queue_name AND task.priority = stretch.priority
               AND (task.run_after, task.id) > (stretch.since, stretch.since_id)
               AND (task.run_after, task.id) < (stretch.until, stretch.until_id)
-            ORDER BY task.run_after, task.id LIMIT (SELECT %(limit)s::int) FOR NO KEY UPDATE SKIP LOCKED) AS unkeyed
+            ORDER BY task.run_after, task.id LIMIT (SELECT stretch.most) FOR NO KEY UPDATE SKIP LOCKED) AS unkeyed
         UNION ALL
         SELECT * FROM (
             SELECT task.id, task.task_path, task.attempt, task.max_attempts FROM tasks_task AS task
             WHERE task.id = stretch.head_id AND task.status = 'READY' AND task.run_after <= statement_timestamp()
             FOR NO KEY UPDATE SKIP LOCKED) AS head_row
+        UNION ALL
+        SELECT * FROM (
+            SELECT task.id, task.task_path, task.attempt, task.max_attempts FROM tasks_task AS task
+            WHERE task.status = 'READY' AND task.concurrency_key = stretch.line_key
+              AND task.queue_name = stretch.queue_name AND task.priority = stretch.priority
+              AND task.run_after <= statement_timestamp()
+            ORDER BY task.run_after, task.id LIMIT (SELECT stretch.most_of_line)
+            FOR NO KEY UPDATE SKIP LOCKED) AS of_line
     ) AS due LIMIT %(limit)s::int
 ), candidate AS MATERIALIZED (
-    SELECT id, place FROM (
-        SELECT id, row_number() OVER () AS place, count(*) FILTER (
+    SELECT id, place, is_limited FROM (
+        SELECT id, is_limited, row_number() OVER () AS place, count(*) FILTER (
             WHERE attempt + 1 >= max_attempts OR task_path = ANY(%(durable)s::text[])
         ) OVER (ROWS UNBOUNDED PRECEDING) AS alone
         FROM locked
     ) AS due
     WHERE alone = 0 OR (place = 1 AND %(may_be_alone)s::boolean)
+), limited AS MATERIALIZED (
+    SELECT array_agg(id ORDER BY place) AS ids, array_agg(place ORDER BY place) AS places
+    FROM candidate WHERE is_limited
+), admitted AS MATERIALIZED (
+    SELECT id, place, NULL::smallint AS slot, NULL::smallint AS queue_slot FROM candidate WHERE NOT is_limited
+    UNION ALL
+    SELECT admitted.* FROM limited CROSS JOIN LATERAL rowlock_admit(limited.ids, limited.places) AS admitted
 ), taken AS (
     UPDATE tasks_task AS task SET
         status = 'PROCESSING', version = task.version + 1, attempt = task.attempt + 1,
-        claimed_by = %(worker_id)s::text, started_at = statement_timestamp(), cancel_requested_at = NULL
-    FROM candidate WHERE task.id = candidate.id
-    RETURNING candidate.place, task.id, task.task_path, task.queue_name, task.priority, task.args::text,
+        claimed_by = %(worker_id)s::text, started_at = statement_timestamp(), cancel_requested_at = NULL,
+        slot = admitted.slot, queue_slot = admitted.queue_slot
+    FROM admitted WHERE task.id = admitted.id
+    RETURNING admitted.place, task.id, task.task_path, task.queue_name, task.priority, task.args::text,
         task.kwargs::text, task.version, task.attempt, task.max_attempts, task.ordering_key,
-        task.created_at::text, task.run_after::text, task.started_at::text
+        task.concurrency_key, task.created_at::text, task.run_after::text, task.started_at::text
 ), walk AS (
-    SELECT CASE WHEN count(*) = %(keys)s::int THEN max(ordering_key) WHEN EXISTS (SELECT FROM keyed) THEN '' END
-        AS next_cursor
-    FROM head
+    SELECT (SELECT CASE WHEN count(*) = %(keys)s::int THEN max(ordering_key) END FROM head) AS next_cursor,
+        (SELECT ARRAY[concurrency_key, queue_name, priority::text] FROM line WHERE number = %(keys)s::int) AS next_line,
+        EXISTS (SELECT FROM keyed) OR EXISTS (SELECT FROM waiting WHERE room > 0) AS is_due,
+        (SELECT date_part('epoch', min(CASE WHEN room = 0 THEN look_at ELSE clock_timestamp() END) - clock_timestamp())
+         FROM (SELECT room, look_at FROM waiting UNION ALL SELECT room, look_at FROM limited_queue) AS held) AS look_in
 )
-SELECT taken.*, (SELECT count(*) = 1 FROM mark) AS is_narrow, walk.next_cursor
+SELECT taken.*, (SELECT count(*) = 1 FROM mark) AS is_narrow, walk.*
 FROM walk LEFT JOIN taken ON true ORDER BY taken.place
 """
 
 # The last task without a key that was claimed of a queue and priority: its run_after, as PostgreSQL's text, and id.
 Ends = dict[tuple[str, int], tuple[str, int]]
+# A line of limited tasks: key, queue and priority.
+Line = tuple[str, ...]
+FIRST_LINE: Line = ("", "", "-101")
 
 
 @dataclass(slots=True)
@@ -157,6 +236,7 @@ class Claim:
     attempt: int
     max_attempts: int
     ordering_key: str | None
+    concurrency_key: str | None
     created_at: str
     run_after: str
     started_at: str
@@ -182,7 +262,9 @@ class Claimer:
     worker_id: str
     queues: list[str] | None = None  # that it serves, in its order; None: all
     durable: list[str] = field(default_factory=list)  # paths of tasks that are claimed alone
-    cursor: str = ""  # the ordering key where the next stride begins
+    cursor: str | None = ""  # the ordering key where the next stride begins; None: behind the last one
+    line: Line | None = FIRST_LINE  # the line of limited tasks where it begins
+    at_once: int = SLOTS  # tasks of one limit in a claim
     keys: int = KEYS_PER_STRIDE  # in a stride; 0 claims no keyed tasks
     keys_rest_until: float = 0.0
     line_is_mixed_until: float = 0.0
@@ -190,13 +272,30 @@ class Claimer:
     lost_races: int = 0  # candidates that others took first
     is_from_start: bool = False  # nothing was found since the walk began at the first key
     is_slow: bool = False  # the last claim from the front of the line was slow
+    look_at: float = math.inf  # when a limit may allow more; inf: no task is held back
     shortcut: "Shortcut | None" = None
     ends: Ends = field(default_factory=dict)
 
     @property
+    def look_in(self) -> float:
+        """Seconds until a limit may allow more than at the last claim; inf if none held a task back."""
+        return max(0.0, self.look_at - time.monotonic())
+
+    @property
     def has_been_round(self) -> bool:
         """True if the last claim found nothing although it had seen every key: nothing is due."""
-        return self.is_from_start and not self.cursor
+        return self.is_from_start and self.is_at_first
+
+    @property
+    def is_at_first(self) -> bool:
+        """True if the next stride begins at the first key and line."""
+        return (self.cursor, self.line) == ("", FIRST_LINE)
+
+    def begin_at(self, cursor: str | None, line: Line | None) -> bool:
+        """Begin the next stride here, or at the first key if both walks are over; True if they are."""
+        is_over = cursor is None and line is None
+        self.cursor, self.line = ("", FIRST_LINE) if is_over else (cursor, line)
+        return is_over
 
     @property
     def is_careful(self) -> bool:
@@ -217,6 +316,10 @@ class Claimer:
             "worker_id": self.worker_id,
             "queues": self.queues,
             "cursor": self.cursor,
+            "line_key": self.line and self.line[0],
+            "line_queue": self.line and self.line[1],
+            "line_priority": self.line and self.line[2],
+            "at_once": self.at_once,
             "keys": 0 if time.monotonic() < self.keys_rest_until else self.keys,
             "limit": limit,
             "durable": self.durable,
@@ -231,22 +334,25 @@ def claim_in_order(connection: Connection, claimer: Claimer, limit: int) -> tupl
     """
     rows = walk(connection, CLAIM, claimer, limit)
     taken = claims_of(rows)
-    return taken, bool(taken) and rows[0][-2]
+    return taken, bool(taken) and rows[0][-5]
 
 
 def walk(connection: Connection, sql: str, claimer: Claimer, limit: int) -> list[tuple[Any, ...]]:
-    """Run a claim stride by stride over the ordering keys until it finds a task or has seen every key."""
+    """Run a claim stride by stride over keys and lines until it finds a task or has seen all of them."""
+    claimer.look_at = math.inf
     for _ in range(STRIDES):
         params = claimer.params(limit)
         with statement(connection), connection.cursor() as cursor:
             cursor.execute(sql, params)
             rows: list[tuple[Any, ...]] = cursor.fetchall()
-        next_cursor = rows[0][-1]  # None if no key was due
+        next_cursor, next_line, is_due, look_in = rows[0][-4:]
         if params["keys"] == claimer.keys:  # they do not rest
-            began_at_first, claimer.cursor = not claimer.cursor, next_cursor or ""
+            began_at_first = claimer.is_at_first
             claimer.is_from_start = claimer.is_from_start or began_at_first
-            if began_at_first and next_cursor is None:
+            if claimer.begin_at(next_cursor, next_line and tuple(next_line)) and began_at_first and not is_due:
                 claimer.keys_rest_until = time.monotonic() + KEYS_REST_SECONDS
+        if look_in is not None:
+            claimer.look_at = min(claimer.look_at, time.monotonic() + max(look_in, SOON_SECONDS))
         if rows[0][0] is not None:
             claimer.is_from_start = False
             return rows
@@ -258,4 +364,4 @@ def walk(connection: Connection, sql: str, claimer: Claimer, limit: int) -> list
 
 def claims_of(rows: list[tuple[Any, ...]]) -> list[Claim]:
     """The claims in the answer of a claiming statement."""
-    return [Claim(*row[1:14]) for row in rows]
+    return [Claim(*row[1:15]) for row in rows]

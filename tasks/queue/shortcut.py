@@ -40,19 +40,23 @@ WITH plain AS MATERIALIZED (
     SELECT first.queue_name, first.priority
     FROM (SELECT) AS one
     LEFT JOIN (
-        SELECT queue_name, priority FROM tasks_task WHERE status = 'READY' AND ordering_key IS NULL
+        SELECT queue_name, priority FROM tasks_task
+        WHERE status = 'READY' AND ordering_key IS NULL AND concurrency_key IS NULL
         ORDER BY queue_name, priority DESC, run_after, id LIMIT 1) AS first ON true
     LEFT JOIN LATERAL (
         SELECT queue_name, priority FROM tasks_task
-        WHERE status = 'READY' AND ordering_key IS NULL AND first.queue_name IS NOT NULL
+        WHERE status = 'READY' AND ordering_key IS NULL AND concurrency_key IS NULL AND first.queue_name IS NOT NULL
         ORDER BY queue_name DESC, priority, run_after DESC, id DESC LIMIT 1) AS last ON true
     WHERE first.queue_name IS NOT DISTINCT FROM last.queue_name AND first.priority IS NOT DISTINCT FROM last.priority
       AND NOT EXISTS (
           SELECT FROM tasks_task WHERE ordering_key IS NOT NULL AND status IN ('READY', 'PROCESSING'))
+      AND NOT EXISTS (SELECT FROM tasks_task WHERE concurrency_key IS NOT NULL AND status = 'READY')
+      AND NOT EXISTS (SELECT FROM tasks_queue WHERE tasks_queue.name = first.queue_name
+                      AND (tasks_queue.max_running IS NOT NULL OR tasks_queue.rate IS NOT NULL))
 ), locked AS MATERIALIZED (
     SELECT due.* FROM plain CROSS JOIN LATERAL (
         SELECT task.id, task.task_path, task.attempt, task.max_attempts FROM tasks_task AS task
-        WHERE task.status = 'READY' AND task.ordering_key IS NULL
+        WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.concurrency_key IS NULL
           AND task.queue_name = plain.queue_name AND task.priority = plain.priority
           AND task.run_after <= statement_timestamp()
         ORDER BY task.run_after, task.id LIMIT (SELECT %(limit)s::int) FOR NO KEY UPDATE SKIP LOCKED) AS due
@@ -73,7 +77,7 @@ WITH plain AS MATERIALIZED (
     FROM candidate WHERE task.id = candidate.id
     RETURNING candidate.place, task.id, task.task_path, task.queue_name, task.priority, task.args::text,
         task.kwargs::text, task.version, task.attempt, task.max_attempts, task.ordering_key,
-        task.created_at::text, task.run_after::text, task.started_at::text
+        task.concurrency_key, task.created_at::text, task.run_after::text, task.started_at::text
 )
 SELECT taken.*, EXISTS (SELECT FROM plain) AS is_plain FROM (SELECT) AS one LEFT JOIN taken ON true ORDER BY place
 """
@@ -85,12 +89,13 @@ WITH behind AS MATERIALIZED (
         greatest(place.run_after, statement_timestamp() - make_interval(secs => %(age)s::float8)) AS run_after
     FROM unnest(%(queue_names)s::text[], %(priorities)s::smallint[], %(run_afters)s::timestamptz[], %(ids)s::bigint[])
         WITH ORDINALITY AS place (queue_name, priority, run_after, id, number)
-    WHERE NOT EXISTS (SELECT FROM tasks_queue WHERE tasks_queue.name = place.queue_name AND tasks_queue.paused)
+    WHERE NOT EXISTS (SELECT FROM tasks_queue WHERE tasks_queue.name = place.queue_name AND (
+        tasks_queue.paused OR tasks_queue.max_running IS NOT NULL OR tasks_queue.rate IS NOT NULL))
     ORDER BY place.number
 ), locked AS MATERIALIZED (
     SELECT due.* FROM behind CROSS JOIN LATERAL (
         SELECT task.id, task.task_path, task.attempt, task.max_attempts FROM tasks_task AS task
-        WHERE task.status = 'READY' AND task.ordering_key IS NULL
+        WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.concurrency_key IS NULL
           AND task.queue_name = behind.queue_name AND task.priority = behind.priority
           AND (task.run_after, task.id) > (behind.run_after, behind.id)
           AND task.run_after <= statement_timestamp()
@@ -111,7 +116,7 @@ WITH behind AS MATERIALIZED (
     FROM candidate WHERE task.id = candidate.id
     RETURNING candidate.place, task.id, task.task_path, task.queue_name, task.priority, task.args::text,
         task.kwargs::text, task.version, task.attempt, task.max_attempts, task.ordering_key,
-        task.created_at::text, task.run_after::text, task.started_at::text
+        task.concurrency_key, task.created_at::text, task.run_after::text, task.started_at::text
 )
 SELECT * FROM taken ORDER BY place
 """
@@ -197,7 +202,9 @@ def _note_behind(claimer: Claimer, shortcut: Shortcut, rows: list[tuple[Any, ...
 
 def _note_end(claimer: Claimer, taken: Sequence[Claim]) -> Ends:
     """Remember the last task without a key, among those of the latest MOST_LINES queues and priorities."""
-    last = next((claim for claim in reversed(taken) if claim.ordering_key is None), None)
+    last = next(
+        (claim for claim in reversed(taken) if claim.ordering_key is None and claim.concurrency_key is None), None
+    )
     if last is None:
         return {}
     end: Ends = {(last.queue_name, last.priority): (last.run_after, last.id)}
@@ -217,7 +224,8 @@ def _claim_plain(connection: Connection, claimer: Claimer, limit: int) -> list[C
     if not is_plain:
         claimer.line_is_mixed_until = time.monotonic() + MIXED_SECONDS
         return None
-    claimer.cursor, claimer.is_from_start = "", not is_found
+    claimer.begin_at(None, None)
+    claimer.is_from_start, claimer.look_at = not is_found, math.inf
     return claims_of(rows) if is_found else []
 
 

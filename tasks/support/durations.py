@@ -13,6 +13,7 @@ from django.utils.translation import gettext as _
 
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 LONGEST = timedelta(days=36_500)  # within the range of PostgreSQL's calendar
+RATE = re.compile(r"([1-9]\d{0,5})/([smhd])", re.ASCII)
 WRITTEN = re.compile(r"(\d{1,9})([smhdw])", re.ASCII)
 
 
@@ -57,6 +58,16 @@ def parse(text: str) -> timedelta:
     if int(match[1]) > LONGEST / timedelta(**{UNITS[match[2]]: 1}):
         raise ValueError(f"{text!r} is more than a hundred years: write a shorter duration, like 52w.")
     return timedelta(**{UNITS[match[2]]: int(match[1])})
+
+
+def rate_of(text: object) -> tuple[int, int] | None:
+    """The starts and the seconds of a rate; None if the text is none.
+
+    >>> rate_of("100/m"), rate_of("5/d"), rate_of("0/s"), rate_of("1.5/s")
+    ((100, 60), (5, 86400), None, None)
+    """
+    found = RATE.fullmatch(text) if isinstance(text, str) else None
+    return (int(found[1]), int(timedelta(**{UNITS[found[2]]: 1}).total_seconds())) if found else None
 
 
 def describe(duration: timedelta) -> str:

@@ -25,6 +25,8 @@ from tasks.worker.shared_state import Allowance
 logger = logging.getLogger(__name__)
 
 TARGET_SECONDS = 0.1
+# Of one limit no more is claimed than is done within this time: what waits in a batch keeps slots from other workers.
+LIMITED_SECONDS = 0.005
 GROWTH = 8
 WEIGHT = 0.3
 CHECK_SECONDS = 5.0
@@ -60,6 +62,11 @@ class BatchSize:
     def wanted(self) -> int:
         """The number of tasks that the next claim asks for."""
         return min(self.value, self.ramp)
+
+    @property
+    def of_a_limit(self) -> int:
+        """The number of tasks of one key or queue with a limit that the next claim may take."""
+        return max(1, int(LIMITED_SECONDS / self.seconds_per_task)) if self.seconds_per_task else 1
 
     def note(self, *, is_full: bool) -> None:
         """Double the size after a claim that got all it asked for: the queue may hold more."""
@@ -133,6 +140,7 @@ class Fetcher:
     def _claim(self, connection: psycopg.Connection, limit: int) -> list[Claim]:
         batch = self.take_ahead(connection)
         self.asked_for = self._ahead_limit if batch else limit
+        self.claimer.at_once = limit if self.options.runs_many else self.size.of_a_limit
         return batch or strategies.claim(connection, self.claimer, limit, self.options.strategy)
 
     def work_ahead(self) -> None:

@@ -95,16 +95,19 @@ class Leadership:
         with self._lock:
             self._busy_since = None
 
-    def wait_for_work(self, is_stopping: Callable[[], bool], *, runs_tasks: bool = False) -> None:
+    def wait_for_work(
+        self, is_stopping: Callable[[], bool], *, look_in: float = POLL_SECONDS, runs_tasks: bool = False
+    ) -> None:
         """Lead, or sleep until it is this worker's turn; poll in both cases. Raises psycopg.Error.
 
-        `runs_tasks`: the worker has room for more beside those that run.
+        `look_in`: seconds until a limit may allow more; only the leader looks then. `runs_tasks`: the worker has room
+        for more beside those that run.
         """
         self.was_called = False
         self.rest()  # first: from now on the other thread hands nothing over
         spread = random.uniform(0.8, 1.2)  # noqa: S311  of the workers' polls
         is_leader = self.token.take(self.state)
-        seconds = self._lead(spread * POLL_SECONDS) if is_leader else spread * SLEEP_SECONDS
+        seconds = self._lead(min(spread * POLL_SECONDS, look_in)) if is_leader else spread * SLEEP_SECONDS
         if not self.session.is_ready:
             seconds = min(seconds, SOON_SECONDS)  # presence is not held yet
         if not seconds or is_stopping():

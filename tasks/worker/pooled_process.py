@@ -100,7 +100,11 @@ class PooledProcess(WorkerProcess):
             if self.options.burst:
                 self.wait()
             else:
-                self.leadership.wait_for_work(lambda: self.is_stopping, runs_tasks=not self.pool.is_empty())
+                self.leadership.wait_for_work(
+                    lambda: self.is_stopping,
+                    look_in=self.fetcher.claimer.look_in,
+                    runs_tasks=not self.pool.is_empty(),
+                )
         return True
 
     def run_batch(self, batch: list[Claim]) -> None:

@@ -118,7 +118,7 @@ class WorkerProcess:
                     self.run_batch(batch)
                 elif not self.options.burst:
                     self.completer.close()
-                    self.leadership.wait_for_work(lambda: self.is_stopping)
+                    self.leadership.wait_for_work(lambda: self.is_stopping, look_in=self.fetcher.claimer.look_in)
                 elif self.fetcher.claimer.has_been_round:
                     return
             except psycopg.Error as error:

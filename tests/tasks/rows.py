@@ -47,7 +47,7 @@ def create(**columns: Any) -> Task:
 def many(number: int, **columns: Any) -> list[int]:
     """The ids of so many equal rows."""
     rows = [Task(**{"task_path": NOTHING, **columns}) for _ in range(number)]
-    return [task.pk for task in Task.objects.bulk_create(rows)]
+    return [task.pk for task in Task.objects.bulk_create(rows, batch_size=2000)]
 
 
 @contextmanager

@@ -67,6 +67,26 @@ SHARED = {
     "the taking of a claim": (
         "), candidate AS MATERIALIZED (",
         "task.started_at::text\n)",
+        [shortcut.CLAIM_PLAIN, shortcut.CLAIM_BEHIND],
+    ),
+    "the taking of a claim that meets limits": (
+        "), candidate AS MATERIALIZED (",
+        "task.started_at::text\n)",
+        [claim.CLAIM, strategies.SWAP],
+    ),
+    "what is taken": (
+        "        status = 'PROCESSING'",
+        "cancel_requested_at = NULL",
+        [claim.CLAIM, shortcut.CLAIM_PLAIN, shortcut.CLAIM_BEHIND, strategies.SWAP],
+    ),
+    "what a claim returns": (
+        ".place, task.id",
+        "task.started_at::text\n)",
+        [claim.CLAIM, shortcut.CLAIM_PLAIN, shortcut.CLAIM_BEHIND, strategies.SWAP],
+    ),
+    "what is claimed alone": (
+        "row_number() OVER () AS place",
+        "may_be_alone)s::boolean)",
         [claim.CLAIM, shortcut.CLAIM_PLAIN, shortcut.CLAIM_BEHIND, strategies.SWAP],
     ),
     "the line": (
@@ -74,7 +94,7 @@ SHARED = {
         "mark.run_after, mark.id\n), ",
         [claim.CLAIM, strategies.READ_CANDIDATES],
     ),
-    "the walk": ("walk AS (", "FROM head\n)", [claim.CLAIM, strategies.READ_CANDIDATES]),
+    "the walk": ("walk AS (", "AS look_in\n)", [claim.CLAIM, strategies.READ_CANDIDATES]),
     "the sums": ("sum(completed)::bigint", "AS wait_buckets", [throughput.FILL_NEXT_SLOT, series.SERIES]),
 }
 

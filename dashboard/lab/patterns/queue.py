@@ -23,7 +23,8 @@ from tasks.support.database import Connection, fetch
 
 READ = """
 SELECT id, version FROM tasks_task
-WHERE status = 'READY' AND ordering_key IS NULL AND queue_name = %(queue)s::text AND run_after <= statement_timestamp()
+WHERE status = 'READY' AND ordering_key IS NULL AND concurrency_key IS NULL
+  AND queue_name = %(queue)s::text AND run_after <= statement_timestamp()
 ORDER BY priority DESC, run_after, id LIMIT 1
 """
 
@@ -58,7 +59,8 @@ VALUES (%(id)s, 'lab', pg_backend_pid(), %(strategy)s, ARRAY['lab'], ARRAY[]::te
 
 # The article's form in one transaction: the lock spans the work, and a kill leaves the row unchanged.
 LOCK_NEXT = """
-SELECT id FROM tasks_task WHERE status = 'READY' AND ordering_key IS NULL AND queue_name = 'lab'
+SELECT id FROM tasks_task
+WHERE status = 'READY' AND ordering_key IS NULL AND concurrency_key IS NULL AND queue_name = 'lab'
 ORDER BY priority DESC, run_after, id LIMIT 1 FOR UPDATE SKIP LOCKED
 """
 COMPLETE_LOCKED = """
