@@ -16,7 +16,7 @@ from tests.benchmarks.report import Part
 
 # In the order in which the report shows them.
 PARTS = (
-    "database", "waiting", "drain", "mixed", "pickup", "enqueue", "unique",
+    "database", "waiting", "drain", "mixed", "pickup", "enqueue", "unique", "limits", "schedules",
     "growth", "idle", "locks", "start",
 )  # fmt: skip
 ALL = (*PARTS, *told.PARTS)

@@ -29,6 +29,12 @@ def debounced(key: str) -> None:
 
 
 @task
+def tick() -> None:
+    """What a schedule runs."""
+    wire.ticked()
+
+
+@task
 def update(number: int) -> None:
     """One UPDATE of its own, committed by itself."""
     Counter.objects.filter(pk=number).update(n=F("n") + 1)

@@ -34,6 +34,7 @@ const taskList = {
     wire.count();
   },
   held: () => sleep(HELD_MS),
+  tick: async () => wire.ticked(),
   pause: async ({ number, milliseconds }) => {
     const began = wire.now();
     if (milliseconds) await sleep(milliseconds);
@@ -68,6 +69,12 @@ const verbs = {
       ...(kind === "wait" ? { ...batched, concurrentJobs: Number(atOnce), localQueue: { size: Number(atOnce) } } : atOnce ? { concurrentJobs: Number(atOnce) } : { concurrentJobs: 24, ...batched }),
     };
     const runner = await run({ preset: { worker: { ...worker, logger: silent } }, taskList });
+    wire.tell("working");
+    await runner.promise;
+  },
+  tick: async () => {
+    const worker = { connectionString: process.env.NODE_DATABASE_URL, logger: silent };
+    const runner = await run({ preset: { worker }, taskList, crontab: "* * * * * tick" });
     wire.tell("working");
     await runner.promise;
   },

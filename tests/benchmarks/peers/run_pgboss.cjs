@@ -4,7 +4,7 @@ const { Pool } = require("pg");
 const wire = require("./wire.cjs");
 const { fetchAfter } = require("./http_wait.cjs");
 
-const QUEUES = ["noop", "update", "write", "wait", "pause", "idle"];
+const QUEUES = ["noop", "update", "write", "wait", "pause", "idle", "tick"];
 const ONCE = "once"; // at most one job of a singleton key is queued or active there
 const HELD_MS = 3600 * 1000;
 const LIMIT = Number(process.env.BENCH_LIMIT);
@@ -111,6 +111,15 @@ const verbs = {
       await boss.work("pause", single, handlers.pause);
       wire.tell("working");
     }, {}),
+  tick: () =>
+    withBoss(
+      async (boss) => {
+        await boss.schedule("tick", "* * * * *");
+        await boss.work("tick", { pollingIntervalSeconds: 0.5 }, async () => wire.ticked());
+        wire.tell("working");
+      },
+      { schedule: true, cronMonitorIntervalSeconds: 1, cronWorkerIntervalSeconds: 1 },
+    ),
   send: () =>
     withBoss(async (boss) => {
       for await (const line of wire.lines()) {

@@ -10,7 +10,7 @@ import http_wait
 import uvloop
 import wire
 from pgqueuer import PgQueuer
-from pgqueuer.models import Job
+from pgqueuer.models import Job, Schedule
 from pgqueuer.queries import Queries
 
 FILL = """
@@ -89,6 +89,17 @@ async def work(pool: asyncpg.Pool, at_once: str = "", kind: str = "") -> None:
         await queue.run(batch_size=500)
 
 
+async def tick(pool: asyncpg.Pool) -> None:
+    queue = PgQueuer.from_asyncpg_pool(pool)
+
+    @queue.schedule("tick", "* * * * *")
+    async def tick(schedule: Schedule) -> None:
+        wire.ticked()
+
+    wire.tell("working")
+    await queue.run()
+
+
 async def send(pool: asyncpg.Pool) -> None:
     queries = Queries.from_asyncpg_pool(pool)
     loop = asyncio.get_running_loop()
@@ -115,9 +126,12 @@ async def enqueue(pool: asyncpg.Pool, how: str, seconds: str) -> None:
     wire.rate(enqueued, began)
 
 
+VERBS = {"setup": setup, "fill": fill, "work": work, "tick": tick, "send": send, "enqueue": enqueue}
+
+
 async def main(verb: str, *words: str) -> None:
     async with asyncpg.create_pool(min_size=2, max_size=10) as pool:
-        await {"setup": setup, "fill": fill, "work": work, "send": send, "enqueue": enqueue}[verb](pool, *words)
+        await VERBS[verb](pool, *words)
 
 
 if __name__ == "__main__":

@@ -87,6 +87,15 @@ async def work(at_once: str = "1", kind: str = "") -> None:
     await app.run_worker_async(queues=["default"], concurrency=2 if kind == "held" else int(at_once or 1))
 
 
+async def tick() -> None:
+    @app.periodic(cron="* * * * *")
+    @app.task(name="tick")
+    async def tick(timestamp: int) -> None:
+        wire.ticked()
+
+    await work()
+
+
 async def send() -> None:
     loop = asyncio.get_running_loop()
     while line := await loop.run_in_executor(None, sys.stdin.readline):
@@ -113,9 +122,12 @@ async def enqueue(how: str, seconds: str) -> None:
     wire.rate(enqueued, began)
 
 
+VERBS = {"setup": setup, "fill": fill, "work": work, "tick": tick, "send": send, "enqueue": enqueue}
+
+
 async def main(verb: str, *words: str) -> None:
     async with app.open_async():
-        await {"setup": setup, "fill": fill, "work": work, "send": send, "enqueue": enqueue}[verb](*words)
+        await VERBS[verb](*words)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,8 @@ function count(number = 1) {
 
 const ran = (number, began) => tell("ran", number, began, now());
 
+const ticked = () => tell("ticked", Date.now() / 1000); // by the clock on the wall
+
 // What stands on stdin, line by line.
 async function* lines() {
   yield* require("node:readline").createInterface({ input: process.stdin });
@@ -53,4 +55,4 @@ const keyOf = (how, option) => {
   return how === "same" || how === "replace" ? { [option]: "hot" } : {};
 };
 
-module.exports = { now, tell, count, ran, lines, enqueueFor, keyOf };
+module.exports = { now, tell, count, ran, ticked, lines, enqueueFor, keyOf };
