@@ -22,15 +22,20 @@ FLOORS = (500, 100, 1)
 WORKERS = (1, 2)
 
 
-def drained(subject: Subject, kind: str, tasks: int, workers: int, at_once: int | None = None) -> float:
-    """Tasks a second of so many workers, each a process that runs `at_once` tasks at a time. Raises Unfit."""
+def drained(
+    subject: Subject, kind: str, tasks: int, workers: int, at_once: int | None = None, worker_kind: str = ""
+) -> float:
+    """Tasks a second of so many workers, each a process that runs `at_once` tasks at a time. Raises Unfit.
+
+    `worker_kind`: the kind that the workers are told, where it is not that of the tasks.
+    """
     tasks = subject.share(tasks)
     subject.fill(kind, tasks)
     subject.pipe.forget()
     counts = Counts()
     with subject.crew() as crew:
         for _ in range(workers):
-            subject.start_worker(crew, at_once, kind if at_once else "")
+            subject.start_worker(crew, at_once, worker_kind or (kind if at_once else ""))
         for message in subject.pipe.messages(check=crew.check):
             if message[0] == "count":
                 counts.add(*message[1:])

@@ -8,12 +8,35 @@ from functools import partial
 
 import pytest
 
-from tests.benchmarks import database, drain, enqueue, growth, idle, locks, mixed, report, start, waiting
+from tests.benchmarks import (
+    database,
+    drain,
+    enqueue,
+    growth,
+    idle,
+    limits,
+    locks,
+    mixed,
+    report,
+    schedules,
+    start,
+    unique,
+    waiting,
+)
 from tests.benchmarks.__main__ import PARTS
 from tests.benchmarks.bench import Bench, Options, bench
 from tests.benchmarks.peers.environment import Unfit
 from tests.benchmarks.pipe import Counts
 
+# A tick whose task began half a second late.
+MADE = """
+WITH task AS (
+    INSERT INTO tasks_task (task_path, status, attempt, started_at, finished_at)
+    SELECT 'a.b', 'COMPLETED', 1, at + interval '0.5 s', at + interval '1 s' FROM to_timestamp(%s) AS at
+    RETURNING id, started_at - interval '0.5 s' AS at
+)
+INSERT INTO tasks_tick (schedule_name, at, outcome, task_id) SELECT 'bench 1', at, 'enqueued', id FROM task
+"""
 TINY = Options(rounds=1, tasks=20, seconds=0.3, finished=50, peers=[])
 
 
@@ -34,6 +57,14 @@ def _few_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting, "LOADS", [(5, 1)])
     monkeypatch.setattr(enqueue, "ENQUEUERS", (1,))
     monkeypatch.setattr(enqueue, "HOWS", {"bulk": "a thousand at a time"})
+    monkeypatch.setattr(unique, "LOADS", unique.LOADS[:2])
+    monkeypatch.setattr(unique, "HOWS", {"bulk": "a thousand at a time"})
+    monkeypatch.setattr(limits, "WORKERS", (1,))
+    monkeypatch.setattr(limits, "HELD_KEYS", 10)
+    monkeypatch.setattr(schedules, "SUPERVISORS", (2,))
+    monkeypatch.setattr(schedules, "AHEAD_SECONDS", 2)
+    monkeypatch.setattr(schedules, "EVERY_MINUTE", (None, 1))
+    monkeypatch.setattr(schedules, "PERIOD", 1.0)
     monkeypatch.setattr(growth, "kinds", lambda most: {growth.EMPTY: partial(fill_all, kinds(most).values())})
     monkeypatch.setattr(idle, "WORKERS", (2,))
     monkeypatch.setattr(idle, "SETTLED_SECONDS", 0.0)
@@ -69,6 +100,31 @@ def test_who_cannot_be_measured_is_left_out_with_the_reason(scene, monkeypatch):
     figures = scene.alternate("counting", {"one": lambda: 1.0, "nobody": refuse, "two": lambda: 2.0}, rounds=2)
     assert figures == {"one": [1.0, 1.0], "two": [2.0, 2.0]}
     assert scene.excuses == {"nobody": "**nobody is left out**: it has no hands."}
+
+
+def test_a_peer_that_keeps_no_key_unique_is_left_out(scene, monkeypatch):
+    subject = scene.subjects()[0]
+    monkeypatch.setattr(unique, "enqueued", lambda *_: subject.execute("TRUNCATE tasks_task CASCADE") or 1.0)
+    with pytest.raises(Unfit, match="0 tasks had the one key"):
+        unique.called(subject, "same", 1, 0.1)
+
+
+def test_a_drain_in_which_held_back_tasks_ran_does_not_count(scene, monkeypatch):
+    monkeypatch.setenv("BENCH_HELD", "20")
+    ours = limits.Limited(scene)
+    with pytest.raises(Unfit, match="ran that a limit holds back"):  # nobody holds the slots
+        limits.limited(ours, "held", 20, 1, "held")
+
+
+def test_ticks_that_are_missing_or_doubled_are_counted(scene):
+    ours = scene.subjects()[0]
+    ours.execute(schedules.EMPTY)
+    began = schedules.add(ours, "noop", None, 1, ahead=0)
+    for second in (0, 2):
+        ours.execute(MADE, began + second)
+    ours.execute("INSERT INTO tasks_task (task_path) VALUES ('nobody.enqueued')")
+    with schedules.connected(ours) as session:
+        assert schedules.counted(session, began, 3) == ([pytest.approx(0.5), pytest.approx(0.5)], 1, 1)
 
 
 def test_a_rate_is_that_of_the_time_in_which_all_were_at_work():

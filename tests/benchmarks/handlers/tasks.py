@@ -22,6 +22,22 @@ def noop() -> None:
     wire.count()
 
 
+@task(queue_name="idle", unique_key=lambda key: key)
+def unique(key: str) -> None:
+    """Only enqueued: the second of a key gives back the first one's id."""
+
+
+@task(queue_name="idle", unique_key=lambda key: key, on_duplicate="replace")
+def debounced(key: str) -> None:
+    """Only enqueued: the second of a key changes the first."""
+
+
+@task
+def tick() -> None:
+    """What a schedule runs."""
+    wire.ticked()
+
+
 @task
 def update(number: int) -> None:
     """One UPDATE of its own, committed by itself."""

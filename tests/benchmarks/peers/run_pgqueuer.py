@@ -10,7 +10,7 @@ import http_wait
 import uvloop
 import wire
 from pgqueuer import PgQueuer
-from pgqueuer.models import Job
+from pgqueuer.models import Job, Schedule
 from pgqueuer.queries import Queries
 
 FILL = """
@@ -19,6 +19,9 @@ SELECT 0, $1, convert_to(n::text, 'UTF8'), 'queued' FROM generate_series(1, $2) 
 """
 UPDATE = "UPDATE counter SET n = n + 1 WHERE id = $1"
 INSERT = "INSERT INTO entry (counter_id) VALUES ($1)"
+LIMIT = int(os.environ.get("BENCH_LIMIT", "0"))
+HELD = int(os.environ.get("BENCH_HELD", "0"))
+HELD_SECONDS = 3600
 WAIT_MS = int(os.environ.get("BENCH_WAIT_MS", "0"))
 
 
@@ -28,8 +31,14 @@ async def setup(pool: asyncpg.Pool) -> None:
 
 async def fill(pool: asyncpg.Pool, kind: str, tasks: str) -> None:
     await pool.execute("TRUNCATE pgqueuer, pgqueuer_log, pgqueuer_statistics")
-    await pool.execute(FILL, kind, int(tasks))
+    if kind == "held":
+        await pool.execute(FILL, kind, HELD)
+    await pool.execute(FILL, "noop" if kind == "held" else kind, int(tasks))
     await pool.execute("VACUUM ANALYZE pgqueuer")
+
+
+async def held(job: Job) -> None:
+    await asyncio.sleep(HELD_SECONDS)
 
 
 async def work(pool: asyncpg.Pool, at_once: str = "", kind: str = "") -> None:
@@ -39,6 +48,11 @@ async def work(pool: asyncpg.Pool, at_once: str = "", kind: str = "") -> None:
     @queue.entrypoint("noop")
     async def noop(job: Job) -> None:
         wire.count()
+
+    limited = {"hot": (noop, LIMIT), "held": (held, 1)}
+    if kind in limited:
+        handler, limit = limited[kind]
+        queue.entrypoint(kind, concurrency_limit=limit)(handler)
 
     @queue.entrypoint("update")
     async def update(job: Job) -> None:
@@ -75,6 +89,17 @@ async def work(pool: asyncpg.Pool, at_once: str = "", kind: str = "") -> None:
         await queue.run(batch_size=500)
 
 
+async def tick(pool: asyncpg.Pool) -> None:
+    queue = PgQueuer.from_asyncpg_pool(pool)
+
+    @queue.schedule("tick", "* * * * *")
+    async def tick(schedule: Schedule) -> None:
+        wire.ticked()
+
+    wire.tell("working")
+    await queue.run()
+
+
 async def send(pool: asyncpg.Pool) -> None:
     queries = Queries.from_asyncpg_pool(pool)
     loop = asyncio.get_running_loop()
@@ -92,15 +117,21 @@ async def enqueue(pool: asyncpg.Pool, how: str, seconds: str) -> None:
     while time.monotonic() - began < float(seconds):
         if how == "bulk":
             await queries.enqueue(["idle"] * 1000, [b"1"] * 1000, [0] * 1000)
+        elif how in ("fresh", "same"):
+            key = f"{os.getpid()}-{enqueued}" if how == "fresh" else "hot"
+            await queries.enqueue("idle", b"1", dedupe_key=key, on_conflict="skip")
         else:
             await queries.enqueue("idle", b"1")
         enqueued += 1000 if how == "bulk" else 1
     wire.rate(enqueued, began)
 
 
+VERBS = {"setup": setup, "fill": fill, "work": work, "tick": tick, "send": send, "enqueue": enqueue}
+
+
 async def main(verb: str, *words: str) -> None:
     async with asyncpg.create_pool(min_size=2, max_size=10) as pool:
-        await {"setup": setup, "fill": fill, "work": work, "send": send, "enqueue": enqueue}[verb](pool, *words)
+        await VERBS[verb](pool, *words)
 
 
 if __name__ == "__main__":

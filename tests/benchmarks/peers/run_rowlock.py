@@ -1,5 +1,7 @@
 """Rowlock's own part of the verbs of `subject.py`, as a Django project calls it; `run_worker` is started as it is."""
 
+import itertools
+import os
 import sys
 import time
 
@@ -12,8 +14,10 @@ from django.db import connection, transaction  # noqa: E402
 from tasks.queue.claim import Claimer  # noqa: E402
 from tasks.queue.strategies import claim as claims_of  # noqa: E402
 from tasks.support.database import connect_directly  # noqa: E402
-from tests.benchmarks.handlers.tasks import noop, pause  # noqa: E402
+from tests.benchmarks.handlers.tasks import debounced, noop, pause, unique  # noqa: E402
 from tests.benchmarks.peers import wire  # noqa: E402
+
+numbers = itertools.count()
 
 
 def send() -> None:
@@ -52,8 +56,33 @@ def a_thousand() -> int:
     return len(noop.using(queue_name="idle").enqueue_many([((), {})] * 1000))
 
 
+def one_with_a_fresh_key() -> int:
+    unique.enqueue(f"{os.getpid()}-{next(numbers)}")
+    return 1
+
+
+def one_with_the_same_key() -> int:
+    unique.enqueue("hot")
+    return 1
+
+
+def one_that_replaces() -> int:
+    debounced.enqueue("hot")
+    return 1
+
+
+HOWS = {
+    "single": one,
+    "transaction": one_in_a_transaction,
+    "bulk": a_thousand,
+    "fresh": one_with_a_fresh_key,
+    "same": one_with_the_same_key,
+    "replace": one_that_replaces,
+}
+
+
 def enqueue(how: str, seconds: str) -> None:
-    once = {"single": one, "transaction": one_in_a_transaction, "bulk": a_thousand}[how]
+    once = HOWS[how]
     once()
     wire.ready()
     began, enqueued = time.monotonic(), 0

@@ -5,6 +5,7 @@ const TELL_MS = 50;
 let pipe, teller;
 let counted = 0;
 let told = 0;
+let keyed = 0;
 
 const now = () => Number(process.hrtime.bigint()) / 1e9; // CLOCK_MONOTONIC
 
@@ -26,6 +27,8 @@ function count(number = 1) {
 
 const ran = (number, began) => tell("ran", number, began, now());
 
+const ticked = () => tell("ticked", Date.now() / 1000); // by the clock on the wall
+
 // What stands on stdin, line by line.
 async function* lines() {
   yield* require("node:readline").createInterface({ input: process.stdin });
@@ -46,4 +49,10 @@ async function enqueueFor(seconds, once) {
   tell("rate", enqueued, now() - began);
 }
 
-module.exports = { now, tell, count, ran, lines, enqueueFor };
+// The option with this name for one enqueue: a key of its own, the same key as always, or none.
+const keyOf = (how, option) => {
+  if (how === "fresh") return { [option]: `${process.pid}-${(keyed += 1)}` };
+  return how === "same" || how === "replace" ? { [option]: "hot" } : {};
+};
+
+module.exports = { now, tell, count, ran, ticked, lines, enqueueFor, keyOf };

@@ -44,6 +44,11 @@ def sent(number: int, at: float) -> None:
     tell("sent", number, at)
 
 
+def ticked() -> None:
+    """In a handler that a schedule runs: it begins now, by the clock on the wall."""
+    tell("ticked", time.time())
+
+
 def ready() -> None:
     """Say so, and wait for the line on stdin that everybody starts at."""
     tell("ready")
