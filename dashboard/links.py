@@ -26,6 +26,11 @@ def worker(worker_id: str) -> str:
     return f"{page('admin:ops_workers', worker=worker_id)}#worker-{element_id(worker_id)}"
 
 
+def limit(key: str) -> str:
+    """The page of limits with this key alone."""
+    return page("admin:ops_limits", key=key)
+
+
 def element_id(name: str) -> str:
     """The name of a queue or worker as part of an HTML id."""
     return sha256(name.encode()).hexdigest()[:12]

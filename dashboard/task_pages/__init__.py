@@ -11,13 +11,13 @@ LIST = "admin:tasks_task_changelist"
 CHANGED_FORM = gettext_lazy("The form does not match this page: go back, reload the page and try again.")
 
 
-def next_page(request: HttpRequest) -> str:
-    """The operators' page with the pressed button, including its filter; the list if the form names no such page."""
+def next_page(request: HttpRequest, default: str = LIST) -> str:
+    """The operators' page with the pressed button, including its filter; `default` if the form names no such page."""
     wanted, operators_pages = request.POST.get("next", ""), reverse("admin:index") + "ops/"
     is_ours = wanted.startswith((reverse(LIST), operators_pages))
     if is_ours and url_has_allowed_host_and_scheme(wanted, allowed_hosts=None):
         return wanted
-    return reverse(LIST)
+    return reverse(default)
 
 
 def rejected(request: HttpRequest, reason: object) -> HttpResponse:
