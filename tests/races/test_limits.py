@@ -1,0 +1,100 @@
+"""Limits while workers are killed, freeze and start again: the ledger of effects says how many really ran at once."""
+
+import signal
+import time
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+
+import pytest
+
+from tests.ledger import Effect
+from tests.tasks.worker_app import tasks as handlers
+from tests.waiting import wait_until
+
+LIMIT = 3
+RATE = 50
+SECONDS = 6
+HOT = "UPDATE tasks_task SET concurrency_key = 'hot', concurrency_limit = %s"
+RATED = "UPDATE tasks_task SET concurrency_key = 'r', rate_key = 'r', rate = %s, period_seconds = 1"
+RUNNING = "SELECT count(*) FROM tasks_task WHERE status = 'PROCESSING'"
+
+
+def most_at_once(effects: Iterable[Effect], died: Mapping[int, datetime]) -> int:
+    """The most effects that were under way at one moment; those of a dead process end with it."""
+    changes = []
+    for effect in effects:
+        ended = effect.ended or died.get(effect.pid)
+        changes += [(effect.began, 1), *([(ended, -1)] if ended else [])]
+    most = now = 0
+    for _, change in sorted(changes):
+        now += change
+        most = max(most, now)
+    return most
+
+
+def most_in_a_second(effects: list[Effect]) -> int:
+    begun = sorted(effect.began for effect in effects)
+    return max(sum(at <= other < at + timedelta(seconds=1) for other in begun) for at in begun)
+
+
+def test_never_more_than_the_limit_whatever_happens_to_workers(database, ledger, start_worker):
+    database.enqueue(handlers.work, 0.1, count=150)
+    database.rows(HOT, LIMIT)
+    started = [start_worker("--concurrency", 3, ROWLOCK_LEASE_SECONDS=5) for _ in range(3)]
+    died = {}
+
+    def pids_at_work() -> set[int]:
+        return {effect.pid for effect in ledger.effects() if effect.ended is None and effect.pid not in died}
+
+    def end(worker, number) -> None:
+        """The worker's processes do nothing any more once the signal has been sent."""
+        pids = worker.members()
+        worker.send_all(number)
+        died.update(dict.fromkeys(pids, ledger.now()))
+
+    def holder():
+        return next((worker for worker in started if pids_at_work() & set(worker.members())), None)
+
+    for number in (signal.SIGKILL, signal.SIGSTOP):
+        worker = wait_until(holder)
+        started.remove(worker)
+        end(worker, number)
+        since = time.monotonic()
+        wait_until(lambda: len(pids_at_work()) == LIMIT or not database.value(RUNNING), seconds=60)
+        print(f"{number.name}: all slots in use again after {time.monotonic() - since:.2f} s")
+        started.append(start_worker("--concurrency", 3, ROWLOCK_LEASE_SECONDS=5))
+        if number is signal.SIGSTOP:
+            worker.send_all(signal.SIGKILL)  # else it would end its handlers beside those that took its slots
+    database.wait_until_finished()
+    assert most_at_once(ledger.effects(), died) == LIMIT
+    assert len({effect.task_id for effect in ledger.effects()}) == 150
+
+
+def test_a_limit_that_changes_while_tasks_run(database, ledger, start_worker):
+    database.enqueue(handlers.work, 0.05, count=120)
+    database.rows(HOT, LIMIT)
+    start_worker("--concurrency", 6)
+    wait_until(lambda: ledger.count() > 20)
+    database.rows("INSERT INTO tasks_limit (key, max_running) VALUES ('hot', 1)")
+    wait_until(lambda: database.value(RUNNING) == 1)
+    lowered = ledger.now()
+    wait_until(lambda: ledger.count() > 40)
+    raised = ledger.now()
+    database.rows("UPDATE tasks_limit SET max_running = 5")
+    database.wait_until_finished()
+    effects = ledger.effects()
+    assert most_at_once([one for one in effects if lowered < one.began and one.ended < raised], {}) == 1
+    assert LIMIT < most_at_once(effects, {}) <= 5
+
+
+@pytest.mark.parametrize("options", [("--concurrency", 4), ("--concurrency", 2, "--threads", 4)])
+def test_a_rate_is_kept_by_all_workers_together(database, ledger, start_worker, options):
+    database.enqueue(handlers.work, count=RATE * (SECONDS + 4))
+    database.rows(RATED, RATE)
+    start_worker(*options)
+    first = wait_until(ledger.effects)[0].began
+    wait_until(lambda: ledger.now() > first + timedelta(seconds=SECONDS))
+    begun = [effect for effect in ledger.effects() if effect.began < first + timedelta(seconds=SECONDS)]
+    print(f"{len(begun)} began in {SECONDS} s, at most {most_in_a_second(begun)} in one")
+    assert RATE * SECONDS * 0.6 < len(begun) <= RATE * (SECONDS + 0.5) + 1
+    assert most_in_a_second(begun) <= 2 * RATE
