@@ -52,15 +52,21 @@ def live_context(request: HttpRequest) -> dict[str, Any]:
     rows = []
     for queue in found.queues:
         row, setting = QueueRow.of(queue, found, cap=COUNT_CAP), settings.get(queue.name)
+        row = replace(row, limit_command=limit_command(setting or Queue(name=queue.name)))
         if setting is not None:
-            row = replace(row, limit=limit_of(setting))
-        if setting is not None and setting.paused:
-            row = replace(row, paused_by=setting.paused_by, paused_for=age(setting.paused_at, snapshot.now))
+            since = age(setting.paused_at, snapshot.now)
+            row = replace(row, limit=limit_of(setting), paused_by=setting.paused_by, paused_for=since)
         rows.append(row)
     return {"rows": rows, **forbidden(request.user)}
 
 
 LIVE = SharedPart("task_pages/_queues.html", live_context, EVERY_SECONDS, is_apart=True)
+
+
+def limit_command(queue: Queue) -> str:
+    """The command that sets the limit that the queue has."""
+    numbers = (str(queue.max_running or "none"), rate_text(queue.rate, queue.period_seconds))
+    return command("configure_queue", queue.name, "--max-running", numbers[0], "--rate", numbers[1])
 
 
 def numbers() -> Numbers:
@@ -138,15 +144,12 @@ class QueueRow:
     paused_by: str = ""
     paused_for: str | SafeString = ""
     limit: str = ""
+    limit_command: str = ""
 
     @property
     def setting(self) -> str:
         """What the cell of settings may have no room for."""
         return " · ".join(filter(None, (self.paused_by, self.limit)))
-
-    @property
-    def limit_command(self) -> str:
-        return command("configure_queue", self.name, "--max-running", "N", "--rate", "R")
 
     @classmethod
     def of(cls, queue: QueueNumbers, found: Numbers, *, cap: int) -> Self:

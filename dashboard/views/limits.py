@@ -171,7 +171,7 @@ class LimitRow:
             paused_for=age(limit.paused_at, limit.now),
             commands=(
                 command("configure_limit", limit.key, "--resume" if limit.paused else "--pause"),
-                command("configure_limit", limit.key, "--max-running", "N", "--rate", "R"),
+                command_of("configure_limit", limit.key, limit),
             ),
         )
 
@@ -222,7 +222,9 @@ def change(request: HttpRequest) -> HttpResponse:
     is_queue = "queue" in request.POST
     name = reading.name(request.POST.get("queue" if is_queue else "key", ""))
     rights.require(request.user, CONFIGURE_QUEUE if is_queue else CONFIGURE)
-    form = LimitForm(request.POST if "confirmed" in request.POST else None, initial=current(name, is_queue))
+    row = (Queue.objects.filter(name=name) if is_queue else Limit.objects.filter(key=name)).first() or Limit()
+    initial = {"max_running": row.max_running, "rate": rate_text(row.rate, row.period_seconds) if row.rate else ""}
+    form = LimitForm(request.POST if "confirmed" in request.POST else None, initial=initial)
     if not form.is_valid():
         verb = "configure_queue" if is_queue else "configure_limit"
         context = {
@@ -230,7 +232,7 @@ def change(request: HttpRequest) -> HttpResponse:
             "name": name,
             "is_queue": is_queue,
             "next": next_page(request, QUEUES if is_queue else LIST),
-            "command": command(verb, name, "--max-running", "N", "--rate", "R"),
+            "command": command_of(verb, name, row),
         }
         title = _("Limit of the queue %(name)s") if is_queue else _("Limit of the key %(name)s")
         status = 400 if form.errors else 200
@@ -244,9 +246,7 @@ def change(request: HttpRequest) -> HttpResponse:
     return HttpResponseRedirect(next_page(request, QUEUES if is_queue else LIST))
 
 
-def current(name: str, is_queue: bool) -> dict[str, Any]:
-    """What is set now, as the form writes it."""
-    row = (Queue.objects.filter(name=name) if is_queue else Limit.objects.filter(key=name)).first()
-    if row is None:
-        return {}
-    return {"max_running": row.max_running, "rate": rate_text(row.rate, row.period_seconds) if row.rate else ""}
+def command_of(verb: str, name: str, row: KeyLimit | Limit | Queue) -> str:
+    """The command that sets what is set now."""
+    most = str(row.max_running or "none")
+    return command(verb, name, "--max-running", most, "--rate", rate_text(row.rate, row.period_seconds))

@@ -159,7 +159,7 @@ def test_an_operator_pauses_resumes_and_changes_a_key(operator):
     assert Limit.objects.get().paused_by == "olga"
     operator.post(f"{PAGE}resume/", {"key": "bank"})
     form = operator.post(CHANGE, {"key": "bank", "next": here}).text
-    assert "python manage.py configure_limit bank --max-running N --rate R" in form
+    assert "python manage.py configure_limit bank --max-running none --rate none" in form
     values = {"key": "bank", "next": here, "confirmed": "1", "max_running": "4", "rate": "7/s", "reason": "quota"}
     assert operator.post(CHANGE, values)["Location"] == here
     assert Limit.objects.values_list("max_running", "rate", "period_seconds", "paused").get() == (4, 7, 1, False)
