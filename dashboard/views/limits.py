@@ -8,6 +8,7 @@ from django import forms
 from django.contrib import messages
 from django.db import OperationalError
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.loader import render_to_string
 from django.urls import URLPattern, path
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
@@ -41,8 +42,8 @@ SWITCHES = {"pause": True, "resume": False}
 def paths(view: Callable[..., Any]) -> list[URLPattern]:
     return [
         path("ops/limits/", view(limits_view), name="ops_limits"),
-        path("ops/limits/change/", view(change), name="ops_limit_change"),
-        path("ops/limits/<str:name>/", view(switch), name="ops_limit_switch"),
+        path("ops/limits/change/", view(change), name="ops_limit_set"),
+        path("ops/limits/<slug:name>/", view(switch), name="ops_limit_switch"),
     ]
 
 
@@ -54,15 +55,16 @@ def limits_view(request: HttpRequest) -> HttpResponse:
         return LIVE.answer(request)
     asked = Asked.of(request)
     # A search through all keys may take a second, so it is not repeated by itself.
-    context = {"asked": asked, "every": None if asked.text else LIVE.every, **missing_rights(request)}
+    context: dict[str, Any] = {"asked": asked, "every": None if asked.text else LIVE.every, **missing_rights(request)}
     try:
-        panel: str = LIVE.text(request)
+        context["panel"] = LIVE.text(request)
     except OperationalError as error:
         if not asked.text or not is_too_slow(error):
             raise
-        context["fault"] = _("The search took too long. Write the whole key, or open this page with ?key= and the key.")
-        return page(request, "limits/list.html", _("Limits"), context, status=503)
-    return page(request, "limits/list.html", _("Limits"), {**context, "panel": panel})
+        context["fault"] = _("The search took too long. Below is the key of exactly this name.")
+        exactly = rows_context(request, asked, [asked.text])
+        context["panel"] = render_to_string("limits/_rows.html", exactly, request)
+    return page(request, "limits/list.html", _("Limits"), context)
 
 
 @dataclass(frozen=True)
@@ -76,15 +78,18 @@ class Asked:
     @classmethod
     def of(cls, request: HttpRequest) -> Self:
         """Read the query. Raises Unreadable for text that no key can be."""
-        read = {name: request.GET.get(name, "").strip() for name in ("key", "q", "after")}
-        for text in filter(None, read.values()):
+        read = [request.GET.get(name, "") for name in ("key", "q", "after")]
+        for text in filter(None, read):
             reading.name(text)
-        return cls(read["key"], read["q"], read["after"])
+        return cls(*read)
 
 
 def live_context(request: HttpRequest) -> dict[str, Any]:
     asked = Asked.of(request)
-    names = [asked.key] if asked.key else limits.keys(asked.text, asked.after)
+    return rows_context(request, asked, [asked.key] if asked.key else limits.keys(asked.text, asked.after))
+
+
+def rows_context(request: HttpRequest, asked: Asked, names: list[str]) -> dict[str, Any]:
     found = limits.limits(names[:SHOWN])
     more = {"q": asked.text, "after": found[-1].key} if len(names) > SHOWN else None
     return {

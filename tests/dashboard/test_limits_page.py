@@ -129,6 +129,21 @@ def test_more_keys_than_a_page_shows_are_on_the_next_page(viewer):
     ]
 
 
+@pytest.mark.django_db(transaction=True)
+def test_a_search_that_takes_too_long_shows_the_key_of_exactly_this_name(viewer, monkeypatch):
+    rows.ready(concurrency_key="bank")
+    slow = "SELECT pg_sleep(60)::text AS key WHERE %(text)s || %(after)s <> %(most)s::text"
+    monkeypatch.setattr(limits, "KEYS", slow)
+    with connection.cursor() as cursor:
+        cursor.execute("SET statement_timeout = '1s'")
+        try:
+            page = viewer.get(f"{PAGE}?q=bank").text
+        finally:
+            cursor.execute("RESET statement_timeout")
+    assert "The search took too long. Below is the key of exactly this name." in page
+    assert 'title="bank"' in page
+
+
 def test_waiting_tasks_are_counted_up_to_a_cap(viewer, monkeypatch):
     monkeypatch.setattr(limits, "CAP", 10)
     rows.many(12, concurrency_key="bank")
