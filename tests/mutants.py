@@ -19,6 +19,7 @@ MATRIX, INPUT = "tests/dashboard/security/test_security_matrix.py", "tests/dashb
 PAGE_LIMITS = "tests/dashboard/test_page_limits.py"
 # Names of migrations are none of Python's.
 OBJECTS, LOCK_SQL = "tasks/migrations/0003_guards.py", "tasks/migrations/0004_functions.py"
+SLOTS, LIMITS = "tasks/migrations/0010_slots.py", "tests/tasks/queue/test_limits.py"
 
 
 @dataclass(frozen=True)
@@ -103,8 +104,26 @@ MUTANTS = [
     without("narrow line: what is scheduled is not due", "tasks.queue.claim.CLAIM",
             "    WHERE run_after <= statement_timestamp()\n", NARROW_LINES),
     without("shortcut past dead rows: paused queues", "tasks.queue.shortcut.CLAIM_BEHIND",
-            "    WHERE NOT EXISTS (SELECT FROM tasks_queue WHERE tasks_queue.name = place.queue_name "
-            "AND tasks_queue.paused)\n", SHORTCUTS),
+            "tasks_queue.paused OR ", SHORTCUTS),
+    without("shortcut past dead rows: limited queues", "tasks.queue.shortcut.CLAIM_BEHIND",
+            " OR tasks_queue.max_running IS NOT NULL", LIMITS),
+    without("plain line: no limited tasks", "tasks.queue.shortcut.CLAIM_PLAIN",
+            "      AND NOT EXISTS (SELECT FROM tasks_task WHERE concurrency_key IS NOT NULL AND status = 'READY')\n",
+            LIMITS),
+    without("plain line: no limit of its queue", "tasks.queue.shortcut.CLAIM_PLAIN",
+            "      AND NOT EXISTS (SELECT FROM tasks_queue WHERE tasks_queue.name = first.queue_name\n"
+            "                      AND (tasks_queue.max_running IS NOT NULL OR tasks_queue.rate IS NOT NULL))\n",
+            LIMITS),
+    Mutant("limits: one slot is not given to two claims", SLOTS,
+           "pg_try_advisory_xact_lock(lock_class, hashtext('key:' || of_key.key || ':' || slot) & 1023)", "true",
+           ("tests/races/test_limits.py", "-k", "violation")),
+    without("limits: a slot is left with the status", SLOTS, "    NEW.slot := NULL;\n", LIMITS),
+    Mutant("limits: nobody begins one too many", SLOTS, "NEW.slot NOT BETWEEN 1 AND coalesce(", "NULL <> coalesce(",
+           (LIMITS,)),
+    without("limits: a rate is spent", SLOTS, " OR spent[bucket.number] >= due[bucket.number]", LIMITS),
+    Mutant("limits: what ran before the limit of its queue counts", SLOTS,
+           "SELECT count(*) FROM tasks_task AS task WHERE task.queue_name = queue AND task.status = 'PROCESSING'",
+           "0", (LIMITS,)),
     Mutant("shortcut past dead rows: what others took since an empty walk", "tasks.queue.shortcut.CLAIM_BEHIND",
            "greatest(place.run_after, statement_timestamp() - make_interval(secs => %(age)s::float8)) AS run_after",
            "place.run_after", (SHORTCUTS,)),

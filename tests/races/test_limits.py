@@ -4,13 +4,21 @@ import signal
 import time
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
+from functools import partial
 
 import pytest
 
+from tasks.models import Task
+from tasks.queue import completion, strategies
+from tasks.queue.claim import Claimer
+from tasks.queue.completion import Ending
 from tests.ledger import Effect
+from tests.races.crew import at_once, worker_sessions
+from tests.tasks import rows
 from tests.tasks.worker_app import tasks as handlers
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.django_db(transaction=True)
 LIMIT = 3
 RATE = 50
 SECONDS = 6
@@ -98,3 +106,28 @@ def test_a_rate_is_kept_by_all_workers_together(database, ledger, start_worker, 
     print(f"{len(begun)} began in {SECONDS} s, at most {most_in_a_second(begun)} in one")
     assert RATE * SECONDS * 0.6 < len(begun) <= RATE * (SECONDS + 0.5) + 1
     assert most_in_a_second(begun) <= 2 * RATE
+
+
+def test_claims_of_one_hot_key_meet_without_a_violation():
+    """They give each other no errors to recover from, and leave no slot empty that a task could have."""
+    rows.many(300, concurrency_key="hot", concurrency_limit=LIMIT)
+    seen, errors = [], []
+
+    def drain_hot(connection, worker_id) -> None:
+        claimer, idle = Claimer(worker_id, at_once=2), 0
+        while idle < 20:
+            with connection.transaction():
+                batch = strategies.claim(connection, claimer, 2)
+                time.sleep(0.002)  # so that others claim before this one commits
+            seen.append(connection.execute(RUNNING).fetchone()[0])
+            now = time.monotonic()
+            completion.flush(
+                connection, worker_id, [Ending(one.id, one.version, one.attempt, now, now) for one in batch]
+            )
+            idle = 0 if batch else idle + 1
+        errors.append(claimer.lost_races)
+
+    with worker_sessions(4) as sessions:
+        at_once(*(partial(drain_hot, session, f"w{number}") for number, session in enumerate(sessions)))
+    assert (max(seen), sum(errors)) == (LIMIT, 0)
+    assert Task.objects.completed().count() == 300
