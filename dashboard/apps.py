@@ -47,7 +47,7 @@ OPERATE = frozenset(
     {
         "requeue_task", "recover_task", "cancel_task", "pause_queue", "configure_queue", "ship_order", "forget_command",
         "acknowledge", "direct_demo", "edit_task", "enqueue_task", "run_burst", "run_pattern", "stop_worker",
-        "edit_schedule", "pause_schedule", "run_schedule",
+        "edit_schedule", "pause_schedule", "run_schedule", "configure_limit",
     }
 )  # fmt: skip
 # In addition, every group may view all our tables.
@@ -84,6 +84,8 @@ APP_NAMES: dict[str, Promise] = {"tasks": _("Task queue"), "orders": _("Orders")
 TABLES: dict[str, tuple[Promise, Promise]] = {
     "tasks.Task": (_("task"), _("tasks")),
     "tasks.Queue": (_("queue"), _("queues")),
+    "tasks.Limit": (_("limit"), _("limits")),
+    "tasks.Bucket": (_("bucket"), _("buckets")),
     "tasks.Attempt": (_("attempt"), _("attempts")),
     "tasks.Worker": (_("worker"), _("workers")),
     "tasks.RefusedWrite": (_("refused write"), _("refused writes")),

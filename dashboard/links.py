@@ -55,6 +55,11 @@ def is_overview(url: str) -> bool:
     return url == address("admin:index")
 
 
+def limit(key: str) -> str:
+    """The page of limits with this key alone."""
+    return page("admin:ops_limits", key=key)
+
+
 def element_id(name: str) -> str:
     """The name of a queue or worker as part of an HTML id."""
     return sha256(name.encode()).hexdigest()[:12]

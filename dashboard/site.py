@@ -46,6 +46,7 @@ PAGES = (
     Page(_("Orders"), "admin:orders_order_changelist", "orders.view_order", "r"),
     Page(_("Accounts"), "admin:orders_account_changelist", "orders.view_account", "b"),
     Page(_("Queues"), "admin:tasks_queue_changelist", "tasks.view_queue", "q"),
+    Page(_("Limits"), "admin:ops_limits", "tasks.view_limit", "i"),
     Page(_("Workers"), "admin:ops_workers", "tasks.view_worker", "w"),
     Page(_("Schedules"), "admin:ops_schedule", "tasks.view_commandrun", "c"),
     Page(_("Lab"), "admin:ops_lab", "dashboard.view_labrun", "l"),
@@ -114,6 +115,7 @@ class RowlockAdminSite(AdminSite):
             demo,
             failures,
             lab,
+            limits,
             locks,
             overview,
             palette,
@@ -122,7 +124,7 @@ class RowlockAdminSite(AdminSite):
             workers,
         )
 
-        modules = (audit, burst, demo, failures, lab, locks, overview, palette, schedule, stale, workers)
+        modules = (audit, burst, demo, failures, lab, limits, locks, overview, palette, schedule, stale, workers)
         models = path("all/", self.admin_view(super().index), name="models")
         pages = [module.paths(self.admin_view) for module in modules]
         return [*chain.from_iterable(pages), models, *super().get_urls()]

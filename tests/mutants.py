@@ -46,7 +46,7 @@ def without(guard: str, where: str, text: str, *tests: str) -> Mutant:
 # Modules of pages that check rights with `require`.
 GUARDED_PAGES = (
     *(f"dashboard.views.{name}" for name in (
-        "audit", "burst", "demo", "lab", "locks", "overview", "schedule", "stale", "workers")),
+        "audit", "burst", "demo", "lab", "limits", "locks", "overview", "schedule", "stale", "workers")),
     *(f"dashboard.task_pages.{name}" for name in (
         "bulk", "confirmation", "detail", "enqueue", "listing", "queues")),
     "tasks.admin.pattern_admin",
@@ -54,6 +54,10 @@ GUARDED_PAGES = (
 )  # fmt: skip
 
 MUTANTS = [
+    without("limits in the lab: none leaked, none exceeded", "dashboard.lab.measure.Result.is_clean",
+            " or self.leaked_slots or self.over_the_limit", "tests/dashboard/lab/test_slots.py"),
+    without("limits of a page: only those that are set or in use", "dashboard.limits.KEYS",
+            " AND (max_running IS NOT NULL OR rate IS NOT NULL OR paused)", "tests/dashboard/test_limits_page.py"),
     without("completion: version", "tasks.queue.completion.COMPLETE", "AND task.version = ending.version ", FENCE),
     without("completion: owner", "tasks.queue.completion.COMPLETE", " AND task.claimed_by = %(worker_id)s::text",
             FENCE),

@@ -15,10 +15,16 @@ HEADINGS = (
     "pattern", "items/s", "duplicates", "lost updates", "lost work", "lost races", "inversions", "wait p50", "wait p95",
     "queries/item", "verdict",
 )  # fmt: skip
+SLOT_HEADINGS = ("most at once", "leaked slots", "all in use again")
 
 
-def cells(label: str, result: Result, *, fits: bool = False) -> list[str]:
-    """The numbers under HEADINGS; `fits`: it was the fastest clean run under this load."""
+def headings(results: Iterable[Result]) -> list[str]:
+    """HEADINGS, and before the verdict those of slots if one of these runs kept a limit."""
+    return [*HEADINGS[:-1], *(SLOT_HEADINGS if any(result.slots for result in results) else ()), HEADINGS[-1]]
+
+
+def cells(label: str, result: Result, *, fits: bool = False, has_slots: bool = False) -> list[str]:
+    """The numbers under `headings`; `fits`: it was the fastest clean run under this load."""
     verdict = "fits this load" if fits else "clean" if result.is_clean else "UNSAFE"
     return [
         label,
@@ -31,8 +37,17 @@ def cells(label: str, result: Result, *, fits: bool = False) -> list[str]:
         f"{result.wait_ms_p50:.1f} ms",
         f"{result.wait_ms_p95:.1f} ms",
         f"{result.queries_per_item:.1f}",
+        *(slot_cells(result) if has_slots else ()),
         f"ended: {result.stopped}" if result.stopped else verdict,
     ]
+
+
+def slot_cells(result: Result) -> list[str]:
+    """The numbers under SLOT_HEADINGS; dashes for a pattern that keeps no limit."""
+    if not result.slots:
+        return ["-"] * len(SLOT_HEADINGS)
+    again = "never" if result.refill_ms is None else f"{result.refill_ms} ms" if result.faults else "-"
+    return [f"{result.most_at_once} of {result.slots}", str(result.leaked_slots), again]
 
 
 CLOSE = 1.25  # two runs on one machine differ by this factor for no reason
@@ -88,6 +103,7 @@ def load_of(plan: Plan, without: str = "") -> str:
         "remote_ms": _("a call of %(n)d ms"),
         "outside_lockers": ngettext("%(n)d outside locker", "%(n)d outside lockers", plan.outside_lockers),
         "kill": ngettext("%(n)d kill", "%(n)d kills", plan.kill),
+        "cut": ngettext("%(n)d session cut", "%(n)d sessions cut", plan.cut),
     }
     numbers = {name: getattr(plan, name) for name in texts if name != without}
     return ", ".join(texts[name] % {"n": n} for name, n in numbers.items() if n or name == "work_ms")
@@ -112,6 +128,8 @@ def broken_in(case: Case) -> Iterator[str]:
         (ngettext("lost %(n)d update", "lost %(n)d updates", result.lost_updates), result.lost_updates),
         (ngettext("lost %(n)d result", "lost %(n)d results", result.lost_work), result.lost_work),
         (ngettext("left %(n)d item", "left %(n)d items", result.unprocessed), result.unprocessed),
+        (ngettext("leaked %(n)d slot", "leaked %(n)d slots", result.leaked_slots), result.leaked_slots),
+        (_("ran %(n)d more at once than its limit"), result.over_the_limit),
     )
     found = [text % {"n": number} for text, number in counted if number]
     if result.stopped:
@@ -137,7 +155,7 @@ def fitting(clean: Sequence[Case]) -> list[Case]:
 
 def fastest(clean: Sequence[Case]) -> Iterator[str]:
     """For each kind of rows the fastest clean pattern, those equal within the noise, and why the slowest is slow."""
-    names = {"orders": _("orders"), "tasks": _("tasks"), "accounts": _("accounts")}
+    names = {"orders": _("orders"), "tasks": _("tasks"), "accounts": _("accounts"), "slots": _("slots")}
     for subject, (best, *others) in by_subject(clean).items():
         words = {"subject": names.get(subject, subject), "pattern": best.name, "speed": decimal(best.speed)}
         if not others:

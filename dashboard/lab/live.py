@@ -46,6 +46,7 @@ FROM line
 NEXT: dict[str, Callable[[], "QuerySet[Order] | QuerySet[Task] | QuerySet[Account]"]] = {
     "orders": lambda: Order.objects.to_mail().order_by("pk"),
     "tasks": lambda: Task.objects.unfinished().order_by("pk"),
+    "slots": lambda: Task.objects.unfinished().order_by("pk"),
     "accounts": lambda: Account.objects.order_by("pk"),
 }
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Self
 import psycopg
 from django.utils.translation import gettext as _
 
-from dashboard.lab.patterns.pattern import Pattern
+from dashboard.lab.patterns.pattern import SLOTS, Pattern
 from dashboard.lab.worker import Plan
 from dashboard.locks.activity import rows_waited_for
 from tasks.support.database import Connection, fetch
@@ -78,6 +78,26 @@ SELECT coalesce(extract(epoch FROM max(coalesce(ended, began)) FILTER (WHERE kin
     (SELECT coalesce(sum(queries), 0)::int FROM last) AS queries
 FROM lab_ledger
 """
+# How many effects ran at once. After each kill or cut, the time until all slots were in use again. An effect without
+# an end was ended with the run, so its slot has not leaked.
+AT_ONCE = """
+WITH step AS (
+    SELECT began AS at, 1 AS step FROM lab_ledger WHERE kind = 'effect'
+    UNION ALL
+    SELECT ended, -1 FROM lab_ledger WHERE kind = 'effect' AND ended IS NOT NULL
+), running AS MATERIALIZED (
+    SELECT at, sum(step) OVER (ORDER BY at, step) AS number FROM step
+), fault AS (
+    SELECT ended AS at, (
+        SELECT min(running.at) FROM running WHERE running.at > lab_ledger.ended AND running.number >= %(slots)s::int
+    ) AS again
+    FROM lab_ledger WHERE kind IN ('kill', 'cut')
+)
+SELECT (SELECT coalesce(max(number), 0)::int FROM running) AS most_at_once,
+    (SELECT count(*)::int FROM lab_ledger WHERE kind = 'effect' AND ended IS NULL) AS unended,
+    CASE WHEN count(*) = count(again) THEN round(max(1000 * extract(epoch FROM again - at)))::int END AS refill_ms
+FROM fault
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,12 +127,26 @@ class Result:
     share: dict[int, int] = field(default_factory=dict)  # effects by worker
     guarded: dict[str, Any] | None = None  # the numbers with the guard that the pattern lacks, if it lacks one
     waited_share: float = 0.0  # the share of all workers' time in which they waited for a lock, as sampled, 0 to 1
+    cuts: int = 0  # sessions that were ended in the middle of an effect
+    slots: int = 0  # the limit that the pattern keeps; 0 if it keeps none, as are the next three
+    most_at_once: int = 0  # effects that ran at the same time
+    leaked_slots: int = 0  # that are taken although everybody has ended
+    refill_ms: int | None = 0  # the longest time from a kill or cut until all slots were in use; None: never again
 
     @property
     def is_clean(self) -> bool:
-        """True if nothing was lost or left, and no more repeated than the kills explain."""
+        """True if nothing was lost, left or leaked, no limit passed, and no more repeated than the kills explain."""
         lost = self.lost_updates or self.lost_work or self.unprocessed or self.stopped
-        return self.duplicates <= self.may_repeat and not lost
+        return self.duplicates <= self.may_repeat and not (lost or self.leaked_slots or self.over_the_limit)
+
+    @property
+    def faults(self) -> int:
+        return self.kills + self.cuts
+
+    @property
+    def over_the_limit(self) -> int:
+        """How many more than the limit ran at once."""
+        return max(0, self.most_at_once - self.slots)
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self) | {"is_clean": self.is_clean}
@@ -125,7 +159,14 @@ class Result:
 
 
 def measure(
-    connection: psycopg.Connection, plan: Plan, pattern: Pattern, sampler: "WaitSampler", *, kills: int, stopped: str
+    connection: psycopg.Connection,
+    plan: Plan,
+    pattern: Pattern,
+    sampler: "WaitSampler",
+    *,
+    kills: int,
+    cuts: int,
+    stopped: str,
 ) -> Result:
     """Read the ledger and the rows of a finished run; `connection` sees only its schema."""
     effects, [sums] = fetch(connection, EFFECTS), fetch(connection, SUMS)
@@ -155,12 +196,23 @@ def measure(
         retries=sums["retries"],
         repeated_calls=sums["repeated_calls"],
         kills=kills,
-        may_repeat=kills * pattern.repeats,
+        may_repeat=(kills + cuts) * pattern.repeats,
         blocked_samples=sampler.blocked,
         stopped=stopped,
         share=dict(sorted(Counter(effect["worker"] for effect in effects).items())),
         waited_share=round(min(1.0, sampler.blocked / max(1, sampler.samples * plan.workers)), 3),
+        cuts=cuts,
+        **slots_of(connection, pattern),
     )
+
+
+def slots_of(connection: psycopg.Connection, pattern: Pattern) -> dict[str, Any]:
+    """The numbers of a pattern that keeps a limit; none for others."""
+    if not pattern.taken:
+        return {}
+    [counted], [(taken,)] = fetch(connection, AT_ONCE, {"slots": SLOTS}), connection.execute(pattern.taken).fetchall()
+    leaked = max(0, taken - counted.pop("unended"))
+    return {"slots": SLOTS, "leaked_slots": leaked, **counted}
 
 
 def inversions(items: list[int]) -> int:

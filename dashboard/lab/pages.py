@@ -9,6 +9,7 @@ from itertools import combinations
 from typing import Any, NamedTuple
 
 from django.utils.functional import Promise, cached_property
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from dashboard.lab import charts, conclusions, drill, requests
@@ -48,6 +49,19 @@ MORE_COLUMNS = (
     Column("retries", _("Retries")),
     Column("repeated_calls", _("Calls repeated")),
     Column("kills", _("Kills")),
+    Column("cuts", _("Sessions cut")),
+)
+
+
+def again(refill_ms: int | None) -> str:
+    return gettext("never") if refill_ms is None else milliseconds(refill_ms)
+
+
+# Shown if a pattern that keeps a limit is among the runs.
+SLOT_COLUMNS = (
+    Column("most_at_once", _("Most at once")),
+    Column("leaked_slots", _("Leaked slots")),
+    Column("refill_ms", _("All slots in use again"), again),
 )
 
 
@@ -77,6 +91,7 @@ class RunLine:
     best: frozenset[str]  # the columns in which no clean run is better
     worst: frozenset[str]  # the columns in which no clean run is worse
     fits: bool  # it was the fastest clean run under this load, of all or for its kind of rows
+    has_slots: bool = False  # one of the runs kept a limit
 
     @property
     def result(self) -> Result | None:
@@ -84,7 +99,7 @@ class RunLine:
 
     @property
     def cells(self) -> list[Cell]:
-        return [self.cell(column) for column in COLUMNS]
+        return [self.cell(column) for column in (*COLUMNS, *(SLOT_COLUMNS if self.has_slots else ()))]
 
     @property
     def more_cells(self) -> list[Cell]:
@@ -93,7 +108,10 @@ class RunLine:
     def cell(self, column: Column) -> Cell:
         assert self.result is not None
         value, (name, heading, told) = getattr(self.result, column.name), column
-        allowed = {"duplicates": self.result.may_repeat, "lost_updates": 0, "lost_work": 0}
+        if column in SLOT_COLUMNS and not self.result.slots:
+            return Cell(heading, "\u2013", False, "")
+        allowed = {"duplicates": self.result.may_repeat, "most_at_once": self.result.slots}
+        allowed |= dict.fromkeys(("lost_updates", "lost_work", "leaked_slots"), 0)
         mark = "best" if name in self.best else "worst" if name in self.worst else ""
         return Cell(heading, told(value), name in allowed and value > allowed[name], mark)
 
@@ -135,7 +153,10 @@ class RunLine:
 class Comparison:
     lines: Sequence[RunLine]
     varied: str
-    columns = COLUMNS
+
+    @property
+    def columns(self) -> Sequence[Column]:
+        return (*COLUMNS, *(SLOT_COLUMNS if any(line.has_slots for line in self.lines) else ()))
 
     @property
     def is_over(self) -> bool:
@@ -184,12 +205,13 @@ def comparison_of(runs: Sequence[LabRun]) -> Comparison:
     clean = {pk: case for pk, case in cases.items() if is_one_load and case.result.is_clean}
     fitting = conclusions.fitting(list(clean.values()))
     results = [case.result for case in clean.values()]
+    has_slots = any(case.result.slots for case in cases.values())
     best, worst = extremes(results, min, max), extremes(results, max, min)
     lines = []
     for run in runs:
         number, case = f"{varied}={run.plan[varied]}" if varied else "", cases.get(run.pk)
         won, lost = (columns_of(clean.get(run.pk), values) for values in (best, worst))
-        lines.append(RunLine(run, case, number, won, lost, any(case is one for one in fitting)))
+        lines.append(RunLine(run, case, number, won, lost, any(case is one for one in fitting), has_slots))
     return Comparison(lines, varied)
 
 
@@ -237,12 +259,14 @@ def as_csv(board: Comparison) -> str:
 
 def as_markdown(board: Comparison) -> str:
     """Text for a pull request: the load, the table, the conclusions, and the commands that repeat the runs."""
-    table: list[Sequence[str]] = [conclusions.HEADINGS, ("---", *["---:"] * (len(conclusions.HEADINGS) - 2), "---")]
+    headings = conclusions.headings(case.result for case in board.cases)
+    table: list[Sequence[str]] = [headings, ("---", *["---:"] * (len(headings) - 2), "---")]
+    has_slots = len(headings) > len(conclusions.HEADINGS)
     commands = []
     for line in board.lines:
         if line.result:
             label = f"`{line.run.pattern}` {line.varied}".rstrip()
-            table.append(conclusions.cells(label, line.result, fits=line.fits))
+            table.append(conclusions.cells(label, line.result, fits=line.fits, has_slots=has_slots))
             commands.append(line.command)
     parts = [
         f"**Rowlock lab** {', '.join(filter(None, (board.load, board.server)))}".rstrip(),

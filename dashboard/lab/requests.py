@@ -58,6 +58,13 @@ PRESETS = (
         {"workers": 4, "items": 80, "work_ms": 20, "kill": 3},
     ),
     Preset(
+        "slots",
+        gettext_lazy("Three at once, killed"),
+        gettext_lazy("Three ways to keep a limit of 3: which leak slots when workers are killed and sessions cut?"),
+        ("slots_by_index", "slots_by_counter", "slots_by_advisory_lock"),
+        {"workers": 6, "items": 600, "work_ms": 20, "kill": 2, "cut": 2},
+    ),
+    Preset(
         "cron",
         gettext_lazy("Cron overlaps"),
         gettext_lazy("Eight overlapping runs of one command."),
@@ -108,6 +115,7 @@ LABELS = {
     "items": gettext_lazy("Items"),
     "work_ms": gettext_lazy("Work per item (ms)"),
     "kill": gettext_lazy("Kills (-9)"),
+    "cut": gettext_lazy("Sessions cut"),
     "outside_lockers": gettext_lazy("Outside lockers"),
     "remote_ms": gettext_lazy("Remote call (ms)"),
     "seed": gettext_lazy("Seed"),

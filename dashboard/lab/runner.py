@@ -13,8 +13,8 @@ from django.db import connections
 from dashboard.lab import schema
 from dashboard.lab.forkserver import START_SECONDS, Forkserver, RunProcess
 from dashboard.lab.measure import FIRST_SPANS, Result, Span, Wait, WaitSampler, measure, read_spans
-from dashboard.lab.patterns import PATTERNS, orders
-from dashboard.lab.patterns.pattern import NOTE_LEFT, Pattern, keys_left
+from dashboard.lab.patterns import PATTERNS, orders, slots
+from dashboard.lab.patterns.pattern import NOTE_LEFT, SLOTS, Pattern, keys_left
 from dashboard.lab.schema import LabRefused
 from dashboard.lab.worker import CREATE_LEDGER, EMPTY_LEDGER, Plan, item_of
 from tasks.support.database import connect_directly, session_name
@@ -56,12 +56,19 @@ FROM lab_ledger WHERE kind <> 'touch'
 IN_THE_MIDDLE = """
 SELECT worker FROM lab_ledger WHERE kind IN ('effect', 'attempt') AND ended IS NULL ORDER BY id DESC
 """
+NOW = "SELECT clock_timestamp() AS at"
+# Its work ended before it was killed: later, another worker may have its place already.
 NOTE_KILL = """
 WITH cut AS (
-    UPDATE lab_ledger SET ended = clock_timestamp() WHERE worker = %(worker)s::int AND ended IS NULL
+    UPDATE lab_ledger SET ended = greatest(began, %(at)s) WHERE worker = %(worker)s::int AND ended IS NULL
 )
 INSERT INTO lab_ledger (kind, worker, ended) VALUES ('kill', %(worker)s::int, clock_timestamp())
 """
+CUT = """
+SELECT pg_terminate_backend(item::int) FROM lab_ledger
+WHERE kind = 'session' AND worker = %(worker)s::int ORDER BY id DESC LIMIT 1
+"""
+NOTE_CUT = "INSERT INTO lab_ledger (kind, worker, ended) VALUES ('cut', %(worker)s::int, clock_timestamp())"
 STATEMENTS = "SELECT statement, sum(number)::int FROM lab_statement GROUP BY statement ORDER BY 2 DESC, 1"
 SEEN_AS_BEFORE = "RESET search_path"
 SEEN_ALONE = "SELECT set_config('search_path', %(schema)s::text, false)"
@@ -153,6 +160,8 @@ class Run:
     workers: dict[int, RunProcess] = field(default_factory=dict)
     started: list[RunProcess] = field(default_factory=list)
     kills: int = 0
+    cut: set[int] = field(default_factory=set)  # workers whose session was ended, until their process has failed
+    cuts: int = 0
 
     def go(self, progress: Progress) -> Outcome:
         """Fill, start, watch, measure."""
@@ -161,7 +170,8 @@ class Run:
         with schema.schema(control, self.schema_name, also=pattern.models):
             self.begun(self.schema_name)
             control.execute(SEEN_ALONE, {"schema": self.schema_name})
-            for statement in filter(None, (CREATE_LEDGER, orders.CREATE_CACHE, pattern.guard_off)):
+            tables = (CREATE_LEDGER, orders.CREATE_CACHE, slots.CREATE_COUNTER)
+            for statement in filter(None, (*tables, pattern.guard_off)):
                 control.execute(statement)
             self._fill()
             control.execute("ANALYZE")
@@ -174,14 +184,14 @@ class Run:
             if pattern.registered:
                 left = [item_of(key) for key in keys_left(control, pattern.registered)]
                 control.execute(NOTE_LEFT, {"items": left})
-            result = measure(control, self.plan, pattern, waits, kills=self.kills, stopped=stopped)
+            result = measure(control, self.plan, pattern, waits, kills=self.kills, cuts=self.cuts, stopped=stopped)
             spans = read_spans(control, pattern.rows.work, first=FIRST_SPANS)
             return Outcome(result, spans, control.execute(STATEMENTS).fetchall(), waits.kept())
 
     def _fill(self) -> None:
         """Make the rows; for a registered pattern in a process that sees only this schema."""
         if self.pattern.registered is None:
-            self.control.execute(self.pattern.rows.fill, {"items": self.plan.items})
+            self.control.execute(self.pattern.rows.fill, {"items": self.plan.items, "slots": SLOTS})
             return
         process, problem = self._start(-1, "sample"), ""
         try:
@@ -231,16 +241,18 @@ class Run:
 
     def _watch(self, progress: Progress, waits: WaitSampler) -> str:
         """Watch until every worker has ended. Returns the reason if the run was ended early."""
-        kills, moved, at = self.plan.kills(), 0, time.monotonic()
+        kills, cuts, moved, at = self.plan.kills(), self.plan.cuts(), 0, time.monotonic()
         deadline = at + self.plan.seconds
         patience = STALL_SECONDS + (self.plan.work_ms + self.plan.remote_ms) / 1000
-        while not all(worker.poll() for worker in self.workers.values()):
+        while self._replace_cut() or not all(worker.poll() for worker in self.workers.values()):
             waits.sample()
             [(effects, starts, lines)] = self.control.execute(PROGRESS).fetchall()
             if lines != moved or starts < len(self.started):  # a starting process cannot move
                 moved, at = lines, time.monotonic()
             if kills and effects >= kills[0][0]:
                 self._kill(kills.pop(0)[1])
+            if cuts and effects >= cuts[0][0]:
+                self._cut(cuts.pop(0)[1])
             if not progress(effects):
                 return "stopped by a person"
             if time.monotonic() > deadline:
@@ -255,17 +267,42 @@ class Run:
         return f"worker {numbers} ended with an error{': ' if error else ''}{error}"
 
     def _kill(self, number: int) -> None:
-        """Kill a worker in the middle of an effect (if there is none: `number`), and start another one instead."""
-        busy = [worker for (worker,) in self.control.execute(IN_THE_MIDDLE).fetchall()]
-        living = [worker for worker in (*busy, number, *self.workers) if not self.workers[worker].poll()]
-        if not living:
+        """Kill a worker in the middle of an effect, and start another one instead."""
+        victim = self._busy(number)
+        if victim is None:
             return
-        victim = living[0]
+        [(at,)] = self.control.execute(NOW).fetchall()
         self.workers[victim].kill()
-        self.control.execute(NOTE_KILL, {"worker": victim})
+        self.control.execute(NOTE_KILL, {"worker": victim, "at": at})
         self.kills += 1
-        self.workers[victim] = self._start(victim, "worker")
-        self.workers[victim].send("go")  # it begins when it is ready, because the others do not wait for it
+        self._replace(victim)
+
+    def _cut(self, number: int) -> None:
+        """End the session of a worker in the middle of an effect, whose process works on until it needs it."""
+        victim = self._busy(number)
+        if victim is not None:
+            self.control.execute(CUT, {"worker": victim})
+            self.cut.add(victim)
+            self.cuts += 1
+
+    def _replace_cut(self) -> bool:
+        """Start another worker instead of each that has failed because its session was ended; True if one had."""
+        failed = [number for number in self.cut if self.workers[number].has_failed]
+        for number in failed:
+            self.control.execute(NOTE_CUT, {"worker": number})
+            self._replace(number)
+        return bool(failed)
+
+    def _busy(self, number: int) -> int | None:
+        """A worker in the middle of an effect; if there is none `number`, or another one that lives."""
+        busy = [worker for (worker,) in self.control.execute(IN_THE_MIDDLE).fetchall()]
+        able = (worker for worker in (*busy, number, *self.workers) if worker not in self.cut)
+        return next((worker for worker in able if not self.workers[worker].poll()), None)
+
+    def _replace(self, number: int) -> None:
+        self.cut.discard(number)
+        self.workers[number] = self._start(number, "worker")
+        self.workers[number].send("go")  # it begins when it is ready, because the others do not wait for it
 
 
 def is_allowed() -> bool:

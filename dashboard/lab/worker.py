@@ -26,7 +26,7 @@ from django.db import connection, connections, transaction
 from dashboard.lab.schema import LabRefused
 from tasks.compat import MAILERS_IN_DJANGO
 from tasks.locking import Report
-from tasks.support.database import fetch, session_name
+from tasks.support.database import fetch, session_name, sqlstate
 
 # (minimum, maximum) of each number.
 LIMITS = {
@@ -34,6 +34,7 @@ LIMITS = {
     "items": (1, 20_000),
     "work_ms": (0, 5_000),
     "kill": (0, 20),
+    "cut": (0, 20),
     "outside_lockers": (0, 8),
     "remote_ms": (0, 10_000),
     "seed": (0, 2**31 - 1),
@@ -51,6 +52,7 @@ class Plan:
     items: int = 200  # rows to handle, or operations on the accounts
     work_ms: int = 5  # duration of each item's work, while the pattern holds its locks
     kill: int = 0  # workers ended with SIGKILL, at moments that `seed` decides; each is replaced
+    cut: int = 0  # sessions ended by the server while their process works; the process is replaced once it fails
     outside_lockers: int = 0  # processes of another kind that lock and change the same rows
     remote_ms: int = 0  # duration of a slow call to another service, which cannot be rolled back
     seed: int = 1
@@ -72,9 +74,15 @@ class Plan:
         >>> Plan("unsafe", items=100, kill=2, seed=7).kills() == Plan("unsafe", items=100, kill=2, seed=7).kills()
         True
         """
-        chance = random.Random(self.seed)  # noqa: S311  # nosec B311  the same seed, the same plan
+        return self._moments(self.kill, random.Random(self.seed))  # noqa: S311  # nosec B311  a plan, no secret
+
+    def cuts(self) -> list[tuple[int, int]]:
+        """The sessions to end, in the form of `kills`."""
+        return self._moments(self.cut, random.Random(f"{self.seed}/cut"))  # noqa: S311  # nosec B311  likewise
+
+    def _moments(self, number: int, chance: random.Random) -> list[tuple[int, int]]:
         # Not before the first effect has begun: no worker would be in the middle of one.
-        moments = sorted(max(1, int(self.items * chance.uniform(0.05, 0.7))) for _ in range(self.kill))
+        moments = sorted(max(1, int(self.items * chance.uniform(0.05, 0.7))) for _ in range(number))
         return [(moment, chance.randrange(self.workers)) for moment in moments]
 
 
@@ -207,6 +215,7 @@ class LedgerBackend(BaseEmailBackend):
 
 LEDGER_BACKEND = "dashboard.lab.worker.LedgerBackend"
 LONGEST_ERROR = 300  # characters
+SESSION_WAS_ENDED = "57P01"
 WITHOUT_SYNC = "-c synchronous_commit=off"  # for the ledger, which should measure and not slow down
 CONNECTING = {"dbname", "user", "password", "host", "port", "options", "application_name", "connect_timeout", "sslmode"}
 
@@ -229,7 +238,8 @@ def do_job(channel: socket.socket, patterns: Mapping[str, Any]) -> None:
                     carry_out(job["role"], patterns[worker.plan.pattern], worker)
         channel.sendall(b"done\n")
     except Exception as error:  # noqa: BLE001  the runner shows its type and message; the log has the traceback
-        traceback.print_exc()
+        if sqlstate(error) != SESSION_WAS_ENDED:  # as a cut does
+            traceback.print_exc()
         channel.sendall(f"{type(error).__name__}: {' '.join(str(error).split())[:LONGEST_ERROR]}\n".encode())
 
 

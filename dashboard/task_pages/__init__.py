@@ -12,9 +12,9 @@ LIST = "admin:tasks_task_changelist"
 CHANGED_FORM = gettext_lazy("The form does not match this page: go back, reload the page and try again.")
 
 
-def next_page(request: HttpRequest) -> str:
-    """The operators' page with the pressed button; the list if the form names no such page."""
-    return links.back_to(request, reverse(LIST))
+def next_page(request: HttpRequest, usual: str = LIST) -> str:
+    """The operators' page with the pressed button; `usual` if the form names no such page."""
+    return links.back_to(request, reverse(usual))
 
 
 def rejected(request: HttpRequest, reason: object) -> HttpResponse:

@@ -72,6 +72,7 @@ def detail_context(task: Task, user: Any) -> dict[str, Any]:
     is_running = task.status == TaskStatus.PROCESSING
     return {
         "task": task,
+        "limit_url": links.limit(task.concurrency_key) if task.concurrency_key else "",
         "name": task.task_path.rpartition(".")[2],
         "now": facts.now,
         "finding": finding,

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from django.contrib import messages
+from django.db.models import Q
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.safestring import SafeString
@@ -21,11 +22,13 @@ from dashboard.templatetags.rowlock import age
 from tasks.admin import rights
 from tasks.admin.forms import reason_of
 from tasks.diagnosis import stats, why
+from tasks.diagnosis.finding import command
 from tasks.diagnosis.stats import TWELFTHS, Numbers, QueueNumbers
 from tasks.models import Queue
+from tasks.models.task import HAS_LIMIT
 from tasks.operations.queues import SWITCHES, Switch
 from tasks.support import audit, reading
-from tasks.support.durations import spoken
+from tasks.support.durations import rate_text, spoken
 
 VIEW = "tasks.view_queue"
 LIST = "admin:tasks_queue_changelist"
@@ -45,12 +48,14 @@ def queues_view(request: HttpRequest) -> HttpResponse:
 
 def live_context(request: HttpRequest) -> dict[str, Any]:
     snapshot = snapshots.of(request)
-    found, settings = snapshot.once(numbers), snapshot.once(paused)
+    found, settings = snapshot.once(numbers), snapshot.once(configured)
     rows = []
     for queue in found.queues:
         row, setting = QueueRow.of(queue, found, cap=COUNT_CAP), settings.get(queue.name)
+        row = replace(row, limit_command=limit_command(setting or Queue(name=queue.name)))
         if setting is not None:
-            row = replace(row, paused_by=setting.paused_by, paused_for=age(setting.paused_at, snapshot.now))
+            since = age(setting.paused_at, snapshot.now)
+            row = replace(row, limit=limit_of(setting), paused_by=setting.paused_by, paused_for=since)
         rows.append(row)
     return {"rows": rows, **forbidden(request.user)}
 
@@ -58,13 +63,26 @@ def live_context(request: HttpRequest) -> dict[str, Any]:
 LIVE = SharedPart("task_pages/_queues.html", live_context, EVERY_SECONDS, is_apart=True)
 
 
+def limit_command(queue: Queue) -> str:
+    """The command that sets the limit that the queue has."""
+    numbers = (str(queue.max_running or "none"), rate_text(queue.rate, queue.period_seconds))
+    return command("configure_queue", queue.name, "--max-running", numbers[0], "--rate", numbers[1])
+
+
 def numbers() -> Numbers:
     return stats.collect(cap=COUNT_CAP)
 
 
-def paused() -> dict[str, Queue]:
-    """The settings of paused queues, by name."""
-    return {queue.name: queue for queue in Queue.objects.filter(paused=True)}
+def configured() -> dict[str, Queue]:
+    """The settings of paused and of limited queues, by name."""
+    return {queue.name: queue for queue in Queue.objects.filter(Q(paused=True) | HAS_LIMIT)}
+
+
+def limit_of(queue: Queue) -> str:
+    """What the queue allows, in words; empty if it has no limit."""
+    at_once = _("%(number)s at once") % {"number": decimal(queue.max_running)} if queue.max_running else ""
+    rate = rate_text(queue.rate, queue.period_seconds) if queue.rate else ""
+    return ", ".join(filter(None, (at_once, rate)))
 
 
 def forbidden(user: Any) -> dict[str, Any]:
@@ -128,6 +146,13 @@ class QueueRow:
     switches: tuple[tuple[Switch, str], ...]
     paused_by: str = ""
     paused_for: str | SafeString = ""
+    limit: str = ""
+    limit_command: str = ""
+
+    @property
+    def setting(self) -> str:
+        """What the cell of settings may have no room for."""
+        return " · ".join(filter(None, (self.paused_by, self.limit)))
 
     @classmethod
     def of(cls, queue: QueueNumbers, found: Numbers, *, cap: int) -> Self:

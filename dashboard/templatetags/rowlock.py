@@ -215,6 +215,8 @@ def href(link: Link) -> str:
         return address("admin:tasks_task_change", link.target)
     if link.kind == "worker":
         return links.worker(link.target)
+    if link.kind == "limit":
+        return links.limit(link.target)
     if link.kind == "session":
         return address("admin:ops_locks") + f"#node-{link.target}"
     return address("admin:tasks_task_changelist") + f"?{link.kind}={quote(link.target, safe='')}"
@@ -257,6 +259,8 @@ def target_href(target: str) -> str:
     kind, _colon, name = target.partition(":")
     if kind in ROWS and name.isascii() and name.isdecimal():
         return page(ROWS[kind], int(name))
+    if kind == "limit":
+        return links.limit(name)
     if kind in ("queue", "worker"):
         return f"{address('admin:tasks_task_changelist')}?{urlencode({kind: name})}"
     return page(PAGES[kind]) if kind in PAGES else ""

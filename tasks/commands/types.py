@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from django.utils import timezone
 
+from tasks.models import SLOTS
 from tasks.operations import filters
 from tasks.support import durations, reading
 
@@ -54,6 +55,21 @@ priority = whole_number(-100, 100, "a priority: a whole number from -100 to 100,
 count = whole_number(1, 10_000_000, "a count: a whole number from 1 to 10000000")
 fence = whole_number(1, filters.BIGGEST_ID, "a fence: a whole number from 1")
 limit = whole_number(0, 2**31 - 1, "a limit: a whole number from 0")
+
+
+def at_once(written: str) -> int | None:
+    """How many may run at once; None for `none`."""
+    return None if written == "none" else whole_number(1, SLOTS, f"a whole number from 1 to {SLOTS}, or none")(written)
+
+
+def rate(written: str) -> str | None:
+    """Starts in a period, like 100/m; None for `none`."""
+    if written != "none" and durations.rate_of(written) is None:
+        raise ArgumentTypeError(
+            f"{reading.shown(written)} is not a rate: write starts and their period, like 5/s, 100/m, 1000/h or 50/d, "
+            "or none."
+        )
+    return None if written == "none" else written
 
 
 def count_up_to(most: int) -> Callable[[str], int]:

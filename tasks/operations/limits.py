@@ -82,12 +82,12 @@ def _change(row: Limit | Queue, values: dict[str, Any], target: str, who: Who, r
                 "paused_by": who.actor if is_paused else "",
             }
         model.objects.filter(pk=row.pk).update(**values)
-        audit.record(connection, who, _action(changes), [Change(target)], reason)
+        audit.record(connection, who, _action(changes, values), [Change(target)], reason)
         wakeup.announce(connection)
     return True
 
 
-def _action(changes: dict[str, Any]) -> str:
+def _action(changes: dict[str, Any], values: dict[str, Any]) -> str:
     """The audit's words: `limit max_running=3 rate=100/m`, or `pause`."""
     if list(changes) == ["paused"]:
         return "pause" if changes["paused"] else "resume"
@@ -95,7 +95,7 @@ def _action(changes: dict[str, Any]) -> str:
     if "max_running" in changes:
         words.append(f"max_running={changes['max_running'] or 'declared'}")
     if "rate" in changes or "period_seconds" in changes:
-        words.append(f"rate={durations.rate_text(changes.get('rate'), changes.get('period_seconds'))}")
+        words.append(f"rate={durations.rate_text(values['rate'], values['period_seconds'])}")
     if "paused" in changes:
         words.append(f"paused={str(changes['paused']).lower()}")
     return " ".join(words)

@@ -108,8 +108,8 @@ def test_every_button_does_what_it_says(visit):
     pressed = buttons.record(visitor.page)
     tour = Tour(visitor)
     for part in (
-        one_task, tasks_of_a_list, all_that_match, a_stale_page, queues, what_is_stuck, workers, enqueue, burst, locks,
-        cron, attention, all_of_a_kind, orders_and_accounts, lab, demo, every_page,
+        one_task, tasks_of_a_list, all_that_match, a_stale_page, queues, limits, what_is_stuck, workers, enqueue, burst,
+        locks, cron, attention, all_of_a_kind, orders_and_accounts, lab, demo, every_page,
     ):  # fmt: skip
         part(tour)
     assert sorted(buttons.all_buttons() - pressed) == []
@@ -181,8 +181,21 @@ def queues(tour: Tour) -> None:
         tour.press("#queue-rows .menu summary").press(f"#queue-rows .menu [data-action={action}]").confirm().says(
             "done"
         )
+    tour.press("#queue-rows .menu summary").press("#queue-rows .menu [data-action=change-limit]").confirm().says("mail")
     tour.press("#queue-rows .menu summary").press("#queue-rows [data-copy]")
+    tour.press("#queue-rows .menu summary").press("#queue-rows [data-copy*=max-running]")
     tour.at(f"{LIST}why/mail/").menu(".page-title").press(".page-title [data-copy]")
+
+
+def limits(tour: Tour) -> None:
+    rows.ready(concurrency_key="bank")
+    tour.at("/admin/ops/limits/").press("[data-action=pause]").says("The key bank is paused.")
+    tour.press("[data-action=resume]").says("The key bank is resumed.")
+    tour.press("#limit-rows [data-action=change-limit]").page.locator("dialog [name=max_running]").fill("3")
+    tour.confirm().says("The limit of bank was changed.")
+    tour.press("#limit-rows .menu summary").press("#limit-rows [data-copy]")
+    tour.at("/admin/ops/limits/").named("Search", exact=True)
+    Task.objects.all().delete()
 
 
 def what_is_stuck(tour: Tour) -> None:

@@ -24,7 +24,8 @@ LIST = "/admin/tasks/task/"
 ELSEWHERE = {
     "autocomplete", "index", "jsi18n", "login", "logout", "password_change_done", "set_language", "view_on_site",
     "ops_acknowledge", "ops_charts", "ops_demo", "ops_demo_ask", "ops_demo_remove", "ops_forget", "ops_lab_drill",
-    "ops_lab_run", "ops_lab_start", "ops_lab_stop", "ops_palette", "ops_release", "ops_release_unstarted", "ops_signal",
+    "ops_lab_run", "ops_lab_start", "ops_lab_stop", "ops_limit_set", "ops_limit_switch", "ops_palette",
+    "ops_release", "ops_release_unstarted", "ops_signal",
     "ops_stop_worker", "ops_take_back", "ops_withdraw", "orders_account_lock", "orders_account_move",
     "orders_order_lock", "orders_order_resolve", "orders_order_run", "orders_order_watch", "tasks_queue_switch",
     "tasks_task_action", "tasks_task_all", "tasks_task_delete_view", "tasks_task_run_stop", "tasks_task_save_view",
@@ -60,6 +61,7 @@ def addresses(failed) -> dict[str, str]:
     Queue.objects.create(name="mail", paused=True, paused_by="anna")
     rows.ready(), rows.ready(queue_name="mail"), rows.ready(ordering_key="key"), rows.ready(ordering_key="key")
     rows.completed(), rows.cancelled(), rows.processing("w-gone")
+    rows.processing("w-gone", concurrency_key="l" * 255, slot=1), rows.ready(concurrency_key="l" * 255)
     rows.ready(task_path="app." + "long" * 60, queue_name="q" * 120, ordering_key="k" * 255)
     return {
         "list": LIST,
@@ -80,6 +82,7 @@ def addresses(failed) -> dict[str, str]:
         "audit": "/admin/ops/audit/",
         "failures": "/admin/ops/failures/",
         "failure": "/admin/ops/failures/aaaaaaaaaaaa/",
+        "limits": "/admin/ops/limits/",
         "schedule": "/admin/ops/schedule/",
         "command run": f"/admin/ops/schedule/{command_run().pk}/",
         "orders": "/admin/orders/order/",

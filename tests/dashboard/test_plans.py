@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import psycopg
 import pytest
 
-from dashboard import failures, series, stale
+from dashboard import failures, limits, series, stale
 from dashboard.task_pages import listing
 from dashboard.views import audit
 from tasks.diagnosis import facts, stats
@@ -21,6 +21,7 @@ from tests.tasks.plans import Plan, explain
 
 KINDS, ATTEMPTS = 7, 30_000
 FINISHED, READY, KEYED, FAILED, HELD, MINUTES, ENTRIES = 60_000, 5_000, 1_000, 600, 500, 20_000, 30_000
+LIMITED, LIMITS = 6_000, 200
 INDEXED = {"Index Scan", "Index Only Scan", "Bitmap Heap Scan"}
 HALVINGS = 2 * 18  # of so many rows, each read once or twice
 PAIRS = 100  # steps over queues and priorities, of which there are fifteen
@@ -33,8 +34,11 @@ FILL = (
     SELECT 'a', 'q' || n % 5, n % 3 FROM generate_series(1, {READY}) AS n""",
     f"""INSERT INTO tasks_task (task_path, queue_name, ordering_key)
     SELECT 'a', 'q' || n % 5, 'k' || n % 50 FROM generate_series(1, {KEYED}) AS n""",
-    f"""INSERT INTO tasks_task (task_path, queue_name, status, attempt, claimed_by)
-    SELECT 'a', 'q' || n % 5, 'PROCESSING', 1, 'w' || n % 10 FROM generate_series(1, {HELD}) AS n""",
+    f"""INSERT INTO tasks_task (task_path, queue_name, concurrency_key, concurrency_limit)
+    SELECT 'a', 'q' || n % 5, 'l' || n % {LIMITS}, 2 FROM generate_series(1, {LIMITED}) AS n""",
+    f"""INSERT INTO tasks_task (task_path, queue_name, status, attempt, claimed_by, started_at, concurrency_key, slot)
+    SELECT 'a', 'q' || n % 5, 'PROCESSING', 1, 'w' || n % 10, now(), CASE WHEN n <= 100 THEN 'l' || n END,
+        CASE WHEN n <= 100 THEN 1 END FROM generate_series(1, {HELD}) AS n""",
     """INSERT INTO tasks_attempt (task_id, number, worker_id, outcome, exception_class, fingerprint)
     SELECT id, 1, 'w', 'failed', 'E', lpad((id % 7)::text, 12, '0') || ' place'
     FROM tasks_task WHERE status = 'FAILED'""",
@@ -89,6 +93,14 @@ ASKED = {
     "what holders hold": Asked(stale.COUNTS, 100, {"ids": ["w1", "w2"], "cap": 10_000}),
     "queues to choose from": Asked(listing.QUEUE_NAMES, PAIRS, {}),
     "keys of a page": Asked(facts.KEYS, 4 * 20 + 2, {"keys": ["k1", "k2", "k3"], "cap": 1000}),
+    "limits of a page": Asked(limits.KEYS, 2 * (limits.SHOWN + 2), {"text": "", "after": "", "most": limits.SHOWN + 1}),
+    "limits of the next page": Asked(limits.KEYS, 2 * (limits.SHOWN + 2), {"text": "", "after": "l50", "most": 51}),
+    "limits that a text names": Asked(limits.KEYS, LIMITS + 100 + 2, {"text": "nothing", "after": "", "most": 51}),
+    "use of limits": Asked(
+        limits.LIMITS,
+        limits.SHOWN * (LIMITED // LIMITS + 3),
+        {"keys": [f"l{number}" for number in range(limits.SHOWN)], "holders": limits.HOLDERS, "cap": limits.CAP},
+    ),
     "places in the line": Asked(
         facts.POSITIONS, 2 * READY // 5 + PAIRS, {"queues": QUEUES, "ids": [FINISHED + 5, FINISHED + 6], "cap": 1000}
     ),

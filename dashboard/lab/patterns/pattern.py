@@ -109,6 +109,8 @@ ACCOUNTS = Rows(
     work="attempt",
 )
 
+SLOTS = 3  # the limit of the patterns that keep one
+
 
 @dataclass(frozen=True)
 class Pattern:
@@ -121,6 +123,7 @@ class Pattern:
     use: Promise
     is_safe: bool = True  # no two workers do one item, and no write is lost
     repeats: int = 1  # effects that one kill may repeat, because a batch is recorded as done all at once
+    taken: str = ""  # for a pattern that keeps a limit of SLOTS: SQL for the number of slots that are taken
     guard: Promise | str = ""  # a guard that its schema lacks; a second part of the run has it, for comparison
     guard_off: str = ""  # SQL that removes the guard from the schema
     runs_on: Callable[[], str] = str  # describes the backend of its locks, and who shares it; by default nothing

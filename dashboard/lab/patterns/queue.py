@@ -7,6 +7,7 @@ meanwhile: the work is done twice and one result is lost. Any write to the row i
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from uuid import uuid4
 
@@ -87,23 +88,36 @@ WITHOUT_TRIGGERS = "ALTER TABLE tasks_task DISABLE TRIGGER USER"
 
 
 def skip_locked_claim(worker: Worker) -> None:
-    _claim_and_flush(worker, "skip_locked")
+    claim_and_flush(worker, "skip_locked")
 
 
 def optimistic_claim(worker: Worker) -> None:
-    _claim_and_flush(worker, "optimistic")
+    claim_and_flush(worker, "optimistic")
 
 
-def _claim_and_flush(worker: Worker, strategy: str) -> None:
-    """Work as a worker does: presence, claims in batches, completions in one write, and recovery of dead workers."""
+Slot = Callable[[], AbstractContextManager[bool]]
+
+
+def no_slot() -> AbstractContextManager[bool]:
+    return nullcontext(True)
+
+
+def claim_and_flush(worker: Worker, strategy: str, *, batch: int = BATCH, slot: Slot = no_slot) -> None:
+    """Work as a worker does: presence, claims in batches, completions in one write, and recovery of dead workers.
+
+    `slot` is held from before each claim until its tasks are completed; it says whether there was a free one.
+    """
     claimer = Claimer(_register(strategy), [QUEUE])
     swept = time.monotonic()
     while _is_unfinished():
-        claimed = strategies.claim(connection, claimer, BATCH, strategy)
-        worker.ledger.lost_races = claimer.lost_races
+        with slot() as is_free:
+            claimed = strategies.claim(connection, claimer, batch, strategy) if is_free else []
+            worker.ledger.lost_races = claimer.lost_races
+            if claimed:
+                _flush_at_most_50_ms(claimer.worker_id, claimed, worker.work)
         if claimed:
-            _flush_at_most_50_ms(claimer.worker_id, claimed, worker.work)
-        elif time.monotonic() < swept + presence.SECOND_LOOK_SECONDS:
+            continue
+        if time.monotonic() < swept + presence.SECOND_LOOK_SECONDS:
             time.sleep(PAUSE_SECONDS)
         else:
             recovery.sweep(connection)
@@ -177,7 +191,7 @@ PATTERNS = (
     ),
     tasks_pattern(
         skip_locked_claim,
-        code=(_claim_and_flush, strategies.claim_locked, flush),
+        code=(claim_and_flush, strategies.claim_locked, flush),
         repeats=BATCH,
         promise=_("One claim for a batch, one write for its completions; the dead are recovered. Our default."),
         weakness=_("A killed worker's batch waits for its recovery, about a second."),
@@ -185,7 +199,7 @@ PATTERNS = (
     ),
     tasks_pattern(
         optimistic_claim,
-        code=(_claim_and_flush, strategies.claim_optimistic, flush),
+        code=(claim_and_flush, strategies.claim_optimistic, flush),
         repeats=BATCH,
         promise=_("Compare-and-swap by version: no row stays locked, connections are free early."),
         weakness=_("Lost races cost a statement each; a dead worker's tasks need recovery."),

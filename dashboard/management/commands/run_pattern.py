@@ -23,6 +23,7 @@ NUMBERS = {
     "items": "Rows to handle, or operations on the account.",
     "work_ms": "How long the work of each item takes.",
     "kill": "How many workers are killed with -9, at moments that the seed decides.",
+    "cut": "How many sessions the server ends while their process works on.",
     "outside_lockers": "Processes of another kind that lock and change the same rows.",
     "remote_ms": "A slow call to another service for each item.",
     "seed": "The same seed, the same plan.",
@@ -112,17 +113,18 @@ class Command(OperatorCommand):
 
 def report_of(results: Sequence[Result], labels: Sequence[str] = ()) -> list[Part]:
     """The table, with a guarded run below its unguarded one, and the lock backends of patterns that name one."""
-    rows = []
+    rows, headings = [], conclusions.headings(results)
+    has_slots = len(headings) > len(conclusions.HEADINGS)
     for result, number in zip(results, labels or [""] * len(results), strict=True):
         label = f"{result.pattern} {number}".strip()
-        rows.append(conclusions.cells(label, result))
+        rows.append(conclusions.cells(label, result, has_slots=has_slots))
         if result.guarded:
             guard = PATTERNS[result.pattern].guard
-            rows.append(conclusions.cells(f"{label} with {guard}", Result.from_dict(result.guarded)))
-    headings = [heading.upper() for heading in conclusions.HEADINGS]
+            with_guard = Result.from_dict(result.guarded)
+            rows.append(conclusions.cells(f"{label} with {guard}", with_guard, has_slots=has_slots))
     backends = runs_on(result.pattern for result in results).get("runs_on", {})
     notes = [f"{name} runs on: {text}" for name, text in backends.items()]
-    return [Table(headings, rows), *(["\n".join(notes)] if notes else [])]
+    return [Table([heading.upper() for heading in headings], rows), *(["\n".join(notes)] if notes else [])]
 
 
 def runs_on(names: Iterable[str]) -> dict[str, dict[str, str]]:

@@ -1,6 +1,7 @@
 """`run_pattern`: its numbers as JSON, its refusals, and what it says of several runs."""
 
 import dataclasses
+import re
 
 import pytest
 
@@ -20,6 +21,7 @@ CONTRACT = {
     "unsafe", "double_checked", "double_checked_nowait", "skip_locked_held", "skip_locked_claim", "optimistic_claim",
     "optimistic_complete", "optimistic_claim_as_printed", "double_checked_batched", "idempotent_update", "cache_lock",
     "cache_lock_naive", "advisory_lock", "account_unsafe", "account_pessimistic", "account_optimistic",
+    "slots_by_index", "slots_by_counter", "slots_by_advisory_lock",
 }  # fmt: skip
 
 
@@ -64,6 +66,19 @@ def test_what_lacks_a_guard_stands_above_the_same_with_it():
     assert second.startswith("optimistic_claim_as_printed with the version trigger")
     assert second.split()[5:7] == ["100", "0"]
     assert "UNSAFE" not in second
+
+
+def test_the_table_has_columns_of_slots_if_a_pattern_keeps_a_limit():
+    kept = result("slots_by_index", kills=1, slots=3, most_at_once=3, refill_ms=412)
+    leaking = result("slots_by_counter", kills=2, slots=3, most_at_once=3, leaked_slots=2, refill_ms=None)
+    heading, *lines = render(report_of([kept, leaking, result("unsafe")])).splitlines()
+    assert re.search(r"MOST AT ONCE +LEAKED SLOTS +ALL IN USE AGAIN +VERDICT$", heading)
+    assert [re.split(r" {2,}", line)[-4:] for line in lines] == [
+        ["3 of 3", "0", "412 ms", "clean"],
+        ["3 of 3", "2", "never", "UNSAFE"],
+        ["-", "-", "-", "clean"],
+    ]
+    assert "SLOTS" not in render(report_of([result("unsafe")]))
 
 
 def test_a_lock_without_redis_is_told_from_one_with_it(monkeypatch):

@@ -20,6 +20,9 @@ def told(*cases):
         ({"duplicates": 1, "may_repeat": 1}, ""),
         ({"lost_updates": 1, "lost_work": 2}, "unsafe lost 1 update and lost 2 results."),
         ({"unprocessed": 3, "stopped": "too late"}, "unsafe left 3 items and was ended (too late)."),
+        ({"slots": 3, "leaked_slots": 2, "most_at_once": 3}, "unsafe leaked 2 slots."),
+        ({"slots": 3, "most_at_once": 5}, "unsafe ran 2 more at once than its limit."),
+        ({"slots": 3, "most_at_once": 3}, ""),
     ],
 )
 def test_what_was_broken_is_named_with_its_number(numbers, said):

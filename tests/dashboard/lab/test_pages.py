@@ -21,7 +21,8 @@ pytestmark = pytest.mark.django_db(transaction=True)
 LAB = "/admin/ops/lab/"
 SVG = "{http://www.w3.org/2000/svg}"
 NUMBERS = {
-    "workers": 2, "items": 6, "work_ms": 0, "kill": 0, "outside_lockers": 0, "remote_ms": 0, "seed": 1, "seconds": 60,
+    "workers": 2, "items": 6, "work_ms": 0, "kill": 0, "cut": 0, "outside_lockers": 0, "remote_ms": 0, "seed": 1,
+    "seconds": 60,
 }  # fmt: skip
 
 

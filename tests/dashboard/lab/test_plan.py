@@ -20,6 +20,12 @@ def test_the_seed_decides_the_kills():
     assert plans[0] == sorted(plans[0], key=lambda kill: kill[0])
 
 
+def test_the_seed_decides_the_cuts_apart_from_the_kills():
+    plans = [Plan("unsafe", kill=5, cut=5, seed=seed) for seed in (1, 1, 2)]
+    assert plans[0].cuts() == plans[1].cuts() != plans[2].cuts()
+    assert plans[0].cuts() != plans[0].kills() == Plan("unsafe", kill=5, seed=1).kills()
+
+
 def test_nobody_is_killed_before_the_first_effect():
     assert {moment for seed in range(20) for moment, _ in Plan("unsafe", items=3, kill=2, seed=seed).kills()} == {1, 2}
 

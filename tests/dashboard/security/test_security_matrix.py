@@ -25,7 +25,10 @@ pytestmark = pytest.mark.django_db
 WRITES = "SELECT coalesce(sum(n_tup_ins + n_tup_upd + n_tup_del), 0)::int FROM pg_stat_xact_user_tables"
 ROUTES = sorted((route, name) for route, name in walk() if name != "logout")  # it would end the walk
 ID, FAILURE = 4711, "0123456789ab"
-SLUGS = {"tasks_queue_switch": "pause", "orders_order_run": "shipped_emails", "orders_order_watch": "shipped_emails"}
+SLUGS = {
+    "ops_limit_switch": "pause", "tasks_queue_switch": "pause", "orders_order_run": "shipped_emails",
+    "orders_order_watch": "shipped_emails",
+}  # fmt: skip
 # Addresses of what is not there: a 404 is what those are told who may look.
 ABSENT = {"ops_attention", "ops_lab_run", "ops_lab_stop", "orders_order_watch"}
 
