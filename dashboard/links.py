@@ -60,8 +60,14 @@ def limit(key: str) -> str:
     return page("admin:ops_limits", key=key)
 
 
+def schedule(name: str) -> str:
+    """The schedule's row on the page of schedules; empty if this site has no such page."""
+    url = page("admin:ops_schedule", q=name)
+    return url and f"{url}#schedule-{element_id(name)}"
+
+
 def element_id(name: str) -> str:
-    """The name of a queue or worker as part of an HTML id."""
+    """The name of a queue, worker or schedule as part of an HTML id."""
     return sha256(name.encode()).hexdigest()[:12]
 
 

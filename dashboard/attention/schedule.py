@@ -1,11 +1,16 @@
-"""Scheduled commands that failed or are overdue, and named locks whose holder is gone."""
+"""Lines for commands under `run_locked` that are overdue, schedules that do not tick, and named locks left behind."""
 
 from collections.abc import Iterator
+from datetime import datetime
+from typing import NamedTuple
 
+from django.db import connection
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from dashboard import links
+from dashboard.attention.queues import numbers
+from dashboard.numbers import decimal
 from tasks import panels
 from tasks.diagnosis.finding import command
 from tasks.locking.named.holder import Holder, Life
@@ -13,8 +18,26 @@ from tasks.operations.locks import RIGHT_TO_RELEASE
 from tasks.panels import Act, AttentionLine, Severity, Snapshot, Step
 from tasks.schedule import expectations
 from tasks.schedule.expectations import Entry, Expectation
+from tasks.schedule.ticks import GRACE
+from tasks.support.database import fetch
 
-SEE = "tasks.view_commandrun"
+SEE, SEE_SCHEDULES = "tasks.view_commandrun", "tasks.view_schedule"
+MOST = 1000  # that are counted
+
+LATE = """
+SELECT count(*) AS number, min(next_at) AS since, (array_agg(name))[1] AS name
+FROM (
+    SELECT name, next_at FROM tasks_schedule
+    WHERE NOT paused AND ended_at IS NULL AND next_at < statement_timestamp() - %(grace)s::interval
+    ORDER BY next_at LIMIT %(most)s::int
+) AS late
+"""
+BROKEN = """
+SELECT count(*) AS number, max(paused_at) AS since, (array_agg(name))[1] AS name
+FROM (
+    SELECT name, paused_at FROM tasks_schedule WHERE problem <> '' ORDER BY paused_at DESC LIMIT %(most)s::int
+) AS broken
+"""
 
 
 @panels.attention
@@ -103,3 +126,61 @@ def lock_line(holder: Holder, *, waiting: int) -> AttentionLine:
 def release(holder: Holder) -> Act | None:
     url, fields = links.page("admin:ops_release"), (("name", holder.name), ("fence", str(holder.fence)))
     return Act(_("Release…"), url, fields, "release-lock", RIGHT_TO_RELEASE, is_destructive=True) if url else None
+
+
+class Stopped(NamedTuple):
+    """Schedules that do not tick: their number, the earliest or latest time of it, and the name of one."""
+
+    number: int
+    since: datetime | None
+    name: str | None
+
+
+def late_schedules() -> Stopped:
+    return Stopped(**fetch(connection, LATE, {"grace": GRACE, "most": MOST})[0])
+
+
+def broken_schedules() -> Stopped:
+    return Stopped(**fetch(connection, BROKEN, {"most": MOST})[0])
+
+
+@panels.attention
+def schedules(snapshot: Snapshot) -> Iterator[AttentionLine]:
+    """Schedules that nobody ticks, and those that Rowlock paused, as they could not tick or their code has vanished."""
+    late, broken = snapshot.once(late_schedules), snapshot.once(broken_schedules)
+    if late.number:
+        text = ngettext(
+            "The schedule %(name)s is late.", "%(number)s schedules are late, %(name)s for longest.", late.number
+        )
+        yield stopped_line("late", text, late, *late_words(snapshot))
+    if broken.number:
+        text = ngettext(
+            "The schedule %(name)s is broken off.",
+            "%(number)s schedules are broken off, %(name)s last.",
+            broken.number,
+        )
+        why = _("It could not tick, or its code no longer declares it: the page says which.")
+        yield stopped_line("broken", text, broken, why)
+
+
+def late_words(snapshot: Snapshot) -> tuple[str, str]:
+    """Why schedules are late, and the command that may help."""
+    if any(worker.is_alive for worker in snapshot.once(numbers).workers):
+        why = _("Workers live, but none knows its function, or its last task is unfinished.")
+        return why, command("list_schedules")
+    return _("Workers tick, and none is alive."), command("run_worker")
+
+
+def stopped_line(kind: str, text: str, found: Stopped, why: str, shell: str = "") -> AttentionLine:
+    values = {"name": found.name, "number": decimal(found.number) + ("+" if found.number == MOST else "")}
+    state = "late" if kind == "late" else "broken"
+    return AttentionLine(
+        key=f"schedules:{kind}",
+        text=text % values,
+        severity=Severity.LOSING,
+        why=why,
+        since=found.since,
+        size=found.number,
+        step=Step(_("See the schedules"), links.page("admin:ops_schedule", state=state), shell),
+        permission=SEE_SCHEDULES,
+    )

@@ -20,7 +20,7 @@ from tasks.admin import rights
 from tasks.diagnosis import Facts, Finding, decide, decision, gather
 from tasks.diagnosis.finding import command
 from tasks.diagnosis.progress import Reported, checkpoint_of, latest_lines, progress_of
-from tasks.models import Attempt, Intervention, RefusedWrite, Task, TaskStatus
+from tasks.models import Attempt, Intervention, RefusedWrite, Task, TaskStatus, Tick
 from tasks.operations import unique
 from tasks.operations.filters import TaskFilter
 from tasks.support import audit
@@ -87,6 +87,7 @@ def detail_context(task: Task, user: Any) -> dict[str, Any]:
         "behind": behind(task, facts),
         "key_holder": unique.holders([task.unique_key]).get(task.unique_key) if task.unique_key else None,
         **holder_context(task, facts),
+        "tick": Tick.objects.filter(task_id=task.pk).first(),
         "finisher": links.worker(task.finished_by) if task.finished_by else "",
         "statements": decision.statements_of(task),
         "attempts": attempts,

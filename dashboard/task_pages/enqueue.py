@@ -37,8 +37,31 @@ ENQUEUE = "tasks.enqueue_task"
 OPTIONS = ("queue_name", "priority", "run_after", "ordering_key", "unique_key")
 
 
-class EnqueueForm(ConfirmedForm):
-    """One call of a task: a field for each parameter, and values that differ from its declaration."""
+class CallForm(ConfirmedForm):
+    """One call of a task: a field for each parameter; without a task none."""
+
+    def __init__(self, task: PostgresTask | None, data: QueryDict | None = None, **options: Any) -> None:
+        super().__init__(data, **options)
+        self.argument_task = task
+        self.argument_fields = signature.fields_of(task) if task else {}
+        own = list(self.fields)
+        self.fields |= self.argument_fields
+        self.call: tuple[list[Any], dict[str, Any]] = ([], {})
+        self.order_fields([*self.argument_fields, *own])
+
+    def clean(self) -> None:
+        if self.argument_task and not self.errors:
+            try:
+                self.call = signature.call_of(self.argument_task, self.cleaned_data)
+            except signature.IncompleteCall as error:
+                self.add_error(None, str(error))
+
+    def arguments(self) -> list[forms.BoundField]:
+        return [self[name] for name in self.argument_fields]
+
+
+class EnqueueForm(CallForm):
+    """One call, and values that differ from the task's declaration."""
 
     queue_name = OptionField(
         types.destination, label=gettext_lazy("Queue"), widget=forms.TextInput(attrs={"list": "queues"})
@@ -49,21 +72,8 @@ class EnqueueForm(ConfirmedForm):
     unique_key = OptionField(types.name, label=gettext_lazy("Unique key"))
 
     def __init__(self, task: PostgresTask, data: QueryDict | None = None) -> None:
-        super().__init__(data)
+        super().__init__(task, data)
         self.task = task
-        self.fields |= signature.fields_of(task)
-        self.call: tuple[list[Any], dict[str, Any]] = ([], {})
-        self.order_fields([name for name in self.fields if name not in OPTIONS])
-
-    def clean(self) -> None:
-        if not self.errors:
-            try:
-                self.call = signature.call_of(self.task, self.cleaned_data)
-            except signature.IncompleteCall as error:
-                self.add_error(None, str(error))
-
-    def arguments(self) -> list[forms.BoundField]:
-        return [field for field in self.visible_fields() if field.name not in (*OPTIONS, "reason")]
 
     def options(self) -> list[forms.BoundField]:
         return [self[name] for name in OPTIONS]

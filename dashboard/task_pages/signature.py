@@ -1,6 +1,7 @@
 """Form fields made from a task's signature, and the call that their values make."""
 
 import inspect
+import json
 import types as python_types
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +26,7 @@ VAR_KEYWORD, VAR_POSITIONAL = inspect.Parameter.VAR_KEYWORD, inspect.Parameter.V
 PREFIX = "arg-"  # of the field of a parameter, whose name may be one of ours
 REST, NAMED_REST = "args", "kwargs"
 BY_NAME = {"int": int, "str": str, "bool": bool, "float": float}  # if other annotations cannot be resolved
+Call = tuple[Sequence[Any], Mapping[str, Any]]
 LOGICAL = {"true": True, "false": False}
 
 
@@ -47,9 +49,13 @@ class Parameter:
         return self.place in (VAR_POSITIONAL, VAR_KEYWORD)
 
 
+def declared(task: PostgresTask) -> list[inspect.Parameter]:
+    return list(inspect.signature(task.func).parameters.values())[1 if task.takes_context else 0 :]
+
+
 def parameters(task: PostgresTask) -> list[Parameter]:
     """The parameters of a call, without the context."""
-    known = list(inspect.signature(task.func).parameters.values())[1 if task.takes_context else 0 :]
+    known = declared(task)
     try:
         hints = get_type_hints(task.func)
     except (NameError, TypeError, AttributeError):  # names that only a type checker imports
@@ -223,3 +229,38 @@ def call_of(task: PostgresTask, values: Mapping[str, Any]) -> tuple[list[Any], d
 
 def needs(left_out: str, name: str) -> str:
     return _("%(left_out)s: give a value, because %(name)s comes after it.") % {"left_out": left_out, "name": name}
+
+
+def written_call(task: PostgresTask, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, str] | None:
+    """What to write into the fields for this call; None if no fields make it."""
+    places, names, values = list(args), dict(kwargs), dict[str, str]()
+    known = parameters(task)
+    for one in known:
+        if one.place is VAR_POSITIONAL:
+            values[REST], places = json.dumps(places, ensure_ascii=False) if places else "", []
+        elif places and one.place in (POSITIONAL_ONLY, POSITIONAL_OR_KEYWORD):
+            values[f"{PREFIX}{one.name}"] = written(one, places.pop(0))
+        elif one.name in names and not one.is_rest:
+            values[f"{PREFIX}{one.name}"] = written(one, names.pop(one.name))
+    if names and any(one.place is VAR_KEYWORD for one in known):
+        values[NAMED_REST] = json.dumps(names, ensure_ascii=False)
+    try:
+        read = {name: field.clean(values.get(name, "")) for name, field in fields_of(task).items()}
+        return values if is_same_call(task, call_of(task, read), (args, kwargs)) else None
+    except (forms.ValidationError, IncompleteCall):
+        return None
+
+
+def written(one: Parameter, value: Any) -> str:
+    if value is None:
+        return ""
+    return json.dumps(value, ensure_ascii=False) if is_json(one.kind) or one.kind is bool else str(value)
+
+
+def is_same_call(task: PostgresTask, one: Call, other: Call) -> bool:
+    """True if both give every parameter the same value, by position or by name."""
+    known = inspect.Signature(declared(task))
+    try:
+        return known.bind(*one[0], **one[1]).arguments == known.bind(*other[0], **other[1]).arguments
+    except TypeError:
+        return False

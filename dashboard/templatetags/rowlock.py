@@ -208,6 +208,9 @@ def told_lock(lock: RowLock) -> str:
     return finding.describe_lock(lock)
 
 
+register.filter("schedule_href", links.schedule)
+
+
 @register.filter
 def href(link: Link) -> str:
     """The address of a verdict's link."""
@@ -261,6 +264,8 @@ def target_href(target: str) -> str:
         return page(ROWS[kind], int(name))
     if kind == "limit":
         return links.limit(name)
+    if kind == "schedule":
+        return links.schedule(name)
     if kind in ("queue", "worker"):
         return f"{address('admin:tasks_task_changelist')}?{urlencode({kind: name})}"
     return page(PAGES[kind]) if kind in PAGES else ""

@@ -1,4 +1,4 @@
-"""The palette (Ctrl-K): the task, session, order, account, worker, queue or page that a few characters name.
+"""The palette (Ctrl-K): the task, session, order, account, worker, queue, schedule or page that a few characters name.
 
 The pages of the menu and the actions of the open page come from that page itself (`palette.js`). A number may follow a
 word: `order 12` lists the order before the task and the session of that number.
@@ -20,7 +20,7 @@ from dashboard import links
 from dashboard.locks.limits import Names
 from dashboard.task_pages.listing import known_queues
 from orders.models import Account, Order
-from tasks.models import Task
+from tasks.models import Schedule, Task
 from tasks.support.addresses import address
 from tasks.support.database import fetch
 
@@ -129,6 +129,11 @@ def workers(text: str) -> Found:
         yield _("Worker %(id)s (%(hostname)s, pid %(pid)s)") % row, links.worker(row["id"])
 
 
+def schedules(text: str) -> Found:
+    for name in Schedule.objects.filter(name__icontains=text).order_by("name").values_list("name", flat=True)[:MOST]:
+        yield _("Schedule %(name)s") % {"name": name}, links.schedule(name)
+
+
 def functions(text: str) -> Found:
     for row in fetch(connection, FUNCTIONS, {"text": text, "most": MOST}):
         yield _("Tasks %(name)s") % {"name": row["path"]}, links.tasks(task_paths=(row["path"],))
@@ -145,4 +150,5 @@ TEXTS = (
     Source("tasks.view_task", ("tasks_task", "tasks_queue", "tasks_worker"), queues),
     Source("tasks.view_worker", ("tasks_worker",), workers),
     Source("tasks.view_task", ("tasks_worker",), functions),
+    Source("tasks.view_schedule", ("tasks_schedule",), schedules),
 )

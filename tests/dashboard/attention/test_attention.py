@@ -11,10 +11,21 @@ from django.db import connection
 from django.utils import timezone
 
 from dashboard import failures
-from dashboard.attention import inbox
+from dashboard.attention import inbox, schedule
 from orders.models import Order
 from tasks import panels
-from tasks.models import Attempt, CommandRun, Epoch, ExpectedCommand, Lock, Queue, RecoveryFailure, Task, Worker
+from tasks.models import (
+    Attempt,
+    CommandRun,
+    Epoch,
+    ExpectedCommand,
+    Lock,
+    Queue,
+    RecoveryFailure,
+    Schedule,
+    Task,
+    Worker,
+)
 from tasks.panels import AttentionLine, Severity, Snapshot
 from tasks.queue import presence
 from tests.people import client_of, person
@@ -50,6 +61,37 @@ def set_aside(kind: str, task_id: int | None, worker_id: str, error: str) -> Non
         error=error,
         retry_at=ago(seconds=9),
     )
+
+
+def scheduled(name: str, **columns: object) -> None:
+    Schedule.objects.create(name=name, task_path=rows.NOTHING, cron="0 3 * * *", **columns)
+
+
+def test_schedules_that_nobody_ticks_are_late_and_those_without_code_are_broken_off():
+    scheduled("in time", next_at=ago(seconds=5))
+    scheduled("paused", next_at=ago(days=1), paused=True)
+    assert not lines().keys() & {"schedules:late", "schedules:broken"}
+    scheduled("late", next_at=ago(minutes=5)), scheduled("later", next_at=ago(hours=5))
+    scheduled("gone", next_at=ago(days=1), paused=True, problem="Its code no longer declares this schedule.")
+    found = lines()
+    late, broken = found["schedules:late"], found["schedules:broken"]
+    assert (late.text, late.size) == ("2 schedules are late, later for longest.", 2)
+    assert (late.why, late.step.command) == ("Workers tick, and none is alive.", "python manage.py run_worker")
+    assert (broken.text, broken.size) == ("The schedule gone is broken off.", 1)
+    assert late.step.url == "/admin/ops/schedule/?state=late"
+    with rows.living_worker():
+        assert "none knows its function" in lines()["schedules:late"].why
+
+
+def test_late_schedules_are_found_by_an_index():
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO tasks_schedule (name, task_path, cron, next_at) "
+            "SELECT 'job ' || number, 'a', '* * * * *', now() + interval '1 h' FROM generate_series(1, 5000) AS number"
+        )
+        cursor.execute("ANALYZE tasks_schedule")
+        cursor.execute(f"EXPLAIN {schedule.LATE}", {"grace": timedelta(seconds=60), "most": schedule.MOST})
+        assert "tasks_schedule_due" in "".join(line for (line,) in cursor.fetchall())
 
 
 def wait_in_vain(conn: psycopg.Connection) -> None:
