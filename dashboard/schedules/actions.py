@@ -10,16 +10,15 @@ from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.utils.functional import Promise
-from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_POST
 
+from dashboard import links
 from dashboard.live import snapshots
 from dashboard.schedules import LIST, SEE
 from dashboard.schedules.rows import ScheduleRow, has_backlog
 from dashboard.site import page
-from dashboard.task_pages.confirmation import linked
 from tasks.admin import rights
 from tasks.admin.forms import PreviewedForm
 from tasks.compat import InvalidTask
@@ -173,7 +172,7 @@ def carry_out(request: HttpRequest, action: Action, name: str, edition: int, rea
         messages.info(request, _("Schedule %(name)s was like that already.") % {"name": name})
         return
     url = address("admin:tasks_task_change", result) if action.name == "run" else ""
-    messages.success(request, linked(str(action.done), name=name, id=format_html('<a href="{}">#{}</a>', url, result)))
+    messages.success(request, links.sentence(str(action.done), name=name, id=links.anchor(f"#{result}", url)))
 
 
 def back(request: HttpRequest) -> HttpResponse:
