@@ -34,8 +34,7 @@ STALL_SECONDS = 0.5
 LONGEST_RETURN_SECONDS = 15.0
 PUBLISH_AFTER_SECONDS = 0.25
 LIST_SECONDS, FOLD_SECONDS = 1.0, 60.0
-LONGEST_STATEMENT_SECONDS = 5.0
-SESSION_ENDS_WITHIN_SECONDS = 30.0
+LONGEST_STATEMENT_SECONDS, SESSION_ENDS_WITHIN_SECONDS = 5.0, 30.0
 # The same write may succeed later or elsewhere. Any other error is a refusal, by a constraint or a trigger, for ever.
 PASSING = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.errors.ReadOnlySqlTransaction)
 
@@ -74,9 +73,8 @@ class Child:
     """One worker process as its supervisor knows it.
 
     `killed_for`: why it was ended on purpose, or empty; `doomed`: the tasks that were meant, as (id, attempt).
-    `closed`: those whose attempt was closed on the row while their thread ran on, and `closed_at` the first time;
-    `alone_at`: since when nothing else runs, or None.
-    `cancelled`: coroutines that it was asked to cancel, and when. Times are `time.monotonic()`.
+    `closed`: those whose attempt was closed on the row while their thread ran on, `closed_at` the first time; `alone_at`
+    since when nothing else runs. `cancelled`: coroutines to be cancelled, and since when. Times: `time.monotonic()`.
     """
 
     id: str
