@@ -73,7 +73,7 @@ class Child:
     """One worker process as its supervisor knows it.
 
     `killed_for`: why it was ended on purpose, or empty; `doomed`: the tasks that were meant, as (id, attempt).
-    `closed`: those whose attempt was closed on the row while their thread ran on, `closed_at` the first time; `alone_at`
+    `closed`: those whose attempt was closed on the row while their thread ran on, `closed_at` when first; `alone_at`
     since when nothing else runs. `cancelled`: coroutines to be cancelled, and since when. Times: `time.monotonic()`.
     """
 
