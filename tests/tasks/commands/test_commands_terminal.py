@@ -1,15 +1,20 @@
 """Tables and trees on a terminal, their colours and width, pictures that are drawn again, and errors."""
 
 import doctest
+import json
+import os
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
+from django.conf import settings
 
 from tasks.commands import output
 from tasks.commands.output import ENDLESS, Lines, Table, Window, render
 from tasks.models import Task
-from tests.commands import run, run_process, start
+from tests.commands import database_url, run, run_process, start
 from tests.sessions import session
 from tests.tasks import rows
 from tests.tasks.commands.terminal import shown, terminal
@@ -122,13 +127,29 @@ def imports_rich(*argv: object) -> bool:
     return " rich" in outcome.stderr
 
 
+IMPORTED_BY = """
+import json, sys, django
+django.setup()
+from tests.commands import run
+for argv in json.loads(sys.argv[1]):
+    assert run(*argv).status in (0, 1), argv
+    if "rich" in sys.modules:
+        sys.exit(f"{argv} imports rich")
+"""
+
+
 def test_rich_is_imported_only_where_a_table_is_printed():
+    """The commands one after the other in one process; by itself what starts processes, or does print a table."""
     task = rows.failed()
-    quiet = (
+    quiet = [
         ("queue_status", "--json"), ("queue_status", "-v0"), ("show_locks", "--json"), ("list_tasks", "--json"),
-        ("list_tasks", "--csv"), ("requeue_tasks", task.pk), ("run_worker", "--burst"), ("list_tasks", "--help"),
-    )  # fmt: skip
-    assert [argv for argv in quiet if imports_rich(*argv)] == []
+        ("list_tasks", "--csv"), ("requeue_tasks", task.pk), ("list_tasks", "--help"),
+    ]  # fmt: skip
+    environment = {**os.environ, "DATABASE_URL": database_url(), "DJANGO_SETTINGS_MODULE": "tests.settings"}
+    line = [sys.executable, "-c", IMPORTED_BY, json.dumps(quiet)]
+    done = subprocess.run(line, cwd=settings.BASE_DIR, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not imports_rich("run_worker", "--burst")
     assert imports_rich("queue_status")
 
 
