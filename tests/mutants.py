@@ -74,6 +74,8 @@ MUTANTS = [
            "AND task.unique_while IN ('q', 'a')\n                  AND NOT", "                  AND NOT", (UNIQUE,)),
     Mutant("unique key: replaces what waits", "tasks.framework.keyed.REPLACE",
            "    WHERE task.status = 'READY' AND task.unique_while IN ('q', 'a')\n", "    WHERE true\n", (UNIQUE,)),
+    without("unique key: batches insert in one order", "tasks.framework.keyed.INSERT", " ORDER BY unique_key",
+            "tests/races/test_unique.py", "-k", "other_orders"),
     Mutant("unique key: a requeue that the index refuses", "tasks.operations.unique.make_ready", "is_careful=True",
            "is_careful=False", (UNIQUE_VERBS,)),
     without("flush: SKIP LOCKED", "tasks.queue.completion.LOCKED", " SKIP LOCKED",

@@ -6,11 +6,14 @@ import random
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import product
+from queue import Queue
 from typing import Any
 
 import pytest
-from django.db import connection, connections
+from django.db import connection, connections, transaction
 
 from tasks.framework.declaration import ON_DUPLICATE
 from tasks.framework.declaration import UNIQUE_WHILE as WHILE
@@ -19,6 +22,9 @@ from tasks.queue import completion, release
 from tasks.queue.completion import Ending, Failure
 from tests.commands import database_url
 from tests.processes import ROOT
+from tests.races.crew import at_once
+from tests.sessions import session, wait_until_blocked
+from tests.tasks import handlers
 from tests.tasks.claiming import claim
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -56,6 +62,45 @@ def test_each_committed_replacement_is_one_version(size):
     assert answer["ids"] == [task.pk]
     # The first one that was committed inserted; a killed process may have committed what it did not note.
     assert answer["noted"] <= task.version <= answer["noted"] + answer["killed"]
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_the_second_waits_for_the_first_and_follows_how_it_ended(is_committed):
+    with session() as first, ThreadPoolExecutor(1) as pool:
+        first_id = first.execute("SELECT rowlock_enqueue('any.task', unique_key => 'k')").fetchone()[0]
+        pids: Queue[int] = Queue()
+        second = pool.submit(enqueued, pids)
+        wait_until_blocked(pids.get(timeout=30))
+        first.commit() if is_committed else first.rollback()
+        assert (second.result(30) == first_id) == is_committed
+    assert Task.objects.filter(unique_key="k").count() == 1
+
+
+def enqueued(pids: "Queue[int]") -> int:
+    """The id that this thread's enqueue gives back."""
+    try:
+        connection.ensure_connection()
+        pids.put(connection.connection.info.backend_pid)
+        return int(handlers.echo.using(unique_key="k").enqueue(1).id)
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("is_undone", [True, False], ids=["inserts", "replacements"])
+def test_batches_with_the_same_keys_in_other_orders_do_not_lock_each_other_out(is_undone):
+    def enqueue(chance: random.Random) -> None:
+        keys = [f"key {number}" for number in range(1000)]
+        try:
+            for _ in range(3):
+                chance.shuffle(keys)
+                with transaction.atomic():
+                    handlers.index_latest.enqueue_many([((key,), {}) for key in keys])
+                    transaction.set_rollback(is_undone)
+        finally:
+            connection.close()
+
+    at_once(*(partial(enqueue, random.Random(place)) for place in range(4)))
+    assert Task.objects.count() == (0 if is_undone else 1000)
 
 
 def end_one_way_or_another(chance: random.Random) -> None:
