@@ -232,6 +232,8 @@ def told(link: Link) -> str:
             phrase = _("queue %s")
         case "key":
             phrase = _("key %s")
+        case "limit":
+            phrase = _("limit %s")
         case "session":
             phrase = _("session %s")
     return phrase % link.target

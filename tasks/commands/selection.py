@@ -30,6 +30,7 @@ def add_filters(parser: CommandParser) -> None:
         ("task_paths", types.text, "PATH", "Their function.", None),
         ("text", types.text, "TEXT", "Text in their arguments.", None),
         ("ordering_key", types.name, "K", "Their ordering key.", None),
+        ("concurrency_key", types.name, "K", "Their concurrency key.", None),
         ("worker_id", types.name, "ID", "Who holds or has completed them.", None),
         ("error", types.text, "ERROR", "Text in the error of their latest attempt.", None),
         ("failure", types.failure, "HASH", "How their latest attempt failed, as the page Failures names it.", None),

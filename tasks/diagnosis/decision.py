@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from tasks import conf
-from tasks.diagnosis import facts
+from tasks.diagnosis import facts, limits
 from tasks.diagnosis.facts import COUNT_CAP, Facts, WorkerSession
 from tasks.diagnosis.finding import OF_LIFE, Finding, Link, Verdict, command, describe_lock
 from tasks.locking import rowlocks
@@ -58,7 +58,7 @@ def is_held_by_key(task: Task, facts: Facts) -> bool:
 
 def is_paused(task: Task, facts: Facts) -> bool:
     queue = facts.queues.get(task.queue_name)
-    return queue is not None and queue.paused
+    return (queue is not None and queue.paused) or limits.paused(task, facts) is not None
 
 
 def is_unserved(task: Task, facts: Facts) -> bool:
@@ -78,6 +78,8 @@ def is_row_locked(task: Task, facts: Facts) -> bool:
 HINDRANCES: dict[Verdict, Callable[[Task, Facts], bool]] = {
     Verdict.WAITING: lambda task, facts: task.run_after > facts.now,
     Verdict.HELD_BY_KEY: is_held_by_key,
+    Verdict.WAITING_FOR_SLOT: lambda task, facts: limits.full(task, facts) is not None,
+    Verdict.WAITING_FOR_RATE: lambda task, facts: limits.spent(task, facts) is not None,
     Verdict.PAUSED: is_paused,
     Verdict.NO_WORKER: is_unserved,
     Verdict.UNKNOWN_TASK: is_unknown,
@@ -88,7 +90,7 @@ HINDRANCES: dict[Verdict, Callable[[Task, Facts], bool]] = {
 def statements_of(task: Task) -> list[str]:
     """The statements that decided this task's verdict, as they were sent; `%(…)s` are their parameters."""
     by_status = {
-        TaskStatus.READY: [facts.POSITIONS, presence.STATES],
+        TaskStatus.READY: [facts.POSITIONS, limits.LIMITS, presence.STATES],
         TaskStatus.PROCESSING: [presence.STATES, facts.SESSIONS],
         TaskStatus.FAILED: [facts.ERRORS],
         TaskStatus.CANCELLED: [facts.CANCELLERS],
@@ -120,13 +122,20 @@ def held_by_key(task: Task, facts: Facts) -> Finding:
 
 
 def paused(task: Task, facts: Facts) -> Finding:
-    queue = facts.queues[task.queue_name]
-    values = {"queue": queue.name, "actor": queue.paused_by or _("somebody")}
-    sentence = _("The queue %(queue)s was paused by %(actor)s") % values
-    if queue.paused_at is not None:
-        sentence += _(", %(age)s ago") % {"age": age_of(facts, queue.paused_at)}
-    links = (Link("queue", queue.name),)
-    return Finding(Verdict.PAUSED, sentence + ".", links, command("resume_queue", queue.name))
+    queue = facts.queues.get(task.queue_name)
+    if queue is not None and queue.paused:
+        sentence = _("The queue %(queue)s was paused by %(actor)s")
+        values = {"queue": queue.name, "actor": queue.paused_by or _("somebody")}
+        since, link, resume = queue.paused_at, Link("queue", queue.name), command("resume_queue", queue.name)
+    else:
+        limit = limits.paused(task, facts)
+        assert limit is not None
+        sentence = _("The key “%(key)s” was paused by %(actor)s")
+        values = {"key": limit.name, "actor": limit.paused_by or _("somebody")}
+        since, link = limit.paused_at, limits.link_of(limit)
+        resume = command("configure_limit", limit.name, "--resume")
+    ago = _(", %(age)s ago") % {"age": age_of(facts, since)} if since is not None else ""
+    return Finding(Verdict.PAUSED, sentence % values + ago + ".", (link,), resume)
 
 
 def no_worker(task: Task, facts: Facts) -> Finding:
@@ -153,6 +162,9 @@ def ready(task: Task, facts: Facts) -> Finding:
     if task.ordering_key is not None:
         sentence = _("Due, and the first of its key “%(key)s”.") % {"key": task.ordering_key}
         return Finding(Verdict.READY, sentence + waiting_behind(task, facts), (Link("key", task.ordering_key),))
+    if task.concurrency_key is not None:
+        sentence = _("Due, and its limit “%(key)s” allows one more.") % {"key": task.concurrency_key}
+        return Finding(Verdict.READY, sentence, (Link("limit", task.concurrency_key),))
     if position is None:
         return Finding(Verdict.READY, _("Due; more than %(cap)d tasks go before it.") % {"cap": COUNT_CAP})
     return Finding(Verdict.READY, _("Due; number %(position)d in its queue.") % {"position": position})
@@ -268,8 +280,8 @@ def cancelled(task: Task, facts: Facts) -> Finding:
 SENTENCES: dict[Verdict, Callable[[Task, Facts], Finding]] = {
     Verdict(function.__name__): function
     for function in (
-        waiting, held_by_key, paused, no_worker, unknown_task, row_locked, ready, cancelling, running, in_batch,
-        worker_silent, worker_dead, completed, failed, cancelled,
+        waiting, held_by_key, limits.waiting_for_slot, limits.waiting_for_rate, paused, no_worker, unknown_task,
+        row_locked, ready, cancelling, running, in_batch, worker_silent, worker_dead, completed, failed, cancelled,
     )
 }  # fmt: skip
 

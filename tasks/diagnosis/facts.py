@@ -7,6 +7,8 @@ from datetime import datetime
 from django.db import connection
 from django.utils.functional import cached_property
 
+from tasks.diagnosis import limits
+from tasks.diagnosis.limits import Limits
 from tasks.locking import rowlocks
 from tasks.locking.rowlocks import RowLock
 from tasks.models import HOLDS_ITS_KEY, Queue, Task, TaskStatus
@@ -123,6 +125,7 @@ class Facts:
     workers: Mapping[str, WorkerState] = field(default_factory=dict)
     queues: Mapping[str, Queue] = field(default_factory=dict)
     keys: Mapping[str, KeyState] = field(default_factory=dict)
+    limits: Limits = field(default_factory=dict)
     locks: Mapping[int, RowLock] = field(default_factory=dict)
     positions: Mapping[int, int] = field(default_factory=dict)
     sessions: Mapping[str, WorkerSession] = field(default_factory=dict)
@@ -140,7 +143,7 @@ class Facts:
 
 
 def gather(tasks: Iterable[Task], *, always_workers: bool = False) -> Facts:
-    """The facts for at most some hundreds of tasks: eleven statements, however many tasks there are.
+    """The facts for at most some hundreds of tasks: twelve statements, however many tasks there are.
 
     Workers are read only if a task is unfinished, unless `always_workers`.
     """
@@ -156,6 +159,7 @@ def gather(tasks: Iterable[Task], *, always_workers: bool = False) -> Facts:
         workers=workers,
         queues=Queue.objects.in_bulk({task.queue_name for task in unfinished}),
         keys=_keys(unfinished),
+        limits=limits.gather(ready),
         locks=rowlocks.lockers(Task, [task.pk for task in tasks]),
         positions=_positions(ready, now),
         sessions=_sessions(processing),

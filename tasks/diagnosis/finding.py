@@ -18,7 +18,9 @@ class Verdict(models.TextChoices):
 
     WAITING = "waiting", gettext_lazy("Waiting until")  # run_after is ahead
     HELD_BY_KEY = "held_by_key", gettext_lazy("Held by key")  # an earlier task of its key is unfinished
-    PAUSED = "paused", gettext_lazy("Paused")  # its queue is paused
+    WAITING_FOR_SLOT = "waiting_for_slot", gettext_lazy("Waiting for a slot")  # as many run as its limit allows
+    WAITING_FOR_RATE = "waiting_for_rate", gettext_lazy("Waiting for its rate")  # as many have begun as its rate allows
+    PAUSED = "paused", gettext_lazy("Paused")  # its queue or its key is paused
     NO_WORKER = "no_worker", gettext_lazy("No worker for queue")  # no live worker serves its queue
     UNKNOWN_TASK = "unknown_task", gettext_lazy("No worker knows task")  # no live worker of its queue has the function
     ROW_LOCKED = "row_locked", gettext_lazy("Row locked")  # a session holds the row, and SKIP LOCKED skips it
@@ -49,9 +51,9 @@ STUCK = frozenset(
 
 @dataclass(frozen=True)
 class Link:
-    """A verdict's reference: a task or worker by id, a queue or key by name, a session by pid."""
+    """A verdict's reference: a task or worker by id, a queue, ordering key or limit by name, a session by pid."""
 
-    kind: Literal["task", "worker", "queue", "key", "session"]
+    kind: Literal["task", "worker", "queue", "key", "limit", "session"]
     target: str
 
 

@@ -133,30 +133,39 @@ BEGIN
         array_agg(placed.slot ORDER BY placed.place), array_agg(placed.queue_slot ORDER BY placed.place),
         (SELECT bool_or(asked.is_rated) FROM asked)
     INTO ids, places, slots, queue_slots, is_rated FROM placed;
-    IF is_rated THEN
-        SELECT array_agg(rates.name ORDER BY rates.name), array_agg(rates.gap ORDER BY rates.name) INTO names, gaps FROM (
-            SELECT rates.name, max(rates.gap) AS gap
-            FROM unnest(ids) AS seat (id) JOIN tasks_task AS task ON task.id = seat.id
-            CROSS JOIN LATERAL rowlock_rates(
-                task.concurrency_key, task.rate_key, task.rate, task.period_seconds, task.queue_name) AS rates
-            GROUP BY rates.name) AS rates;
-        INSERT INTO tasks_bucket (name, next_at)
-        SELECT wanted.name, '-infinity' FROM unnest(names) AS wanted (name) ORDER BY wanted.name ON CONFLICT DO NOTHING;
-        WITH locked AS MATERIALIZED (
-            SELECT bucket.name, greatest(bucket.next_at, clock_timestamp() - interval '0.4 seconds') AS since
-            FROM tasks_bucket AS bucket WHERE bucket.name = ANY(names) FOR NO KEY UPDATE SKIP LOCKED
-        )
-        SELECT array_agg(locked.name), array_agg(wanted.gap), array_agg(locked.since), array_agg(0),
-            array_agg(CASE WHEN locked.since <= clock_timestamp() THEN 1 + floor(
-                date_part('epoch', clock_timestamp() - locked.since) / wanted.gap)::integer ELSE 0 END)
-        INTO names, gaps, since, spent, due
-        FROM locked JOIN unnest(names, gaps) AS wanted (name, gap) ON wanted.name = locked.name;
+    IF NOT is_rated THEN
+        RETURN QUERY
+        SELECT seat.id, seat.place, seat.slot, seat.queue_slot
+        FROM unnest(ids, places, slots, queue_slots) AS seat (id, place, slot, queue_slot)
+        JOIN tasks_task AS task ON task.id = seat.id
+        WHERE NOT EXISTS (SELECT FROM tasks_task AS holder WHERE holder.concurrency_key = task.concurrency_key
+                          AND holder.slot = seat.slot AND holder.status = 'PROCESSING')
+          AND NOT EXISTS (SELECT FROM tasks_task AS holder WHERE holder.queue_name = task.queue_name
+                          AND holder.queue_slot = seat.queue_slot AND holder.status = 'PROCESSING');
+        RETURN;
     END IF;
+    SELECT array_agg(rates.name ORDER BY rates.name), array_agg(rates.gap ORDER BY rates.name) INTO names, gaps FROM (
+        SELECT rates.name, max(rates.gap) AS gap
+        FROM unnest(ids) AS seat (id) JOIN tasks_task AS task ON task.id = seat.id
+        CROSS JOIN LATERAL rowlock_rates(
+            task.concurrency_key, task.rate_key, task.rate, task.period_seconds, task.queue_name) AS rates
+        GROUP BY rates.name) AS rates;
+    INSERT INTO tasks_bucket (name, next_at)
+    SELECT wanted.name, '-infinity' FROM unnest(names) AS wanted (name) ORDER BY wanted.name ON CONFLICT DO NOTHING;
+    WITH locked AS MATERIALIZED (
+        SELECT bucket.name, greatest(bucket.next_at, clock_timestamp() - interval '0.4 seconds') AS since
+        FROM tasks_bucket AS bucket WHERE bucket.name = ANY(names) FOR NO KEY UPDATE SKIP LOCKED
+    )
+    SELECT array_agg(locked.name), array_agg(wanted.gap), array_agg(locked.since), array_agg(0),
+        array_agg(CASE WHEN locked.since <= clock_timestamp() THEN 1 + floor(
+            date_part('epoch', clock_timestamp() - locked.since) / wanted.gap)::integer ELSE 0 END)
+    INTO names, gaps, since, spent, due
+    FROM locked JOIN unnest(names, gaps) AS wanted (name, gap) ON wanted.name = locked.name;
     FOR seat IN
-        SELECT seat.id, seat.place, seat.slot, seat.queue_slot, CASE WHEN is_rated THEN ARRAY(
+        SELECT seat.id, seat.place, seat.slot, seat.queue_slot, ARRAY(
             SELECT array_position(names, rates.name) FROM rowlock_rates(
-                task.concurrency_key, task.rate_key, task.rate, task.period_seconds, task.queue_name) AS rates)
-            ELSE '{}' END AS buckets
+                task.concurrency_key, task.rate_key, task.rate, task.period_seconds, task.queue_name) AS rates
+            ) AS buckets
         FROM unnest(ids, places, slots, queue_slots) AS seat (id, place, slot, queue_slot)
         JOIN tasks_task AS task ON task.id = seat.id
         WHERE NOT EXISTS (SELECT FROM tasks_task AS holder WHERE holder.concurrency_key = task.concurrency_key
@@ -165,7 +174,7 @@ BEGIN
                           AND holder.queue_slot = seat.queue_slot AND holder.status = 'PROCESSING')
         ORDER BY seat.place
     LOOP
-        IF seat.buckets = '{}' OR NOT EXISTS (
+        IF NOT EXISTS (
             SELECT FROM unnest(seat.buckets) AS bucket (number)
             WHERE bucket.number IS NULL OR spent[bucket.number] >= due[bucket.number]) THEN
             FOREACH number IN ARRAY seat.buckets LOOP
@@ -175,49 +184,35 @@ BEGIN
             RETURN NEXT;
         END IF;
     END LOOP;
-    IF is_rated THEN
-        UPDATE tasks_bucket AS bucket SET next_at = used.since + used.gap * used.spent * interval '1 second'
-        FROM unnest(names, gaps, since, spent) AS used (name, gap, since, spent)
-        WHERE bucket.name = used.name AND used.spent > 0;
-    END IF;
+    UPDATE tasks_bucket AS bucket SET next_at = used.since + used.gap * used.spent * interval '1 second'
+    FROM unnest(names, gaps, since, spent) AS used (name, gap, since, spent)
+    WHERE bucket.name = used.name AND used.spent > 0;
 END $$;
 """
 FORGET_ADMIT = "DROP FUNCTION rowlock_admit;"
 
 # A row leaves its slots with its status, whoever ends it. And nobody begins one above the limit, raw SQL included; a
-# claim that meets a limit lowered since it looked tries again. One trigger for all rules and one short check, because
-# every statement prepares each check anew: six checks cost a claim 0.1 ms. Tasks without a limit call neither.
-GUARD = """
-CREATE FUNCTION rowlock_guard_limits() RETURNS trigger LANGUAGE plpgsql AS $$
-DECLARE
-    problem text := NULL;
+# claim that meets a limit lowered since it looked tries again. Claims and completions call the first two for rows with
+# slots alone, and the second one only above slot 1. One check says the rest, because every statement prepares each
+# check anew: six checks cost a claim 0.1 ms.
+GUARDS = """
+CREATE FUNCTION rowlock_leave_slots() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    IF NEW.status <> 'PROCESSING' THEN
-        NEW.slot := NULL;
-        NEW.queue_slot := NULL;
-    END IF;
-    IF TG_OP = 'INSERT' OR num_nonnulls(NEW.slot, NEW.queue_slot) = 0 THEN
-        IF NEW.ordering_key IS NOT NULL AND NEW.concurrency_key IS NOT NULL THEN
-            problem := 'ordering_key and concurrency_key exclude each other: one key is an order, or a limit';
-        ELSIF NEW.rate_key IS NOT NULL AND NEW.concurrency_key IS NULL THEN
-            problem := 'rate_key needs a concurrency_key, the line in which the task waits: pass the same text';
-        ELSIF NEW.rate_key IS NULL AND NEW.rate IS NOT NULL OR num_nulls(NEW.rate, NEW.period_seconds) = 1
-              OR NEW.rate NOT BETWEEN 1 AND 1000000 OR NEW.period_seconds < 1 THEN
-            problem := 'rate (1 to 1000000), period_seconds (1 or more) and rate_key belong together';
-        ELSIF length(NEW.rate_key) NOT BETWEEN 1 AND 255
-              OR NEW.rate_key COLLATE "C" ~ '[\\u0001-\\u001f\\u007f-\\u009f]' THEN
-            problem := 'rate_key must have 1 to 255 characters, and none of control';
-        END IF;
-    END IF;
-    IF problem IS NOT NULL THEN
-        RAISE EXCEPTION 'task %: %', NEW.id, problem
-            USING ERRCODE = 'check_violation', CONSTRAINT = 'tasks_task_limits_sound';
-    ELSIF NEW.slot < 1 OR NEW.queue_slot < 1
-          OR NEW.slot > 1 AND (TG_OP = 'INSERT' OR NEW.slot IS DISTINCT FROM OLD.slot)
-          AND NEW.slot > coalesce((SELECT max_running FROM tasks_limit WHERE key = NEW.concurrency_key),
-              NEW.concurrency_limit, CASE WHEN NEW.rate_key IS NULL THEN 1 ELSE 32767 END)
-          OR NEW.queue_slot > 1 AND (TG_OP = 'INSERT' OR NEW.queue_slot IS DISTINCT FROM OLD.queue_slot)
-          AND NEW.queue_slot > (SELECT max_running FROM tasks_queue WHERE name = NEW.queue_name) THEN
+    NEW.slot := NULL;
+    NEW.queue_slot := NULL;
+    RETURN NEW;
+END $$;
+CREATE TRIGGER rowlock_leave_slots BEFORE UPDATE ON tasks_task FOR EACH ROW
+    WHEN (NEW.status <> 'PROCESSING' AND (OLD.slot IS NOT NULL OR OLD.queue_slot IS NOT NULL))
+    EXECUTE FUNCTION rowlock_leave_slots();
+ALTER TABLE tasks_task ADD CONSTRAINT tasks_task_slot_while_it_runs CHECK (
+    (status = 'PROCESSING' AND concurrency_key IS NOT NULL) = (slot IS NOT NULL));
+
+CREATE FUNCTION rowlock_guard_slots() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF NEW.slot NOT BETWEEN 1 AND coalesce((SELECT max_running FROM tasks_limit WHERE key = NEW.concurrency_key),
+            NEW.concurrency_limit, CASE WHEN NEW.rate_key IS NULL THEN 1 ELSE 32767 END)
+       OR NEW.queue_slot NOT BETWEEN 1 AND (SELECT max_running FROM tasks_queue WHERE name = NEW.queue_name) THEN
         RAISE EXCEPTION 'task % would exceed a limit: slot % of key %, slot % of queue %', NEW.id,
                 coalesce(NEW.slot::text, '-'), coalesce(quote_literal(NEW.concurrency_key), '-'),
                 coalesce(NEW.queue_slot::text, '-'), quote_literal(NEW.queue_name)
@@ -225,21 +220,50 @@ BEGIN
     END IF;
     RETURN NEW;
 END $$;
-CREATE TRIGGER rowlock_guard_limits BEFORE UPDATE ON tasks_task FOR EACH ROW
-    WHEN (num_nonnulls(NEW.concurrency_key, NEW.rate_key, NEW.rate, NEW.period_seconds, NEW.slot, NEW.queue_slot,
-        OLD.queue_slot) > 0)
-    EXECUTE FUNCTION rowlock_guard_limits();
-CREATE TRIGGER rowlock_guard_limits_of_new BEFORE INSERT ON tasks_task FOR EACH ROW
-    WHEN (num_nonnulls(NEW.concurrency_key, NEW.rate_key, NEW.rate, NEW.period_seconds, NEW.slot, NEW.queue_slot) > 0)
-    EXECUTE FUNCTION rowlock_guard_limits();
-ALTER TABLE tasks_task ADD CONSTRAINT tasks_task_slot_while_it_runs CHECK (
-    (status = 'PROCESSING' AND concurrency_key IS NOT NULL) = (slot IS NOT NULL));
+CREATE TRIGGER rowlock_slots_within_limit BEFORE INSERT ON tasks_task FOR EACH ROW
+    WHEN (NEW.slot <> 1 OR NEW.queue_slot <> 1) EXECUTE FUNCTION rowlock_guard_slots();
+CREATE TRIGGER rowlock_slot_within_limit BEFORE UPDATE OF slot, queue_slot ON tasks_task FOR EACH ROW
+    WHEN (NEW.slot <> 1 AND NEW.slot IS DISTINCT FROM OLD.slot
+        OR NEW.queue_slot <> 1 AND NEW.queue_slot IS DISTINCT FROM OLD.queue_slot)
+    EXECUTE FUNCTION rowlock_guard_slots();
+
+CREATE FUNCTION rowlock_guard_keys() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    problem CONSTANT text := CASE
+        WHEN NEW.ordering_key IS NOT NULL AND NEW.concurrency_key IS NOT NULL
+        THEN 'ordering_key and concurrency_key exclude each other: one key is an order, or a limit'
+        WHEN NEW.rate_key IS NOT NULL AND NEW.concurrency_key IS NULL
+        THEN 'rate_key needs a concurrency_key, the line in which the task waits: pass the same text'
+        WHEN NEW.rate_key IS NULL AND NEW.rate IS NOT NULL OR num_nulls(NEW.rate, NEW.period_seconds) = 1
+            OR NEW.rate NOT BETWEEN 1 AND 1000000 OR NEW.period_seconds < 1
+        THEN 'rate (1 to 1000000), period_seconds (1 or more) and rate_key belong together'
+        WHEN length(NEW.rate_key) NOT BETWEEN 1 AND 255
+            OR NEW.rate_key COLLATE "C" ~ '[\\u0001-\\u001f\\u007f-\\u009f]'
+        THEN 'rate_key must have 1 to 255 characters, without control characters' END;
+BEGIN
+    IF problem IS NOT NULL THEN
+        RAISE EXCEPTION 'task %: %', NEW.id, problem
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'tasks_task_limits_sound';
+    END IF;
+    RETURN NEW;
+END $$;
+CREATE TRIGGER rowlock_guard_new_keys BEFORE INSERT ON tasks_task FOR EACH ROW
+    WHEN (num_nonnulls(NEW.concurrency_key, NEW.rate_key, NEW.rate, NEW.period_seconds) > 0)
+    EXECUTE FUNCTION rowlock_guard_keys();
+CREATE TRIGGER rowlock_guard_keys
+    BEFORE UPDATE OF ordering_key, concurrency_key, rate_key, rate, period_seconds ON tasks_task FOR EACH ROW
+    EXECUTE FUNCTION rowlock_guard_keys();
 """
-NO_GUARD = """
+NO_GUARDS = """
+DROP TRIGGER rowlock_guard_keys ON tasks_task;
+DROP TRIGGER rowlock_guard_new_keys ON tasks_task;
+DROP FUNCTION rowlock_guard_keys();
+DROP TRIGGER rowlock_slot_within_limit ON tasks_task;
+DROP TRIGGER rowlock_slots_within_limit ON tasks_task;
+DROP FUNCTION rowlock_guard_slots();
 ALTER TABLE tasks_task DROP CONSTRAINT tasks_task_slot_while_it_runs;
-DROP TRIGGER rowlock_guard_limits_of_new ON tasks_task;
-DROP TRIGGER rowlock_guard_limits ON tasks_task;
-DROP FUNCTION rowlock_guard_limits();
+DROP TRIGGER rowlock_leave_slots ON tasks_task;
+DROP FUNCTION rowlock_leave_slots();
 """
 
 
@@ -250,5 +274,5 @@ class Migration(migrations.Migration):
         migrations.RunSQL(RATES, FORGET_RATES),
         migrations.RunSQL(ROOM, FORGET_ROOM),
         migrations.RunSQL(ADMIT, FORGET_ADMIT),
-        migrations.RunSQL(GUARD, NO_GUARD),
+        migrations.RunSQL(GUARDS, NO_GUARDS),
     ]

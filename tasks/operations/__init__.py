@@ -8,6 +8,7 @@ seconds for a lock on a whole table.
 from tasks.operations.cancel import Cancel, await_cancelled, cancel
 from tasks.operations.edit import Edit, edit
 from tasks.operations.enqueue import enqueue
+from tasks.operations.limits import set_limit, set_queue_limit
 from tasks.operations.prune import prune_history, prune_tasks
 from tasks.operations.quarantine import PutBack, Quarantine, quarantine
 from tasks.operations.queues import pause, resume
@@ -40,6 +41,8 @@ __all__ = [
     "release_unstarted",
     "requeue",
     "resume",
+    "set_limit",
+    "set_queue_limit",
     "short_waits",
     "stop_worker",
 ]

@@ -65,6 +65,7 @@ class TaskFilter:
     older_than: timedelta | None = None
     text: str = ""
     ordering_key: str = ""
+    concurrency_key: str = ""
     worker_id: str = ""
     above: int = 0
     upto: int | None = None
@@ -150,6 +151,8 @@ class TaskFilter:
             tasks = tasks.filter(created_at__lt=StatementTimestamp() - self.older_than)
         if self.ordering_key:
             tasks = tasks.filter(ordering_key=self.ordering_key)
+        if self.concurrency_key:
+            tasks = tasks.filter(concurrency_key=self.concurrency_key)
         if self.worker_id:
             tasks = tasks.filter(Q(claimed_by=self.worker_id) | Q(finished_by=self.worker_id))
         if self.text:
@@ -284,5 +287,6 @@ CONDITIONS = {
     "older_than": Condition("older_than", "--older-than", parse_age),
     "text": Condition("q", "--text"),
     "ordering_key": Condition("key", "--ordering-key"),
+    "concurrency_key": Condition("limit", "--concurrency-key"),
     "worker_id": Condition("worker", "--worker"),
 }

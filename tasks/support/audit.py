@@ -22,6 +22,7 @@ FROM unnest(%(targets)s::text[], %(before)s::int[], %(after)s::int[])
 
 task = "task:{}".format
 queue = "queue:{}".format
+limit = "limit:{}".format
 worker = "worker:{}".format
 lock = "lock:{}".format
 command = "command:{}".format  # the runs of a named command

@@ -70,6 +70,18 @@ def rate_of(text: object) -> tuple[int, int] | None:
     return (int(found[1]), int(timedelta(**{UNITS[found[2]]: 1}).total_seconds())) if found else None
 
 
+def rate_text(rate: int | None, period_seconds: int | None) -> str:
+    """A rate as `rate_of` reads it, if its period is one of those.
+
+    >>> rate_text(100, 60), rate_text(7, 90), rate_text(None, None)
+    ('100/m', '7 in 90 s', 'none')
+    """
+    if rate is None or period_seconds is None:
+        return "none"
+    unit = next((unit for unit in "smhd" if timedelta(**{UNITS[unit]: 1}).total_seconds() == period_seconds), None)
+    return f"{rate}/{unit}" if unit else f"{rate} in {period_seconds} s"
+
+
 def describe(duration: timedelta) -> str:
     """The shortest text of whole seconds that `parse` reads back.
 

@@ -1,5 +1,6 @@
 """Limits of keys and queues: never more at once, in order, and true for whoever writes the table."""
 
+import math
 from datetime import timedelta
 from functools import partial
 
@@ -11,6 +12,7 @@ from tasks.models import Limit, Queue, Task
 from tasks.queue import strategies
 from tasks.queue.claim import Claimer
 from tasks.queue.completion import Failure
+from tasks.queue.shortcut import Shortcut
 from tests.sessions import session
 from tests.tasks import claiming, rows
 from tests.tasks.claiming import STRATEGIES, claim, claim_all, ids
@@ -100,6 +102,11 @@ class TestSlots:
         taken = strategies.claim(connection, Claimer("w1", at_once=2), 5, strategy)
         assert len(taken) == min(2, strategies.STRATEGIES[strategy].max_batch)
 
+    def test_a_plain_task_does_not_hide_a_limited_one(self, take):
+        [plain] = rows.many(1)
+        [of_key] = limited(1)
+        assert sorted(take(1)) == [plain, of_key]
+
     def test_what_is_held_back_holds_up_nobody(self, take):
         limited(50, limit=1, priority=50)
         plain = rows.many(3)
@@ -174,6 +181,13 @@ class TestQueues:
         end(taken[0])
         assert len(take()) == 1
 
+    def test_a_claim_behind_the_last_task_takes_nothing_of_a_limited_queue(self):
+        rows.many(2, queue_name="q")
+        claimer = Claimer("w1", shortcut=Shortcut({("q", 0): ("-infinity", 0)}, math.inf))
+        Queue.objects.create(name="q", max_running=1)
+        assert len(strategies.claim(connection, claimer, 5)) == 1
+        assert Task.objects.get(status="PROCESSING").queue_slot == 1
+
     def test_both_limits_hold(self, take):
         Queue.objects.create(name="q", max_running=3)
         limited(5, "a", limit=2, queue_name="q")
@@ -188,9 +202,11 @@ class TestRates:
         made = limited(3, "r", limit=None, rate_key="r", rate=1, period_seconds=3600)
         claimer = Claimer("w1")
         assert ids(strategies.claim(connection, claimer, 5, strategy)) == made[:1]
-        before = claimer.look_at
         assert strategies.claim(connection, claimer, 5, strategy) == []
-        assert claimer.look_at < before or claimer.look_at > 3000
+        assert 3000 < claimer.look_in <= 3600
+        with connection.cursor() as cursor:
+            cursor.execute("UPDATE tasks_bucket SET next_at = clock_timestamp()")
+        assert ids(strategies.claim(connection, claimer, 5, strategy)) == made[1:2]
 
     def test_the_operators_rate_goes_before_the_declared_one(self, take):
         limited(40, "r", limit=None, rate_key="r", rate=1, period_seconds=3600)
