@@ -19,7 +19,7 @@ from tests.benchmarks.report import Part, Table, rates, version_of
 from tests.benchmarks.subject import HANDLERS, Crew, Rowlock, Subject
 
 TASKS = 100_000
-HOT_TASKS = 10_000
+HOT_TASKS = 4_000
 HELD = 100_000
 HELD_KEYS = 1000
 LIMIT = 8
