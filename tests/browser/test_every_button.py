@@ -183,7 +183,7 @@ def queues(tour: Tour) -> None:
         )
     tour.press("#queue-rows .menu summary").press("#queue-rows .menu [data-action=change-limit]").confirm().says("mail")
     tour.press("#queue-rows .menu summary").press("#queue-rows [data-copy]")
-    tour.press("#queue-rows .menu summary").press("#queue-rows [data-copy*=max-running]")
+    tour.press("#queue-rows [data-copy*=max-running]")
     tour.at(f"{LIST}why/mail/").menu(".page-title").press(".page-title [data-copy]")
 
 
