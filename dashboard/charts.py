@@ -62,7 +62,7 @@ FASTEST_SECONDS, SLOWEST_SECONDS = 0.001, 10_000.0
 
 
 class Bar(NamedTuple):
-    """One slot of the throughput chart: failed attempts stacked on completed ones."""
+    """One slot of a chart: what failed stacked on what completed, and on both what is still to come."""
 
     x: int
     width: int
@@ -70,6 +70,8 @@ class Bar(NamedTuple):
     failed: int
     completed_y: int
     failed_y: int
+    coming: int = 0
+    coming_y: int = 0
 
 
 class Curve(NamedTuple):

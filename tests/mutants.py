@@ -46,6 +46,7 @@ GUARDED_PAGES = (
         "audit", "burst", "demo", "lab", "locks", "overview", "schedule", "stale", "workers")),
     *(f"dashboard.task_pages.{name}" for name in (
         "bulk", "confirmation", "detail", "enqueue", "listing", "queues")),
+    *(f"dashboard.schedules.{name}" for name in ("actions", "editor")),
     "tasks.admin.pattern_admin",
     "orders.admin",
 )  # fmt: skip
@@ -355,6 +356,10 @@ MUTANTS = [
         "pages: a kept row's surroundings", "dashboard.templatetags.rowlock.each", "tuple(others.items())", "()",
         ("tests/dashboard/test_templates.py",),
     ),
+    without("schedules: the edition that was seen", "dashboard.schedules.editor.ScheduleForm.save",
+            "edition=edition, ", "tests/dashboard/schedules/test_editor.py"),
+    without("schedules: a question before Run now", "dashboard.schedules.actions.act",
+            ' and not values["confirmed"]', "tests/dashboard/schedules/test_actions.py"),
     without("pages: statement timeout", "dashboard.environment.PAGE_SESSION", "-c statement_timeout=5s ", PAGE_LIMITS),
     without("pages: lock timeout", "dashboard.environment.PAGE_SESSION", "-c lock_timeout=2s ", PAGE_LIMITS),
     without("pages: limits are given to their sessions", "dashboard.environment.database_settings",

@@ -1,4 +1,4 @@
-"""The page *Schedules*: runs of commands, holders of named locks, and releasing locks of dead holders."""
+"""The page *Schedules*: the schedules of tasks, runs of commands, holders of named locks, and releasing locks."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,16 +10,21 @@ from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
 
+from dashboard.live import snapshots
 from dashboard.live.fragment import SharedPart
+from dashboard.schedules import SEE as SEE_SCHEDULES
+from dashboard.schedules import actions, editor, rows, timeline
+from dashboard.views.overview import unless_slow
 from tasks.admin.forms import OptionField, PreviewedForm, WholeNumberField
 from tasks.admin.rights import missing, require, who
 from tasks.commands import types
 from tasks.diagnosis.finding import command
 from tasks.models import CommandRun
-from tasks.operations import locks
+from tasks.operations import locks, schedules
 from tasks.schedule import expectations
 
 SEE, RELEASE, FORGET = "tasks.view_commandrun", locks.RIGHT_TO_RELEASE, locks.RIGHT_TO_FORGET
+LINE_SECONDS = 30
 LARGEST_FENCE = 2**63 - 1
 
 
@@ -41,6 +46,12 @@ def paths(view: Callable[..., Any]) -> list[URLPattern]:
         path("ops/schedule/release/", view(release), name="ops_release"),
         path("ops/schedule/forget/", view(forget), name="ops_forget"),
         path("ops/schedule/<int:run_id>/", view(run), name="ops_command_run"),
+        path("ops/schedule/line/", view(time_line), name="ops_schedule_line"),
+        path("ops/schedule/add/", view(editor.add), name="ops_schedule_add"),
+        path("ops/schedule/edit/", view(editor.edit), name="ops_schedule_edit"),
+        path("ops/schedule/times/", view(editor.times), name="ops_schedule_times"),
+        path("ops/schedule/switch-on/", view(actions.switch_on), name="ops_schedule_switch_on"),
+        path("ops/schedule/do/<slug:name>/", view(actions.act), name="ops_schedule_act"),
     ]
 
 
@@ -52,11 +63,14 @@ def schedule(request: HttpRequest) -> HttpResponse:
         return LIVE.answer(request)
     LIVE.expect(request)
     context = {**admin.site.each_context(request), "title": _("Schedules"), **live_context(request)}
+    if "listing" in context:
+        context |= {**line_context(request), "line_seconds": LINE_SECONDS}
     return render(request, "dashboard/schedule.html", context)
 
 
 def live_context(request: HttpRequest) -> dict[str, Any]:
     return {
+        **schedules_context(request),
         "board": expectations.board(),
         "cannot_release": missing(request.user, RELEASE),
         "cannot_forget": missing(request.user, FORGET),
@@ -64,7 +78,41 @@ def live_context(request: HttpRequest) -> dict[str, Any]:
     }
 
 
+def schedules_context(request: HttpRequest) -> dict[str, Any]:
+    """The table of schedules, for those who may see them."""
+    if not request.user.has_perm(SEE_SCHEDULES):
+        return {}
+    search, now = rows.Search.of(request.GET), snapshots.of(request).now
+    offers = [(offer, rows.in_words(offer.cron, None)) for offer in schedules.offers()]
+    found = rows.listing(search, now)
+    return {"search": search, "listing": found, "offers": offers, "now": now, **actions.forbidden(request.user)}
+
+
 LIVE = SharedPart("dashboard/_schedule.html", live_context, every=5, is_apart=True)
+
+
+@require_safe
+def time_line(request: HttpRequest) -> HttpResponse:
+    """The time line alone, which refreshes more slowly."""
+    require(request.user, SEE_SCHEDULES)
+    return LINE.answer(request)
+
+
+def line_context(request: HttpRequest) -> dict[str, Any]:
+    found = unless_slow(snapshots.current("schedule line", LINE_SECONDS, grace=snapshots.GRACE), timeline.line)
+    if found is None:
+        return {"line": None}
+    return {
+        "line": found,
+        "chart": timeline.chart_of(found),
+        "axis": timeline.axis_of(found),
+        "entries": [entry for slot in found.slots for entry in slot.entries()],
+    }
+
+
+LINE = SharedPart(
+    "dashboard/_schedule_line.html", line_context, every=LINE_SECONDS, is_apart=True, seconds=LINE_SECONDS
+)
 
 
 @require_safe

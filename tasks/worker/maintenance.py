@@ -74,7 +74,8 @@ class Child:
     """One worker process as its supervisor knows it.
 
     `killed_for`: why it was ended on purpose, or empty; `doomed`: the tasks that were meant, as (id, attempt).
-    `closed`: those whose attempt was closed on the row while their thread ran on, and `closed_at` the first time.
+    `closed`: those whose attempt was closed on the row while their thread ran on, and `closed_at` the first time;
+    `alone_at`: since when nothing else runs, or None.
     `cancelled`: coroutines that it was asked to cancel, and when. Times are `time.monotonic()`.
     """
 
@@ -87,6 +88,7 @@ class Child:
     doomed: set[tuple[int, int]] = field(default_factory=set)
     closed: set[tuple[int, int]] = field(default_factory=set)
     closed_at: float = 0.0
+    alone_at: float | None = None
     cancelled: dict[tuple[int, int], float] = field(default_factory=dict)
     convicted_at: float | None = None
     is_frozen: bool = False

@@ -5,15 +5,17 @@ all of them. A thread for each coroutine would open as many connections. So a fe
 one coroutine always come to the same thread, and so to the same connections.
 """
 
+import asyncio
 import logging
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from typing import Any, Protocol
 
 import psycopg
+from asgiref.sync import ThreadSensitiveContext
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from tasks.worker import connections
@@ -42,6 +44,12 @@ class OrmThread(ThreadPoolExecutor):
         self._caller: Caller | None = None
         self._caller_lock = threading.Lock()
         self._refresh_at = 0.0
+        self.context = Context()
+
+    def enter(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Make the context whose coroutines use this thread; entering it for each one took a fifth of their time."""
+        entering = ThreadSensitiveContext(executor=self).__aenter__()
+        loop.run_until_complete(loop.create_task(entering, context=self.context))
 
     def _begin(self) -> None:
         self._connections = connections.watch()

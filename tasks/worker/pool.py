@@ -9,10 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from contextvars import Context
 from dataclasses import dataclass, field
-
-from asgiref.sync import ThreadSensitiveContext
 
 from tasks.framework import declaration
 from tasks.framework.declaration import PostgresTask
@@ -276,24 +273,26 @@ class Pool:
     def _event_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
+            for thread in self._orm_threads:
+                thread.enter(self._loop)
             threading.Thread(target=self._loop.run_forever, name="coroutines", daemon=True).start()
         return self._loop
 
     def _start_coroutines(self) -> None:
-        """On the event loop: begin what has a slot, each in a context of its own."""
+        """On the event loop: begin what has a slot, each in its own copy of its ORM thread's context."""
         while True:
             with self._lock:
                 job = self._take(self.coroutines)
             if job is None:
                 return
-            job.call = self._event_loop().create_task(self._run_coroutine(job), context=Context())
+            context = self._orm_thread_of(job).context.copy()
+            job.call = self._event_loop().create_task(self._run_coroutine(job), context=context)
 
     async def _run_coroutine(self, job: Job) -> None:
         CURRENT.set(job)
         timer = self._event_loop().call_later(job.task.timeout, self._time_out, job) if job.task.timeout else None
         try:
-            async with ThreadSensitiveContext(executor=self._orm_thread_of(job)):
-                ending = await self.runner.run_coroutine(job.claim, job.task, lambda: job.ended_for)
+            ending = await self.runner.run_coroutine(job.claim, job.task, lambda: job.ended_for)
         except BaseException as error:  # noqa: BLE001  cancelled while the end of its handler was being told
             failure = job.ended_for or failures.describe(error, job.claim, job.task, [], {})
             claim = job.claim

@@ -240,10 +240,11 @@ class Supervisor:
 
     def _end_if_it_hangs(self, child: Child) -> None:
         """Kill a child that should have been replaced: its Python stands still, or only closed attempts run."""
-        running = child.state.running()
-        silence = time.monotonic() - child.state.pulse_ns / 1e9
-        is_alone = {task[1:3] for task in running} <= child.closed
-        if time.monotonic() - child.closed_at > HANG_SECONDS and (is_alone or silence > HANG_SECONDS):
+        now = time.monotonic()
+        is_alone = {task[1:3] for task in child.state.running()} <= child.closed
+        child.alone_at = (child.alone_at or now) if is_alone else None  # its last endings get time to be written
+        hangs = child.alone_at is not None and now - child.alone_at > HANG_SECONDS
+        if hangs or min(now - child.closed_at, now - child.state.pulse_ns / 1e9) > HANG_SECONDS:
             self.kill(child, child.replaced_for)
 
     def kill(self, child: Child, reason: str, task: Running | None = None) -> None:

@@ -15,7 +15,7 @@ from tests.benchmarks.bench import Options, bench
 from tests.benchmarks.report import Part
 
 # In the order in which the report shows them.
-PARTS = ("database", "waiting", "drain", "mixed", "pickup", "enqueue", "growth", "idle", "locks", "start")
+PARTS = ("database", "waiting", "drain", "mixed", "telling", "pickup", "enqueue", "growth", "idle", "locks", "start")
 ALL = (*PARTS, *told.PARTS)
 
 

@@ -274,7 +274,11 @@ class Subject:
 class Rowlock(Subject):
     """This project, with its own interpreter and worker."""
 
-    def __init__(self, server_url: str, pipe: Pipe, name: str = "Rowlock", **variables: str) -> None:
+    def __init__(
+        self, server_url: str, pipe: Pipe, name: str = "Rowlock", *, handlers: str = "", **variables: str
+    ) -> None:
+        """`handlers`: what the names of its handlers begin with."""
+        self.handlers = handlers
         self.peer = replace(ROWLOCK, name=name, environ=tuple(variables.items()))
         self.pipe = pipe
         self.url = databases.named(server_url, "bench_rowlock")
@@ -289,7 +293,7 @@ class Rowlock(Subject):
     def fill(self, kind: str, tasks: int) -> None:
         self.fill_counter(kind, tasks)
         self.empty()
-        self.execute(FILL, f"{HANDLERS}.tasks.{kind}", kind, tasks)
+        self.execute(FILL, f"{HANDLERS}.tasks.{self.handlers}{kind}", kind, tasks)
         self.execute("VACUUM ANALYZE tasks_task")
         self.execute("CHECKPOINT")
 

@@ -16,7 +16,7 @@ from playwright.sync_api import Page, expect
 from dashboard.demo import control, director
 from dashboard.models import LabRun
 from orders.models import Account
-from tasks.models import Attempt, BulkRun, CommandRun, ExpectedCommand, Lock, Queue, Task, Worker
+from tasks.models import Attempt, BulkRun, CommandRun, ExpectedCommand, Lock, Queue, Schedule, Task, Worker
 from tests.browser import buttons
 from tests.browser.looks import OF_COLOURS, SIZES, assert_accessible, assert_fits
 from tests.dashboard.scenes import LOCK_ACCOUNT, Scene
@@ -237,6 +237,7 @@ def locks(tour: Tour) -> None:
 
 
 def cron(tour: Tour) -> None:
+    schedules(tour)
     now = timezone.now()
     ExpectedCommand.objects.create(name="nightly", every=timedelta(hours=1), since=now - timedelta(days=2))
     times = {"acquired_at": now - timedelta(hours=2), "renewed_at": now - timedelta(hours=2)}
@@ -248,6 +249,29 @@ def cron(tour: Tour) -> None:
     assert not ExpectedCommand.objects.exists()
     run = CommandRun.objects.create(name="nightly", argv=["report"], outcome="succeeded", finished_at=now)
     tour.at(f"/admin/ops/schedule/{run.pk}/").press("[data-copy]")
+
+
+def schedules(tour: Tour) -> None:
+    page, table = "/admin/ops/schedule/", "#schedules tbody"
+    tour.at(page).menu(".offers").press(".offers [data-copy]").press("[data-action=switch-on]")
+    tour.says("check-accounts is switched on")
+    Schedule.objects.all().delete()
+    when = {"cron": "0 3 * * *", "every_seconds": None, "timezone": "UTC", "missed": "skip", "overlap": "skip"}
+    declared = {**when, "cron": "0 4 * * *"}
+    path = handlers.nothing.module_path
+    Schedule.objects.create(name=path, task_path=path, declared=declared, **when)
+    tour.at(page).press("[data-action=pause-schedule]").says("is paused.")
+    tour.menu(table).press(f"{table} [data-copy] >> nth=1").press("[data-action=resume-schedule]").says("runs again.")
+    tour.menu(table).press(f"{table} [data-copy] >> nth=0").press(f"{table} [data-copy] >> nth=1")
+    tour.press("[data-action=run-schedule]").confirm().says("was enqueued as")
+    tour.menu(table).press("[data-action=revert-schedule]").confirm().says("as declared in code again")
+    tour.at(f"{page}edit/?schedule={path}").press("[data-action=check-schedule]").says("Nothing would change.")
+    Schedule.objects.update(**when)
+    tour.at(f"{page}edit/?schedule={path}").press("[data-action=revert-schedule]").press("dialog .back")
+    tour.press("[data-action=save-schedule]").says("is saved.")
+    Schedule.objects.update(declared=None)
+    tour.at(page).menu(table).press("[data-action=delete-schedule]").confirm().says("is deleted.")
+    tour.at(page).press(".finder button").says("No schedule yet.")
 
 
 def attention(tour: Tour) -> None:

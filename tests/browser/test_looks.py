@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from orders import accounts
 from orders.models import Account
-from tasks.models import Attempt, BulkRun, CommandRun, ExpectedCommand, Lock, Queue, RefusedWrite
+from tasks.models import Attempt, BulkRun, CommandRun, ExpectedCommand, Lock, Queue, RefusedWrite, Schedule
 from tests.browser.looks import assert_looks_right
 from tests.dashboard.addresses import walk
 from tests.tasks import handlers, rows
@@ -27,6 +27,7 @@ ELSEWHERE = {
     "ops_lab_run", "ops_lab_start", "ops_lab_stop", "ops_palette", "ops_release", "ops_release_unstarted", "ops_signal",
     "ops_stop_worker", "ops_take_back", "ops_withdraw", "orders_account_lock", "orders_account_move",
     "orders_order_lock", "orders_order_resolve", "orders_order_run", "orders_order_watch", "tasks_queue_switch",
+    "ops_schedule_act", "ops_schedule_line", "ops_schedule_switch_on", "ops_schedule_times",
     "tasks_task_action", "tasks_task_all", "tasks_task_delete_view", "tasks_task_run_stop", "tasks_task_save_view",
 }  # fmt: skip
 # Django's own forms and lists, which only the menu of all models leads to.
@@ -81,6 +82,9 @@ def addresses(failed) -> dict[str, str]:
         "failures": "/admin/ops/failures/",
         "failure": "/admin/ops/failures/aaaaaaaaaaaa/",
         "schedule": "/admin/ops/schedule/",
+        "choose a task to schedule": "/admin/ops/schedule/add/",
+        "add a schedule": f"/admin/ops/schedule/add/?task={handlers.typed.module_path}",
+        "edit a schedule": f"/admin/ops/schedule/edit/?schedule={schedule()}",
         "command run": f"/admin/ops/schedule/{command_run().pk}/",
         "orders": "/admin/orders/order/",
         "accounts": "/admin/orders/account/",
@@ -113,6 +117,17 @@ def command_run() -> CommandRun:
     run = {"name": "nightly-report", "argv": ["report", "x" * 200], "finished_at": timezone.now()}
     CommandRun.objects.create(**run, outcome="skipped", exit_status=75, held_by="db1")
     return CommandRun.objects.create(**run, outcome="failed", exit_status=1, output="y" * 300)
+
+
+def schedule() -> str:
+    """The name of a declared schedule that an operator overrode, beside one that is late and one that is broken off."""
+    now = timezone.now()
+    declared = {"cron": "0 3 * * *", "every_seconds": None, "timezone": "UTC", "missed": "skip", "overlap": "skip"}
+    paths = {"task_path": handlers.typed.module_path, "timezone": "Europe/Berlin"}
+    Schedule.objects.create(name="late." + "long" * 40, cron="30 2 * * *", next_at=now - timedelta(hours=2), **paths)
+    Schedule.objects.create(name="gone", cron="30 2 * * *", paused=True, problem="Its code is gone.", **paths)
+    Schedule.objects.create(name="nightly", cron="30 2 * * *", next_at=now, declared=declared, **paths)
+    return "nightly"
 
 
 def account() -> Account:

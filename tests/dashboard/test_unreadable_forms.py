@@ -55,6 +55,11 @@ def of_orders() -> dict[str, Any]:
 
 
 # Each form that asks a reason: its address, and what it sends beside that.
+def of_schedules() -> dict[str, str]:
+    when = {"name": "n", "cron": "* * * * *", "missed": "skip", "overlap": "skip"}
+    return {"task": nothing.module_path, "token": tokens.new_token(), **when}
+
+
 FORMS: dict[str, tuple[str, Callable[[], dict[str, Any]]]] = {
     "pause": ("/admin/tasks/queue/do/pause/", lambda: {"queue": "mail"}),
     "cancel": (f"{TASKS}do/cancel/", lambda: {"seen": [seen()], "confirmed": "1"}),
@@ -65,6 +70,9 @@ FORMS: dict[str, tuple[str, Callable[[], dict[str, Any]]]] = {
     "stop a worker": ("/admin/ops/workers/stop/", lambda: {"worker": "w1", "confirmed": "1"}),
     "release unstarted": ("/admin/ops/workers/release/", lambda: {"worker": "w1", "confirmed": "1"}),
     "release a lock": ("/admin/ops/schedule/release/", lambda: {"name": "nightly", "fence": "1", "confirmed": "1"}),
+    "pause a schedule": ("/admin/ops/schedule/do/pause/", lambda: {"schedule": "1 nightly"}),
+    "run a schedule": ("/admin/ops/schedule/do/run/", lambda: {"schedule": "1 nightly", "confirmed": "1"}),
+    "add a schedule": ("/admin/ops/schedule/add/", of_schedules),
     "forget": ("/admin/ops/schedule/forget/", lambda: {"name": "nightly", "confirmed": "1"}),
     "signal": ("/admin/ops/locks/signal/", lambda: {"pid": "1", "started": "2026-01-01T00:00Z", "action": "cancel"}),
     "acknowledge": ("/admin/ops/attention/acknowledge/", lambda: {"line": "x", "size": "1", "lasts": "8h"}),
@@ -102,6 +110,8 @@ def test_a_name_that_cannot_be_is_refused(client, name):
         client.post("/admin/tasks/queue/do/pause/", {"queue": name}),
         client.post("/admin/ops/schedule/release/", {"name": name, "fence": "1"}),
         client.post("/admin/ops/schedule/forget/", {"name": name}),
+        client.post("/admin/ops/schedule/do/pause/", {"schedule": f"1 {name}"}),
+        client.post("/admin/ops/schedule/switch-on/", {"name": name}),
         client.post("/admin/ops/workers/stop/", {"worker": name}),
         client.post("/admin/ops/stale/take-back/", {"worker": [name]}),
         client.post(ENQUEUE, {"task": nothing.module_path, "queue_name": name, "token": tokens.new_token()}),

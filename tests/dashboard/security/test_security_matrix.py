@@ -25,7 +25,15 @@ pytestmark = pytest.mark.django_db
 WRITES = "SELECT coalesce(sum(n_tup_ins + n_tup_upd + n_tup_del), 0)::int FROM pg_stat_xact_user_tables"
 ROUTES = sorted((route, name) for route, name in walk() if name != "logout")  # it would end the walk
 ID, FAILURE = 4711, "0123456789ab"
-SLUGS = {"tasks_queue_switch": "pause", "orders_order_run": "shipped_emails", "orders_order_watch": "shipped_emails"}
+SLUGS = {
+    "tasks_queue_switch": "pause",
+    "ops_schedule_act": "pause",
+    "orders_order_run": "shipped_emails",
+    "orders_order_watch": "shipped_emails",
+}
+# Rights to see, without which no right to act helps.
+BLIND_TO = ("view_task", "view_schedule")
+ACTIONS = ("tasks_task_action", "tasks_task_all", "ops_schedule_act", "ops_schedule_switch_on", "ops_schedule_add")
 # Addresses of what is not there: a 404 is what those are told who may look.
 ABSENT = {"ops_attention", "ops_lab_run", "ops_lab_stop", "orders_order_watch"}
 
@@ -144,13 +152,13 @@ def test_posting_does_nothing_for_roles_that_may_not(role):
     assert differences(role, "post", ROUTES) == []
 
 
-def test_a_right_to_act_opens_no_action_on_tasks_that_the_person_may_not_see():
+def test_a_right_to_act_opens_no_action_on_what_the_person_may_not_see():
     client, user = Client(), person(username="blind")
-    user.user_permissions.set(Permission.objects.exclude(codename="view_task"))
+    user.user_permissions.set(Permission.objects.exclude(codename__in=BLIND_TO))
     client.force_login(user)
-    actions = [(route, name) for route, name in ROUTES if name in ("tasks_task_action", "tasks_task_all")]
+    actions = [(route, name) for route, name in ROUTES if name in ACTIONS]
     answers = [ask(client, "post", route, name) for route, name in actions]
-    assert [(answer.status_code, written) for answer, written in answers] == [(403, 0)] * 2
+    assert [(answer.status_code, written) for answer, written in answers] == [(403, 0)] * len(ACTIONS)
 
 
 @pytest.mark.parametrize("method", ["put", "delete"])

@@ -2,7 +2,9 @@
 
 import os
 import signal
+import time
 
+import psycopg
 import pytest
 
 from tests.tasks.worker.test_cancelling import ask_to_cancel
@@ -10,6 +12,7 @@ from tests.tasks.worker_app import pooled
 from tests.tasks.worker_app import tasks as handlers
 from tests.waiting import wait_until
 
+BLOCKED = "SELECT count(*) FROM pg_stat_activity WHERE %s = ANY(pg_blocking_pids(pid))"
 REFUSED = "SELECT count(*) FROM tasks_refusedwrite WHERE task_id = %s"
 
 
@@ -78,6 +81,22 @@ def test_a_thread_past_its_end_is_closed_on_the_row_and_its_process_replaced(dat
     assert worker.children() != children
     stopped = database.value("SELECT stop_reason FROM tasks_worker WHERE stopped_at IS NOT NULL")
     assert stopped == ("timeout" if reason == "timed_out" else "cancel")
+
+
+def test_what_ended_beside_a_closed_attempt_is_written_before_its_process_goes(database, ledger, start_worker):
+    """The last ending waits for its row while nothing else runs: the process must not be ended over it."""
+    [first] = database.enqueue(pooled.hang_and_write, 5.0)
+    [other] = database.enqueue(handlers.work, 9.0)
+    start_worker("--threads", 2)
+    wait_until(lambda: ledger.count() == 2)
+    database.wait_for(first, "FAILED", seconds=10)
+    with psycopg.connect(database.url) as outsider:
+        outsider.execute("SELECT FROM tasks_task WHERE id = %s FOR UPDATE", [other])
+        wait_until(lambda: ledger.effects(other)[0].ended)
+        pid = outsider.info.backend_pid
+        wait_until(lambda: database.value(BLOCKED, pid) > 0)
+        time.sleep(0.4)  # four looks of the supervisor at a process in which nothing runs
+    assert database.wait_for(other, "COMPLETED").attempt == 1
 
 
 def test_a_process_in_which_only_a_closed_attempt_runs_is_replaced_at_once(database, ledger, start_worker):
