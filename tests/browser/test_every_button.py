@@ -303,6 +303,7 @@ def schedules(tour: Tour) -> None:
     tour.press("[data-action=save-schedule]").says("is saved.")
     Schedule.objects.update(declared=None)
     tour.at(page).menu(table).press("[data-action=delete-schedule]").confirm().says("is deleted.")
+    tour.at(page).press(".finder button").says("No schedule yet.")
 
 
 def attention(tour: Tour) -> None:
