@@ -43,13 +43,14 @@ test: $(VENV)/test.stamp ## run all tests against a real PostgreSQL, and those o
 # Those of the pages that need no mail server and no browser.
 PAGES_NEXT = tests/dashboard/task_pages tests/dashboard/security/test_security_matrix.py tests/dashboard/up/test_up.py \
 	$(wildcard tests/dashboard/test_*_page.py tests/dashboard/*/test_*_page.py)
-# Django has no part in these: which rows a statement takes and by which plan, and how a session or a process ends. On
-# Django 6 remain a worker (commands/test_commands_with_workers.py) and each strategy (queue/test_claims_rest.py).
-SAME_ON_ANY = worker test_whole_statements.py \
+# Django has no part in these: which rows a statement takes and by which plan, how a session or a process ends, and what a
+# terminal shows. On Django 6 remain a worker (commands/test_commands_with_workers.py), commands as processes
+# (commands/test_commands_conventions.py) and each strategy (queue/test_claims_rest.py).
+SAME_ON_ANY = worker test_whole_statements.py commands/test_commands_terminal.py \
 	$(addprefix locking/test_,double_checked_sharing.py lock_losing.py lock_outages.py lock_sql.py lock_waiting.py) \
 	$(addprefix queue/test_,claims.py claims_alone.py claims_keys.py claims_locked.py narrow_line.py plain_line.py plans.py) \
 	$(addprefix queue/test_,presence.py presence_epoch.py shortcut.py task_life.py vacuum.py) \
-	$(addprefix schedule/test_,run_locked_ending.py run_locked_output.py)
+	$(addprefix schedule/test_run_locked,.py _ending.py _output.py)
 
 testnext: $(VENV_NEXT)/stamp ## the tests of queue and pages that Django can change, on Django 6
 	$(WITH_BYTECODE) $(VENV_NEXT)/bin/python -m pytest $(SPREAD) tests/conformance tests/tasks $(PAGES_NEXT) \
