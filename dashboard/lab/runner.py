@@ -64,9 +64,13 @@ WITH cut AS (
 )
 INSERT INTO lab_ledger (kind, worker, ended) VALUES ('kill', %(worker)s::int, clock_timestamp())
 """
+# Only the session of the process that works as this worker now: a pid may be another backend by then.
 CUT = """
-SELECT pg_terminate_backend(item::int) FROM lab_ledger
-WHERE kind = 'session' AND worker = %(worker)s::int ORDER BY id DESC LIMIT 1
+SELECT pg_terminate_backend(session.pid) FROM (
+    SELECT item AS pid, began FROM lab_ledger WHERE kind = 'session' AND worker = %(worker)s::int
+    ORDER BY id DESC LIMIT 1
+) AS latest JOIN pg_stat_activity AS session ON session.pid = latest.pid AND session.backend_start <= latest.began
+WHERE session.application_name = %(name)s::text AND session.datname = current_database()
 """
 NOTE_CUT = "INSERT INTO lab_ledger (kind, worker, ended) VALUES ('cut', %(worker)s::int, clock_timestamp())"
 STATEMENTS = "SELECT statement, sum(number)::int FROM lab_statement GROUP BY statement ORDER BY 2 DESC, 1"
@@ -280,8 +284,8 @@ class Run:
     def _cut(self, number: int) -> None:
         """End the session of a worker in the middle of an effect, whose process works on until it needs it."""
         victim = self._busy(number)
-        if victim is not None:
-            self.control.execute(CUT, {"worker": victim})
+        params = {"worker": victim, "name": session_name("lab", self.schema_name)}
+        if victim is not None and self.control.execute(CUT, params).fetchall() == [(True,)]:
             self.cut.add(victim)
             self.cuts += 1
 

@@ -53,9 +53,10 @@ QUEUE = "lab"
 BATCH = 50
 PAUSE_SECONDS = 0.02
 
+# No heartbeat: a lease longer than any run leaves convictions to presence.
 REGISTER = """
 INSERT INTO tasks_worker (id, hostname, pid, strategy, queues, task_paths, lease_seconds)
-VALUES (%(id)s, 'lab', pg_backend_pid(), %(strategy)s, ARRAY['lab'], ARRAY[]::text[], 30)
+VALUES (%(id)s, 'lab', pg_backend_pid(), %(strategy)s, ARRAY['lab'], ARRAY[]::text[], 3600)
 """
 
 # The article's form in one transaction: the lock spans the work, and a kill leaves the row unchanged.
