@@ -101,7 +101,7 @@ BEGIN
     -- Web: the pages, and the commands that operators type. Sees every table.
     GRANT SELECT ON
         auth_permission, axes_accessfailurelog, axes_accesslog, dashboard_demorow, dashboard_labrun, django_content_type,
-        django_migrations, tasks_attemptlog, tasks_commandrun, tasks_lockwaiter, tasks_progress, tasks_refusedwrite,
+        django_migrations, tasks_attemptlog, tasks_bucket, tasks_commandrun, tasks_lockwaiter, tasks_progress, tasks_refusedwrite,
         tasks_throughput,
         tasks_throughputslot, tasks_throughputtotal
         TO rowlock_web;
@@ -116,7 +116,8 @@ BEGIN
     -- The audit: when a line was written and by which role, the database says.
     GRANT SELECT, INSERT (actor, source, action, target, reason, version_before, version_after)
         ON tasks_intervention TO rowlock_web, rowlock_worker;
-    GRANT SELECT, INSERT, UPDATE ON tasks_bulkrun, tasks_epoch, tasks_queue, tasks_recoveryfailure, tasks_task TO rowlock_web;
+    GRANT SELECT, INSERT, UPDATE ON
+        tasks_bulkrun, tasks_epoch, tasks_limit, tasks_queue, tasks_recoveryfailure, tasks_task TO rowlock_web;
     GRANT SELECT, UPDATE ON orders_account, tasks_lock, tasks_worker TO rowlock_web;
     GRANT SELECT, DELETE ON tasks_expectedcommand TO rowlock_web;
     GRANT SELECT, INSERT, UPDATE, DELETE ON
@@ -134,7 +135,7 @@ BEGIN
     -- Worker: run_worker, and the commands that cron runs. Sees neither people nor their sessions.
     GRANT SELECT, INSERT ON orders_entry TO rowlock_worker;
     GRANT SELECT, UPDATE ON orders_account, orders_order TO rowlock_worker;
-    GRANT SELECT, INSERT, UPDATE ON tasks_epoch, tasks_queue, tasks_throughputtotal TO rowlock_worker;
+    GRANT SELECT, INSERT, UPDATE ON tasks_bucket, tasks_epoch, tasks_limit, tasks_queue, tasks_throughputtotal TO rowlock_worker;
     GRANT SELECT, INSERT, UPDATE, DELETE ON
         tasks_attemptlog, tasks_commandrun, tasks_expectedcommand, tasks_lock, tasks_progress, tasks_recoveryfailure,
         tasks_task,
@@ -162,12 +163,12 @@ BEGIN
     -- errors of tasks, nobody's address, no account, no session.
     GRANT SELECT ON
         dashboard_acknowledgement, dashboard_deadlocks, dashboard_lockwait, django_migrations,
-        tasks_epoch, tasks_expectedcommand, tasks_lock, tasks_lockwaiter, tasks_queue,
+        tasks_bucket, tasks_epoch, tasks_expectedcommand, tasks_limit, tasks_lock, tasks_lockwaiter, tasks_queue,
         tasks_recoveryfailure, tasks_refusedwrite, tasks_throughput, tasks_throughputtotal, tasks_worker
         TO rowlock_monitor;
     GRANT SELECT (id, task_path, queue_name, priority, status, version, created_at, run_after, started_at, finished_at,
         attempt, max_attempts, claimed_by, finished_by, ordering_key, cancel_requested_at, unique_key, unique_while,
-        concurrency_key, concurrency_limit, xmax, ctid, tableoid)
+        concurrency_key, concurrency_limit, rate_key, rate, period_seconds, slot, queue_slot, xmax, ctid, tableoid)
         ON tasks_task TO rowlock_monitor;
     GRANT SELECT (id, task_id, number, worker_id, outcome, exception_class, started_at, finished_at,
         queue_name, release, fingerprint)

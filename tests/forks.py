@@ -17,11 +17,12 @@ def forked(number: int, body: Callable[[int], None]) -> int:
 
     Call it before anything has connected to the database, because processes cannot share a connection.
     """
-    pids = [_started(body, place) for place in range(number)]
+    pids = [started(body, place) for place in range(number)]
     return sum(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 0 for pid in pids)
 
 
-def _started(body: Callable[[int], None], place: int) -> int:
+def started(body: Callable[[int], None], place: int) -> int:
+    """Run `body(place)` in a new process; returns its pid."""
     pid = os.fork()
     if pid:
         return pid

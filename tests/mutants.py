@@ -20,6 +20,8 @@ PAGE_LIMITS = "tests/dashboard/test_page_limits.py"
 # Names of migrations are none of Python's.
 OBJECTS, LOCK_SQL = "tasks/migrations/0003_guards.py", "tasks/migrations/0004_functions.py"
 SLOTS, LIMITS = "tasks/migrations/0010_slots.py", "tests/tasks/queue/test_limits.py"
+KEYS_SQL, KEYS_LIFE = "tasks/migrations/0008_keys.py", "tests/tasks/queue/test_unique_keys.py"
+UNIQUE, UNIQUE_VERBS = "tests/tasks/framework/test_unique.py", "tests/tasks/operations/test_unique_keys.py"
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,16 @@ MUTANTS = [
             " AND missed.attempt = task.attempt", FENCE),
     without("ending on the version of now: row lock", "tasks.queue.completion.STILL_OURS",
             " FOR NO KEY UPDATE OF task\n", FENCE),
+    Mutant("unique key: given up on the way back", KEYS_SQL, "WHEN (NEW.unique_while = 'q'",
+           "WHEN (NEW.unique_while = '-'", (KEYS_LIFE,)),
+    Mutant("unique key: the function replaces what waits", KEYS_SQL, "                  AND task.status = 'READY' "
+           "AND task.unique_while IN ('q', 'a')\n                  AND NOT", "                  AND NOT", (UNIQUE,)),
+    Mutant("unique key: replaces what waits", "tasks.framework.keyed.REPLACE",
+           "    WHERE task.status = 'READY' AND task.unique_while IN ('q', 'a')\n", "    WHERE true\n", (UNIQUE,)),
+    without("unique key: batches insert in one order", "tasks.framework.keyed.INSERT", " ORDER BY unique_key",
+            "tests/races/test_unique.py", "-k", "other_orders"),
+    Mutant("unique key: a requeue that the index refuses", "tasks.operations.unique.make_ready", "is_careful=True",
+           "is_careful=False", (UNIQUE_VERBS,)),
     without("flush: SKIP LOCKED", "tasks.queue.completion.LOCKED", " SKIP LOCKED",
             "tests/tasks/queue/test_transitions_locked.py"),
     Mutant("claim: no more than asked", "tasks.queue.claim.CLAIM", "    ) AS due LIMIT %(limit)s::int\n",

@@ -21,6 +21,7 @@ from tasks.diagnosis import Facts, Finding, decide, decision, gather
 from tasks.diagnosis.finding import command
 from tasks.diagnosis.progress import Reported, checkpoint_of, latest_lines, progress_of
 from tasks.models import Attempt, Intervention, RefusedWrite, Task, TaskStatus
+from tasks.operations import unique
 from tasks.operations.filters import TaskFilter
 from tasks.support import audit
 from tasks.support.database import fetch
@@ -84,6 +85,7 @@ def detail_context(task: Task, user: Any) -> dict[str, Any]:
         "lock": lock,
         "waiters": fetch(connection, WAITERS, {"id": task.pk}) if lock and lock.lockers else [],
         "behind": behind(task, facts),
+        "key_holder": unique.holders([task.unique_key]).get(task.unique_key) if task.unique_key else None,
         **holder_context(task, facts),
         "finisher": links.worker(task.finished_by) if task.finished_by else "",
         "statements": decision.statements_of(task),

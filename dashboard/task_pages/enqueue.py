@@ -26,6 +26,7 @@ from tasks.diagnosis.finding import command
 from tasks.exceptions import InternalTask, RowlockError, UnknownTask
 from tasks.framework import declaration
 from tasks.framework.declaration import PostgresTask
+from tasks.framework.enqueue import Enqueued
 from tasks.operations import tokens
 from tasks.operations.enqueue import registered
 from tasks.support import reading
@@ -33,7 +34,7 @@ from tasks.support.audit import Who
 from tasks.support.redaction import REDACTED, SecretFinder
 
 ENQUEUE = "tasks.enqueue_task"
-OPTIONS = ("queue_name", "priority", "run_after", "ordering_key")
+OPTIONS = ("queue_name", "priority", "run_after", "ordering_key", "unique_key")
 
 
 class EnqueueForm(ConfirmedForm):
@@ -45,6 +46,7 @@ class EnqueueForm(ConfirmedForm):
     priority = OptionField(types.priority, label=gettext_lazy("Priority, -100 to 100"))
     run_after = OptionField(types.moment, label=gettext_lazy("Not before, like 2030-01-31T03:00:00+02:00"))
     ordering_key = OptionField(types.name, label=gettext_lazy("Ordering key"))
+    unique_key = OptionField(types.name, label=gettext_lazy("Unique key"))
 
     def __init__(self, task: PostgresTask, data: QueryDict | None = None) -> None:
         super().__init__(data)
@@ -70,17 +72,11 @@ class EnqueueForm(ConfirmedForm):
         """True if an option was given or refused, so that the options are unfolded."""
         return any(field.errors or (self.is_bound and field.data) for field in self.options())
 
-    def enqueue(self, who: Who, *, dry_run: bool = False) -> int | None:
-        """Enqueue the task of a valid form; returns its id. If the queue refuses it: None, and an error in the form."""
+    def enqueue(self, who: Who, *, dry_run: bool = False) -> Enqueued:
+        """Enqueue the task of a valid form. Raises RowlockError or InvalidTask if the queue refuses it."""
         options = {name: self.cleaned_data[name] for name in (*OPTIONS, "reason")}
         args, kwargs = self.call
-        try:
-            path = self.task.module_path
-            ids = operations.enqueue(path, who, args=args, kwargs=kwargs, **options, dry_run=dry_run)
-        except (RowlockError, InvalidTask) as error:
-            self.add_error(None, str(error))
-            return None
-        return ids[0]
+        return operations.enqueue(self.task.module_path, who, args=args, kwargs=kwargs, **options, dry_run=dry_run)
 
     def command(self) -> str:
         values: Mapping[str, Any] = self.cleaned_data
@@ -92,6 +88,7 @@ class EnqueueForm(ConfirmedForm):
             ("--priority", values["priority"]),
             ("--run-after", values["run_after"].isoformat() if values["run_after"] else None),
             ("--ordering-key", values["ordering_key"]),
+            ("--unique-key", values["unique_key"]),
             ("--reason", values["reason"] or None),
         ]
         words = [word for name, value in pairs if value is not None for word in (name, str(value))]
@@ -160,12 +157,36 @@ def submitted(request: HttpRequest, form: EnqueueForm) -> HttpResponse:
     if "token" in form.errors:
         return rejected(request, CHANGED_FORM)
     who = rights.who(request.user)
-    if not form.is_valid() or not form.enqueue(who, dry_run=True) or "check" in request.POST:
-        return form_page(request, form, status=200 if form.is_valid() else 400)
-    done = tokens.once(form.cleaned_data["token"], lambda: str(form.enqueue(who)))
-    if done.is_new:
-        messages.success(request, _("Enqueued as #%(id)s.") % {"id": done.target})
-    return HttpResponseRedirect(reverse("admin:tasks_task_change", args=[done.target]))
+    if not form.is_valid():
+        return form_page(request, form, status=400)
+    found: list[Enqueued] = []
+
+    def enqueue() -> str:
+        found.append(form.enqueue(who))
+        return str(found[0][0])
+
+    try:
+        form.enqueue(who, dry_run=True)
+        if "check" in request.POST:
+            return form_page(request, form)
+        target = tokens.once(form.cleaned_data["token"], enqueue).target
+    except (RowlockError, InvalidTask) as error:
+        form.add_error(None, str(error))
+        return form_page(request, form, status=400)
+    for ids in found:
+        messages.success(request, outcome(ids))
+    return HttpResponseRedirect(reverse("admin:tasks_task_change", args=[target]))
+
+
+def outcome(ids: Enqueued) -> str:
+    """The sentence about one enqueued task, or about the task that had its unique key."""
+    if not ids.duplicates:
+        text = _("Enqueued as #%(id)s.")
+    elif ids.replaced:
+        text = _("#%(id)s has this unique key, and has these arguments now.")
+    else:
+        text = _("#%(id)s has this unique key, and stays as it is: nothing was enqueued.")
+    return text % {"id": ids[0]}
 
 
 def choice_page(request: HttpRequest, fault: str) -> HttpResponse:

@@ -28,6 +28,7 @@ PRIORITIES = range(-100, 101)
 CONCURRENCY_LIMITS = range(1, 10_001)
 UNIQUE_WHILE = ("queued", "active")
 ON_DUPLICATE = ("keep", "replace")
+NO_KEYS = (None, "active", "keep", None, None)
 LEVELS = {name: getattr(logging, name) for name in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")}
 YEARS = range(2, 9999)  # valid datetimes in every time zone
 # These run requests from pages, which check a right for each. The database refuses them to roles that may only enqueue:
@@ -236,14 +237,18 @@ def validate(task: Task) -> None:
     _require(task, "run_after", is_time, "a datetime, or None for now")
     if not isinstance(task, PostgresTask):
         return
-    attempts, timeout = task.max_attempts, task.timeout
+    attempts, timeout, key = task.max_attempts, task.timeout, task.ordering_key
     is_count = attempts is None or (type(attempts) is int and attempts in MAX_ATTEMPTS)
     _require(task, "max_attempts", is_count, "a whole number, 1 to 1000")
     is_duration = timeout is None or (type(timeout) in (int, float) and 0 < timeout < math.inf)
     _require(task, "timeout", is_duration, "a number of seconds above 0")
     is_backoff = task.backoff is None or callable(task.backoff)
     _require(task, "backoff", is_backoff, "a callable of the attempt's number")
-    _require_keys(task)
+    problem = None if key is None or callable(key) else name_problem(key)
+    _require(task, "ordering_key", problem is None, f"text or a callable of the arguments; this {problem}")
+    options = task.unique_key, task.unique_while, task.on_duplicate, task.concurrency_key, task.concurrency_limit
+    if options != NO_KEYS:  # else an enqueue would check them each time
+        _require_keys(task)
     is_level = task.log_level is None or task.log_level in LEVELS
     _require(task, "log_level", is_level, f"one of {', '.join(LEVELS)}")
     for flag in ("ordered_by_commit", "durable"):
@@ -253,7 +258,7 @@ def validate(task: Task) -> None:
 
 
 def _require_keys(task: PostgresTask) -> None:
-    for option in ("ordering_key", "unique_key", "concurrency_key", "rate_key"):
+    for option in ("unique_key", "concurrency_key", "rate_key"):
         key = getattr(task, option)
         is_other = key is None or callable(key) or (option == "unique_key" and isinstance(key, bool))
         problem = None if is_other else name_problem(key)

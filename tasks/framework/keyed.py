@@ -24,8 +24,9 @@ LOCK_NOT_AVAILABLE = "55P03"
 # keys wait for each other in one direction only.
 INSERT = """
 WITH call AS MATERIALIZED (
-    SELECT nextval(pg_get_serial_sequence('tasks_task', 'id')) AS id, place, call -> 0 AS args, call -> 1 AS kwargs,
-        call ->> 2 AS ordering_key, call ->> 3 AS unique_key, call ->> 4 AS concurrency_key, call ->> 5 AS rate_key
+    SELECT nextval((SELECT pg_get_serial_sequence('tasks_task', 'id')::regclass)) AS id, place,
+        call -> 0 AS args, call -> 1 AS kwargs, call ->> 2 AS ordering_key, call ->> 3 AS unique_key,
+        call ->> 4 AS concurrency_key, call ->> 5 AS rate_key
     FROM jsonb_array_elements(%(calls)s::jsonb) WITH ORDINALITY AS calls (call, place)
 ), inserted AS (
     INSERT INTO tasks_task (id, task_path, queue_name, priority, args, kwargs, run_after, max_attempts, ordering_key,

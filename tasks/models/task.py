@@ -168,16 +168,6 @@ class Task(Viewable):
             ),
             # One index for both kinds, so that a key means the same to all who use it.
             models.UniqueConstraint(fields=["unique_key"], condition=HOLDS_UNIQUE_KEY, name=ONE_PER_UNIQUE_KEY),
-            models.CheckConstraint(
-                condition=Q(unique_key__isnull=True, unique_while__isnull=True)
-                | Q(unique_key__isnull=False, unique_while__isnull=False, unique_while__in=UniqueWhile.values),
-                name="tasks_task_unique_while_known",
-            ),
-            models.CheckConstraint(
-                condition=Q(concurrency_limit__isnull=True)
-                | Q(concurrency_key__isnull=False, concurrency_limit__gte=1, concurrency_limit__lte=10_000),
-                name="tasks_task_concurrency_limit_in_range",
-            ),
             models.CheckConstraint(condition=Q(status__in=TaskStatus.values), name="tasks_task_status_known"),
             models.CheckConstraint(
                 condition=Q(status=TaskStatus.PROCESSING, claimed_by__isnull=False)

@@ -8,6 +8,7 @@ from tasks.models import Intervention, Task, TaskStatus
 from tasks.operations.filters import TaskFilter
 from tasks.operations.queues import pause
 from tasks.operations.requeue import MOST_ATTEMPTS, allowance
+from tasks.operations.unique import make_ready
 from tasks.operations.verb import EXHAUSTED, Reason, Refusal, Result, Verb
 from tasks.support import audit
 
@@ -19,7 +20,8 @@ QUARANTINE = """
 UPDATE tasks_task AS task
 SET queue_name = %(queue)s::text, status = 'READY', version = task.version + 1, finished_at = NULL,
     cancel_requested_at = NULL, max_attempts = chosen.max_attempts,
-    run_after = CASE task.status WHEN 'READY' THEN task.run_after ELSE statement_timestamp() END
+    run_after = CASE task.status WHEN 'READY' THEN task.run_after ELSE statement_timestamp() END,
+    unique_while = CASE WHEN task.unique_while = 'b' AND task.status = 'FAILED' THEN 'q' ELSE task.unique_while END
 FROM unnest(%(ids)s::bigint[], %(limits)s::smallint[]) AS chosen (id, max_attempts) WHERE task.id = chosen.id
 RETURNING task.id, task.version
 """
@@ -61,12 +63,18 @@ class Quarantine(Verb):
         return super().refusal(task)
 
     def write(self, tasks: list[Task]) -> None:
+        make_ready(self, tasks, self._move)
+
+    def _move(self, tasks: list[Task]) -> list[int]:
         by_queue = defaultdict(list)
         for task in tasks:
             by_queue[task.queue_name].append(task)
+        done: list[int] = []
         for queue_name, some in by_queue.items():
             params = {"queue": QUEUE, "limits": list(map(attempts_for, some))}
-            self.result.done += self.change(QUARANTINE, some, params, action=FROM + queue_name)
+            done += self.change(QUARANTINE, some, params, action=FROM + queue_name)
+        self.result.done += done
+        return done
 
 
 class PutBack(Verb):

@@ -8,6 +8,7 @@ from django.utils.translation import gettext_lazy
 from tasks import conf
 from tasks.framework import declaration
 from tasks.models import Task, TaskStatus
+from tasks.operations.unique import make_ready
 from tasks.operations.verb import COMPLETED, EXHAUSTED, Reason, Refusal, Share, Verb
 
 MOST_ATTEMPTS = 32_767  # the column is a smallint
@@ -32,7 +33,9 @@ WITH chosen AS (
 )
 UPDATE tasks_task AS task
 SET status = 'READY', version = task.version + 1, claimed_by = NULL, finished_at = NULL, cancel_requested_at = NULL,
-    run_after = statement_timestamp() + chosen.delay * interval '1 second', max_attempts = chosen.max_attempts
+    run_after = statement_timestamp() + chosen.delay * interval '1 second', max_attempts = chosen.max_attempts,
+    unique_while = CASE WHEN task.unique_while = 'b' AND task.status <> 'PROCESSING' THEN 'q'
+                        ELSE task.unique_while END
 FROM chosen WHERE task.id = chosen.id
 RETURNING task.id, task.version
 """
@@ -73,11 +76,16 @@ class Requeue(Verb):
         return super().refusal(task)
 
     def write(self, tasks: list[Task]) -> None:
+        make_ready(self, tasks, self._make_ready)
+
+    def _make_ready(self, tasks: list[Task]) -> list[int]:
         limits = [task.attempt + allowance(task.task_path) for task in tasks]
         places = range(len(self.result.done), len(self.result.done) + len(tasks))
         delays = [self.settings.delay(place, self.share or Share(of=1)) for place in places]
         params = {"limits": limits, "delays": delays, "dead": list(self.dead)}
-        self.result.done += self.change(REQUEUE, tasks, params)
+        done = self.change(REQUEUE, tasks, params)
+        self.result.done += done
+        return done
 
     def _refusal_of_live(self, task: Task) -> Refusal:
         state = self.waiting.get(task.claimed_by or "")

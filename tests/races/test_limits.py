@@ -2,6 +2,7 @@
 
 import signal
 import time
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
@@ -42,7 +43,7 @@ def most_at_once(effects: Iterable[Effect], died: Mapping[int, datetime]) -> int
 
 def most_in_a_second(effects: list[Effect]) -> int:
     begun = sorted(effect.began for effect in effects)
-    return max(sum(at <= other < at + timedelta(seconds=1) for other in begun) for at in begun)
+    return max(bisect_left(begun, at + timedelta(seconds=1)) - place for place, at in enumerate(begun))
 
 
 def test_never_more_than_the_limit_whatever_happens_to_workers(database, ledger, start_worker):
@@ -106,6 +107,19 @@ def test_a_rate_is_kept_by_all_workers_together(database, ledger, start_worker, 
     print(f"{len(begun)} began in {SECONDS} s, at most {most_in_a_second(begun)} in one")
     assert RATE * SECONDS * 0.6 < len(begun) <= RATE * (SECONDS + 0.5) + 1
     assert most_in_a_second(begun) <= 2 * RATE
+
+
+@pytest.mark.chaos
+def test_a_rate_of_a_hundred_a_second_for_a_minute(database, ledger, start_worker):
+    database.enqueue(handlers.work, count=7000)
+    database.rows(RATED, 100)
+    start_worker("--concurrency", 8)
+    first = wait_until(ledger.effects)[0].began
+    wait_until(lambda: ledger.now() > first + timedelta(seconds=60), seconds=90)
+    begun = [effect for effect in ledger.effects() if effect.began < first + timedelta(seconds=60)]
+    print(f"{len(begun)} began in a minute, at most {most_in_a_second(begun)} in one second")
+    assert 5940 <= len(begun) <= 6060
+    assert most_in_a_second(begun) <= 200
 
 
 def test_claims_of_one_hot_key_meet_without_a_violation():

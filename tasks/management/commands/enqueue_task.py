@@ -56,9 +56,11 @@ class Command(OperatorCommand):
             ids = operations.enqueue(options["path"], operator(), args=args, kwargs=kwargs, **chosen)
         except InvalidTask as error:
             raise CommandError(str(error)) from error
-        shown = list(ids) if len(ids) <= 2 else [ids[0], ids[-1]]
+        shown = list(dict.fromkeys([ids[0], ids[-1]]))
         count = len(ids) - ids.duplicates
-        text = f"{counted(count)} {said('enqueued', options)}: {' to '.join(map(str, shown))}."
+        text = f"{counted(count)} {said('enqueued', options)}"
+        text += f": {' to '.join(map(str, shown))}." if count else "."
         if ids.duplicates:
-            text += f" The key was taken {counted(ids.duplicates, 'time')}."
+            fate = "has these arguments now" if ids.replaced else "stays as it is"
+            text += f" Task #{ids[-1]} has their unique key and {fate}."
         return Report(data={"ids": shown, "count": count, "duplicates": ids.duplicates}, text=text)

@@ -140,6 +140,7 @@ def as_text(shown: Shown) -> list[Part]:
         "task": task.task_path,
         "queue": f"{task.queue_name}, priority {task.priority}",
         "key": task.ordering_key,
+        "unique": f"{task.unique_key} ({task.get_unique_while_display()})" if task.unique_key else None,
         "args": json.dumps(args, ensure_ascii=False) if args else None,
         "kwargs": json.dumps(kwargs, ensure_ascii=False) if kwargs else None,
         "returned": None if task.return_value is None else json.dumps(redact(task.return_value), ensure_ascii=False),

@@ -16,10 +16,12 @@ HOLDERS, HELD_BY_EACH = 100, 300
 BATCH = 500
 
 FILL = """
-INSERT INTO tasks_task (task_path, queue_name, priority, status, attempt, finished_at, run_after, ordering_key)
+INSERT INTO tasks_task (task_path, queue_name, priority, status, attempt, finished_at, run_after, ordering_key,
+    concurrency_key)
 SELECT 'a', %(queue)s::text || n %% 5, n %% 7 - 3 + %(raised)s::int, %(status)s::text, 1,
     CASE WHEN %(status)s::text = 'COMPLETED' THEN clock_timestamp() END,
-    clock_timestamp() + %(due)s::interval, CASE WHEN %(keys)s::int > 0 THEN 'k' || n %% %(keys)s::int END
+    clock_timestamp() + %(due)s::interval, CASE WHEN %(keys)s::int > 0 THEN 'k' || n %% %(keys)s::int END,
+    %(limit)s::text
 FROM generate_series(1, %(count)s::int) AS n
 """
 FILL_CLAIMED = """
@@ -27,7 +29,7 @@ INSERT INTO tasks_task (task_path, status, attempt, version, claimed_by, started
 SELECT 'a', 'PROCESSING', 1, 2, 'w' || n %% %(holders)s::int, clock_timestamp()
 FROM generate_series(1, %(count)s::int) AS n
 """
-WAITING = {"queue": "q", "status": "READY", "raised": 0, "due": "-1 hour", "keys": 0}
+WAITING = {"queue": "q", "status": "READY", "raised": 0, "due": "-1 hour", "keys": 0, "limit": None}
 CONTENTS = [
     WAITING | {"count": 200_000},
     WAITING | {"count": 100_000, "status": "COMPLETED"},
@@ -35,6 +37,7 @@ CONTENTS = [
     WAITING | {"count": 100_000, "queue": "paused"},
     WAITING | {"count": 20_000, "keys": 2_000},
     WAITING | {"count": 20_000, "queue": "later", "due": "1 day"},
+    WAITING | {"count": 100_000, "limit": "held"},
 ]
 
 
@@ -51,6 +54,7 @@ def filled(template_url):
         database.rows(
             "INSERT INTO tasks_queue (name, paused) SELECT 'paused' || n, true FROM generate_series(0, 4) AS n"
         )
+        database.rows("INSERT INTO tasks_limit (key, paused) VALUES ('held', true)")
         yield database
 
 
