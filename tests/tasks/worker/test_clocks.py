@@ -29,12 +29,13 @@ def test_f12_clocks_an_hour_apart_change_neither_who_lives_nor_what_is_due(
     ahead, behind = (
         start_worker(PYTHONPATH=tmp_path, SKEW_SECONDS=seconds, ROWLOCK_LEASE_SECONDS=5) for seconds in (HOUR, -HOUR)
     )
-    wait_until(lambda: database.value("SELECT count(*) FROM tasks_worker WHERE presence_epoch IS NOT NULL") == 2)
+    present = "SELECT count(*) FROM tasks_worker WHERE presence_epoch IS NOT NULL"
+    wait_until(lambda: database.value(present) == 2, seconds=120)
     database.rows(EVERY_SECOND, handlers.quick.module_path)
     [later] = database.enqueue(handlers.work, run_after_seconds=HOUR / 2)
     lasting = database.enqueue(handlers.work, 6, count=2)  # for longer than a lease
     soon = database.enqueue(handlers.tell_the_time, count=20)
-    wait_until(lambda: database.statuses()["COMPLETED"] == len(lasting + soon))
+    wait_until(lambda: database.statuses()["COMPLETED"] == len(lasting + soon), seconds=120)
 
     told = database.rows(
         "SELECT DISTINCT round(return_value::text::float8 / 3600) AS hours FROM tasks_task WHERE id = ANY(%s)", soon
