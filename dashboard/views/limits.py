@@ -225,8 +225,8 @@ class LimitForm(PreviewedForm):
 def change(request: HttpRequest) -> HttpResponse:
     """First ask for the numbers, then set them."""
     is_queue = "queue" in request.POST
-    name = reading.name(request.POST.get("queue" if is_queue else "key", ""))
     rights.require(request.user, CONFIGURE_QUEUE if is_queue else CONFIGURE)
+    name = reading.name(request.POST.get("queue" if is_queue else "key", ""))
     row = (Queue.objects.filter(name=name) if is_queue else Limit.objects.filter(key=name)).first() or Limit()
     initial = {"max_running": row.max_running, "rate": rate_text(row.rate, row.period_seconds) if row.rate else ""}
     form = LimitForm(request.POST if "confirmed" in request.POST else None, initial=initial)
