@@ -28,7 +28,7 @@ PRIORITIES = range(-100, 101)
 CONCURRENCY_LIMITS = range(1, 10_001)
 UNIQUE_WHILE = ("queued", "active")
 ON_DUPLICATE = ("keep", "replace")
-NO_KEYS = (None, "active", "keep", None, None)
+NO_KEYS = (None, "active", "keep", None, None, None, None)
 LEVELS = {name: getattr(logging, name) for name in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")}
 YEARS = range(2, 9999)  # valid datetimes in every time zone
 # These run requests from pages, which check a right for each. The database refuses them to roles that may only enqueue:
@@ -247,7 +247,7 @@ def validate(task: Task) -> None:
     problem = None if key is None or callable(key) else name_problem(key)
     _require(task, "ordering_key", problem is None, f"text or a callable of the arguments; this {problem}")
     options = task.unique_key, task.unique_while, task.on_duplicate, task.concurrency_key, task.concurrency_limit
-    if options != NO_KEYS:  # else an enqueue would check them each time
+    if (*options, task.rate_limit, task.rate_key) != NO_KEYS:  # else an enqueue would check them each time
         _require_keys(task)
     is_level = task.log_level is None or task.log_level in LEVELS
     _require(task, "log_level", is_level, f"one of {', '.join(LEVELS)}")

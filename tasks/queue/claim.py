@@ -272,6 +272,7 @@ class Claimer:
     lost_races: int = 0  # candidates that others took first
     is_from_start: bool = False  # nothing was found since the walk began at the first key
     is_slow: bool = False  # the last claim from the front of the line was slow
+    has_more_lines: bool = False  # of limited tasks than the last claim's stride
     look_at: float = math.inf  # when a limit may allow more; inf: no task is held back
     shortcut: "Shortcut | None" = None
     ends: Ends = field(default_factory=dict)
@@ -346,6 +347,7 @@ def walk(connection: Connection, sql: str, claimer: Claimer, limit: int) -> list
             cursor.execute(sql, params)
             rows: list[tuple[Any, ...]] = cursor.fetchall()
         next_cursor, next_line, is_due, look_in = rows[0][-4:]
+        claimer.has_more_lines = next_line is not None
         if params["keys"] == claimer.keys:  # they do not rest
             began_at_first = claimer.is_at_first
             claimer.is_from_start = claimer.is_from_start or began_at_first

@@ -300,6 +300,7 @@ def claim(connection: Connection, claimer: Claimer, limit: int, strategy: str = 
     """
     chosen = STRATEGIES["optimistic" if claimer.is_careful else strategy]
     limit = min(limit, chosen.max_batch, STRATEGIES[strategy].max_batch)
+    claimer.has_more_lines = False
     if limit <= 0:
         return []
     for attempt in (claimer, claimer, replace(claimer, keys=0)):

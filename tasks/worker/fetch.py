@@ -118,7 +118,7 @@ class Fetcher:
         finally:
             self.allowance.give_back(limit - len(batch))
         self.state.claimed += len(batch)
-        is_full = 0 < self.asked_for == len(batch)
+        is_full = 0 < self.asked_for == len(batch) or (bool(batch) and self.claimer.has_more_lines)
         self.full_claims = self.full_claims + 1 if is_full else 0
         self.size.note(is_full=is_full)
         return batch

@@ -1,6 +1,7 @@
 """Limits of keys and queues: never more at once, in order, and true for whoever writes the table."""
 
 import math
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 
@@ -14,7 +15,7 @@ from tasks.queue.claim import Claimer
 from tasks.queue.completion import Failure
 from tasks.queue.shortcut import Shortcut
 from tests.sessions import session
-from tests.tasks import claiming, rows
+from tests.tasks import claiming, handlers, rows
 from tests.tasks.claiming import STRATEGIES, claim, claim_all, ids
 
 AGO = timezone.now() - timedelta(hours=1)
@@ -226,6 +227,21 @@ class TestRates:
         limited(3, "a", rate_key="r", rate=1, period_seconds=3600)
         limited(3, "b", rate_key="r", rate=1, period_seconds=3600)
         assert len(take()) == 1
+
+    @pytest.mark.parametrize(
+        ("options", "key", "rate_key"),
+        [
+            ({}, "tests.tasks.handlers.echo", "tests.tasks.handlers.echo"),
+            ({"rate_key": lambda value: f"to-{value}"}, "to-7", "to-7"),
+            ({"rate_key": "r", "concurrency_key": "k"}, "k", "r"),
+        ],
+    )
+    def test_a_declared_rate_is_stored_with_each_task(self, options, key, rate_key):
+        limited_echo = replace(handlers.echo, rate_limit="100/m", **options)
+        made = [limited_echo.enqueue(7).id, *limited_echo.enqueue_many([((7,), {})])]
+        columns = ("concurrency_key", "rate_key", "rate", "period_seconds")
+        stored = Task.objects.filter(pk__in=made).values_list(*columns)
+        assert list(stored) == [(key, rate_key, 100, 60)] * 2
 
     @pytest.mark.django_db(transaction=True)
     def test_a_claim_that_is_rolled_back_gives_its_tokens_back(self):
