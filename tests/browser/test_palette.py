@@ -5,6 +5,7 @@ from playwright.sync_api import expect
 
 from tests.browser.looks import assert_looks_right
 from tests.tasks import rows
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 FOUND = "#palette [role=option]"
@@ -48,7 +49,7 @@ def test_a_page_is_copied_as_markdown(visit, live_server):
     page.keyboard.press("Control+k")
     page.keyboard.type("markdown")
     page.keyboard.press("Enter")
-    page.wait_for_function("navigator.clipboard.readText().then((text) => text.startsWith('# Tasks'))")
+    wait_until(lambda: page.evaluate("navigator.clipboard.readText()").startswith("# Tasks"))
     copied = page.evaluate("navigator.clipboard.readText()")
     assert page.url in copied
     assert f"#{task.pk}" in copied

@@ -9,6 +9,7 @@ from tests.browser.looks import assert_accessible
 from tests.people import client_of
 from tests.sessions import session
 from tests.tasks import rows
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.browser
 
@@ -41,7 +42,7 @@ def test_long_arguments_are_scrolled_by_the_keyboard(visit):
         box = page.get_by_role("region", name=name, exact=True)
         box.focus()
         page.keyboard.press("End")
-        page.wait_for_function("box => box.scrollTop > 0", arg=box.element_handle())
+        wait_until(lambda box=box: box.evaluate("box => box.scrollTop") > 0)
     assert_accessible(page)
 
 
@@ -214,11 +215,11 @@ def test_the_menu_of_a_task_is_used_by_keyboard(visit):
     task = rows.failed()
     page = visit("Operators").open(f"{LIST}{task.pk}/")
     page.locator(".task-title .menu summary").press("Enter")
-    page.wait_for_function("document.activeElement.dataset.action === 'quarantine'")
+    expect(page.locator("[data-action=quarantine]:focus")).to_have_count(1)
     page.keyboard.press("Enter")
     page.locator("dialog form.confirm").wait_for()
     page.keyboard.press("Escape")
-    page.wait_for_function("document.activeElement.matches('.task-title summary')")
+    expect(page.locator(".task-title summary")).to_be_focused()
 
 
 def test_the_log_is_a_tail_that_the_keyboard_scrolls(visit):

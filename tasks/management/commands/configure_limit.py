@@ -16,7 +16,7 @@ class Command(OperatorCommand):
         "Limit the tasks of a key, whatever they declare: how many run at once, and how many start in a period. "
         "`none` takes a limit away, so that the declared one counts again. Tasks that run already go on."
     )
-    examples = ("customer-7 --max-running 3 --rate 100/m", "customer-7 --max-running none", "customer-7 --pause")
+    examples = ("customer-7 --max-running 3 --rate 100/m", "customer-7 --max-running none --pause")
     argument = ("key", types.name, "The concurrency key or rate key.")
 
     def add_options(self, parser: CommandParser) -> None:

@@ -25,7 +25,8 @@ TABLES = {
     "index": "tasks_task", "ops_stale": "tasks_task", "tasks_task_changelist": "tasks_task",
     "orders_order_changelist": "orders_order", "orders_account_changelist": "orders_account",
     "tasks_queue_changelist": "tasks_task", "ops_workers": "tasks_worker", "ops_schedule": "tasks_lock",
-    "ops_failures": "tasks_attempt", "ops_lab": "dashboard_labrun", "ops_audit": "tasks_intervention",
+    "ops_limits": "tasks_limit", "ops_failures": "tasks_attempt", "ops_lab": "dashboard_labrun",
+    "ops_audit": "tasks_intervention",
 }  # fmt: skip
 NEVER_LOCKED_OUT = {"admin:ops_locks", "admin:models"}
 
