@@ -24,16 +24,16 @@ from tasks.support.database import fetch
 SEE, SEE_SCHEDULES = "tasks.view_commandrun", "tasks.view_schedule"
 MOST = 1000  # that are counted
 
-LATE = """
+# Those that are late, then those that are broken off.
+STOPPED = """
 SELECT count(*) AS number, min(next_at) AS since, (array_agg(name))[1] AS name
 FROM (
     SELECT name, next_at FROM tasks_schedule
     WHERE NOT paused AND ended_at IS NULL AND next_at < statement_timestamp() - %(grace)s::interval
     ORDER BY next_at LIMIT %(most)s::int
 ) AS late
-"""
-BROKEN = """
-SELECT count(*) AS number, max(paused_at) AS since, (array_agg(name))[1] AS name
+UNION ALL
+SELECT count(*), max(paused_at), (array_agg(name))[1]
 FROM (
     SELECT name, paused_at FROM tasks_schedule WHERE problem <> '' ORDER BY paused_at DESC LIMIT %(most)s::int
 ) AS broken
@@ -136,18 +136,15 @@ class Stopped(NamedTuple):
     name: str | None
 
 
-def late_schedules() -> Stopped:
-    return Stopped(**fetch(connection, LATE, {"grace": GRACE, "most": MOST})[0])
-
-
-def broken_schedules() -> Stopped:
-    return Stopped(**fetch(connection, BROKEN, {"most": MOST})[0])
+def stopped_schedules() -> tuple[Stopped, Stopped]:
+    late, broken = fetch(connection, STOPPED, {"grace": GRACE, "most": MOST})
+    return Stopped(**late), Stopped(**broken)
 
 
 @panels.attention
 def schedules(snapshot: Snapshot) -> Iterator[AttentionLine]:
     """Schedules that nobody ticks, and those that Rowlock paused, as they could not tick or their code has vanished."""
-    late, broken = snapshot.once(late_schedules), snapshot.once(broken_schedules)
+    late, broken = snapshot.once(stopped_schedules)
     if late.number:
         text = ngettext(
             "The schedule %(name)s is late.", "%(number)s schedules are late, %(name)s for longest.", late.number

@@ -54,6 +54,9 @@ FORGET_ROOM = "DROP FUNCTION rowlock_queue_room;"
 # still free. Each statement here sees what was committed before it; the claim around it may not. The unique index is
 # the guard. Slots share 1,024 locks, as all sessions share the server's lock table; who meets a lock passes on.
 #
+# Statistics that were gathered while nothing ran call every index of running tasks empty, so the planner picks any of
+# them, and would read all running tasks for each key. An ORDER BY that only the index of the slots serves decides it.
+#
 # n rows above the limit, or without a slot, keep the n highest free slots empty. So while a limit that was lowered is
 # exceeded nothing begins, and two claims cannot begin one task each where there is room for one.
 ADMIT = """
@@ -94,15 +97,16 @@ BEGIN
     ), seated AS MATERIALIZED (
         SELECT of_key.ids[free.nth] AS id, of_key.places[free.nth] AS place, free.slot,
             of_key.queue_names[free.nth] AS queue_name, of_key.max_running[free.nth] AS max_running
-        FROM of_key CROSS JOIN LATERAL (
+        FROM of_key
+        CROSS JOIN LATERAL (SELECT ARRAY(
+            SELECT holder.slot FROM tasks_task AS holder
+            WHERE holder.concurrency_key = of_key.key AND holder.status = 'PROCESSING' ORDER BY holder.slot) AS slots
+        ) AS held
+        CROSS JOIN LATERAL (
             SELECT slot, row_number() OVER () AS nth FROM (
                 SELECT slot FROM (
                     SELECT slot FROM (SELECT generate_series(1, of_key.most)::smallint AS slot) AS every
-                    WHERE NOT EXISTS (SELECT FROM tasks_task AS holder WHERE holder.concurrency_key = of_key.key
-                                      AND holder.slot = every.slot AND holder.status = 'PROCESSING')
-                    LIMIT greatest(0, of_key.most - (
-                        SELECT count(*) FROM tasks_task AS holder
-                        WHERE holder.concurrency_key = of_key.key AND holder.status = 'PROCESSING'))) AS empty
+                    WHERE slot <> ALL (held.slots) LIMIT greatest(0, of_key.most - cardinality(held.slots))) AS empty
                 WHERE pg_try_advisory_xact_lock(lock_class, hashtext('key:' || of_key.key || ':' || slot) & 1023)
                 LIMIT of_key.number) AS locked) AS free
         UNION ALL
@@ -114,15 +118,17 @@ BEGIN
     ), placed AS (
         SELECT of_queue.ids[free.nth] AS id, of_queue.places[free.nth] AS place, of_queue.slots[free.nth] AS slot,
             free.slot AS queue_slot
-        FROM of_queue CROSS JOIN LATERAL (
+        FROM of_queue
+        CROSS JOIN LATERAL (
+            SELECT coalesce(array_agg(holder.queue_slot) FILTER (WHERE holder.queue_slot IS NOT NULL), '{}') AS slots,
+                count(*) AS number
+            FROM tasks_task AS holder WHERE holder.queue_name = of_queue.queue_name AND holder.status = 'PROCESSING'
+        ) AS held
+        CROSS JOIN LATERAL (
             SELECT slot, row_number() OVER () AS nth FROM (
                 SELECT slot FROM (
                     SELECT slot FROM (SELECT generate_series(1, of_queue.most)::smallint AS slot) AS every
-                    WHERE NOT EXISTS (SELECT FROM tasks_task AS holder WHERE holder.queue_name = of_queue.queue_name
-                                      AND holder.queue_slot = every.slot AND holder.status = 'PROCESSING')
-                    LIMIT greatest(0, of_queue.most - (
-                        SELECT count(*) FROM tasks_task AS holder
-                        WHERE holder.queue_name = of_queue.queue_name AND holder.status = 'PROCESSING'))) AS empty
+                    WHERE slot <> ALL (held.slots) LIMIT greatest(0, of_queue.most - held.number)) AS empty
                 WHERE pg_try_advisory_xact_lock(
                     lock_class, hashtext('queue:' || of_queue.queue_name || ':' || slot) & 1023)
                 LIMIT of_queue.number) AS locked) AS free
@@ -138,10 +144,12 @@ BEGIN
         SELECT seat.id, seat.place, seat.slot, seat.queue_slot
         FROM unnest(ids, places, slots, queue_slots) AS seat (id, place, slot, queue_slot)
         JOIN tasks_task AS task ON task.id = seat.id
-        WHERE NOT EXISTS (SELECT FROM tasks_task AS holder WHERE holder.concurrency_key = task.concurrency_key
-                          AND holder.slot = seat.slot AND holder.status = 'PROCESSING')
-          AND NOT EXISTS (SELECT FROM tasks_task AS holder WHERE holder.queue_name = task.queue_name
-                          AND holder.queue_slot = seat.queue_slot AND holder.status = 'PROCESSING');
+        WHERE (SELECT holder.id FROM tasks_task AS holder
+               WHERE holder.concurrency_key = task.concurrency_key AND holder.slot BETWEEN seat.slot AND seat.slot
+                 AND holder.status = 'PROCESSING' ORDER BY holder.slot LIMIT 1) IS NULL
+          AND (SELECT holder.id FROM tasks_task AS holder
+               WHERE holder.queue_name = task.queue_name AND holder.queue_slot BETWEEN seat.queue_slot AND seat.queue_slot
+                 AND holder.status = 'PROCESSING' ORDER BY holder.queue_slot LIMIT 1) IS NULL;
         RETURN;
     END IF;
     SELECT array_agg(rates.name ORDER BY rates.name), array_agg(rates.gap ORDER BY rates.name) INTO names, gaps FROM (
@@ -168,10 +176,12 @@ BEGIN
             ) AS buckets
         FROM unnest(ids, places, slots, queue_slots) AS seat (id, place, slot, queue_slot)
         JOIN tasks_task AS task ON task.id = seat.id
-        WHERE NOT EXISTS (SELECT FROM tasks_task AS holder WHERE holder.concurrency_key = task.concurrency_key
-                          AND holder.slot = seat.slot AND holder.status = 'PROCESSING')
-          AND NOT EXISTS (SELECT FROM tasks_task AS holder WHERE holder.queue_name = task.queue_name
-                          AND holder.queue_slot = seat.queue_slot AND holder.status = 'PROCESSING')
+        WHERE (SELECT holder.id FROM tasks_task AS holder
+               WHERE holder.concurrency_key = task.concurrency_key AND holder.slot BETWEEN seat.slot AND seat.slot
+                 AND holder.status = 'PROCESSING' ORDER BY holder.slot LIMIT 1) IS NULL
+          AND (SELECT holder.id FROM tasks_task AS holder
+               WHERE holder.queue_name = task.queue_name AND holder.queue_slot BETWEEN seat.queue_slot AND seat.queue_slot
+                 AND holder.status = 'PROCESSING' ORDER BY holder.queue_slot LIMIT 1) IS NULL
         ORDER BY seat.place
     LOOP
         IF NOT EXISTS (

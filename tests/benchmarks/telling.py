@@ -32,7 +32,7 @@ def run(scene: Bench) -> Part:
         f"{A_SECOND} times a second, for {seconds:.0f} s", ["", "worker, % of a core, median", "more than silent"]
     )
     middle = {kind: sorted(values)[len(values) // 2] for kind, values in figures.items()}
-    table.rows = [[kind, value, value - middle["silent"]] for kind, value in middle.items()]
+    table.rows = [[kind, value, max(0.0, value - middle["silent"])] for kind, value in middle.items()]
     part.tables.append(table)
     part.figures = dict(figures)
     return part
