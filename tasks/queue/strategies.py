@@ -108,8 +108,10 @@ WITH RECURSIVE every_queue (name) AS (
     LEFT JOIN tasks_limit AS held ON held.key = line.concurrency_key
     LEFT JOIN tasks_limit AS rated ON rated.key = line.rate_key
     CROSS JOIN LATERAL (
-        SELECT count(*) AS number FROM tasks_task AS task
-        WHERE task.concurrency_key = line.concurrency_key AND task.status = 'PROCESSING') AS running
+        SELECT count(*) AS number FROM (
+            SELECT FROM tasks_task AS task
+            WHERE task.concurrency_key = line.concurrency_key AND task.status = 'PROCESSING' ORDER BY task.slot) AS held
+    ) AS running
     LEFT JOIN LATERAL (
         SELECT min(rate.due) AS due, max(rate.next_at) FILTER (WHERE rate.due = 0) AS next_at
         FROM rowlock_rates(line.concurrency_key, line.rate_key, line.rate, line.period_seconds, NULL) AS rate
