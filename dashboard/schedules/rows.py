@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple, Self
 
-from cronsim import CronSim
+from cronsim import CronSim, CronSimError
 from django.db.models import Count, Q
 from django.http import QueryDict
 from django.utils.dates import WEEKDAYS
@@ -225,9 +225,16 @@ def last_of(row: Schedule, statuses: Mapping[int, str]) -> dict[str, Any]:
 
 
 def in_words(cron: str | None, every_seconds: int | None) -> Words:
-    """The recurrence in words: translated where it has one of the usual shapes, else as cronsim explains it."""
+    """The recurrence in words: translated where it has one of the usual shapes, else as cronsim explains it.
+
+    Empty for an expression that only raw SQL can have written: no scheduler can read it, and pauses the schedule.
+    """
     if cron is None:
         return Words(_("every %(time)s") % {"time": spoken(every_seconds or 0)})
+    try:
+        explained = CronSim(cron, ANY_TIME).explain()
+    except (CronSimError, ValueError):
+        return Words("")
     minute, hour, day, month, weekday = cron.split()
     fixed = f"{int(hour):02}:{int(minute):02}" if minute.isdecimal() and hour.isdecimal() else ""
     match (hour, day, month, weekday):
@@ -243,4 +250,4 @@ def in_words(cron: str | None, every_seconds: int | None) -> Words:
             return Words(_("%(day)s at %(time)s") % {"day": WEEKDAYS[(int(number) + 6) % 7], "time": fixed})
         case (_hour, number, "*", "*") if fixed and number.isdecimal():
             return Words(_("day %(day)s of the month at %(time)s") % {"day": number, "time": fixed})
-    return Words(CronSim(cron, ANY_TIME).explain(), "en")
+    return Words(explained, "en")

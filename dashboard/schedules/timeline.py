@@ -17,6 +17,7 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from dashboard.charts import HIGH, WIDE, Bar, Chart, Curve, clock_time, round_up, share
 from dashboard.numbers import decimal
+from tasks.exceptions import InvalidSchedule
 from tasks.models import Schedule
 from tasks.operations import schedules
 from tasks.schedule import expectations
@@ -193,6 +194,14 @@ def add_interval(found: Line, name: str, at: datetime, every: timedelta, end: da
             slot.add("coming", number, [name])
 
 
+def following_of(recurrence: Recurrence, at: datetime, now: datetime) -> datetime | None:
+    """The next time; None if no scheduler can read the settings, as raw SQL may have written them."""
+    try:
+        return recurrence.following_now(at, now)
+    except InvalidSchedule:
+        return None
+
+
 def earliest(coming: list[tuple[datetime, str, datetime, Recurrence]], found: Line) -> Iterator[tuple[datetime, str]]:
     """The coming times of all of these, the earliest first, and at most MOST_TIMES."""
     heapq.heapify(coming)
@@ -202,7 +211,7 @@ def earliest(coming: list[tuple[datetime, str, datetime, Recurrence]], found: Li
         at, name, end, recurrence = coming[0]
         if at >= found.now:
             yield at, name
-        following = recurrence.following_now(at, found.now)
+        following = following_of(recurrence, at, found.now)
         if following is None or following >= end:
             heapq.heappop(coming)
         else:
