@@ -16,7 +16,6 @@ RELAXED, TICKS = "tests/tasks/worker/test_relaxed.py", "tests/tasks/schedule/tes
 DUTY, LEADERS = "tests/tasks/worker/test_duty.py", "tests/tasks/worker/test_leader.py"
 SILENCE, HELD_UP = "tests/tasks/worker/test_silence.py", (TAKING_BACK, "-k", "held_up")
 MATRIX, INPUT = "tests/dashboard/security/test_security_matrix.py", "tests/dashboard/test_hostile_input.py"
-PAGE_LIMITS = "tests/dashboard/test_page_limits.py"
 # Names of migrations are none of Python's.
 OBJECTS, LOCK_SQL = "tasks/migrations/0003_guards.py", "tasks/migrations/0004_functions.py"
 KEYS_SQL, KEYS_LIFE = "tasks/migrations/0008_keys.py", "tests/tasks/queue/test_unique_keys.py"
@@ -43,22 +42,7 @@ def without(guard: str, where: str, text: str, *tests: str) -> Mutant:
     return Mutant(guard, where, text, "", tests)
 
 
-# Modules of pages that check rights with `require`.
-GUARDED_PAGES = (
-    *(f"dashboard.views.{name}" for name in (
-        "audit", "burst", "demo", "lab", "limits", "locks", "overview", "schedule", "stale", "workers")),
-    *(f"dashboard.task_pages.{name}" for name in (
-        "bulk", "confirmation", "detail", "enqueue", "listing", "queues")),
-    *(f"dashboard.schedules.{name}" for name in ("actions", "editor")),
-    "tasks.admin.pattern_admin",
-    "orders.admin",
-)  # fmt: skip
-
 MUTANTS = [
-    without("limits in the lab: none leaked, none exceeded", "dashboard.lab.measure.Result.is_clean",
-            " or self.leaked_slots or self.over_the_limit", "tests/dashboard/lab/test_slots.py"),
-    without("limits of a page: only those that are set or in use", "dashboard.limits.KEYS",
-            " AND (max_running IS NOT NULL OR rate IS NOT NULL OR paused)", "tests/dashboard/test_limits_page.py"),
     without("completion: version", "tasks.queue.completion.COMPLETE", "AND task.version = ending.version ", FENCE),
     without("completion: owner", "tasks.queue.completion.COMPLETE", " AND task.claimed_by = %(worker_id)s::text",
             FENCE),
@@ -360,9 +344,6 @@ MUTANTS = [
     Mutant("double check: OF self", "tasks.locking.double_checked.DoubleChecked.each",
            'of: tuple[str, ...] = ("self",),', "of: tuple[str, ...] = (),",
            ("tests/tasks/locking", "tests/orders/test_shipping.py", "-k", "double_checked")),
-    Mutant("transfer: row lock", "orders.accounts._read",
-           'rows.select_for_update(of=("self",), no_key=True, nowait=nowait)', "rows",
-           ("tests/orders/test_accounts.py",)),
     Mutant("an action: the version that was seen", "tasks.operations.verb.Verb._refusal_of_change",
            "return None if seen == task.version", "return None if True",
            ("tests/tasks/operations/test_actions_chunks.py",)),
@@ -383,37 +364,14 @@ MUTANTS = [
     Mutant("pruning: finished tasks only", "tasks.operations.prune.PRUNE_TASKS",
            "task.status = ANY(%(statuses)s::text[]) AND task.finished_at",
            "coalesce(task.finished_at, task.created_at)", ("tests/tasks/commands/test_commands_prune.py",)),
-    Mutant(
-        "pages: a kept row's language", "dashboard.templatetags.rowlock.each", "get_language()", "None",
-        ("tests/dashboard/test_templates.py",),
-    ),
-    Mutant(
-        "pages: a kept row's surroundings", "dashboard.templatetags.rowlock.each", "tuple(others.items())", "()",
-        ("tests/dashboard/test_templates.py",),
-    ),
-    without("schedules: the edition that was seen", "dashboard.schedules.editor.ScheduleForm.save",
-            "edition=edition, ", "tests/dashboard/schedules/test_editor.py"),
-    without("schedules: a question before Run now", "dashboard.schedules.actions.act",
-            ' and not values["confirmed"]', "tests/dashboard/schedules/test_actions.py"),
-    without("pages: statement timeout", "dashboard.environment.PAGE_SESSION", "-c statement_timeout=5s ", PAGE_LIMITS),
-    without("pages: lock timeout", "dashboard.environment.PAGE_SESSION", "-c lock_timeout=2s ", PAGE_LIMITS),
-    without("pages: limits are given to their sessions", "dashboard.environment.database_settings",
-            "session_limits(env, argv), ", "tests/dashboard/test_databases.py"),
     without("first page: its own patience", "tasks.panels.PATIENCE",
             ", set_config('lock_timeout', '300ms', true), set_config('statement_timeout', '2s', true)",
             "tests/dashboard/attention/test_attention.py", "tests/dashboard/overview/test_overview.py"),
-    Mutant("pages: an act leads back to pages of this site alone", "dashboard.links.back_to",
-           "is_ours and url_has_allowed_host_and_scheme(wanted, allowed_hosts=None)", "wanted",
-           ("tests/dashboard/overview/test_coming_back.py",)),
-    Mutant("pages: seats", "dashboard.live.seats.limit", "max(1, threads - FREE_FOR_ACTIONS)", "threads",
-           ("tests/dashboard/live/test_seats.py",)),
     Mutant("arguments: no NUL", "tasks.support.reading.storage_problem", 'if "\\0" in text:', "if False:", (INPUT,)),
     Mutant("arguments: levels", "tasks.framework.arguments._Walk._enter", "if depth == MAX_DEPTH:", "if False:",
            (INPUT,)),
     Mutant("arguments in SQL: size", "tasks/migrations/0004_functions.py", "IF size > largest THEN",
            "IF false THEN", (INPUT,)),
-    Mutant("a signal: the backend that was seen", "dashboard.locks.signals.problem_with", 'if not backend["is_same"]:',
-           "if False:", ("tests/dashboard/locks/test_locks_page.py",)),
     Mutant("audit: no entry is changed", OBJECTS, "BEFORE UPDATE OR DELETE ON", "BEFORE DELETE ON",
            ("tests/tasks/models/test_audit_append_only.py",)),
     Mutant("audit: no entry is removed", OBJECTS, "BEFORE UPDATE OR DELETE ON", "BEFORE UPDATE ON",

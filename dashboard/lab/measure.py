@@ -173,37 +173,49 @@ def measure(
     items = [effect["item"] for effect in effects]
     processed = set(items)
     done = {key for (key,) in connection.execute(pattern.rows.done)}
-    [(acknowledged,)], [(kept,)] = (
-        connection.execute(statement).fetchall() for statement in (pattern.rows.acknowledged, pattern.rows.kept)
-    )
     seconds = sums["seconds"]
-    waits = sorted(effect["wait_ms"] for effect in effects)
     return Result(
         pattern=plan.pattern,
         items=plan.items,
         processed=len(processed),
         duplicates=len(items) - len(processed),
-        lost_updates=max(0, acknowledged - kept),
+        lost_updates=lost_updates(connection, pattern),
         lost_work=sums["lost"] + len(processed - done),
         lost_races=sums["lost_races"],
         order_inversions=inversions(items),
         seconds=round(seconds, 3),
         items_per_second=round(len(processed) / seconds, 1) if seconds else 0.0,
-        wait_ms_p50=percentile(waits, 0.5),
-        wait_ms_p95=percentile(waits, 0.95),
         queries_per_item=round(sums["queries"] / len(processed), 2) if processed else 0.0,
         unprocessed=plan.items - len(processed),
         retries=sums["retries"],
         repeated_calls=sums["repeated_calls"],
         kills=kills,
+        cuts=cuts,
         may_repeat=(kills + cuts) * pattern.repeats,
-        blocked_samples=sampler.blocked,
         stopped=stopped,
         share=dict(sorted(Counter(effect["worker"] for effect in effects).items())),
-        waited_share=round(min(1.0, sampler.blocked / max(1, sampler.samples * plan.workers)), 3),
-        cuts=cuts,
+        **waits_of(effects, sampler, plan.workers),
         **slots_of(connection, pattern),
     )
+
+
+def lost_updates(connection: psycopg.Connection, pattern: Pattern) -> int:
+    """Return how many acknowledged writes are missing."""
+    [(acknowledged,)], [(kept,)] = (
+        connection.execute(statement).fetchall() for statement in (pattern.rows.acknowledged, pattern.rows.kept)
+    )
+    return max(0, int(acknowledged) - int(kept))
+
+
+def waits_of(effects: list[dict[str, Any]], sampler: "WaitSampler", workers: int) -> dict[str, Any]:
+    """Return the fields of the result about waits."""
+    waits = sorted(effect["wait_ms"] for effect in effects)
+    return {
+        "wait_ms_p50": percentile(waits, 0.5),
+        "wait_ms_p95": percentile(waits, 0.95),
+        "blocked_samples": sampler.blocked,
+        "waited_share": round(min(1.0, sampler.blocked / max(1, sampler.samples * workers)), 3),
+    }
 
 
 def slots_of(connection: psycopg.Connection, pattern: Pattern) -> dict[str, Any]:

@@ -124,7 +124,7 @@ class ScheduleForm(WhenForm, CallForm):
         return shown.times()
 
     def settings(self) -> dict[str, Any]:
-        """What the operation takes: everything of a new schedule, else what differs from the row."""
+        """Return the settings for the operation: all of a new schedule, else those that differ from the row."""
         values = self.cleaned_data
         settings = {name: values[name] for name in (*OPTIONS, "ends_at")}
         found, row, task = self.recurrence, self.row, self.argument_task

@@ -212,7 +212,7 @@ def has_backlog(row: Schedule, now: datetime) -> bool:
 
 
 def last_of(row: Schedule, statuses: Mapping[int, str]) -> dict[str, Any]:
-    """What became of the latest tick: the state of its task, or why it has none."""
+    """Return the outcome of the latest tick: the state of its task, or why it has none."""
     if row.last_outcome in (Outcome.SKIPPED, Outcome.MISSED):
         return {"verdict": "is-stuck", "outcome": Outcome(row.last_outcome).label, "held_by": row.held_by_task_id}
     if not row.last_outcome:

@@ -79,7 +79,7 @@ def configured() -> dict[str, Queue]:
 
 
 def limit_of(queue: Queue) -> str:
-    """What the queue allows, in words; empty if it has no limit."""
+    """Describe the queue's limit in words; empty if it has none."""
     at_once = _("%(number)s at once") % {"number": decimal(queue.max_running)} if queue.max_running else ""
     rate = rate_text(queue.rate, queue.period_seconds) if queue.rate else ""
     return ", ".join(filter(None, (at_once, rate)))
@@ -151,7 +151,7 @@ class QueueRow:
 
     @property
     def setting(self) -> str:
-        """What the cell of settings may have no room for."""
+        """The whole text of the settings' cell, which may be cut there."""
         return " · ".join(filter(None, (self.paused_by, self.limit)))
 
     @classmethod

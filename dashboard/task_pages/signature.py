@@ -232,7 +232,7 @@ def needs(left_out: str, name: str) -> str:
 
 
 def written_call(task: PostgresTask, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, str] | None:
-    """What to write into the fields for this call; None if no fields make it."""
+    """Return the texts of the fields that make this call; None if no fields make it."""
     places, names, values = list(args), dict(kwargs), dict[str, str]()
     known = parameters(task)
     for one in known:

@@ -1,4 +1,4 @@
-"""What the commands on schedules share: options for settings, and how a schedule is shown."""
+"""Shared parts of the commands on schedules: the options for settings, and the display of a schedule."""
 
 from argparse import SUPPRESS
 from datetime import datetime

@@ -8,7 +8,7 @@ from tasks.models.task import RATE_IN_RANGE, SLOTS, Viewable
 
 
 class Limit(Viewable):
-    """What an operator set for a key. It applies to every task whose concurrency key or rate key this is.
+    """An operator's setting for a key. It applies to every task whose concurrency key or rate key this is.
 
     A null limits nothing by itself: what the task declares applies then.
     """

@@ -120,7 +120,7 @@ def is_late(row: Schedule, at: datetime) -> bool:
 
 
 def state(row: Schedule, at: datetime) -> str:
-    """What a schedule does at this time, and why it does nothing."""
+    """Describe the state of a schedule at this time: "on", or why it does nothing."""
     if row.paused:
         return f"paused by {row.paused_by or 'raw SQL'}" + (f": {row.problem}" if row.problem else "")
     if row.ended_at is not None:

@@ -40,7 +40,7 @@ WHERE name = %(name)s::text
 
 
 def declarations() -> dict[str, dict[str, Any]]:
-    """What the functions known here declare, by path, which is the schedule's name."""
+    """Return the declared settings of the functions known here, by path, which is the schedule's name."""
     tasks = (declaration.get(path) for path in declaration.paths())
     return {task.module_path: declared_by(task) for task in tasks if task.is_scheduled}
 

@@ -47,12 +47,12 @@ def add_limits(parser: CommandParser) -> None:
 
 
 def limits_of(options: Options) -> dict[str, Any]:
-    """Those of the two that were given."""
+    """Return the given ones of the two options."""
     return {name: options[name] for name in ("max_running", "rate") if name in options}
 
 
 def spoken(asked: Mapping[str, Any]) -> str:
-    """What was asked for, in words."""
+    """Say in words what was asked for."""
     words = {
         "max_running": f"at most {asked.get('max_running')} at once",
         "rate": f"at most {asked.get('rate')}",

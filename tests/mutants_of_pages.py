@@ -1,0 +1,48 @@
+"""The guards of pages, orders and the lab that mutation proof removes; see tests/mutants.py."""
+
+from tests.mutants import Mutant, without
+
+PAGE_LIMITS = "tests/dashboard/test_page_limits.py"
+# Modules of pages that check rights with `require`.
+GUARDED_PAGES = (
+    *(f"dashboard.views.{name}" for name in (
+        "audit", "burst", "demo", "lab", "limits", "locks", "overview", "schedule", "stale", "workers")),
+    *(f"dashboard.task_pages.{name}" for name in (
+        "bulk", "confirmation", "detail", "enqueue", "listing", "queues")),
+    *(f"dashboard.schedules.{name}" for name in ("actions", "editor")),
+    "tasks.admin.pattern_admin",
+    "orders.admin",
+)  # fmt: skip
+
+PAGES = [
+    without("limits in the lab: none leaked, none exceeded", "dashboard.lab.measure.Result.is_clean",
+            " or self.leaked_slots or self.over_the_limit", "tests/dashboard/lab/test_slots.py"),
+    without("limits of a page: only those that are set or in use", "dashboard.limits.KEYS",
+            " AND (max_running IS NOT NULL OR rate IS NOT NULL OR paused)", "tests/dashboard/test_limits_page.py"),
+    Mutant("transfer: row lock", "orders.accounts._read",
+           'rows.select_for_update(of=("self",), no_key=True, nowait=nowait)', "rows",
+           ("tests/orders/test_accounts.py",)),
+    Mutant(
+        "pages: a kept row's language", "dashboard.templatetags.rowlock.each", "get_language()", "None",
+        ("tests/dashboard/test_templates.py",),
+    ),
+    Mutant(
+        "pages: a kept row's surroundings", "dashboard.templatetags.rowlock.each", "tuple(others.items())", "()",
+        ("tests/dashboard/test_templates.py",),
+    ),
+    without("schedules: the edition that was seen", "dashboard.schedules.editor.ScheduleForm.save",
+            "edition=edition, ", "tests/dashboard/schedules/test_editor.py"),
+    without("schedules: a question before Run now", "dashboard.schedules.actions.act",
+            ' and not values["confirmed"]', "tests/dashboard/schedules/test_actions.py"),
+    without("pages: statement timeout", "dashboard.environment.PAGE_SESSION", "-c statement_timeout=5s ", PAGE_LIMITS),
+    without("pages: lock timeout", "dashboard.environment.PAGE_SESSION", "-c lock_timeout=2s ", PAGE_LIMITS),
+    without("pages: limits are given to their sessions", "dashboard.environment.database_settings",
+            "session_limits(env, argv), ", "tests/dashboard/test_databases.py"),
+    Mutant("pages: an act leads back to pages of this site alone", "dashboard.links.back_to",
+           "is_ours and url_has_allowed_host_and_scheme(wanted, allowed_hosts=None)", "wanted",
+           ("tests/dashboard/overview/test_coming_back.py",)),
+    Mutant("pages: seats", "dashboard.live.seats.limit", "max(1, threads - FREE_FOR_ACTIONS)", "threads",
+           ("tests/dashboard/live/test_seats.py",)),
+    Mutant("a signal: the backend that was seen", "dashboard.locks.signals.problem_with", 'if not backend["is_same"]:',
+           "if False:", ("tests/dashboard/locks/test_locks_page.py",)),
+]  # fmt: skip
