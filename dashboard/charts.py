@@ -111,9 +111,16 @@ def throughput_chart(slots: Sequence[Slot], span: Span) -> Chart:
         bars.append(Bar(number * width, width * 4 // 5, completed, failed, HIGH - completed, HIGH - completed - failed))
         values = {"completed": decimal(slot.completed), "failed": decimal(slot.failed)}
         points.append(said % {"time": f"{clock_time(slot.at, span.clock)} UTC", **values})
-    ticks = [decimal(top), decimal(top / 2, 0 if top > 1 else 1), "0"]
+    ticks, grid = count_scale(top)
     summary = throughput_summary(slots, span, most)
-    return Chart(summary, ticks, (0, HIGH // 2, HIGH), "\n".join(points), len(slots) - 1, bars=bars)
+    return Chart(summary, ticks, grid, "\n".join(points), len(slots) - 1, bars=bars)
+
+
+def count_scale(top: int) -> tuple[list[str], tuple[int, ...]]:
+    """The ticks and the grid of a chart of counts; no half of an odd number."""
+    if top % 2:
+        return [decimal(top), "0"], (0, HIGH)
+    return [decimal(top), decimal(top // 2), "0"], (0, HIGH // 2, HIGH)
 
 
 def round_up(most: int) -> int:

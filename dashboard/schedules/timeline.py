@@ -15,7 +15,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from dashboard.charts import HIGH, WIDE, Bar, Chart, Curve, clock_time, round_up, share
+from dashboard.charts import HIGH, WIDE, Bar, Chart, Curve, clock_time, count_scale, round_up, share
 from dashboard.numbers import decimal
 from tasks.exceptions import InvalidSchedule
 from tasks.models import Schedule
@@ -232,10 +232,10 @@ def chart_of(found: Line) -> Chart:
         heights = (HIGH - ran, HIGH - ran - failed, coming, HIGH - ran - failed - coming)
         bars.append(Bar(number * width, width * 4 // 5, ran, failed, *heights))
     x = int(width * ((found.now - found.since) / SLOT))
-    ticks = [decimal(top), decimal(top / 2, 0 if top > 1 else 1), "0"]
+    ticks, grid = count_scale(top)
     points = "\n".join(map(str, found.slots))
     now = [Curve("now", _("now"), f"M{x} 0V{HIGH}")]
-    return Chart(summary(found), ticks, (0, HIGH // 2, HIGH), points, len(found.slots) - 1, bars=bars, curves=now)
+    return Chart(summary(found), ticks, grid, points, len(found.slots) - 1, bars=bars, curves=now)
 
 
 def summary(found: Line) -> str:
