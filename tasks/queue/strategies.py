@@ -73,8 +73,9 @@ WITH RECURSIVE every_queue (name) AS (
 ), keyed AS (
     SELECT head.id, head.queue_name, head.priority, head.run_after FROM head
     WHERE head.status = 'READY' AND head.run_after <= statement_timestamp()
-      AND NOT EXISTS (SELECT FROM tasks_task AS holder
-                      WHERE holder.ordering_key = head.ordering_key AND holder.status = 'PROCESSING')
+      AND (SELECT holder.id FROM tasks_task AS holder
+           WHERE holder.ordering_key BETWEEN head.ordering_key AND head.ordering_key AND holder.status = 'PROCESSING'
+           ORDER BY holder.ordering_key LIMIT 1) IS NULL
       AND (%(queues)s::text[] IS NULL OR head.queue_name = ANY(%(queues)s::text[]))
       AND NOT EXISTS (SELECT FROM tasks_queue WHERE tasks_queue.name = head.queue_name AND tasks_queue.paused)
       AND NOT EXISTS (SELECT FROM limited_queue WHERE limited_queue.name = head.queue_name AND limited_queue.room = 0)

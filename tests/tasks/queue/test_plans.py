@@ -150,12 +150,13 @@ def test_where_nothing_is_due_next_to_nothing_is_read(plan, queue):
 READ_BY_INDEX = "SELECT idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'tasks_task'"
 
 
-def test_a_claim_reads_no_running_tasks_but_those_of_its_keys(template_url):
+@pytest.mark.parametrize("column", ["concurrency_key", "ordering_key"])
+def test_a_claim_reads_no_running_tasks_but_those_of_its_keys(template_url, column):
     """By statistics of a quiet hour, with 3,000 tasks running since."""
     with databases.copy_of(template_url) as database, psycopg.connect(database.url, autocommit=True) as connection:
         database.rows("ALTER TABLE tasks_task SET (autovacuum_enabled = off)")
         database.connection.execute(
-            "INSERT INTO tasks_task (task_path, concurrency_key) SELECT 'a', 'l' || n FROM generate_series(1, 40000) n"
+            f"INSERT INTO tasks_task (task_path, {column}) SELECT 'a', 'l' || n FROM generate_series(1, 40000) n"
         )
         database.connection.execute("VACUUM ANALYZE tasks_task")
         claimer, read = Claimer("w1"), [0]
