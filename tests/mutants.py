@@ -17,10 +17,9 @@ DUTY, LEADERS = "tests/tasks/worker/test_duty.py", "tests/tasks/worker/test_lead
 SILENCE, HELD_UP = "tests/tasks/worker/test_silence.py", (TAKING_BACK, "-k", "held_up")
 MATRIX, INPUT = "tests/dashboard/security/test_security_matrix.py", "tests/dashboard/test_hostile_input.py"
 # Names of migrations are none of Python's.
-OBJECTS, LOCK_SQL = "tasks/migrations/0003_guards.py", "tasks/migrations/0004_functions.py"
-KEYS_SQL, KEYS_LIFE = "tasks/migrations/0008_keys.py", "tests/tasks/queue/test_unique_keys.py"
+OBJECTS, FUNCTIONS = "tasks/migrations/0003_guards.py", "tasks/migrations/0004_functions.py"
+KEYS_LIFE, LIMITS = "tests/tasks/queue/test_unique_keys.py", "tests/tasks/queue/test_limits.py"
 UNIQUE, UNIQUE_VERBS = "tests/tasks/framework/test_unique.py", "tests/tasks/operations/test_unique_keys.py"
-SLOTS, LIMITS = "tasks/migrations/0010_slots.py", "tests/tasks/queue/test_limits.py"
 
 
 @dataclass(frozen=True)
@@ -52,9 +51,9 @@ MUTANTS = [
             " AND missed.attempt = task.attempt", FENCE),
     without("ending on the version of now: row lock", "tasks.queue.completion.STILL_OURS",
             " FOR NO KEY UPDATE OF task\n", FENCE),
-    Mutant("unique key: given up on the way back", KEYS_SQL, "WHEN (NEW.unique_while = 'q'",
+    Mutant("unique key: given up on the way back", OBJECTS, "WHEN (NEW.unique_while = 'q'",
            "WHEN (NEW.unique_while = '-'", (KEYS_LIFE,)),
-    Mutant("unique key: the function replaces what waits", KEYS_SQL, "                  AND task.status = 'READY' "
+    Mutant("unique key: the function replaces what waits", FUNCTIONS, "                  AND task.status = 'READY' "
            "AND task.unique_while IN ('q', 'a')\n                  AND NOT", "                  AND NOT", (UNIQUE,)),
     Mutant("unique key: replaces what waits", "tasks.framework.keyed.REPLACE",
            "    WHERE task.status = 'READY' AND task.unique_while IN ('q', 'a')\n", "    WHERE true\n", (UNIQUE,)),
@@ -111,14 +110,14 @@ MUTANTS = [
             "      AND NOT EXISTS (SELECT FROM tasks_queue WHERE tasks_queue.name = first.queue_name\n"
             "                      AND (tasks_queue.max_running IS NOT NULL OR tasks_queue.rate IS NOT NULL))\n",
             LIMITS),
-    Mutant("limits: one slot is not given to two claims", SLOTS,
+    Mutant("limits: one slot is not given to two claims", FUNCTIONS,
            "pg_try_advisory_xact_lock(lock_class, hashtext('key:' || of_key.key || ':' || slot) & 1023)", "true",
            ("tests/races/test_limits.py", "-k", "violation")),
-    without("limits: a slot is left with the status", SLOTS, "    NEW.slot := NULL;\n", LIMITS),
-    Mutant("limits: nobody begins one too many", SLOTS, "NEW.slot NOT BETWEEN 1 AND coalesce(", "NULL <> coalesce(",
+    without("limits: a slot is left with the status", OBJECTS, "    NEW.slot := NULL;\n", LIMITS),
+    Mutant("limits: nobody begins one too many", OBJECTS, "NEW.slot NOT BETWEEN 1 AND coalesce(", "NULL <> coalesce(",
            (LIMITS,)),
-    without("limits: a rate is spent", SLOTS, " OR spent[bucket.number] >= due[bucket.number]", LIMITS),
-    Mutant("limits: what ran before the limit of its queue counts", SLOTS,
+    without("limits: a rate is spent", FUNCTIONS, " OR spent[bucket.number] >= due[bucket.number]", LIMITS),
+    Mutant("limits: what ran before the limit of its queue counts", FUNCTIONS,
            "SELECT count(*) FROM tasks_task AS task WHERE task.queue_name = queue AND task.status = 'PROCESSING'",
            "0", (LIMITS,)),
     Mutant("shortcut past dead rows: what others took since an empty walk", "tasks.queue.shortcut.CLAIM_BEHIND",
@@ -320,11 +319,11 @@ MUTANTS = [
     Mutant("giving back what is unknown: owner", "tasks.queue.release.RELEASE_UNKNOWN",
            "AND task.claimed_by = %(worker_id)s::text AND task.id <> ALL", "AND task.id <> ALL",
            ("tests/tasks/queue/test_transitions.py",)),
-    without("release of a lock: owner", LOCK_SQL, " AND lock.owner = rowlock_lock_release.owner", SQL_LOCKS),
-    without("release of a lock: fence", LOCK_SQL, "lock.fence = rowlock_lock_release.fence AND ", SQL_LOCKS),
-    without("renewal of a lock: owner", LOCK_SQL, " AND lock.owner = rowlock_lock_renew.owner", SQL_LOCKS),
-    without("renewal of a lock: fence", LOCK_SQL, "lock.fence = rowlock_lock_renew.fence AND ", SQL_LOCKS),
-    without("taking a lock: as it was seen", "tasks/migrations/0004_functions.py",
+    without("release of a lock: owner", FUNCTIONS, " AND lock.owner = rowlock_lock_release.owner", SQL_LOCKS),
+    without("release of a lock: fence", FUNCTIONS, "lock.fence = rowlock_lock_release.fence AND ", SQL_LOCKS),
+    without("renewal of a lock: owner", FUNCTIONS, " AND lock.owner = rowlock_lock_renew.owner", SQL_LOCKS),
+    without("renewal of a lock: fence", FUNCTIONS, "lock.fence = rowlock_lock_renew.fence AND ", SQL_LOCKS),
+    without("taking a lock: as it was seen", FUNCTIONS,
             " AND lock.fence = coalesce(seen.fence, 0)\n          AND lock.owner IS NOT DISTINCT FROM seen.owner "
             "AND lock.expires_at IS NOT DISTINCT FROM seen.expires_at", SQL_LOCKS),
     Mutant("a flush: not of what is on its way", "tasks.worker.complete.Completer.is_due",
@@ -370,7 +369,7 @@ MUTANTS = [
     Mutant("arguments: no NUL", "tasks.support.reading.storage_problem", 'if "\\0" in text:', "if False:", (INPUT,)),
     Mutant("arguments: levels", "tasks.framework.arguments._Walk._enter", "if depth == MAX_DEPTH:", "if False:",
            (INPUT,)),
-    Mutant("arguments in SQL: size", "tasks/migrations/0004_functions.py", "IF size > largest THEN",
+    Mutant("arguments in SQL: size", FUNCTIONS, "IF size > largest THEN",
            "IF false THEN", (INPUT,)),
     Mutant("audit: no entry is changed", OBJECTS, "BEFORE UPDATE OR DELETE ON", "BEFORE DELETE ON",
            ("tests/tasks/models/test_audit_append_only.py",)),

@@ -1,17 +1,29 @@
-"""The tables of the pages: acknowledgements, lock history, runs of the lab, rows of the demo."""
+"""The tables of the pages: acknowledgements, lock history, saved views, runs of the lab, rows of the demo."""
 
 import django.contrib.postgres.fields.ranges
 import django.contrib.postgres.indexes
+import django.db.models.deletion
+from django.conf import settings
 from django.db import migrations, models
 
 import dashboard.models
 import tasks.support.durations
 
+# Programs that may only enqueue cannot start a run of the lab: only its page may.
+REFUSE_LAB = """
+CREATE TRIGGER rowlock_refuse_internal_lab BEFORE INSERT ON tasks_task
+    FOR EACH ROW WHEN (NEW.task_path = 'dashboard.tasks.run_lab') EXECUTE FUNCTION rowlock_refuse_internal();
+"""
+NO_REFUSAL = "DROP TRIGGER rowlock_refuse_internal_lab ON tasks_task;"
+
 
 class Migration(migrations.Migration):
     initial = True
 
-    dependencies = []
+    dependencies = [
+        ("tasks", "0003_guards"),
+        migrations.swappable_dependency(settings.AUTH_USER_MODEL),
+    ]
 
     operations = [
         migrations.CreateModel(
@@ -162,4 +174,25 @@ class Migration(migrations.Migration):
                 ],
             },
         ),
+        migrations.CreateModel(
+            name="SavedView",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("name", models.TextField()),
+                ("query", models.TextField()),
+                (
+                    "user",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="+", to=settings.AUTH_USER_MODEL
+                    ),
+                ),
+            ],
+            options={
+                "default_permissions": ("view",),
+                "constraints": [
+                    models.UniqueConstraint(fields=("user", "name"), name="dashboard_savedview_one_of_a_name")
+                ],
+            },
+        ),
+        migrations.RunSQL(REFUSE_LAB, NO_REFUSAL),
     ]

@@ -1,4 +1,4 @@
-"""The tables of orders, accounts and their entries."""
+"""The tables of orders, accounts and their entries. Writes from outside the ORM raise the version too."""
 
 from decimal import Decimal
 
@@ -7,6 +7,7 @@ from django.conf import settings
 from django.db import migrations, models
 
 import tasks.support.durations
+from tasks.locking import VersionTrigger
 
 
 class Migration(migrations.Migration):
@@ -98,7 +99,9 @@ class Migration(migrations.Migration):
                         name="orders_order_to_mail",
                     ),
                     models.Index(
-                        condition=models.Q(("email_state", "unknown")), fields=["id"], name="orders_order_unknown"
+                        fields=["email_state", "id"],
+                        condition=models.Q(email_state__in=("none", "sending", "unknown")),
+                        name="orders_order_by_state",
                     ),
                     models.Index(
                         models.OrderBy(
@@ -156,4 +159,6 @@ class Migration(migrations.Migration):
                 condition=models.Q(("amount", 0), _negated=True), name="orders_entry_amount_not_zero"
             ),
         ),
+        VersionTrigger("orders.Order"),
+        VersionTrigger("orders.Account"),
     ]

@@ -33,7 +33,7 @@ NO_KEYS = ("active", "keep", None)  # else an enqueue would check them each time
 LEVELS = {name: getattr(logging, name) for name in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")}
 YEARS = range(2, 9999)  # valid datetimes in every time zone
 # These run requests from pages, which check a right for each. The database refuses them to roles that may only enqueue:
-# tasks/migrations/0003_guards.py and dashboard/migrations/0002_internal_lab.py.
+# tasks/migrations/0003_guards.py and dashboard/migrations/0001_tables.py.
 INTERNAL_PATHS, INTERNAL_QUEUES = "tasks.tasks.", "rowlock"
 
 Key = str | Callable[..., str | None] | None  # text, or a callable of the arguments

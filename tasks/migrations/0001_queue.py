@@ -1,10 +1,19 @@
-"""The tables of the queue: tasks, attempts, workers, queues and how many tasks finished."""
+"""The tables of the queue: tasks, attempts, workers, queues, limits and how many tasks finished."""
 
-import django.contrib.postgres.fields
 import django.db.models.deletion
+from django.contrib.postgres.fields import ArrayField
 from django.db import migrations, models
+from django.db.models import F, Q
 
-import tasks.support.durations
+from tasks.support.durations import StatementTimestamp
+
+ID = ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID"))
+VIEW = {"default_permissions": ("view",)}
+FINISHED = ("COMPLETED", "FAILED", "CANCELLED")
+SLOTS_IN_RANGE = Q(max_running__isnull=True) | Q(max_running__gte=1, max_running__lte=10000)
+RATE_IN_RANGE = Q(rate__isnull=True, period_seconds__isnull=True) | Q(
+    rate__isnull=False, period_seconds__isnull=False, rate__gte=1, rate__lte=1000000, period_seconds__gte=1
+)
 
 
 class Migration(migrations.Migration):
@@ -14,7 +23,7 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.CreateModel(
-            name="Queue",
+            "Queue",
             fields=[
                 ("name", models.TextField(primary_key=True, serialize=False)),
                 ("paused", models.BooleanField(db_default=False)),
@@ -24,29 +33,51 @@ class Migration(migrations.Migration):
                     "recovery",
                     models.TextField(choices=[("automatic", "Automatic"), ("ask", "Manual")], db_default="automatic"),
                 ),
+                ("max_running", models.SmallIntegerField(blank=True, null=True)),
+                ("period_seconds", models.IntegerField(blank=True, null=True)),
+                ("rate", models.IntegerField(blank=True, null=True)),
             ],
             options={
+                **VIEW,
                 "permissions": [
                     ("pause_queue", "Can pause and resume queues"),
                     ("configure_queue", "Can choose how queues recover"),
                 ],
-                "default_permissions": ("view",),
+                "indexes": [
+                    models.Index(
+                        fields=["name"],
+                        condition=Q(max_running__isnull=False) | Q(rate__isnull=False),
+                        name="tasks_queue_limited",
+                    )
+                ],
                 "constraints": [
                     models.CheckConstraint(
-                        condition=models.Q(("recovery__in", ("automatic", "ask"))), name="tasks_queue_recovery_known"
-                    )
+                        condition=Q(recovery__in=("automatic", "ask")), name="tasks_queue_recovery_known"
+                    ),
+                    models.CheckConstraint(condition=SLOTS_IN_RANGE, name="tasks_queue_max_running_in_range"),
+                    models.CheckConstraint(condition=RATE_IN_RANGE, name="tasks_queue_rate_in_range"),
                 ],
             },
         ),
+        # By width, so that a row has no gaps: first eight bytes each, then four, then two, then texts.
         migrations.CreateModel(
-            name="Task",
+            "Task",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("task_path", models.TextField()),
-                ("queue_name", models.TextField(db_default="default")),
+                ID,
+                ("created_at", models.DateTimeField(db_default=StatementTimestamp())),
+                ("run_after", models.DateTimeField(db_default=StatementTimestamp())),
+                ("started_at", models.DateTimeField(blank=True, null=True)),
+                ("finished_at", models.DateTimeField(blank=True, null=True)),
+                ("cancel_requested_at", models.DateTimeField(blank=True, null=True)),
+                ("version", models.IntegerField(db_default=1)),
+                ("rate", models.IntegerField(blank=True, null=True)),
+                ("period_seconds", models.IntegerField(blank=True, null=True)),
                 ("priority", models.SmallIntegerField(db_default=0)),
-                ("args", models.JSONField(db_default=[])),
-                ("kwargs", models.JSONField(db_default={})),
+                ("attempt", models.SmallIntegerField(db_default=0)),
+                ("max_attempts", models.SmallIntegerField(db_default=5)),
+                ("concurrency_limit", models.SmallIntegerField(blank=True, null=True)),
+                ("slot", models.SmallIntegerField(blank=True, null=True)),
+                ("queue_slot", models.SmallIntegerField(blank=True, null=True)),
                 (
                     "status",
                     models.TextField(
@@ -60,123 +91,123 @@ class Migration(migrations.Migration):
                         db_default="READY",
                     ),
                 ),
-                ("version", models.IntegerField(db_default=1)),
-                ("created_at", models.DateTimeField(db_default=tasks.support.durations.StatementTimestamp())),
-                ("run_after", models.DateTimeField(db_default=tasks.support.durations.StatementTimestamp())),
-                ("started_at", models.DateTimeField(blank=True, null=True)),
-                ("finished_at", models.DateTimeField(blank=True, null=True)),
-                ("attempt", models.SmallIntegerField(db_default=0)),
-                ("max_attempts", models.SmallIntegerField(db_default=5)),
+                ("queue_name", models.TextField(db_default="default")),
+                ("task_path", models.TextField()),
+                ("args", models.JSONField(db_default=[])),
+                ("kwargs", models.JSONField(db_default={})),
                 ("claimed_by", models.TextField(blank=True, null=True)),
                 ("finished_by", models.TextField(blank=True, null=True)),
                 ("ordering_key", models.TextField(blank=True, null=True)),
+                ("unique_key", models.TextField(blank=True, null=True)),
+                (
+                    "unique_while",
+                    models.TextField(
+                        blank=True,
+                        choices=[("q", "While it is queued"), ("a", "Until it has ended"), ("b", "Given up")],
+                        null=True,
+                    ),
+                ),
+                ("concurrency_key", models.TextField(blank=True, null=True)),
+                ("rate_key", models.TextField(blank=True, null=True)),
                 ("return_value", models.JSONField(blank=True, null=True)),
-                ("cancel_requested_at", models.DateTimeField(blank=True, null=True)),
             ],
             options={
+                **VIEW,
                 "permissions": [
                     ("requeue_task", "Can run tasks again"),
                     ("recover_task", "Can take tasks back from dead workers"),
                     ("cancel_task", "Can cancel tasks"),
                 ],
-                "default_permissions": ("view",),
                 "required_db_features": ["supports_covering_indexes"],
                 "indexes": [
                     models.Index(
-                        models.F("queue_name"),
-                        models.OrderBy(models.F("priority"), descending=True),
-                        models.F("run_after"),
-                        models.F("id"),
-                        condition=models.Q(("ordering_key__isnull", True), ("status", "READY")),
+                        F("queue_name"),
+                        F("priority").desc(),
+                        F("run_after"),
+                        F("id"),
+                        condition=Q(status="READY", ordering_key__isnull=True, concurrency_key__isnull=True),
                         name="tasks_task_claim",
                     ),
                     models.Index(
-                        condition=models.Q(("ordering_key__isnull", False), ("status__in", ("READY", "PROCESSING"))),
+                        fields=["concurrency_key", "queue_name", "priority", "run_after", "id"],
+                        condition=Q(status="READY", concurrency_key__isnull=False),
+                        name="tasks_task_limited",
+                    ),
+                    models.Index(
                         fields=["ordering_key", "id"],
                         include=("queue_name", "run_after"),
+                        condition=Q(ordering_key__isnull=False, status__in=("READY", "PROCESSING")),
                         name="tasks_task_keyed",
                     ),
+                    models.Index(fields=["claimed_by"], condition=Q(status="PROCESSING"), name="tasks_task_claimed"),
                     models.Index(
-                        condition=models.Q(("status", "PROCESSING")), fields=["claimed_by"], name="tasks_task_claimed"
-                    ),
-                    models.Index(
-                        condition=models.Q(("status__in", ("FAILED", "CANCELLED"))),
                         fields=["id"],
                         include=("queue_name", "status"),
+                        condition=Q(status__in=("FAILED", "CANCELLED")),
                         name="tasks_task_unsuccessful_rows",
                     ),
                 ],
                 "constraints": [
                     models.UniqueConstraint(
-                        condition=models.Q(("ordering_key__isnull", False), ("status", "PROCESSING")),
                         fields=("ordering_key",),
+                        condition=Q(status="PROCESSING", ordering_key__isnull=False),
                         name="tasks_task_one_per_key",
                     ),
+                    models.UniqueConstraint(
+                        fields=("concurrency_key", "slot"),
+                        condition=Q(status="PROCESSING", concurrency_key__isnull=False),
+                        name="tasks_task_one_per_slot",
+                    ),
+                    models.UniqueConstraint(
+                        fields=("queue_name", "queue_slot"),
+                        condition=Q(status="PROCESSING", queue_slot__isnull=False),
+                        name="tasks_task_one_per_queue_slot",
+                    ),
+                    models.UniqueConstraint(
+                        fields=("unique_key",),
+                        condition=Q(unique_key__isnull=False)
+                        & (Q(status="READY", unique_while__in=("q", "a")) | Q(status="PROCESSING", unique_while="a")),
+                        name="tasks_task_one_per_unique_key",
+                    ),
                     models.CheckConstraint(
-                        condition=models.Q(("status__in", ["READY", "PROCESSING", "COMPLETED", "FAILED", "CANCELLED"])),
+                        condition=Q(status__in=["READY", "PROCESSING", "COMPLETED", "FAILED", "CANCELLED"]),
                         name="tasks_task_status_known",
                     ),
                     models.CheckConstraint(
-                        condition=models.Q(
-                            models.Q(("claimed_by__isnull", False), ("status", "PROCESSING")),
-                            models.Q(models.Q(("status", "PROCESSING"), _negated=True), ("claimed_by__isnull", True)),
-                            _connector="OR",
-                        ),
+                        condition=Q(status="PROCESSING", claimed_by__isnull=False)
+                        | Q(~Q(status="PROCESSING"), claimed_by__isnull=True),
                         name="tasks_task_claimed_iff_processing",
                     ),
                     models.CheckConstraint(
-                        condition=models.Q(
-                            models.Q(
-                                ("finished_at__isnull", False), ("status__in", ("COMPLETED", "FAILED", "CANCELLED"))
-                            ),
-                            models.Q(
-                                models.Q(("status__in", ("COMPLETED", "FAILED", "CANCELLED")), _negated=True),
-                                ("finished_at__isnull", True),
-                            ),
-                            _connector="OR",
-                        ),
+                        condition=Q(status__in=FINISHED, finished_at__isnull=False)
+                        | Q(~Q(status__in=FINISHED), finished_at__isnull=True),
                         name="tasks_task_finished_at_iff_finished",
                     ),
                     models.CheckConstraint(
-                        condition=models.Q(
-                            models.Q(("status", "READY"), _negated=True),
-                            ("attempt__lt", models.F("max_attempts")),
-                            _connector="OR",
-                        ),
+                        condition=~Q(status="READY") | Q(attempt__lt=F("max_attempts")),
                         name="tasks_task_ready_has_attempts",
                     ),
                     models.CheckConstraint(
-                        condition=models.Q(
-                            ("attempt__gte", 0), ("attempt__lte", models.F("max_attempts")), ("max_attempts__gte", 1)
-                        ),
+                        condition=Q(attempt__gte=0, max_attempts__gte=1, attempt__lte=F("max_attempts")),
                         name="tasks_task_attempts_in_range",
                     ),
+                    models.CheckConstraint(condition=Q(version__lte=2000000000), name="tasks_task_version_leaves_room"),
                     models.CheckConstraint(
-                        condition=models.Q(("version__lte", 2000000000)), name="tasks_task_version_leaves_room"
+                        condition=Q(priority__gte=-100, priority__lte=100), name="tasks_task_priority_in_range"
                     ),
                     models.CheckConstraint(
-                        condition=models.Q(("priority__gte", -100), ("priority__lte", 100)),
-                        name="tasks_task_priority_in_range",
-                    ),
-                    models.CheckConstraint(
-                        condition=models.Q(
-                            models.Q(("task_path", ""), _negated=True),
-                            models.Q(("queue_name", ""), _negated=True),
-                            models.Q(
-                                ("ordering_key__isnull", True),
-                                models.Q(("ordering_key", ""), _negated=True),
-                                _connector="OR",
-                            ),
-                        ),
+                        condition=~Q(task_path="")
+                        & ~Q(queue_name="")
+                        & (Q(ordering_key__isnull=True) | ~Q(ordering_key="")),
                         name="tasks_task_names_not_empty",
                     ),
                 ],
             },
         ),
         migrations.CreateModel(
-            name="Attempt",
+            "Attempt",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ID,
                 ("number", models.SmallIntegerField()),
                 ("worker_id", models.TextField()),
                 (
@@ -193,7 +224,7 @@ class Migration(migrations.Migration):
                 ("exception_class", models.TextField(blank=True, db_default="")),
                 ("traceback", models.TextField(blank=True, db_default="")),
                 ("started_at", models.DateTimeField(blank=True, null=True)),
-                ("finished_at", models.DateTimeField(db_default=tasks.support.durations.StatementTimestamp())),
+                ("finished_at", models.DateTimeField(db_default=StatementTimestamp())),
                 (
                     "task",
                     models.ForeignKey(
@@ -203,32 +234,33 @@ class Migration(migrations.Migration):
                         to="tasks.task",
                     ),
                 ),
+                ("queue_name", models.TextField(blank=True, db_default="")),
+                ("release", models.TextField(blank=True, db_default="")),
+                ("fingerprint", models.TextField(blank=True, db_collation="C", db_default="")),
             ],
             options={
-                "default_permissions": ("view",),
+                **VIEW,
+                "required_db_features": ["supports_covering_indexes"],
+                "indexes": [
+                    models.Index(
+                        fields=["fingerprint", "finished_at"],
+                        include=("queue_name", "release"),
+                        name="tasks_attempt_failures",
+                    )
+                ],
             },
         ),
         migrations.CreateModel(
-            name="Worker",
+            "Worker",
             fields=[
                 ("id", models.TextField(primary_key=True, serialize=False)),
                 ("hostname", models.TextField()),
                 ("pid", models.IntegerField()),
                 ("strategy", models.TextField(db_default="skip_locked")),
-                (
-                    "queues",
-                    django.contrib.postgres.fields.ArrayField(
-                        base_field=models.TextField(), blank=True, db_default=[], size=None
-                    ),
-                ),
-                (
-                    "task_paths",
-                    django.contrib.postgres.fields.ArrayField(
-                        base_field=models.TextField(), blank=True, db_default=[], size=None
-                    ),
-                ),
-                ("started_at", models.DateTimeField(db_default=tasks.support.durations.StatementTimestamp())),
-                ("heartbeat_at", models.DateTimeField(db_default=tasks.support.durations.StatementTimestamp())),
+                ("queues", ArrayField(models.TextField(), blank=True, db_default=[])),
+                ("task_paths", ArrayField(models.TextField(), blank=True, db_default=[])),
+                ("started_at", models.DateTimeField(db_default=StatementTimestamp())),
+                ("heartbeat_at", models.DateTimeField(db_default=StatementTimestamp())),
                 ("lease_seconds", models.FloatField(blank=True, null=True)),
                 ("presence_epoch", models.TextField(blank=True, null=True)),
                 ("missing_since", models.DateTimeField(blank=True, null=True)),
@@ -237,63 +269,55 @@ class Migration(migrations.Migration):
                 ("stop_requested_at", models.DateTimeField(blank=True, null=True)),
                 ("stopped_at", models.DateTimeField(blank=True, null=True)),
                 ("stop_reason", models.TextField(blank=True, db_default="")),
+                ("running_ids", ArrayField(models.BigIntegerField(), blank=True, db_default=[])),
             ],
             options={
+                **VIEW,
                 "permissions": [("stop_worker", "Can ask workers to stop")],
-                "default_permissions": ("view",),
                 "indexes": [
-                    models.Index(
-                        condition=models.Q(("stopped_at__isnull", True)), fields=["id"], name="tasks_worker_unstopped"
-                    )
+                    models.Index(fields=["id"], condition=Q(stopped_at__isnull=True), name="tasks_worker_unstopped")
                 ],
             },
         ),
         migrations.CreateModel(
-            name="RefusedWrite",
+            "RefusedWrite",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ID,
                 ("task_id", models.BigIntegerField(db_index=True)),
                 ("worker_id", models.TextField()),
                 ("expected_version", models.IntegerField()),
                 ("actual_version", models.IntegerField(blank=True, null=True)),
                 ("intent", models.TextField()),
-                ("at", models.DateTimeField(db_default=tasks.support.durations.StatementTimestamp())),
+                ("at", models.DateTimeField(db_default=StatementTimestamp())),
             ],
-            options={
-                "default_permissions": ("view",),
-            },
+            options=VIEW,
         ),
         migrations.CreateModel(
-            name="Epoch",
+            "Epoch",
             fields=[
                 ("id", models.SmallIntegerField(db_default=1, primary_key=True, serialize=False)),
                 ("token", models.TextField()),
                 ("first_seen_at", models.DateTimeField()),
             ],
-            options={
-                "default_permissions": ("view",),
-                "constraints": [models.CheckConstraint(condition=models.Q(("id", 1)), name="tasks_epoch_one_row")],
-            },
+            options={**VIEW, "constraints": [models.CheckConstraint(condition=Q(id=1), name="tasks_epoch_one_row")]},
         ),
         migrations.CreateModel(
-            name="RecoveryFailure",
+            "RecoveryFailure",
             fields=[
                 ("target", models.TextField(primary_key=True, serialize=False)),
                 ("task_id", models.BigIntegerField(blank=True, null=True)),
                 ("worker_id", models.TextField(blank=True, db_default="")),
                 ("error", models.TextField()),
                 ("tries", models.IntegerField(db_default=1)),
-                ("since", models.DateTimeField(db_default=tasks.support.durations.StatementTimestamp())),
+                ("since", models.DateTimeField(db_default=StatementTimestamp())),
                 ("retry_at", models.DateTimeField()),
             ],
-            options={
-                "default_permissions": ("view",),
-            },
+            options=VIEW,
         ),
         migrations.CreateModel(
-            name="Throughput",
+            "Throughput",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ID,
                 ("minute", models.DateTimeField()),
                 ("queue_name", models.TextField()),
                 ("shard", models.SmallIntegerField()),
@@ -301,54 +325,34 @@ class Migration(migrations.Migration):
                 ("failed", models.IntegerField(db_default=0)),
                 ("run_ms", models.BigIntegerField(db_default=0)),
                 ("wait_ms", models.BigIntegerField(db_default=0)),
-                (
-                    "run_buckets",
-                    django.contrib.postgres.fields.ArrayField(
-                        base_field=models.IntegerField(), blank=True, db_default=[], size=None
-                    ),
-                ),
-                (
-                    "wait_buckets",
-                    django.contrib.postgres.fields.ArrayField(
-                        base_field=models.IntegerField(), blank=True, db_default=[], size=None
-                    ),
-                ),
+                ("run_buckets", ArrayField(models.IntegerField(), blank=True, db_default=[])),
+                ("wait_buckets", ArrayField(models.IntegerField(), blank=True, db_default=[])),
             ],
             options={
-                "default_permissions": ("view",),
+                **VIEW,
                 "constraints": [
                     models.UniqueConstraint(fields=("minute", "queue_name", "shard"), name="tasks_throughput_row")
                 ],
             },
         ),
         migrations.CreateModel(
-            name="ThroughputSlot",
+            "ThroughputSlot",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ID,
                 ("at", models.DateTimeField()),
                 ("queue_name", models.TextField()),
                 ("completed", models.IntegerField(db_default=0)),
                 ("failed", models.IntegerField(db_default=0)),
-                (
-                    "run_buckets",
-                    django.contrib.postgres.fields.ArrayField(
-                        base_field=models.IntegerField(), blank=True, db_default=[], size=None
-                    ),
-                ),
-                (
-                    "wait_buckets",
-                    django.contrib.postgres.fields.ArrayField(
-                        base_field=models.IntegerField(), blank=True, db_default=[], size=None
-                    ),
-                ),
+                ("run_buckets", ArrayField(models.IntegerField(), blank=True, db_default=[])),
+                ("wait_buckets", ArrayField(models.IntegerField(), blank=True, db_default=[])),
             ],
             options={
-                "default_permissions": ("view",),
+                **VIEW,
                 "constraints": [models.UniqueConstraint(fields=("at", "queue_name"), name="tasks_throughputslot_row")],
             },
         ),
         migrations.CreateModel(
-            name="ThroughputTotal",
+            "ThroughputTotal",
             fields=[
                 ("queue_name", models.TextField(primary_key=True, serialize=False)),
                 ("folded_until", models.DateTimeField()),
@@ -356,21 +360,37 @@ class Migration(migrations.Migration):
                 ("failed", models.BigIntegerField(db_default=0)),
                 ("run_ms", models.BigIntegerField(db_default=0)),
                 ("wait_ms", models.BigIntegerField(db_default=0)),
-                (
-                    "run_buckets",
-                    django.contrib.postgres.fields.ArrayField(
-                        base_field=models.BigIntegerField(), blank=True, db_default=[], size=None
-                    ),
-                ),
-                (
-                    "wait_buckets",
-                    django.contrib.postgres.fields.ArrayField(
-                        base_field=models.BigIntegerField(), blank=True, db_default=[], size=None
-                    ),
-                ),
+                ("run_buckets", ArrayField(models.BigIntegerField(), blank=True, db_default=[])),
+                ("wait_buckets", ArrayField(models.BigIntegerField(), blank=True, db_default=[])),
+            ],
+            options=VIEW,
+        ),
+        migrations.CreateModel(
+            "Limit",
+            fields=[
+                ("key", models.TextField(primary_key=True, serialize=False)),
+                ("max_running", models.SmallIntegerField(blank=True, null=True)),
+                ("rate", models.IntegerField(blank=True, null=True)),
+                ("period_seconds", models.IntegerField(blank=True, null=True)),
+                ("paused", models.BooleanField(db_default=False)),
+                ("paused_at", models.DateTimeField(blank=True, null=True)),
+                ("paused_by", models.TextField(blank=True, db_default="")),
             ],
             options={
-                "default_permissions": ("view",),
+                **VIEW,
+                "permissions": [("configure_limit", "Can change and pause limits")],
+                "constraints": [
+                    models.CheckConstraint(condition=SLOTS_IN_RANGE, name="tasks_limit_max_running_in_range"),
+                    models.CheckConstraint(condition=RATE_IN_RANGE, name="tasks_limit_rate_in_range"),
+                ],
             },
+        ),
+        migrations.CreateModel(
+            "Bucket",
+            fields=[
+                ("name", models.TextField(primary_key=True, serialize=False)),
+                ("next_at", models.DateTimeField()),
+            ],
+            options=VIEW,
         ),
     ]

@@ -1,9 +1,14 @@
-"""The tables of what operators and commands do: audit, bulk runs, named locks, command runs."""
+"""The tables beside the queue: audit, bulk runs, named locks, command runs, reports of tasks, schedules."""
 
-import django.contrib.postgres.fields
+from django.contrib.postgres.fields import ArrayField
 from django.db import migrations, models
+from django.db.models import F, Q
 
-import tasks.support.durations
+from tasks.support.durations import StatementTimestamp
+
+ID = ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID"))
+VIEW = {"default_permissions": ("view",)}
+OUTCOMES = [("enqueued", "Enqueued"), ("skipped", "Skipped"), ("missed", "Missed"), ("manual", "Run by hand")]
 
 
 class Migration(migrations.Migration):
@@ -11,10 +16,10 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.CreateModel(
-            name="Intervention",
+            "Intervention",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("at", models.DateTimeField(db_default=tasks.support.durations.StatementTimestamp())),
+                ID,
+                ("at", models.DateTimeField(db_default=StatementTimestamp())),
                 ("actor", models.TextField()),
                 ("source", models.TextField()),
                 ("action", models.TextField()),
@@ -25,21 +30,26 @@ class Migration(migrations.Migration):
                 ("role", models.TextField(blank=True, db_default="")),
             ],
             options={
-                "default_permissions": ("view",),
-                "indexes": [models.Index(fields=["actor", "id"], name="tasks_intervention_actor")],
+                **VIEW,
+                "indexes": [
+                    models.Index(fields=["actor", "id"], name="tasks_intervention_actor"),
+                    models.Index(
+                        fields=["id"], condition=~Q(action__startswith="enqueue"), name="tasks_intervention_changes"
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
-            name="BulkRun",
+            "BulkRun",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ID,
                 ("action", models.TextField()),
                 ("options", models.JSONField(blank=True, db_default={})),
                 ("filter", models.TextField(blank=True)),
                 ("upto", models.BigIntegerField()),
                 ("actor", models.TextField()),
                 ("task_id", models.BigIntegerField(blank=True, db_index=True, null=True)),
-                ("created_at", models.DateTimeField(db_default=tasks.support.durations.StatementTimestamp())),
+                ("created_at", models.DateTimeField(db_default=StatementTimestamp())),
                 ("started_at", models.DateTimeField(blank=True, null=True)),
                 ("finished_at", models.DateTimeField(blank=True, null=True)),
                 ("stop_requested_at", models.DateTimeField(blank=True, null=True)),
@@ -52,27 +62,25 @@ class Migration(migrations.Migration):
                 ("cursor", models.BigIntegerField(db_default=0)),
             ],
             options={
+                **VIEW,
                 "permissions": [
                     ("edit_task", "Can move tasks to another queue, priority or time"),
                     ("enqueue_task", "Can enqueue tasks by hand"),
                     ("run_burst", "Can start a worker on the web server's host"),
                 ],
-                "default_permissions": ("view",),
             },
         ),
         migrations.CreateModel(
-            name="SubmittedForm",
+            "SubmittedForm",
             fields=[
                 ("token", models.TextField(primary_key=True, serialize=False)),
                 ("target", models.TextField(blank=True, db_default="")),
-                ("at", models.DateTimeField(db_default=tasks.support.durations.StatementTimestamp(), db_index=True)),
+                ("at", models.DateTimeField(db_default=StatementTimestamp(), db_index=True)),
             ],
-            options={
-                "default_permissions": ("view",),
-            },
+            options=VIEW,
         ),
         migrations.CreateModel(
-            name="Lock",
+            "Lock",
             fields=[
                 ("name", models.TextField(primary_key=True, serialize=False)),
                 ("owner", models.TextField(blank=True, null=True)),
@@ -87,53 +95,41 @@ class Migration(migrations.Migration):
                 ("presence_epoch", models.TextField(blank=True, null=True)),
             ],
             options={
+                **VIEW,
                 "permissions": [("release_lock", "Can release locks whose holder is gone")],
-                "default_permissions": ("view",),
                 "constraints": [
                     models.CheckConstraint(
-                        condition=models.Q(
-                            models.Q(("expires_at__isnull", True), ("owner__isnull", True)),
-                            models.Q(
-                                ("acquired_at__isnull", False), ("expires_at__isnull", False), ("owner__isnull", False)
-                            ),
-                            _connector="OR",
-                        ),
+                        condition=Q(owner__isnull=True, expires_at__isnull=True)
+                        | Q(owner__isnull=False, expires_at__isnull=False, acquired_at__isnull=False),
                         name="tasks_lock_held_until",
                     )
                 ],
             },
         ),
         migrations.CreateModel(
-            name="LockWaiter",
+            "LockWaiter",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ID,
                 ("name", models.TextField()),
                 ("owner", models.TextField(unique=True)),
                 ("hostname", models.TextField(blank=True, db_default="")),
                 ("pid", models.IntegerField(blank=True, null=True)),
-                (
-                    "holds",
-                    django.contrib.postgres.fields.ArrayField(
-                        base_field=models.BigIntegerField(), blank=True, db_default=[], size=None
-                    ),
-                ),
-                ("since", models.DateTimeField(db_default=tasks.support.durations.StatementTimestamp())),
+                ("holds", ArrayField(models.BigIntegerField(), blank=True, db_default=[])),
+                ("since", models.DateTimeField(db_default=StatementTimestamp())),
             ],
-            options={
-                "default_permissions": ("view",),
-            },
+            options=VIEW,
         ),
         migrations.CreateModel(
-            name="CommandRun",
+            "CommandRun",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ID,
                 ("name", models.TextField()),
-                ("argv", django.contrib.postgres.fields.ArrayField(base_field=models.TextField(), size=None)),
+                ("argv", ArrayField(models.TextField())),
                 ("hostname", models.TextField(blank=True, db_default="")),
                 ("pid", models.IntegerField(blank=True, null=True)),
                 ("fence", models.BigIntegerField(blank=True, null=True)),
                 ("held_by", models.TextField(blank=True, db_default="")),
-                ("started_at", models.DateTimeField(db_default=tasks.support.durations.StatementTimestamp())),
+                ("started_at", models.DateTimeField(db_default=StatementTimestamp())),
                 ("finished_at", models.DateTimeField(blank=True, null=True)),
                 ("exit_status", models.IntegerField(blank=True, null=True)),
                 (
@@ -154,40 +150,209 @@ class Migration(migrations.Migration):
                 ("output", models.TextField(blank=True, db_default="")),
             ],
             options={
-                "default_permissions": ("view",),
+                **VIEW,
                 "indexes": [
-                    models.Index(
-                        models.F("name"),
-                        models.OrderBy(models.F("id"), descending=True),
-                        name="tasks_commandrun_latest",
-                    ),
-                    models.Index(
-                        condition=models.Q(("outcome", "running")), fields=["name"], name="tasks_commandrun_running"
-                    ),
+                    models.Index(F("name"), F("id").desc(), name="tasks_commandrun_latest"),
+                    models.Index(fields=["name"], condition=Q(outcome="running"), name="tasks_commandrun_running"),
                 ],
                 "constraints": [
                     models.CheckConstraint(
-                        condition=models.Q(
-                            models.Q(("finished_at__isnull", True), ("outcome", "running")),
-                            models.Q(models.Q(("outcome", "running"), _negated=True), ("finished_at__isnull", False)),
-                            _connector="OR",
-                        ),
+                        condition=Q(outcome="running", finished_at__isnull=True)
+                        | Q(~Q(outcome="running"), finished_at__isnull=False),
                         name="tasks_commandrun_finished",
                     )
                 ],
             },
         ),
         migrations.CreateModel(
-            name="ExpectedCommand",
+            "ExpectedCommand",
             fields=[
                 ("name", models.TextField(primary_key=True, serialize=False)),
                 ("every", models.DurationField()),
-                ("since", models.DateTimeField(db_default=tasks.support.durations.StatementTimestamp())),
+                ("since", models.DateTimeField(db_default=StatementTimestamp())),
                 ("succeeded_at", models.DateTimeField(blank=True, null=True)),
             ],
+            options={**VIEW, "permissions": [("forget_command", "Can stop expecting a command")]},
+        ),
+        migrations.CreateModel(
+            "AttemptLog",
+            fields=[
+                ID,
+                ("task_id", models.BigIntegerField()),
+                ("number", models.SmallIntegerField()),
+                ("at", models.DateTimeField()),
+                ("level", models.TextField()),
+                ("message", models.TextField()),
+            ],
             options={
-                "permissions": [("forget_command", "Can stop expecting a command")],
-                "default_permissions": ("view",),
+                **VIEW,
+                "db_table": "tasks_attemptlog",
+                "indexes": [models.Index(fields=["task_id", "number", "id"], name="tasks_attemptlog_of_attempt")],
+            },
+        ),
+        migrations.CreateModel(
+            "Progress",
+            fields=[
+                ("task_id", models.BigIntegerField(primary_key=True, serialize=False)),
+                ("attempt", models.SmallIntegerField()),
+                ("fraction", models.FloatField(blank=True, null=True)),
+                ("message", models.TextField(blank=True, db_default="")),
+                ("state", models.JSONField(blank=True, null=True)),
+                ("first_fraction", models.FloatField(blank=True, null=True)),
+                ("first_at", models.DateTimeField(blank=True, null=True)),
+                ("updated_at", models.DateTimeField(db_default=StatementTimestamp())),
+            ],
+            options={
+                **VIEW,
+                "verbose_name_plural": "progress",
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=Q(fraction__isnull=True) | Q(fraction__gte=0, fraction__lte=1),
+                        name="tasks_progress_fraction_in_range",
+                    )
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            "Schedule",
+            fields=[
+                ("name", models.TextField(primary_key=True, serialize=False)),
+                ("task_path", models.TextField()),
+                ("args", models.JSONField(db_default=[])),
+                ("kwargs", models.JSONField(db_default={})),
+                ("queue_name", models.TextField(blank=True, null=True)),
+                ("priority", models.SmallIntegerField(blank=True, null=True)),
+                ("cron", models.TextField(blank=True, null=True)),
+                ("every_seconds", models.IntegerField(blank=True, null=True)),
+                ("timezone", models.TextField(db_default="UTC")),
+                (
+                    "missed",
+                    models.TextField(
+                        choices=[("skip", "Skip them"), ("once", "One task for all"), ("all", "One task for each")],
+                        db_default="skip",
+                    ),
+                ),
+                (
+                    "overlap",
+                    models.TextField(
+                        choices=[("skip", "Skip the tick"), ("queue", "Wait behind it"), ("allow", "Run beside it")],
+                        db_default="skip",
+                    ),
+                ),
+                ("ends_at", models.DateTimeField(blank=True, null=True)),
+                ("paused", models.BooleanField(db_default=False)),
+                ("paused_at", models.DateTimeField(blank=True, null=True)),
+                ("paused_by", models.TextField(blank=True, db_default="")),
+                ("problem", models.TextField(blank=True, db_default="")),
+                ("next_at", models.DateTimeField(blank=True, null=True)),
+                ("ended_at", models.DateTimeField(blank=True, null=True)),
+                ("last_at", models.DateTimeField(blank=True, null=True)),
+                ("last_outcome", models.TextField(blank=True, choices=OUTCOMES, db_default="")),
+                ("last_task_id", models.BigIntegerField(blank=True, null=True)),
+                ("held_by_task_id", models.BigIntegerField(blank=True, null=True)),
+                ("declared", models.JSONField(blank=True, null=True)),
+                ("version", models.IntegerField(db_default=1)),
+                ("edition", models.IntegerField(db_default=1)),
+                ("created_at", models.DateTimeField(db_default=StatementTimestamp())),
+            ],
+            options={
+                **VIEW,
+                "permissions": [
+                    ("edit_schedule", "Can add, edit and delete schedules"),
+                    ("pause_schedule", "Can pause and resume schedules"),
+                    ("run_schedule", "Can run schedules now"),
+                ],
+                "indexes": [
+                    models.Index(
+                        F("next_at").asc(nulls_first=True),
+                        condition=Q(paused=False, ended_at__isnull=True),
+                        name="tasks_schedule_due",
+                    )
+                ],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=Q(cron__isnull=False, every_seconds__isnull=True)
+                        | Q(cron__isnull=True, every_seconds__isnull=False),
+                        name="tasks_schedule_cron_or_every",
+                    ),
+                    models.CheckConstraint(
+                        condition=Q(every_seconds__isnull=True) | Q(every_seconds__gte=1, every_seconds__lte=315360000),
+                        name="tasks_schedule_every_in_range",
+                    ),
+                    models.CheckConstraint(
+                        condition=Q(missed__in=("skip", "once", "all")), name="tasks_schedule_missed_known"
+                    ),
+                    models.CheckConstraint(
+                        condition=Q(overlap__in=("skip", "queue", "allow")), name="tasks_schedule_overlap_known"
+                    ),
+                    models.CheckConstraint(
+                        condition=Q(last_outcome__in=("", "enqueued", "skipped", "missed", "manual")),
+                        name="tasks_schedule_outcome_known",
+                    ),
+                    models.CheckConstraint(
+                        condition=Q(last_outcome="skipped", held_by_task_id__isnull=False)
+                        | (~Q(last_outcome="skipped") & Q(held_by_task_id__isnull=True)),
+                        name="tasks_schedule_held_iff_skipped",
+                    ),
+                    models.CheckConstraint(
+                        condition=Q(priority__isnull=True) | Q(priority__gte=-100, priority__lte=100),
+                        name="tasks_schedule_priority_in_range",
+                    ),
+                    models.CheckConstraint(
+                        condition=Q(paused=True, paused_at__isnull=False)
+                        | Q(paused=False, paused_at__isnull=True, paused_by="", problem=""),
+                        name="tasks_schedule_pause_whole",
+                    ),
+                    models.CheckConstraint(
+                        condition=Q(next_at__isnull=True) | Q(ended_at__isnull=True),
+                        name="tasks_schedule_over_has_no_next",
+                    ),
+                    models.CheckConstraint(
+                        condition=Q(next_at__isnull=True) | Q(ends_at__isnull=True) | Q(next_at__lte=F("ends_at")),
+                        name="tasks_schedule_next_before_end",
+                    ),
+                    models.CheckConstraint(
+                        condition=Q(version__gte=1, version__lte=2000000000, edition__gte=1),
+                        name="tasks_schedule_version_in_range",
+                    ),
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            "Tick",
+            fields=[
+                ID,
+                ("schedule_name", models.TextField()),
+                ("at", models.DateTimeField()),
+                ("made_at", models.DateTimeField(db_default=StatementTimestamp())),
+                ("outcome", models.TextField(choices=OUTCOMES)),
+                ("task_id", models.BigIntegerField(blank=True, null=True)),
+                ("held_by_task_id", models.BigIntegerField(blank=True, null=True)),
+                ("times", models.IntegerField(db_default=1)),
+            ],
+            options={
+                **VIEW,
+                "indexes": [
+                    models.Index(fields=["task_id"], condition=Q(task_id__isnull=False), name="tasks_tick_task")
+                ],
+                "constraints": [
+                    models.UniqueConstraint(fields=("schedule_name", "at"), name="tasks_tick_once"),
+                    models.CheckConstraint(
+                        condition=Q(outcome__in=["enqueued", "skipped", "missed", "manual"]),
+                        name="tasks_tick_outcome_known",
+                    ),
+                    models.CheckConstraint(
+                        condition=Q(outcome__in=("enqueued", "manual"), task_id__isnull=False)
+                        | (~Q(outcome__in=("enqueued", "manual")) & Q(task_id__isnull=True)),
+                        name="tasks_tick_task_iff_enqueued",
+                    ),
+                    models.CheckConstraint(
+                        condition=Q(outcome="skipped", held_by_task_id__isnull=False)
+                        | (~Q(outcome="skipped") & Q(held_by_task_id__isnull=True)),
+                        name="tasks_tick_held_iff_skipped",
+                    ),
+                    models.CheckConstraint(condition=Q(times__gte=1), name="tasks_tick_stands_for_some"),
+                ],
             },
         ),
     ]

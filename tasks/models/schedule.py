@@ -26,7 +26,7 @@ class Schedule(Viewable):
     """When a task is enqueued again and again.
 
     `version` grows with every update, ticks included; `edition` only when a setting changes, so that pages can tell.
-    Triggers (migration 0011) keep both, clear `next_at` when the times change, and empty what belongs to a pause.
+    Triggers (migration 0003) keep both, clear `next_at` when the times change, and empty what belongs to a pause.
     """
 
     class Missed(models.TextChoices):

@@ -155,7 +155,7 @@ class Task(Viewable):
                 name=ONE_PER_KEY,
             ),
             # A limit of n is n slots: two rows cannot have one slot. The check that each running row of a key has one
-            # is in migration 0010.
+            # is in tasks/migrations/0003_guards.py.
             models.UniqueConstraint(
                 fields=["concurrency_key", "slot"],
                 condition=Q(status=TaskStatus.PROCESSING, concurrency_key__isnull=False),

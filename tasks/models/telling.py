@@ -11,7 +11,7 @@ class Progress(Viewable):
     """The last report of a task, and the checkpoint that its next attempt finds.
 
     No foreign key: checking one would lock the task's row, and so wait for whoever holds it. A trigger deletes the
-    reports of deleted tasks (migration 0007).
+    reports of deleted tasks (migration 0003).
     """
 
     task_id = models.BigIntegerField(primary_key=True)

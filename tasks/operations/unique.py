@@ -21,7 +21,7 @@ KEY_BUSY = Reason(
 # An enqueuer's open transaction may hold up one key of a thousand: the search for it tries ten times.
 LIMIT_SEARCH = "SET LOCAL lock_timeout = '100ms'"
 UNIQUE_VIOLATION, LOCK_NOT_AVAILABLE = "23505", "55P03"
-BACK = (TaskStatus.FAILED, TaskStatus.CANCELLED)  # a PROCESSING task has its key, or gives it up: migration 0008
+BACK = (TaskStatus.FAILED, TaskStatus.CANCELLED)  # a PROCESSING task has its key, or gives it up: migration 0003
 
 
 def holders(keys: list[str]) -> dict[str, int]:

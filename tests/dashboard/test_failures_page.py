@@ -2,7 +2,6 @@
 
 import re
 from datetime import timedelta
-from importlib import import_module
 
 import pytest
 from django.db import connection
@@ -267,16 +266,3 @@ def test_the_queries_do_not_grow_with_the_kinds(viewer):
             viewer.get(PAGE)
         counts.append(len(captured))
     assert counts[0] == counts[1]
-
-
-def test_old_attempts_got_a_fingerprint_when_the_column_came():
-    """The statement of the migration, on rows as an earlier version wrote them."""
-    task = rows.failed(task_path="app.tasks.charge", queue_name="mail")
-    old = {"task": task, "worker_id": "w", "exception_class": "E"}
-    failed = Attempt.objects.create(number=1, outcome="failed", **old)
-    released = Attempt.objects.create(number=2, outcome="released", **old)
-    with connection.cursor() as cursor:
-        cursor.execute(import_module("tasks.migrations.0005_failures").FINGERPRINTS)
-    failed.refresh_from_db(), released.refresh_from_db()
-    assert re.fullmatch("[0-9a-f]{12} failed", failed.fingerprint)
-    assert (failed.queue_name, released.fingerprint) == ("mail", "")
