@@ -17,7 +17,7 @@ from django.db import connection
 from tasks.compat import InvalidTask
 from tasks.exceptions import InvalidArguments, InvalidSchedule, ScheduleRefused
 from tasks.framework import declaration
-from tasks.framework.arguments import ENCODER, Call, check_key, encode_call
+from tasks.framework.arguments import ENCODER, Call, check_key, encode_call, max_bytes
 from tasks.framework.declaration import PRIORITIES, PostgresTask
 from tasks.framework.enqueue import LOCK_KEYS
 from tasks.importing.found import Found, Timing, Unfit, moment
@@ -118,6 +118,7 @@ class Import:
     _tasks: dict[tuple[object, ...], PostgresTask] = field(default_factory=dict, init=False)
     _problems: dict[tuple[object, ...], str | None] = field(default_factory=dict, init=False)
     _ordered: set[str] = field(default_factory=set, init=False)  # keys of this chunk whose order is that of commits
+    _limit: int = field(default_factory=max_bytes, init=False)
     _is_recorded: bool = field(default=False, init=False)
 
     def perform(self, progress: Progress = go_on, total: int | None = None) -> Tally:
@@ -213,7 +214,7 @@ class Import:
         if not isinstance(found.args, (list, tuple)) or not isinstance(found.kwargs, dict):
             raise Unfit("its arguments are no list and object")
         try:
-            call = encode_call(found.args, found.kwargs)
+            call = encode_call(found.args, found.kwargs, self._limit)
         except InvalidArguments as error:
             raise Unfit("its arguments cannot be stored as JSON", error) from error
         if not all(map(_is_time, (found.run_after, found.created_at))):

@@ -56,4 +56,4 @@ def filled(*fillings: str) -> Iterator[None]:
         yield
     finally:
         with connection.cursor() as cursor:
-            cursor.execute("DROP SCHEMA theirs CASCADE")
+            cursor.execute("DROP SCHEMA IF EXISTS theirs CASCADE")

@@ -1,8 +1,10 @@
 """An import that is killed and started again: no row is lost and none is doubled, whatever has run meanwhile."""
 
+import json
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from django.db import connection
@@ -15,26 +17,29 @@ from tests.tasks.importing.packages import SEARCH_PATH, filled
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
+ROWS = 20_000
 PATIENT = "-c idle_in_transaction_session_timeout=0"
 HELD = "INSERT INTO tasks_task (task_path, unique_key, unique_while) VALUES ('held.task', %s, 'a')"
+HOLD_MARKS = "LOCK TABLE tasks_intervention IN SHARE MODE"
 WAITS = """
 SELECT EXISTS (SELECT FROM pg_stat_activity
     WHERE application_name = 'rowlock:cmd:import_tasks' AND %s = ANY(pg_blocking_pids(pid)))
 """
 # As workers and prune_tasks would leave them.
 RUN = "UPDATE tasks_task SET status = 'COMPLETED', attempt = 1, finished_at = clock_timestamp()"
-TURN = "SELECT pg_advisory_xact_lock(hashtext('rowlock:import:' || current_schema()), hashtext('procrastinate'))"
+MARK = "INSERT INTO tasks_intervention (actor, source, action, target) VALUES ('x', 'command', 'enqueue', %s)"
+TURN = "SELECT pg_advisory_xact_lock(hashtext('rowlock:import:' || current_schema()), hashtext('django-tasks-db'))"
 
 
-@pytest.fixture
-def volume(transactional_db: None, request: pytest.FixtureRequest) -> Iterator[int]:
-    with filled(f"volume={request.param}"):
-        yield request.param
+@pytest.fixture(scope="module")
+def theirs(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
+    with django_db_blocker.unblock(), filled(f"volume={ROWS}", "django_tasks_db"):
+        yield
 
 
-def importing() -> "subprocess.Popen[str]":
+def importing(source: str = "procrastinate", *options: object) -> "subprocess.Popen[str]":
     variables = {"PGOPTIONS": f"{SEARCH_PATH} -c lock_timeout=60s", "ROWLOCK_APPS": HANDLERS_APP}
-    return start("import_tasks", "--from", "procrastinate", "--yes", "--json", env=variables)
+    return start("import_tasks", "--from", source, "--yes", "--json", *options, env=variables)
 
 
 def waits_for(pid: int) -> bool:
@@ -63,42 +68,40 @@ def marks() -> int:
     return Intervention.objects.filter(action="enqueue", target__startswith="import:procrastinate:").count()
 
 
-@pytest.mark.parametrize("volume", [20_000], indirect=True)
-def test_killed_twice_and_resumed_by_two_at_once(volume):
+def test_killed_twice_and_resumed(theirs):
     seen: Counter[str] = Counter()
-    for place in (3500, 12_500):
+    # In the middle of a chunk's rows; then after the rows of the next chunk, and before their marks.
+    for statement, params in ((HELD, [key(12_500)]), (HOLD_MARKS, [])):
         with session(options=PATIENT) as other:
-            other.execute(HELD, [key(place)])
+            other.execute(statement, params)
             with importing() as process:
                 try:
                     wait_until(lambda: waits_for(other.info.backend_pid), seconds=60)
                 finally:
                     process.kill()
             assert process.returncode == -9
-        before = seen.total()
         seen.update(take_away())
-        assert before < seen.total() <= place, "whole chunks are kept, and nothing of the one that was killed"
-    with importing() as one, importing() as other:
-        out = [process.communicate(timeout=120) for process in (one, other)]
-    assert (one.returncode, other.returncode) == (0, 0), out
+        assert seen.total() == 12_000, "whole chunks are kept, and nothing of the one that was killed"
+    with importing() as process:
+        out = process.communicate(timeout=120)
+    assert process.returncode == 0, out
     seen.update(take_away())
-    assert (len(seen), seen.total(), marks()) == (volume, volume, volume)
+    assert (len(seen), seen.total(), marks()) == (ROWS, ROWS, ROWS)
 
 
-@pytest.mark.parametrize("volume", [20], indirect=True)
-def test_two_imports_take_turns(volume):
-    mark = key(10)
+def test_two_imports_take_turns(theirs):
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT id FROM theirs.django_tasks_database_dbtaskresult WHERE status = 'READY' LIMIT 1")
+        mark = f"import:django-tasks-db:{cursor.fetchone()[0]}"
     with session(options=PATIENT) as other:
         other.execute(TURN)
-        with importing() as process:
+        with importing("django-tasks-db", "--map", f"shop.send={HANDLERS_APP}.tasks.vary") as process:
             wait_until(lambda: waits_for(other.info.backend_pid), seconds=60)
-            other.execute(
-                "INSERT INTO tasks_intervention (actor, source, action, target) VALUES ('x', 'command', 'enqueue', %s)",
-                [mark],
-            )
+            other.execute(MARK, [mark])
             other.commit()
-            process.communicate(timeout=120)
-    assert (process.returncode, Task.objects.count()) == (0, volume - 1)
+            out, err = process.communicate(timeout=120)
+    report = json.loads(out)
+    assert (report["already"], report["imported"]) == (1, Task.objects.count()), err
     assert not Task.objects.filter(unique_key=mark).exists()
 
 
