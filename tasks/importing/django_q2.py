@@ -67,7 +67,8 @@ class Foreign:
 
 class _Reader(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        return TIMES.get((module, name)) or type("Foreign", (Foreign,), {"path": f"{module}.{name}"})
+        named = {"path": f"{module}.{name}", "__module__": module}  # an error message names it so
+        return TIMES.get((module, name)) or type(name, (Foreign,), named)
 
 
 def read() -> Iterator[Found]:

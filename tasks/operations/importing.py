@@ -156,7 +156,9 @@ class Import:
             else:
                 marked.add(mark)  # a file may name an id twice
                 self.tally.options.update((found.function, option) for option in _lost(found))
-        if rows and not self.dry_run:
+        if self.dry_run:
+            return
+        if rows:
             self._write(rows)
         if self.tally.imported > before and not self._is_recorded:
             self._record(f"import source={self.source}", [audit.table("tasks_task")])

@@ -91,6 +91,7 @@ def test_django_q2(settings):
         ("echo", "its day is not in every "),
         ("echo", "it ends after a number o"),
     }
+    assert "<class 'decimal.Decimal'>" in outcome.stdout
     assert options(outcome) == {("deliver", "group"), ("deliver", "hook"), ("echo", "cluster")}
     assert calls() == [([1], {"second": 2}), ([["a", "tuple"]], {}), (["once"], {})]
     assert Task.objects.get(args=["once"]).run_after == LATER
