@@ -14,6 +14,7 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
+from tasks.framework.declaration import PostgresTask
 from tasks.models import Intervention, Schedule, Task
 from tests.commands import Outcome, run
 from tests.databases import ROOT
@@ -23,6 +24,13 @@ from tests.tasks.importing.packages import filled
 
 ECHO, ADD, NOTHING = (task.module_path for task in (handlers.echo, handlers.add, handlers.nothing))
 SHOP = ("--map", f"shop.send={ECHO}", "--map", f"shop.deliver={ECHO}")
+
+NAME_ARGUMENT = "UPDATE procrastinate_jobs SET args = jsonb_build_object(%s::text, 'v') WHERE lock IS NOT NULL"
+ORDER_IS_LOCKED = """
+SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid() AND granted
+    AND classid::bigint = hashtext('rowlock:order:' || current_schema())::bigint & 4294967295
+    AND objid::bigint = hashtext('v') & 1023)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -216,11 +224,22 @@ def test_a_task_with_the_same_unique_key_is_kept():
     ],
 )
 def test_what_the_handler_declares_goes_before_what_the_source_says(declared, name, columns):
-    with connection.cursor() as cursor:
-        named = "UPDATE procrastinate_jobs SET args = jsonb_build_object(%s::text, 'v') WHERE lock IS NOT NULL"
-        cursor.execute(named, [name])
-    imported("procrastinate", "--yes", "--map", f"{ECHO}={declared.module_path}")
+    import_for(declared, name)
     assert Task.objects.filter(kwargs={name: "v"}).values(*columns).get() == columns
+
+
+def import_for(declared: PostgresTask, name: str) -> None:
+    """Import from Procrastinate, for this handler, with "v" as the argument `name` of the job that has a lock."""
+    with connection.cursor() as cursor:
+        cursor.execute(NAME_ARGUMENT, [name])
+    imported("procrastinate", "--yes", "--map", f"{ECHO}={declared.module_path}")
+
+
+def test_the_order_of_commits_holds_beside_an_import():
+    import_for(handlers.by_account_and_commit, "account")
+    with connection.cursor() as cursor:
+        cursor.execute(ORDER_IS_LOCKED)
+        assert cursor.fetchone() == (True,), "others with this key wait until the chunk has committed"
 
 
 def test_a_schedule_of_the_same_name_is_left_alone():
