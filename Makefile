@@ -43,10 +43,10 @@ test: $(VENV)/test.stamp ## run all tests against a real PostgreSQL, and those o
 # Those of the pages that need no mail server and no browser.
 PAGES_NEXT = tests/dashboard/task_pages tests/dashboard/security/test_security_matrix.py tests/dashboard/up/test_up.py \
 	$(wildcard tests/dashboard/test_*_page.py tests/dashboard/*/test_*_page.py)
-# Django has no part in these: which rows a statement takes and by which plan, how a session or a process ends, and what a
-# terminal shows. On Django 6 remain a worker (commands/test_commands_with_workers.py), commands as processes
+# Django has no part in these: which rows a statement takes and by which plan, how a session or a process ends, what a
+# terminal shows, and the tables of other queues. On Django 6 remain a worker (commands/test_commands_with_workers.py), commands as processes
 # (commands/test_commands_conventions.py) and each strategy (queue/test_claims_rest.py).
-SAME_ON_ANY = worker test_whole_statements.py commands/test_commands_terminal.py \
+SAME_ON_ANY = worker importing test_whole_statements.py commands/test_commands_terminal.py \
 	$(addprefix locking/test_,double_checked_sharing.py lock_losing.py lock_outages.py lock_sql.py lock_waiting.py) \
 	$(addprefix queue/test_,claims.py claims_alone.py claims_keys.py claims_locked.py narrow_line.py plain_line.py plans.py) \
 	$(addprefix queue/test_,presence.py presence_epoch.py shortcut.py task_life.py vacuum.py) \
@@ -78,6 +78,7 @@ pins: $(VENV)/test.stamp ## compile tests/requirements/*.in into pins with hashe
 	$(PIN) --python-version 3.11 $(PINS)/test.in --output-file $(PINS)/test.txt
 	$(PIN) --python-version 3.12 $(PINS)/next.in --output-file $(PINS)/next.txt
 	$(PIN) --python-version 3.12 $(PINS)/test-next.in --output-file $(PINS)/test-next.txt
+	$(PIN) --python-version 3.11 $(PINS)/importing.in --output-file $(PINS)/importing.txt
 	$(PIN) --python-version 3.11 tests/benchmarks/peers/requirements.in --output-file tests/benchmarks/peers/requirements.txt
 
 clean: python ## remove .venv and var/, unless the server runs

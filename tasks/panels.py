@@ -71,6 +71,13 @@ class Act:
     is_destructive: bool = False
 
 
+def name_of(key: str) -> str:
+    """The key of a line, short enough for an index: a long key ends in its own hash."""
+    if len(key) <= LONGEST_KEY:
+        return key
+    return f"{key[: LONGEST_KEY - 17]}~{sha256(key.encode()).hexdigest()[:16]}"
+
+
 @dataclass(frozen=True)
 class AttentionLine:
     """One thing that needs a person: since when, why, and the next step.
@@ -112,10 +119,7 @@ class AttentionLine:
 
     @property
     def name(self) -> str:
-        """The key, short enough for an index: a long key ends in its own hash."""
-        if len(self.key) <= LONGEST_KEY:
-            return self.key
-        return f"{self.key[: LONGEST_KEY - 17]}~{sha256(self.key.encode()).hexdigest()[:16]}"
+        return name_of(self.key)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ MATRIX, INPUT = "tests/dashboard/security/test_security_matrix.py", "tests/dashb
 OBJECTS, FUNCTIONS = "tasks/migrations/0003_guards.py", "tasks/migrations/0004_functions.py"
 KEYS_LIFE, LIMITS = "tests/tasks/queue/test_unique_keys.py", "tests/tasks/queue/test_limits.py"
 UNIQUE, UNIQUE_VERBS = "tests/tasks/framework/test_unique.py", "tests/tasks/operations/test_unique_keys.py"
+IMPORTED, RESUMED = "tests/tasks/importing/test_sources.py", "tests/tasks/importing/test_resumption.py"
 
 
 @dataclass(frozen=True)
@@ -386,4 +387,10 @@ MUTANTS = [
            ("tests/tasks/schedule/test_many_schedulers.py", "-k", "night")),
     Mutant("tick: a time has one", "tasks.schedule.ticks.Due", "        if at in self.done:\n            return\n", "",
            (TICKS,)),
+    Mutant("import: a mark is for ever", "tasks.operations.importing.Import._import", "if mark in marked:", "if False:",
+           (IMPORTED, "-k", "second_import")),
+    without("import: two take turns", "tasks.operations.importing.Import._import",
+            '        fetch(connection, TAKE_TURNS, {"source": self.source})\n', RESUMED, "-k", "turns"),
+    Mutant("import: rows and marks are one transaction", "tasks.operations.importing.Import.perform",
+           "with transaction(connection, rollback=self.dry_run):", "if connection:", (RESUMED, "-k", "killed")),
 ]  # fmt: skip

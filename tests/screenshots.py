@@ -44,6 +44,7 @@ SHOTS = (
     Shot("queues", "/admin/tasks/queue/", "dark", 440, "#queue-rows"),
     Shot("workers", "/admin/ops/workers/", "light", 400, "#worker-rows"),
     Shot("schedules", "/admin/ops/schedule/", "dark", 400, "#schedule-rows"),
+    Shot("limits", "/admin/ops/limits/", "light", 400, "#limit-rows"),
     Shot("lab", "/admin/ops/lab/compare/?run=1&run=2&run=3", "dark", 640, "#content table"),
     Shot("audit", "/admin/ops/audit/", "light", 440, "#audit-rows"),
     Shot("orders", "/admin/orders/order/", "dark", 640, "#result_list"),

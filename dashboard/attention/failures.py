@@ -59,12 +59,16 @@ def set_aside(snapshot: Snapshot) -> Iterator[AttentionLine]:
         )
 
 
+def key_of(group: Group) -> str:
+    return f"failed:{group.name}"
+
+
 def line_of(group: Group) -> AttentionLine:
     """The line of these FAILED tasks, which is also what a person acknowledges on the page of failures."""
     text = ngettext("%(task)s failed once: %(error)s.", "%(task)s failed %(number)d times: %(error)s.", group.number)
     values = {"task": group.task_path, "number": group.number, "error": group.error or _("no recorded attempt")}
     return AttentionLine(
-        key=f"failed:{group.name}",
+        key=key_of(group),
         text=text % values,
         brief=f"{decimal(group.number)} \u00d7 {values['error']}",
         severity=Severity.LOSING,
@@ -93,9 +97,8 @@ def requeue_command(group: Group) -> str:
 
 def known_by(snapshot: Snapshot, group: Group) -> str:
     """The person who acknowledged these FAILED tasks; empty while nobody has."""
-    line = line_of(group)
-    found = snapshot.once(inbox.acknowledgements).get(line.name)
-    return found.actor if found and inbox.covers(found, line) else ""
+    found = snapshot.once(inbox.acknowledgements).get(panels.name_of(key_of(group)))
+    return found.actor if found and inbox.covers(found, group.number, group.since) else ""
 
 
 def count(snapshot: Snapshot) -> int:

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
@@ -101,11 +101,11 @@ def acknowledgements() -> dict[str, Acknowledgement]:
     return {found.line: found for found in Acknowledgement.objects.raw(STANDING, {"most": MOST})}
 
 
-def covers(acknowledgement: Acknowledgement, line: AttentionLine) -> bool:
-    """True if the acknowledgement covers this line; until it grows, only trouble that began before it."""
+def covers(acknowledgement: Acknowledgement, size: int, since: datetime | None) -> bool:
+    """True if it covers a line of `size` things; until it grows, only trouble that began before it."""
     if acknowledgement.size is None:
         return True
-    return line.size <= acknowledgement.size and (line.since is None or line.since <= acknowledgement.at)
+    return size <= acknowledgement.size and (since is None or since <= acknowledgement.at)
 
 
 def acknowledge(
@@ -187,7 +187,7 @@ def gather(snapshot: Snapshot, may: May) -> Inbox:
     known, unknown = [], [] if is_whole else [incomplete(snapshot, may)]
     for line in sorted(filter(lambda line: may(line.permission), lines), key=urgency):
         acknowledgement = standing.get(line.name)
-        if acknowledgement is not None and covers(acknowledgement, line):
+        if acknowledgement is not None and covers(acknowledgement, line.size, line.since):
             known.append(Known(line, acknowledgement))
         else:
             unknown.append(line)

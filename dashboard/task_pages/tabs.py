@@ -20,10 +20,30 @@ CAP = 10_000
 EVERY_SECONDS = 3.0
 TOO_SLOW = {"55P03", "57014"}  # lock timeout, statement timeout
 
-CANCELLED = """
-SELECT count(*) AS number FROM (SELECT FROM tasks_task WHERE status = 'CANCELLED' LIMIT %(cap)s::int) AS capped
+# READY tasks come from three indexes: without a key, with an ordering key, and with a limit. That of ordering keys does
+# not tell READY from PROCESSING, so that no row is read: the running ones, which are due, are taken off.
+STATES = """
+WITH waiting AS MATERIALIZED (
+    (SELECT run_after FROM tasks_task
+     WHERE status = 'READY' AND ordering_key IS NULL AND concurrency_key IS NULL LIMIT %(cap)s::int)
+    UNION ALL
+    (SELECT run_after FROM tasks_task
+     WHERE status IN ('READY', 'PROCESSING') AND ordering_key IS NOT NULL LIMIT %(cap)s::int)
+    UNION ALL
+    (SELECT run_after FROM tasks_task WHERE status = 'READY' AND concurrency_key IS NOT NULL LIMIT %(cap)s::int)
+), keyed AS (
+    SELECT ordering_key FROM tasks_task WHERE status = 'PROCESSING' AND ordering_key IS NOT NULL LIMIT %(cap)s::int
+), capped AS (
+    SELECT count(*) FILTER (WHERE run_after <= statement_timestamp()) AS due,
+        count(*) FILTER (WHERE run_after > statement_timestamp()) AS later FROM waiting
+)
+SELECT (SELECT count(*) FROM (SELECT FROM tasks_task LIMIT %(cap)s::int) AS part) AS total,
+    greatest(0, capped.due - (SELECT count(*) FROM keyed)) AS ready, capped.later,
+    (SELECT count(*) FROM (SELECT FROM tasks_task WHERE status = 'PROCESSING' LIMIT %(cap)s::int) AS part) AS running,
+    (SELECT count(*) FROM (SELECT FROM tasks_task WHERE status = 'FAILED' LIMIT %(cap)s::int) AS part) AS failed,
+    (SELECT count(*) FROM (SELECT FROM tasks_task WHERE status = 'CANCELLED' LIMIT %(cap)s::int) AS part) AS cancelled
+FROM capped
 """
-ALL = "SELECT count(*) AS number FROM (SELECT FROM tasks_task LIMIT %(cap)s::int) AS capped"
 
 
 @dataclass(frozen=True)
@@ -36,19 +56,8 @@ class Tab:
     is_here: bool
 
 
-@dataclass(frozen=True)
-class Tally:
-    """Tasks by state, each counted up to CAP but for `all` and `done`, which are estimates above it."""
-
-    all: int
-    ready: int
-    running: int
-    later: int
-    stuck: int
-    failed: int
-    done: int
-    cancelled: int
-
+# Estimated above CAP; the others stop there.
+ESTIMATED = ("all", "done")
 
 TABS: tuple[tuple[str, str | Promise, TaskFilter], ...] = (
     ("all", gettext_lazy("All"), TaskFilter()),
@@ -65,24 +74,24 @@ TABS: tuple[tuple[str, str | Promise, TaskFilter], ...] = (
 def tabs(chosen: TaskFilter) -> tuple[Tab, ...]:
     """The tabs beside this filter; they keep its other conditions, and count only if there are none."""
     others = replace(chosen, statuses=(), due="")
-    tally = known_tally() if others.is_empty else None
+    numbers = (known_numbers() if others.is_empty else None) or {}
     found = []
     for name, label, state in TABS:
         here = replace(others, statuses=state.statuses, due=state.due)
         url = address("admin:ops_stale") if name == "stuck" else links.listed(here)
-        number = shown(name, getattr(tally, name)) if tally else ""
-        found.append(Tab(label, url, number, here == chosen and name != "stuck"))
+        found.append(Tab(label, url, numbers.get(name, ""), here == chosen and name != "stuck"))
     return tuple(found)
 
 
-def shown(name: str, number: int) -> str:
-    if number < CAP:
-        return decimal(number)
-    return f"≈ {decimal(number)}" if name in ("all", "done") else f"{decimal(CAP)}+"
+def shown(name: str, number: int, *, is_least: bool) -> str:
+    """A number below CAP is exact, unless it counts a part only; the estimates above it say so."""
+    if number >= CAP and name in ESTIMATED:
+        return f"≈ {decimal(number)}"
+    return f"{decimal(min(number, CAP))}+" if number >= CAP or is_least else decimal(number)
 
 
-def known_tally() -> Tally | None:
-    """The tally of these seconds, shared by all tabs; None if a table is locked or too slow."""
+def known_numbers() -> dict[str, str] | None:
+    """The number of each tab in these seconds, shared by all viewers; None if a table is locked or too slow."""
     try:
         return snapshots.current("tabs", EVERY_SECONDS).once(count)
     except DatabaseError as error:
@@ -91,14 +100,12 @@ def known_tally() -> Tally | None:
         return None
 
 
-def count() -> Tally:
-    queues = stats.collect(cap=CAP).queues
-    total = fetch(connection, ALL, {"cap": CAP})[0]["number"]
-    if total >= CAP:
-        total = max(CAP, estimate(Task.objects.all()))
-    ready, later, running, failed = (
-        sum(getattr(queue, field) for queue in queues) for field in ("ready", "scheduled", "processing", "failed")
-    )
-    cancelled = fetch(connection, CANCELLED, {"cap": CAP})[0]["number"]
-    done = max(0, total - ready - later - running - failed - cancelled)
-    return Tally(total, ready, running, later, sum(queue.stale for queue in queues), failed, done, cancelled)
+def count() -> dict[str, str]:
+    """The number of each tab. Unless all READY tasks are looked at, those due and those later are "at least"."""
+    found = fetch(connection, STATES, {"cap": CAP})[0]
+    found["stuck"] = stats.stuck(cap=CAP)
+    found["all"] = found["total"] if found["total"] < CAP else max(CAP, estimate(Task.objects.all()))
+    others = sum(found[name] for name in ("ready", "later", "running", "failed", "cancelled"))
+    found["done"] = max(0, found["all"] - others)
+    least = ("ready", "later") if found["ready"] + found["later"] >= CAP else ()
+    return {name: shown(name, found[name], is_least=name in least) for name, _label, _state in TABS}
