@@ -2,7 +2,8 @@
 
 import logging
 
-from django.apps import AppConfig
+from django.apps import AppConfig, apps
+from django.core.checks import register
 
 FRAMEWORK_LOGGERS = ("django_tasks", "django.tasks")  # they log each failure with its exception
 
@@ -15,8 +16,11 @@ class TasksConfig(AppConfig):
     def ready(self) -> None:
         from django.utils.module_loading import autodiscover_modules
 
+        from tasks import checks, compat
         from tasks.support import redaction
 
+        if not compat.TASKS_IN_DJANGO and not apps.is_installed(compat.FRAMEWORK):
+            register(checks.check_backends)  # as that app would
         autodiscover_modules("tasks")
         # After the apps' own filters, which may need the exception that this one removes.
         for name in FRAMEWORK_LOGGERS:

@@ -111,7 +111,8 @@ def new_name() -> str:
 
 def copied_models() -> list[type[models.Model]]:
     """The models whose tables a run copies; tables that they reference are copied as well."""
-    return [model for app in APPS for model in apps.get_app_config(app).get_models() if model._meta.managed]
+    installed = [apps.get_app_config(app) for app in APPS if apps.is_installed(app)]
+    return [model for config in installed for model in config.get_models() if model._meta.managed]
 
 
 @contextmanager
