@@ -176,9 +176,12 @@ class PageMiddleware:
 
 
 PAGE_MIDDLEWARE = "dashboard.middleware.PageMiddleware"
-# Our own project gives its sessions these limits when they connect.
-LIMIT = "SELECT set_config('statement_timeout', '5s', false), set_config('lock_timeout', '2s', false)"
-UNLIMIT = "RESET statement_timeout; RESET lock_timeout"
+# Our own project gives its sessions these limits and this name when they connect.
+LIMIT = """
+SELECT set_config('statement_timeout', '5s', false), set_config('lock_timeout', '2s', false),
+    set_config('application_name', 'rowlock:web', false)
+"""
+UNLIMIT = "RESET statement_timeout; RESET lock_timeout; RESET application_name"
 
 
 def for_a_page(view: GetResponse, *, is_ours: bool) -> GetResponse:
@@ -209,7 +212,10 @@ def for_a_page(view: GetResponse, *, is_ours: bool) -> GetResponse:
 
 @contextmanager
 def limits() -> Iterator[None]:
-    """Limit the statements of a page. Behind a pooling proxy the role has limits, because sessions are shared there."""
+    """Limit the statements of a page, and name its session, which no page may end.
+
+    Behind a pooling proxy the role has limits, because sessions are shared there.
+    """
     if conf.get("DIRECT_DATABASE_URL"):
         yield
         return

@@ -83,10 +83,15 @@ class TimeIndex(GistIndex):
     def check(self, *args: Any, **kwargs: Any) -> list[CheckMessage]:
         return [message for message in super().check(*args, **kwargs) if message.id != APP_IS_MISSING]
 
-    def clone(self) -> GistIndex:
+    def deconstruct(self) -> Any:
         """As Django's own, so that migrations see no difference."""
-        _path, expressions, kwargs = self.deconstruct()
-        return GistIndex(*expressions, **kwargs)
+        _path, expressions, kwargs = super().deconstruct()
+        return "django.contrib.postgres.indexes.GistIndex", expressions, kwargs
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, GistIndex) and self.deconstruct() == other.deconstruct()
+
+    __hash__ = GistIndex.__hash__
 
 
 class LockWait(models.Model):
