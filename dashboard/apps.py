@@ -14,6 +14,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 from tasks import conf
+from tasks.apps import is_ours
 from tasks.support.database import fetch
 
 # Settings that the role gives to a session; a management command has no limits of its own.
@@ -71,14 +72,12 @@ def create_groups(sender: AppConfig, using: str, **kwargs: Any) -> None:
     if Group._meta.db_table not in connections[using].introspection.table_names():
         return  # `migrate tasks` alone, before the tables of people
 
+    rights = Permission.objects.using(using).filter(content_type__app_label__in=filter(is_ours, APP_NAMES))
     for name, codenames in GROUPS.items():
-        if codenames and not Permission.objects.using(using).filter(codename__in=codenames).exists():
+        if codenames and not rights.filter(codename__in=codenames).exists():
             continue  # its app is not installed
         group, _ = Group.objects.using(using).get_or_create(name=name)
-        rights = Permission.objects.using(using).filter(
-            Q(codename__in=codenames) | Q(codename__startswith="view_"), content_type__app_label__in=APP_NAMES
-        )
-        group.permissions.add(*rights)
+        group.permissions.add(*rights.filter(Q(codename__in=codenames) | Q(codename__startswith="view_")))
 
 
 APP_NAMES: dict[str, Promise] = {"tasks": _("Task queue"), "orders": _("Orders"), "dashboard": _("Dashboard")}
@@ -149,10 +148,10 @@ COLUMNS: dict[str, Promise] = {
 def name_tables() -> None:
     """Set these names on the models of our apps."""
     for label, name in APP_NAMES.items():
-        if apps.is_installed(label):
+        if is_ours(label):
             apps.get_app_config(label).verbose_name = name  # type: ignore[assignment]
     for label, (one, many) in TABLES.items():
-        if apps.is_installed(label.partition(".")[0]):
+        if is_ours(label.partition(".")[0]):
             options = apps.get_model(label)._meta
             options.verbose_name, options.verbose_name_plural = one, many
             for column in options.concrete_fields:

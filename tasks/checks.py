@@ -4,7 +4,6 @@ The server's version needs no check here: Django itself refuses a server that is
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -17,13 +16,14 @@ from django.db.migrations.loader import MigrationLoader
 from psycopg.conninfo import conninfo_to_dict
 
 from tasks import conf
+from tasks.apps import is_ours
 from tasks.compat import task_backends
 from tasks.exceptions import PooledSession
 from tasks.locking.named import backends
 from tasks.support.database import own_session
 
-HOME = Path(__file__).resolve().parent.parent  # the parent folder of our apps
-OUR_APPS = ("dashboard", "orders", "tasks")
+NEEDED_APPS = ("dashboard", "tasks")
+OUR_APPS = (*NEEDED_APPS, "orders")  # a project may have orders of its own instead
 POOLER_PORT = "6432"
 MOST_ATTEMPTS = 1000
 ABOVE_ZERO = ("LEASE_SECONDS", "SWEEP_SECONDS", "MAX_ATTEMPTS", "MAX_ARGUMENT_BYTES")
@@ -138,13 +138,10 @@ def _lock_backend() -> Iterator[CheckMessage]:
 
 
 def _app_names() -> Iterator[CheckMessage]:
-    for label in OUR_APPS:
-        if not apps.is_installed(label):
-            continue
-        path = apps.get_app_config(label).path
-        if Path(path).resolve().parent != HOME:
+    for label in NEEDED_APPS:
+        if apps.is_installed(label) and not is_ours(label):
             yield Error(
-                f"The installed app {label!r} is not Rowlock's: {path}.",
+                f"The installed app {label!r} is not Rowlock's: {apps.get_app_config(label).path}.",
                 hint="Two packages have this name, and the first on the import path wins. Run Rowlock beside the "
                 "other project, in a checkout of its own on the same database.",
                 id="rowlock.E006",
@@ -179,7 +176,7 @@ def check_migrations(*, databases: Sequence[str] | None = None, **kwargs: Any) -
     strangers = [
         f"{label}.{name}"
         for label, name in loader.applied_migrations
-        if label in OUR_APPS and apps.is_installed(label) and (label, name) not in loader.disk_migrations
+        if label in OUR_APPS and is_ours(label) and (label, name) not in loader.disk_migrations
     ]
     if not strangers:
         return []

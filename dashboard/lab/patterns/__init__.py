@@ -2,15 +2,14 @@
 
 from collections.abc import Iterator
 
-from django.apps import apps
-
 from dashboard.lab.patterns import queue, slots
 from dashboard.lab.patterns.pattern import Catalogue, Pattern
+from tasks.apps import is_ours
 
 
 def built_in() -> Iterator[Pattern]:
     """Those over the queue, and those over orders where that app is installed."""
-    if not apps.is_installed("orders"):
+    if not is_ours("orders"):
         yield from (*queue.PATTERNS, *slots.PATTERNS)
         return
     from dashboard.lab.patterns import accounts, orders
