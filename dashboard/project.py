@@ -13,6 +13,7 @@ HERE = Path(__file__).resolve().parent
 # In the app when installed from the wheel, beside it in a checkout.
 TEMPLATES = next(folder for folder in (HERE / "templates", HERE.parent / "templates") if folder.is_dir())
 HTMX = Path(django_htmx.__file__).parent / "static" / "django_htmx"
+LANGUAGES = {"en", *(folder.name for folder in (HERE / "locale").iterdir())}
 LOCALE_MIDDLEWARE = "django.middleware.locale.LocaleMiddleware"
 DJANGO_TEMPLATES = "django.template.backends.django.DjangoTemplates"
 
@@ -52,6 +53,5 @@ def languages() -> list[tuple[str, str]]:
     """The languages to offer: those of the project that we speak; none if the project does not let readers choose."""
     if LOCALE_MIDDLEWARE not in settings.MIDDLEWARE:
         return []
-    ours = {"en", *(folder.name for folder in (HERE / "locale").iterdir())}
-    found = [(code, name) for code, name in settings.LANGUAGES if code in ours]
+    found = [(code, name) for code, name in settings.LANGUAGES if code in LANGUAGES]
     return found if len(found) > 1 else []

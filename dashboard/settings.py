@@ -87,7 +87,6 @@ DEFAULT_FROM_EMAIL = env.str("DEFAULT_FROM_EMAIL", default="Rowlock <orders@loca
 ROWLOCK: dict[str, object] = {}
 # Pattern runs create schemas and load the server, so on DATABASE_URL they are off by default.
 ROWLOCK_LAB = env.bool("ROWLOCK_LAB", default=not env.str("DATABASE_URL", default=""))
-SHARED_LOOK_SECONDS = 1.0  # open pages share one snapshot of the system for so long
 
 # In order: refuse after too many guesses, refuse names that are too long, check the password.
 AUTHENTICATION_BACKENDS = [

@@ -121,6 +121,7 @@ class RowlockAdminSiteMixin(Base):
     """
 
     enable_nav_sidebar = False
+    logout_template = "dashboard/logged_out.html"
 
     def __init__(self, name: str = "admin") -> None:
         super().__init__(name)

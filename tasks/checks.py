@@ -65,6 +65,12 @@ def _database() -> Iterator[CheckMessage]:
             hint="Set DATABASE_URL to a PostgreSQL 14 or newer.",
             id="rowlock.E002",
         )
+    if not settings.USE_TZ:
+        yield Error(
+            "USE_TZ is off: Django then reads times without their zone, which cannot be compared with the database's.",
+            hint="Set USE_TZ = True, as `django-admin startproject` does.",
+            id="rowlock.E011",
+        )
 
 
 def _direct_url() -> Iterator[CheckMessage]:

@@ -86,6 +86,7 @@ answers = {
     "menu": ['class="pages"' in page and "Shop" in page for page in (home, lists)],
     "refusal": re.findall("You lack the right [a-z_.]*", refused.get("/control/ops/locks/").content.decode()),
     "expired": Client().get("/control/", headers={"HX-Request": "true"}).headers.get("HX-Redirect", ""),
+    "offers_languages": 'class="languages"' in home,
     "attempts": conf.get("MAX_ATTEMPTS"),
     "command": project.manage("run_worker")[1:],
     "patterns": sorted(importlib.import_module("dashboard.lab.patterns").PATTERNS),
@@ -134,6 +135,7 @@ def test_every_page_opens_at_each_site_and_leads_to_that_site_alone(answers):
     assert all(answers["scripts"])
     assert answers["refusal"] == ["You lack the right dashboard.view_backend"]
     assert answers["expired"].startswith("/control/login/")
+    assert not answers["offers_languages"]  # without LocaleMiddleware a choice would have no effect
     assert answers["attempts"] == 3
     assert answers["command"][0].endswith("manage.py")
     assert "account_unsafe" not in answers["patterns"]

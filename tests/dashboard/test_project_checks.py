@@ -5,6 +5,7 @@ from django.conf import settings as django_settings
 from django.core.checks import run_checks
 from django.core.management import call_command
 
+from dashboard import conf
 from dashboard.checks import CSP_MIDDLEWARE, check_project
 
 
@@ -53,3 +54,10 @@ def test_check_tells_them_and_succeeds(settings, capsys):
     settings.STATIC_ROOT = None
     call_command("check")
     assert "rowlock.W010" in capsys.readouterr().err
+
+
+def test_a_key_of_rowlock_comes_before_a_setting_of_the_same_meaning(settings):
+    settings.METRICS_TOKEN = "of the setting"
+    assert conf.get("METRICS_TOKEN") == "of the setting"
+    settings.ROWLOCK = {"METRICS_TOKEN": "of the dictionary"}
+    assert conf.get("METRICS_TOKEN") == "of the dictionary"

@@ -35,6 +35,11 @@ def test_manage_py_check_asks_the_backend(settings):
         call_command("check")
 
 
+def test_times_without_a_zone_are_refused(settings):
+    settings.USE_TZ = False
+    assert ids(checked()) == ["rowlock.E011"]
+
+
 def test_another_database_is_named(monkeypatch):
     monkeypatch.setattr(connections["default"], "vendor", "sqlite")
     assert ids(checked()) == ["rowlock.E002"]
