@@ -20,11 +20,18 @@ from tests.wheel import environment
 AT_ONCE = 2  # each waits for one process at a time, and the machine has few processors
 
 
+def environment_of(one: Combination, run_folder: Path, wheel: Path) -> Path:
+    """The environment of this Django and Python, made once a run."""
+    folder = run_folder / f"django{one.django}-python{one.python}"
+    return environment(folder, wheel, combinations.python(one.python), one.django)
+
+
 @dataclass
 class Workshop:
     """Makes projects in threads that live as long as what they start, which ends with them."""
 
     folder: Path
+    run_folder: Path
     wheel: Path
     pool: ThreadPoolExecutor
     exits: contextlib.ExitStack
@@ -41,10 +48,7 @@ class Workshop:
         databases.create(url)
         database = QueueDatabase(url)
         self.exits.callback(database.close)
-        place = environment(
-            self.folder / f"{one.django}-{one.python}", self.wheel, combinations.python(one.python), one.django
-        )
-        project = Project(self.folder / name, place, database, admin)
+        project = Project(self.folder / name, environment_of(one, self.run_folder, self.wheel), database, admin)
         self.exits.callback(project.exits.close)
         return project
 
@@ -52,7 +56,7 @@ class Workshop:
 @pytest.fixture(scope="package")
 def workshop(run_folder: Path, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
     with contextlib.ExitStack() as exits, ThreadPoolExecutor(AT_ONCE) as pool:
-        made = Workshop(tmp_path_factory.mktemp("projects"), wheel, pool, exits, {})
+        made = Workshop(tmp_path_factory.mktemp("projects"), run_folder, wheel, pool, exits, {})
         names = {one.postgres for one in combinations.here()}
         made.servers |= {name: pool.submit(made.server, name) for name in sorted(names)}
         yield made

@@ -73,6 +73,7 @@ class Project:
     environment: Path
     database: QueueDatabase
     admin: str = "/admin/"
+    variables: dict[str, str] = field(default_factory=dict)
     exits: ExitStack = field(default_factory=ExitStack)
 
     def create(self, urls: str = "") -> None:
@@ -92,8 +93,7 @@ class Project:
 
     def run(self, *argv: str, **variables: str) -> str:
         """The stdout of a program of its environment; it must succeed."""
-        argv = (str(self.environment / "bin" / argv[0]), *argv[1:])
-        env = {**in_environment(self.environment), **variables}
+        env = {**in_environment(self.environment), **self.variables, **variables}
         done = subprocess.run(argv, cwd=self.folder, env=env, capture_output=True, text=True, timeout=240)
         assert done.returncode == 0, f"{argv}: {done.stdout[-3000:]}\n{done.stderr[-6000:]}"
         return done.stdout
@@ -102,14 +102,17 @@ class Project:
         return self.run("python", "manage.py", *arguments, **variables)
 
     def start(self, *arguments: str) -> "subprocess.Popen[bytes]":
-        """A management command that goes on, in a process group of its own."""
-        log = self.folder / f"{arguments[0]}.log"
-        argv = [str(self.environment / "bin" / "python"), "manage.py", *arguments]
+        """A management command that goes on."""
+        return self.launch(arguments[0], [str(self.environment / "bin" / "python"), "manage.py", *arguments])
+
+    def launch(self, name: str, argv: list[str]) -> "subprocess.Popen[bytes]":
+        """A program (with its path) that goes on, in a process group of its own, with a log of this name."""
+        log = self.folder / f"{name}.log"
         with log.open("ab") as output:
             process = subprocess.Popen(
                 bound(argv, at_parents_death=signal.SIGKILL),
                 cwd=self.folder,
-                env=in_environment(self.environment),
+                env={**in_environment(self.environment), **self.variables},
                 process_group=0,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -123,15 +126,17 @@ class Project:
         """Start Django's own web server; the address of the site once it answers."""
         port = free_port()
         server = self.start("runserver", "--noreload", f"127.0.0.1:{port}")
+        return self.answering(server, port)
+
+    def answering(self, server: "subprocess.Popen[bytes]", port: int) -> str:
+        """The address of the site, once this server answers."""
         base = f"http://127.0.0.1:{port}"
 
         def site_answers() -> bool:
             assert server.poll() is None, "the server has ended"
-            try:
-                with urlopen(f"{base}{self.admin}login/", timeout=60) as answer:
-                    return answer.status == 200
-            except OSError:
-                return False
+            with suppress(OSError), urlopen(f"{base}{self.admin}login/", timeout=60) as answer:
+                return answer.status == 200
+            return False
 
         wait_until(site_answers, seconds=120, every=0.1)
         return base
