@@ -8,6 +8,7 @@ from typing import Any, cast
 import django_htmx
 from django.apps import apps
 from django.conf import settings
+from django.core.management.base import CommandError
 
 HERE = Path(__file__).resolve().parent
 # In the app when installed from the wheel, beside it in a checkout.
@@ -30,6 +31,12 @@ def provide() -> None:
             engine["DIRS"] = [*folders, TEMPLATES]
     if not apps.is_installed("django_htmx"):
         settings.STATICFILES_DIRS = [*settings.STATICFILES_DIRS, ("django_htmx", HTMX)]
+
+
+def refuse_elsewhere(instead: str) -> None:
+    """Raise CommandError in a project of others: a command that needs our own project's settings."""
+    if not hasattr(settings, "VAR_DIR"):
+        raise CommandError(f"This command is for Rowlock's own project. {instead}")
 
 
 def manage(*words: str) -> list[str]:

@@ -11,6 +11,7 @@ from django.contrib.auth import get_user_model
 from django.core.management import call_command
 from django.core.management.base import CommandParser
 
+from dashboard import project
 from tasks.commands import TerminalCommand
 from tasks.commands.base import explained
 from tasks.support.database import short_lock_waits
@@ -28,6 +29,7 @@ class Command(TerminalCommand):
         parser.add_argument("--json", action="store_true", help="Print one JSON object on stdout, the rest on stderr.")
 
     def handle(self, *args: Any, **options: Any) -> None:
+        project.refuse_elsewhere("In yours, run `migrate`, `createsuperuser` and `collectstatic`.")
         messages = sys.stderr if options["json"] else sys.stdout
         with short_lock_waits(), explained():
             call_command("migrate", interactive=False, verbosity=options["verbosity"], stdout=messages)
