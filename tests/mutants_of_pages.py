@@ -4,6 +4,10 @@ from tests.mutants import Mutant, without
 
 PAGE_LIMITS = "tests/dashboard/test_page_limits.py"
 OWN_PROJECT = "tests/dashboard/test_own_project.py"
+ON_DJANGO_6_0 = (
+    "tests/own_admin/test_fresh_projects.py",
+    "-k=django6.0-python3.12",
+)
 # Modules of pages that check rights with `require`.
 GUARDED_PAGES = (
     *(f"dashboard.views.{name}" for name in (
@@ -16,6 +20,7 @@ GUARDED_PAGES = (
 )  # fmt: skip
 
 PAGES = [
+    without("Django 6.0: a task's own options", "tasks.compat", ", **options}", *ON_DJANGO_6_0),
     without("limits in the lab: none leaked, none exceeded", "dashboard.lab.measure.Result.is_clean",
             " or self.leaked_slots or self.over_the_limit", "tests/dashboard/lab/test_slots.py"),
     without("limits of a page: only those that are set or in use", "dashboard.limits.KEYS",

@@ -28,7 +28,7 @@ import time
 from tasks import task
 
 
-@task
+@task(ordering_key=lambda name: f"greet:{name}")
 def greet(name):
     return f"Hello, {name}"
 

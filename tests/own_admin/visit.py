@@ -64,7 +64,7 @@ def main() -> None:
     greeted, hung = greet.enqueue("Anna"), hang.enqueue()
     for module in (dashboard, tasks):
         assert pathlib.Path(module.__file__).is_relative_to(sys.prefix), module.__file__
-    result = until(int(greeted.id), "COMPLETED").return_value
+    ended = until(int(greeted.id), "COMPLETED")
     until(int(hung.id), "PROCESSING")
     client = Client(raise_request_exception=False, headers={"host": "localhost"})
     client.force_login(get_user_model().objects.create_superuser("root", password=password))
@@ -79,7 +79,8 @@ def main() -> None:
     report = {
         "versions": [".".join(map(str, parts[:2])) for parts in (django.VERSION, sys.version_info)],
         "checks": [message.id for message in checks.run_checks()],
-        "result": result,
+        "result": ended.return_value,
+        "ordering_key": ended.ordering_key,
         "pages": pages,
         "missing": sorted(asset for asset in assets if finders.find(asset) is None),
         "assets": len(assets),
