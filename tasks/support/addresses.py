@@ -9,6 +9,7 @@ from typing import Any
 
 from django.conf import settings
 from django.urls import get_script_prefix, reverse
+from django.utils.translation import get_language
 
 KEPT = 10_000
 
@@ -34,9 +35,10 @@ def site() -> str:
 
 def address(name: str, *args: Any) -> str:
     """The URL of the page of this name. Raises NoReverseMatch."""
-    return _found(get_script_prefix(), settings.ROOT_URLCONF, site(), name, args)
+    return _found((get_script_prefix(), settings.ROOT_URLCONF, get_language()), site(), name, args)
 
 
 @lru_cache(maxsize=KEPT)
-def _found(_prefix: str, _urlconf: str, current_site: str, name: str, args: tuple[Any, ...]) -> str:
+def _found(_around: tuple[str | None, ...], current_site: str, name: str, args: tuple[Any, ...]) -> str:
+    """The address; a project may have the language in it (`i18n_patterns`)."""
     return reverse(name, args=args, current_app=current_site)
