@@ -372,6 +372,8 @@ MUTANTS = [
            (INPUT,)),
     Mutant("arguments in SQL: size", "tasks/migrations/0004_functions.py", "IF size > largest THEN",
            "IF false THEN", (INPUT,)),
+    Mutant("tests: moved schedules keep to the calendar", "tasks.testing.clock._tick",
+           '_ahead.pop((name, row["next_at"]), 0.0)', "0.0", ("tests/tasks/framework/test_testing_clock.py",)),
     Mutant("audit: no entry is changed", OBJECTS, "BEFORE UPDATE OR DELETE ON", "BEFORE DELETE ON",
            ("tests/tasks/models/test_audit_append_only.py",)),
     Mutant("audit: no entry is removed", OBJECTS, "BEFORE UPDATE OR DELETE ON", "BEFORE UPDATE ON",
