@@ -20,6 +20,7 @@ MATRIX, INPUT = "tests/dashboard/security/test_security_matrix.py", "tests/dashb
 OBJECTS, LOCK_SQL = "tasks/migrations/0003_guards.py", "tasks/migrations/0004_functions.py"
 KEYS_SQL, KEYS_LIFE = "tasks/migrations/0008_keys.py", "tests/tasks/queue/test_unique_keys.py"
 UNIQUE, UNIQUE_VERBS = "tests/tasks/framework/test_unique.py", "tests/tasks/operations/test_unique_keys.py"
+PLUGIN = "tests/tasks/test_pytest_plugin.py"
 SLOTS, LIMITS = "tasks/migrations/0010_slots.py", "tests/tasks/queue/test_limits.py"
 
 
@@ -372,6 +373,8 @@ MUTANTS = [
            (INPUT,)),
     Mutant("arguments in SQL: size", "tasks/migrations/0004_functions.py", "IF size > largest THEN",
            "IF false THEN", (INPUT,)),
+    Mutant("tests: a row that Django empties is not left behind", "tasks.testing.leftovers.Watch._confirmed",
+           " if rows_stay or not found.is_row", "", (PLUGIN,)),
     Mutant("tests: moved schedules keep to the calendar", "tasks.testing.clock._tick",
            '_ahead.pop((name, row["next_at"]), 0.0)', "0.0", ("tests/tasks/framework/test_testing_clock.py",)),
     Mutant("audit: no entry is changed", OBJECTS, "BEFORE UPDATE OR DELETE ON", "BEFORE DELETE ON",
