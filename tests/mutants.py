@@ -21,6 +21,7 @@ OBJECTS, FUNCTIONS = "tasks/migrations/0003_guards.py", "tasks/migrations/0004_f
 KEYS_LIFE, LIMITS = "tests/tasks/queue/test_unique_keys.py", "tests/tasks/queue/test_limits.py"
 UNIQUE, UNIQUE_VERBS = "tests/tasks/framework/test_unique.py", "tests/tasks/operations/test_unique_keys.py"
 IMPORTED, RESUMED = "tests/tasks/importing/test_sources.py", "tests/tasks/importing/test_resumption.py"
+PLUGIN = "tests/tasks/test_pytest_plugin.py"
 
 
 @dataclass(frozen=True)
@@ -372,6 +373,10 @@ MUTANTS = [
            (INPUT,)),
     Mutant("arguments in SQL: size", FUNCTIONS, "IF size > largest THEN",
            "IF false THEN", (INPUT,)),
+    Mutant("tests: a row that Django empties is not left behind", "tasks.testing.leftovers.Watch._confirmed",
+           " if rows_stay or not found.is_row", "", (PLUGIN,)),
+    Mutant("tests: moved schedules keep to the calendar", "tasks.testing.clock._tick",
+           '_ahead.pop((name, row["next_at"]), 0.0)', "0.0", ("tests/tasks/framework/test_testing_clock.py",)),
     Mutant("audit: no entry is changed", OBJECTS, "BEFORE UPDATE OR DELETE ON", "BEFORE DELETE ON",
            ("tests/tasks/models/test_audit_append_only.py",)),
     Mutant("audit: no entry is removed", OBJECTS, "BEFORE UPDATE OR DELETE ON", "BEFORE UPDATE ON",

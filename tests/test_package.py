@@ -37,6 +37,18 @@ for path in sys.argv[1:]:
     print(path, client.get(path).status_code)
 """
 
+# Any project may have an app `tasks`: the plugin is not looked up there.
+PLUGIN = """
+from importlib.metadata import entry_points
+[plugin] = [found for found in entry_points(group="pytest11") if found.name == "rowlock"]
+print(plugin.value, plugin.load().Fixtures.__module__)
+"""
+LEFT_ALONE = """
+def test_it(pytestconfig):
+    assert pytestconfig.pluginmanager.hasplugin("rowlock")
+    assert not pytestconfig.pluginmanager.hasplugin("rowlock-fixtures")
+"""
+
 
 @pytest.fixture(scope="session")
 def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -78,10 +90,26 @@ def test_installed_it_migrates_and_serves_its_pages(environment, url, tmp_path):
     run(rowlock, "prepare_site", "-v0")
     run(rowlock, "check", "--database", "default")
     run(rowlock, "run_worker", "--burst", "-v0")
+    assert run(str(environment / "bin" / "python"), "-c", PLUGIN).split() == ["rowlock.pytest_plugin"] * 2
     visited = run(str(environment / "bin" / "python"), "-c", VISIT, *PAGES)
     assert visited.splitlines() == [f"{path} 200" for path in PAGES]
     assert (tmp_path / "var" / "secret_key").exists()
     assert not list(environment.rglob("secret_key"))
+
+
+def test_a_project_with_an_app_tasks_of_its_own_keeps_its_tests(environment, tmp_path):
+    files = {"tasks/__init__.py": "", "tasks/testing.py": "", "test_it.py": LEFT_ALONE}
+    files["settings.py"] = (
+        "INSTALLED_APPS = ['tasks']\nDATABASES = {'default': {'ENGINE': 'django.db.backends.postgresql'}}"
+    )
+    files["pytest.ini"] = "[pytest]\nDJANGO_SETTINGS_MODULE = settings\n"
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    argv = [environment / "bin" / "python", "-m", "pytest", "-p", "no:cacheprovider"]
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(("DJANGO_", "PYTEST_"))}
+    done = subprocess.run(argv, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_it_has_every_file_of_the_checkouts_packages_and_templates(wheel):
@@ -91,7 +119,8 @@ def test_it_has_every_file_of_the_checkouts_packages_and_templates(wheel):
     assert templates
     with zipfile.ZipFile(wheel) as archive:
         carried = {name for name in archive.namelist() if not name.startswith("rowlock-")}
-    assert carried == packages | templates | {"rowlock/manage.py", "rowlock/gunicorn.conf.py"}
+    ours = {"rowlock/manage.py", "rowlock/gunicorn.conf.py", "rowlock/pytest_plugin.py"}
+    assert carried == packages - {"tasks/pytest_plugin.py"} | templates | ours
 
 
 def files(folder: str) -> set[str]:

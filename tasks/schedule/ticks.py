@@ -126,7 +126,7 @@ def tick_one(connection: psycopg.Connection, passed: list[str]) -> bool:
             if not rows:
                 return False
             row = rows[0]
-            if not _advance(connection, row):
+            if not advance(connection, row):
                 passed.append(row["name"])
     except (StaleVersion, KeyBusy):  # somebody else has dealt with it, or holds up its unique key
         passed.append(row["name"] if row else "")
@@ -148,7 +148,7 @@ def break_off(connection: Connection, name: str, problem: str) -> bool:
     return bool(fetch(connection, BREAK, {"name": name, "by": OURS, "problem": problem}))
 
 
-def _advance(connection: Connection, row: dict[str, Any]) -> bool:
+def advance(connection: Connection, row: dict[str, Any]) -> bool:
     """Make the due ticks of a locked schedule, and set its next time; False if it has to wait for its last task."""
     recurrence = Recurrence(row["cron"], row["every_seconds"], row["timezone"])
     if row["next_at"] is None:

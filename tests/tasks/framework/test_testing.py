@@ -1,9 +1,10 @@
 """`tasks.testing`, as adopters use it: inside a TestCase, whose transaction must survive whatever a task does."""
 
 from datetime import timedelta
+from functools import partial
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 from django.test import TestCase
 from django.utils import timezone
 
@@ -11,6 +12,7 @@ from tasks import testing
 from tasks.compat import TaskResultStatus
 from tasks.exceptions import UnknownTask
 from tasks.models import Attempt, Queue, Task
+from tasks.testing import running
 from tests.tasks import handlers
 
 
@@ -109,6 +111,66 @@ class RunAllTests(TestCase):
         assert [result.args[1] for result in testing.run_all()] == [1, 1, 2, 2]
 
 
+class EagerTests(TestCase):
+    def test_each_task_runs_when_it_is_enqueued_and_later_no_more(self):
+        with testing.eager() as results:
+            enqueued = handlers.echo.enqueue(1)
+            enqueued.refresh()
+            assert enqueued.return_value == 1
+            handlers.echo.enqueue_many([((2,), {}), ((3,), {})])
+        assert [result.return_value for result in results] == [1, 2, 3]
+        handlers.echo.enqueue(4)
+        assert [call.args for call in testing.enqueued()] == [[4]]
+
+    def test_what_a_handler_enqueues_runs_after_it_however_deep(self):
+        with testing.eager() as results:
+            handlers.countdown.enqueue(70)
+        assert [result.args[0] for result in results] == list(range(70, -1, -1))
+
+    def test_on_commit_waits_for_the_end_of_the_block(self):
+        with testing.eager(on_commit=True) as results:
+            handlers.countdown.enqueue(1)
+            assert results == []
+        assert len(results) == 2
+
+    def test_a_call_that_waits_for_the_commit_runs_once(self):
+        with testing.eager(on_commit=True) as results:
+            with testing.captured_tasks() as tasks:
+                transaction.on_commit(partial(handlers.echo.enqueue, 1))
+            transaction.on_commit(partial(handlers.echo.enqueue, 2))
+        assert [task.args for task in tasks] == [[1]]
+        assert [result.return_value for result in results] == [1, 2]
+
+
+class FailingTests(TestCase):
+    def test_an_attempt_fails_as_asked_and_the_next_one_does_not(self):
+        handlers.echo.enqueue(1)
+        with testing.failing(handlers.echo, ConnectionError("the bank is away"), times=1):
+            first, second = testing.run_all()
+        assert "ConnectionError: the bank is away" in first.errors[0].traceback
+        assert (second.return_value, second.attempts) == (1, 2)
+
+    def test_every_attempt_fails_in_the_block_and_none_of_another_task_or_after_it(self):
+        handlers.echo.enqueue(1)
+        handlers.add.enqueue(1, 2)
+        with testing.failing(handlers.echo, ConnectionError):
+            with testing.failing(handlers.echo, ValueError, times=0):
+                assert {result.status for result in testing.run_due()} == {TaskResultStatus.SUCCESSFUL}
+            handlers.echo.enqueue(1)
+            assert testing.run_all()[-1].status == TaskResultStatus.FAILED
+        handlers.echo.enqueue(2)
+        assert testing.run_due()[0].return_value == 2
+
+
+@pytest.mark.django_db(transaction=True)
+def test_on_commit_runs_at_the_commit_where_there_is_one():
+    with testing.eager(on_commit=True) as results:
+        with transaction.atomic():
+            handlers.echo.enqueue(1)
+            assert results == []
+        assert [result.return_value for result in results] == [1]
+
+
 @pytest.mark.django_db(transaction=True)
 def test_without_a_transaction_of_the_test_every_step_is_committed():
     handlers.write_then_fail.enqueue()
@@ -119,7 +181,7 @@ def test_without_a_transaction_of_the_test_every_step_is_committed():
 
 @pytest.mark.django_db
 def test_a_task_without_end_is_reported(monkeypatch):
-    monkeypatch.setattr(testing, "ENDLESS", 10)
+    monkeypatch.setattr(running, "ENDLESS", 10)
     handlers.countdown.enqueue(10**9)
     with pytest.raises(RuntimeError, match="10 tasks ran and more are due: does one enqueue itself"):
         testing.run_due()

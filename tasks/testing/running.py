@@ -1,25 +1,17 @@
-"""For adopters' tests: read enqueued tasks, and run them in the test's own process and transaction.
+"""Run enqueued tasks in the test's own process and transaction: what is due, everything, or each at once."""
 
-    def test_signing_up_sends_one_mail(self):
-        sign_up("anna@example.test")
-        [enqueued] = testing.enqueued(send_mail)
-        self.assertEqual(enqueued.args, ["anna@example.test"])
-        testing.run_due()
-        self.assertEqual(len(mail.outbox), 1)
-
-Claims, attempts, retries, signals and stored errors work as in a worker, inside Django's TestCase too. There, as always
-in a TestCase, `transaction.on_commit` waits for a commit that never comes (`captureOnCommitCallbacks`).
-"""
-
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
 from functools import partial
+from itertools import repeat
 
 from django.db import connection, transaction
+from django.test import TestCase
 from psycopg.pq import TransactionStatus
 
-from tasks.compat import Task, TaskResult
+from tasks.compat import Task, TaskResult, task_enqueued
 from tasks.framework import declaration
-from tasks.models import Task as TaskRow
 from tasks.queue import completion, strategies
 from tasks.queue.claim import Claim, Claimer
 from tasks.queue.reports import Reports, checkpoint
@@ -34,11 +26,8 @@ WHERE id = (SELECT id FROM tasks_task WHERE status = 'READY' AND run_after > sta
             ORDER BY run_after, id LIMIT 1)
 """
 
-
-def enqueued(task: Task | None = None) -> list[TaskRow]:
-    """Waiting tasks in the order in which they were enqueued: all of them, or those of one task function."""
-    rows = TaskRow.objects.ready().order_by("id")
-    return list(rows if task is None else rows.filter(task_path=task.module_path))
+_is_running: ContextVar[bool] = ContextVar("is_running", default=False)
+_failures: dict[str, Iterator[BaseException | type[BaseException]]] = {}
 
 
 def run_due(limit: int | None = None) -> list[TaskResult]:
@@ -55,6 +44,59 @@ def run_all(limit: int | None = None) -> list[TaskResult]:
     return _run(_claim_next, limit)
 
 
+@contextmanager
+def eager(*, on_commit: bool = False) -> Iterator[list[TaskResult]]:
+    """Run what is due at each enqueue in the block, as if a worker stood by; yields the list of results, which grows.
+
+    Tasks that a handler enqueues run after it. `on_commit`: run at the commit of the transaction that enqueues, or in a
+    TestCase, where none comes, at the end of the block, after what waits for `transaction.on_commit`.
+    """
+    results: list[TaskResult] = []
+
+    def run() -> None:
+        if not _is_running.get():
+            results.extend(run_due())
+
+    def hear(**_: object) -> None:
+        if on_commit:
+            transaction.on_commit(run)
+        else:
+            run()
+
+    task_enqueued.connect(hear, weak=False)
+    try:
+        with committed() if on_commit else nullcontext():
+            yield results
+    finally:
+        task_enqueued.disconnect(hear)
+
+
+@contextmanager
+def committed() -> Iterator[None]:
+    """At the end of the block, call what waits for a commit that never comes in a TestCase; an outer block does not."""
+    start = len(connection.run_on_commit)
+    with TestCase.captureOnCommitCallbacks(execute=True):
+        yield
+    del connection.run_on_commit[start:]
+
+
+@contextmanager
+def failing(task: Task, error: BaseException | type[BaseException], *, times: int | None = None) -> Iterator[None]:
+    """Let attempts of a task that this module runs in the block fail with `error`, without a call of the handler.
+
+    `times`: only so many attempts; None: all. A worker in another process knows nothing of it.
+    """
+    path, before = task.module_path, _failures.get(task.module_path)
+    _failures[path] = repeat(error) if times is None else repeat(error, times)
+    try:
+        yield
+    finally:
+        if before is None:
+            del _failures[path]
+        else:
+            _failures[path] = before
+
+
 def _run(claim: Callable[[], list[Claim]], limit: int | None) -> list[TaskResult]:
     results: list[TaskResult] = []
     while (limit is None or len(results) < limit) and (claimed := claim()):
@@ -63,7 +105,11 @@ def _run(claim: Callable[[], list[Claim]], limit: int | None) -> list[TaskResult
         task = declaration.get(claimed[0].task_path)
         told = Reports(WORKER_ID)
         runner = _Runner(WORKER_ID, told, partial(checkpoint, connection))
-        ending = runner.run(claimed[0], task)
+        is_running = _is_running.set(True)
+        try:
+            ending = runner.run(claimed[0], task)
+        finally:
+            _is_running.reset(is_running)
         told.write(connection)
         completion.flush(connection, WORKER_ID, [ending])
         results.append(task.get_backend().get_result(str(claimed[0].id)))
@@ -88,6 +134,8 @@ class _Runner(Runner):
 
     def call(self, claim: Claim, work: Work) -> str | None:
         """Keep a failed handler's writes, as in a worker, unless the transaction is broken."""
+        if error := next(_failures.get(claim.task_path, iter(())), None):
+            raise error
         savepoint = connection.savepoint()
         if savepoint is None:  # the test has no transaction
             return super().call(claim, work)
