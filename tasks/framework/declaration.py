@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from functools import cache
 from inspect import iscoroutinefunction, signature
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, Self, TypeVar, cast
 
 from tasks import conf
 from tasks.compat import InvalidTask, Task
@@ -22,7 +22,11 @@ from tasks.support.recurrence import MISSED, OVERLAP, recurrence
 
 if TYPE_CHECKING:
     from tasks.backend import PostgresBackend
+    from tasks.compat import TaskResult
     from tasks.framework.enqueue import Calls, Enqueued
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 MAX_ATTEMPTS = range(1, 1001)  # a requeue adds new attempts to a smallint
 PRIORITIES = range(-100, 101)
@@ -96,7 +100,7 @@ class Keys(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PostgresTask(Task):
+class PostgresTask(Task, Generic[P, R]):
     """A task function with its options.
 
     `max_attempts`: attempts, counted at claim; None takes the setting. `backoff`: a callable of the attempt's number
@@ -138,6 +142,13 @@ class PostgresTask(Task):
     overlap: str = "skip"
     rate_limit: str | None = None
     rate_key: Key = None
+
+    if TYPE_CHECKING:  # Django's own class is not generic; ours says which arguments the function takes
+
+        def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> TaskResult[P, R]: ...
+        async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> TaskResult[P, R]: ...
+        def get_result(self, result_id: str) -> TaskResult[P, R]: ...
+        async def aget_result(self, result_id: str) -> TaskResult[P, R]: ...
 
     def __post_init__(self) -> None:
         # Not super(): with slots, its cell names the class that @dataclass replaced (CPython 3.13 and older).
