@@ -20,6 +20,7 @@ MATRIX, INPUT = "tests/dashboard/security/test_security_matrix.py", "tests/dashb
 OBJECTS, LOCK_SQL = "tasks/migrations/0003_guards.py", "tasks/migrations/0004_functions.py"
 KEYS_SQL, KEYS_LIFE = "tasks/migrations/0008_keys.py", "tests/tasks/queue/test_unique_keys.py"
 UNIQUE, UNIQUE_VERBS = "tests/tasks/framework/test_unique.py", "tests/tasks/operations/test_unique_keys.py"
+COROUTINES = "tests/tasks/locking/test_lock_coroutines.py"
 SLOTS, LIMITS = "tasks/migrations/0010_slots.py", "tests/tasks/queue/test_limits.py"
 
 
@@ -52,6 +53,11 @@ MUTANTS = [
             " AND missed.attempt = task.attempt", FENCE),
     without("ending on the version of now: row lock", "tasks.queue.completion.STILL_OURS",
             " FOR NO KEY UPDATE OF task\n", FENCE),
+    without("lock of a coroutine: got at its cancel", "tasks.locking.named.lock.Lock.__aenter__",
+            "            if taken.is_set():\n                await _in_thread(self.release)\n",
+            COROUTINES, "-k", "same_moment and lease"),
+    Mutant("lock of a coroutine: not its thread's", "tasks.locking.named.lock._fences_here",
+           "if coroutine is not None:", "if False:", (COROUTINES, "-k", "another_coroutine and lease")),
     Mutant("unique key: given up on the way back", KEYS_SQL, "WHEN (NEW.unique_while = 'q'",
            "WHEN (NEW.unique_while = '-'", (KEYS_LIFE,)),
     Mutant("unique key: the function replaces what waits", KEYS_SQL, "                  AND task.status = 'READY' "

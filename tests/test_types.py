@@ -76,6 +76,19 @@ def locked() -> None:
     with lock("report", ttl=30) as held:
         fence: int | None = held.fence
         fence = held.fense  # error
+
+
+@lock("report", ttl=30)
+async def report_in_a_coroutine(day: int) -> str:
+    return ""
+
+
+async def locked_in_a_coroutine() -> None:
+    text: str = await report_in_a_coroutine(1)
+    text = await report_in_a_coroutine("1")  # error
+    async with lock("report", ttl=30) as held:
+        fence: int | None = held.fence
+        fence = held.fense  # error
 """
 
 
