@@ -34,12 +34,13 @@ def start():
 
 
 async def end_all():
-    """Cancel what a failed test left behind, so that it holds no lock for the next one; how many."""
+    """Wait for what still ends; cancel what a failed test left behind, so that it holds no lock. How many were left."""
     ours = asyncio.all_tasks() - {asyncio.current_task()}
-    for coroutine in ours:
+    left = (await asyncio.wait(ours, timeout=20))[1] if ours else set()
+    for coroutine in left:
         coroutine.cancel()
     await asyncio.gather(*ours, return_exceptions=True)
-    return len(ours)
+    return len(left)
 
 
 @pytest.fixture
