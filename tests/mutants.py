@@ -53,6 +53,8 @@ MUTANTS = [
             " AND missed.attempt = task.attempt", FENCE),
     without("ending on the version of now: row lock", "tasks.queue.completion.STILL_OURS",
             " FOR NO KEY UPDATE OF task\n", FENCE),
+    Mutant("retry_for: others fail at once", "tasks.worker.failures.describe",
+           "task.retry_for is None or isinstance(error, task.retry_for)", "True", ("tests/tasks/test_celery.py",)),
     without("lock of a coroutine: got at its cancel", "tasks.locking.named.lock.Lock.__aenter__",
             "            if taken.is_set():\n                await _in_thread(self.release)\n",
             COROUTINES, "-k", "same_moment and lease"),

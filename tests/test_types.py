@@ -14,6 +14,7 @@ from tests.databases import ROOT
 MARK = "# error"
 CALLS = """
 from tasks import TaskContext, lock, task
+from tasks.contrib.celery import shared_task
 
 
 @task
@@ -24,6 +25,22 @@ def pay(account_id: int, *, amount: str = "1") -> int:
 @task(max_attempts=3, ordering_key=lambda account_id: f"account:{account_id}")
 async def pay_in_order(account_id: int) -> str:
     return ""
+
+
+@shared_task(autoretry_for=(OSError,))
+def send(account_id: int) -> int:
+    return account_id
+
+
+@shared_task(acks_late=True)  # error
+def late() -> None: ...
+
+
+def as_celery() -> None:
+    send.delay(1)
+    send.delay("1")  # error
+    value: int = send(1)
+    text: str = send(1)  # error
 
 
 @task(takes_context=True)
