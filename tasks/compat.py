@@ -31,19 +31,22 @@ else:
 
 if TYPE_CHECKING:
     from tasks.framework.context import TaskContext as OwnContext
+    from tasks.framework.declaration import PostgresTask
 
     P = ParamSpec("P")
     R = TypeVar("R")
 
     # The stubs know only the framework's own options; a backend's task class may accept more.
     @overload
-    def task(function: Callable[P, R], /) -> Task[P, R]: ...
+    def task(function: Callable[P, R], /) -> PostgresTask[P, R]: ...
     @overload
     def task(
         *, takes_context: Literal[True], **options: Any
-    ) -> Callable[[Callable[Concatenate[OwnContext, P], R]], Task[P, R]]: ...
+    ) -> Callable[[Callable[Concatenate[OwnContext, P], R]], PostgresTask[P, R]]: ...
     @overload
-    def task(*, takes_context: Literal[False] = False, **options: Any) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+    def task(
+        *, takes_context: Literal[False] = False, **options: Any
+    ) -> Callable[[Callable[P, R]], PostgresTask[P, R]]: ...
     def task(*function: Any, **options: Any) -> Any: ...
 elif TASKS_TAKE_OPTIONS:
     from django.tasks import task

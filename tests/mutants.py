@@ -22,6 +22,7 @@ KEYS_LIFE, LIMITS = "tests/tasks/queue/test_unique_keys.py", "tests/tasks/queue/
 UNIQUE, UNIQUE_VERBS = "tests/tasks/framework/test_unique.py", "tests/tasks/operations/test_unique_keys.py"
 IMPORTED, RESUMED = "tests/tasks/importing/test_sources.py", "tests/tasks/importing/test_resumption.py"
 PLUGIN = "tests/tasks/test_pytest_plugin.py"
+COROUTINES = "tests/tasks/locking/test_lock_coroutines.py"
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,13 @@ MUTANTS = [
             " AND missed.attempt = task.attempt", FENCE),
     without("ending on the version of now: row lock", "tasks.queue.completion.STILL_OURS",
             " FOR NO KEY UPDATE OF task\n", FENCE),
+    Mutant("retry_for: others fail at once", "tasks.worker.failures.describe",
+           "task.retry_for is None or isinstance(error, task.retry_for)", "True", ("tests/tasks/test_celery.py",)),
+    without("lock of a coroutine: got at its cancel", "tasks.locking.named.lock.Lock.__aenter__",
+            "            if taken.is_set():\n                await _in_thread(self.release)\n",
+            COROUTINES, "-k", "same_moment and lease"),
+    Mutant("lock of a coroutine: not its thread's", "tasks.locking.named.lock._fences_here",
+           "if coroutine is not None:", "if False:", (COROUTINES, "-k", "another_coroutine and lease")),
     Mutant("unique key: given up on the way back", OBJECTS, "WHEN (NEW.unique_while = 'q'",
            "WHEN (NEW.unique_while = '-'", (KEYS_LIFE,)),
     Mutant("unique key: the function replaces what waits", FUNCTIONS, "                  AND task.status = 'READY' "

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from functools import cache
-from inspect import iscoroutinefunction, signature
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
+from inspect import isclass, iscoroutinefunction, signature
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, Self, TypeVar, cast
 
 from tasks import conf
 from tasks.compat import InvalidTask, Task
@@ -22,7 +22,11 @@ from tasks.support.recurrence import MISSED, OVERLAP, recurrence
 
 if TYPE_CHECKING:
     from tasks.backend import PostgresBackend
+    from tasks.compat import TaskResult
     from tasks.framework.enqueue import Calls, Enqueued
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 MAX_ATTEMPTS = range(1, 1001)  # a requeue adds new attempts to a smallint
 PRIORITIES = range(-100, 101)
@@ -96,11 +100,12 @@ class Keys(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PostgresTask(Task):
+class PostgresTask(Task, Generic[P, R]):
     """A task function with its options.
 
     `max_attempts`: attempts, counted at claim; None takes the setting. `backoff`: a callable of the attempt's number
-    that returns the seconds before the next attempt; None takes exponential backoff with jitter. `timeout`: seconds
+    that returns the seconds before the next attempt; None takes exponential backoff with jitter. `retry_for`: exception
+    classes after which it is tried again, others fail it at once; None: after all. `timeout`: seconds
     after which the worker process that runs it is ended. `ordering_key`: text, or a callable of the arguments; tasks of
     one key run one at a time and in order. `ordered_by_commit`: that order is the order of commits; enqueuers of one
     key wait for each other. `durable`: its completion is committed on its own, so that a crash repeats only this one
@@ -120,6 +125,7 @@ class PostgresTask(Task):
 
     max_attempts: int | None = None
     backoff: Callable[[int], float] | None = None
+    retry_for: tuple[type[BaseException], ...] | None = None
     timeout: float | None = None
     ordering_key: str | Callable[..., str | None] | None = None
     ordered_by_commit: bool = False
@@ -138,6 +144,13 @@ class PostgresTask(Task):
     overlap: str = "skip"
     rate_limit: str | None = None
     rate_key: Key = None
+
+    if TYPE_CHECKING:  # Django's own class is not generic; ours says which arguments the function takes
+
+        def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> TaskResult[P, R]: ...
+        async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> TaskResult[P, R]: ...
+        def get_result(self, result_id: str) -> TaskResult[P, R]: ...
+        async def aget_result(self, result_id: str) -> TaskResult[P, R]: ...
 
     def __post_init__(self) -> None:
         # Not super(): with slots, its cell names the class that @dataclass replaced (CPython 3.13 and older).
@@ -260,6 +273,10 @@ def validate(task: Task) -> None:
     _require(task, "timeout", is_duration, "a number of seconds above 0")
     is_backoff = task.backoff is None or callable(task.backoff)
     _require(task, "backoff", is_backoff, "a callable of the attempt's number")
+    is_classes = task.retry_for is None or (
+        isinstance(task.retry_for, tuple) and all(isclass(e) and issubclass(e, BaseException) for e in task.retry_for)
+    )
+    _require(task, "retry_for", is_classes, "a tuple of exception classes")
     problem = None if key is None or callable(key) else name_problem(key)
     _require(task, "ordering_key", problem is None, f"text or a callable of the arguments; this {problem}")
     if task.has_keys or (task.unique_while, task.on_duplicate, task.concurrency_limit) != NO_KEYS:

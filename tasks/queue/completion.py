@@ -57,13 +57,16 @@ WITH ending AS MATERIALIZED (
 ), ended AS (
     UPDATE tasks_task AS task SET
         status = CASE WHEN task.cancel_requested_at IS NOT NULL THEN 'CANCELLED'
-                      WHEN task.attempt < task.max_attempts THEN 'READY' ELSE 'FAILED' END,
+                      WHEN task.attempt < task.max_attempts AND ending.retry_seconds IS NOT NULL THEN 'READY'
+                      ELSE 'FAILED' END,
         version = task.version + 1, claimed_by = NULL,
         run_after = CASE WHEN task.cancel_requested_at IS NULL AND task.attempt < task.max_attempts
+                             AND ending.retry_seconds IS NOT NULL
                          THEN statement_timestamp() + make_interval(secs => ending.retry_seconds)
                          ELSE task.run_after END,
         started_at = statement_timestamp() - ending.started_ago * interval '1 microsecond',
-        finished_at = CASE WHEN task.cancel_requested_at IS NULL AND task.attempt < task.max_attempts THEN NULL
+        finished_at = CASE WHEN task.cancel_requested_at IS NULL AND task.attempt < task.max_attempts
+                               AND ending.retry_seconds IS NOT NULL THEN NULL
                            ELSE statement_timestamp() - ending.finished_ago * interval '1 microsecond' END
     FROM ending
     WHERE task.id = ending.id AND task.version = ending.version AND task.claimed_by = %(worker_id)s::text
@@ -115,12 +118,13 @@ EXCEPT SELECT id FROM free
 class Failure:
     """The reason why an attempt did not succeed.
 
-    `retry_seconds`: until the next one is due, if there is one. `place`: the file and function that failed, if known.
+    `retry_seconds`: until the next one is due, if attempts are left; None: there is none. `place`: the file and the
+    function that failed, if known.
     """
 
     exception_class: str
     traceback: str
-    retry_seconds: float
+    retry_seconds: float | None
     outcome: str = "failed"
     place: str = ""
 

@@ -28,7 +28,9 @@ def describe(
 ) -> Failure:
     """The record of a failed attempt, and when the next one is due."""
     exception_class, traceback = redaction.describe_exception(error, task, args, kwargs)
-    return Failure(exception_class, traceback, retry_seconds(task, claim.attempt), place=place_of(error))
+    may_retry = task.retry_for is None or isinstance(error, task.retry_for)
+    seconds = retry_seconds(task, claim.attempt) if may_retry else None
+    return Failure(exception_class, traceback, seconds, place=place_of(error))
 
 
 def place_of(error: BaseException) -> str:

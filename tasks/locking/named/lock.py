@@ -4,17 +4,21 @@ Explicit locks are the lowest level of coordination: prefer a task of the queue.
 (cron).
 """
 
+import asyncio
 import inspect
 import logging
 import os
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
+from contextvars import copy_context
 from datetime import timedelta
 from functools import wraps
 from types import TracebackType
-from typing import ParamSpec, Self, TypeVar
+from typing import Any, ParamSpec, Self, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 from tasks.exceptions import LockHeld, LockLost, LockUnavailable
 from tasks.locking.named import backends
@@ -29,11 +33,13 @@ R = TypeVar("R")
 HELD_VARIABLE = "ROWLOCK_HELD_FENCES"  # of the commands that started this process, separated by commas
 RELEASED_MEANWHILE_TRIES = 3
 RETRY_SECONDS = 0.5
+GIVE_UP_SECONDS = 0.5  # the longest wait in the server of a coroutine, which may be cancelled
 _thread = threading.local()
+_coroutines: WeakKeyDictionary["asyncio.Task[Any]", list[int]] = WeakKeyDictionary()
 
 
 class Lock:
-    """The lock `name`, for `with` or as a decorator that takes it around every call.
+    """The lock `name`, for `with`, `async with`, or as a decorator that takes it around every call.
 
     Args:
         ttl: the lease in seconds. It is renewed while the body runs, so it only matters when the holder froze or its
@@ -47,6 +53,9 @@ class Lock:
     LockHeld (with its `holder`), LockCycle when waiting would never end, LockUnavailable when the server does not
     answer. Raises LockLost at the end if the lock was lost. The lock is not part of a transaction: inside `atomic()` it
     is released before the commit. It may be taken again after its release, but not twice at once.
+
+    In a coroutine (`async with`) a thread takes, waits and releases, so that the event loop goes on. A cancelled wait
+    ends within GIVE_UP_SECONDS, and a lock that it got nevertheless is released first.
     """
 
     def __init__(
@@ -92,17 +101,21 @@ class Lock:
 
     def acquire(self) -> Self:
         """Take the lock. Raises LockHeld, LockCycle or LockUnavailable."""
+        return self._acquire(_fences_here(), None)
+
+    def _acquire(self, siblings: list[int], given_up: threading.Event | None) -> Self:
+        """Take the lock for the party that holds the fences `siblings`, unless `given_up` is set before."""
         if self._contender is not None:
             raise RuntimeError(f"This Lock object holds {self.name!r} already: make another one with lock().")
         contender = backends.make(self.backend, self.name, self.ttl)
         try:
-            asked_at = self._obtain(contender)
+            asked_at = self._obtain(contender, _with_inherited(siblings), given_up)
         except BaseException:
             contender.close()
             raise
         self._contender, self.fence, self.owner = contender, contender.fence, contender.owner
         self._renewer = Renewer(contender, asked_at, self.on_lost)
-        self._siblings = _fences_of_thread()
+        self._siblings = siblings
         self._siblings.append(contender.fence or 0)
         return self
 
@@ -133,26 +146,58 @@ class Lock:
                 raise
             error.add_note(str(lost))
 
+    async def __aenter__(self) -> Self:
+        siblings, given_up, taken = _fences_here(), threading.Event(), threading.Event()
+
+        def take() -> None:
+            self._acquire(siblings, given_up)
+            taken.set()
+
+        try:
+            await _in_thread(take, given_up.set)
+        except asyncio.CancelledError:
+            if taken.is_set():
+                await _in_thread(self.release)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await _in_thread(lambda: self.__exit__(kind, error, at))
+
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
-        if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise TypeError(
-                f"lock() cannot decorate {function.__qualname__}: a call of it only makes a coroutine or a generator, "
+                f"lock() cannot decorate {function.__qualname__}: a call of it only makes a generator, "
                 "and the lock would be let go before the body runs. Use `with lock(…)` inside."
             )
 
         @wraps(function)
         def locked(*args: P.args, **kwargs: P.kwargs) -> R:
-            with Lock(self.name, ttl=self.ttl, wait=self.wait, backend=self.backend, on_lost=self.on_lost):
+            with self._another():
                 return function(*args, **kwargs)
 
-        return locked
+        @wraps(function)
+        async def locked_coroutine(*args: P.args, **kwargs: P.kwargs) -> Any:
+            async with self._another():
+                return await cast("Any", function(*args, **kwargs))
 
-    def _obtain(self, contender: Contender) -> float:
+        return cast("Callable[P, R]", locked_coroutine) if inspect.iscoroutinefunction(function) else locked
+
+    def _another(self) -> "Lock":
+        """A lock like this one, for one call."""
+        return Lock(self.name, ttl=self.ttl, wait=self.wait, backend=self.backend, on_lost=self.on_lost)
+
+    def _obtain(self, contender: Contender, holds: frozenset[int], given_up: threading.Event | None) -> float:
         """Try, wait for a change and try again until the wait is over; returns when the successful try began."""
+        slice_seconds = float("inf") if given_up is None else GIVE_UP_SECONDS
         deadline = time.monotonic() + self.wait
         is_waiting, last_tries = False, 0
         try:
             while True:
+                if given_up is not None and given_up.is_set():
+                    raise LockHeld(f"The wait for the lock {self.name!r} was cancelled.")
                 asked_at = time.monotonic()
                 try:
                     with contender.explained():
@@ -163,9 +208,9 @@ class Lock:
                             last_tries += 1
                             self._refuse(contender.holder(), is_final=last_tries == RELEASED_MEANWHILE_TRIES)
                         elif is_waiting:
-                            contender.wait(left)
+                            contender.wait(min(left, slice_seconds))
                         else:  # then try again at once: a release may have come before we subscribed
-                            contender.start_waiting(held_fences())
+                            contender.start_waiting(holds)
                             is_waiting = True
                 except LockUnavailable:
                     if time.monotonic() + RETRY_SECONDS >= deadline:
@@ -200,14 +245,55 @@ class Lock:
 
 
 def held_fences() -> frozenset[int]:
-    """Fences of the locks held by this thread and by the commands that started this process."""
+    """Fences of the locks held by this thread or coroutine and by the commands that started this process."""
+    return _with_inherited(_fences_here())
+
+
+def _with_inherited(fences: list[int]) -> frozenset[int]:
     inherited = os.environ.get(HELD_VARIABLE, "").split(",")
-    return frozenset([*_fences_of_thread(), *(int(fence) for fence in inherited if fence.isdigit())])
+    return frozenset([*fences, *(int(fence) for fence in inherited if fence.isdigit())])
 
 
-def _fences_of_thread() -> list[int]:
+def _fences_here() -> list[int]:
+    """The fences of this coroutine's locks, or of this thread's: coroutines of one thread may wait for each other."""
+    try:
+        coroutine = asyncio.current_task()
+    except RuntimeError:  # no event loop runs here
+        coroutine = None
+    if coroutine is not None:
+        return _coroutines.setdefault(coroutine, [])
     fences: list[int] = _thread.__dict__.setdefault("fences", [])
     return fences
+
+
+async def _in_thread(function: Callable[[], R], on_cancel: Callable[[], object] | None = None) -> R:
+    """Call the function in a new thread and wait for its end, even when cancelled meanwhile.
+
+    `on_cancel` tells the function to end early. A cancel is raised after that end, in place of the result. The event
+    loop's own threads are few: waiters for a lock could occupy them all, and its holder would find none to release it.
+    """
+    outcome: Future[R] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(function())
+        except BaseException as error:  # noqa: BLE001  it is raised where the function is awaited
+            outcome.set_exception(error)
+
+    threading.Thread(target=copy_context().run, args=[run], name="lock of a coroutine", daemon=True).start()
+    waiting = asyncio.wrap_future(outcome)
+    cancel: asyncio.CancelledError | None = None
+    while not waiting.done():
+        try:
+            await asyncio.wait([waiting])
+        except asyncio.CancelledError as error:
+            cancel = error
+            if on_cancel is not None:
+                on_cancel()
+    if cancel is None:
+        return waiting.result()
+    waiting.exception()  # read, so that asyncio does not report it as lost
+    raise cancel
 
 
 def _seconds(duration: float | timedelta) -> float:

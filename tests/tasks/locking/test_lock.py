@@ -98,12 +98,13 @@ class TestDecorator:
         assert most == [1, 1, 1, 1]
 
     def test_what_runs_later_is_refused(self):
-        async def coroutine(): ...
+        async def asynchronous():
+            yield
 
         def generator():
             yield
 
-        for function in (coroutine, generator):
+        for function in (asynchronous, generator):
             with pytest.raises(TypeError, match="Use `with lock"):
                 lock("x", ttl=1)(function)
 

@@ -1,0 +1,1 @@
+"""Ways over from other queues."""
