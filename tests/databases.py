@@ -23,6 +23,7 @@ from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[1]
 numbers = itertools.count(1)
+MIGRATED = "ROWLOCK_TEST_TEMPLATE"  # the variable with the name of a migrated database, which every server then has
 
 ENQUEUE = """
 SELECT rowlock_enqueue(%(path)s::text, %(args)s::jsonb, queue => %(queue)s::text, priority => %(priority)s::int,
@@ -158,7 +159,10 @@ def copy_of(template: str) -> Iterator[QueueDatabase]:
 
 
 def migrate(url: str) -> None:
-    """Create the database that `url` names, with the project's tables."""
-    create(url)
-    environment = {**os.environ, "DATABASE_URL": url, "DJANGO_SETTINGS_MODULE": "tests.settings"}
-    subprocess.run([sys.executable, "manage.py", "migrate", "-v0"], cwd=ROOT, env=environment, check=True)
+    """Create the database that `url` names, with the project's tables: as a copy, where there is one to copy."""
+    if template := os.environ.get(MIGRATED):
+        create(url, template=named(url, template))
+    else:
+        create(url)
+        environment = {**os.environ, "DATABASE_URL": url, "DJANGO_SETTINGS_MODULE": "tests.settings"}
+        subprocess.run([sys.executable, "manage.py", "migrate", "-v0"], cwd=ROOT, env=environment, check=True)
