@@ -31,6 +31,10 @@ SELECT rowlock_enqueue(%(path)s::text, %(args)s::jsonb, queue => %(queue)s::text
     run_after => clock_timestamp() + make_interval(secs => %(run_after_seconds)s::float8)) AS id
 FROM generate_series(1, %(count)s::int)
 """
+FILL = """
+INSERT INTO tasks_task (task_path, max_attempts)
+SELECT %(path)s::text, %(max_attempts)s::int FROM generate_series(1, %(count)s::int)
+"""
 
 
 class QueueDatabase:
@@ -88,6 +92,11 @@ class QueueDatabase:
             "count": count,
         }
         return [row.id for row in self.connection.execute(ENQUEUE, params).fetchall()]
+
+    def fill(self, task: PostgresTask, count: int) -> None:
+        """Insert `count` tasks without arguments. The SQL function takes twenty times as long for thousands."""
+        params = {"path": task.module_path, "max_attempts": task.attempts_allowed(), "count": count}
+        self.connection.execute(FILL, params)
 
     def task(self, task_id: int) -> Any:
         [row] = self.rows("SELECT * FROM tasks_task WHERE id = %s", task_id)
