@@ -79,6 +79,7 @@ pins: $(VENV)/test.stamp ## compile tests/requirements/*.in into pins with hashe
 	$(PIN) --python-version 3.12 $(PINS)/next.in --output-file $(PINS)/next.txt
 	$(PIN) --python-version 3.12 $(PINS)/test-next.in --output-file $(PINS)/test-next.txt
 	$(PIN) --python-version 3.11 $(PINS)/importing.in --output-file $(PINS)/importing.txt
+	$(PIN) --python-version 3.12 $(PINS)/django-6.0.in --output-file $(PINS)/django-6.0.txt
 	$(PIN) --python-version 3.11 tests/benchmarks/peers/requirements.in --output-file tests/benchmarks/peers/requirements.txt
 
 clean: python ## remove .venv and var/, unless the server runs

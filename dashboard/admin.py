@@ -1,22 +1,32 @@
 """Models in the admin: our pages of tasks and queues, and lists of users and groups with only declared filters."""
 
 from django.contrib import admin
+from django.contrib.admin import AdminSite
 from django.contrib.auth.admin import GroupAdmin, UserAdmin
 from django.contrib.auth.models import Group, User
 from django.urls import URLPattern, path
 
 from dashboard import links
+from dashboard.site import RowlockAdminSite, RowlockAdminSiteMixin
 from dashboard.task_pages import bulk, detail, enqueue, listing, queues, saved_views
 from tasks.admin.lock_aware import SESSION_PAGES
-from tasks.admin.read_only import DeclaredFilters, QueueAdmin, TaskAdmin
-from tasks.models import Queue, Task
+from tasks.admin.read_only import (
+    AttemptAdmin,
+    DeclaredFilters,
+    InterventionAdmin,
+    QueueAdmin,
+    RefusedWriteAdmin,
+    TaskAdmin,
+    WorkerAdmin,
+)
+from tasks.models import Attempt, Intervention, Queue, RefusedWrite, Task, Worker
 
 
 class TaskPages(TaskAdmin):
     """Our pages in place of the plain list. Programs create tasks and `tasks.operations` changes them."""
 
     def get_urls(self) -> list[URLPattern]:
-        view = self.admin_site.admin_view
+        view = self.admin_site.page_view  # type: ignore[attr-defined]  # only our sites have these pages
         return [
             path("", view(listing.list_view), name="tasks_task_changelist"),
             path("do/<slug:name>/", view(bulk.chosen_view), name="tasks_task_action"),
@@ -36,7 +46,7 @@ class QueuePages(QueueAdmin):
     """Every queue with a task, a setting or a worker, also without a row."""
 
     def get_urls(self) -> list[URLPattern]:
-        view = self.admin_site.admin_view
+        view = self.admin_site.page_view  # type: ignore[attr-defined]  # only our sites have these pages
         return [
             path("", view(queues.queues_view), name="tasks_queue_changelist"),
             path("do/<slug:name>/", view(queues.switch_view), name="tasks_queue_switch"),
@@ -59,13 +69,29 @@ def lock_page(pid: int) -> str:
 
 SESSION_PAGES.append(lock_page)
 
-# Pages that the project has registered itself are kept.
-for model, stock, ours in (
-    (Task, TaskAdmin, TaskPages),
-    (Queue, QueueAdmin, QueuePages),
-    (User, UserAdmin, PersonAdmin),
-    (Group, GroupAdmin, PeopleAdmin),
-):
-    if admin.site.is_registered(model) and type(admin.site.get_model_admin(model)) is stock:
-        admin.site.unregister(model)
-        admin.site.register(model, ours)
+# Tables of ours without pages, as `tasks.admin` registers them at the default site.
+LISTS = {
+    Worker: WorkerAdmin,
+    Attempt: AttemptAdmin,
+    RefusedWrite: RefusedWriteAdmin,
+    Intervention: InterventionAdmin,
+}
+PAGES = {Task: TaskPages, Queue: QueuePages}
+# People are the business of a project whose site is its own.
+PEOPLE = {User: PersonAdmin, Group: PeopleAdmin}
+STOCK = (TaskAdmin, QueueAdmin, UserAdmin, GroupAdmin)
+
+
+def register_pages(site: AdminSite) -> None:
+    """Register our tables at this site. Pages that the project has registered itself are kept."""
+    for model, ours in (LISTS | PAGES | (PEOPLE if isinstance(site, RowlockAdminSite) else {})).items():
+        if not site.is_registered(model):
+            if model not in PEOPLE:
+                site.register(model, ours)
+        elif type(site.get_model_admin(model)) in STOCK:
+            site.unregister(model)
+            site.register(model, ours)
+
+
+if isinstance(admin.site, RowlockAdminSiteMixin):
+    register_pages(admin.site)

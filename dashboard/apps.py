@@ -2,10 +2,9 @@
 
 from typing import Any
 
-import environ
 from django.apps import AppConfig, apps
-from django.contrib.admin.apps import AdminConfig
-from django.contrib.postgres.apps import PostgresConfig
+from django.contrib.admin import apps as admin_apps
+from django.contrib.postgres import apps as postgres_apps
 from django.core.checks import CheckMessage, Tags, Warning, register
 from django.db import connection, connections
 from django.db.backends.signals import connection_created
@@ -14,7 +13,8 @@ from django.db.models.signals import post_migrate
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
-from dashboard import environment
+from tasks import conf
+from tasks.apps import is_ours
 from tasks.support.database import fetch
 
 # Settings that the role gives to a session; a management command has no limits of its own.
@@ -28,7 +28,7 @@ ORDER BY name
 @register(Tags.database)
 def check_page_limits(**kwargs: Any) -> list[CheckMessage]:
     """Warn if the pages go through a pooling proxy and their role sets no limits; the proxy accepts no options."""
-    if "default" not in (kwargs.get("databases") or ()) or not environment.is_pooled(environ.Env()):
+    if "default" not in (kwargs.get("databases") or ()) or not conf.get("DIRECT_DATABASE_URL"):
         return []
     missing = [row["name"] for row in fetch(connection, UNLIMITED)]
     if not missing:
@@ -72,12 +72,12 @@ def create_groups(sender: AppConfig, using: str, **kwargs: Any) -> None:
     if Group._meta.db_table not in connections[using].introspection.table_names():
         return  # `migrate tasks` alone, before the tables of people
 
+    rights = Permission.objects.using(using).filter(content_type__app_label__in=filter(is_ours, APP_NAMES))
     for name, codenames in GROUPS.items():
+        if codenames and not rights.filter(codename__in=codenames).exists():
+            continue  # its app is not installed
         group, _ = Group.objects.using(using).get_or_create(name=name)
-        rights = Permission.objects.using(using).filter(
-            Q(codename__in=codenames) | Q(codename__startswith="view_"), content_type__app_label__in=APP_NAMES
-        )
-        group.permissions.add(*rights)
+        group.permissions.add(*rights.filter(Q(codename__in=codenames) | Q(codename__startswith="view_")))
 
 
 APP_NAMES: dict[str, Promise] = {"tasks": _("Task queue"), "orders": _("Orders"), "dashboard": _("Dashboard")}
@@ -148,10 +148,10 @@ COLUMNS: dict[str, Promise] = {
 def name_tables() -> None:
     """Set these names on the models of our apps."""
     for label, name in APP_NAMES.items():
-        if apps.is_installed(label):
+        if is_ours(label):
             apps.get_app_config(label).verbose_name = name  # type: ignore[assignment]
     for label, (one, many) in TABLES.items():
-        if apps.is_installed(label.partition(".")[0]):
+        if is_ours(label.partition(".")[0]):
             options = apps.get_model(label)._meta
             options.verbose_name, options.verbose_name_plural = one, many
             for column in options.concrete_fields:
@@ -160,20 +160,23 @@ def name_tables() -> None:
 
 class DashboardConfig(AppConfig):
     name = "dashboard"
+    default = True  # for INSTALLED_APPS with "dashboard" alone
+    default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from dashboard import login
+        from dashboard import checks, login, project  # noqa: F401  the checks register themselves
         from dashboard.attention import inbox
         from dashboard.locks import history
         from tasks.operations.prune import register_history
 
         register_history(*history.HISTORY, *inbox.HISTORY)
+        project.provide()
         name_tables()
         login.log_logins()
         post_migrate.connect(create_groups, dispatch_uid="dashboard.permissions")
 
 
-class QuietPostgresConfig(PostgresConfig):
+class QuietPostgresConfig(postgres_apps.PostgresConfig):
     """Skip the lookup of the types hstore and citext unless a model has an hstore field.
 
     It costs two queries in each new process, and commands run by cron every minute are new processes.
@@ -189,5 +192,6 @@ class QuietPostgresConfig(PostgresConfig):
             connection_created.disconnect(register_type_handlers)
 
 
-class RowlockAdminConfig(AdminConfig):
+class RowlockAdminConfig(admin_apps.AdminConfig):
+    default = False
     default_site = "dashboard.site.RowlockAdminSite"

@@ -5,16 +5,14 @@ across machines, and stores its output and exit status. Its guard process ends w
 """
 
 import subprocess
-import sys
 import threading
 import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from django.conf import settings
-
+from dashboard import conf, project
 from dashboard.processes import bound
-from tasks import conf
+from tasks import conf as queue_settings
 
 NAME = "rowlock-burst"
 GRACE_SECONDS = 25.0  # between SIGTERM and SIGKILL, for the current task: longer than a worker's own grace
@@ -64,8 +62,8 @@ _latest: Running | None = None
 
 def is_allowed() -> bool:
     """The setting BURST; if it is unset, the same as ROWLOCK_LAB."""
-    configured = conf.get("BURST")
-    return bool(settings.ROWLOCK_LAB if configured is None else configured)
+    configured = queue_settings.get("BURST")
+    return bool(conf.get("LAB") if configured is None else configured)
 
 
 def latest() -> Running | None:
@@ -87,10 +85,11 @@ def start(burst: Burst) -> bool:
 
 def _see_through(running: Running) -> None:
     """Start the child, wait for it, and end it at its limit; it is always reaped here."""
-    argv = bound([sys.executable, str(settings.BASE_DIR / "manage.py"), *running.burst.words])
+    argv = bound(project.manage(*running.burst.words))
+    place: dict[str, Any] = {"cwd": project.home(), "env": project.environment()}
     pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     try:
-        with subprocess.Popen(argv, cwd=settings.BASE_DIR, text=True, errors="replace", **pipes) as child:
+        with subprocess.Popen(argv, text=True, errors="replace", **pipes, **place) as child:
             running.pid = child.pid
             steps = ((running.burst.limit_seconds, child.terminate), (GRACE_SECONDS, child.kill), (None, child.kill))
             for seconds, end in steps:

@@ -1,26 +1,17 @@
-"""Limits on password guesses, by name and address, and by address over all names (django-axes counts)."""
+"""Logins: their addresses, their log, and names that no account can have."""
 
 import logging
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Any
 
-from axes.attempts import get_cool_off_threshold
-from axes.handlers.database import AxesDatabaseHandler
-from axes.helpers import get_cool_off, get_failure_limit
-from axes.models import AccessAttempt
-from django.conf import settings
 from django.contrib.auth.signals import user_logged_in, user_logged_out, user_login_failed
 from django.core.exceptions import PermissionDenied
-from django.db.models import Sum
-from django.http import HttpRequest, HttpResponse
-from django.shortcuts import render
+from django.http import HttpRequest
 
-from tasks.diagnosis.finding import command
+from dashboard import conf
 
 logger = logging.getLogger(__name__)
 
-# Against trying one password with many names. High, because everyone in an office may share an address.
-FROM_ONE_ADDRESS = 50
 LONGEST_NAME = 150  # characters, as in the username column
 
 
@@ -30,32 +21,6 @@ class LongNameBackend:
     def authenticate(self, request: HttpRequest | None, username: str | None = None, **credentials: Any) -> None:
         if username and len(username) > LONGEST_NAME:
             raise PermissionDenied
-
-
-def counted_name(request: HttpRequest, credentials: dict[str, Any] | None = None) -> str | None:
-    """The name under which a guess is counted, cut to the column's length."""
-    name = credentials.get("username") if credentials else request.POST.get("username")
-    return name and name[:LONGEST_NAME]
-
-
-class GuessHandler(AxesDatabaseHandler):
-    """Lock an address out of all names after FROM_ONE_ADDRESS guesses; AXES_FAILURE_LIMIT is for one name.
-
-    A login clears only the guesses of its own name, so that knowing one password does not reset the others.
-    """
-
-    def get_failures(self, request: HttpRequest, credentials: dict[str, Any] | None = None) -> int:
-        failures: int = super().get_failures(request, credentials)
-        if failures_of_address(request) >= FROM_ONE_ADDRESS:
-            return max(failures, get_failure_limit(request, credentials))
-        return failures
-
-
-def failures_of_address(request: HttpRequest) -> int:
-    """Guesses from this address that still count, over all names."""
-    address: str = request.axes_ip_address  # type: ignore[attr-defined]
-    recent = AccessAttempt.objects.filter(ip_address=address, attempt_time__gte=get_cool_off_threshold(request))
-    return recent.aggregate(number=Sum("failures_since_start"))["number"] or 0
 
 
 UNKNOWN = str(IPv4Address(0))  # a unix socket has no address
@@ -68,7 +33,7 @@ def client_address(request: HttpRequest) -> str:
     Entries further left in X-Forwarded-For come from the client and prove nothing.
     """
     forwarded = request.META.get("HTTP_X_FORWARDED_FOR", "").split(",")
-    count = settings.PROXY_COUNT
+    count = conf.get("PROXY_COUNT")
     seen = forwarded[-count] if 0 < count <= len(forwarded) else ""
     return normalised(seen.strip()) or normalised(request.META.get("REMOTE_ADDR") or "") or UNKNOWN
 
@@ -84,22 +49,6 @@ def normalised(text: str) -> str:
             return str(address.ipv4_mapped)
         return str(ip_network((int(address), PREFIX), strict=False).network_address)
     return str(address)
-
-
-def locked_out(
-    request: HttpRequest, response: HttpResponse | None = None, credentials: dict[str, Any] | None = None
-) -> HttpResponse:
-    """Answer 429 with the waiting time and, for a locked address, the command that unlocks it."""
-    seconds = int(cool_off.total_seconds()) if (cool_off := get_cool_off(request)) else 0
-    is_address = failures_of_address(request) >= FROM_ONE_ADDRESS
-    context = {
-        "limit": FROM_ONE_ADDRESS if is_address else get_failure_limit(request, credentials),
-        "minutes": -(-seconds // 60),
-        "command": command("axes_reset_ip", client_address(request)) if is_address else "",
-    }
-    page = render(request, "admin/locked_out.html", context, status=429)
-    page.headers["Retry-After"] = str(seconds)
-    return page
 
 
 def log_logins() -> None:

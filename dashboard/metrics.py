@@ -10,8 +10,6 @@ from functools import cache, partial
 from hashlib import sha256
 from typing import Any
 
-from django.apps import apps
-from django.conf import settings
 from django.db import DatabaseError, InterfaceError, OperationalError, connection
 from django.http import HttpRequest, HttpResponse
 from django.utils.crypto import constant_time_compare
@@ -22,7 +20,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from dashboard import conf
 from dashboard.live import snapshots
+from tasks import panels
 from tasks.diagnosis import stats
 from tasks.diagnosis.stats import Numbers, QueueNumbers
 from tasks.exceptions import RowlockError
@@ -40,7 +40,6 @@ CLOSED = (
 )
 LONGEST = 120
 MOST = 100
-CAP = 10_000
 STATES = ("ready", "scheduled", "processing", "stale", "failed")
 OUTCOMES = ("failed", "abandoned", "timed_out", "released")
 LOCK_TYPES = ("relation", "transactionid", "tuple", "advisory")
@@ -243,19 +242,9 @@ def named_locks(snapshot: Snapshot) -> Iterator[Metric]:
     yield gauges("rowlock_named_locks", "Named locks that somebody holds.", ["state"], states)
 
 
-def orders(snapshot: Snapshot) -> Iterator[Metric]:
-    """E-mails to send, and those that may or may not have been sent; empty without the app `orders`."""
-    if apps.is_installed("orders"):
-        waiting, unknown = snapshot.once(count_mails)
-        mails = {("to_send",): waiting, ("unknown",): unknown}
-        yield gauges("rowlock_order_emails", "E-mails of shipped orders (up to 10,000).", ["state"], mails)
-
-
-def count_mails() -> tuple[int, int]:
-    from orders.models import Order  # only where that app is installed
-
-    waiting, unknown = Order.objects.to_mail(), Order.objects.of_unknown_fate()
-    return waiting.order_by()[:CAP].count(), unknown.order_by()[:CAP].count()
+def registered(source: panels.GaugeSource, snapshot: Snapshot) -> Iterator[Metric]:
+    """The gauges that an app adds."""
+    return (gauges(*gauge) for gauge in source(snapshot))
 
 
 SECTIONS: dict[str, Callable[[Snapshot], Iterable[Metric]]] = {
@@ -266,7 +255,6 @@ SECTIONS: dict[str, Callable[[Snapshot], Iterable[Metric]]] = {
     "refused_writes": refused_writes,
     "commands": commands,
     "named_locks": named_locks,
-    "orders": orders,
     "sessions": sessions,
     "lock_waits": lock_waits,
     "deadlocks": deadlocks,
@@ -279,7 +267,9 @@ class DatabaseCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         errors: dict[tuple[str, ...], float] = {}
         snapshot = snapshots.current()
-        for name, section in SECTIONS.items():
+        panels.load()
+        added = {app: partial(registered, source) for app, source in panels.GAUGES.items()}
+        for name, section in (SECTIONS | added).items():
             try:
                 found = list(section(snapshot))
             except (DatabaseError, RowlockError) as error:
@@ -316,9 +306,6 @@ def metrics(request: HttpRequest) -> HttpResponse:
 
 def has_token(request: HttpRequest) -> bool:
     """True if the request has the token; always False if the setting is empty."""
+    expected: str = conf.get("METRICS_TOKEN")
     scheme, _space, token = request.headers.get("Authorization", "").partition(" ")
-    return (
-        bool(settings.METRICS_TOKEN)
-        and scheme.lower() == "bearer"
-        and constant_time_compare(token.strip(), settings.METRICS_TOKEN)
-    )
+    return bool(expected) and scheme.lower() == "bearer" and constant_time_compare(token.strip(), expected)

@@ -4,25 +4,31 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as Overdue
+from contextlib import contextmanager, nullcontext, suppress
+from functools import wraps
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from django.conf import settings
 from django.db import DEFAULT_DB_ALIAS, DatabaseError, Error, InterfaceError, OperationalError, connection, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.migrations.executor import MigrationExecutor
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.template.loader import render_to_string
-from django.urls import reverse
+from django.template.response import SimpleTemplateResponse
 from django.utils.translation import gettext_lazy as _
 from django.views import defaults
 
 from dashboard.live import last_known
+from dashboard.locks.identity import RequestNameMiddleware
+from tasks import conf
 from tasks.diagnosis import lock_holders
 from tasks.diagnosis.lock_holders import Holder
-from tasks.support.database import is_lock_not_available, sqlstate
+from tasks.support.addresses import address
+from tasks.support.database import execute, fetch, is_lock_not_available, sqlstate
 
 logger = logging.getLogger(__name__)
 
@@ -169,9 +175,61 @@ class PageMiddleware:
         return from_memory(request, exception) or unavailable(request, exception)
 
 
+PAGE_MIDDLEWARE = "dashboard.middleware.PageMiddleware"
+# Our own project gives its sessions these limits and this name when they connect.
+LIMIT = """
+SELECT set_config('statement_timeout', '5s', false), set_config('lock_timeout', '2s', false),
+    set_config('application_name', 'rowlock:web', false)
+"""
+UNLIMIT = "RESET statement_timeout; RESET lock_timeout; RESET application_name"
+
+
+def for_a_page(view: GetResponse, *, is_ours: bool) -> GetResponse:
+    """The page behind our middleware, if the project's MIDDLEWARE lacks it; the page is rendered inside of it.
+
+    `is_ours`: not a page of the project's own models, so its statements have limits.
+    """
+    if PAGE_MIDDLEWARE in settings.MIDDLEWARE:
+        return view
+
+    @wraps(view)
+    def answer(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        def rendered(asked: HttpRequest) -> HttpResponse:
+            with limits() if is_ours else nullcontext():
+                response = view(asked, *args, **kwargs)
+                return response.render() if isinstance(response, SimpleTemplateResponse) else response
+
+        page = PageMiddleware(RequestNameMiddleware(rendered))
+        try:
+            return page(request)
+        except Exception as error:
+            if (explained := page.process_exception(request, error)) is None:
+                raise
+            return explained
+
+    return answer
+
+
+@contextmanager
+def limits() -> Iterator[None]:
+    """Limit the statements of a page, and name its session, which no page may end.
+
+    Behind a pooling proxy the role has limits, because sessions are shared there.
+    """
+    if conf.get("DIRECT_DATABASE_URL"):
+        yield
+        return
+    fetch(connection, LIMIT)
+    try:
+        yield
+    finally:
+        with suppress(Error):  # a lost session has no limits to take back
+            execute(connection, UNLIMIT)
+
+
 def server_error(request: HttpRequest) -> HttpResponse:
     """The handler of 500: errors outside views, for example when "Not found" looks up the user."""
-    return unavailable(request, sys.exception()) or defaults.server_error(request)
+    return unavailable(request, sys.exception()) or defaults.server_error(request, "dashboard/500.html")
 
 
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
@@ -240,7 +298,7 @@ def way_on(request: HttpRequest) -> dict[str, Any]:
         return {"path": request.get_full_path()}
     pressed_on = urlsplit(request.headers.get("referer", ""))
     if pressed_on.netloc != request.get_host():
-        return {"path": reverse("admin:index"), "is_action": True}
+        return {"path": address("admin:index"), "is_action": True}
     here = pressed_on._replace(scheme="", netloc="", path="/" + pressed_on.path.lstrip("/"))
     return {"path": here.geturl(), "is_action": True}
 

@@ -87,7 +87,6 @@ DEFAULT_FROM_EMAIL = env.str("DEFAULT_FROM_EMAIL", default="Rowlock <orders@loca
 ROWLOCK: dict[str, object] = {}
 # Pattern runs create schemas and load the server, so on DATABASE_URL they are off by default.
 ROWLOCK_LAB = env.bool("ROWLOCK_LAB", default=not env.str("DATABASE_URL", default=""))
-SHARED_LOOK_SECONDS = 1.0  # open pages share one snapshot of the system for so long
 
 # In order: refuse after too many guesses, refuse names that are too long, check the password.
 AUTHENTICATION_BACKENDS = [
@@ -149,15 +148,15 @@ CONTENT_SECURITY_POLICY = {"DIRECTIVES": CSP_DIRECTIVES}
 # Guesses are counted in the database, which all processes share, by name *and* address. So a guesser locks out nobody
 # else, unless ten times as many guesses over all names lock the address. `axes_reset_username NAME` and `axes_reset_ip
 # ADDRESS` let people in sooner.
-AXES_HANDLER = "dashboard.login.GuessHandler"
+AXES_HANDLER = "dashboard.guesses.GuessHandler"
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
 AXES_FAILURE_LIMIT = 5
 AXES_COOLOFF_TIME = timedelta(minutes=15)
 AXES_RESET_COOL_OFF_ON_FAILURE_DURING_LOCKOUT = False  # else a machine that keeps trying would lock out for ever
 AXES_RESET_ON_SUCCESS = True
-AXES_USERNAME_CALLABLE = "dashboard.login.counted_name"
+AXES_USERNAME_CALLABLE = "dashboard.guesses.counted_name"
 AXES_CLIENT_IP_CALLABLE = "dashboard.login.client_address"
-AXES_LOCKOUT_CALLABLE = "dashboard.login.locked_out"
+AXES_LOCKOUT_CALLABLE = "dashboard.guesses.locked_out"
 AXES_DISABLE_ACCESS_LOG = True  # a table that nobody reads or prunes
 AXES_ENABLE_ADMIN = AXES_VERBOSE = False
 # The number of own reverse proxies in front; each adds the address it saw to X-Forwarded-For.

@@ -1,50 +1,42 @@
-"""Our AdminSite: the stock admin under one row of links to the operators' pages."""
+"""Our AdminSite, and the mixin for a project's own: the stock admin under one row of links to the operators' pages."""
 
 import logging
 from collections.abc import Callable
 from functools import partial, wraps
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
 from django.contrib.admin import AdminSite
-from django.http import HttpRequest, HttpResponse
+from django.contrib.admin.sites import all_sites
+from django.core.exceptions import PermissionDenied
+from django.db import transaction
+from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.template.response import TemplateResponse
 from django.urls import Resolver404, URLPattern, URLResolver, path
-from django.utils.functional import Promise, SimpleLazyObject
+from django.utils.functional import SimpleLazyObject
 from django.utils.translation import gettext_lazy as _
 from django.views.decorators.csrf import requires_csrf_token
+from django.views.i18n import set_language
 
-from dashboard import middleware
-from tasks.support.addresses import address
+from dashboard import links, middleware, project
+from tasks import panels
+from tasks.panels import Page
+from tasks.support import addresses
 from tasks.support.reading import Unreadable
 
 logger = logging.getLogger(__name__)
 
 
-class Page(NamedTuple):
-    """One link of the navigation.
-
-    `permission`: needed to open it (empty: any login); `key`: opens it after `g`; `number`: the field of
-    `Counts` (`dashboard.views.overview`) shown beside it.
-    """
-
-    label: Promise
-    url_name: str
-    permission: str = ""
-    key: str = ""
-    number: str = ""
-
-
-PAGES = (
+FIRST_PAGES = (
     Page(_("Overview"), "admin:index", "", "o"),
     Page(_("Stuck"), "admin:ops_stale", "tasks.view_task", "s", "stuck"),
     Page(_("Tasks"), "admin:tasks_task_changelist", "tasks.view_task", "t"),
     Page(_("Failures"), "admin:ops_failures", "tasks.view_task", "f", "failures"),
     Page(_("Database locks"), "admin:ops_locks", "dashboard.view_backend", "d", "blocked"),
-    Page(_("Orders"), "admin:orders_order_changelist", "orders.view_order", "r"),
-    Page(_("Accounts"), "admin:orders_account_changelist", "orders.view_account", "b"),
+)
+LAST_PAGES = (
     Page(_("Queues"), "admin:tasks_queue_changelist", "tasks.view_queue", "q"),
     Page(_("Limits"), "admin:ops_limits", "tasks.view_limit", "i"),
     Page(_("Workers"), "admin:ops_workers", "tasks.view_worker", "w"),
@@ -55,11 +47,28 @@ PAGES = (
 )
 
 
+def pages() -> list[Page]:
+    """The links of the menu, with those of other apps in the middle."""
+    panels.load()
+    return [*FIRST_PAGES, *panels.PAGES, *LAST_PAGES]
+
+
+def site_of(request: HttpRequest) -> AdminSite:
+    """The admin site that answers this request; outside of its pages the one that has ours."""
+    name = getattr(request, "current_app", None) or addresses.site()
+    return next((site for site in all_sites if site.name == name), admin.site)
+
+
+def site_context(request: HttpRequest) -> dict[str, Any]:
+    """The context that every page of the site has."""
+    return site_of(request).each_context(request)
+
+
 def page(
     request: HttpRequest, template: str, title: str, context: dict[str, Any], status: int = 200
 ) -> TemplateResponse:
     """Render a page in the site's layout; a `title` in the context comes before the usual one."""
-    common = {**admin.site.each_context(request), "title": title}
+    common = {**site_context(request), "title": title}
     return TemplateResponse(request, template, {**common, **context}, status=status)
 
 
@@ -68,21 +77,21 @@ def error_page(request: HttpRequest, template: str, context: dict[str, Any], sta
 
     An error before the login is known has no `request.user`.
     """
-    site = admin.site.each_context(request) if hasattr(request, "user") else {}
+    site = site_context(request) if hasattr(request, "user") else {}
     return render(request, template, {**site, **context}, status=status)
 
 
 @requires_csrf_token
 def permission_denied(request: HttpRequest, exception: Exception) -> HttpResponse:
     """The handler of 403."""
-    return error_page(request, "403.html", {"exception": str(exception)}, status=403)
+    return error_page(request, "dashboard/403.html", {"exception": str(exception)}, status=403)
 
 
 @requires_csrf_token
 def page_not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
     """The handler of 404; an address that leads nowhere has no sentence of its own."""
     sentence = "" if isinstance(exception, Resolver404) else str(exception)
-    return error_page(request, "404.html", {"exception": sentence}, status=404)
+    return error_page(request, "dashboard/404.html", {"exception": sentence}, status=404)
 
 
 @requires_csrf_token
@@ -92,23 +101,38 @@ def server_error(request: HttpRequest) -> HttpResponse:
     if answer.status_code != 500:
         return answer
     try:
-        return error_page(request, "500.html", {"layout": "admin/base_site.html"}, status=500)
+        return error_page(request, "dashboard/500.html", {"layout": "shared/base_site.html"}, status=500)
     except Exception:
         logger.exception("The page of an error has no menu")
         return answer
 
 
-class RowlockAdminSite(AdminSite):
-    site_header = site_title = "Rowlock"
-    index_title = _("All models")
-    site_url = None
+# The mixin's base is a site only for type checkers: a project names its own class behind it.
+if TYPE_CHECKING:
+    Base = AdminSite
+else:
+    Base = object
+
+
+class RowlockAdminSiteMixin(Base):
+    """The operators' pages in a project's own admin site, under any name and path.
+
+    class ShopAdminSite(RowlockAdminSiteMixin, admin.AdminSite): ...
+    """
+
     enable_nav_sidebar = False
+    logout_template = "dashboard/logged_out.html"
+
+    def __init__(self, name: str = "admin") -> None:
+        super().__init__(name)
+        addresses.know(name)
 
     def get_urls(self) -> list[URLPattern | URLResolver]:
         """The operators' pages come before the stock ones, whose last pattern catches everything.
 
         They need the apps, so they are imported here.
         """
+        from dashboard.admin import register_pages
         from dashboard.views import (
             audit,
             burst,
@@ -124,10 +148,14 @@ class RowlockAdminSite(AdminSite):
             workers,
         )
 
+        register_pages(self)
         modules = (audit, burst, demo, failures, lab, limits, locks, overview, palette, schedule, stale, workers)
-        models = path("all/", self.admin_view(super().index), name="models")
-        pages = [module.paths(self.admin_view) for module in modules]
-        return [*chain.from_iterable(pages), models, *super().get_urls()]
+        own = [
+            path("", self.page_view(self.index), name="index"),
+            path("all/", self.admin_view(super().index), name="models"),
+            path("language/", set_language, name="set_language"),
+        ]
+        return [*chain.from_iterable(module.paths(self.page_view) for module in modules), *own, *super().get_urls()]
 
     def index(  # type: ignore[override]  # its part, for htmx, is rendered already
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
@@ -138,7 +166,15 @@ class RowlockAdminSite(AdminSite):
         return overview.overview(request)
 
     def admin_view(self, view: Callable[..., Any], cacheable: bool = False) -> Any:
-        """Wrap every page: a reason, name or number that cannot be read is answered with 400 and an explanation."""
+        """Wrap every page, so that it needs nothing from the project's MIDDLEWARE and error handlers."""
+        return self._wrapped(view, cacheable, is_ours=False)
+
+    def page_view(self, view: Callable[..., Any]) -> Any:
+        """Wrap a page of ours: its verbs commit by themselves, so ATOMIC_REQUESTS must not hold them together."""
+        return transaction.non_atomic_requests(self._wrapped(view, False, is_ours=True))
+
+    def _wrapped(self, view: Callable[..., Any], cacheable: bool, *, is_ours: bool) -> Any:
+        """A reason, name or number that cannot be read is answered with 400 and an explanation."""
 
         @wraps(view)
         def explained(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
@@ -146,27 +182,48 @@ class RowlockAdminSite(AdminSite):
                 response: HttpResponse = view(request, *args, **kwargs)
             except Unreadable as problem:
                 return error_page(request, "dashboard/unreadable.html", {"problem": str(problem)}, status=400)
+            except PermissionDenied as refusal:
+                return permission_denied(request, refusal)
+            except Http404 as missing:
+                return page_not_found(request, missing)
             return response
 
-        return super().admin_view(explained, cacheable)
+        answered = middleware.for_a_page(super().admin_view(explained, cacheable), is_ours=is_ours)
+
+        @wraps(answered)
+        def at_this_site(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+            request.current_app = self.name  # as stock pages do
+            addresses.stand_at(self.name)
+            return answered(request, *args, **kwargs)
+
+        return at_this_site
 
     def each_context(self, request: HttpRequest) -> dict[str, Any]:
         """The stock context with `navigation`: label, url, key, and `is_current` for the open page.
 
         It is lazy: a fragment that refreshes has no navigation and needs no counts.
         """
-        return {**super().each_context(request), "navigation": SimpleLazyObject(partial(self.navigation, request))}
+        context = super().each_context(request)
+        navigation = SimpleLazyObject(partial(self.navigation, request))
+        layout = {"site_layout": "shared/base_site.html", "languages": project.languages()}
+        return {**context, "navigation": navigation, **layout}
 
     def navigation(self, request: HttpRequest) -> list[dict[str, Any]]:
         from dashboard.views.overview import counts_for
 
-        pages = [page for page in PAGES if not page.permission or request.user.has_perm(page.permission)]
-        numbers = counts_for(request) if any(page.number for page in pages) else None
-        links = []
-        for page in pages:
-            url = address(page.url_name)
+        shown = [page for page in pages() if not page.permission or request.user.has_perm(page.permission)]
+        numbers = counts_for(request) if any(page.number for page in shown) else None
+        found = []
+        for page in shown:
+            url = links.page(page.url_name)
             here = request.path == url or (bool(page.permission) and request.path.startswith(url))
-            found = getattr(numbers, page.number) if page.number else 0
-            label = f"{page.label} ({found})" if found else page.label
-            links.append({"label": label, "url": url, "key": page.key, "is_current": here})
-        return links
+            count = getattr(numbers, page.number) if page.number else 0
+            label = f"{page.label} ({count})" if count else page.label
+            found.append({"label": label, "url": url, "key": page.key, "is_current": here})
+        return [link for link in found if link["url"]]
+
+
+class RowlockAdminSite(RowlockAdminSiteMixin, AdminSite):
+    site_header = site_title = "Rowlock"
+    index_title = _("All models")
+    site_url = None

@@ -5,7 +5,6 @@ from django.templatetags.static import static
 from django.urls import path
 from django.utils.functional import lazy
 from django.views.generic import RedirectView
-from django.views.i18n import set_language
 
 from dashboard.metrics import metrics
 
@@ -19,7 +18,6 @@ urlpatterns = [
     # Browsers request it for pages without an icon of their own. A "Not found" page would replace the CSRF token that
     # the open page just got.
     path("favicon.ico", RedirectView.as_view(url=ICON)),
-    path("admin/language/", set_language, name="set_language"),
     path("admin/", admin.site.urls),
     path("metrics", metrics),
 ]

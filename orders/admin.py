@@ -12,7 +12,7 @@ from django.db import connection, transaction
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import get_object_or_404
 from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern, path
 from django.utils.formats import number_format
 from django.utils.html import format_html, format_html_join
 from django.utils.text import capfirst
@@ -35,6 +35,7 @@ from tasks.exceptions import RowlockError
 from tasks.operations.filters import parse_id
 from tasks.operations.tokens import once
 from tasks.support import reading
+from tasks.support.addresses import address
 from tasks.support.database import fetch
 
 SHIP = "orders.ship_order"
@@ -161,7 +162,7 @@ class OrderAdmin(PatternAdmin, LockAwareAdmin):
         return format_html(
             '<button type="submit" class="button" name="seen" value="{}:{}" formaction="{}" data-dialog '
             'data-action="resolve-email">{}…</button>',
-            order.pk, order.version, reverse("admin:orders_order_resolve"), _("Resolve"),
+            order.pk, order.version, address("admin:orders_order_resolve"), _("Resolve"),
         )  # fmt: skip
 
     @admin.display(description=_("Message-ID"))
@@ -201,7 +202,7 @@ class OrderAdmin(PatternAdmin, LockAwareAdmin):
         reason = reading.reason(request.POST.get("reason", ""))
         if not versions or decision not in Decision.values:
             messages.error(request, _("Choose orders and what became of their e-mails."))
-            return HttpResponseRedirect(reverse("admin:orders_order_changelist"))
+            return HttpResponseRedirect(address("admin:orders_order_changelist"))
         if not reason:
             fault = str(_("This needs a reason, which the audit keeps."))
             return self._preview(request, list(Order.objects.filter(pk__in=versions)), fault=fault, status=400)
@@ -212,7 +213,7 @@ class OrderAdmin(PatternAdmin, LockAwareAdmin):
         if result.resolved:
             number = len(result.resolved)
             done = ngettext("%(number)d e-mail resolved.", "%(number)d e-mails resolved.", number) % {"number": number}
-            pages = ((reverse("admin:orders_order_change", args=[id]), id) for id in result.resolved[:SHOWN_LINKS])
+            pages = ((address("admin:orders_order_change", id), id) for id in result.resolved[:SHOWN_LINKS])
             messages.success(request, format_html("{} {}", done, format_html_join(", ", '<a href="{}">{}</a>', pages)))
         for id, refusal in result.refused.items():
             messages.error(request, _("Order %(id)d: %(why)s.") % {"id": id, "why": refusal.sentence})
@@ -220,7 +221,7 @@ class OrderAdmin(PatternAdmin, LockAwareAdmin):
         if moved_on:
             unknown = list(Order.objects.of_unknown_fate().filter(pk__in=moved_on))
             return self._preview(request, unknown, status=409)
-        return HttpResponseRedirect(reverse("admin:orders_order_changelist"))
+        return HttpResponseRedirect(address("admin:orders_order_changelist"))
 
     def _preview(
         self, request: HttpRequest, orders: list[Order], *, fault: str = "", status: int = 200
@@ -349,14 +350,14 @@ class AccountAdmin(ReadOnlyAdmin, LockAwareAdmin):
             values = {"balance": balance, "retries": retries}
             text = _("Done: the balance is %(balance)s, after %(retries)s retries.") % values
             messages.success(request, format_html("{}{}", text, self._other_side(form.cleaned_data)))
-        return HttpResponseRedirect(reverse("admin:orders_account_change", args=[account_id]))
+        return HttpResponseRedirect(address("admin:orders_account_change", account_id))
 
     @staticmethod
     def _other_side(data: dict[str, Any]) -> str:
         """A link to the account that received a transfer."""
         if data["operation"] != "transfer":
             return ""
-        url = reverse("admin:orders_account_change", args=[data["to_id"]])
+        url = address("admin:orders_account_change", data["to_id"])
         text = _("Account %(id)s") % {"id": data["to_id"]}
         return format_html(' {} → <a href="{}">{}</a>', data["amount"], url, text)
 

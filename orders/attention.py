@@ -1,23 +1,29 @@
-"""Orders that need a person, and the number of e-mails still to be sent."""
+"""What orders add to the pages: lines that need a person, figures, links, gauges, and rows to look at."""
 
 from collections.abc import Iterator
 from datetime import datetime
 from typing import NamedTuple
 
 from django.db.models import Count, Min
-from django.urls import reverse
 from django.utils.formats import number_format
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
+from django.utils.translation import gettext_lazy, ngettext
 
-from orders.models import Order
+from orders.models import Account, Order
 from tasks import panels
 from tasks.diagnosis.finding import command
-from tasks.panels import AttentionLine, Figure, Severity, Snapshot, Step
+from tasks.panels import AttentionLine, Figure, Gauge, Page, Severity, Snapshot, Step
+from tasks.support.addresses import address
 
 COUNT_CAP = 10_000
 SEE = "orders.view_order"
 UNKNOWN = "?email_state__exact=unknown"  # a filter of the list of orders
+
+
+panels.page(Page(gettext_lazy("Orders"), "admin:orders_order_changelist", SEE, "r"))
+panels.page(Page(gettext_lazy("Accounts"), "admin:orders_account_changelist", "orders.view_account", "b"))
+panels.watch(Order, gettext_lazy("Order %(id)s"))
+panels.watch(Account, gettext_lazy("Account %(id)s"))
 
 
 class Emails(NamedTuple):
@@ -57,7 +63,7 @@ def unknown_fate(snapshot: Snapshot) -> Iterator[AttentionLine]:
         size=found.unknown,
         step=Step(
             _("Resolve"),
-            reverse("admin:orders_order_changelist") + UNKNOWN,
+            address("admin:orders_order_changelist") + UNKNOWN,
             command("resolve_emails", str(found.unknown_id), "--as", "resend"),
         ),
         permission=SEE,
@@ -68,9 +74,17 @@ def unknown_fate(snapshot: Snapshot) -> Iterator[AttentionLine]:
 def figures(snapshot: Snapshot) -> Iterator[Figure]:
     """The number of orders to mail; the note counts those that may have been sent."""
     found = snapshot.once(emails)
-    url = reverse("admin:orders_order_changelist")
+    url = address("admin:orders_order_changelist")
     unknown = _("%(number)s unknown") % {"number": capped(found.unknown)} if found.unknown else ""
     yield Figure(_("Orders to mail"), capped(found.to_mail), url, unknown, permission=SEE)
+
+
+@panels.gauges
+def gauges(snapshot: Snapshot) -> Iterator[Gauge]:
+    """E-mails to send, and those that may or may not have been sent."""
+    found = snapshot.once(emails)
+    values: dict[tuple[str, ...], float] = {("to_send",): found.to_mail, ("unknown",): found.unknown}
+    yield Gauge("rowlock_order_emails", "E-mails of shipped orders (up to 10,000).", ("state",), values)
 
 
 def capped(number: int) -> str:

@@ -4,7 +4,6 @@ The server's version needs no check here: Django itself refuses a server that is
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -12,17 +11,19 @@ from django.apps import apps
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from django.core.exceptions import ImproperlyConfigured
-from django.db import connection
+from django.db import DEFAULT_DB_ALIAS, connection
 from django.db.migrations.loader import MigrationLoader
 from psycopg.conninfo import conninfo_to_dict
 
 from tasks import conf
+from tasks.apps import is_ours
+from tasks.compat import task_backends
 from tasks.exceptions import PooledSession
 from tasks.locking.named import backends
 from tasks.support.database import own_session
 
-HOME = Path(__file__).resolve().parent.parent  # the parent folder of our apps
-OUR_APPS = ("dashboard", "orders", "tasks")
+NEEDED_APPS = ("dashboard", "tasks")
+OUR_APPS = (*NEEDED_APPS, "orders")  # a project may have orders of its own instead
 POOLER_PORT = "6432"
 MOST_ATTEMPTS = 1000
 ABOVE_ZERO = ("LEASE_SECONDS", "SWEEP_SECONDS", "MAX_ATTEMPTS", "MAX_ARGUMENT_BYTES")
@@ -33,10 +34,27 @@ def check_backend(alias: str, options: Mapping[str, Any]) -> list[CheckMessage]:
     return [*_options(alias, options), *_database(), *_direct_url(), *_settings(), *_lock_backend(), *_app_names()]
 
 
+def check_backends(**kwargs: Any) -> list[CheckMessage]:
+    """Check every backend, in the place of the backport's own app."""
+    return [message for backend in task_backends.all() for message in backend.check()]
+
+
 def _options(alias: str, options: Mapping[str, Any]) -> Iterator[CheckMessage]:
-    for name in options:
-        hint = f"Remove it from TASKS[{alias!r}]['OPTIONS']; Rowlock is configured by the setting ROWLOCK."
+    for name in sorted(set(options) - set(conf.SETTINGS) - {"DATABASE"}):
+        hint = f"Correct TASKS[{alias!r}]['OPTIONS']; its keys are DATABASE, {', '.join(sorted(conf.SETTINGS))}."
         yield Error(f"PostgresBackend has no option {name!r}.", hint=hint, id="rowlock.E001")
+    for name in sorted(set(options) & set(conf.SETTINGS)):
+        if conf.get(name) != options[name]:
+            hint = "The queue is one, however many aliases lead to it: keep the option in one of them."
+            yield Error(f"Another alias of TASKS sets the option {name!r} too.", hint=hint, id="rowlock.E010")
+    if options.get("DATABASE", DEFAULT_DB_ALIAS) != DEFAULT_DB_ALIAS:
+        yield Error(
+            f"The queue cannot live in DATABASES[{options['DATABASE']!r}]: a task is enqueued, and a row locked, in "
+            "the same transaction as your own rows, which is the one of the alias 'default'.",
+            hint=f"Remove DATABASE from TASKS[{alias!r}]['OPTIONS'], and make the PostgreSQL with the rows that tasks "
+            "are about the alias 'default'. Other databases may have other aliases.",
+            id="rowlock.E009",
+        )
 
 
 def _database() -> Iterator[CheckMessage]:
@@ -46,6 +64,12 @@ def _database() -> Iterator[CheckMessage]:
             f"The tasks are kept in PostgreSQL, but DATABASES['default'] is {connection.vendor}.",
             hint="Set DATABASE_URL to a PostgreSQL 14 or newer.",
             id="rowlock.E002",
+        )
+    if not settings.USE_TZ:
+        yield Error(
+            "USE_TZ is off: Django then reads times without their zone, which cannot be compared with the database's.",
+            hint="Set USE_TZ = True, as `django-admin startproject` does.",
+            id="rowlock.E011",
         )
 
 
@@ -99,7 +123,8 @@ def _settings() -> Iterator[CheckMessage]:
             elif key == "MAX_ATTEMPTS" and (not isinstance(value, int) or value > MOST_ATTEMPTS):
                 problem = f"MAX_ATTEMPTS is {value!r}, not a whole number from 1 to {MOST_ATTEMPTS}."
         if problem:
-            yield Error(problem, hint=f"Correct ROWLOCK[{key!r}] or {setting.variable}.", id="rowlock.E005")
+            hint = f"Correct the option {key!r} in TASKS, ROWLOCK[{key!r}] or {setting.variable}."
+            yield Error(problem, hint=hint, id="rowlock.E005")
 
 
 def _lock_backend() -> Iterator[CheckMessage]:
@@ -119,13 +144,10 @@ def _lock_backend() -> Iterator[CheckMessage]:
 
 
 def _app_names() -> Iterator[CheckMessage]:
-    for label in OUR_APPS:
-        if not apps.is_installed(label):
-            continue
-        path = apps.get_app_config(label).path
-        if Path(path).resolve().parent != HOME:
+    for label in NEEDED_APPS:
+        if apps.is_installed(label) and not is_ours(label):
             yield Error(
-                f"The installed app {label!r} is not Rowlock's: {path}.",
+                f"The installed app {label!r} is not Rowlock's: {apps.get_app_config(label).path}.",
                 hint="Two packages have this name, and the first on the import path wins. Run Rowlock beside the "
                 "other project, in a checkout of its own on the same database.",
                 id="rowlock.E006",
@@ -160,7 +182,7 @@ def check_migrations(*, databases: Sequence[str] | None = None, **kwargs: Any) -
     strangers = [
         f"{label}.{name}"
         for label, name in loader.applied_migrations
-        if label in OUR_APPS and apps.is_installed(label) and (label, name) not in loader.disk_migrations
+        if label in OUR_APPS and is_ours(label) and (label, name) not in loader.disk_migrations
     ]
     if not strangers:
         return []

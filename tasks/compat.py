@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar,
 import django
 
 TASKS_IN_DJANGO = django.VERSION >= (6, 0)
+TASKS_TAKE_OPTIONS = django.VERSION >= (6, 1)
 CSP_IN_DJANGO = django.VERSION >= (6, 0)
 MAILERS_IN_DJANGO = django.VERSION >= (6, 1)
 
@@ -44,8 +45,27 @@ if TYPE_CHECKING:
     @overload
     def task(*, takes_context: Literal[False] = False, **options: Any) -> Callable[[Callable[P, R]], Task[P, R]]: ...
     def task(*function: Any, **options: Any) -> Any: ...
-elif TASKS_IN_DJANGO:
+elif TASKS_TAKE_OPTIONS:
     from django.tasks import task
+elif TASKS_IN_DJANGO:
+    from django.tasks import DEFAULT_TASK_BACKEND_ALIAS, DEFAULT_TASK_QUEUE_NAME
+    from django.tasks.base import DEFAULT_TASK_PRIORITY
+
+    def task(
+        function: Callable[..., Any] | None = None,
+        *,
+        priority: int = DEFAULT_TASK_PRIORITY,
+        queue_name: str = DEFAULT_TASK_QUEUE_NAME,
+        backend: str = DEFAULT_TASK_BACKEND_ALIAS,
+        **options: Any,
+    ) -> Any:
+        """Declare a task as Django 6.1 does: 6.0's own decorator refuses the options of a backend's task class."""
+
+        def declare(function: Callable[..., Any]) -> Any:
+            declared = {"priority": priority, "queue_name": queue_name, "backend": backend, **options}
+            return task_backends[backend].task_class(func=function, run_after=None, **declared)
+
+        return declare(function) if function else declare
 else:
     from django_tasks import task
 

@@ -1,7 +1,7 @@
-"""The queue's settings: the dictionary `ROWLOCK`, with environment variables as fallback."""
+"""The queue's settings: OPTIONS of its backend in TASKS, then the dictionary `ROWLOCK`, then environment variables."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from django.conf import settings
@@ -49,15 +49,31 @@ SETTINGS = {
 }
 
 
+BACKEND = "tasks.backend.PostgresBackend"
+
+
+def places() -> Iterator[Mapping[str, Any]]:
+    """The dictionaries in Django's settings that may have a key, the first one wins."""
+    for backend in getattr(settings, "TASKS", {}).values():
+        if backend.get("BACKEND") == BACKEND:
+            yield backend.get("OPTIONS", {})
+    yield getattr(settings, "ROWLOCK", {})
+
+
+def is_configured(key: str) -> bool:
+    """True if Django's settings have this key."""
+    return any(key in place for place in places())
+
+
 def get(key: str) -> Any:
-    """The value of `key` in `settings.ROWLOCK`, else in its environment variable, else its default.
+    """The value of `key` in TASKS or ROWLOCK, else in its environment variable, else its default.
 
     Raises ImproperlyConfigured if the variable cannot be parsed.
     """
     setting = SETTINGS[key]
-    configured = getattr(settings, "ROWLOCK", {})
-    if key in configured:
-        return configured[key]
+    for place in places():
+        if key in place:
+            return place[key]
     text = os.environ.get(setting.variable, "")
     if not text:
         return setting.default

@@ -1,4 +1,6 @@
-"""The overview's lines that need attention, and its figures. Each app registers its own in its module `attention`.
+"""What an app adds to the pages, registered in its module `attention`.
+
+Lines that need attention, figures, links of the menu, models whose rows operators look at, and gauges of `/metrics`.
 
 Sources are registered: a removed app takes its lines with it, and an adopter's app can add its own:
 
@@ -16,14 +18,17 @@ Sentences are made for each viewer, in the viewer's language.
 import math
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import IntEnum
+from functools import cache
 from hashlib import sha256
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
-from django.db import DatabaseError, connection, transaction
+from django.db import DatabaseError, connection, models, transaction
+from django.utils.functional import Promise
+from django.utils.module_loading import autodiscover_modules
 
 T = TypeVar("T")
 LONGEST_KEY = 300
@@ -235,4 +240,78 @@ def attention(source: AttentionSource) -> AttentionSource:
 def figures(source: FigureSource) -> FigureSource:
     """Register a source of figures."""
     FIGURES.append(source)
+    return source
+
+
+class Page(NamedTuple):
+    """One link of the menu.
+
+    `permission`: needed to open it (empty: any login); `key`: opens it after `g`; `number`: the field of the
+    overview's counts that is shown beside it.
+    """
+
+    label: str | Promise
+    url_name: str
+    permission: str = ""
+    key: str = ""
+    number: str = ""
+
+
+@dataclass(frozen=True)
+class WatchedModel:
+    """A model whose rows operators look at. `label` names one row: `Order %(id)s`."""
+
+    model: type[models.Model]
+    label: str | Promise
+
+    @property
+    def kind(self) -> str:
+        """Its word in the audit's targets: `order:12`."""
+        return str(self.model._meta.model_name)
+
+    @property
+    def url_name(self) -> str:
+        return f"admin:{self.model._meta.app_label}_{self.model._meta.model_name}_change"
+
+    @property
+    def permission(self) -> str:
+        return f"{self.model._meta.app_label}.view_{self.model._meta.model_name}"
+
+
+class Gauge(NamedTuple):
+    """One gauge of `/metrics`, with the value of each combination of labels."""
+
+    name: str
+    text: str
+    labels: tuple[str, ...]
+    values: Mapping[tuple[str, ...], float]
+
+
+GaugeSource = Callable[[Snapshot], Iterable[Gauge]]
+PAGES: list[Page] = []
+WATCHED: list[WatchedModel] = []
+GAUGES: dict[str, GaugeSource] = {}  # by app
+
+
+@cache
+def load() -> None:
+    """Import each app's `attention` module on first use, so that other commands do not pay for it."""
+    autodiscover_modules("attention")
+
+
+def page(link: Page) -> Page:
+    """Add a link to the menu."""
+    PAGES.append(link)
+    return link
+
+
+def watch(model: type[models.Model], label: str | Promise) -> WatchedModel:
+    """Have the lock page check the newest rows of this model, and the palette and the audit link to them by number."""
+    WATCHED.append(WatchedModel(model, label))
+    return WATCHED[-1]
+
+
+def gauges(source: GaugeSource) -> GaugeSource:
+    """Register the gauges of an app, which make one section of `/metrics`."""
+    GAUGES[source.__module__.partition(".")[0]] = source
     return source

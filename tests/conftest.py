@@ -8,6 +8,7 @@ from django.test import TransactionTestCase
 from django.utils import translation
 
 from tests.emptying import Tables
+from tests.own_admin import combinations
 from tests.waiting import wait_until
 
 # Between tests that commit, Django empties every table; the audit's trigger refuses that, so it is off in tests.
@@ -15,6 +16,14 @@ LET_TESTS_EMPTY_THE_AUDIT = "ALTER TABLE tasks_intervention DISABLE TRIGGER rowl
 OTHERS = "datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()"
 OTHER_SESSIONS = f"SELECT count(*) FROM pg_stat_activity WHERE {OTHERS}"
 END_OTHER_SESSIONS = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {OTHERS}"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say at the end which versions the wheel could not be tested with."""
+    reports = terminalreporter.getreports("passed") + terminalreporter.getreports("failed")
+    if any(report.nodeid.startswith("tests/own_admin/") for report in reports):
+        for line in combinations.left_out():
+            terminalreporter.write_line(line)
 
 
 @pytest.fixture(scope="session")

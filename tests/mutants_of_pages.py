@@ -3,6 +3,11 @@
 from tests.mutants import Mutant, without
 
 PAGE_LIMITS = "tests/dashboard/test_page_limits.py"
+OWN_PROJECT = "tests/dashboard/test_own_project.py"
+ON_DJANGO_6_0 = (
+    "tests/own_admin/test_fresh_projects.py",
+    "-k=django6.0-python3.12",
+)
 # Modules of pages that check rights with `require`.
 GUARDED_PAGES = (
     *(f"dashboard.views.{name}" for name in (
@@ -15,6 +20,7 @@ GUARDED_PAGES = (
 )  # fmt: skip
 
 PAGES = [
+    without("Django 6.0: a task's own options", "tasks.compat", ", **options}", *ON_DJANGO_6_0),
     without("limits in the lab: none leaked, none exceeded", "dashboard.lab.measure.Result.is_clean",
             " or self.leaked_slots or self.over_the_limit", "tests/dashboard/lab/test_slots.py"),
     without("limits of a page: only those that are set or in use", "dashboard.limits.KEYS",
@@ -41,6 +47,10 @@ PAGES = [
     Mutant("pages: an act leads back to pages of this site alone", "dashboard.links.back_to",
            "is_ours and url_has_allowed_host_and_scheme(wanted, allowed_hosts=None)", "wanted",
            ("tests/dashboard/overview/test_coming_back.py",)),
+    without("own project: addresses lead to the site that answers", "tasks.support.addresses._found",
+            ", current_app=current_site", OWN_PROJECT),
+    Mutant("own project: pages bring our middleware", "dashboard.middleware.for_a_page",
+           "if PAGE_MIDDLEWARE in settings.MIDDLEWARE:", "if True:", (OWN_PROJECT,)),
     Mutant("pages: seats", "dashboard.live.seats.limit", "max(1, threads - FREE_FOR_ACTIONS)", "threads",
            ("tests/dashboard/live/test_seats.py",)),
     Mutant("a signal: the backend that was seen", "dashboard.locks.signals.problem_with", 'if not backend["is_same"]:',

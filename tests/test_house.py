@@ -19,11 +19,18 @@ NAMES = {
     "orders": re.compile(r"\borders\b|\borders_\w+"),
     "dashboard": re.compile(r"\bdashboard\b|\bops_\w+|\btask_pages/"),
 }
+# Each is imported only where the app is installed: `tests/dashboard/test_own_project.py` imports all others without it.
+WITH_ORDERS = {
+    "dashboard/lab/patterns/accounts.py",
+    "dashboard/lab/patterns/orders.py",
+    "dashboard/demo/director.py",  # loads the demo of our own project
+}
 # The check for a clash of app names compares the installed apps with ours.
 MAY_NAME = {("tasks/checks.py", "dashboard"), ("tasks/checks.py", "orders")}
 TEMPLATES = ROOT / "templates"
 TEMPLATES_OF = {"tasks": TEMPLATES / "admin" / "tasks", "orders": TEMPLATES / "admin" / "orders"}
 FOLDERS = ("admin/orders", "admin/tasks", "dashboard", "shared", "task_pages")
+DJANGOS = "admin/color_theme_toggle.html"
 INCLUDED = re.compile(r"""{%-? *include +["']([^"']+)["']""")
 
 
@@ -49,6 +56,12 @@ def test_imports_run_one_way(app):
         if (names := set(imported(module)) & FORBIDDEN[app])
     }
     assert upwards == {}
+
+
+def test_the_pages_do_without_orders():
+    """What orders add comes through the registries of `tasks.panels`, except rows of theirs in the lab and the demo."""
+    knowing = {str(module.relative_to(ROOT)) for module in modules("dashboard") if "orders" in set(imported(module))}
+    assert knowing == WITH_ORDERS
 
 
 @pytest.mark.parametrize("app", FORBIDDEN)
@@ -100,7 +113,7 @@ def test_a_template_includes_only_from_its_own_folder_or_shared(folder):
         f"{path.relative_to(TEMPLATES)}: {name}"
         for path in templates
         for name in INCLUDED.findall(path.read_text())
-        if not name.startswith((f"{folder}/", "shared/"))
+        if not name.startswith((f"{folder}/", "shared/")) and name != DJANGOS
     }
     assert strangers == set()
 

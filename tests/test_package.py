@@ -1,7 +1,6 @@
 """The wheel: what is installed by pip migrates, serves its pages and keeps its state outside the checkout."""
 
 import importlib.metadata
-import importlib.util
 import os
 import re
 import subprocess
@@ -15,11 +14,9 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-import tasks
 from tests import databases
 from tests.databases import ROOT
 
-HOW_TO_GET_IT = "The tests build the wheel with `build` and `hatchling`: install the test requirements (`make test`)."
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PINS = dict(re.findall(r"^([\w-]+)(?:\[\w+\])?==([^\s;]+)", (ROOT / "requirements.txt").read_text(), re.MULTILINE))
 WANTED = re.findall(r"^([\w-]+)", (ROOT / "tests/requirements/run.in").read_text(), re.MULTILINE)
@@ -39,18 +36,6 @@ client.force_login(get_user_model().objects.get(username="admin"), "django.contr
 for path in sys.argv[1:]:
     print(path, client.get(path).status_code)
 """
-
-
-@pytest.fixture(scope="session")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of this checkout, built by way of the source distribution."""
-    assert all(importlib.util.find_spec(name) for name in ("build", "hatchling")), HOW_TO_GET_IT
-    folder = tmp_path_factory.mktemp("dist")
-    argv = [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT]
-    built = subprocess.run(argv, capture_output=True, text=True)
-    assert built.returncode == 0, built.stderr
-    [wheel] = folder.glob(f"rowlock-{tasks.__version__}-*.whl")
-    return wheel
 
 
 @pytest.fixture(scope="session")

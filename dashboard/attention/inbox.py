@@ -4,12 +4,10 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
 from django.db import DatabaseError, OperationalError, connection
 from django.utils.functional import Promise
-from django.utils.module_loading import autodiscover_modules
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -173,15 +171,9 @@ class Inbox:
         return next((line for line in every if line.name == name), None)
 
 
-@cache
-def load() -> None:
-    """Import each app's `attention` module on first use, so that other commands do not pay for it."""
-    autodiscover_modules("attention")
-
-
 def gather(snapshot: Snapshot, may: May) -> Inbox:
     """Collect the lines that a person with these rights may see."""
-    load()
+    panels.load()
     lines, is_whole = ask_all(panels.ATTENTION, snapshot)
     standing = snapshot.once(acknowledgements)
     known, unknown = [], [] if is_whole else [incomplete(snapshot, may)]
@@ -196,7 +188,7 @@ def gather(snapshot: Snapshot, may: May) -> Inbox:
 
 def figures(snapshot: Snapshot, may: May) -> list[Figure]:
     """Collect the figures that a person with these rights may see; unavailable ones are left out."""
-    load()
+    panels.load()
     found, _is_whole = ask_all(panels.FIGURES, snapshot)
     return [figure for figure in found if may(figure.permission)]
 

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 from django.contrib.auth import get_user_model
 from django.db import connection
 from django.db.models import ProtectedError
-from django.urls import reverse
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
@@ -27,6 +26,7 @@ from dashboard.models import DemoRow
 from tasks.operations.verb import short_waits
 from tasks.queue import presence
 from tasks.support import audit
+from tasks.support.addresses import address
 from tasks.support.audit import Change, Who
 from tasks.support.database import fetch
 
@@ -207,12 +207,12 @@ def scenes() -> list[Scene]:
         "nightly": demo.NIGHTLY, "domain": demo.DOMAIN,
     }  # fmt: skip
     [now] = fetch(connection, STAGED, parameters)
-    tasks, locks = reverse("admin:tasks_task_changelist"), reverse("admin:ops_locks")
-    orders = reverse("admin:orders_order_changelist")
+    tasks, locks = address("admin:tasks_task_changelist"), address("admin:ops_locks")
+    orders = address("admin:orders_order_changelist")
     return [
         Scene("chain", _("Sessions in a chain, each waiting for the one before"), now["waiting"], locks,
               _("Terminate the first one and watch the others go on.")),
-        Scene("payout", _("A payout whose worker was killed"), now["payouts"], reverse("admin:ops_stale"),
+        Scene("payout", _("A payout whose worker was killed"), now["payouts"], address("admin:ops_stale"),
               _("Recovery of its queue is manual: take it back, and a live worker runs it.")),
         Scene("failures", _("Cards that were declined"), now["failed"],
               f"{tasks}?queue={demo.BILLING}&status=FAILED",
@@ -224,9 +224,9 @@ def scenes() -> list[Scene]:
               _("Ship the e-mails: rows that the chain holds are skipped, and sent the next time.")),
         Scene("unknown", _("An e-mail that may or may not have been sent"), now["unknown"], orders,
               _("The mail server never answered. Say whether it went out.")),
-        Scene("cron", _("A cron line that silently stopped"), now["overdue"], reverse("admin:ops_schedule"),
+        Scene("cron", _("A cron line that silently stopped"), now["overdue"], address("admin:ops_schedule"),
               _("Nobody has started it for two days.")),
-        Scene("lab", _("Locking patterns, compared on this machine"), now["compared"], reverse("admin:ops_lab"),
+        Scene("lab", _("Locking patterns, compared on this machine"), now["compared"], address("admin:ops_lab"),
               _("Three of them sent the same e-mails from two processes at once. Which sent some twice?")),
         Scene("trickle", _("Two tasks a second"), now["trickled"], f"{tasks}?queue={demo.REPORTS}",
               _("Some traffic while the director runs.")),

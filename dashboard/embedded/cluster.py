@@ -24,15 +24,20 @@ LIBRARIES = f"{PACKAGE}.libs"
 
 
 def installation(account: struct_passwd | None, copies: Path) -> Path:
-    """The newest PostgreSQL of the wheel: the folder with `bin`, `lib` and `share`.
+    """The newest PostgreSQL of the wheel, as `runnable` gives it."""
+    newest = max(package().glob("pginstall*"), key=lambda folder: int(folder.name.removeprefix("pginstall") or 0))
+    return runnable(newest, account, copies)
+
+
+def runnable(installed: Path, account: struct_passwd | None, copies: Path) -> Path:
+    """The folder with `bin`, `lib` and `share` of this installation, or a copy of it.
 
     Args:
         account: the user who will run it (None: this process's user).
         copies: a folder for copies, which are made if `account` cannot run the originals.
     """
-    newest = max(package().glob("pginstall*"), key=lambda folder: int(folder.name.removeprefix("pginstall") or 0))
-    is_runnable = account is None or succeeds([str(newest / "bin" / "initdb"), "--version"], account)
-    return newest if is_runnable else copy(newest, copies)
+    is_runnable = account is None or succeeds([str(installed / "bin" / "initdb"), "--version"], account)
+    return installed if is_runnable else copy(installed, copies)
 
 
 def package() -> Path:
@@ -139,12 +144,12 @@ def owner_account(data: Path) -> struct_passwd | None:
         ) from None
 
 
-def create(data: Path, installation: Path, account: struct_passwd | None) -> None:
+def create(data: Path, installation: Path, account: struct_passwd | None, options: tuple[str, ...] = INITDB) -> None:
     """Create the data folder with our database; a killed run leaves no partial folder at `data`."""
     fresh = data.with_name(f"{data.name}.new")
     shutil.rmtree(fresh, ignore_errors=True)
     with reachable(private_folder(fresh, account), account) as (path, descriptors):
-        initdb = [str(installation / "bin" / "initdb"), "-D", path, *INITDB]
+        initdb = [str(installation / "bin" / "initdb"), "-D", path, *options]
         run(initdb, account, descriptors)
         single = [str(installation / "bin" / "postgres"), "--single", "-c", "exit_on_error=on", "-D", path, "postgres"]
         run(single, account, descriptors, statement=f"CREATE DATABASE {DATABASE};\n")

@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
@@ -15,9 +14,9 @@ from uuid import uuid4
 
 import psutil
 import psycopg
-from django.conf import settings
 from django.utils.translation import gettext_lazy
 
+from dashboard import project
 from dashboard.demo import VICTIM
 from dashboard.lab.schema import LabRefused
 from dashboard.processes import bound
@@ -44,10 +43,10 @@ class Victim:
     @classmethod
     def start(cls, queue: str) -> "Victim":
         """Start it; call this from the main thread, because the kernel ends it with the calling thread."""
-        argv = [sys.executable, str(settings.BASE_DIR / "manage.py"), "run_worker", "--queue", queue]
+        argv = project.manage("run_worker", "--queue", queue)
         process = subprocess.Popen(
             bound([*argv, "--batch-size", "1", "-v0"], at_parents_death=signal.SIGKILL),
-            env={**os.environ, VICTIM: "1", "LOG_LEVEL": "ERROR"},
+            env={**project.environment(), VICTIM: "1", "LOG_LEVEL": "ERROR"},
             stdin=subprocess.DEVNULL,
             process_group=0,
         )

@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 
 import django
 
+from dashboard import project
 from dashboard.lab.schema import LabRefused
 from dashboard.processes import bound, die_with
 
@@ -107,7 +108,8 @@ class Forkserver:
             argv = bound([sys.executable, "-m", "dashboard.lab.forkserver"], at_parents_death=signal.SIGKILL)
             # Prints of an app's code go to the log: the runner's stdout may have to be JSON. A terminal's Ctrl-C is for
             # the runner alone, which ends the run in order: so the processes have a group of their own.
-            return subprocess.Popen(argv, cwd=ROOT, stdin=theirs.fileno(), stdout=sys.__stderr__, process_group=0)
+            options: dict[str, Any] = {"cwd": ROOT, "env": project.environment(), "process_group": 0}
+            return subprocess.Popen(argv, stdin=theirs.fileno(), stdout=sys.__stderr__, **options)
 
 
 @dataclass

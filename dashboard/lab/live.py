@@ -4,12 +4,10 @@ It uses the code of the lock page with the run's schema as the search path. So t
 of the run.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from django.db import DatabaseError, connection
-from django.db.models import QuerySet
 from django.utils.functional import cached_property
 
 from dashboard.lab import measure
@@ -22,7 +20,6 @@ from dashboard.locks.limits import limited
 from dashboard.locks.rows import busy_row, tree_rows
 from dashboard.locks.tree import RowRef, Session, build_tree, tree_lines
 from dashboard.models import LabRun
-from orders.models import Account, Order
 from tasks.models import Task
 from tasks.support.database import fetch, sqlstate
 
@@ -42,13 +39,6 @@ SELECT effects, processed, effects - processed AS duplicates, thrown_away, kills
     coalesce(processed / nullif(seconds, 0), 0) AS items_per_second
 FROM line
 """
-# The rows that a pattern works on now or next.
-NEXT: dict[str, Callable[[], "QuerySet[Order] | QuerySet[Task] | QuerySet[Account]"]] = {
-    "orders": lambda: Order.objects.to_mail().order_by("pk"),
-    "tasks": lambda: Task.objects.unfinished().order_by("pk"),
-    "slots": lambda: Task.objects.unfinished().order_by("pk"),
-    "accounts": lambda: Account.objects.order_by("pk"),
-}
 
 
 class CopiedRow(RowRef):
@@ -128,7 +118,7 @@ def look() -> LiveRun | None:
             rows = PATTERNS[run.pattern].rows
             [counters] = fetch(connection, COUNTERS)
             workers = {row["pid"]: row["worker"] for row in fetch(connection, measure.WORKERS)}
-            following = NEXT[rows.name]()[:MOST_ROWS] if rows.name in NEXT else Task.objects.none()
+            following = rows.following()[:MOST_ROWS] if rows.following else Task.objects.none()
             held = attribution.held(following.model, [row.pk for row in following.only("pk")])
             spans = measure.read_spans(connection, rows.work, latest=measure.LATEST_SPANS)
             found = LiveRun(run.schema, counters, activity.read(), held, workers, spans)

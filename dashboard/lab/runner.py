@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import psycopg
-from django.conf import settings
 from django.db import connections
 
+from dashboard import conf
 from dashboard.lab import schema
 from dashboard.lab.forkserver import START_SECONDS, Forkserver, RunProcess
 from dashboard.lab.measure import FIRST_SPANS, Result, Span, Wait, WaitSampler, measure, read_spans
-from dashboard.lab.patterns import PATTERNS, orders, slots
+from dashboard.lab.patterns import PATTERNS
 from dashboard.lab.patterns.pattern import NOTE_LEFT, SLOTS, Pattern, keys_left
 from dashboard.lab.schema import LabRefused
 from dashboard.lab.worker import CREATE_LEDGER, EMPTY_LEDGER, Plan, item_of
@@ -174,8 +174,7 @@ class Run:
         with schema.schema(control, self.schema_name, also=pattern.models):
             self.begun(self.schema_name)
             control.execute(SEEN_ALONE, {"schema": self.schema_name})
-            tables = (CREATE_LEDGER, orders.CREATE_CACHE, slots.CREATE_COUNTER)
-            for statement in filter(None, (*tables, pattern.guard_off)):
+            for statement in filter(None, (CREATE_LEDGER, pattern.needs, pattern.guard_off)):
                 control.execute(statement)
             self._fill()
             control.execute("ANALYZE")
@@ -311,7 +310,7 @@ class Run:
 
 def is_allowed() -> bool:
     """True if ROWLOCK_LAB is on; by default it is on only for the embedded server."""
-    return bool(settings.ROWLOCK_LAB)
+    return bool(conf.get("LAB"))
 
 
 def refuse_unless_allowed() -> None:

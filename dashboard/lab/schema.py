@@ -23,6 +23,7 @@ from django.db import models
 from psycopg import sql
 from psycopg.rows import DictRow, dict_row
 
+from tasks.apps import is_ours
 from tasks.exceptions import RowlockError
 
 logger = logging.getLogger(__name__)
@@ -111,7 +112,8 @@ def new_name() -> str:
 
 def copied_models() -> list[type[models.Model]]:
     """The models whose tables a run copies; tables that they reference are copied as well."""
-    return [model for app in APPS for model in apps.get_app_config(app).get_models() if model._meta.managed]
+    installed = [apps.get_app_config(app) for app in APPS if is_ours(app)]
+    return [model for config in installed for model in config.get_models() if model._meta.managed]
 
 
 @contextmanager

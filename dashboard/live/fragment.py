@@ -20,6 +20,7 @@ from django.utils.translation import get_language
 from dashboard.live import prefetch, snapshots
 from dashboard.live.prefetch import Prefetched
 from tasks.panels import Snapshot
+from tasks.support import addresses
 
 # Random for each process and never sent, so nobody can put it into a task's name.
 TOKEN_STANDS_HERE = secrets.token_urlsafe(32)
@@ -72,6 +73,7 @@ class SharedPart:
         def make() -> str:
             asked = copy.copy(request)
             snapshots.give(asked, snapshot)
+            addresses.stand_at(getattr(request, "current_app", addresses.site()))  # another thread may make it
             return render_to_string(self.template, {**self.context(asked), "csrf_token": TOKEN_STANDS_HERE}, asked)
 
         return snapshot.made(key_of(request, self.template), make, good_since=good_since)

@@ -11,10 +11,10 @@ from collections.abc import Hashable, Iterable
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from django.contrib import admin
 from django.http import HttpRequest, HttpResponse
 from django.middleware.csrf import get_token
 from django.template.loader import render_to_string
+from django.urls import ResolverMatch
 from django.utils.cache import add_never_cache_headers
 from django.utils.safestring import SafeString
 
@@ -73,17 +73,24 @@ def is_incomplete(response: HttpResponse) -> bool:
 
 def lists() -> dict[str, Any]:
     """The titles of the overview and the lists of the menu, by the names of their views."""
-    from dashboard.site import PAGES  # which imports the middleware that asks
+    from dashboard.site import pages  # which imports the middleware that asks
 
     # The list of all models shows what the person did last.
-    return {page.url_name: page.label for page in PAGES if page.url_name != "admin:models"}
+    return {page.url_name: page.label for page in pages() if page.url_name != "admin:models"}
+
+
+def name_of(match: ResolverMatch) -> str:
+    """The name of the view, whatever the site is called."""
+    return f"{match.app_name}:{match.url_name}"
 
 
 def is_list(request: HttpRequest) -> bool:
     """True if a person who may see pages asks for one of them."""
+    from dashboard.site import site_of
+
     match = request.resolver_match
-    is_one = request.method == "GET" and match is not None and match.view_name in lists()
-    return is_one and admin.site.has_permission(request)
+    is_one = request.method == "GET" and match is not None and name_of(match) in lists()
+    return is_one and site_of(request).has_permission(request)
 
 
 def known(request: HttpRequest) -> Kept | None:
@@ -96,12 +103,14 @@ def answer(request: HttpRequest, kept: Kept, holders: Iterable[Holder]) -> HttpR
 
     A fragment stands in a page of its own. Either loads itself anew as soon as it can be read again (`live.js`).
     """
+    from dashboard.site import site_context
+
     assert request.resolver_match
     context = {"kept": kept, "holders": holders, "path": request.get_full_path()}
     notice = render_to_string("dashboard/_last_known.html", context, request)
-    context |= {"title": lists()[request.resolver_match.view_name], "notice": notice}
+    context |= {"title": lists()[name_of(request.resolver_match)], "notice": notice}
     panel = SafeString(kept.text if kept.is_part else "")  # nosec B703
-    context |= {**admin.site.each_context(request), "panel": panel}
+    context |= {**site_context(request), "panel": panel}
     site = render_to_string("dashboard/last_known.html", context, request)
     text = site if kept.is_part else spliced(kept.text, site, notice)
     response = HttpResponse(TOKEN.sub(rf"\g<1>{get_token(request)}", text), headers={"Age": f"{kept.age_seconds:.0f}"})

@@ -15,11 +15,11 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from operator import itemgetter
 
-from django.conf import settings
 from django.db import Error, close_old_connections, connections
 from django.http import HttpRequest
 from django.utils import translation
 
+from dashboard import conf
 from dashboard.live import snapshots
 from dashboard.live.snapshots import Latest
 from tasks.panels import Snapshot
@@ -61,7 +61,7 @@ class Prefetched:
             self.asked_at.popleft()
         if self.is_slow:
             return None
-        lead = min(LEAD_SECONDS, settings.SHARED_LOOK_SECONDS / 2)  # it must still be fresh when the tab asks
+        lead = min(LEAD_SECONDS, conf.get("SHARED_LOOK_SECONDS") / 2)  # it must still be fresh when the tab asks
         for at in self.asked_at:
             comes = at + self.every
             if comes >= latest.serves_until - JITTER_SECONDS:
@@ -173,7 +173,7 @@ def note(key: Hashable, part: Prefetched, snapshot: Snapshot | None = None) -> N
 
     `part` is new for each call; the one kept under `key` takes over its request.
     """
-    if _thread is not None and settings.SHARED_LOOK_SECONDS:
+    if _thread is not None and conf.get("SHARED_LOOK_SECONDS"):
         _thread.note(key, part, snapshot)
 
 

@@ -9,9 +9,9 @@ import time
 from collections.abc import Hashable
 from typing import NamedTuple
 
-from django.conf import settings
 from django.http import HttpRequest
 
+from dashboard import conf
 from tasks.panels import STANDS_IN_SECONDS, Snapshot
 
 BUSY_SHARE = 10
@@ -63,7 +63,7 @@ def latest(name: Hashable = EVERYTHING, seconds: float | None = None) -> Latest:
 
 def since() -> float:
     """The `time.monotonic()` before which a snapshot is too old to stand in for the next one."""
-    return time.monotonic() - 2 * float(settings.SHARED_LOOK_SECONDS)
+    return time.monotonic() - 2 * float(conf.get("SHARED_LOOK_SECONDS"))
 
 
 def current(name: Hashable = EVERYTHING, seconds: float | None = None, *, grace: float = 1.0) -> Snapshot:
@@ -89,7 +89,7 @@ def current(name: Hashable = EVERYTHING, seconds: float | None = None, *, grace:
 
 def limit_of(seconds: float | None) -> float:
     """The maximum age of a snapshot, 0 if sharing is off."""
-    shared: float = settings.SHARED_LOOK_SECONDS
+    shared: float = conf.get("SHARED_LOOK_SECONDS")
     return shared if seconds is None else seconds * bool(shared)
 
 

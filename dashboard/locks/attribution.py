@@ -22,7 +22,7 @@ from dashboard.locks.activity import Activity
 from dashboard.locks.limits import Names, Unavailable
 from dashboard.locks.tree import RowRef, TreeLine, tree_lines
 from dashboard.models import LabRun
-from orders.models import Account, Order
+from tasks import panels
 from tasks.exceptions import RowlockError
 from tasks.locking import rowlocks
 from tasks.locking.rowlocks import RowLock
@@ -47,14 +47,14 @@ class HeldRow(RowRef):
 
 
 def watched_rows_held(names: Names, table: str | None = None, ids: Iterable[int] = ()) -> list[HeldRow]:
-    """Locked rows among PROCESSING tasks, the next READY ones, the newest orders and accounts, and `ids` of `table`.
+    """Locked rows among PROCESSING tasks, the next READY ones, the newest of watched models, and `ids` of `table`.
 
     It checks some hundreds of rows of each, never a whole table. Raises UnknownTable.
     """
+    panels.load()
     watched: dict[type[models.Model], list[Callable[[], Iterable[int]]]] = {
         Task: [_watched_tasks],
-        Order: [partial(_newest, Order)],
-        Account: [partial(_newest, Account)],
+        **{one.model: [partial(_newest, one.model)] for one in panels.WATCHED},
     }
     if table is not None:  # its name goes into SQL, so it comes from a model only
         known = {model._meta.db_table: model for model in apps.get_models()}

@@ -33,6 +33,7 @@ from tasks.models import Schedule
 from tasks.models.schedule import LONGEST_NAME
 from tasks.operations import schedules, tokens
 from tasks.support import durations, reading
+from tasks.support.addresses import address
 from tasks.support.audit import Who
 from tasks.support.recurrence import Recurrence, checked_text, default_zone, recurrence, seconds_of, zone
 from tasks.support.redaction import redact_call
@@ -202,7 +203,7 @@ def edit(request: HttpRequest) -> HttpResponse:
         row = schedules.find(name)
     except UnknownSchedule as error:
         messages.error(request, str(error))
-        return redirect(LIST)
+        return redirect(address(LIST))
     form = ScheduleForm(row.task_path, row, request.POST if posted else None)
     return submitted(request, form) if posted else form_page(request, form)
 
@@ -219,7 +220,7 @@ def times(request: HttpRequest) -> HttpResponse:
 def submitted(request: HttpRequest, form: ScheduleForm) -> HttpResponse:
     if "token" in form.errors:
         messages.error(request, str(CHANGED_FORM))
-        return redirect(LIST)
+        return redirect(address(LIST))
     who = rights.who(request.user)
     if not form.is_valid():
         return form_page(request, form, status=400)

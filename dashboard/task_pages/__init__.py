@@ -2,10 +2,10 @@
 
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import reverse
 from django.utils.translation import gettext_lazy
 
 from dashboard import links
+from tasks.support.addresses import address
 
 VIEW = "tasks.view_task"
 LIST = "admin:tasks_task_changelist"
@@ -14,7 +14,7 @@ CHANGED_FORM = gettext_lazy("The form does not match this page: go back, reload 
 
 def next_page(request: HttpRequest, usual: str = LIST) -> str:
     """The operators' page with the pressed button; `usual` if the form names no such page."""
-    return links.back_to(request, reverse(usual))
+    return links.back_to(request, address(usual))
 
 
 def rejected(request: HttpRequest, reason: object) -> HttpResponse:

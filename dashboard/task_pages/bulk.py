@@ -6,7 +6,6 @@ from django import forms
 from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 from django.template.response import TemplateResponse
-from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_POST, require_safe
@@ -25,6 +24,7 @@ from tasks.operations import Settings, bulk
 from tasks.operations.bulk import Tally, add_refusals, highest_id, tally
 from tasks.operations.filters import InvalidFilter, TaskFilter, parse_id
 from tasks.operations.search import PageCursor, find
+from tasks.support.addresses import address
 
 LONGEST_FILTER = 20_000
 MOST_LIMITED = 1000  # tasks of a limit, which are counted one by one
@@ -113,7 +113,7 @@ def all_view(request: HttpRequest, name: str) -> HttpResponse:
         return preview_page(request, submission)
     who = rights.who(request.user)
     run_id = bulk.request(name, submission.subject, submission.last(), submission.settings, who, submission.token)
-    url, back = reverse("admin:tasks_task_run", args=[run_id]), next_page(request)
+    url, back = address("admin:tasks_task_run", run_id), next_page(request)
     if not links.is_overview(back):
         return HttpResponseRedirect(url)
     run = links.anchor(_("Bulk run %(id)d") % {"id": run_id}, url)
@@ -173,7 +173,7 @@ def stop_view(request: HttpRequest, run_id: int) -> HttpResponse:
     run = existing_run(run_id)
     rights.require(request.user, PAGE_ACTIONS[run.action].right)
     bulk.stop(run, rights.who(request.user), reason=reason_of(request.POST))
-    return HttpResponseRedirect(reverse("admin:tasks_task_run", args=[run.pk]))
+    return HttpResponseRedirect(address("admin:tasks_task_run", run.pk))
 
 
 def existing_run(run_id: int) -> BulkRun:
@@ -203,5 +203,5 @@ def run_context(run: BulkRun, user: Any) -> dict[str, Any]:
         "stop_command": command("stop_bulk_run", str(run.pk)),
         "undo_command": command("quarantine_tasks", "--undo", "--queue", "quarantine"),
         "missing_right": rights.missing(user, row.action.right),
-        "list_url": f"{reverse(LIST)}?{run.filter}",
+        "list_url": f"{address(LIST)}?{run.filter}",
     }

@@ -9,7 +9,6 @@ from typing import Any
 from django import forms
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
-from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_http_methods
@@ -30,6 +29,7 @@ from tasks.framework.enqueue import Enqueued
 from tasks.operations import tokens
 from tasks.operations.enqueue import registered
 from tasks.support import reading
+from tasks.support.addresses import address
 from tasks.support.audit import Who
 from tasks.support.redaction import REDACTED, SecretFinder
 
@@ -185,7 +185,7 @@ def submitted(request: HttpRequest, form: EnqueueForm) -> HttpResponse:
         return form_page(request, form, status=400)
     for ids in found:
         messages.success(request, outcome(ids))
-    return HttpResponseRedirect(reverse("admin:tasks_task_change", args=[target]))
+    return HttpResponseRedirect(address("admin:tasks_task_change", target))
 
 
 def outcome(ids: Enqueued) -> str:

@@ -8,13 +8,12 @@ from datetime import timedelta
 from itertools import groupby
 from pathlib import Path
 
-from django.conf import settings
 from django.db.models import Q
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 import tasks
-from dashboard import links
+from dashboard import links, project
 from dashboard.numbers import decimal
 from dashboard.templatetags.rowlock import told_failure
 from tasks.models import Attempt, Task, TaskStatus
@@ -24,7 +23,7 @@ from tasks.support.reading import one_line
 PACKAGE = re.compile(r"^(?:\w+\.)+(?=\w+(?::|$))")
 FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+), in (?P<function>.*)')
 INSTALLED = re.compile(r"^<|[/\\](?:site-packages|dist-packages)[/\\]")
-HERE = f"{settings.BASE_DIR}/"
+HERE = f"{project.home()}/"
 LIBRARIES = (f"{Path(tasks.__file__).parent}/", f"{sysconfig.get_path('stdlib')}/")
 MOST = 1000  # attempts that are counted
 RECENTLY = (

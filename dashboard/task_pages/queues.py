@@ -6,7 +6,6 @@ from typing import Any, Self
 from django.contrib import messages
 from django.db.models import Q
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import reverse
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
@@ -28,6 +27,7 @@ from tasks.models import Queue
 from tasks.models.task import HAS_LIMIT
 from tasks.operations.queues import SWITCHES, Switch
 from tasks.support import audit, reading
+from tasks.support.addresses import address
 from tasks.support.durations import rate_text, spoken
 
 VIEW = "tasks.view_queue"
@@ -99,7 +99,7 @@ def switch_view(request: HttpRequest, name: str) -> HttpResponse:
     if switch is None:
         raise Http404(_("There is no such action."))
     rights.require(request.user, switch.right)
-    back = links.back_to(request, reverse(LIST))
+    back = links.back_to(request, address(LIST))
     queue_name, is_asked = request.POST.get("queue", "").strip(), switch.asks and "confirmed" not in request.POST
     if not queue_name:
         messages.error(request, _("Name the queue."))

@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Hashable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from types import SimpleNamespace
 from urllib.parse import quote
 
 from django import template
@@ -16,33 +17,31 @@ from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 from django.utils.translation import get_language, gettext_lazy
 from django.utils.translation import gettext as _
+from django_htmx.jinja import htmx_script
 
 from dashboard import links
 from dashboard.links import page
 from dashboard.numbers import decimal, milliseconds, rate
+from tasks import panels
 from tasks.diagnosis import Link, finding
 from tasks.diagnosis.stats import Rate
 from tasks.locking.named.holder import Life
 from tasks.locking.rowlocks import RowLock
 from tasks.models import Attempt
-from tasks.support import durations, reading
+from tasks.support import addresses, durations, reading
 from tasks.support.addresses import address
 from tasks.support.durations import spoken
 
 register = template.Library()
 register.filter(milliseconds)
 register.filter(rate)
+register.simple_tag(htmx_script)  # from here, because the app of django-htmx need not be installed
 
 MOST_TEXTS = 4000  # rendered rows that a process keeps, a kilobyte or two each
 MESSAGE = 300  # characters of an exception's message
 TONES = ("#0b4f71", "#8f1212", "#17592b", "#5d4400", "#222222", "#6b3fa0")  # for charts on paper
 PAGES = {"lock": "admin:ops_schedule", "command": "admin:ops_schedule", "attention": "admin:index"}
-ROWS = {
-    "task": "admin:tasks_task_change",
-    "order": "admin:orders_order_change",
-    "account": "admin:orders_account_change",
-    "lab run": "admin:ops_lab_run",
-}
+ROWS = {"task": "admin:tasks_task_change", "lab run": "admin:ops_lab_run"}
 LIVES: dict[str, tuple[Promise, Promise]] = {
     Life.ALIVE: (gettext_lazy("Alive"), gettext_lazy("Its session is there: the holder lives and renews its lease.")),
     Life.MISSING: (
@@ -72,16 +71,29 @@ def each(context: Context, template_name: str, rows: Iterable[Hashable], **other
     """
     assert context.template is not None
     compiled = context.template.engine.get_template(template_name)
-    seen = (compiled, get_language(), get_script_prefix(), tuple(others.items()))
+    seen = (compiled, get_language(), get_script_prefix(), addresses.site(), tuple(others.items()))
     return SafeString("".join(text_of(row, *seen) for row in rows))  # nosec B703
+
+
+class RowContext(Context):
+    """A context whose addresses lead to one admin site, as those of a request do."""
+
+    def __init__(self, values: dict[str, Hashable], site: str) -> None:
+        super().__init__(values)
+        self.request = SimpleNamespace(current_app=site)
 
 
 @lru_cache(MOST_TEXTS)
 def text_of(
-    row: Hashable, compiled: Template, _language: str | None, _prefix: str, others: tuple[tuple[str, Hashable], ...]
+    row: Hashable,
+    compiled: Template,
+    _language: str | None,
+    _prefix: str,
+    site: str,
+    others: tuple[tuple[str, Hashable], ...],
 ) -> str:
-    """The row's text. A change of the language or of the address prefix takes another text."""
-    return compiled.render(Context({"row": row, **dict(others)}))
+    """The row's text. A change of the language, of the address prefix or of the site takes another text."""
+    return compiled.render(RowContext({"row": row, **dict(others)}, site))
 
 
 @register.simple_block_tag
@@ -260,8 +272,10 @@ def shell_line(argv: Sequence[str]) -> str:
 def target_href(target: str) -> str:
     """Link to the page of an intervention's target; empty if there is none."""
     kind, _colon, name = target.partition(":")
-    if kind in ROWS and name.isascii() and name.isdecimal():
-        return page(ROWS[kind], int(name))
+    panels.load()
+    rows = ROWS | {watched.kind: watched.url_name for watched in panels.WATCHED}
+    if kind in rows and name.isascii() and name.isdecimal():
+        return page(rows[kind], int(name))
     if kind == "limit":
         return links.limit(name)
     if kind == "schedule":

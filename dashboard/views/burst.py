@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from django import forms
-from django.contrib import admin, messages
+from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.db import connection
 from django.http import HttpRequest, HttpResponse
@@ -16,6 +16,7 @@ from django.views.decorators.http import require_http_methods
 
 from dashboard import burst
 from dashboard.burst import Burst
+from dashboard.site import site_context
 from dashboard.task_pages.listing import known_queues
 from tasks.admin.forms import OptionField, WholeNumberField
 from tasks.admin.rights import missing, require, who
@@ -25,6 +26,7 @@ from tasks.models import CommandRun
 from tasks.operations.tokens import is_token, new_token, once
 from tasks.queue.strategies import DEFAULT_STRATEGY, STRATEGIES
 from tasks.support import audit
+from tasks.support.addresses import address
 from tasks.support.audit import Change
 
 SEE, RUN = "tasks.view_task", "tasks.run_burst"
@@ -77,7 +79,7 @@ def start(request: HttpRequest) -> HttpResponse:
 
     if once(token, record).is_new and not burst.start(wanted):
         messages.warning(request, _("One runs already; this server runs one at a time."))
-    return redirect("admin:ops_burst")
+    return redirect(address("admin:ops_burst"))
 
 
 def state() -> dict[str, Any]:
@@ -90,7 +92,7 @@ def state() -> dict[str, Any]:
 
 def page(request: HttpRequest, form: BurstForm, status: int = 200) -> HttpResponse:
     context = {
-        **admin.site.each_context(request),
+        **site_context(request),
         **state(),
         "title": _("Run a burst"),
         "form": form,

@@ -17,6 +17,7 @@ from dashboard.site import page
 from tasks.admin.forms import reason_of
 from tasks.admin.rights import missing, require, who
 from tasks.diagnosis.finding import command
+from tasks.support.addresses import address
 
 SEE, DIRECT = "tasks.view_task", "dashboard.direct_demo"
 COMMANDS = {
@@ -72,7 +73,7 @@ def ask(request: HttpRequest) -> HttpResponse:
     else:
         messages.error(request, _("The director has not ended yet. Try again in a moment."))
     snapshots.forget()
-    return redirect("admin:ops_demo")
+    return redirect(address("admin:ops_demo"))
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -85,7 +86,7 @@ def remove(request: HttpRequest) -> HttpResponse:
         return preview(request)
     if not control.stop(who(request.user)):
         messages.error(request, _("The director did not end, so nothing was removed. Try again in a moment."))
-        return redirect("admin:ops_demo_remove")
+        return redirect(address("admin:ops_demo_remove"))
     removed = control.remove(who(request.user), reason=reason)
     snapshots.forget()
     text = _(
@@ -94,9 +95,9 @@ def remove(request: HttpRequest) -> HttpResponse:
     ) % removed  # fmt: skip
     if control.is_anything_left():
         messages.warning(request, " ".join((text, _("Some rows are held at this moment: remove again."))))
-        return redirect("admin:ops_demo_remove")
+        return redirect(address("admin:ops_demo_remove"))
     messages.success(request, text)
-    return redirect("admin:index")
+    return redirect(address("admin:index"))
 
 
 def state_or_404() -> control.State:

@@ -4,13 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
-from django.contrib import admin, messages
+from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.db import DatabaseError
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.template.loader import render_to_string
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
 
@@ -22,11 +22,13 @@ from dashboard.lab.requests import PRESETS, PRESETS_BY_NAME, LabForm
 from dashboard.lab.worker import Plan
 from dashboard.live import snapshots
 from dashboard.models import LabRun
+from dashboard.site import site_context
 from tasks.admin.rights import missing, require, who
 from tasks.diagnosis.finding import command
 from tasks.operations.filters import BIGGEST_ID
 from tasks.operations.tokens import is_token, new_token
 from tasks.support import reading
+from tasks.support.addresses import address
 
 SEE, RUN = "dashboard.view_labrun", "dashboard.run_pattern"
 SHOWN_RUNS = 30
@@ -106,8 +108,8 @@ def started(request: HttpRequest, form: LabForm, plans: Sequence[Plan]) -> HttpR
         return page(request, "dashboard/lab.html", lab_context(request, form), status=400)
     runs = LabRun.objects.filter(batch=requests.request_runs(plans, token, who(request.user)))
     if len(plans) == 1:
-        return redirect("admin:ops_lab_run", runs.get().pk)
-    return redirect(f"{reverse('admin:ops_lab_compare')}?{urlencode({'batch': token})}")
+        return redirect(address("admin:ops_lab_run", runs.get().pk))
+    return redirect(f"{address('admin:ops_lab_compare')}?{urlencode({'batch': token})}")
 
 
 @require_safe
@@ -186,7 +188,7 @@ def stop(request: HttpRequest, run_id: int) -> HttpResponse:
         messages.success(request, _("Run %(id)d is asked to end.") % {"id": found.pk})
     else:
         messages.info(request, _("Run %(id)d is over, or was asked before.") % {"id": found.pk})
-    return redirect("admin:ops_lab_run", found.pk)
+    return redirect(address("admin:ops_lab_run", found.pk))
 
 
 @require_safe
@@ -206,4 +208,4 @@ def live_page(request: HttpRequest, whole: str, part: str, context: dict[str, An
 
 
 def page(request: HttpRequest, template: str, context: dict[str, Any], status: int = 200) -> HttpResponse:
-    return render(request, template, {**admin.site.each_context(request), **context}, status=status)
+    return render(request, template, {**site_context(request), **context}, status=status)

@@ -6,7 +6,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-from django.contrib import admin
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import URLPattern, path
@@ -19,6 +18,7 @@ from django.views.decorators.http import require_safe
 
 from dashboard.locks import rows
 from dashboard.locks.history import BLOCKED, DEADLOCKS, WAITS, blocked_over, latest_sample, look_back
+from dashboard.site import site_context
 from tasks.admin.rights import require
 from tasks.diagnosis.finding import command
 from tasks.operations.filters import BIGGEST_ID
@@ -178,7 +178,7 @@ def history(request: HttpRequest) -> HttpResponse:
     if "HX-Request" in request.headers:
         return render(request, "dashboard/_past.html", context)
     context |= {
-        **admin.site.each_context(request),
+        **site_context(request),
         "title": _("Database locks"),
         "choices": AROUND.items(),
         "spans": [(key, span.label) for key, span in SPANS.items()],

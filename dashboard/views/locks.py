@@ -4,11 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 from django import forms
-from django.contrib import admin, messages
+from django.contrib import messages
 from django.db import DatabaseError
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 from django.views.decorators.http import require_POST, require_safe
@@ -18,6 +18,7 @@ from dashboard.live import snapshots
 from dashboard.live.fragment import SharedPart
 from dashboard.locks import activity, attribution, rows, signals
 from dashboard.locks.attribution import RUNNING
+from dashboard.site import site_context
 from dashboard.views import lock_history
 from tasks.admin.forms import OptionField, PreviewedForm, WholeNumberField
 from tasks.admin.rights import missing, require, who
@@ -25,6 +26,7 @@ from tasks.commands import types
 from tasks.locking import rowlocks
 from tasks.locking.named import postgres
 from tasks.support import audit
+from tasks.support.addresses import address
 from tasks.support.database import is_lock_not_available, sqlstate
 from tasks.support.durations import spoken
 
@@ -63,7 +65,7 @@ def locks(request: HttpRequest) -> HttpResponse:
     require(request.user, SEE)
     if request.headers.get("HX-Request"):
         return LIVE.answer(request)
-    context = {**admin.site.each_context(request), "title": _("Database locks"), "panel": LIVE.text(request)}
+    context = {**site_context(request), "title": _("Database locks"), "panel": LIVE.text(request)}
     return render(request, "dashboard/locks.html", context)
 
 
@@ -92,8 +94,8 @@ def signal(request: HttpRequest) -> HttpResponse:
     require(request.user, SIGNAL)
     values = SignalForm.read(request.POST)
     if values is None:
-        return render(request, "dashboard/signal.html", admin.site.each_context(request), status=400)
-    back = links.back_to(request, reverse("admin:ops_locks"))
+        return render(request, "dashboard/signal.html", site_context(request), status=400)
+    back = links.back_to(request, address("admin:ops_locks"))
     lacks_reason = values["action"] == "terminate" and not values["reason"]
     if not values["confirmed"] or lacks_reason:
         return preview(request, values, back)
@@ -135,7 +137,7 @@ def preview(request: HttpRequest, values: dict[str, Any], back: str) -> HttpResp
         "fault": _("Ending a session needs a reason, which the audit keeps.") if values["confirmed"] else "",
     }
     status = 409 if expected.problem else 200
-    return render(request, "dashboard/signal.html", {**admin.site.each_context(request), **context}, status=status)
+    return render(request, "dashboard/signal.html", {**site_context(request), **context}, status=status)
 
 
 def reason_for(expected: signals.Consequences) -> str:

@@ -33,6 +33,7 @@ from tasks.diagnosis.stats import Numbers, QueueNumbers
 from tasks.operations.filters import BIGGEST_ID
 from tasks.panels import LONGEST_KEY, AttentionLine, Snapshot
 from tasks.support import reading
+from tasks.support.addresses import address
 from tasks.support.database import fetch
 
 ACKNOWLEDGE = "dashboard.acknowledge"
@@ -248,7 +249,7 @@ def acknowledge(request: HttpRequest) -> HttpResponse:
     reason, line = reason_of(post), line_of(request, name)
     if line is None:
         messages.info(request, _("That line is gone: there is nothing to acknowledge."))
-        return redirect("admin:index")
+        return redirect(address("admin:index"))
     if not reason:
         fault = _("Acknowledging needs a reason, which the next shift reads.")
         return form_page(request, line, fault=fault, status=400)
@@ -256,7 +257,7 @@ def acknowledge(request: HttpRequest) -> HttpResponse:
     inbox.acknowledge(line, who(request.user), reason=reason, lasts=choice.lasts, size=covered)
     snapshots.forget()
     messages.success(request, _("Acknowledged: the line is folded below the list."))
-    return redirect("admin:index")
+    return redirect(address("admin:index"))
 
 
 @require_POST
@@ -268,7 +269,7 @@ def withdraw(request: HttpRequest) -> HttpResponse:
     inbox.withdraw(name, who(request.user))
     snapshots.forget()
     messages.success(request, _("The line is in the list again while its trouble lasts."))
-    return redirect("admin:index")
+    return redirect(address("admin:index"))
 
 
 def line_of(request: HttpRequest, name: str) -> AttentionLine | None:

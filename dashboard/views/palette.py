@@ -19,8 +19,9 @@ from django.views.decorators.http import require_safe
 from dashboard import links
 from dashboard.locks.limits import Names
 from dashboard.task_pages.listing import known_queues
-from orders.models import Account, Order
+from tasks import panels
 from tasks.models import Schedule, Task
+from tasks.panels import WatchedModel
 from tasks.support.addresses import address
 from tasks.support.database import fetch
 
@@ -83,7 +84,7 @@ def named(text: str, user: AbstractBaseUser | AnonymousUser) -> list[tuple[str, 
     word, _space, number = text.lower().rpartition(" ")
     number = number.removeprefix("#")
     is_number = number.isascii() and number.isdecimal() and int(number) <= LARGEST_ID
-    for source in NUMBERS if is_number else TEXTS:
+    for source in of_numbers() if is_number else TEXTS:
         if user.has_perm(source.permission):  # type: ignore[union-attr]
             found += names.ask(partial(list, source.find(number if is_number else text)), *source.tables) or ()
     return sorted(found, key=lambda one: not one[0].lower().startswith(word)) if is_number else found
@@ -108,14 +109,11 @@ def session(number: str) -> Found:
             yield label, f"{address('admin:ops_locks')}#node-{row['pid']}"
 
 
-def order(number: str) -> Found:
-    for pk in Order.objects.filter(pk=number).values_list("pk", flat=True):
-        yield _("Order %(id)s") % {"id": pk}, address("admin:orders_order_change", pk)
-
-
-def account(number: str) -> Found:
-    for pk in Account.objects.filter(pk=number).values_list("pk", flat=True):
-        yield _("Account %(id)s") % {"id": pk}, address("admin:orders_account_change", pk)
+def watched(watched: WatchedModel, number: str) -> Found:
+    """The row of a model that an app has registered, if this site shows it."""
+    for pk in watched.model._default_manager.filter(pk=number).values_list("pk", flat=True):
+        if url := links.page(watched.url_name, pk):
+            yield str(watched.label) % {"id": pk}, url
 
 
 def queues(text: str) -> Found:
@@ -139,13 +137,16 @@ def functions(text: str) -> Found:
         yield _("Tasks %(name)s") % {"name": row["path"]}, links.tasks(task_paths=(row["path"],))
 
 
-NUMBERS = (
-    Source("tasks.view_task", ("tasks_task",), task),
-    Source("dashboard.view_backend", (), session),
-    Source("orders.view_order", ("orders_order",), order),
-    Source("orders.view_account", ("orders_account",), account),
-    Source("tasks.view_worker", ("tasks_worker",), workers),
-)
+def of_numbers() -> Iterator[Source]:
+    """The sources of numbers."""
+    panels.load()
+    yield Source("tasks.view_task", ("tasks_task",), task)
+    yield Source("dashboard.view_backend", (), session)
+    for one in panels.WATCHED:
+        yield Source(one.permission, (one.model._meta.db_table,), partial(watched, one))
+    yield Source("tasks.view_worker", ("tasks_worker",), workers)
+
+
 TEXTS = (
     Source("tasks.view_task", ("tasks_task", "tasks_queue", "tasks_worker"), queues),
     Source("tasks.view_worker", ("tasks_worker",), workers),

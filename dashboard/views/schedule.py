@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-from django.contrib import admin, messages
+from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
 
@@ -15,6 +15,7 @@ from dashboard.live import snapshots
 from dashboard.live.fragment import SharedPart
 from dashboard.schedules import SEE as SEE_SCHEDULES
 from dashboard.schedules import actions, editor, rows, timeline
+from dashboard.site import site_context
 from dashboard.views.overview import unless_slow
 from tasks.admin.forms import OptionField, PreviewedForm, WholeNumberField
 from tasks.admin.rights import missing, require, who
@@ -24,6 +25,7 @@ from tasks.models import CommandRun
 from tasks.operations import locks, schedules
 from tasks.schedule import expectations
 from tasks.support import audit
+from tasks.support.addresses import address
 
 SEE, RELEASE, FORGET = "tasks.view_commandrun", locks.RIGHT_TO_RELEASE, locks.RIGHT_TO_FORGET
 LINE_SECONDS = 30
@@ -64,7 +66,7 @@ def schedule(request: HttpRequest) -> HttpResponse:
     if "HX-Request" in request.headers:
         return LIVE.answer(request)
     LIVE.expect(request)
-    context = {**admin.site.each_context(request), "title": _("Schedules"), **live_context(request)}
+    context = {**site_context(request), "title": _("Schedules"), **live_context(request)}
     if "listing" in context:
         context |= {**line_context(request), "line_seconds": LINE_SECONDS}
     return render(request, "dashboard/schedule.html", context)
@@ -123,7 +125,7 @@ def run(request: HttpRequest, run_id: int) -> HttpResponse:
     require(request.user, SEE)
     found = get_object_or_404(CommandRun, pk=run_id)
     context = {"title": _("%(name)s, run %(id)d") % {"name": found.name, "id": found.pk}, "run": found}
-    return render(request, "dashboard/command_run.html", {**admin.site.each_context(request), **context})
+    return render(request, "dashboard/command_run.html", {**site_context(request), **context})
 
 
 @require_POST
@@ -132,9 +134,9 @@ def release(request: HttpRequest) -> HttpResponse:
     require(request.user, RELEASE)
     values = ReleaseForm.read(request.POST)
     if values is None:
-        return render(request, "dashboard/release.html", admin.site.each_context(request), status=400)
+        return render(request, "dashboard/release.html", site_context(request), status=400)
     name, fence, reason = values["name"], values["fence"], values["reason"]
-    back = links.back_to(request, reverse("admin:ops_schedule"))
+    back = links.back_to(request, address("admin:ops_schedule"))
     if not values["confirmed"] or not reason:
         holder = locks.holder_of(name, fence)
         if holder is not None and holder.fence != fence:
@@ -147,7 +149,7 @@ def release(request: HttpRequest) -> HttpResponse:
             "fault": _("Releasing a lock needs a reason, which the audit keeps.") if values["confirmed"] else "",
             "command": command("release_lock", name, "--fence", str(fence), "--reason", reason or "…"),
         }
-        context = {**admin.site.each_context(request), **context}
+        context = {**site_context(request), **context}
         return render(request, "dashboard/release.html", context, status=200 if holder else 409)
     released = locks.release_lock(name, fence, who(request.user), reason=reason)
     if released.released:
@@ -164,13 +166,13 @@ def forget(request: HttpRequest) -> HttpResponse:
     require(request.user, FORGET)
     values = ForgetForm.read(request.POST)
     if values is None:
-        return render(request, "dashboard/forget.html", admin.site.each_context(request), status=400)
+        return render(request, "dashboard/forget.html", site_context(request), status=400)
     name = values["name"]
     if not values["confirmed"]:
         title, shell = _("Stop monitoring this command?"), command("forget_command", name)
-        context = {**admin.site.each_context(request), "title": title, "asked": values, "command": shell}
+        context = {**site_context(request), "title": title, "asked": values, "command": shell}
         return render(request, "dashboard/forget.html", context)
     forgotten = locks.forget_command(name, who(request.user), reason=values["reason"])
     text = _("Monitoring of %(name)s has stopped.") if forgotten else _("The command %(name)s was not monitored.")
     messages.success(request, text % {"name": name})
-    return redirect("admin:ops_schedule")
+    return redirect(address("admin:ops_schedule"))

@@ -7,10 +7,10 @@ from typing import Any, cast
 from urllib.parse import urlencode
 
 from django import forms
-from django.contrib import admin, messages
+from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import redirect, render
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern, path
 from django.utils.html import format_html
 from django.utils.translation import get_language, ngettext
 from django.utils.translation import gettext as _
@@ -20,6 +20,7 @@ from dashboard import links
 from dashboard import stale as stale_tasks
 from dashboard.live import snapshots
 from dashboard.live.fragment import SharedPart
+from dashboard.site import site_context
 from dashboard.task_pages.actions import PAGE_ACTIONS, buttons_of
 from dashboard.task_pages.confirmation import MOST_REFUSALS, listed
 from tasks.admin.forms import PreviewedForm
@@ -27,6 +28,7 @@ from tasks.admin.rights import missing, require, who
 from tasks.diagnosis.finding import command
 from tasks.operations.filters import InvalidFilter
 from tasks.support import reading
+from tasks.support.addresses import address
 
 SEE, TAKE = "tasks.view_task", "tasks.recover_task"
 MOST_WORKERS = 200
@@ -104,7 +106,7 @@ def take_back(request: HttpRequest) -> HttpResponse:
     if values is None:
         return page(request, "dashboard/take_back.html", {"title": _("Take back")}, status=400)
     ids, reason = values["worker_ids"], values["reason"]
-    back = links.back_to(request, reverse("admin:ops_stale"))
+    back = links.back_to(request, address("admin:ops_stale"))
     if not values["confirmed"] and (found := stale_tasks.preview(ids)).number:
         shell, start = command("recover_tasks", "--reason", reason or "…"), command("run_worker")
         context = {"title": _("Take these tasks back?"), "asked": values, "found": found, "start": start, "next": back}
@@ -139,5 +141,5 @@ def report(request: HttpRequest, taken: stale_tasks.Taken) -> None:
 
 
 def page(request: HttpRequest, template: str, context: dict[str, Any], status: int = 200) -> HttpResponse:
-    common = {**admin.site.each_context(request), "title": _("Stuck")}
+    common = {**site_context(request), "title": _("Stuck")}
     return render(request, template, {**common, **context}, status=status)

@@ -43,6 +43,7 @@ from tasks.operations.workers import (
 from tasks.queue import presence
 from tasks.queue.presence import Life, WorkerState
 from tasks.support import reading
+from tasks.support.addresses import address
 from tasks.support.database import fetch, is_lock_not_available, session_name
 from tasks.support.reading import Unreadable
 
@@ -297,7 +298,7 @@ def stop(request: HttpRequest) -> HttpResponse:
         text = _("Worker %(id)s has stopped, or was asked before; nothing changed.")
     worker = links.anchor(form.worker_id, links.worker(form.worker_id))
     messages.success(request, links.sentence(text, id=worker))
-    return redirect("admin:ops_workers")
+    return redirect(address("admin:ops_workers"))
 
 
 @require_POST
@@ -320,7 +321,7 @@ def release(request: HttpRequest) -> HttpResponse:
     report_refusals(request, result)
     if not result.done and not result.refused:
         messages.info(request, _("There was nothing to release."))
-    return redirect("admin:ops_workers")
+    return redirect(address("admin:ops_workers"))
 
 
 def preview_release(request: HttpRequest, form: WorkerRequest) -> HttpResponse:
@@ -355,4 +356,4 @@ def refused(request: HttpRequest, error: Exception) -> HttpResponse:
         busy = _("The worker's row is busy: another session has locked it. Try again.")
         told = [busy, *(holder.sentence for holder in holders)]
     messages.error(request, " ".join(told))
-    return redirect("admin:ops_workers")
+    return redirect(address("admin:ops_workers"))

@@ -6,7 +6,7 @@ from django import forms
 from django.contrib import admin, messages
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_http_methods, require_safe
@@ -17,6 +17,7 @@ from tasks.admin.rights import missing, require, who
 from tasks.diagnosis import decide, gather
 from tasks.diagnosis.finding import command
 from tasks.patterns import Pattern
+from tasks.support.addresses import address
 from tasks.support.redaction import redact
 
 
@@ -60,7 +61,7 @@ class PatternAdmin(admin.ModelAdmin):
                 "pattern": pattern,
                 "form": form,
                 "command": command_of(pattern),
-                "list_url": reverse(f"admin:{self._url_name('changelist')}"),
+                "list_url": address(f"admin:{self._url_name('changelist')}"),
             }
             return TemplateResponse(
                 request, "admin/tasks/pattern/ask.html", context, status=400 if form.is_bound else 200
@@ -68,7 +69,7 @@ class PatternAdmin(admin.ModelAdmin):
         run = patterns.request(pattern, form.cleaned_data, who(request.user))
         if not run.is_new:
             messages.info(request, _("This run was already requested and has not ended."))
-        return HttpResponseRedirect(reverse(f"admin:{self._url_name('watch')}", args=[name, run.task_id]))
+        return HttpResponseRedirect(address(f"admin:{self._url_name('watch')}", name, run.task_id))
 
     def watch_view(self, request: HttpRequest, name: str, task_id: int) -> HttpResponse:
         """The page; htmx gets the part that refreshes itself, and a full reload at the end."""
@@ -94,7 +95,7 @@ class PatternAdmin(admin.ModelAdmin):
             "numbers": {key.replace("_", " "): value for key, value in report.items() if isinstance(value, int)},
             "failures": report.get("failures", []),
             "stopped": report.get("stopped", ""),
-            "list_url": reverse(f"admin:{self._url_name('changelist')}"),
+            "list_url": address(f"admin:{self._url_name('changelist')}"),
         }
         template = "admin/tasks/pattern/_progress.html" if is_part else "admin/tasks/pattern/progress.html"
         return TemplateResponse(request, template, context)

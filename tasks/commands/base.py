@@ -28,7 +28,7 @@ from tasks.diagnosis import lock_holders
 from tasks.exceptions import RowlockError
 from tasks.operations import Progress
 from tasks.support.audit import Who
-from tasks.support.database import read_committed, short_lock_waits, sqlstate
+from tasks.support.database import name_session_of_command, read_committed, short_lock_waits, sqlstate
 from tasks.support.reading import one_line
 
 HANDLED = (signal.SIGTERM, signal.SIGINT)
@@ -141,6 +141,7 @@ class TerminalCommand(BaseCommand):
 
     def run_from_argv(self, argv: list[str]) -> None:
         self.is_typed = True
+        name_session_of_command(argv[1])
         super().run_from_argv(argv)
 
     def execute(self, *args: Any, **options: Any) -> str | None:

@@ -3,11 +3,11 @@
 The rules of the locks are SQL functions (migration 0004), for programs in every language.
 """
 
-from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import F, Q
 from django.utils.translation import gettext_lazy as _
 
+from tasks.models.fields import ArrayField
 from tasks.models.task import Viewable
 from tasks.support.durations import StatementTimestamp
 

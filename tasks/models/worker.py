@@ -1,10 +1,10 @@
 """Workers, what the decision about dead ones remembers, and how much work was done."""
 
-from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
+from tasks.models.fields import ArrayField
 from tasks.models.task import Viewable
 from tasks.support.durations import StatementTimestamp
 

@@ -250,6 +250,13 @@ def name_of_this_process() -> str:
     return str(connections["default"].settings_dict.get("OPTIONS", {}).get("application_name", ""))
 
 
+def name_session_of_command(command: str) -> None:
+    """Name Django's connection in this process, unless the settings do; call it before the first query."""
+    wrapper = connections["default"]
+    if wrapper.vendor == "postgresql":
+        wrapper.settings_dict["OPTIONS"].setdefault("application_name", session_name("cmd", command))
+
+
 def name_sessions_of_handlers(application_name: str) -> None:
     """Name Django's own connection in `pg_stat_activity`; call it in a worker process before its first query.
 

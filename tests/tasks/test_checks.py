@@ -5,7 +5,8 @@ from django.core.management import call_command
 from django.core.management.base import SystemCheckError
 from django.db import connection, connections
 
-from tasks import checks
+from tasks import checks, conf
+from tasks.apps import is_ours
 from tasks.compat import task_backends
 
 SAME = "postgres://user:secret@other-host:5432/{}"
@@ -32,6 +33,11 @@ def test_manage_py_check_asks_the_backend(settings):
     settings.TASKS = {"default": {"BACKEND": "tasks.backend.PostgresBackend", "OPTIONS": {"retries": 3}}}
     with pytest.raises(SystemCheckError, match=r"rowlock\.E001.*no option 'retries'"):
         call_command("check")
+
+
+def test_times_without_a_zone_are_refused(settings):
+    settings.USE_TZ = False
+    assert ids(checked()) == ["rowlock.E011"]
 
 
 def test_another_database_is_named(monkeypatch):
@@ -89,10 +95,49 @@ def test_a_misspelt_setting(settings):
 def test_a_package_of_the_same_name_in_place_of_ours(monkeypatch, tmp_path):
     from django.apps import apps
 
-    monkeypatch.setattr(apps.get_app_config("orders"), "path", str(tmp_path / "orders"))
+    monkeypatch.setattr(apps.get_app_config("tasks"), "path", str(tmp_path / "tasks"))
     [error] = checked()
     assert error.id == "rowlock.E006"
     assert str(tmp_path) in error.msg
+
+
+def test_a_project_may_have_orders_of_its_own(monkeypatch, tmp_path):
+    from django.apps import apps
+
+    monkeypatch.setattr(apps.get_app_config("orders"), "path", str(tmp_path / "orders"))
+    assert checked() == []
+    assert not is_ours("orders")
+
+
+def test_options_come_before_the_dictionary_and_that_before_the_environment(settings, monkeypatch):
+    monkeypatch.setenv("ROWLOCK_MAX_ATTEMPTS", "7")
+    assert conf.get("MAX_ATTEMPTS") == 7
+    settings.ROWLOCK = {"MAX_ATTEMPTS": 8}
+    assert conf.get("MAX_ATTEMPTS") == 8
+    settings.TASKS = {"default": {"BACKEND": conf.BACKEND, "OPTIONS": {"MAX_ATTEMPTS": 9, "DATABASE": "default"}}}
+    assert conf.get("MAX_ATTEMPTS") == 9
+    assert task_backends["default"].check() == []
+
+
+def test_two_aliases_may_not_disagree(settings):
+    first, second = ({"BACKEND": conf.BACKEND, "OPTIONS": {"LEASE_SECONDS": seconds}} for seconds in (9, 8))
+    settings.TASKS = {"default": first, "b": second}
+    assert ids(task_backends["default"].check()) == []
+    assert ids(task_backends["b"].check()) == ["rowlock.E010"]
+
+
+def test_an_option_out_of_range(settings):
+    settings.TASKS = {"default": {"BACKEND": conf.BACKEND, "OPTIONS": {"MAX_ATTEMPTS": 0}}}
+    [error] = task_backends["default"].check()
+    assert error.id == "rowlock.E005"
+    assert "TASKS" in error.hint
+
+
+def test_another_alias_as_the_home_of_the_queue_is_refused(settings):
+    settings.TASKS = {"default": {"BACKEND": conf.BACKEND, "OPTIONS": {"DATABASE": "reports"}}}
+    [error] = task_backends["default"].check()
+    assert error.id == "rowlock.E009"
+    assert "same transaction" in error.msg
 
 
 @pytest.mark.django_db

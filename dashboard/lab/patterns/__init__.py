@@ -1,7 +1,21 @@
 """The lab's patterns: each is the project's own code path, run by several processes at once."""
 
-from dashboard.lab.patterns import accounts, orders, queue, slots
-from dashboard.lab.patterns.pattern import Catalogue
+from collections.abc import Iterator
 
-BUILT_IN = (*orders.PATTERNS, *queue.PATTERNS, *slots.PATTERNS, *accounts.PATTERNS)
+from dashboard.lab.patterns import queue, slots
+from dashboard.lab.patterns.pattern import Catalogue, Pattern
+from tasks.apps import is_ours
+
+
+def built_in() -> Iterator[Pattern]:
+    """Those over the queue, and those over orders where that app is installed."""
+    if not is_ours("orders"):
+        yield from (*queue.PATTERNS, *slots.PATTERNS)
+        return
+    from dashboard.lab.patterns import accounts, orders
+
+    yield from (*orders.PATTERNS, *queue.PATTERNS, *slots.PATTERNS, *accounts.PATTERNS)
+
+
+BUILT_IN = tuple(built_in())
 PATTERNS = Catalogue(BUILT_IN)

@@ -6,12 +6,38 @@ from functools import partial
 
 from django.utils.translation import gettext_lazy as _
 
-from dashboard.lab.patterns.pattern import ACCOUNTS, Pattern
+from dashboard.lab.patterns.pattern import Pattern, Rows
 from dashboard.lab.worker import Worker
 from orders import accounts
 from orders.accounts import Contended
 from orders.models import Account, Entry
 from tasks.exceptions import Busy
+
+FILL_ACCOUNTS = """
+WITH owner AS (
+    INSERT INTO auth_user
+        (username, password, is_superuser, is_staff, is_active, first_name, last_name, email, date_joined)
+    VALUES ('lab', '!', false, false, true, '', '', '', now()) RETURNING id
+)
+INSERT INTO orders_account (owner) SELECT id FROM owner WHERE %(items)s > 0
+"""
+TOUCH_ACCOUNT = """
+UPDATE orders_account SET balance = balance + 1 WHERE id = (SELECT min(id) FROM orders_account) RETURNING id
+"""
+OPERATIONS_DONE = "SELECT DISTINCT item AS id FROM lab_ledger WHERE kind = 'effect'"
+BALANCE_KEPT = "SELECT sum(balance)::int FROM orders_account"
+DEPOSITS = "SELECT count(*)::int FROM lab_ledger WHERE kind IN ('effect', 'touch')"
+ACCOUNTS = Rows(
+    name="accounts",
+    source="H. Benita, pessimistic and optimistic updates of one row",
+    fill=FILL_ACCOUNTS,
+    touch=TOUCH_ACCOUNT,
+    done=OPERATIONS_DONE,
+    acknowledged=DEPOSITS,
+    kept=BALANCE_KEPT,
+    following=lambda: Account.objects.order_by("pk"),
+    work="attempt",
+)
 
 ONE = Decimal("1.00")
 

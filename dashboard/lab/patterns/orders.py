@@ -8,13 +8,14 @@ server that keeps it.
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from functools import partial
 
 from django.db import connection
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from dashboard.lab.patterns.pattern import LOCKED_ORDERS, ORDERS, Pattern
+from dashboard.lab.patterns.pattern import TOUCHES, Pattern, Rows
 from dashboard.lab.worker import Ledger, Worker
 from orders.models import Order
 from orders.shipping import Run, ship
@@ -23,6 +24,30 @@ from tasks.exceptions import LockHeld
 from tasks.locking import lock, locked_batches, update_each
 from tasks.locking.double_checked import DoubleChecked, OnLocked
 from tasks.locking.named.backends import CACHE, LEASE, REDIS, problem_of
+
+FILL_ORDERS = """
+INSERT INTO orders_order (customer_email, placed_at, shipped_at)
+SELECT 'c' || n || '@example.test', '2026-01-01', '2026-01-02' FROM generate_series(1, %(items)s) AS n
+"""
+TOUCH_ORDER = """
+UPDATE orders_order SET placed_at = placed_at + interval '1 second'
+WHERE id = (SELECT id FROM orders_order ORDER BY random() LIMIT 1 FOR NO KEY UPDATE) RETURNING id
+"""
+ORDERS_DONE = "SELECT id FROM orders_order WHERE shipped_email_sent"
+SECONDS_KEPT = (
+    "SELECT coalesce(sum(extract(epoch FROM placed_at - '2026-01-01'::timestamptz)), 0)::int FROM orders_order"
+)
+ORDERS = Rows(
+    name="orders",
+    source="L. Plant, double-checked locking over rows in Django",
+    fill=FILL_ORDERS,
+    touch=TOUCH_ORDER,
+    done=ORDERS_DONE,
+    acknowledged=TOUCHES,
+    kept=SECONDS_KEPT,
+    following=lambda: Order.objects.to_mail().order_by("pk"),
+)
+LOCKED_ORDERS = replace(ORDERS, source="an article on a distributed lock in a cache, and PostgreSQL's advisory locks")
 
 CREATE_CACHE = "CREATE TABLE lab_cache (key text PRIMARY KEY)"
 ADD = "INSERT INTO lab_cache (key) VALUES (%s) ON CONFLICT DO NOTHING"
@@ -209,6 +234,7 @@ PATTERNS = (
     ),
     locks_pattern(
         cache_lock_naive,
+        needs=CREATE_CACHE,
         code=(_under_locks, hold),
         runs_on=naive_runs_on,
         is_safe=False,

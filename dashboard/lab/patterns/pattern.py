@@ -5,7 +5,7 @@ Rows are SQL that makes them, disturbs them, and checks them at the end.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from inspect import getsource
 from textwrap import dedent
@@ -20,49 +20,24 @@ from psycopg import sql
 from dashboard.lab.worker import Worker, item_of
 from tasks import patterns
 from tasks.locking import around_each_row
+from tasks.models import Task
 
-FILL_ORDERS = """
-INSERT INTO orders_order (customer_email, placed_at, shipped_at)
-SELECT 'c' || n || '@example.test', '2026-01-01', '2026-01-02' FROM generate_series(1, %(items)s) AS n
-"""
 FILL_TASKS = """
 INSERT INTO tasks_task (task_path, queue_name, max_attempts)
 SELECT 'dashboard.lab.work', 'lab', 100 FROM generate_series(1, %(items)s)
 """
-FILL_ACCOUNTS = """
-WITH owner AS (
-    INSERT INTO auth_user
-        (username, password, is_superuser, is_staff, is_active, first_name, last_name, email, date_joined)
-    VALUES ('lab', '!', false, false, true, '', '', '', now()) RETURNING id
-)
-INSERT INTO orders_account (owner) SELECT id FROM owner WHERE %(items)s > 0
-"""
 
 # An outside locker's work on the same rows: it locks one, and changes a column that no pattern means to write.
-TOUCH_ORDER = """
-UPDATE orders_order SET placed_at = placed_at + interval '1 second'
-WHERE id = (SELECT id FROM orders_order ORDER BY random() LIMIT 1 FOR NO KEY UPDATE) RETURNING id
-"""
 TOUCH_TASK = """
 UPDATE tasks_task SET kwargs = jsonb_build_object('touched', coalesce((kwargs ->> 'touched')::int, 0) + 1)
 WHERE id = (SELECT id FROM tasks_task ORDER BY random() LIMIT 1 FOR NO KEY UPDATE) RETURNING id
 """
-TOUCH_ACCOUNT = """
-UPDATE orders_account SET balance = balance + 1 WHERE id = (SELECT min(id) FROM orders_account) RETURNING id
-"""
 
-ORDERS_DONE = "SELECT id FROM orders_order WHERE shipped_email_sent"
 TASKS_DONE = "SELECT id FROM tasks_task WHERE status = 'COMPLETED'"
-OPERATIONS_DONE = "SELECT DISTINCT item AS id FROM lab_ledger WHERE kind = 'effect'"
 
 # The acknowledged writes that are really there.
-SECONDS_KEPT = (
-    "SELECT coalesce(sum(extract(epoch FROM placed_at - '2026-01-01'::timestamptz)), 0)::int FROM orders_order"
-)
 TOUCHES_KEPT = "SELECT coalesce(sum((kwargs ->> 'touched')::int), 0)::int FROM tasks_task"
-BALANCE_KEPT = "SELECT sum(balance)::int FROM orders_account"
 TOUCHES = "SELECT count(*)::int FROM lab_ledger WHERE kind = 'touch'"
-DEPOSITS = "SELECT count(*)::int FROM lab_ledger WHERE kind IN ('effect', 'touch')"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,19 +51,10 @@ class Rows:
     done: str  # ids of the rows that are done according to the database
     acknowledged: str  # the number of acknowledged changes
     kept: str  # the number of those that are there at the end
+    following: Callable[[], "models.QuerySet[Any]"] | None = None  # the rows that a pattern works on now or next
     work: str = "effect"  # the kind of the ledger's lines about work; "attempt" if the effect has lines of its own
 
 
-ORDERS = Rows(
-    name="orders",
-    source="L. Plant, double-checked locking over rows in Django",
-    fill=FILL_ORDERS,
-    touch=TOUCH_ORDER,
-    done=ORDERS_DONE,
-    acknowledged=TOUCHES,
-    kept=SECONDS_KEPT,
-)
-LOCKED_ORDERS = replace(ORDERS, source="an article on a distributed lock in a cache, and PostgreSQL's advisory locks")
 TASKS = Rows(
     name="tasks",
     source="an article on a table of tasks shared by many workers",
@@ -97,16 +63,7 @@ TASKS = Rows(
     done=TASKS_DONE,
     acknowledged=TOUCHES,
     kept=TOUCHES_KEPT,
-)
-ACCOUNTS = Rows(
-    name="accounts",
-    source="H. Benita, pessimistic and optimistic updates of one row",
-    fill=FILL_ACCOUNTS,
-    touch=TOUCH_ACCOUNT,
-    done=OPERATIONS_DONE,
-    acknowledged=DEPOSITS,
-    kept=BALANCE_KEPT,
-    work="attempt",
+    following=lambda: Task.objects.unfinished().order_by("pk"),
 )
 
 SLOTS = 3  # the limit of the patterns that keep one
@@ -125,6 +82,7 @@ class Pattern:
     repeats: int = 1  # effects that one kill may repeat, because a batch is recorded as done all at once
     taken: str = ""  # for a pattern that keeps a limit of SLOTS: SQL for the number of slots that are taken
     guard: Promise | str = ""  # a guard that its schema lacks; a second part of the run has it, for comparison
+    needs: str = ""  # SQL that makes a further table of its schema
     guard_off: str = ""  # SQL that removes the guard from the schema
     runs_on: Callable[[], str] = str  # describes the backend of its locks, and who shares it; by default nothing
     stands_for: str = ""  # the registered pattern whose code it runs, which gets no entry of its own

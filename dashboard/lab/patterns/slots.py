@@ -91,6 +91,7 @@ PATTERNS = (
     ),
     slots_pattern(
         slots_by_counter,
+        needs=CREATE_COUNTER,
         code=(claim_and_flush, counted),
         taken=COUNTED,
         is_safe=False,

@@ -2,6 +2,7 @@
 
 from django.core.management.base import CommandParser
 
+from dashboard import project
 from dashboard.demo import control
 from dashboard.demo.control import Request
 from tasks.commands import OperatorCommand, Options, Report, audited, operator
@@ -23,6 +24,7 @@ class Command(OperatorCommand):
         which.add_argument("--chain", action="store_true", help="Let four sessions wait for each other again.")
 
     def run(self, options: Options) -> Report:
+        project.refuse_elsewhere("The demo is made of its orders.")
         if options["stop"]:
             return self.stop(options)
         if options["remove"]:

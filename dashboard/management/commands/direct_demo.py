@@ -7,7 +7,6 @@ from django.core.management.base import CommandError
 from django.db import DatabaseError, InterfaceError
 
 from dashboard.demo import control
-from dashboard.demo.director import AlreadyDirected, Director
 from tasks.commands import TerminalCommand
 
 HELP = """Keeps the demo alive for 15 minutes: enqueues two tasks a second, lets sessions wait for each other, and
@@ -21,6 +20,8 @@ class Command(TerminalCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         if not control.state().is_loaded:
             raise CommandError("The demo's data are not there: `manage.py prepare_site --demo` loads them.")
+        from dashboard.demo.director import AlreadyDirected, Director  # which needs the app of orders
+
         try:
             Director().run()
         except AlreadyDirected:

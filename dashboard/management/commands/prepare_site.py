@@ -11,7 +11,7 @@ from django.contrib.auth import get_user_model
 from django.core.management import call_command
 from django.core.management.base import CommandParser
 
-from dashboard.demo import director
+from dashboard import project
 from tasks.commands import TerminalCommand
 from tasks.commands.base import explained
 from tasks.support.database import short_lock_waits
@@ -29,11 +29,12 @@ class Command(TerminalCommand):
         parser.add_argument("--json", action="store_true", help="Print one JSON object on stdout, the rest on stderr.")
 
     def handle(self, *args: Any, **options: Any) -> None:
+        project.refuse_elsewhere("In yours, run `migrate`, `createsuperuser` and `collectstatic`.")
         messages = sys.stderr if options["json"] else sys.stdout
         with short_lock_waits(), explained():
             call_command("migrate", interactive=False, verbosity=options["verbosity"], stdout=messages)
             call_command("collectstatic", interactive=False, verbosity=0)
-            report = {**create_admin(), "demo_tasks": director.load_once() if options["demo"] else 0}
+            report = {**create_admin(), "demo_tasks": load_demo() if options["demo"] else 0}
         if options["json"]:
             self.stdout.write(json.dumps(report))
         elif options["verbosity"]:
@@ -51,3 +52,10 @@ def create_admin() -> dict[str, str]:
     password = given or secrets.token_urlsafe(12)
     users.create_superuser("admin", password=password)
     return {"login": "given"} if given else {"login": "generated", "password": password}
+
+
+def load_demo() -> int:
+    """Load the demo's rows once. Returns the number of tasks."""
+    from dashboard.demo import director  # which needs the app of orders
+
+    return director.load_once()

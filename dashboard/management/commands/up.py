@@ -8,6 +8,7 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
+from dashboard import project
 from dashboard.embedded import ServerError
 from dashboard.up.startup import CannotStart, Plan, run
 from dashboard.up.supervisor import Console, Supervisor
@@ -43,6 +44,7 @@ class Command(TerminalCommand):
         )  # fmt: skip
 
     def handle(self, *args: Any, **options: Any) -> None:
+        project.refuse_elsewhere("In yours, start its web server and `run_worker`.")
         # A shell makes background jobs (`command &`) ignore these; all that we start would ignore them too.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGQUIT, signal.SIG_DFL)

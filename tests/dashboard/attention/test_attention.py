@@ -323,7 +323,7 @@ def test_a_fault_in_one_source_leaves_the_others(monkeypatch, caplog):
     def broken(snapshot: Snapshot) -> list[AttentionLine]:
         raise KeyError("parcels")
 
-    inbox.load()
+    panels.load()
     monkeypatch.setattr("tasks.panels.ATTENTION", [broken, *panels.ATTENTION])
     failed()
     assert list(lines()) == ["untold", "failed:app.charge:app.errors.Declined"]

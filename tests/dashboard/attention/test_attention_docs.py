@@ -15,7 +15,7 @@ DOCUMENT = (Path(__file__).resolve().parents[3] / "docs" / "attention.md").read_
 
 
 def test_the_example_adds_its_line_and_its_figure(monkeypatch):
-    inbox.load()
+    panels.load()
     for registry in ("ATTENTION", "FIGURES"):
         monkeypatch.setattr(panels, registry, [])
     [example] = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)

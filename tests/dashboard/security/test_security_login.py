@@ -63,7 +63,7 @@ def test_whoever_guesses_locks_out_nobody_but_himself():
 @pytest.fixture
 def few(monkeypatch) -> int:
     """How many guesses one address has, over all names: not fifty, for the sake of time."""
-    monkeypatch.setattr("dashboard.login.FROM_ONE_ADDRESS", 8)
+    monkeypatch.setattr("dashboard.guesses.FROM_ONE_ADDRESS", 8)
     return 8
 
 
