@@ -23,12 +23,17 @@ from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[1]
 numbers = itertools.count(1)
+MIGRATED = "ROWLOCK_TEST_TEMPLATE"  # the variable with the name of a migrated database, which every server then has
 
 ENQUEUE = """
 SELECT rowlock_enqueue(%(path)s::text, %(args)s::jsonb, queue => %(queue)s::text, priority => %(priority)s::int,
     ordering_key => %(ordering_key)s::text, max_attempts => %(max_attempts)s::int,
     run_after => clock_timestamp() + make_interval(secs => %(run_after_seconds)s::float8)) AS id
 FROM generate_series(1, %(count)s::int)
+"""
+FILL = """
+INSERT INTO tasks_task (task_path, max_attempts)
+SELECT %(path)s::text, %(max_attempts)s::int FROM generate_series(1, %(count)s::int)
 """
 
 
@@ -87,6 +92,11 @@ class QueueDatabase:
             "count": count,
         }
         return [row.id for row in self.connection.execute(ENQUEUE, params).fetchall()]
+
+    def fill(self, task: PostgresTask, count: int) -> None:
+        """Insert `count` tasks without arguments. The SQL function takes twenty times as long for thousands."""
+        params = {"path": task.module_path, "max_attempts": task.attempts_allowed(), "count": count}
+        self.connection.execute(FILL, params)
 
     def task(self, task_id: int) -> Any:
         [row] = self.rows("SELECT * FROM tasks_task WHERE id = %s", task_id)
@@ -158,7 +168,10 @@ def copy_of(template: str) -> Iterator[QueueDatabase]:
 
 
 def migrate(url: str) -> None:
-    """Create the database that `url` names, with the project's tables."""
-    create(url)
-    environment = {**os.environ, "DATABASE_URL": url, "DJANGO_SETTINGS_MODULE": "tests.settings"}
-    subprocess.run([sys.executable, "manage.py", "migrate", "-v0"], cwd=ROOT, env=environment, check=True)
+    """Create the database that `url` names, with the project's tables: as a copy, where there is one to copy."""
+    if template := os.environ.get(MIGRATED):
+        create(url, template=named(url, template))
+    else:
+        create(url)
+        environment = {**os.environ, "DATABASE_URL": url, "DJANGO_SETTINGS_MODULE": "tests.settings"}
+        subprocess.run([sys.executable, "manage.py", "migrate", "-v0"], cwd=ROOT, env=environment, check=True)

@@ -3,13 +3,17 @@
 With TEST_DATABASE_URL the session uses that server instead. With pytest-xdist each worker process has its own server,
 and the process that only distributes tests has none. DATABASE_URL is set before Django reads its settings, so that no
 test can reach the shell's own database.
+
+The process that distributes tests makes the data of a server with a migrated database; the others start with a copy.
 """
 
 import contextlib
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 import psycopg
@@ -17,12 +21,14 @@ import pytest
 
 from dashboard.embedded import cluster
 from dashboard.embedded.server import EmbeddedServer, running
+from tests import databases
 from tests.waiting import wait_until
 
 # Only a crash of the machine can lose data; kill -9 of a process loses nothing.
 THROW_AWAY = {"fsync": "off", "full_page_writes": "off"}
 NOBODY_CONNECTS = "postgres:///no-such-database"
 FOREIGN_SETTINGS = ("DIRECT_DATABASE_URL", "REDIS_URL")
+DATA = "ROWLOCK_TEST_DATA"  # the variable with the data folder that every server starts with
 
 
 @contextlib.contextmanager
@@ -30,8 +36,25 @@ def throw_away_server(**settings: str) -> Iterator[EmbeddedServer]:
     """A running server with these settings and temporary data; the next session removes what a killed one left."""
     with cluster.folder() as folder:
         folder.chmod(0o711)
+        if data := os.environ.get(DATA):
+            copy_data(Path(data), folder / "home")
         with running(folder / "home", runs="a test session", settings={**THROW_AWAY, **settings}) as server:
             yield server
+
+
+def copy_data(data: Path, home: Path) -> None:
+    """Copy the data of a server that does not run into a new home, with their owner."""
+    home.mkdir()
+    subprocess.run(["cp", "-a", data, home / "data"], check=True)
+
+
+@contextlib.contextmanager
+def migrated_data() -> Iterator[Path]:
+    """The data of a stopped server with the migrated database `rowlock_migrated`."""
+    with throw_away_server() as server:
+        databases.migrate(databases.named(server.url, "rowlock_migrated"))
+        server.stop()
+        yield server.data
 
 
 @pytest.hookimpl(wrapper=True)
@@ -39,13 +62,16 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> Iterator[None]
     """Runs before pytest-django's hook of this name, which reads the settings: a wrapper runs before plain hooks."""
     for name in FOREIGN_SETTINGS:
         os.environ.pop(name, None)
+    kept = contextlib.ExitStack()
+    early_config.add_cleanup(kept.close)
     if early_config.known_args_namespace.numprocesses and "PYTEST_XDIST_WORKER" not in os.environ:
         os.environ["DATABASE_URL"] = NOBODY_CONNECTS
+        if "TEST_DATABASE_URL" not in os.environ:
+            os.environ[DATA] = str(kept.enter_context(migrated_data()))
+            os.environ[databases.MIGRATED] = "rowlock_migrated"
         return (yield)
     if "TEST_DATABASE_URL" not in os.environ:
-        server = contextlib.ExitStack()
-        early_config.add_cleanup(server.close)
-        os.environ["TEST_DATABASE_URL"] = server.enter_context(throw_away_server()).url
+        os.environ["TEST_DATABASE_URL"] = kept.enter_context(throw_away_server()).url
     os.environ["DATABASE_URL"] = os.environ["TEST_DATABASE_URL"]
     return (yield)
 

@@ -1,5 +1,7 @@
 """The project's settings for tests: the same database options, cheap passwords, plain static files."""
 
+import os
+
 from dashboard.settings import *  # noqa: F403
 
 SECRET_KEY = "of the tests alone"
@@ -11,4 +13,5 @@ STORAGES = {
 WHITENOISE_AUTOREFRESH = WHITENOISE_USE_FINDERS = True  # tests collect no static files
 # Without the pages' short timeouts: a test may wait for a lock, or drop a database on a busy machine.
 DATABASES["default"]["OPTIONS"].pop("options", None)  # noqa: F405
+DATABASES["default"]["TEST"] = {"TEMPLATE": os.environ.get("ROWLOCK_TEST_TEMPLATE")}  # noqa: F405
 SHARED_LOOK_SECONDS = 0  # tests must not see each other's cached results

@@ -17,12 +17,12 @@ MUCH = 40_000  # tasks in whose index claims go on behind the last one, for seco
 def fill(database, *lasting):
     """MUCH quick tasks in one transaction, and in their midst those of `lasting`, each a task and its seconds."""
     with database.connection.transaction():
-        database.enqueue(handlers.quick, count=MUCH // 2)
+        database.fill(handlers.quick, MUCH // 2)
         found = []
         for task, seconds in lasting:
             found += database.enqueue(task, seconds)
-            database.enqueue(handlers.quick, count=2003)
-        database.enqueue(handlers.quick, count=MUCH // 2)
+            database.fill(handlers.quick, 2003)
+        database.fill(handlers.quick, MUCH // 2)
     return found
 
 

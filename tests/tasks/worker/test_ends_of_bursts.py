@@ -46,7 +46,7 @@ def test_the_next_task_of_a_key_is_claimed_once_the_one_before_it_is_written(dat
 
 def test_a_healthy_burst_has_nothing_to_warn_of(database, start_worker):
     """On one session and, with much to do, on two; the log has lines of INFO and below alone."""
-    database.enqueue(handlers.quick, count=10_000)
+    database.fill(handlers.quick, 10_000)
     worker = start_worker("--burst", "--concurrency", 2)
     assert worker.wait() == 0
     assert database.statuses() == {"COMPLETED": 10_000}

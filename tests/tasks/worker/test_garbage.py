@@ -12,7 +12,7 @@ def test_what_is_loaded_is_no_garbage(database, start_worker):
 def test_tasks_in_hand_are_no_garbage(database, start_worker):
     """Of 5,000 tasks Python's default makes ten collections."""
     [first] = database.enqueue(handlers.count_collections, priority=1)
-    database.enqueue(handlers.quick, count=5_000)
+    database.fill(handlers.quick, 5_000)
     [last] = database.enqueue(handlers.count_collections, priority=-1)
     assert start_worker("--burst").wait() == 0
     assert database.task(last).return_value - database.task(first).return_value <= 2

@@ -182,7 +182,7 @@ def test_a_session_that_was_refused_is_asked_for_again_later(completer, endings)
 
 def test_a_worker_has_a_second_session_as_long_as_there_is_much_to_do(database, start_worker):
     tasks = 30_000
-    database.enqueue(handlers.quick, count=tasks)
+    database.fill(handlers.quick, tasks)
     start_worker()
     wait_until(lambda: database.value(SESSIONS) >= 2)
     wait_until(lambda: database.value(SESSIONS) == 1)
@@ -194,7 +194,7 @@ def test_a_worker_has_a_second_session_as_long_as_there_is_much_to_do(database, 
 
 def test_a_lost_session_costs_no_task_and_no_attempt(database, ledger, start_worker):
     tasks = 20_000
-    database.enqueue(handlers.quick, count=tasks)
+    database.fill(handlers.quick, tasks)
     worker = start_worker()
     wait_until(lambda: number_completed(database) > tasks / 10)
     terminate_every_backend(None, database)
@@ -206,7 +206,7 @@ def test_a_lost_session_costs_no_task_and_no_attempt(database, ledger, start_wor
 
 def test_a_kill_while_two_sessions_are_at_work_costs_nothing_but_what_was_in_hand(database, start_worker):
     tasks = 40_000
-    database.enqueue(handlers.quick, count=tasks)
+    database.fill(handlers.quick, tasks)
     killed = start_worker()
     wait_until(lambda: database.value(SESSIONS) >= 2)
     killed.send_all(signal.SIGKILL)
@@ -229,7 +229,7 @@ def test_a_write_whose_answer_was_lost_is_not_refused_when_it_is_repeated(databa
 
 def test_an_orderly_worker_leaves_no_sum_unwritten(database, start_worker):
     tasks = 5000
-    database.enqueue(handlers.quick, count=tasks)
+    database.fill(handlers.quick, tasks)
     worker = start_worker("--burst")
     assert worker.wait() == 0
     assert worker.report()["completed"] == tasks == database.value(SUMMED)

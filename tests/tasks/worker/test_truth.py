@@ -35,7 +35,7 @@ def begun(jots: Path) -> list[int]:
 
 def run_through(database, start_worker, jots, **variables):
     """A worker in the middle of a full queue."""
-    database.enqueue(handlers.jot, count=MANY)
+    database.fill(handlers.jot, MANY)
     worker = start_worker(TEST_JOTS=jots, **variables)
     wait_until(lambda: jots.exists() and jots.stat().st_size > 0)
     return worker
