@@ -18,6 +18,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from tasks import conf
 from tasks.exceptions import PooledSession
+from tasks.framework import payload
 from tasks.locking.named import backends
 from tasks.support.database import own_session
 
@@ -98,6 +99,8 @@ def _settings() -> Iterator[CheckMessage]:
                 problem = f"{key} is {value!r}, not a number above 0."
             elif key == "MAX_ATTEMPTS" and (not isinstance(value, int) or value > MOST_ATTEMPTS):
                 problem = f"MAX_ATTEMPTS is {value!r}, not a whole number from 1 to {MOST_ATTEMPTS}."
+            elif key == "PAYLOAD_KEYS":
+                problem = payload.problem()
         if problem:
             yield Error(problem, hint=f"Correct ROWLOCK[{key!r}] or {setting.variable}.", id="rowlock.E005")
 

@@ -18,7 +18,7 @@ from django.db import connection, transaction
 from psycopg.pq import TransactionStatus
 
 from tasks.compat import Task, TaskResult
-from tasks.framework import declaration
+from tasks.framework import declaration, payload
 from tasks.models import Task as TaskRow
 from tasks.queue import completion, strategies
 from tasks.queue.claim import Claim, Claimer
@@ -36,9 +36,15 @@ WHERE id = (SELECT id FROM tasks_task WHERE status = 'READY' AND run_after > sta
 
 
 def enqueued(task: Task | None = None) -> list[TaskRow]:
-    """Waiting tasks in the order in which they were enqueued: all of them, or those of one task function."""
+    """Waiting tasks in the order in which they were enqueued: all of them, or those of one task function.
+
+    Encrypted arguments are decrypted. Raises PayloadLocked without their key.
+    """
     rows = TaskRow.objects.ready().order_by("id")
-    return list(rows if task is None else rows.filter(task_path=task.module_path))
+    found = list(rows if task is None else rows.filter(task_path=task.module_path))
+    for row in found:
+        row.args, row.kwargs = payload.opened_call(row.args, row.kwargs)
+    return found
 
 
 def run_due(limit: int | None = None) -> list[TaskResult]:
