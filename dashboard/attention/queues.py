@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.db import connection
 from django.utils.translation import gettext as _
@@ -113,10 +114,14 @@ def late(snapshot: Snapshot) -> Iterator[AttentionLine]:
         )
 
 
+def locked_tasks() -> list[dict[str, Any]]:
+    return fetch(connection, LOCKED_TASKS, {"locked": LOCKED, "most": MOST_GIVEN_BACK})
+
+
 @panels.attention
 def locked(snapshot: Snapshot) -> Iterator[AttentionLine]:
     """Waiting tasks that a live worker gave back, because it has no key for their arguments."""
-    for found in fetch(connection, LOCKED_TASKS, {"locked": LOCKED, "most": MOST_GIVEN_BACK}):
+    for found in snapshot.once(locked_tasks):
         text = ngettext(
             "Worker %(worker)s cannot read the encrypted arguments of %(number)d task.",
             "Worker %(worker)s cannot read the encrypted arguments of %(number)d tasks.",
