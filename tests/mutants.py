@@ -20,6 +20,7 @@ MATRIX, INPUT = "tests/dashboard/security/test_security_matrix.py", "tests/dashb
 OBJECTS, LOCK_SQL = "tasks/migrations/0003_guards.py", "tasks/migrations/0004_functions.py"
 KEYS_SQL, KEYS_LIFE = "tasks/migrations/0008_keys.py", "tests/tasks/queue/test_unique_keys.py"
 UNIQUE, UNIQUE_VERBS = "tests/tasks/framework/test_unique.py", "tests/tasks/operations/test_unique_keys.py"
+PAYLOADS = "tests/tasks/framework/test_payload.py"
 SLOTS, LIMITS = "tasks/migrations/0010_slots.py", "tests/tasks/queue/test_limits.py"
 
 
@@ -387,4 +388,10 @@ MUTANTS = [
            ("tests/tasks/schedule/test_many_schedulers.py", "-k", "night")),
     Mutant("tick: a time has one", "tasks.schedule.ticks.Due", "        if at in self.done:\n            return\n", "",
            (TICKS,)),
+    without("payload: handlers' texts", "tasks.support.redaction.redactor",
+            "    if payload.seals(task):\n        finder.hide([args, kwargs])\n", PAYLOADS),
+    Mutant("payload: the oldest key hashes", "tasks.framework.arguments.key_of_arguments", "keys[-1]", "keys[0]",
+           (PAYLOADS,)),
+    without("payload: tasks without their key go back", "tasks.worker.process.WorkerProcess.run_batch",
+            " or claim.is_locked()", "tests/dashboard/test_encrypted_payloads.py", "-k", "one"),
 ]  # fmt: skip
