@@ -146,7 +146,7 @@ class Facts:
 
 
 def gather(tasks: Iterable[Task], *, always_workers: bool = False) -> Facts:
-    """The facts for at most some hundreds of tasks: twelve statements, however many tasks there are.
+    """The facts for at most some hundreds of tasks: thirteen statements, however many tasks there are.
 
     Workers are read only if a task is unfinished, unless `always_workers`.
     """
