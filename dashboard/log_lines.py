@@ -1,22 +1,29 @@
-"""Log lines without PostgreSQL's DETAIL and CONTEXT, which hold values of rows, even secret ones."""
+"""Log lines without values of rows and payloads, even secret ones."""
 
 import logging
 from collections.abc import Iterator
 
 import psycopg
 
+from tasks.framework import payload
+from tasks.framework.context import current
+
 WITHHELD = "[redacted]"
 
 
 class LineFormatter(logging.Formatter):
-    """Keeps an error's class, message with the constraint's name, and traceback; withholds the rest."""
+    """Keeps an error's class, message with the constraint's name, and traceback; withholds its DETAIL and CONTEXT.
+
+    Where payloads are encrypted, it withholds a handler's arguments from the lines that the handler logs.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         text = super().format(record)
         for error in errors_of(record):
             for values in filter(None, (error.diag.message_detail, error.diag.context)):
                 text = text.replace(values, WITHHELD)
-        return text
+        report = current.get() if payload.keys() else None
+        return report().redact(text) if report else text
 
 
 def errors_of(record: logging.LogRecord) -> Iterator[psycopg.Error]:

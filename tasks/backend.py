@@ -8,7 +8,7 @@ from django.core.checks import CheckMessage
 
 from tasks import checks
 from tasks.compat import FRAMEWORK, BaseTaskBackend, Task, TaskResult, TaskResultDoesNotExist, task_enqueued
-from tasks.exceptions import UnknownTask
+from tasks.exceptions import PayloadLocked, UnknownTask
 from tasks.framework import declaration, results
 from tasks.framework.arguments import encode_call
 from tasks.framework.declaration import PostgresTask
@@ -60,7 +60,10 @@ class PostgresBackend(BaseTaskBackend):
         return insert_many(PostgresTask.of(task), calls, announce)
 
     def get_result(self, result_id: str) -> TaskResult:
-        """The result of a task by its id. Raises TaskResultDoesNotExist for unknown and malformed ids."""
+        """The result of a task by its id.
+
+        Raises TaskResultDoesNotExist for unknown and malformed ids, and PayloadLocked without the key that opens it.
+        """
         result_id = str(result_id)
         row = TaskRow.objects.filter(pk=result_id).first() if ROW_ID.fullmatch(result_id) else None
         if row is None:
@@ -72,10 +75,10 @@ class PostgresBackend(BaseTaskBackend):
         return checks.check_backend(self.alias, self.options)
 
     def _known(self, task: Task, row: Inserted) -> TaskResult:
-        """The result of the task that has the key. Another program may have pruned it, or know its function alone."""
+        """The result of the task that has the key. Another program may have pruned it, or alone know how to read it."""
         try:
             return self.get_result(str(row.id))
-        except (TaskResultDoesNotExist, UnknownTask):
+        except (TaskResultDoesNotExist, UnknownTask, PayloadLocked):
             return results.enqueued_result(task, row, backend=self.alias)
 
     def _announce(self, task: Task, row: Inserted) -> TaskResult:

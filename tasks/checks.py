@@ -19,6 +19,7 @@ from tasks import conf
 from tasks.apps import is_ours
 from tasks.compat import task_backends
 from tasks.exceptions import PooledSession
+from tasks.framework import payload
 from tasks.locking.named import backends
 from tasks.support.database import own_session
 
@@ -122,6 +123,8 @@ def _settings() -> Iterator[CheckMessage]:
                 problem = f"{key} is {value!r}, not a number above 0."
             elif key == "MAX_ATTEMPTS" and (not isinstance(value, int) or value > MOST_ATTEMPTS):
                 problem = f"MAX_ATTEMPTS is {value!r}, not a whole number from 1 to {MOST_ATTEMPTS}."
+            elif key == "PAYLOAD_KEYS":
+                problem = payload.problem()
         if problem:
             hint = f"Correct the option {key!r} in TASKS, ROWLOCK[{key!r}] or {setting.variable}."
             yield Error(problem, hint=hint, id="rowlock.E005")

@@ -34,6 +34,10 @@ class UnknownTask(RowlockError, LookupError):
     """No task function is registered under this path."""
 
 
+class PayloadLocked(RowlockError):
+    """It is encrypted with a key that this process does not have: add that key to ROWLOCK_PAYLOAD_KEYS here."""
+
+
 class InternalTask(RowlockError):
     """This task belongs to a page of its own, and is asked for there."""
 

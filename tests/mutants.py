@@ -20,9 +20,6 @@ MATRIX, INPUT = "tests/dashboard/security/test_security_matrix.py", "tests/dashb
 OBJECTS, FUNCTIONS = "tasks/migrations/0003_guards.py", "tasks/migrations/0004_functions.py"
 KEYS_LIFE, LIMITS = "tests/tasks/queue/test_unique_keys.py", "tests/tasks/queue/test_limits.py"
 UNIQUE, UNIQUE_VERBS = "tests/tasks/framework/test_unique.py", "tests/tasks/operations/test_unique_keys.py"
-IMPORTED, RESUMED = "tests/tasks/importing/test_sources.py", "tests/tasks/importing/test_resumption.py"
-PLUGIN = "tests/tasks/test_pytest_plugin.py"
-COROUTINES = "tests/tasks/locking/test_lock_coroutines.py"
 
 
 @dataclass(frozen=True)
@@ -54,13 +51,6 @@ MUTANTS = [
             " AND missed.attempt = task.attempt", FENCE),
     without("ending on the version of now: row lock", "tasks.queue.completion.STILL_OURS",
             " FOR NO KEY UPDATE OF task\n", FENCE),
-    Mutant("retry_for: others fail at once", "tasks.worker.failures.describe",
-           "task.retry_for is None or isinstance(error, task.retry_for)", "True", ("tests/tasks/test_celery.py",)),
-    without("lock of a coroutine: got at its cancel", "tasks.locking.named.lock.Lock.__aenter__",
-            "            if taken.is_set():\n                await _in_thread(self.release)\n",
-            COROUTINES, "-k", "same_moment and lease"),
-    Mutant("lock of a coroutine: not its thread's", "tasks.locking.named.lock._fences_here",
-           "if coroutine is not None:", "if False:", (COROUTINES, "-k", "another_coroutine and lease")),
     Mutant("unique key: given up on the way back", OBJECTS, "WHEN (NEW.unique_while = 'q'",
            "WHEN (NEW.unique_while = '-'", (KEYS_LIFE,)),
     Mutant("unique key: the function replaces what waits", FUNCTIONS, "                  AND task.status = 'READY' "
@@ -381,10 +371,6 @@ MUTANTS = [
            (INPUT,)),
     Mutant("arguments in SQL: size", FUNCTIONS, "IF size > largest THEN",
            "IF false THEN", (INPUT,)),
-    Mutant("tests: a row that Django empties is not left behind", "tasks.testing.leftovers.Watch._confirmed",
-           " if rows_stay or not found.is_row", "", (PLUGIN,)),
-    Mutant("tests: moved schedules keep to the calendar", "tasks.testing.clock._tick",
-           '_ahead.pop((name, row["next_at"]), 0.0)', "0.0", ("tests/tasks/framework/test_testing_clock.py",)),
     Mutant("audit: no entry is changed", OBJECTS, "BEFORE UPDATE OR DELETE ON", "BEFORE DELETE ON",
            ("tests/tasks/models/test_audit_append_only.py",)),
     Mutant("audit: no entry is removed", OBJECTS, "BEFORE UPDATE OR DELETE ON", "BEFORE UPDATE ON",
@@ -400,10 +386,4 @@ MUTANTS = [
            ("tests/tasks/schedule/test_many_schedulers.py", "-k", "night")),
     Mutant("tick: a time has one", "tasks.schedule.ticks.Due", "        if at in self.done:\n            return\n", "",
            (TICKS,)),
-    Mutant("import: a mark is for ever", "tasks.operations.importing.Import._import", "if mark in marked:", "if False:",
-           (IMPORTED, "-k", "second_import")),
-    without("import: two take turns", "tasks.operations.importing.Import._import",
-            '        fetch(connection, TAKE_TURNS, {"source": self.source})\n', RESUMED, "-k", "turns"),
-    Mutant("import: rows and marks are one transaction", "tasks.operations.importing.Import.perform",
-           "with transaction(connection, rollback=self.dry_run):", "if connection:", (RESUMED, "-k", "killed")),
 ]  # fmt: skip

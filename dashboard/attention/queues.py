@@ -3,7 +3,9 @@
 from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from typing import Any
 
+from django.db import connection
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
@@ -15,7 +17,9 @@ from tasks.diagnosis.finding import OF_LIFE, Verdict, command
 from tasks.diagnosis.stats import GONE, Numbers, QueueNumbers
 from tasks.panels import Act, AttentionLine, Figure, Severity, Snapshot, Step
 from tasks.queue.presence import Life
+from tasks.queue.release import LOCKED
 from tasks.queue.throughput import percentile
+from tasks.support.database import fetch
 from tasks.support.durations import spoken
 
 TWELFTH_MINUTES = 5  # of an hour
@@ -24,6 +28,20 @@ LATE_SECONDS = 300  # a due task that waits longer is late
 RECOVERY_SECONDS = 10
 MOST_WORKERS = 200  # that one form names
 COUNT_CAP = 50_000  # keeps counting cheap on a page that refreshes every two seconds
+
+MOST_GIVEN_BACK = 1000  # attempts that are looked at: the latest ones
+
+# The attempts that were given back have no fingerprint, so that the index of failures ends with them.
+LOCKED_TASKS = """
+SELECT given_back.worker_id, count(DISTINCT task.id) AS number, min(task.id) AS task_id,
+    min(given_back.finished_at) AS since
+FROM (SELECT task_id, worker_id, exception_class, finished_at FROM tasks_attempt
+      WHERE fingerprint = '' ORDER BY finished_at DESC LIMIT %(most)s::int) AS given_back
+JOIN tasks_task AS task ON task.id = given_back.task_id AND task.status = 'READY'
+JOIN tasks_worker AS worker ON worker.id = given_back.worker_id AND worker.stopped_at IS NULL
+WHERE given_back.exception_class = %(locked)s::text
+GROUP BY given_back.worker_id ORDER BY since
+"""
 
 
 def numbers() -> Numbers:
@@ -93,6 +111,31 @@ def late(snapshot: Snapshot) -> Iterator[AttentionLine]:
             since=waiting_since([queue], snapshot.now),
             size=queue.ready,
             step=Step(_("Why not running?") if why_not else _("Look at the tasks"), why_not or ready_tasks(queue)),
+        )
+
+
+def locked_tasks() -> list[dict[str, Any]]:
+    return fetch(connection, LOCKED_TASKS, {"locked": LOCKED, "most": MOST_GIVEN_BACK})
+
+
+@panels.attention
+def locked(snapshot: Snapshot) -> Iterator[AttentionLine]:
+    """Waiting tasks that a live worker gave back, because it has no key for their arguments."""
+    for found in snapshot.once(locked_tasks):
+        text = ngettext(
+            "Worker %(worker)s cannot read the encrypted arguments of %(number)d task.",
+            "Worker %(worker)s cannot read the encrypted arguments of %(number)d tasks.",
+            found["number"],
+        )
+        yield AttentionLine(
+            key=f"locked:{found['worker_id']}",
+            text=text % {"worker": found["worker_id"], "number": found["number"]},
+            severity=Severity.STOPPED,
+            why=_("Their key is not in ROWLOCK_PAYLOAD_KEYS of this worker. It gives them back; no attempt is spent."),
+            since=found["since"],
+            size=found["number"],
+            step=Step(_("Look at the first task"), links.page("admin:tasks_task_change", found["task_id"])),
+            permission="tasks.view_task",
         )
 
 

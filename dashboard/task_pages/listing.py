@@ -20,7 +20,7 @@ from dashboard.task_pages.tabs import tabs
 from tasks.admin import rights
 from tasks.diagnosis import gather
 from tasks.diagnosis.progress import reports
-from tasks.framework import declaration
+from tasks.framework import declaration, payload
 from tasks.models import TaskStatus
 from tasks.operations.filters import InvalidFilter, TaskFilter
 from tasks.operations.search import FIRST_PAGE, OLDEST_FIRST, Filter, Listing, PageCursor, find
@@ -77,6 +77,7 @@ def rows_context(chosen: TaskFilter, cursor: PageCursor) -> dict[str, Any]:
         "links": neighbours(chosen, listing, cursor),
         "chosen": chosen,
         "query": chosen.as_query(),
+        "is_blind": bool(chosen.text and payload.keys()),
     }
 
 

@@ -75,7 +75,12 @@ def is_row_locked(task: Task, facts: Facts) -> bool:
     return lock is not None and lock.is_exclusive
 
 
+def is_key_missing(task: Task, facts: Facts) -> bool:
+    return any(worker.id == facts.locked_by.get(task.pk) for worker in facts.servers(task.queue_name))
+
+
 HINDRANCES: dict[Verdict, Callable[[Task, Facts], bool]] = {
+    Verdict.KEY_MISSING: is_key_missing,  # the wait follows from it
     Verdict.WAITING: lambda task, facts: task.run_after > facts.now,
     Verdict.HELD_BY_KEY: is_held_by_key,
     Verdict.WAITING_FOR_SLOT: lambda task, facts: limits.full(task, facts) is not None,
@@ -90,7 +95,7 @@ HINDRANCES: dict[Verdict, Callable[[Task, Facts], bool]] = {
 def statements_of(task: Task) -> list[str]:
     """The statements that decided this task's verdict, as they were sent; `%(…)s` are their parameters."""
     by_status = {
-        TaskStatus.READY: [facts.POSITIONS, limits.LIMITS, presence.STATES],
+        TaskStatus.READY: [facts.POSITIONS, limits.LIMITS, presence.STATES, facts.ERRORS],
         TaskStatus.PROCESSING: [presence.STATES, facts.SESSIONS],
         TaskStatus.FAILED: [facts.ERRORS],
         TaskStatus.CANCELLED: [facts.CANCELLERS],
@@ -100,6 +105,15 @@ def statements_of(task: Task) -> list[str]:
     if task.ordering_key is not None and task.finished_at is None:
         found.append(facts.KEYS)
     return [statement.strip() for statement in found]
+
+
+def key_missing(task: Task, facts: Facts) -> Finding:
+    worker_id = facts.locked_by[task.pk]
+    sentence = _(
+        "Worker %(worker)s gave it back: its arguments are encrypted with a key that this worker does not have. No "
+        "attempt was spent."
+    )
+    return Finding(Verdict.KEY_MISSING, sentence % {"worker": worker_id}, (Link("worker", worker_id),))
 
 
 def waiting(task: Task, facts: Facts) -> Finding:
@@ -280,8 +294,9 @@ def cancelled(task: Task, facts: Facts) -> Finding:
 SENTENCES: dict[Verdict, Callable[[Task, Facts], Finding]] = {
     Verdict(function.__name__): function
     for function in (
-        waiting, held_by_key, limits.waiting_for_slot, limits.waiting_for_rate, paused, no_worker, unknown_task,
-        row_locked, ready, cancelling, running, in_batch, worker_silent, worker_dead, completed, failed, cancelled,
+        key_missing, waiting, held_by_key, limits.waiting_for_slot, limits.waiting_for_rate, paused, no_worker,
+        unknown_task, row_locked, ready, cancelling, running, in_batch, worker_silent, worker_dead, completed, failed,
+        cancelled,
     )
 }  # fmt: skip
 

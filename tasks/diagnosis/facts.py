@@ -14,6 +14,7 @@ from tasks.locking.rowlocks import RowLock
 from tasks.models import HOLDS_ITS_KEY, Queue, Task, TaskStatus
 from tasks.queue import presence
 from tasks.queue.presence import WorkerState
+from tasks.queue.release import LOCKED
 from tasks.support import audit
 from tasks.support.database import fetch, session_name
 
@@ -76,7 +77,7 @@ WHERE application_name = ANY(%(names)s::text[]) AND datname = current_database()
 ORDER BY application_name, state = 'active' DESC, xact_start NULLS LAST, pid
 """
 ERRORS = """
-SELECT DISTINCT ON (task_id) task_id, exception_class FROM tasks_attempt
+SELECT DISTINCT ON (task_id) task_id, exception_class, worker_id FROM tasks_attempt
 WHERE task_id = ANY(%(ids)s::bigint[]) ORDER BY task_id, id DESC
 """
 
@@ -118,7 +119,8 @@ class WorkerSession:
 class Facts:
     """Everything about one page of tasks, as of `now` by the database's clock.
 
-    `positions` are those in the order of the claim from 1, up to COUNT_CAP; `errors` the classes of last exceptions.
+    `positions` are those in the order of the claim from 1, up to COUNT_CAP; `errors` the classes of last exceptions;
+    `locked_by` the workers that gave READY tasks back last, because they had no key for their arguments.
     """
 
     now: datetime
@@ -131,6 +133,7 @@ class Facts:
     sessions: Mapping[str, WorkerSession] = field(default_factory=dict)
     errors: Mapping[int, str] = field(default_factory=dict)
     cancellers: Mapping[int, str] = field(default_factory=dict)
+    locked_by: Mapping[int, str] = field(default_factory=dict)
 
     @cached_property
     def live_workers(self) -> list[WorkerState]:
@@ -143,7 +146,7 @@ class Facts:
 
 
 def gather(tasks: Iterable[Task], *, always_workers: bool = False) -> Facts:
-    """The facts for at most some hundreds of tasks: twelve statements, however many tasks there are.
+    """The facts for at most some hundreds of tasks: thirteen statements, however many tasks there are.
 
     Workers are read only if a task is unfinished, unless `always_workers`.
     """
@@ -154,6 +157,7 @@ def gather(tasks: Iterable[Task], *, always_workers: bool = False) -> Facts:
     # Workers are read before the clock, so that no age of theirs is negative.
     workers = presence.states() if unfinished or always_workers else {}
     now: datetime = fetch(connection, NOW)[0]["now"]
+    errors = _errors(tasks)
     return Facts(
         now=now,
         workers=workers,
@@ -163,8 +167,9 @@ def gather(tasks: Iterable[Task], *, always_workers: bool = False) -> Facts:
         locks=rowlocks.lockers(Task, [task.pk for task in tasks]),
         positions=_positions(ready, now),
         sessions=_sessions(processing),
-        errors=_errors(tasks),
+        errors={task_id: error for task_id, (error, _) in errors.items()},
         cancellers=_cancellers(tasks),
+        locked_by={task_id: worker_id for task_id, (error, worker_id) in errors.items() if error == LOCKED},
     )
 
 
@@ -191,10 +196,11 @@ def _sessions(processing: list[Task]) -> dict[str, WorkerSession]:
     return {worker_ids[row.pop("application_name")]: WorkerSession(**row) for row in rows}
 
 
-def _errors(tasks: list[Task]) -> dict[int, str]:
-    ids = [task.pk for task in tasks if task.status == TaskStatus.FAILED]
+def _errors(tasks: list[Task]) -> dict[int, tuple[str, str]]:
+    """The class of the last exception of each FAILED or READY task, and the worker that met it."""
+    ids = [task.pk for task in tasks if task.status in (TaskStatus.FAILED, TaskStatus.READY)]
     rows = fetch(connection, ERRORS, {"ids": ids}) if ids else []
-    return {row["task_id"]: row["exception_class"] for row in rows}
+    return {row["task_id"]: (row["exception_class"], row["worker_id"]) for row in rows}
 
 
 def _cancellers(tasks: list[Task]) -> dict[int, str]:

@@ -16,6 +16,7 @@ from tasks.support.durations import spoken
 class Verdict(models.TextChoices):
     """Each comment says when it applies. The verdict on a READY task is its first reason not to run, in this order."""
 
+    KEY_MISSING = "key_missing", gettext_lazy("Key missing")  # a live worker had no key for its arguments
     WAITING = "waiting", gettext_lazy("Waiting until")  # run_after is ahead
     HELD_BY_KEY = "held_by_key", gettext_lazy("Held by key")  # an earlier task of its key is unfinished
     WAITING_FOR_SLOT = "waiting_for_slot", gettext_lazy("Waiting for a slot")  # as many run as its limit allows
@@ -55,7 +56,14 @@ ENDINGS = {
 
 # Verdicts that may need a person.
 STUCK = frozenset(
-    {Verdict.NO_WORKER, Verdict.UNKNOWN_TASK, Verdict.ROW_LOCKED, Verdict.WORKER_SILENT, Verdict.WORKER_DEAD}
+    {
+        Verdict.KEY_MISSING,
+        Verdict.NO_WORKER,
+        Verdict.UNKNOWN_TASK,
+        Verdict.ROW_LOCKED,
+        Verdict.WORKER_SILENT,
+        Verdict.WORKER_DEAD,
+    }
 )
 
 

@@ -4,6 +4,7 @@ PostgreSQL refuses NUL characters, NaN and lone surrogates when the row is writt
 transaction, or the worker's when it saves a result (fault F16). So they are refused here, with their position.
 """
 
+import hmac
 import json
 import math
 import re
@@ -122,14 +123,20 @@ def check_key(key: Any, what: str) -> str | None:
 
 
 def key_of_arguments(task: Task, call: Call) -> str:
-    """The task's name and a hash of path and arguments, equal however they are passed. Raises InvalidArguments."""
+    """The task's name and a hash of path and arguments, equal however they are passed. Raises InvalidArguments.
+
+    Where payloads are encrypted the hash is keyed, so that nobody without the keys can try guesses against it: by the
+    oldest key, so that a newer one before it leaves the hashes of waiting tasks as they are.
+    """
     context = [None] if task.takes_context else []
     try:
         bound = _signature(task.func).bind(*context, *call.args, **call.kwargs)
     except TypeError as error:
         raise InvalidArguments(f"{task.module_path} cannot be called with these arguments: {error}.") from error
-    canonical = CANONICAL.encode([task.module_path, bound.arguments])
-    return f"{task.module_path.rpartition('.')[2][:100]}:{sha256(canonical.encode()).hexdigest()}"
+    canonical = CANONICAL.encode([task.module_path, bound.arguments]).encode()
+    keys = conf.get("PAYLOAD_KEYS")
+    digest = hmac.new(keys[-1].encode(), canonical, sha256) if keys else sha256(canonical)
+    return f"{task.module_path.rpartition('.')[2][:100]}:{digest.hexdigest()}"
 
 
 def _normalised(name: str, value: Any, limit: int) -> Any:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from tasks import compat
-from tasks.framework import arguments
+from tasks.framework import arguments, payload
 
 MOST_LINES = 200  # of an attempt
 LONGEST_LINE = 2000  # bytes
@@ -104,7 +104,8 @@ class TaskContext(compat.TaskContext):  # type: ignore[misc]  # frozen too, whic
         It is written within a second or so, and before the task's end. Raises TypeError or InvalidArguments for what
         is not JSON.
         """
-        self.own.state = arguments.encode_return_value(state, "checkpoint")
+        text = arguments.encode_return_value(state, "checkpoint")
+        self.own.state = payload.sealed(text) if payload.seals(self.task_result.task) else text
         self.own.is_changed = True
 
     def is_cancelled(self) -> bool:

@@ -13,7 +13,7 @@ from django.db import transaction
 
 from tasks.compat import Task
 from tasks.exceptions import InvalidArguments
-from tasks.framework import keyed
+from tasks.framework import keyed, payload
 from tasks.framework.arguments import ENCODER, Call, encode_call, max_bytes
 from tasks.framework.declaration import PostgresTask
 from tasks.framework.keyed import Inserted
@@ -86,6 +86,7 @@ def insert_one(task: PostgresTask, call: Call, connection: Connection = default_
 
     Raises InvalidArguments for an invalid key, and KeyBusy if another transaction holds up the unique key.
     """
+    call = payload.sealed_call(call) if payload.seals(task) else call
     if task.has_keys:
         keys = task.keys_of(call)
 
@@ -107,7 +108,7 @@ def insert_many(task: PostgresTask, calls: Calls, announce: Callable[[Inserted],
     ids, columns = Enqueued(), _columns(task)
     key_of: Callable[[Call], Any] = task.keys_of if task.has_keys else task.ordering_key_of
     with transaction.atomic():
-        entries: Iterable[tuple[Call, Any]] = _encoded(calls, key_of)
+        entries: Iterable[tuple[Call, Any]] = _encoded(task, calls, key_of)
         if task.ordered_by_commit:
             entries = list(entries)
             keys = [keys.ordering if task.has_keys else keys for _, keys in entries]
@@ -158,12 +159,12 @@ def _json(call: Call, key: str | None) -> str:
     return f"{call.json[:-1]},{'null' if key is None else ENCODER.encode(key)}]"
 
 
-def _encoded(calls: Calls, key_of: Callable[[Call], Key]) -> Iterator[tuple[Call, Key]]:
-    limit = max_bytes()
+def _encoded(task: PostgresTask, calls: Calls, key_of: Callable[[Call], Key]) -> Iterator[tuple[Call, Key]]:
+    limit, seals = max_bytes(), payload.seals(task)
     for position, (args, kwargs) in enumerate(calls):
         try:
             call = encode_call(args, kwargs, limit)
-            yield call, key_of(call)
+            yield payload.sealed_call(call) if seals else call, key_of(call)
         except InvalidArguments as error:
             raise InvalidArguments(f"Call {position}: {error}") from error
 

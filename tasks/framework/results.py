@@ -8,7 +8,7 @@ from typing import Any
 
 from tasks.compat import Task, TaskError, TaskResult, TaskResultStatus
 from tasks.exceptions import Abandoned, TimedOut
-from tasks.framework import declaration
+from tasks.framework import declaration, payload
 from tasks.framework.keyed import Inserted
 from tasks.models import Attempt, TaskStatus
 from tasks.models import Task as TaskRow
@@ -104,9 +104,10 @@ def running_result(
 def result_of(row: TaskRow, *, backend: str = "default") -> TaskResult:
     """The result of a stored task; a second query only if it has unsuccessful attempts.
 
-    Raises UnknownTask if its function is not registered in this process.
+    Raises UnknownTask if its function is not registered in this process, and PayloadLocked without the key.
     """
     task = declaration.get(row.task_path)
+    args, kwargs = payload.opened_call(row.args, row.kwargs)
     # The worker that runs it or completed it; every other attempt has its own row.
     holder = row.finished_by if row.status == TaskStatus.COMPLETED else row.claimed_by
     attempts: list[Attempt] = []
@@ -121,13 +122,13 @@ def result_of(row: TaskRow, *, backend: str = "default") -> TaskResult:
         started_at=min(starts, default=None),
         finished_at=row.finished_at,
         last_attempted_at=max(starts, default=None),
-        args=row.args,
-        kwargs=row.kwargs,
+        args=args,
+        kwargs=kwargs,
         backend=backend,
         errors=[_error(attempt) for attempt in attempts],
         worker_ids=[attempt.worker_id for attempt in attempts] + ([] if holder is None else [holder]),
     )
-    object.__setattr__(result, "_return_value", row.return_value)
+    object.__setattr__(result, "_return_value", payload.opened(row.return_value))
     return result
 
 

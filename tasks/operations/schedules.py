@@ -1,5 +1,6 @@
 """Add, edit, pause, resume, run and delete schedules. Ticks themselves are made in tasks/schedule/ticks.py."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -11,7 +12,7 @@ from django.utils.functional import Promise
 
 from tasks.compat import InvalidTask
 from tasks.exceptions import InternalTask, InvalidArguments, ScheduleRefused, StaleVersion, UnknownSchedule
-from tasks.framework import declaration
+from tasks.framework import declaration, payload
 from tasks.framework.arguments import encode_call
 from tasks.models import Outcome, Schedule
 from tasks.models.schedule import LONGEST_NAME
@@ -302,23 +303,29 @@ def _columns(path: str, settings: Mapping[str, Any], row: Schedule | None = None
         if columns.get(key, known[0]) not in known:
             raise InvalidSchedule(f"{key} is {columns[key]!r}: write one of {', '.join(known)}.")
     if not columns.keys().isdisjoint(("args", "kwargs", "queue_name", "priority")):
-        _check_task(path, columns, row)
+        columns |= _call_columns(path, columns, row)
     return columns
 
 
-def _check_task(path: str, columns: Mapping[str, Any], row: Schedule | None) -> None:
-    """As an enqueue checks them: the task, its arguments, queue and priority."""
+def _call_columns(path: str, columns: Mapping[str, Any], row: Schedule | None) -> dict[str, Any]:
+    """Check task, arguments, queue and priority. Returns both columns of a changed call if it is encrypted."""
     try:
         task = registered(path).using(queue_name=columns.get("queue_name"), priority=columns.get("priority"))
     except InvalidTask as error:
         raise InvalidArguments(str(error)) from error
     if columns.get("queue_name"):
         reading.destination(columns["queue_name"])
-    args, kwargs = (columns.get(key, getattr(row, key, None)) for key in ("args", "kwargs"))
+    before = payload.opened_call(row.args, row.kwargs) if row else ([], {})
+    args, kwargs = (columns.get(key, known) for key, known in zip(("args", "kwargs"), before, strict=True))
     call = encode_call(args or [], kwargs or {})
     if problem := declaration.call_problem(task, call.args, call.kwargs):
         raise InvalidArguments(f"{path} cannot be called so: {problem}.")
     task.keys_of(call)
+    if not payload.seals(task) or columns.keys().isdisjoint(("args", "kwargs")):
+        return {}
+    if row and payload.is_sealed(row.kwargs) and before == (call.args, call.kwargs):
+        return {"args": row.args, "kwargs": row.kwargs}
+    return dict(zip(("args", "kwargs"), json.loads(payload.sealed_call(call).json), strict=True))
 
 
 def _next(row: Schedule, changes: Mapping[str, Any]) -> dict[str, Any]:

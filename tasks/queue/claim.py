@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from tasks.exceptions import PayloadLocked
+from tasks.framework import payload
 from tasks.models import SLOTS
 from tasks.support.database import Connection, statement
 
@@ -245,6 +247,7 @@ class Claim:
     created_at: str
     run_after: str
     started_at: str
+    opened: tuple[list[Any], dict[str, Any]] | None = None  # the decrypted arguments
 
     def enqueued_at(self) -> datetime:
         """`created_at` in UTC."""
@@ -255,9 +258,23 @@ class Claim:
         return datetime.fromisoformat(self.started_at)
 
     def arguments(self) -> tuple[list[Any], dict[str, Any]]:
-        """The decoded positional and keyword arguments."""
+        """The decoded positional and keyword arguments. Raises PayloadLocked if no key here opens them."""
+        if self.opened is not None:
+            return self.opened
         args = [] if self.args == "[]" else json.loads(self.args)
-        return args, {} if self.kwargs == "{}" else json.loads(self.kwargs)
+        return payload.opened_call(args, {} if self.kwargs == "{}" else json.loads(self.kwargs))
+
+    def is_locked(self) -> bool:
+        """True if its arguments are encrypted and no key here opens them; else they are decrypted once."""
+        if payload.ENVELOPE not in self.kwargs:
+            return False
+        try:
+            self.opened = self.arguments()
+        except PayloadLocked:
+            return True
+        except (ValueError, RecursionError):  # they fail the attempt, see `Runner`
+            return False
+        return False
 
 
 @dataclass

@@ -8,13 +8,16 @@ from datetime import datetime
 
 from tasks.support.database import Connection, execute, fetch
 
+# Why a worker cannot begin a task that others may be able to run.
 UNKNOWN = "tasks.exceptions.UnknownTask"
+LOCKED = "tasks.exceptions.PayloadLocked"
 
 # The attempt is given back, because these rows were claimed ahead and never started. `claimed_by` and `started_at`
 # identify the claim. The attempt does not: the worker may release a task and claim it again with the same number. Then
 # a late release (the supervisor's, after an outage) would take the task away while it runs. The version does not
-# either: a harmless edit meanwhile must not strand the row. A row with an unknown function is parked, so that it is not
-# claimed again at once. The older it is, the longer it waits. Each worker records that once for the task's timeline.
+# either: a harmless edit meanwhile must not strand the row. A row whose function or key is not here is parked, so that
+# it is not claimed again at once. The older it is, the longer it waits. Each worker records that once for the task's
+# timeline.
 RELEASE = """
 WITH given_back AS (
     UPDATE tasks_task AS task SET
@@ -22,7 +25,7 @@ WITH given_back AS (
         version = task.version + 1, claimed_by = NULL, attempt = task.attempt - 1,
         finished_at = CASE WHEN task.cancel_requested_at IS NULL THEN NULL ELSE statement_timestamp() END,
         started_at = NULL,
-        run_after = CASE WHEN %(park)s::boolean
+        run_after = CASE WHEN %(parked_for)s::text <> ''
             THEN statement_timestamp() + least(interval '5 minutes', greatest(interval '5 seconds',
                 (statement_timestamp() - task.created_at) / 2))
             ELSE task.run_after END
@@ -31,11 +34,11 @@ WITH given_back AS (
     RETURNING task.id, task.attempt
 ), recorded AS (
     INSERT INTO tasks_attempt (task_id, number, worker_id, outcome, exception_class)
-    SELECT id, attempt + 1, %(worker_id)s::text, 'released', %(unknown)s::text
+    SELECT id, attempt + 1, %(worker_id)s::text, 'released', %(parked_for)s::text
     FROM given_back
-    WHERE %(park)s::boolean AND NOT EXISTS (
+    WHERE %(parked_for)s::text <> '' AND NOT EXISTS (
         SELECT FROM tasks_attempt AS earlier WHERE earlier.task_id = given_back.id
-            AND earlier.worker_id = %(worker_id)s::text AND earlier.exception_class = %(unknown)s::text)
+            AND earlier.worker_id = %(worker_id)s::text AND earlier.exception_class = %(parked_for)s::text)
 )
 SELECT id FROM given_back
 """
@@ -68,16 +71,16 @@ SELECT id, attempt, %(worker_id)s::text, 'released', started_at FROM ended
 
 
 def release(
-    connection: Connection, worker_id: str, claims: Iterable[tuple[int, datetime]], *, park: bool = False
+    connection: Connection, worker_id: str, claims: Iterable[tuple[int, datetime]], *, parked_for: str = ""
 ) -> int:
     """Give back claimed tasks that never started; `claims` are pairs of an id and the `started_at` of its claim.
 
-    With `park` they become due a little later, because no worker here knows their function. Returns the number of tasks
-    that this worker still held.
+    With `parked_for`, UNKNOWN or LOCKED, they become due a little later, because this worker cannot begin them. Returns
+    the number of tasks that this worker still held.
     """
     pairs = list(claims)
     ids, claimed_at = [id for id, _ in pairs], [at for _, at in pairs]
-    params = {"worker_id": worker_id, "ids": ids, "claimed_at": claimed_at, "park": park, "unknown": UNKNOWN}
+    params = {"worker_id": worker_id, "ids": ids, "claimed_at": claimed_at, "parked_for": parked_for}
     return len(fetch(connection, RELEASE, params)) if pairs else 0
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import psycopg
 
+from tasks.framework import payload
 from tasks.framework.context import LONGEST_LINE, LONGEST_MESSAGE, MOST_LINES, Line, Report
 from tasks.support import redaction
 from tasks.support.database import Connection, execute, fetch
@@ -68,10 +69,10 @@ STATE = "SELECT state FROM tasks_progress WHERE task_id = %(id)s::bigint"
 
 
 def checkpoint(connection: Connection, task_id: int) -> Any:
-    """The value that an earlier attempt of the task has kept, or None."""
+    """The value that an earlier attempt of the task has kept, or None. Raises PayloadLocked if no key opens it."""
     rows = fetch(connection, STATE, {"id": task_id})
     value = rows[0]["state"] if rows else None
-    return json.loads(value) if isinstance(value, str) else value
+    return payload.opened(json.loads(value) if isinstance(value, str) else value)
 
 
 class Reports:

@@ -16,7 +16,7 @@ from typing import Any
 import psycopg
 
 from tasks.exceptions import KeyBusy, StaleVersion
-from tasks.framework import declaration
+from tasks.framework import declaration, payload
 from tasks.framework.arguments import encode_call
 from tasks.framework.enqueue import insert_one
 from tasks.framework.keyed import Inserted
@@ -241,7 +241,7 @@ def enqueue(connection: Connection, row: Mapping[str, Any]) -> Inserted:
     is_alone = row["overlap"] != Schedule.Overlap.ALLOW and not has_own
     key = f"schedule:{row['name']}" if is_alone else None
     task = task.using(queue_name=row["queue_name"], priority=row["priority"], ordering_key=key)
-    return insert_one(task, encode_call(*json.loads(row["call"])), connection)
+    return insert_one(task, encode_call(*payload.opened_call(*json.loads(row["call"]))), connection)
 
 
 def write(connection: Connection, row: dict[str, Any], made: Made) -> None:

@@ -19,9 +19,10 @@ from typing import Any
 
 from tasks import conf
 from tasks.compat import Task
-from tasks.framework import declaration
+from tasks.framework import declaration, payload
 
 REDACTED = "[redacted]"
+ENCRYPTED = "[encrypted]"
 LOOK_ALIKES = str.maketrans(
     "АВЕІЈКМНОРЅСТУХԚԜавгԁеһіјкӏмнорԛѕстуѵѡхүԝΑΒΕΖΗΙΚΜΝΟΡΤΥΧαβγεηικνορτυχωցհոօսıȷɡɑɩøłđꜱʀ",
     "abeijkmhopsctyxqwabrdehijklmhopqsctyvwxywabezhikmnoptyxabyenikvoptuxwghnouijgaioldsr",
@@ -138,7 +139,9 @@ class SecretFinder:
         return REDACTED
 
     def copy(self, value: Any) -> Any:
-        """Copy a JSON value with every secret replaced at any depth."""
+        """Copy a JSON value with every secret replaced at any depth, and an encrypted one by a word."""
+        if payload.is_sealed(value):
+            return ENCRYPTED
         if isinstance(value, Mapping):
             return self._mapping(value)
         if isinstance(value, list | tuple):
@@ -312,6 +315,8 @@ def redact_call(task_path: str, args: Sequence[Any], kwargs: Mapping[str, Any]) 
 def _redacted_arguments(
     finder: SecretFinder, task: Task | None, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[list[Any], dict[str, Any]]:
+    if payload.is_sealed(kwargs):
+        return [ENCRYPTED], {}
     names = chain(_positional_names(task) if task else (), repeat(""))
     shown = [
         finder.hide(value) if finder.is_secret(name) else finder.copy(value)
@@ -341,9 +346,14 @@ def storable(text: str, longest: int = LONGEST_TEXT) -> str:
 
 
 def redactor(task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[[str], str]:
-    """A function that removes secrets from a text: those of this call's arguments, and those with a secret's name."""
+    """A function that removes secrets from a text: those of this call's arguments, and those with a secret's name.
+
+    Where payloads are encrypted every argument is a secret.
+    """
     finder = SecretFinder()
     _redacted_arguments(finder, task, args, kwargs)
+    if payload.seals(task):
+        finder.hide([args, kwargs])
     return lambda text: str(redact(redact_text(text, finder.secrets)))
 
 

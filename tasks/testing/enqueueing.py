@@ -9,6 +9,7 @@ from typing import Any
 from django.db.models import Max
 
 from tasks.compat import Task
+from tasks.framework import payload
 from tasks.framework.arguments import encode_call
 from tasks.models import Task as TaskRow
 from tasks.testing.running import committed
@@ -22,7 +23,15 @@ USUAL = {"queue_name": "default", "priority": 0, "ordering_key": None, "unique_k
 def enqueued(task: Task | None = None) -> list[TaskRow]:
     """Waiting tasks in the order in which they were enqueued: all of them, or those of one task function."""
     rows = TaskRow.objects.ready().order_by("id")
-    return list(rows if task is None else rows.filter(task_path=task.module_path))
+    return _opened(rows if task is None else rows.filter(task_path=task.module_path))
+
+
+def _opened(rows: Iterable[TaskRow]) -> list[TaskRow]:
+    """The rows with their arguments, decrypted where they are encrypted. Raises PayloadLocked without their key."""
+    found = list(rows)
+    for row in found:
+        row.args, row.kwargs = payload.opened_call(row.args, row.kwargs)
+    return found
 
 
 @contextmanager
@@ -37,7 +46,7 @@ def captured_tasks() -> Iterator[list[TaskRow]]:
     tasks: list[TaskRow] = []
     with committed():
         yield tasks
-    tasks += TaskRow.objects.filter(id__gt=latest).order_by("id")
+    tasks += _opened(TaskRow.objects.filter(id__gt=latest).order_by("id"))
 
 
 def assert_enqueued(
@@ -70,7 +79,7 @@ def assert_enqueued(
         "run_after": run_after,
     }
     wanted = {name: value for name, value in given.items() if value is not None}
-    rows = list(TaskRow.objects.order_by("id") if among is None else among)
+    rows = _opened(TaskRow.objects.order_by("id")) if among is None else list(among)
     found = [row for row in rows if row.task_path == task.module_path and not _differences(row, wanted)]
     if len(found) == count or (count is None and found):
         return found

@@ -194,10 +194,10 @@ class Fetcher:
         with self._ahead_lock:
             return {claim.id for claim in self._ahead}
 
-    def give_back(self, claims: list[Claim], *, park: bool = False) -> None:
-        """Give back claims that have not begun. `park`: no function of this worker is known for them."""
+    def give_back(self, claims: list[Claim], *, parked_for: str = "") -> None:
+        """Give back claims that have not begun. `parked_for`: why this worker cannot begin them."""
         if claims:
-            self.session.run(lambda connection: self._release(connection, claims, park=park))
+            self.session.run(lambda connection: self._release(connection, claims, parked_for=parked_for))
 
     def leave(self, connection: psycopg.Connection) -> None:
         """Give back everything that was claimed and has not begun."""
@@ -205,10 +205,10 @@ class Fetcher:
         self.session.is_unsure = True
         self._release_unknown(connection)
 
-    def _release(self, connection: psycopg.Connection, batch: list[Claim], *, park: bool = False) -> None:
+    def _release(self, connection: psycopg.Connection, batch: list[Claim], *, parked_for: str = "") -> None:
         """Give claims back; those that the supervisor gave back already do not match any more."""
         pairs = [(claim.id, claim.claimed_at()) for claim in batch]
-        release.release(connection, self.worker_id, pairs, park=park)
+        release.release(connection, self.worker_id, pairs, parked_for=parked_for)
 
     def _release_unknown(self, connection: psycopg.Connection) -> None:
         """Now and then, and after every error: give back rows that are ours without our knowing (a lost answer)."""

@@ -111,12 +111,14 @@ class PooledProcess(WorkerProcess):
         """Hand the claimed tasks to the pool; give back what cannot begin soon."""
         self.runner.is_heard = run.are_heard()
         found = [(claim, declaration.find(claim.task_path)) for claim in batch]
-        jobs = [Job(claim, task, self.runner.relaxes(task)) for claim, task in found if task is not None]
+        able = [(claim, task) for claim, task in found if task is not None and not claim.is_locked()]
+        jobs = [Job(claim, task, self.runner.relaxes(task)) for claim, task in able]
         self.note_busy()
         self.background.begin_batch()
         surplus = self.pool.submit(jobs)
         self.state.claimed -= len(surplus)
-        self.give_back([job.claim for job in surplus], [claim for claim, task in found if task is None])
+        begun = {claim.id for claim, _ in able}
+        self.give_back([job.claim for job in surplus], [claim for claim in batch if claim.id not in begun])
 
     def settle(self) -> None:
         """Give back what could not begin, and write what does not wait for others."""

@@ -15,7 +15,7 @@ from tasks.exceptions import Convicted
 from tasks.framework import declaration
 from tasks.framework.context import capture_logs
 from tasks.framework.declaration import PostgresTask
-from tasks.queue import reports
+from tasks.queue import release, reports
 from tasks.queue.claim import Claim
 from tasks.queue.strategies import STRATEGIES
 from tasks.worker import connections, run
@@ -133,20 +133,20 @@ class WorkerProcess:
         self.background.begin_batch()
         self.runner.begin_batch()
         began = time.monotonic()
-        unknown: list[Claim] = []
+        refused: list[Claim] = []
         reached = 0
         for reached, claim in enumerate(batch):
             task = declaration.find(claim.task_path)
             if not self.may_begin(reached, task):
                 break
-            if task is None:
-                unknown.append(claim)
+            if task is None or claim.is_locked():
+                refused.append(claim)
             else:
                 self.execute(claim, task)
         else:
             reached = len(batch)
-        self.fetcher.size.learn(reached - len(unknown), time.monotonic() - began)
-        self.end_batch(batch[reached:], unknown)
+        self.fetcher.size.learn(reached - len(refused), time.monotonic() - began)
+        self.end_batch(batch[reached:], refused)
 
     def note_busy(self) -> None:
         """Tell the supervisor that it has something to watch."""
@@ -172,19 +172,27 @@ class WorkerProcess:
         if task.durable:
             self.background.flush()
 
-    def end_batch(self, unstarted: list[Claim], unknown: list[Claim]) -> None:
-        """Give back tasks that have not begun, and those whose function this worker does not know."""
+    def end_batch(self, unstarted: list[Claim], refused: list[Claim]) -> None:
+        """Give back tasks that have not begun, and those that this worker cannot begin."""
         self.background.end_batch()
         self.state.clear()
-        self.give_back(unstarted, unknown)
+        self.give_back(unstarted, refused)
 
-    def give_back(self, unstarted: list[Claim], unknown: list[Claim]) -> None:
-        """Give back tasks that have not begun; the unknown ones are parked, because nothing here can run them."""
-        self.allowance.give_back(len(unstarted) + len(unknown))
+    def give_back(self, unstarted: list[Claim], refused: list[Claim]) -> None:
+        """Give back tasks that have not begun; the refused ones are parked, because nothing here can run them."""
+        self.allowance.give_back(len(unstarted) + len(refused))
         self.fetcher.give_back(unstarted)
-        self.fetcher.give_back(unknown, park=True)
+        unknown = [claim for claim in refused if declaration.find(claim.task_path) is None]
+        self.fetcher.give_back(unknown, parked_for=release.UNKNOWN)
         for path in {claim.task_path for claim in unknown}:
             logger.warning("no task is registered as %r here; its tasks are given back, no attempt is spent", path)
+        locked = [claim for claim in refused if declaration.find(claim.task_path) is not None]
+        self.fetcher.give_back(locked, parked_for=release.LOCKED)
+        for path in {claim.task_path for claim in locked}:
+            logger.warning(
+                "no key in ROWLOCK_PAYLOAD_KEYS opens arguments of %s; its tasks are given back, no attempt is spent",
+                path,
+            )  # fmt: skip
 
     def pause(self, error: psycopg.Error) -> None:
         """Log what went wrong and wait a moment; a lost database is tried again with growing pauses."""

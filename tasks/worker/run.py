@@ -22,7 +22,7 @@ from tasks.compat import (
     task_started,
 )
 from tasks.exceptions import LostClaim
-from tasks.framework import arguments, results
+from tasks.framework import arguments, payload, results
 from tasks.framework.context import Report, TaskContext, current
 from tasks.framework.declaration import PostgresTask
 from tasks.queue import completion
@@ -265,7 +265,10 @@ class _Run:
         """The handler's return value as JSON text; the result of the run has it too."""
         if self._result is not None:
             object.__setattr__(self._result, "_return_value", value)
-        return None if value is None else arguments.encode_return_value(value)
+        if value is None:
+            return None
+        text = arguments.encode_return_value(value)
+        return payload.sealed(text) if payload.seals(self.task) else text
 
     def finish(self, status: TaskResultStatus) -> None:
         """Send the signal of its end. A receiver that fails is logged and changes nothing."""

@@ -148,6 +148,17 @@ def count_up(context: TaskContext, steps: int, token: str = "") -> object:
     return start
 
 
+@task(takes_context=True, backoff=lambda attempt: 0)
+def confide(context: TaskContext, text: str) -> object:
+    """Tells its argument in every way, and fails the first time."""
+    logging.getLogger("shop").warning("heard %s", text)
+    context.report(0.5, f"about {text}")
+    context.checkpoint({"kept": text})
+    if context.attempt == 1:
+        raise ValueError(f"no luck with {text}")
+    return {"kept": context.state["kept"], "text": text}
+
+
 @task
 def chatter(lines: int, level: str = "INFO") -> None:
     for line in range(lines):

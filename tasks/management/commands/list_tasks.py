@@ -10,6 +10,7 @@ from tasks.commands import OperatorCommand, Options, Report, UsageError, types
 from tasks.commands.output import Part, Table
 from tasks.commands.selection import COLUMNS, add_filters, filter_of, row_of
 from tasks.diagnosis import Facts, Finding, decide, gather
+from tasks.framework import payload
 from tasks.models import Task, TaskStatus
 from tasks.operations.search import NEWEST_FIRST, OLDEST_FIRST, SORTS, PageCursor, find
 from tasks.support.durations import spoken
@@ -58,7 +59,7 @@ class Command(OperatorCommand):
         is_note_apart = options["csv"] or reached is not None
         return Report(
             data={"tasks": rows, "is_complete": not note, "searched_to_id": reached},
-            text=as_csv(rows) if options["csv"] else as_text(judged, "" if is_note_apart else note),
+            text=as_csv(rows) if options["csv"] else as_text(judged, "" if is_note_apart else note, chosen.text),
             problems=[note] if note and is_note_apart else [],
         )
 
@@ -70,7 +71,7 @@ def in_chunks(tasks: list[Task]) -> list[tuple[Facts, list[tuple[Task, Finding]]
     return [(facts, [(task, decide(task, facts)) for task in chunk]) for facts, chunk in known]
 
 
-def as_text(judged: list[tuple[Task, Finding, Facts]], note: str) -> list[Part]:
+def as_text(judged: list[tuple[Task, Finding, Facts]], note: str, searched: str) -> list[Part]:
     rows = [
         (
             task.pk,
@@ -83,7 +84,10 @@ def as_text(judged: list[tuple[Task, Finding, Facts]], note: str) -> list[Part]:
         )
         for task, finding, facts in judged
     ]
-    return [Table(HEADINGS, rows), *([note] if note else [])] if rows else ["No task was found."]
+    if rows:
+        return [Table(HEADINGS, rows), *([note] if note else [])]
+    blind = " Encrypted arguments are not searched: ROWLOCK_PAYLOAD_KEYS is set." if searched and payload.keys() else ""
+    return [f"No task was found.{blind}"]
 
 
 def as_csv(rows: list[dict[str, Any]]) -> str:

@@ -16,6 +16,7 @@ from tasks.commands import TerminalCommand, types
 from tasks.commands.base import explained
 from tasks.commands.output import counted, write_line
 from tasks.exceptions import PooledSession, TooFewConnections
+from tasks.framework import payload
 from tasks.models import Task
 from tasks.queue import recovery
 from tasks.queue.strategies import DEFAULT_STRATEGY, STRATEGIES
@@ -59,6 +60,8 @@ class Command(TerminalCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         names = ("queues", "strategy", "concurrency", "threads", "coroutines", "batch_size", "burst", "max_tasks")
         supervisor = Supervisor(Options(**{name: options[name] for name in names}))
+        if problem := payload.problem():  # before it claims what it could not read
+            raise CommandError(problem)
         check_sessions(supervisor.options)
         with read_committed(), short_lock_waits(), explained():
             refuse_older_tables()

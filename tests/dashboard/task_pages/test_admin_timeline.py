@@ -66,7 +66,7 @@ def test_the_timeline_tells_a_life_in_order(viewer):
 def test_the_timeline_tells_which_worker_does_not_know_the_function(viewer):
     rows.ready()
     [claimed] = claim(worker_id="w7f")
-    release.release(connection, "w7f", [(claimed.id, claimed.claimed_at())], park=True)
+    release.release(connection, "w7f", [(claimed.id, claimed.claimed_at())], parked_for=release.UNKNOWN)
     task = Task.objects.get()
     assert [label for label, _ in timeline_of(viewer, task)] == ["Enqueued", "Given back", "Due"]
     assert "worker w7f does not know the function; no attempt was spent" in page_of(viewer, task)

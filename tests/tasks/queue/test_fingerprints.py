@@ -72,7 +72,7 @@ def test_what_a_dead_worker_left_is_one_kind_of_failure_whoever_ended_it(end):
 def test_an_attempt_that_was_given_back_is_no_failure():
     rows.ready()
     [claimed] = claim()
-    release.release(connection, "w1", [(claimed.id, claimed.claimed_at())], park=True)
+    release.release(connection, "w1", [(claimed.id, claimed.claimed_at())], parked_for=release.UNKNOWN)
     task = rows.processing("w-live")
     with rows.living_worker("w-live"):
         operations.requeue([task.pk], ANNA, operations.Settings(force=True, reason="stuck"))

@@ -111,8 +111,7 @@ def held(planner):
         "tracebacks": [""] * number,
         "places": ["app.py:f"] * number,
         "release": "",
-        "park": False,
-        "unknown": release.UNKNOWN,
+        "parked_for": "",
         "held": ids[: number // 2],
     }
 

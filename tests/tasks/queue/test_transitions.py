@@ -178,16 +178,16 @@ class TestRelease:
     @pytest.mark.parametrize(("age", "seconds"), [(0, 5), (60, 30), (86_400, 300)])
     def test_a_parked_one_comes_back_the_later_the_older_it_is(self, claimed, age, seconds):
         Task.objects.update(created_at=timezone.now() - timedelta(seconds=age))
-        self.release(claimed, park=True)
+        self.release(claimed, parked_for=release.UNKNOWN)
         assert seconds_between(timezone.now(), Task.objects.get().run_after) == pytest.approx(seconds, abs=3)
         assert claim() == []
 
     def test_a_parked_one_is_recorded_once_by_each_worker(self, claimed):
-        self.release(claimed, park=True)
+        self.release(claimed, parked_for=release.UNKNOWN)
         for worker_id in ("w1", "w2", "w2"):
             Task.objects.update(run_after=timezone.now())
             [again] = claim(worker_id=worker_id)
-            release.release(connection, worker_id, [(again.id, again.claimed_at())], park=True)
+            release.release(connection, worker_id, [(again.id, again.claimed_at())], parked_for=release.UNKNOWN)
         found = Attempt.objects.order_by("id").values_list("worker_id", "number", "outcome", "exception_class")
         assert list(found) == [(worker, 3, "released", release.UNKNOWN) for worker in ("w1", "w2")]
         assert Task.objects.get().attempt == 2

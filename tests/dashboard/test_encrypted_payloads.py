@@ -1,0 +1,124 @@
+"""The plain text of encrypted payloads is nowhere: neither in a dump nor on pages, in logs, metrics or outputs."""
+
+import re
+import subprocess
+
+import pytest
+from cryptography.fernet import Fernet
+from django.db import connection
+
+from dashboard.embedded import cluster
+from tasks.models import Attempt, Task, Worker
+from tasks.operations import schedules
+from tasks.support.audit import Who
+from tests import processes
+from tests.commands import database_url, run
+from tests.tasks import handlers
+from tests.waiting import wait_until
+
+SECRET, PLAIN = "iban-DE02-1203", "plain-from-SQL"
+KEY = Fernet.generate_key().decode()
+KEYS = "ROWLOCK_PAYLOAD_KEYS"
+WHO = Who("anna", "command")
+MOST_PAGES = 80
+LINK = re.compile(r'(?:href|hx-get)="(/admin/[^"#?]*)')
+FIRST_PAGES = ("/metrics", "/admin/tasks/task/?q=DE02", "/admin/tasks/task/?status=FAILED", "/admin/")
+NO_PAGES = ("/admin/logout", "/admin/jsi18n", "/admin/ops/lab")
+
+
+@pytest.fixture
+def start_here(ledger):
+    """Starts workers on the session's database, which the pages of this process show."""
+    workers = []
+
+    def start(*arguments, **variables):
+        variables["ROWLOCK_APPS"] = "tests.tasks.handlers_app"
+        workers.append(processes.start_worker(database_url(), ledger.url, *arguments, **variables))
+        return workers[-1]
+
+    with processes.ended_at_last(workers):
+        yield start
+
+
+def dump() -> str:
+    newest = max(cluster.package().glob("pginstall*/bin/pg_dump"))  # it dumps older servers too
+    argv = [str(newest), "--inserts", database_url()]
+    return subprocess.run(argv, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def crawled(client) -> str:
+    """Every page that links lead to from the overview."""
+    waiting, seen = [*FIRST_PAGES], {}
+    while waiting and len(seen) < MOST_PAGES:
+        address = waiting.pop(0).replace("&amp;", "&")
+        if address in seen or address.startswith(NO_PAGES):
+            continue
+        answer = client.get(address)
+        seen[address] = b"".join(answer) if answer.streaming else answer.content
+        waiting += LINK.findall(seen[address].decode(errors="replace"))
+    assert {"/admin/ops/schedule/", "/admin/ops/failures/", "/admin/ops/audit/"} <= seen.keys()
+    assert any(re.fullmatch(r"/admin/tasks/task/\d+/", address) for address in seen)
+    return b"\n".join(seen.values()).decode(errors="replace")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_plain_text_is_nowhere(client, admin_user, start_here, monkeypatch):
+    monkeypatch.setenv(KEYS, KEY)
+    ids = [handlers.echo.enqueue(SECRET).id, handlers.confide.enqueue(SECRET).id, handlers.fail_once.enqueue(SECRET).id]
+    ids.append(handlers.once_per_arguments.enqueue(1, 2).id)
+    schedules.add("nightly", handlers.echo.module_path, WHO, {"every": 60, "args": [SECRET]})
+    ids.append(schedules.run_now("nightly", WHO))
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT rowlock_enqueue(%s, jsonb_build_array(%s::text))", [handlers.echo.module_path, PLAIN])
+    worker = start_here("--burst", "--threads", 2, ROWLOCK_MAX_ATTEMPTS=3)
+    worker.wait()
+    wait_until(lambda: not Task.objects.filter(finished_at__isnull=True).exists())
+    assert {handlers.echo.get_result(task_id).return_value for task_id in (ids[0], ids[4])} == {SECRET}
+    assert handlers.confide.get_result(ids[1]).return_value == {"kept": SECRET, "text": SECRET}
+
+    client.force_login(admin_user)
+    words = [word for task_id in ids for word in (run("show_task", task_id), run("show_task", task_id, "--json"))]
+    words += [run("list_tasks", "--json"), run("list_tasks", "--csv"), run("list_schedules", "--json")]
+    places = {
+        "dump": dump(),
+        "pages": crawled(client),
+        "log": worker.log() + worker.output(),
+        "commands": "\n".join(word.stdout + word.stderr for word in words),
+    }
+    assert [place for place, text in places.items() if SECRET in text] == []
+    assert [place for place, text in places.items() if PLAIN in text] == ["dump", "pages"]
+    assert "[encrypted]" in places["pages"]
+    assert "[encrypted]" in places["commands"]
+    assert "heard [redacted]" in places["log"]
+    assert "heard [redacted]" in places["dump"]
+    assert KEY not in "".join(places.values())
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("arguments", [(), ("--threads", 2)], ids=["one at a time", "threads"])
+def test_a_worker_without_the_key_gives_back_and_says_so(arguments, client, admin_user, start_here, monkeypatch):
+    monkeypatch.setenv(KEYS, KEY)
+    locked = handlers.echo.enqueue(SECRET)
+    plain = handlers.nothing.enqueue()
+    keyless = start_here(*arguments, **{KEYS: Fernet.generate_key().decode()})
+    keyless.wait_until_it_says("no key in ROWLOCK_PAYLOAD_KEYS")
+
+    def is_recorded() -> bool:
+        return Attempt.objects.filter(task_id=locked.id).exists()
+
+    wait_until(is_recorded)
+    wait_until(lambda: Task.objects.get(pk=plain.id).status == "COMPLETED")
+    row, worker = Task.objects.get(pk=locked.id), Worker.objects.filter(stopped_at__isnull=True).first()
+    assert (row.status, row.attempt, Attempt.objects.get().outcome) == ("READY", 0, "released")
+    client.force_login(admin_user)
+    assert run("list_tasks", "--json", "--status", "READY").data["tasks"][0]["verdict"] == "key_missing"
+    assert "with a key that this worker does not have" in client.get(f"/admin/tasks/task/{locked.id}/").content.decode()
+    attention = client.get("/admin/").content.decode()
+    assert f"Worker {worker.id} cannot read the encrypted arguments of 1 task." in attention
+    if arguments:
+        return
+    keyless.stop()
+    assert run("edit_tasks", locked.id, "--set-run-after", "now").status == 0
+    monkeypatch.setenv(KEYS, f"{Fernet.generate_key().decode()},{KEY}")
+    start_here("--burst").wait()
+    assert handlers.echo.get_result(locked.id).return_value == SECRET

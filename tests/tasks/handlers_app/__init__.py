@@ -1,0 +1,1 @@
+"""An app that lets workers run the handlers of the tests that need no ledger."""
