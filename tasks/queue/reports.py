@@ -15,8 +15,8 @@ import psycopg
 
 from tasks.framework import payload
 from tasks.framework.context import LONGEST_LINE, LONGEST_MESSAGE, MOST_LINES, Line, Report
-from tasks.support import redaction
 from tasks.support.database import Connection, execute, fetch
+from tasks.support.reading import storable
 
 logger = logging.getLogger(__name__)
 
@@ -194,7 +194,7 @@ def progress_params(reports: Sequence[Report]) -> dict[str, Any]:
         **keys_of(reports),
         "fractions": [report.told[0] if report.told else None for report in reports],
         "messages": [
-            redaction.storable(report.redact(report.told[1]), LONGEST_MESSAGE) if report.told else ""
+            storable(report.redact(report.told[1]), LONGEST_MESSAGE) if report.told else ""
             for report in reports
         ],
         "states": [report.state for report in reports],
@@ -209,8 +209,8 @@ def line_params(lines: Sequence[tuple[Report, Line]]) -> dict[str, Any]:
     return {
         **keys_of(report for report, _ in lines),
         "ago": [int((now - line.at) * 1e6) for _, line in lines],
-        "levels": [redaction.storable(line.level, 40) for _, line in lines],
-        "messages": [shortened(redaction.storable(report.redact(line.text))) for report, line in lines],
+        "levels": [storable(line.level, 40) for _, line in lines],
+        "messages": [shortened(storable(report.redact(line.text))) for report, line in lines],
     }
 
 

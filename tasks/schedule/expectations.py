@@ -18,7 +18,7 @@ from tasks.locking.named.holder import Holder, Life, Waiter
 from tasks.models import CommandRun, ExpectedCommand
 from tasks.support.database import execute, fetch
 from tasks.support.durations import StatementTimestamp
-from tasks.support.redaction import storable
+from tasks.support.reading import storable
 
 logger = logging.getLogger(__name__)
 

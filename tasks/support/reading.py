@@ -16,6 +16,7 @@ LONGEST_NAME = 255
 LONGEST_PATH = 500
 LONGEST_ACTION, LONGEST_TARGET = 1000, 500  # of an audit row
 LONGEST_CONDITION = 1000  # of one condition of a filter
+LONGEST_TEXT = 100_000  # of a traceback or an output
 # Line breaks, tabs and escapes (C0, DEL and C1). In a name they forge lines of a report and break URLs.
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 # Python's own int() and Decimal() also accept 1_000, 1e1, infinity and the digits of other scripts.
@@ -28,6 +29,15 @@ SHOWN = 60
 
 class Unreadable(RowlockError, ValueError):
     """This cannot be read as what was asked for."""
+
+
+def storable(text: str, longest: int = LONGEST_TEXT) -> str:
+    """Text for PostgreSQL: NUL and lone surrogates escaped, the middle left out beyond `longest`."""
+    text = text.replace("\0", "\\x00").encode(errors="backslashreplace").decode()
+    if len(text) <= longest:
+        return text
+    half = longest // 2
+    return f"{text[:half]}\n[… {len(text) - 2 * half} characters left out …]\n{text[-half:]}"
 
 
 def storage_problem(text: str) -> str | None:

@@ -20,6 +20,7 @@ from typing import Any
 from tasks import conf
 from tasks.compat import Task
 from tasks.framework import declaration, payload
+from tasks.support.reading import storable
 
 REDACTED = "[redacted]"
 ENCRYPTED = "[encrypted]"
@@ -75,7 +76,6 @@ NAMED_WORD = re.compile(r"([^=:\s]+(?:=|:\s*))(.+)", re.DOTALL)  # `--password=x
 MOST_TRIES = 50  # to parse JSON in a text: each try may read to the end of it
 LONGEST_CACHED = 200  # characters of a name
 SHORTEST_SECRET = 4  # characters: shorter secrets would match everywhere in a traceback
-LONGEST_TEXT = 100_000  # characters
 
 _logged_text: ContextVar[str | None] = ContextVar("logged_as", default=None)
 
@@ -334,15 +334,6 @@ def redact_text(text: str, secrets: Iterable[str]) -> str:
     for form in sorted(written, key=len, reverse=True):
         text = text.replace(form, REDACTED)
     return text
-
-
-def storable(text: str, longest: int = LONGEST_TEXT) -> str:
-    """Text for PostgreSQL: NUL and lone surrogates escaped, the middle left out beyond `longest`."""
-    text = text.replace("\0", "\\x00").encode(errors="backslashreplace").decode()
-    if len(text) <= longest:
-        return text
-    half = longest // 2
-    return f"{text[:half]}\n[… {len(text) - 2 * half} characters left out …]\n{text[-half:]}"
 
 
 def redactor(task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[[str], str]:

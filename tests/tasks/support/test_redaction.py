@@ -5,7 +5,7 @@ from django.db import connection
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tasks.support import redaction
+from tasks.support import reading, redaction
 from tasks.support.redaction import REDACTED
 from tests.tasks import handlers
 
@@ -131,21 +131,21 @@ def test_an_exception_that_cannot_be_written_is_still_described():
 
 def test_a_failure_without_end_is_cut_in_the_middle():
     _, text = described(ValueError("start " + "x" * 1_000_000 + " end"))
-    assert len(text) < redaction.LONGEST_TEXT + 100
+    assert len(text) < reading.LONGEST_TEXT + 100
     assert text.startswith("Traceback")
     assert text.endswith(" end\n")
     assert "characters left out" in text
 
 
 def test_f16_nul_and_surrogates_are_shown():
-    assert redaction.storable("a\0b\udce9") == "a\\x00b\\udce9"
+    assert reading.storable("a\0b\udce9") == "a\\x00b\\udce9"
 
 
 @pytest.mark.django_db
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(text=st.text(st.characters(), max_size=300))
 def test_f16_postgresql_keeps_every_storable_text(text):
-    text = redaction.storable(text, longest=100)
+    text = reading.storable(text, longest=100)
     with connection.cursor() as cursor:
         cursor.execute("SELECT %s::text", [text])
         assert cursor.fetchone() == (text,)
