@@ -137,11 +137,11 @@ BEGIN
     GRANT SELECT, INSERT ON orders_entry TO rowlock_worker;
     GRANT SELECT, UPDATE ON orders_account, orders_order TO rowlock_worker;
     GRANT SELECT, INSERT, UPDATE ON
-        tasks_bucket, tasks_epoch, tasks_limit, tasks_queue, tasks_schedule, tasks_throughputtotal
+        tasks_epoch, tasks_limit, tasks_queue, tasks_schedule, tasks_throughputtotal
         TO rowlock_worker;
     GRANT SELECT, INSERT, UPDATE, DELETE ON
-        tasks_attemptlog, tasks_commandrun, tasks_expectedcommand, tasks_lock, tasks_progress, tasks_recoveryfailure,
-        tasks_task,
+        tasks_attemptlog, tasks_bucket, tasks_commandrun, tasks_expectedcommand, tasks_lock, tasks_progress,
+        tasks_recoveryfailure, tasks_task,
         tasks_throughput, tasks_tick, tasks_worker
         TO rowlock_worker;
     GRANT SELECT, INSERT, DELETE ON tasks_lockwaiter, tasks_throughputslot TO rowlock_worker;

@@ -360,6 +360,8 @@ MUTANTS = [
            ("tests/tasks/commands/test_commands_cancel.py",)),
     Mutant("an edit: held tasks", "tasks.operations.verb.Verb.refusal", "if task.status in self.statuses:",
            "if True:", ("tests/tasks/commands/test_commands_edit.py",)),
+    without("pruning: a rate that is spent", "tasks.operations.prune.PRUNE_BUCKETS",
+            "WHERE next_at < statement_timestamp() - %(age)s::interval", "tests/tasks/commands/test_commands_prune.py"),
     Mutant("pruning: finished tasks only", "tasks.operations.prune.PRUNE_TASKS",
            "task.status = ANY(%(statuses)s::text[]) AND task.finished_at",
            "coalesce(task.finished_at, task.created_at)", ("tests/tasks/commands/test_commands_prune.py",)),

@@ -267,7 +267,8 @@ class Migration(migrations.Migration):
                         F("next_at").asc(nulls_first=True),
                         condition=Q(paused=False, ended_at__isnull=True),
                         name="tasks_schedule_due",
-                    )
+                    ),
+                    models.Index(F("paused_at").desc(), condition=~Q(problem=""), name="tasks_schedule_broken"),
                 ],
                 "constraints": [
                     models.CheckConstraint(

@@ -81,6 +81,7 @@ class Schedule(Viewable):
                 condition=Q(paused=False, ended_at__isnull=True),
                 name="tasks_schedule_due",
             ),
+            models.Index(F("paused_at").desc(), condition=~Q(problem=""), name="tasks_schedule_broken"),
         ]
         constraints = [
             models.CheckConstraint(

@@ -172,6 +172,17 @@ WITH doomed AS MATERIALIZED (
 SELECT count(*) AS deleted, false AS is_old, 0 AS last_id FROM deleted
 """
 
+# A rate whose time came long ago may catch up as much as one without a row. A claim locks the row that it takes from,
+# and holds back what it does not find. Names have no order in time, so all of them are one window.
+PRUNE_BUCKETS = """
+WITH doomed AS MATERIALIZED (
+    SELECT name FROM tasks_bucket WHERE next_at < statement_timestamp() - %(age)s::interval FOR UPDATE SKIP LOCKED
+), deleted AS (
+    DELETE FROM tasks_bucket USING doomed WHERE tasks_bucket.name = doomed.name RETURNING tasks_bucket.name
+)
+SELECT count(*) AS deleted, false AS is_old, 0 AS last_id FROM deleted
+"""
+
 
 class History(NamedTuple):
     """One table of history; `name` is that in the report."""
@@ -191,6 +202,7 @@ HISTORY = [
     History("ticks", "tasks_tick", PRUNE_TICKS),
     History("bulk_runs", "tasks_bulkrun", PRUNE_BULK_RUNS),
     History("locks", "tasks_lock", PRUNE_LOCKS),
+    History("buckets", "tasks_bucket", PRUNE_BUCKETS),
     History("workers", "tasks_worker", PRUNE_WORKERS),
 ]
 

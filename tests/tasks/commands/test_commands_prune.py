@@ -5,7 +5,18 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from tasks.models import Attempt, AttemptLog, CommandRun, Intervention, Lock, RefusedWrite, Task, Throughput, Worker
+from tasks.models import (
+    Attempt,
+    AttemptLog,
+    Bucket,
+    CommandRun,
+    Intervention,
+    Lock,
+    RefusedWrite,
+    Task,
+    Throughput,
+    Worker,
+)
 from tasks.operations import prune
 from tests.commands import run
 from tests.sessions import session
@@ -138,6 +149,13 @@ class TestHistory:
         assert prune_history("--dry-run").data["tables"]["locks"] == 6
         assert prune_history().data["tables"]["locks"] == 6
         assert sorted(Lock.objects.values_list("name", flat=True)) == ["held", "young"]
+
+    def test_a_rate_that_nobody_has_used_for_long_leaves_no_row(self):
+        Bucket.objects.create(name="key:old", next_at=OLD)
+        for minutes in (-1, 90):  # a rate that has just been used, and one that is spent
+            Bucket.objects.create(name=f"key:{minutes}", next_at=timezone.now() + timedelta(minutes=minutes))
+        assert prune_history().data["tables"]["buckets"] == 1
+        assert sorted(Bucket.objects.values_list("name", flat=True)) == ["key:-1", "key:90"]
 
     def test_the_audit_stays(self):
         Intervention.objects.create(actor="a", source="page", action="x", target="task:1", at=OLD)

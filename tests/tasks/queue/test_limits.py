@@ -9,17 +9,21 @@ import pytest
 from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
 
+from tasks import operations
 from tasks.models import Limit, Queue, Task
+from tasks.operations import Settings
 from tasks.queue import strategies
 from tasks.queue.claim import Claimer
 from tasks.queue.completion import Failure
 from tasks.queue.shortcut import Shortcut
+from tasks.support.audit import Who
 from tests.sessions import session
 from tests.tasks import claiming, handlers, rows
 from tests.tasks.claiming import STRATEGIES, claim, claim_all, ids
 
 AGO = timezone.now() - timedelta(hours=1)
 AHEAD = timezone.now() + timedelta(days=1)
+ANNA = Who("anna", "page")
 
 
 @pytest.fixture(params=STRATEGIES)
@@ -250,6 +254,43 @@ class TestRates:
             with conn.transaction(force_rollback=True):
                 assert len(claim(connection=conn)) == 1
             assert len(claim(connection=conn)) == 1
+
+
+@pytest.mark.django_db
+class TestOperators:
+    def test_a_requeued_task_waits_for_a_slot_and_runs_within_its_limit(self, take, take_one):
+        limited(1, limit=1)
+        [running] = take_one()
+        again = rows.failed(concurrency_key="k", concurrency_limit=1)
+        assert operations.requeue([again.pk], ANNA).done == [again.pk]
+        assert (take(), slots()) == ([], [1])
+        end(running)
+        assert (take(), slots()) == ([again.pk], [1])
+
+    def test_a_running_task_is_not_requeued_out_of_its_slot(self, take, take_one):
+        first, _ = limited(2, limit=1)
+        with rows.living_worker("w1"):
+            assert ids(take_one()) == [first]
+            assert list(operations.requeue([first], ANNA).refused) == [first]
+            assert (take(), slots()) == ([], [1])
+
+    def test_a_stale_task_that_is_requeued_leaves_its_slot(self, take, take_one):
+        first, second = limited(2, limit=1)
+        assert ids(take_one(worker_id=rows.dead_worker())) == [first]
+        assert operations.requeue([first], ANNA).done == [first]
+        assert slots() == []
+        [taken] = take()
+        assert taken in {first, second}
+        assert slots() == [1]
+
+    def test_an_edited_task_is_held_to_the_limits_of_its_new_place(self, take):
+        Queue.objects.create(name="narrow", max_running=1)
+        made = limited(3)
+        operations.edit(made, ANNA, Settings(queue_name="narrow"))
+        assert take() == made[:1]
+        operations.edit([made[2]], ANNA, Settings(queue_name="wide", priority=9))
+        assert take() == [made[2]]
+        assert slots() == [1, 2]
 
 
 @pytest.mark.django_db
