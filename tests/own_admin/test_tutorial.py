@@ -5,6 +5,7 @@ Each block with a file's name is written and each console block is run, in their
 """
 
 import contextlib
+import importlib.util
 import os
 import re
 import shutil
@@ -32,7 +33,7 @@ FILE = re.compile(r"# (at the end of )?(\S+\.py)\n")
 # The newest Django of this machine's combinations.
 NEWEST = max(combinations.here())
 PIP = f"""#!/bin/sh
-exec {sys.executable!r} -m uv "pip" --offline --quiet "$@"
+exec {sys.executable!r} -m uv pip --offline --quiet "$@" --python "$VIRTUAL_ENV"
 """
 PASSWORD = "choose-one"
 
@@ -96,6 +97,7 @@ def go_on(shop: Project, text: str) -> str:
 
 def test_the_page_is_followed_to_a_shop_that_works(shop: Project, browser: Browser) -> None:
     base = follow(shop)
+    assert importlib.util.find_spec("rowlock") is None, "the page installs into the shop's environment alone"
     tasks = {row.task_path: row for row in shop.database.rows("SELECT * FROM tasks_task ORDER BY id")}
     paid = shop.database.wait_for(tasks["store.tasks.take_payment"].id, "COMPLETED", seconds=120)
     assert paid.return_value == "purchase 1 is paid"

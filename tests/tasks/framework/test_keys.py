@@ -2,7 +2,6 @@
 
 import psycopg
 import pytest
-from django.core.management import call_command
 from django.db import DatabaseError, connection, transaction
 
 from tasks.exceptions import InvalidArguments
@@ -128,22 +127,3 @@ def test_the_largest_keys_are_stored():
         columns = "unique_key, unique_while, concurrency_key, concurrency_limit"
         cursor.execute(INSERT.format(columns, "repeat('ß', 255), 'a', repeat('ß', 255), 10000"))
     assert keys() == [("ß" * 255, "a", "ß" * 255, 10_000)]
-
-
-RIGHTS = """
-SELECT prosecdef, has_function_privilege('public', oid, 'EXECUTE'), has_function_privilege('a_program', oid, 'EXECUTE'),
-    proconfig
-FROM pg_proc WHERE proname LIKE 'rowlock_enqueue%'
-"""
-
-
-def test_the_function_keeps_its_rights_when_it_learns_the_keys():
-    call_command("migrate", "tasks", "0007", verbosity=0)
-    with connection.cursor() as cursor:
-        cursor.execute("CREATE ROLE a_program")
-        cursor.execute("ALTER FUNCTION rowlock_enqueue SECURITY DEFINER")
-        cursor.execute("REVOKE ALL ON FUNCTION rowlock_enqueue FROM PUBLIC")
-        cursor.execute("GRANT EXECUTE ON FUNCTION rowlock_enqueue TO a_program")
-        call_command("migrate", "tasks", verbosity=0)
-        cursor.execute(RIGHTS)
-        assert cursor.fetchall() == [(True, False, True, ["search_path=public, pg_temp"])]
