@@ -194,8 +194,7 @@ def progress_params(reports: Sequence[Report]) -> dict[str, Any]:
         **keys_of(reports),
         "fractions": [report.told[0] if report.told else None for report in reports],
         "messages": [
-            storable(report.redact(report.told[1]), LONGEST_MESSAGE) if report.told else ""
-            for report in reports
+            storable(report.redact(report.told[1]), LONGEST_MESSAGE) if report.told else "" for report in reports
         ],
         "states": [report.state for report in reports],
         "first_fractions": [report.first[0] if report.first else None for report in reports],
