@@ -1,5 +1,6 @@
 """Fixtures for every test of this project."""
 
+import gc
 import sys
 
 import pytest
@@ -24,6 +25,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if any(report.nodeid.startswith("tests/own_admin/") for report in reports):
         for line in combinations.left_out():
             terminalreporter.write_line(line)
+
+
+def pytest_collection_finish() -> None:
+    """What is loaded by now is no garbage: no collection need go through it again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
