@@ -9,6 +9,7 @@ import sysconfig
 import tomllib
 import venv
 import zipfile
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -135,8 +136,8 @@ def test_its_types_are_for_others_too(wheel):
 
 def test_its_ranges_allow_what_is_pinned_and_leave_nothing_out():
     extras = PROJECT["optional-dependencies"]
-    assert set(extras) == {"embedded", "redis"}
-    required = [Requirement(text) for text in PROJECT["dependencies"] + extras["embedded"] + extras["redis"]]
+    assert set(extras) == {"embedded", "encryption", "redis"}
+    required = [Requirement(text) for text in PROJECT["dependencies"] + [*chain.from_iterable(extras.values())]]
     assert sorted(requirement.name for requirement in required) == sorted(WANTED)
     for requirement in required:
         assert requirement.specifier.contains(PINS[requirement.name]), requirement

@@ -224,12 +224,13 @@ class Verb:
     def change(
         self, statement: str, tasks: list[Task], params: Mapping[str, object] | None = None, *, action: str = ""
     ) -> list[int]:
-        """Run the statement on these rows and audit each changed one; returns their ids."""
+        """Run the statement on these rows and audit each changed one; returns their ids, in the order of `tasks`."""
         rows = fetch(connection, statement, {"ids": [task.id for task in tasks], **(params or {})})
         after = {row["id"]: row["version"] for row in rows}
-        changes = [Change(audit.task(task.id), task.version, after[task.id]) for task in tasks if task.id in after]
+        changed = [task for task in tasks if task.id in after]
+        changes = [Change(audit.task(task.id), task.version, after[task.id]) for task in changed]
         audit.record(connection, self.who, action or self.name, changes, self.settings.reason)
-        return list(after)
+        return [task.id for task in changed]
 
     def is_live(self, task: Task) -> bool:
         """True if a worker that is not dead holds the task."""
