@@ -37,6 +37,7 @@ WITH task AS (
 )
 INSERT INTO tasks_tick (schedule_name, at, outcome, task_id) SELECT 'bench 1', at, 'enqueued', id FROM task
 """
+ONE_RAN = "DELETE FROM tasks_task WHERE id = (SELECT max(id) FROM tasks_task WHERE concurrency_key = 'held1')"
 TINY = Options(rounds=1, tasks=20, seconds=0.3, finished=50, peers=[])
 
 
@@ -111,8 +112,16 @@ def test_a_peer_that_keeps_no_key_unique_is_left_out(scene, monkeypatch):
 
 def test_a_drain_in_which_held_back_tasks_ran_does_not_count(scene, monkeypatch):
     monkeypatch.setenv("BENCH_HELD", "20")
+    scene.subjects()
     ours = limits.Limited(scene)
-    with pytest.raises(Unfit, match="ran that a limit holds back"):  # nobody holds the slots
+
+    def drained(*_: object, **__: object) -> float:
+        ours.fill("held", 20)
+        ours.execute(ONE_RAN)
+        return 1.0
+
+    monkeypatch.setattr(limits, "drained", drained)
+    with pytest.raises(Unfit, match="1 tasks ran that a limit holds back"):
         limits.limited(ours, "held", 20, 1, "held")
 
 
