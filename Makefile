@@ -16,9 +16,9 @@ PIP_INSTALL = if $(VENV_PYTHON) -m pip --version >/dev/null 2>&1; then pip="$(VE
 	else pip="$(PYTHON) -m pip --python $(VENV_PYTHON)"; fi; \
 	$$pip install --quiet --disable-pip-version-check --require-hashes --requirement
 PIN = $(VENV_PYTHON) -m uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header
-# Four processes of tests, each with a PostgreSQL of its own: most tests wait for others. A process that a hung test took
+# Three processes of tests, each with a PostgreSQL of its own: most tests wait for others. A process that a hung test took
 # along is started again, twice. ARGS="-n 0" for one process.
-SPREAD = -n 4 --dist loadfile --max-worker-restart 2
+SPREAD = -n 3 --dist loadfile --max-worker-restart 2
 # Where an image turns bytecode off, each of the many processes that tests start would compile all modules again.
 WITH_BYTECODE = env -u PYTHONDONTWRITEBYTECODE
 # A site as it is deployed; only its settings are looked at.
@@ -40,14 +40,12 @@ test: $(VENV)/test.stamp ## run all tests against a real PostgreSQL, and those o
 	@if [ -n "$(PYTHON_NEXT)" ]; then $(MAKE) --no-print-directory testnext; \
 	else echo "Django 6 was not tested: no Python 3.12 or newer was found. Name one: make test PYTHON_NEXT=python3.13"; fi
 
-# Those of the pages that need no mail server and no browser.
-PAGES_NEXT = tests/dashboard/task_pages tests/dashboard/up/test_up.py \
-	$(wildcard tests/dashboard/test_*_page.py tests/dashboard/*/test_*_page.py)
+# Those of the pages that need no mail server and no browser; tests/own_admin opens every page on each Django.
+PAGES_NEXT = $(wildcard tests/dashboard/test_*_page.py tests/dashboard/*/test_*_page.py)
 # Django has no part in these: which rows a statement takes and by which plan, how a session or a process ends, what a
 # terminal shows, and the tables of other queues. On Django 6 remain a worker (commands/test_commands_with_workers.py),
-# commands as processes (commands/test_commands_conventions.py) and each strategy (queue/test_claims_rest.py). Rights are
-# ours, so security/ runs once; tests/own_admin opens every page on each Django.
-SAME_ON_ANY = worker importing test_whole_statements.py commands/test_commands_terminal.py \
+# commands as processes (commands/test_commands_conventions.py) and each strategy (queue/test_claims_rest.py).
+SAME_ON_ANY = worker importing test_whole_statements.py $(addprefix commands/test_commands_,help.py terminal.py) \
 	$(addprefix locking/test_,double_checked_sharing.py lock_losing.py lock_outages.py lock_sql.py lock_waiting.py) \
 	$(addprefix queue/test_,claims.py claims_alone.py claims_keys.py claims_locked.py narrow_line.py plain_line.py plans.py) \
 	$(addprefix queue/test_,presence.py presence_epoch.py shortcut.py task_life.py vacuum.py) \

@@ -36,9 +36,19 @@ def database(fragile_server):
 def kill_server(server: PrivateServer) -> None:
     """SIGKILL of the main process and of all its children: what is in its memory is lost."""
     main = psutil.Process(server.server.process.pid)
-    for process in [main, *main.children(recursive=True)]:
+    main.suspend()  # it must not start another one meanwhile, which would keep the shared memory from the next server
+    children = main.children(recursive=True)
+    for process in [main, *children]:
         process.send_signal(signal.SIGKILL)
     server.server.process.wait()
+    wait_until(lambda: all(map(is_gone, children)))
+
+
+def is_gone(process: psutil.Process) -> bool:
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def freeze(worker, number):
