@@ -1,4 +1,4 @@
-"""What our pages need and a project's settings may lack: our layout and the script of htmx; languages to offer."""
+"""Complete a project's settings for our pages: the layout and the script of htmx. Choose the languages to offer."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""What orders add to the pages: lines that need a person, figures, links, gauges, and rows to look at."""
+"""Register lines that need a person, figures, links, gauges and watched rows of orders."""
 
 from collections.abc import Iterator
 from datetime import datetime

@@ -1,4 +1,4 @@
-"""What an app adds to the pages, registered in its module `attention`.
+"""The registries through which an app adds to the pages, from its module `attention`.
 
 Lines that need attention, figures, links of the menu, models whose rows operators look at, and gauges of `/metrics`.
 

@@ -28,7 +28,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What is loaded by now is no garbage: no collection need go through it again."""
+    """Spare the collector all that is loaded by now: it is no garbage."""
     gc.collect()
     gc.freeze()
 

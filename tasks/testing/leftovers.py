@@ -110,7 +110,7 @@ class Watch:
         return {key: found for key, found in _find(asked).items() if key not in self.before}
 
     def _confirmed(self, suspects: Found | None) -> Found:
-        """Those that are still there after a while, in the eyes of another session; open transactions are ended.
+        """The leftovers that another session still sees after a while; open transactions are ended.
 
         That session does not see the rows of the test's own transaction. Without one, Django empties the tables.
         """

@@ -112,7 +112,7 @@ print(json.dumps(answers))
 
 @pytest.fixture
 def answers(tmp_path: Path) -> dict:
-    """What the project answers, asked once."""
+    """The answers of the project, asked once."""
     subprocess.run([sys.executable, "-m", "django", "startproject", "shop", tmp_path], check=True, cwd=tmp_path)
     (tmp_path / "shop" / "admin.py").write_text(ADMIN)
     (tmp_path / "shop" / "urls.py").write_text(URLS)

@@ -8,7 +8,7 @@ from tasks.apps import is_ours
 
 
 def built_in() -> Iterator[Pattern]:
-    """Those over the queue, and those over orders where that app is installed."""
+    """The patterns over the queue; where `orders` is installed, those over orders too."""
     if not is_ours("orders"):
         yield from (*queue.PATTERNS, *slots.PATTERNS)
         return

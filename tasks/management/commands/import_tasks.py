@@ -91,7 +91,7 @@ def _sum(tally: Tally) -> str:
 
 
 def _parts(tally: Tally) -> list[Part]:
-    """What is imported, what it loses and what stays, as tables."""
+    """Tables of the rows that are imported, of the options that they lose, and of the rows that stay."""
     tables = (
         (("function", "handler", "queue", "tasks"), [(*names, count) for names, count in tally.tasks.items()]),
         (("schedules",), [(name,) for name in tally.schedules]),
