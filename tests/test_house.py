@@ -59,7 +59,7 @@ def test_imports_run_one_way(app):
 
 
 def test_the_pages_do_without_orders():
-    """What orders add comes through the registries of `tasks.panels`, except rows of theirs in the lab and the demo."""
+    """Orders add to the pages through `tasks.panels` alone, except their rows in the lab and the demo."""
     knowing = {str(module.relative_to(ROOT)) for module in modules("dashboard") if "orders" in set(imported(module))}
     assert knowing == WITH_ORDERS
 

@@ -1,4 +1,4 @@
-"""What an app adds to the pages through `tasks.panels`: a link, rows to look at, and gauges."""
+"""Links, watched rows and gauges that an app adds to the pages through `tasks.panels`."""
 
 from collections.abc import Iterator
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture(autouse=True)
 def _apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test registers ends with it."""
+    """Take off at its end whatever a test registers."""
     panels.load()
     for name in ("PAGES", "WATCHED", "GAUGES"):
         monkeypatch.setattr(panels, name, getattr(panels, name).copy())

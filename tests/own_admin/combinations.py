@@ -33,7 +33,7 @@ class Combination(NamedTuple):
 
 
 def here() -> list[Combination]:
-    """Those whose Python this machine has; where a PostgreSQL is missing, the newest of the wheel takes its place."""
+    """The combinations whose Python is here; the newest PostgreSQL of the wheel stands in for one that is missing."""
     found = [one for one in map(Combination._make, ALL) if python(one.python)]
     return [one if installation(one.postgres) else one._replace(postgres="18") for one in found]
 

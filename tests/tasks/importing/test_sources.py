@@ -50,7 +50,7 @@ def imported(source: str, *options: object) -> Outcome:
 
 
 def reasons(outcome: Outcome) -> set[tuple[str, str]]:
-    """What is left, by the last word of the function's name, with the first words of the reason."""
+    """The reasons why rows stay, in their first words, by the last word of the function's name."""
     return {(left["function"].rpartition(".")[2], left["reason"][:24]) for left in outcome.data["left"]}
 
 

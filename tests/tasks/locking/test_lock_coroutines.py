@@ -68,7 +68,7 @@ async def hold(held, until=None):
 
 
 async def nothing():
-    """What an event loop that is not blocked runs at once."""
+    """Run by an event loop at once, unless it is blocked."""
 
 
 def test_the_event_loop_goes_on_while_it_waits_and_the_release_wakes_it(
