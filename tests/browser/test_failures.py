@@ -84,6 +84,19 @@ def test_by_keyboard_the_menu_acknowledges_until_it_grows(visit, failures):
     assert page.locator("nav.pages a[aria-current]").inner_text() == "Failures (1)"
 
 
+def test_an_opened_menu_takes_the_focus_from_nobody_who_was_faster(visit, failures):
+    page = visit("Operators").open(PAGE)
+    menu = page.locator("#failure-aaaaaaaaaaaa .menu")
+    focused = menu.evaluate("""async (menu) => {
+        const told = new Promise((done) => menu.addEventListener("toggle", () => setTimeout(done)));
+        menu.open = true;
+        menu.querySelector("[data-action=acknowledge]").focus();
+        await told;
+        return document.activeElement.dataset.action;
+    }""")
+    assert focused == "acknowledge"
+
+
 def test_the_search_and_the_times_narrow_the_list(visit, failures):
     page = visit("Viewers").open(PAGE)
     page.get_by_label("Task, exception or place").fill("client.py")

@@ -33,7 +33,10 @@
         if (event.target.matches?.(OPEN)) {
             document.querySelectorAll(OPEN).forEach((menu) => menu !== event.target && close(menu));
             place(event.target);
-            itemsOf(event.target)[0]?.focus();
+            // This event comes a little late: whoever has moved on to another item by then stays there.
+            if (!event.target.contains(document.activeElement.closest("[role=menuitem]"))) {
+                itemsOf(event.target)[0]?.focus();
+            }
         }
     }, { capture: true });
     document.addEventListener("keydown", (event) => {
