@@ -2,7 +2,7 @@
 
 from django.contrib import admin
 from django.templatetags.static import static
-from django.urls import path
+from django.urls import include, path
 from django.utils.functional import lazy
 from django.views.generic import RedirectView
 
@@ -20,4 +20,5 @@ urlpatterns = [
     path("favicon.ico", RedirectView.as_view(url=ICON)),
     path("admin/", admin.site.urls),
     path("metrics", metrics),
+    path("api/v1/", include("dashboard.api.urls")),
 ]
