@@ -4,9 +4,11 @@ It needs `rowlock[api]`.
 """
 
 from dashboard.api.base import api
+from dashboard.api.guard import guarded
 
 ROUTERS = {"/tasks": "tasks"}
 
 for prefix, module in ROUTERS.items():
     api.add_router(prefix, f"dashboard.api.{module}.router")
-urlpatterns, app_name, _namespace = api.urls
+patterns, app_name, _namespace = api.urls
+urlpatterns = guarded(patterns)
