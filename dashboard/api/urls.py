@@ -10,5 +10,5 @@ ROUTERS = {"/tasks": "tasks"}
 
 for prefix, module in ROUTERS.items():
     api.add_router(prefix, f"dashboard.api.{module}.router")
-patterns, app_name, _namespace = api.urls
+patterns, _app, app_name = api.urls
 urlpatterns = guarded(patterns)
