@@ -6,9 +6,9 @@ It needs `rowlock[api]`.
 from dashboard.api.base import api
 from dashboard.api.guard import guarded
 
-ROUTERS = {"/tasks": "tasks"}
+ROUTERS = {"tasks": "/tasks", "bulk": "/tasks", "events": "/tasks"}
 
-for prefix, module in ROUTERS.items():
+for module, prefix in ROUTERS.items():
     api.add_router(prefix, f"dashboard.api.{module}.router")
 patterns, _app, app_name = api.urls
 urlpatterns = guarded(patterns)
