@@ -167,7 +167,12 @@ class DashboardConfig(AppConfig):
         from dashboard import checks, login, project  # noqa: F401  the checks register themselves
         from tasks.operations.prune import register_history
 
-        register_history("dashboard.locks.history", "dashboard.attention.inbox")
+        register_history(
+            "dashboard.api.idempotency",
+            "dashboard.api.throttle",
+            "dashboard.attention.inbox",
+            "dashboard.locks.history",
+        )
         project.provide()
         name_tables()
         login.log_logins()

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from django.urls import URLPattern, URLResolver, get_resolver
 
+API = "api/v1/"
 ROLES = {
     "nobody": None,
     "customer": None,  # logs in and is no member of staff
@@ -92,6 +93,11 @@ PAGES = {
     "ops_demo": Access(SEE),
     "ops_demo_ask": Access(NOBODY, OPERATE),
     "ops_demo_remove": Access(OPERATE, OPERATE),
+    "dashboard_apitoken_changelist": Access(ROOT, ROOT),
+    "dashboard_apitoken_add": Access(ROOT, ROOT),
+    "dashboard_apitoken_change": Access(ROOT),
+    "dashboard_apitoken_delete": Access(ROOT, ROOT),
+    "dashboard_apitoken_history": Access(ROOT, ROOT),
     "tasks_queue_changelist": Access(SEE, NOBODY),
     "tasks_queue_switch": Access(NOBODY, OPERATE),
     "tasks_task_changelist": Access(SEE, SEE),
@@ -134,9 +140,14 @@ def expected(name: str) -> Access | None:
 
 
 def walk(patterns: list[URLPattern | URLResolver] | None = None, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Each address as its route and its name, or the route again where it has none."""
+    """Each address as its route and its name, or the route again where it has none.
+
+    Those of the API have a matrix of their own, made from its document: they ask for a token.
+    """
     for entry in get_resolver().url_patterns if patterns is None else patterns:
         route = prefix + str(entry.pattern)
+        if route == API:
+            continue
         if isinstance(entry, URLResolver):
             yield from walk(entry.url_patterns, route)
         elif entry.name or not route.endswith("/<path:object_id>/"):  # leads on to the page of the row
