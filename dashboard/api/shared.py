@@ -1,6 +1,6 @@
 """Types that several parts of the API share: names, reasons, and the answer of a change."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from ninja import Field, Schema
 from pydantic import AfterValidator
@@ -43,3 +43,9 @@ class Changed(Schema):
     """The answer to a change."""
 
     changed: bool = Field(description="False if it was like that already.", examples=[True])
+
+
+def condition(text: str, example: str) -> Any:
+    """A condition that may be left out. A parameter has one example, not a list of them."""
+    known = {"description": text, "json_schema_extra": {"example": example}}
+    return Field("", max_length=reading.LONGEST_CONDITION, pattern=PRINTABLE, **known)

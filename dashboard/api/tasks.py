@@ -111,7 +111,7 @@ class Filters(Schema):
     due: str = ""
     error: str = ""
     failure: str = ""
-    older_than: str = Field("", examples=["7d"])
+    older_than: str = Field("", json_schema_extra={"example": "7d"})
     q: str = Field("", description="Text in the arguments.")
     key: str = Field("", description="The ordering key.")
     limit_key: str = Field("", description="The concurrency key.")

@@ -3,10 +3,26 @@
 It needs `rowlock[api]`.
 """
 
-from dashboard.api.base import api
+from django.urls import path
 
-ROUTERS = {"/tasks": "tasks"}
+from dashboard.api.base import api
+from dashboard.api.reference import reference
+
+ROUTERS = {
+    "/tasks": "tasks",
+    "/queues": "queues",
+    "/limits": "limits",
+    "/workers": "workers",
+    "/locks": "locks",
+    "/schedules": "schedules",
+    "/failures": "failures",
+    "/attention": "attention",
+    "/audit": "audit",
+    "/lab": "lab",
+    "": "summary",
+}
 
 for prefix, module in ROUTERS.items():
     api.add_router(prefix, f"dashboard.api.{module}.router")
-urlpatterns, app_name, _namespace = api.urls
+patterns, _app_name, app_name = api.urls
+urlpatterns = [path("docs/", reference, name="docs"), *patterns]
