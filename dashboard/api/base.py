@@ -21,6 +21,7 @@ from tasks.exceptions import RowlockError, StaleVersion
 from tasks.support import reading
 from tasks.support.audit import Who
 from tasks.support.database import is_lock_not_available
+from tasks.support.reading import Unreadable
 from tasks.support.redaction import redact
 
 READS = ("GET", "HEAD", "OPTIONS")
@@ -182,52 +183,58 @@ class Unavailable(Problem):
     status = 503
 
 
-def problem_of(error: Exception) -> Problem | None:
-    """The refusal that an error is for a caller; None for a fault of ours."""
-    if isinstance(error, Problem):
-        return error
-    if isinstance(error, throttle.TooOften):
-        return TooMany(str(error), Retry_After=str(error.seconds))
-    if isinstance(error, AuthenticationError):
-        sentence = "Send `Authorization: Bearer …` with a token that is valid; `create_token` makes one."
-        return NotKnown(sentence, WWW_Authenticate="Bearer")
-    if isinstance(error, PermissionDenied):
-        return NotAllowed(str(error) or "You may not do that.")
-    if isinstance(error, (Http404, LookupError)):
-        return NotThere(str(error.args[0]) if error.args else "There is no such thing.")
-    if isinstance(error, ValidationError):
-        faults = [{"path": path_of(fault["loc"]), "message": fault["msg"]} for fault in error.errors]
-        found = Problem(f"{len(faults)} faults in the request: see `faults`.", faults=faults)
-        found.status = 422
-        return found
-    if isinstance(error, HttpError):
-        found = Problem(str(error))
-        found.status = error.status_code
-        return found
-    if isinstance(error, idempotency.OtherRequest):
-        return Invalid("Idempotency-Key", str(error))
-    if isinstance(error, idempotency.NoKey):
-        return Problem(str(error))
-    if isinstance(error, StaleVersion):
-        return Changed(str(error))
-    return _of_the_database(error)
-
-
 def path_of(place: tuple[str | int, ...]) -> str:
     """`body.priority`, without the name that our function has for the body."""
     return ".".join(map(str, place[:1] + place[2:] if place[:2] == ("body", "body") else place))
 
 
-def _of_the_database(error: Exception) -> Problem | None:
-    if isinstance(error, DatabaseError):
-        if is_lock_not_available(error):
-            return Conflict("Another session holds what this needs. Send it again, with the same Idempotency-Key.")
-        if isinstance(error, OperationalError):
-            return Unavailable("The database does not answer: see /readyz. Send it again.", Retry_After="5")
-        return None
-    if isinstance(error, RowlockError):
-        return Conflict(str(error)) if not isinstance(error, ValueError) else Invalid("request", str(error))
+def of_validation(error: ValidationError) -> Problem:
+    faults = [{"path": path_of(fault["loc"]), "message": fault["msg"]} for fault in error.errors]
+    found = Problem(f"{len(faults)} faults in the request: see `faults`.", faults=faults)
+    found.status = 422
+    return found
+
+
+def of_framework(error: HttpError) -> Problem:
+    found = Problem(str(error))
+    found.status = error.status_code
+    return found
+
+
+def of_database(error: DatabaseError) -> Problem | None:
+    if is_lock_not_available(error):
+        return Conflict("Another session holds what this needs. Send it again, with the same Idempotency-Key.")
+    if isinstance(error, OperationalError):
+        return Unavailable("The database does not answer: see /readyz. Send it again.", Retry_After="5")
     return None
+
+
+def of_refusal(error: RowlockError) -> Problem:
+    return Invalid("request", str(error)) if isinstance(error, ValueError) else Conflict(str(error))
+
+
+NO_TOKEN = "Send `Authorization: Bearer …` with a token that is valid; `create_token` makes one."  # noqa: S105  nosec B105
+# The refusal that an error is for a caller, by the first kind that fits; other errors are faults of ours.
+PROBLEMS: tuple[tuple[tuple[type[Exception], ...], Callable[[Any], Problem | None]], ...] = (
+    ((Problem,), lambda problem: problem),
+    ((throttle.TooOften,), lambda error: TooMany(str(error), Retry_After=str(error.seconds))),
+    ((AuthenticationError,), lambda error: NotKnown(NO_TOKEN, WWW_Authenticate="Bearer")),
+    ((PermissionDenied,), lambda error: NotAllowed(str(error) or "You may not do that.")),
+    ((ValidationError,), of_validation),
+    ((HttpError,), of_framework),
+    ((idempotency.OtherRequest,), lambda error: Invalid("Idempotency-Key", str(error))),
+    ((idempotency.NoKey,), lambda error: Problem(str(error))),
+    ((StaleVersion,), lambda error: Changed(str(error))),
+    ((Http404, LookupError), lambda error: NotThere(str(error.args[0]) if error.args else "There is no such thing.")),
+    ((DatabaseError,), of_database),
+    ((Unreadable,), lambda error: Invalid("request", str(error))),
+    ((RowlockError,), of_refusal),
+)  # fmt: skip
+
+
+def problem_of(error: Exception) -> Problem | None:
+    """The refusal that an error is for a caller; None for a fault of ours."""
+    return next((make(error) for kinds, make in PROBLEMS if isinstance(error, kinds)), None)
 
 
 def bearer(request: HttpRequest) -> "tokens.Caller | None":

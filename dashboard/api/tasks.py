@@ -193,7 +193,7 @@ def list_tasks(
 def enqueue_task(request: HttpRequest, body: Enqueue) -> Status:
     """Declared tasks only. With a unique key that another task has, that one is the answer."""
     needs(request, ENQUEUE)
-    options = {"queue_name": body.queue, "priority": body.priority, "run_after": body.run_after}
+    options: dict[str, Any] = {"queue_name": body.queue, "priority": body.priority, "run_after": body.run_after}
     try:
         ids = operations.enqueue(
             body.task, who(request), args=body.args, kwargs=body.kwargs, reason=body.reason, **options
@@ -344,7 +344,10 @@ def start_bulk(request: HttpRequest, verb: Verbs, body: Bulk) -> Status:
         reason=body.reason, force=body.force, queue_name=body.queue, priority=body.priority, run_after=body.run_after,
         spread_minutes=body.spread_minutes,
     )  # fmt: skip
-    VERBS[verb](who(request), settings)  # raises ValueError for settings that it refuses
+    try:
+        VERBS[verb](who(request), settings)
+    except ValueError as error:
+        raise Invalid("request", str(error)) from error
     run_id = bulk.request(verb, TaskFilter.from_query(query), upto, settings, who(request), tokens.new_token())
     return Status(HTTPStatus.ACCEPTED, BulkRun.objects.get(pk=run_id))
 
@@ -384,7 +387,10 @@ def act(request: HttpRequest, verb: str, task_id: int, settings: Settings) -> St
     """Perform a verb on one task at the version that the caller has seen."""
     needs(request, VERBS[verb].right)
     edition = needed_edition_of(request)
-    result = VERBS[verb].act([task_id], who(request), settings, versions={task_id: edition})
+    try:
+        result = VERBS[verb].act([task_id], who(request), settings, versions={task_id: edition})
+    except ValueError as error:
+        raise Invalid("request", str(error)) from error
     if refusal := result.refused.get(task_id):
         raise refused(task_id, refusal)
     task = existing(task_id)

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from django.contrib.auth.models import AbstractBaseUser, Group, Permission
+from django.contrib.auth.models import Group, Permission, User
 from django.db import connection
+from django.db.models import Model
 from django.http import HttpRequest
 
 from dashboard.api import throttle
@@ -41,14 +42,14 @@ WHERE name = %(name)s::text AND revoked_at IS NULL RETURNING id
 class Caller:
     """The user of a token, with those of the user's rights that the token's group has too."""
 
-    user: AbstractBaseUser
+    user: User
     token: ApiToken
     allowed: frozenset[str] | None = None  # None: all of the user's
 
-    def has_perm(self, right: str, obj: object = None) -> bool:
+    def has_perm(self, right: str, obj: Model | None = None) -> bool:
         """As a user's, narrowed."""
         is_allowed = self.allowed is None or right in self.allowed
-        return is_allowed and bool(self.user.has_perm(right, obj))  # type: ignore[attr-defined]
+        return is_allowed and bool(self.user.has_perm(right, obj))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.user, name)
@@ -58,9 +59,7 @@ def hash_of(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
-def create(
-    name: str, user: AbstractBaseUser, who: Who, *, group: Group | None = None, lasts: timedelta | None = None
-) -> str:
+def create(name: str, user: User, who: Who, *, group: Group | None = None, lasts: timedelta | None = None) -> str:
     """Make a token and return its secret, which is nowhere else. Raises IntegrityError for a name that exists."""
     secret = PREFIX + secrets.token_urlsafe(32)
     with transaction(connection):

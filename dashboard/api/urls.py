@@ -6,6 +6,7 @@ It needs `rowlock[api]`.
 from django.urls import path
 
 from dashboard.api.base import api
+from dashboard.api.guard import guarded
 from dashboard.api.reference import reference
 
 ROUTERS = {
@@ -25,4 +26,4 @@ ROUTERS = {
 for prefix, module in ROUTERS.items():
     api.add_router(prefix, f"dashboard.api.{module}.router")
 patterns, _app_name, app_name = api.urls
-urlpatterns = [path("docs/", reference, name="docs"), *patterns]
+urlpatterns = [path("docs/", reference, name="docs"), *guarded(patterns)]

@@ -11,8 +11,8 @@ from tasks.commands import OperatorCommand, Options, Report, operator, types
 
 class Command(OperatorCommand):
     help = (
-        "Make a token of the API and print it, once: it is kept as a hash. It may do what its user may, or of that only "
-        "what --group may."
+        "Make a token of the API and print it, once: it is kept as a hash. It may do what its user may, or of that "
+        "only what --group may."
     )
     examples = ("deploy --user ci --group Viewers --expires 90d", "incident-bot --user bot")
     argument = ("name", types.name, "Its name, in the audit and for `revoke_token`.")

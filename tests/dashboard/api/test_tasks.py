@@ -101,6 +101,13 @@ def test_edit_cancel_and_recover(operators):
     assert (operators.status, f"#{task.pk} not changed" in problem["detail"]) == (409, True)
 
 
+def test_a_running_task_is_taken_only_with_a_reason(operators):
+    task = rows.processing("w1")
+    operators.post(f"/tasks/{task.pk}/requeue", {"force": True}, version=task.version)
+    assert operators.status == 422
+    assert Task.objects.get(pk=task.pk).status == "PROCESSING"
+
+
 def test_a_bulk_run_carries_out_what_was_previewed(operators):
     for _ in range(3):
         rows.failed()
