@@ -215,6 +215,9 @@ class LabRun(models.Model):
         return f"run {self.pk} of {self.pattern}"
 
 
+SHA_256 = "^[0-9a-f]{64}$"
+
+
 class ApiToken(models.Model):
     """A token of the API: it acts for its user, with those of the user's rights that its group has too.
 
@@ -223,7 +226,7 @@ class ApiToken(models.Model):
 
     name = models.TextField(unique=True)
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
-    group = models.ForeignKey("auth.Group", on_delete=models.PROTECT, null=True, blank=True, related_name="+")
+    group = models.ForeignKey("auth.Group", on_delete=models.CASCADE, null=True, blank=True, related_name="+")
     secret_hash = models.TextField(unique=True)
     shown = models.TextField()
     created_at = models.DateTimeField(db_default=StatementTimestamp())
@@ -232,8 +235,11 @@ class ApiToken(models.Model):
     revoked_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
-        default_permissions = ("add", "view")
+        default_permissions = ()  # superusers alone make and see them
         verbose_name = _("API token")
+        constraints = [
+            models.CheckConstraint(condition=Q(secret_hash__regex=SHA_256), name="dashboard_apitoken_hashed")
+        ]
 
     def __str__(self) -> str:
         return self.name
@@ -255,3 +261,17 @@ class ApiRequest(models.Model):
 
     def __str__(self) -> str:
         return self.key
+
+
+class ApiCount(models.Model):
+    """How often a token has asked, or an address was wrong, since the period began. The table is unlogged."""
+
+    name = models.TextField(primary_key=True)
+    began_at = models.DateTimeField()
+    number = models.IntegerField()
+
+    class Meta:
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return f"{self.number} of {self.name}"

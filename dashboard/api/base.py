@@ -28,7 +28,7 @@ READS = ("GET", "HEAD", "OPTIONS")
 LONGEST_EDITION = 2**31 - 1
 # Statuses of a refusal that every operation can give; a write has the last ones too.
 REFUSALS = (400, 401, 403, 404, 429, 503)
-REFUSALS_OF_WRITES = (409, 412, 422, 428)
+REFUSALS_OF_WRITES = (409, 412, 413, 415, 422, 428)
 
 
 class Fault(Schema):
@@ -237,22 +237,37 @@ def problem_of(error: Exception) -> Problem | None:
     return next((make(error) for kinds, make in PROBLEMS if isinstance(error, kinds)), None)
 
 
-def bearer(request: HttpRequest) -> "tokens.Caller | None":
+class Bearer:
     """Authenticate: the caller of the token in the header, who is the request's user from then on."""
-    scheme, _space, secret = request.headers.get("Authorization", "").partition(" ")
-    caller = tokens.caller_of(secret.strip(), request) if scheme.lower() == "bearer" else None
-    if caller is not None:
-        request.user = caller  # type: ignore[assignment]
-    return caller
+
+    openapi_security_schema = {"type": "http", "scheme": "bearer", "description": "A token of `create_token`."}
+
+    def __call__(self, request: HttpRequest) -> tokens.Caller | None:
+        known: tokens.Caller | None = getattr(request, "rowlock_caller", None)
+        if known is not None:
+            return known
+        scheme, _space, secret = request.headers.get("Authorization", "").partition(" ")
+        caller = tokens.caller_of(secret.strip(), request) if scheme.lower() == "bearer" else None
+        if caller is not None:
+            request.user = request.rowlock_caller = caller  # type: ignore[assignment, attr-defined]
+        return caller
+
+
+bearer = Bearer()
 
 
 def in_one_transaction(run: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
-    """A write, its audit and the answer that is kept for its key commit together; a refusal leaves nothing."""
+    """A write, its audit and the answer that is kept for its key commit together; a refusal leaves nothing.
+
+    The caller is counted before, or a refusal would roll that back.
+    """
 
     @wraps(run)
     def wrapped(request: HttpRequest, **values: Any) -> HttpResponse:
         if request.method in READS:
             return run(request, **values)
+        if bearer(request) is None:
+            raise AuthenticationError
         with transaction.atomic():
             response = run(request, **values)
             if response.status_code >= HTTPStatus.BAD_REQUEST:

@@ -8,7 +8,7 @@ from django.http import Http404, HttpRequest
 from ninja import Field, Query, Router, Schema, Status
 
 from dashboard.api.base import Invalid, needs, who
-from dashboard.api.shared import Changed, Reason
+from dashboard.api.shared import Body, Changed, Reason
 from dashboard.lab import requests, runner
 from dashboard.lab.requests import MOST_RUNS, PAGE_LIMITS, LabForm
 from dashboard.lab.worker import LIMITS, Plan
@@ -54,7 +54,7 @@ def number(name: str, text: str = "") -> Any:
     return Field(getattr(Plan, name), ge=least, le=PAGE_LIMITS.get(name, most), description=text)
 
 
-class Load(Schema):
+class Load(Body):
     """The runs to start: one for each pattern, or for each pattern and value."""
 
     patterns: list[str] = Field(

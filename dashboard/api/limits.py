@@ -9,7 +9,7 @@ from ninja import Field, Query, Router, Schema
 from dashboard import limits
 from dashboard.api.base import needs, who
 from dashboard.api.queues import RATE
-from dashboard.api.shared import PRINTABLE, Changed, Name, ReasonText
+from dashboard.api.shared import PRINTABLE, Body, Changed, Name, ReasonText
 from dashboard.limits import CAP, HOLDERS, SHOWN, KeyLimit
 from tasks.models import SLOTS
 from tasks.operations.limits import set_limit
@@ -59,7 +59,7 @@ class LimitList(Schema):
     next: str | None = Field(description="Pass it as `cursor` for the next page.", examples=[None])
 
 
-class LimitSettings(Schema):
+class LimitSettings(Body):
     """What to change; a field that is left out stays as it is, and null stands for what tasks declare."""
 
     max_running: int | None = Field(None, ge=1, le=SLOTS, examples=[3])

@@ -9,7 +9,7 @@ from ninja import Field, Router, Schema
 from pydantic import AwareDatetime
 
 from dashboard.api.base import Conflict, Invalid, needs, who
-from dashboard.api.shared import Name, NeededReason, ReasonText
+from dashboard.api.shared import Body, Name, NeededReason, ReasonText
 from dashboard.live import snapshots
 from dashboard.locks import attribution, signals
 from dashboard.locks.attribution import Behind, LockPage
@@ -142,11 +142,13 @@ class Released(Schema):
     released: bool
 
 
-class Signal(Schema):
+class Signal(Body):
     """A signal to one session."""
 
     pid: int = Field(ge=1, le=page.LARGEST_PID, examples=[41233])
-    started: AwareDatetime = Field(description="`started` of the session: pids are used again.")
+    started: AwareDatetime = Field(
+        description="`started` of the session: pids are used again.", examples=["2026-11-21T03:10:00.123456+00:00"]
+    )
     action: Literal["cancel", "terminate"] = Field(description="End its statement, or its session.")
     reason: ReasonText = Field("", description="Needed to terminate.")
 

@@ -6,7 +6,7 @@ from django.http import Http404, HttpRequest
 from ninja import Field, Router, Schema
 
 from dashboard.api.base import needs, who
-from dashboard.api.shared import Changed, Name, Reason, ReasonText
+from dashboard.api.shared import Body, Changed, Name, Reason, ReasonText
 from dashboard.live import snapshots
 from dashboard.task_pages import queues as page
 from tasks.diagnosis.stats import Numbers, QueueNumbers
@@ -47,7 +47,7 @@ class QueueList(Schema):
     next: str | None = Field(None, description="Always null: the list is whole.")
 
 
-class QueueSettings(Schema):
+class QueueSettings(Body):
     """What to change; a field that is left out stays as it is."""
 
     recovery: Literal["automatic", "ask"] = Field("automatic", description="`ask`: stale tasks wait for a person.")

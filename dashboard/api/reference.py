@@ -25,6 +25,11 @@ class FieldRow(NamedTuple):
     is_required: bool
     text: str
 
+    @property
+    def words(self) -> str:
+        """Its place, its kind, and whether it must be there."""
+        return ", ".join(filter(None, (self.place, self.kind, "required" if self.is_required else "")))
+
 
 class Operation(NamedTuple):
     """One operation, as the page shows it; the examples are JSON."""

@@ -10,7 +10,7 @@ from ninja import Field, Query, Router, Schema, Status
 from pydantic import AwareDatetime
 
 from dashboard.api.base import Invalid, edition_of, needs, who
-from dashboard.api.shared import PRINTABLE, Changed, Name, Reason, ReasonText
+from dashboard.api.shared import PRINTABLE, Body, Changed, Name, Reason, ReasonText
 from dashboard.live import snapshots
 from dashboard.schedules import SEE
 from dashboard.schedules.rows import LONGEST_SEARCH, PAGE, Search
@@ -67,7 +67,7 @@ class ScheduleList(Schema):
     next: str | None = Field(description="Pass it as `cursor` for the next page.", examples=[None])
 
 
-class Settings(Schema):
+class Settings(Body):
     """When and how a schedule runs its task; a field that is left out stays as it is."""
 
     cron: str | None = Field(None, max_length=200, description="Five fields.", examples=["0 3 * * *"])

@@ -3,7 +3,7 @@
 from typing import Annotated, Any
 
 from ninja import Field, Schema
-from pydantic import AfterValidator
+from pydantic import AfterValidator, ConfigDict
 
 from tasks.support import reading
 
@@ -27,13 +27,19 @@ ReasonText = Annotated[
 ]
 
 
-class Reason(Schema):
+class Body(Schema):
+    """The body of a request, which must be an object without unknown fields."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Reason(Body):
     """The body of a change that needs nothing else."""
 
     reason: ReasonText = ""
 
 
-class NeededReason(Schema):
+class NeededReason(Body):
     """The body of a change that can do harm."""
 
     reason: Annotated[ReasonText, Field(min_length=1, pattern=r"\S")]

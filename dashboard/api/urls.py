@@ -25,5 +25,5 @@ ROUTERS = {
 
 for prefix, module in ROUTERS.items():
     api.add_router(prefix, f"dashboard.api.{module}.router")
-patterns, _app_name, app_name = api.urls
+patterns, _app, app_name = api.urls
 urlpatterns = [path("docs/", reference, name="docs"), *guarded(patterns)]

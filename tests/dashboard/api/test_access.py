@@ -5,10 +5,11 @@ from datetime import timedelta
 
 import pytest
 from django.contrib.auth.models import User
+from django.db import IntegrityError
 from django.utils import timezone
 
 from dashboard.api import throttle
-from dashboard.models import ApiRequest, ApiToken
+from dashboard.models import ApiCount, ApiRequest, ApiToken
 from tasks.models import Intervention, Task
 from tests.commands import run
 from tests.dashboard.api.callers import Caller
@@ -17,12 +18,6 @@ from tests.tasks import handlers, rows
 
 pytestmark = pytest.mark.django_db
 ADD = {"task": handlers.add.module_path, "args": [1, 2]}
-
-
-@pytest.fixture(autouse=True)
-def _nobody_was_counted():
-    throttle.requests.forget()
-    throttle.failures.forget()
 
 
 def test_without_a_valid_token_nothing_is_told(client):
@@ -106,11 +101,15 @@ def test_create_token_says_what_is_wrong(words, said):
 
 def test_who_asks_too_often_waits():
     caller = Caller("Viewers")
-    for _ in range(throttle.MOST_REQUESTS):
-        throttle.requests.count(caller.name)
-    problem = caller.get("/tasks")
+    caller.get("/tasks")
+    ApiCount.objects.update(number=throttle.MOST_REQUESTS)
+    problem = caller.post("/tasks", ADD)
     assert (caller.status, problem["title"]) == (429, "Too Many Requests")
     assert 0 < int(caller.response["Retry-After"]) <= throttle.PERIOD_SECONDS
+    assert ApiCount.objects.get().number == throttle.MOST_REQUESTS + 1, "a refused write counts too"
+    ApiCount.objects.update(began_at=timezone.now() - timedelta(seconds=throttle.PERIOD_SECONDS))
+    caller.get("/tasks")
+    assert (caller.status, ApiCount.objects.get().number) == (200, 1)
 
 
 def test_who_guesses_tokens_waits(client):
@@ -119,6 +118,11 @@ def test_who_guesses_tokens_waits(client):
         for number in range(throttle.MOST_FAILURES + 1)
     ]
     assert statuses == [401] * throttle.MOST_FAILURES + [429]
+    other = client.get("/api/v1/tasks", headers={"Authorization": "Bearer no"}, REMOTE_ADDR="10.1.1.1")
+    assert other.status_code == 401, "another address"
+    colleague = Caller("Viewers")
+    colleague.get("/tasks")
+    assert colleague.status == 200, "a valid token of the same address"
 
 
 def test_the_same_write_again_changes_nothing_and_gets_the_same_answer():
@@ -153,3 +157,21 @@ def test_prune_history_forgets_old_keys():
     Caller("Operators").post("/tasks", ADD)
     ApiRequest.objects.update(at=timezone.now() - timedelta(days=2))
     assert run("prune_history", "--older-than", "1d", "--json").data["tables"]["api_requests"] == 1
+
+
+def test_prune_history_forgets_old_counts():
+    Caller("Operators").get("/tasks")
+    assert run("prune_history", "--older-than", "1d", "--json").data["tables"]["api_counts"] == 0
+    ApiCount.objects.update(began_at=timezone.now() - timedelta(days=2))
+    assert run("prune_history", "--older-than", "1d", "--json").data["tables"]["api_counts"] == 1
+
+
+def test_a_secret_that_is_not_hashed_is_refused_by_the_database():
+    with pytest.raises(IntegrityError, match="dashboard_apitoken_hashed"):
+        ApiToken.objects.create(name="x", user=person(), secret_hash="rowlock_secret", shown="rowlock_")
+
+
+def test_a_refused_write_counts_as_a_use():
+    caller = Caller("Viewers")
+    caller.post("/tasks", ADD)
+    assert (caller.status, caller.token.last_used_at is None) == (403, False)
