@@ -3,12 +3,29 @@
 It needs `rowlock[api]`.
 """
 
+from django.urls import path
+
 from dashboard.api.base import api
 from dashboard.api.guard import guarded
+from dashboard.api.reference import reference
 
-ROUTERS = {"tasks": "/tasks", "bulk": "/tasks", "events": "/tasks"}
+ROUTERS = {
+    "tasks": "/tasks",
+    "bulk": "/tasks",
+    "events": "/tasks",
+    "queues": "/queues",
+    "limits": "/limits",
+    "workers": "/workers",
+    "locks": "/locks",
+    "schedules": "/schedules",
+    "failures": "/failures",
+    "attention": "/attention",
+    "audit": "/audit",
+    "lab": "/lab",
+    "summary": "",
+}
 
 for module, prefix in ROUTERS.items():
     api.add_router(prefix, f"dashboard.api.{module}.router")
 patterns, _app, app_name = api.urls
-urlpatterns = guarded(patterns)
+urlpatterns = [path("docs/", reference, name="docs"), *guarded(patterns)]
