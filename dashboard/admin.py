@@ -7,6 +7,8 @@ from django.contrib.auth.models import Group, User
 from django.urls import URLPattern, path
 
 from dashboard import links
+from dashboard.fleet.admin import InstallationAdmin
+from dashboard.models import Installation
 from dashboard.site import RowlockAdminSite, RowlockAdminSiteMixin
 from dashboard.task_pages import bulk, detail, enqueue, listing, queues, saved_views
 from tasks.admin.lock_aware import SESSION_PAGES
@@ -75,6 +77,7 @@ LISTS = {
     Attempt: AttemptAdmin,
     RefusedWrite: RefusedWriteAdmin,
     Intervention: InterventionAdmin,
+    Installation: InstallationAdmin,
 }
 PAGES = {Task: TaskPages, Queue: QueuePages}
 # People are the business of a project whose site is its own.

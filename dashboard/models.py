@@ -11,6 +11,7 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
+from dashboard.sealed import LOOKS_ENCRYPTED
 from tasks.models.fields import APP_IS_MISSING
 from tasks.support.durations import StatementTimestamp
 
@@ -172,6 +173,31 @@ class DemoRow(models.Model):
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name or self.row_id}"
+
+
+class Installation(models.Model):
+    """Another installation of Rowlock, which the page of the fleet shows. Superusers keep these rows."""
+
+    name = models.TextField(unique=True)
+    url = models.TextField(help_text=_("Of its site, like https://ops-billing.example"))
+    token = models.TextField()  # of its API, encrypted by `dashboard.sealed`
+
+    class Meta:
+        default_permissions = ("view",)
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(name__regex=r"^[^=,|[:cntrl:]]{1,255}$"), name="dashboard_installation_name_is_one"
+            ),
+            models.CheckConstraint(
+                condition=Q(url__regex=r"^https?://[^/?#@[:space:]]+(/[^?#@[:space:]]*)?$"),
+                name="dashboard_installation_url_is_one",
+            ),
+            # No token can be stored in plain, by SQL neither.
+            models.CheckConstraint(condition=Q(token__regex=LOOKS_ENCRYPTED), name="dashboard_installation_sealed"),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
 
 
 class LabRun(models.Model):

@@ -83,6 +83,8 @@ def addresses(failed) -> dict[str, str]:
         "audit": "/admin/ops/audit/",
         "failures": "/admin/ops/failures/",
         "failure": "/admin/ops/failures/aaaaaaaaaaaa/",
+        "fleet": "/admin/ops/fleet/",
+        "installations": "/admin/dashboard/installation/",
         "limits": "/admin/ops/limits/",
         "schedule": "/admin/ops/schedule/",
         "choose a task to schedule": "/admin/ops/schedule/add/",
