@@ -97,11 +97,15 @@ class Call(threading.Thread):
             self.outcome = self.late()
         except ssl.SSLCertVerificationError as error:
             self.outcome = Outcome(problem=Problem.CERTIFICATE, detail=error.verify_message)
-        except (OSError, UnicodeError) as error:  # UnicodeError: a host that is no name of a host
+        except ssl.SSLError as error:
+            self.outcome = Outcome(problem=Problem.ERROR, detail=error.reason or "TLS")
+        except OSError as error:
             problem = Problem.ERROR if self.has_begun else Problem.DOWN
-            self.outcome = Outcome(problem=problem, detail=getattr(error, "strerror", None) or type(error).__name__)
-        except (http.client.HTTPException, ValueError, RecursionError) as error:
+            self.outcome = Outcome(problem=problem, detail=error.strerror or type(error).__name__)
+        except http.client.HTTPException as error:
             self.outcome = Outcome(problem=Problem.GARBAGE, detail=type(error).__name__)
+        except (ValueError, RecursionError):
+            self.outcome = Outcome(problem=Problem.GARBAGE, detail="no JSON")
 
     def outcome_at(self, deadline: float) -> Outcome:
         """The outcome, or at the deadline what is missing."""
@@ -148,7 +152,7 @@ def check_status(status: int) -> None:
     else:
         problem = known[status]
     if problem:
-        raise Unanswered(problem, str(status))
+        raise Unanswered(problem, "" if status in known else str(status))
 
 
 class Wire(http.client.HTTPConnection):
@@ -162,7 +166,10 @@ class Wire(http.client.HTTPConnection):
 
     def connect(self) -> None:
         """Connect to the first address that accepts. Raises OSError, Unanswered for an address that is refused."""
-        found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+        try:
+            found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+        except UnicodeError as error:
+            raise OSError("no name of a host") from error
         problem: OSError | None = None
         for *_rest, address in found:
             host, port = str(address[0]), int(address[1])

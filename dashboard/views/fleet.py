@@ -175,7 +175,7 @@ def numbers_of(state: State) -> dict[str, Any]:
         "has_no_worker": told.alive == 0,
         "blocked": decimal(told.blocked),
         "version": told.version,
-        "server": f"PostgreSQL {told.server_version}",
+        "server": told.server_version,
     }
 
 

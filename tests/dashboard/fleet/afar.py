@@ -38,6 +38,7 @@ def summary_of(kind: str) -> Any:
         "nan": {"queues": [{**SUMMARY["queues"][0], "oldest_seconds": float("nan")}]},
         "hostile": {"version": "<script>alert(1)</script>\n" + "x" * 400},
         "bool": {"blocked_sessions": True},
+        "many": {"queues": [{**SUMMARY["queues"][0], "name": f"queue-{at}"} for at in range(40)]},
         "short": {"throughput": [1] * 59},
         "huge": {"blocked_sessions": 10**400},
     }
@@ -80,6 +81,8 @@ class Handler(BaseHTTPRequestHandler):
             self.drip()
         elif kind == "garbage":
             self.answer(200, b"<html>Welcome to nginx!</html>")
+        elif kind == "bytes":
+            self.answer(200, b'{"version": "\xff"}')
         elif kind == "deep":
             self.answer(200, b"[" * 100_000)
         elif kind == "large":

@@ -20,7 +20,8 @@ PATHS = ("/api/v1/summary", "/api/v1/attention")
 PATIENCE = 4.0  # on a machine that is busy with other tests; without the limit the slow ones take 30 s
 LABELS = {
     "ok": None, "token": Problem.TOKEN, "right": Problem.RIGHT, "redirect": Problem.REDIRECT, "error": Problem.ERROR,
-    "no-api": Problem.NO_API, "garbage": Problem.GARBAGE, "deep": Problem.GARBAGE, "large": Problem.LARGE,
+    "no-api": Problem.NO_API, "garbage": Problem.GARBAGE, "deep": Problem.GARBAGE,
+    "bytes": Problem.GARBAGE, "large": Problem.LARGE,
     "slow": Problem.SLOW, "silent": Problem.SILENT,
 }  # fmt: skip
 
@@ -38,12 +39,13 @@ def test_each_is_labelled_right_and_delays_nobody(afar):
         urls = {kind: f"{afar.url}/{kind}" for kind in LABELS}
         urls |= {"down": f"http://127.0.0.1:{port}", "frozen": f"http://127.0.0.1:{frozen.getsockname()[1]}"}
         urls |= {"frozen in TLS": f"https://127.0.0.1:{frozen.getsockname()[1]}"}
+        urls |= {"no TLS": f"https://{afar.url.removeprefix('http://')}", "no host": f"https://{'a' * 70}.example"}
         began = time.monotonic()
         outcomes = ask_all([target(url) for url in urls.values()], PATHS)
         took = time.monotonic() - began
     found = {kind: outcome.problem for kind, outcome in zip(urls, outcomes, strict=True)}
     frozen_ones = {"down": Problem.DOWN, "frozen": Problem.SILENT, "frozen in TLS": Problem.SILENT}
-    assert found == {**LABELS, **frozen_ones}
+    assert found == {**LABELS, **frozen_ones, "no TLS": Problem.ERROR, "no host": Problem.DOWN}
     assert outcomes[0].answers == (SUMMARY, {"items": []})
     assert LIMIT_SECONDS <= took < PATIENCE
 

@@ -48,7 +48,7 @@ def test_the_page_shows_every_installation_worst_first(fleet):
         name: text.removeprefix(name).strip()[: len(labels[name])] for name, text in found.items() if name in labels
     } == labels
     rate = "Done in each of the last 60 minutes; 60 a minute 60"
-    assert found["ok"] == f"ok Healthy 0 0 mail 90 s 12 2 3 {rate} 2 of 3 4 0.3.0 · PostgreSQL 16.4"
+    assert found["ok"] == f"ok Healthy 0 0 mail 90 s 12 2 3 {rate} 2 of 3 4 0.3.0 · PG 16.4"
     assert found["critical"].startswith("critical Critical 1 2 ")
     assert "5 installations in trouble" in flat(page)
 
