@@ -7,8 +7,9 @@ from django.contrib.auth.models import Group, User
 from django.urls import URLPattern, path
 
 from dashboard import links
+from dashboard.api.admin import ApiTokenAdmin
 from dashboard.fleet.admin import InstallationAdmin
-from dashboard.models import Installation
+from dashboard.models import ApiToken, Installation
 from dashboard.site import RowlockAdminSite, RowlockAdminSiteMixin
 from dashboard.task_pages import bulk, detail, enqueue, listing, queues, saved_views
 from tasks.admin.lock_aware import SESSION_PAGES
@@ -77,6 +78,7 @@ LISTS = {
     Attempt: AttemptAdmin,
     RefusedWrite: RefusedWriteAdmin,
     Intervention: InterventionAdmin,
+    ApiToken: ApiTokenAdmin,
     Installation: InstallationAdmin,
 }
 PAGES = {Task: TaskPages, Queue: QueuePages}

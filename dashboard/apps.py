@@ -166,11 +166,12 @@ class DashboardConfig(AppConfig):
 
     def ready(self) -> None:
         from dashboard import checks, login, project  # noqa: F401  the checks register themselves
+        from dashboard.api import idempotency, throttle
         from dashboard.attention import inbox
         from dashboard.locks import history
         from tasks.operations.prune import register_history
 
-        register_history(*history.HISTORY, *inbox.HISTORY)
+        register_history(*history.HISTORY, *inbox.HISTORY, *idempotency.HISTORY, *throttle.HISTORY)
         project.provide()
         name_tables()
         login.log_logins()

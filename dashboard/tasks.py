@@ -102,6 +102,16 @@ def write_invoice(customer: str, invoice: int) -> str:
     return f"invoice {invoice} to {customer}"
 
 
+@task(
+    queue_name=demo.REPORTS, concurrency_key="demo-carrier", concurrency_limit=1, rate_key="demo-carrier",
+    rate_limit="6/m",
+)  # fmt: skip
+def call_carrier(parcel: int) -> str:
+    """One call at a time and six a minute: that is what the carrier allows."""
+    time.sleep(LONGEST_NAP_SECONDS)
+    return f"parcel {parcel} is announced"
+
+
 @task(queue_name=demo.PAYOUTS, takes_context=True)
 def pay_out(context: TaskContext, number: int) -> str:
     """Money that must not leave twice: its queue asks a person before it is tried again."""

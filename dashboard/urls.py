@@ -1,8 +1,10 @@
 """The site's URLs; operators' pages are below the admin."""
 
+from importlib.util import find_spec
+
 from django.contrib import admin
 from django.templatetags.static import static
-from django.urls import path
+from django.urls import include, path
 from django.utils.functional import lazy
 from django.views.generic import RedirectView
 
@@ -20,4 +22,5 @@ urlpatterns = [
     path("favicon.ico", RedirectView.as_view(url=ICON)),
     path("admin/", admin.site.urls),
     path("metrics", metrics),
+    *([path("api/v1/", include("dashboard.api.urls"))] if find_spec("ninja") else []),  # rowlock[api]
 ]

@@ -29,6 +29,7 @@ from dashboard.lab.requests import PRESETS_BY_NAME
 from dashboard.lab.worker import Plan
 from dashboard.models import DemoRow, LabRun
 from dashboard.tasks import (
+    call_carrier,
     charge_card,
     count_primes,
     nap,
@@ -181,6 +182,7 @@ def enqueue_all() -> list[int]:
         (nap, [[seconds / 2] for seconds in range(1, 5)]),
         (write_letter, [[name, number] for number in range(1, 5) for name in CUSTOMERS]),
         (reach_busy_server, [[]]),
+        (call_carrier, [[number] for number in range(1, 5)]),
         (charge_card, [[1000 + number] for number in range(DECLINED)]),
         (write_invoice, [["konrad", number] for number in range(1, 5)]),
         (count_primes.using(run_after=tomorrow, priority=10), [[50_000]] * 3),
@@ -219,6 +221,7 @@ def make_accounts() -> None:
 TICK_SECONDS = 0.1
 TRICKLE_SECONDS = 0.5
 SUMMARY_EVERY = 60  # of the trickle: twice a minute, so that a bar is mostly seen soon
+CARRIER_EVERY = 20  # as fast as its rate allows, so that some wait
 PATIENCE_SECONDS = 30.0  # for one of our workers to start and to get a task before others do
 OFFERED = 3  # tasks at a time, because other workers may take some
 PRESET = "double-click"  # three runs of a few seconds
@@ -309,6 +312,8 @@ class Director:
         self.trickled += 1
         if self.trickled % SUMMARY_EVERY == SUMMARY_EVERY // 6:
             enqueue(summarize_year)
+        elif self.trickled % CARRIER_EVERY == 0:
+            enqueue(call_carrier, self.trickled)
         elif random.random() < 0.8:  # noqa: S311  nosec B311
             enqueue(count_primes, random.randrange(1000, 50_000))  # noqa: S311  nosec B311
         else:

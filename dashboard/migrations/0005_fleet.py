@@ -4,7 +4,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    dependencies = [("dashboard", "0001_tables")]
+    dependencies = [("dashboard", "0004_api")]
 
     operations = [
         migrations.CreateModel(

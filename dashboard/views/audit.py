@@ -38,7 +38,7 @@ EVERY_SECONDS = 5
 MOST_FOLDED = 1_000  # that are counted
 MOST_IN_CSV = 1_000
 TIMES = {"": gettext_lazy("All"), "1h": gettext_lazy("1 h"), "24h": gettext_lazy("24 h"), "7d": gettext_lazy("7 d")}
-SOURCES = {"page": gettext_lazy("page"), "command": gettext_lazy("command")}
+SOURCES = {"page": gettext_lazy("page"), "command": gettext_lazy("command"), "api": gettext_lazy("API")}
 COLUMNS = ("actor", "source", "role", "action", "target", "version_before", "version_after", "reason")
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how a cell begins that a spreadsheet would compute
 

@@ -33,10 +33,10 @@ table = "table:{}".format  # when there are too many rows to name
 
 @dataclass(frozen=True)
 class Who:
-    """The person and the source of an action: `Who("anna", "page")` or `Who("root@db1", "command")`."""
+    """The person and the source of an action: `Who("anna", "page")`, `Who("root@db1", "command")`."""
 
     actor: str
-    source: Literal["page", "command"]
+    source: Literal["page", "command", "api"]
 
 
 class Change(NamedTuple):

@@ -2,13 +2,17 @@
 
 import csv
 import json
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from django.db import connection
+from django.utils import timezone
 
 from tasks.models import Task
 from tests.commands import Outcome, run
+from tests.databases import ROOT
 from tests.tasks import handlers
 
 pytestmark = pytest.mark.django_db
@@ -96,3 +100,24 @@ def test_a_file_that_is_none(tmp_path, text, said):
         assert outcome.status == 1
         assert said in outcome.stderr or path != file
     assert run("import_tasks", "--from", "csv").status == 2
+
+
+def test_the_way_back_deletes_there_what_has_begun_here(imported):
+    """The page's own statements; `\\copy` is COPY for psql."""
+    imported(job(id=7), job(id=8, active_job_id="0a1b"), job(id=9))
+    begun = {"status": "COMPLETED", "attempt": 1, "finished_at": timezone.now()}
+    Task.objects.exclude(unique_key="import:csv:9").update(**begun)
+    page = (ROOT / "docs/coming/solid-queue.md").read_text()
+    [ids] = re.findall(r"begun here\n\\copy (.*) TO 'begun.csv' CSV HEADER", page)
+    [(create, delete)] = re.findall(r"Solid Queue\n(CREATE .*;)\n\\copy begun FROM .*\n(DELETE .*;)", page)
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE TEMPORARY TABLE solid_queue_jobs (id bigint, active_job_id text)")
+        cursor.execute("INSERT INTO solid_queue_jobs VALUES (7, NULL), (8, '0a1b'), (9, NULL), (10, '7x')")
+        with cursor.copy(f"COPY {ids} TO STDOUT CSV HEADER") as file:
+            written = b"".join(file)
+        cursor.execute(create)
+        with cursor.copy("COPY begun FROM STDIN CSV HEADER") as file:
+            file.write(written)
+        cursor.execute(delete)
+        cursor.execute("SELECT id FROM solid_queue_jobs ORDER BY id")
+        assert cursor.fetchall() == [(9,), (10,)]

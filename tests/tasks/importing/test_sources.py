@@ -282,13 +282,80 @@ def test_without_the_tables_it_says_where_it_looked():
     assert (outcome.status, "no table procrastinate_jobs on the search path (public)" in outcome.stderr) == (1, True)
 
 
-def test_the_way_back_deletes_there_what_has_begun_here():
-    imported("procrastinate", "--yes")
-    [statement] = re.findall(r"-- go back to Procrastinate\n(.*?)```", (ROOT / "docs/coming.md").read_text(), re.DOTALL)
-    begun = Task.objects.get(kwargs={"value": "first"})
-    Task.objects.filter(pk=begun.pk).update(status="COMPLETED", attempt=1, finished_at=timezone.now())
+def go_back(page: str, name: str) -> None:
+    """Execute the statements of a page under `-- go back to NAME`."""
+    text = (ROOT / "docs/coming" / f"{page}.md").read_text()
+    [statements] = re.findall(rf"-- go back to {name}\n(.*?)```", text, re.DOTALL)
+    with connection.cursor() as cursor:
+        cursor.execute(statements)
+
+
+def end(**conditions: object) -> None:
+    """One imported task has run here."""
+    now = timezone.now() + timedelta(seconds=1)  # after the transaction of the import began, which is this one
+    task = Task.objects.get(**conditions)
+    Task.objects.filter(pk=task.pk).update(status="COMPLETED", attempt=1, started_at=now, finished_at=now)
+
+
+def theirs_now(statement: str) -> list[tuple[object, ...]]:
     with connection.cursor() as cursor:
         cursor.execute(statement)
-        assert cursor.rowcount == 1
-        cursor.execute('SELECT count(*) FROM procrastinate_jobs WHERE args = \'{"value": "first"}\'')
-        assert cursor.fetchone() == (0,)
+        return cursor.fetchall()
+
+
+def test_back_to_procrastinate_goes_only_what_has_not_begun():
+    jobs = (
+        "SELECT args ->> 'value' FROM procrastinate_jobs WHERE status = 'todo' AND task_name LIKE '%%echo' ORDER BY 1"
+    )
+    imported("procrastinate", "--yes")
+    assert [value for (value,) in theirs_now(jobs)] == ["again", "first", "later", "second"]
+    end(kwargs={"value": "first"})
+    end(kwargs={"value": "second"})  # has a queueing_lock
+    go_back("procrastinate", "Procrastinate")
+    assert [value for (value,) in theirs_now(jobs)] == ["again", "later"]
+
+
+def test_a_job_of_procrastinate_stays_whose_key_another_task_had():
+    rows.completed(unique_key="only one", unique_while="q")
+    imported("procrastinate", "--yes")
+    go_back("procrastinate", "Procrastinate")
+    assert theirs_now("SELECT count(*) FROM procrastinate_jobs WHERE queueing_lock = 'only one'") == [(1,)]
+
+
+def test_back_to_django_tasks_db_goes_only_what_has_not_begun():
+    results = (
+        "SELECT args_kwargs -> 'args' ->> 0 FROM django_tasks_database_dbtaskresult WHERE status = 'READY' ORDER BY 1"
+    )
+    imported("django-tasks-db", "--yes")
+    end(args=["second"])
+    go_back("django-tasks-db", "django-tasks-db")
+    assert [value for (value,) in theirs_now(results)] == ["first", "third", None, None]
+
+
+def test_back_to_django_q2_goes_what_has_not_begun_and_schedules_go_on(settings):
+    settings.TIME_ZONE = "Europe/Berlin"
+    imported("django-q2", "--yes")
+    number = theirs_now("SELECT count(*) FROM django_q_ormq")[0][0]
+    end(args=[1])
+    end(args=["once"])
+    ticked = LATER + timedelta(days=1)
+    Schedule.objects.filter(name="daily").update(next_at=ticked)
+    go_back("django-q2", "django-q2")
+    assert theirs_now("SELECT count(*) FROM django_q_ormq") == [(number - 1,)]
+    assert theirs_now("SELECT count(*) FROM django_q_schedule WHERE name = 'once'") == [(0,)]
+    times = "SELECT name, next_run FROM django_q_schedule WHERE name IN ('daily', 'quarterly') ORDER BY name"
+    assert theirs_now(times) == [("daily", ticked), ("quarterly", Schedule.objects.get(name="quarterly").next_at)]
+
+
+def test_back_to_celery_beat_it_goes_on_after_the_last_tick():
+    imported("celery-beat", "--yes")
+    ticked = timezone.now()
+    Schedule.objects.filter(name="sync").update(last_at=ticked)
+    end(args=[7])  # the clocked one
+    before = theirs_now("SELECT last_update FROM django_celery_beat_periodictasks")
+    go_back("celery", "celery-beat")
+    runs = "SELECT name, last_run_at FROM django_celery_beat_periodictask WHERE last_run_at IS NOT NULL"
+    assert theirs_now(runs) == [("sync", ticked)]
+    assert theirs_now("SELECT enabled FROM django_celery_beat_periodictask WHERE name = 'once'") == [(False,)]
+    assert theirs_now("SELECT enabled FROM django_celery_beat_periodictask WHERE name = 'nightly'") == [(True,)]
+    assert theirs_now("SELECT last_update FROM django_celery_beat_periodictasks") > before, "beat reads them again"

@@ -1,0 +1,57 @@
+"""Types that several parts of the API share: names, reasons, and the answer of a change."""
+
+from typing import Annotated, Any
+
+from ninja import Field, Schema
+from pydantic import AfterValidator, ConfigDict
+
+from tasks.support import reading
+
+# Also in the schema, so that a client can check before it sends. The reader says what is wrong in a sentence.
+PRINTABLE = r"^[^\u0000-\u001f\u007f-\u009f]*$"
+
+Name = Annotated[
+    str,
+    Field(min_length=1, max_length=reading.LONGEST_NAME, pattern=PRINTABLE),
+    AfterValidator(reading.name),
+]
+ReasonText = Annotated[
+    str,
+    Field(
+        max_length=reading.LONGEST_REASON,
+        pattern=PRINTABLE,
+        description="Why, for the audit: one line.",
+        examples=["the bank is down until 9"],
+    ),
+    AfterValidator(reading.reason),
+]
+
+
+class Body(Schema):
+    """The body of a request, which must be an object without unknown fields."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Reason(Body):
+    """The body of a change that needs nothing else."""
+
+    reason: ReasonText = ""
+
+
+class NeededReason(Body):
+    """The body of a change that can do harm."""
+
+    reason: Annotated[ReasonText, Field(min_length=1, pattern=r"\S")]
+
+
+class Changed(Schema):
+    """The answer to a change."""
+
+    changed: bool = Field(description="False if it was like that already.", examples=[True])
+
+
+def condition(text: str, example: str) -> Any:
+    """A condition that may be left out. A parameter has one example, not a list of them."""
+    known = {"description": text, "json_schema_extra": {"example": example}}
+    return Field("", max_length=reading.LONGEST_CONDITION, pattern=PRINTABLE, **known)

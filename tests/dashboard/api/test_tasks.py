@@ -1,0 +1,134 @@
+"""Tasks in the API: the page's filters, verbs, versions and refusals."""
+
+import pytest
+
+from tasks.models import Intervention, Task
+from tasks.operations import bulk
+from tests.dashboard.api.callers import Caller
+from tests.tasks import handlers, rows
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def operators():
+    return Caller("Operators")
+
+
+def test_the_list_is_that_of_the_page_and_goes_on_from_its_cursor(operators):
+    failed = [rows.failed(queue_name="mail") for _ in range(3)]
+    rows.ready()
+    first = operators.get("/tasks?status=FAILED&queue=mail&limit=2")
+    assert [item["id"] for item in first["items"]] == [failed[2].pk, failed[1].pk]
+    rest = operators.get(f"/tasks?status=FAILED&queue=mail&limit=2&cursor={first['next']}")
+    assert ([item["id"] for item in rest["items"]], rest["next"]) == ([failed[0].pk], None)
+    assert first["items"][0]["sentence"]
+
+
+@pytest.mark.parametrize("query", ["status=NO", "older_than=soon", "limit=0", "limit=501", "cursor=x", "failure=zz"])
+def test_a_filter_that_cannot_be_read_is_named(operators, query):
+    problem = operators.get(f"/tasks?{query}")
+    assert (operators.status, bool(problem["faults"])) == (422, True), problem
+
+
+def test_a_task_has_its_version_as_etag_and_shows_no_secret(operators):
+    task = rows.failed(kwargs={"password": "hunter2", "n": 1})
+    found = operators.get(f"/tasks/{task.pk}")
+    assert operators.response["ETag"] == f'"{task.version}"'
+    assert (found["kwargs"]["n"], "hunter2" in operators.response.text) == (1, False)
+    missing = operators.get("/tasks/999999")
+    assert (operators.status, "pruned" in missing["detail"]) == (404, True)
+
+
+def test_enqueue(operators):
+    made = operators.post("/tasks", {"task": handlers.add.module_path, "args": [1, 2], "reason": "by hand"})
+    assert (operators.status, made["is_new"]) == (201, True)
+    assert Task.objects.get(pk=made["id"]).args == [1, 2]
+    entry = Intervention.objects.get(action="enqueue")
+    assert (entry.actor, entry.source, entry.reason) == (f"anna ({operators.name})", "api", "by hand")
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "path"),
+    [
+        ({"task": "no.such"}, 422, "body.task"),
+        ({"task": "tasks.tasks.run_bulk_action"}, 422, "body.task"),
+        ({"task": handlers.add.module_path, "priority": 101}, 422, "body.priority"),
+        ({"task": handlers.add.module_path, "args": "text"}, 422, "body.args"),
+        ({"args": []}, 422, "body.task"),
+        ([], 422, "body.task"),
+    ],
+)
+def test_a_wrong_body_names_each_fault(operators, body, status, path):
+    problem = operators.post("/tasks", body)
+    assert operators.status == status, problem
+    assert path in [fault["path"] for fault in problem["faults"]], problem
+    assert not Task.objects.exists()
+
+
+def test_a_write_needs_the_version_that_was_seen(operators):
+    task = rows.failed()
+    operators.post(f"/tasks/{task.pk}/requeue")
+    assert operators.status == 428
+    problem = operators.post(f"/tasks/{task.pk}/requeue", version=task.version + 1)
+    assert (operators.status, "review again" in problem["detail"]) == (412, True)
+    assert operators.response["ETag"] == f'"{task.version}"'
+    done = operators.post(f"/tasks/{task.pk}/requeue", {"reason": "the bank is back"}, version=task.version)
+    assert (operators.status, done["done"], done["task"]["status"]) == (200, True, "READY")
+    assert Intervention.objects.get(action="requeue").reason == "the bank is back"
+
+
+@pytest.mark.parametrize("match", ["", "seven", '"-1"', 'W/"7"'])
+def test_a_version_that_is_none_is_refused(operators, match):
+    task = rows.failed()
+    headers = {"Authorization": f"Bearer {operators.secret}", "Idempotency-Key": "k", "If-Match": match}
+    response = operators.client.post(
+        f"/api/v1/tasks/{task.pk}/requeue", {}, content_type="application/json", headers=headers
+    )
+    assert response.status_code == 400
+
+
+def test_edit_cancel_and_recover(operators):
+    task = rows.ready()
+    moved = operators.post(f"/tasks/{task.pk}/edit", {"queue": "slow", "priority": 7}, version=task.version)
+    assert (moved["task"]["queue"], moved["task"]["priority"]) == ("slow", 7)
+    operators.post(f"/tasks/{task.pk}/cancel", version=moved["task"]["version"])
+    assert Task.objects.get(pk=task.pk).status == "CANCELLED"
+    stale = rows.processing(rows.dead_worker())
+    operators.post(f"/tasks/{stale.pk}/recover", version=stale.version)
+    assert (operators.status, Task.objects.get(pk=stale.pk).status) == (200, "READY")
+    problem = operators.post(f"/tasks/{task.pk}/recover", version=Task.objects.get(pk=task.pk).version)
+    assert (operators.status, f"#{task.pk} not changed" in problem["detail"]) == (409, True)
+
+
+def test_a_running_task_is_taken_only_with_a_reason(operators):
+    task = rows.processing("w1")
+    operators.post(f"/tasks/{task.pk}/requeue", {"force": True}, version=task.version)
+    assert operators.status == 422
+    assert Task.objects.get(pk=task.pk).status == "PROCESSING"
+
+
+def test_a_bulk_run_carries_out_what_was_previewed(operators):
+    for _ in range(3):
+        rows.failed()
+    preview = operators.get("/tasks/bulk/requeue?status=FAILED")
+    assert (preview["number"], preview["by_status"]) == (3, {"FAILED": 3})
+    later = rows.failed()
+    run = operators.post("/tasks/bulk/requeue", {"token": preview["token"], "reason": "bank"})
+    assert operators.status == 202, run
+    assert (run["action"], run["filter"]) == ("requeue", "status=FAILED")
+    bulk.carry_out(run["id"])
+    assert Task.objects.get(pk=later.pk).status == "FAILED", "it has come since"
+    assert operators.get(f"/tasks/runs/{run['id']}")["done"] == 3
+    operators.post("/tasks/bulk/cancel", {"token": preview["token"]})
+    assert operators.status == 422, "the preview of another action"
+    operators.post("/tasks/bulk/requeue", {"token": preview["token"][:-2] + "xx"})
+    assert operators.status == 422
+
+
+def test_events_follow_a_task_to_its_end(operators):
+    task = rows.completed()
+    operators.get(f"/tasks/{task.pk}/events")
+    text = b"".join(operators.response.streaming_content).decode()
+    assert "event: task" in text
+    assert '"status": "COMPLETED"' in text
