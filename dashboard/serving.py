@@ -10,7 +10,7 @@ import gc
 import os
 import signal
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any, NamedTuple
@@ -23,6 +23,7 @@ from gunicorn.workers.base import Worker
 
 TICK_SECONDS = 1.0
 STOPPING_SECONDS = 2.0  # for incomplete requests when the worker is asked to stop
+STREAM = "text/event-stream"
 SLOW = (TimeoutError, OSError, asyncio.IncompleteReadError)  # the client is too slow or has disconnected
 
 
@@ -41,11 +42,21 @@ class Wait(NamedTuple):
     held: int
 
 
+class Left(Exception):
+    """The client of a stream has disconnected or does not read, or the worker is to stop."""
+
+
 class Answer:
-    """Collects what gunicorn would send through a socket."""
+    """Collects what gunicorn would send through a socket; what a stream has collected is sent at once."""
 
     def __init__(self) -> None:
         self.parts: list[bytes] = []
+        self.is_live = False
+
+    def taken(self) -> list[bytes]:
+        """What was collected since the last time."""
+        parts, self.parts = self.parts, []
+        return parts
 
     def sendall(self, data: bytes) -> None:
         self.parts.append(data)
@@ -138,11 +149,12 @@ class ServingWorker(Worker):
             oldest = next(timeout for timeout, wait in self.waits.items() if wait.held)
             self.waits.pop(oldest).transport.abort()
 
-    def respond(self, parsed: Any, client: Any, server: Any) -> tuple[list[bytes], bool]:
-        """Run the application in a thread. Returns the response, and True if the connection stays open.
+    def respond(self, parsed: Any, connection: "Connection") -> tuple[list[bytes], bool]:
+        """Run the application in a thread. Returns the rest of the response, and True if the connection stays open.
 
-        `parsed`: the request as gunicorn parsed it, with its whole body; `client` and `server`: the addresses.
+        `parsed`: the request as gunicorn parsed it, with its whole body.
         """
+        client, server = connection.client, connection.server
         answer, began = Answer(), datetime.now(UTC)
         response, environ = None, {}
         try:
@@ -154,23 +166,41 @@ class ServingWorker(Worker):
                 self.alive = False
             if not self.alive or not self.cfg.keepalive:
                 response.force_close()
-            self.render(environ, response)
+            self.render(environ, response, answer, connection)
             self.log.access(response, parsed, environ, datetime.now(UTC) - began)
             return answer.parts, not response.should_close()
+        except Left:
+            return [], False
         except Exception as error:  # noqa: BLE001  any error is logged, and the client gets a 500
-            return self.failure(parsed, client, error), False
+            parts = self.failure(parsed, client, error)
+            return [] if answer.is_live else parts, False
         finally:
             self.cfg.post_request(self, parsed, environ, response)
 
-    def render(self, environ: dict[str, Any], response: Any) -> None:
+    def render(self, environ: dict[str, Any], response: Any, answer: Answer, connection: "Connection") -> None:
+        """Collect the response, or send a stream part by part. Raises Left."""
         parts = self.wsgi(environ, response.start_response)
+        answer.is_live = any(header[0].lower() == "content-type" and header[1] == STREAM for header in response.headers)
         try:
             for part in parts:
-                response.write(part)
+                if part:
+                    response.write(part)
+                if answer.is_live:
+                    self.send(answer.taken(), connection)
             response.close()
         finally:
             if hasattr(parts, "close"):
                 parts.close()
+
+    def send(self, parts: list[bytes], connection: "Connection") -> None:
+        """Send these from the application's thread, and wait until the client has them. Raises Left."""
+        if not self.alive or connection.reader.at_eof():
+            raise Left
+        if parts:
+            try:
+                asyncio.run_coroutine_threadsafe(connection.send(parts), self.loop).result()
+            except (*SLOW, CancelledError) as error:
+                raise Left from error
 
     def failure(self, parsed: Any, client: Any, error: Exception) -> list[bytes]:
         """gunicorn's own response to an error."""
@@ -194,11 +224,15 @@ class Connection:
             async with self.worker.wait(self.writer.transport, seconds):
                 first = await self.reader.readexactly(1)
             parts, is_kept = await self.answer(first)
-            async with self.worker.wait(self.writer.transport, self.worker.answer_seconds, sum(map(len, parts))):
-                self.writer.writelines(parts)
-                await self.writer.drain()
+            await self.send(parts)
             seconds = float(self.worker.cfg.keepalive)
         await self.linger()
+
+    async def send(self, parts: list[bytes]) -> None:
+        """Send these; raises one of SLOW if the client does not read them."""
+        async with self.worker.wait(self.writer.transport, self.worker.answer_seconds, sum(map(len, parts))):
+            self.writer.writelines(parts)
+            await self.writer.drain()
 
     async def answer(self, first: bytes) -> tuple[list[bytes], bool]:
         """Answer the request that begins with `first`. Returns the response, and True if the connection stays open."""
@@ -211,7 +245,7 @@ class Connection:
         except ParseException as error:
             return self.worker.failure(None, self.client, error), False
         worker = self.worker
-        return await worker.loop.run_in_executor(worker.threads, worker.respond, parsed, self.client, self.server)
+        return await worker.loop.run_in_executor(worker.threads, worker.respond, parsed, self)
 
     async def read(self, first: bytes) -> Any:
         """Parse a request and read its body. Raises Refused, TimeoutError, or ParseException for bad headers."""

@@ -5,6 +5,7 @@ from tests.mutants import Mutant, without
 PAGE_LIMITS = "tests/dashboard/test_page_limits.py"
 FLEET, FLEET_ASKED = "tests/dashboard/fleet/test_fleet_page.py", "tests/dashboard/fleet/test_asking.py"
 OWN_PROJECT = "tests/dashboard/test_own_project.py"
+API, API_MATRIX = "tests/dashboard/api/test_operations.py", "tests/dashboard/api/test_matrix.py"
 ON_DJANGO_6_0 = (
     "tests/own_admin/test_fresh_projects.py",
     "-k=django6.0-python3.12",
@@ -62,6 +63,14 @@ PAGES = [
            "if PAGE_MIDDLEWARE in settings.MIDDLEWARE:", "if True:", (OWN_PROJECT,)),
     Mutant("pages: seats", "dashboard.live.seats.limit", "max(1, threads - FREE_FOR_ACTIONS)", "threads",
            ("tests/dashboard/live/test_seats.py",)),
+    without("API: a stop of a worker needs its right", "dashboard.api.workers.stop_worker", ", STOP", API_MATRIX),
+    without("API: a run of the lab needs its right", "dashboard.api.lab.start_runs", ", RUN", API_MATRIX),
+    Mutant("API: a body is an object without unknown fields", "dashboard.api.shared.Body", "forbid", "ignore",
+           (API,)),
+    without("API: the edition of a schedule that was seen", "dashboard.api.schedules.act",
+            "edition=edition_of(request), ", API),
+    Mutant("API: the summary names the part that is missing", "dashboard.api.summary.facts", "missing.append(name)",
+           "pass", ("tests/dashboard/api/test_summary.py",)),
     Mutant("a signal: the backend that was seen", "dashboard.locks.signals.problem_with", 'if not backend["is_same"]:',
            "if False:", ("tests/dashboard/locks/test_locks_page.py",)),
 ]  # fmt: skip

@@ -1,7 +1,7 @@
 """The API's frame: who asks, with which rights, how a write is carried out once, and one form for every refusal."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from http import HTTPStatus
 from typing import Any
@@ -45,12 +45,15 @@ class ProblemAnswer(Schema):
     status: int = Field(examples=[409])
     detail: str = Field(examples=["#4711 not changed: it is FAILED at version 7 now; review again."])
     faults: list[Fault] = Field(default=[], description="Where a request is wrong.")
+    now: dict[str, Any] | None = Field(None, description="Of 412: the columns of the task as they are now.")
+    since: list[dict[str, Any]] = Field([], description="Of 412: what people have done since that version.")
 
 
 class Problem(Exception):
-    """A refusal; `headers` are added to its answer."""
+    """A refusal; `more` are further fields of its answer, and `headers` its headers."""
 
     status = 400
+    more: Mapping[str, Any] = {}
 
     def __init__(self, detail: str, *, faults: list[dict[str, str]] | None = None, **headers: str) -> None:
         super().__init__(detail)
@@ -77,9 +80,9 @@ class Invalid(Problem):
 
     status = 422
 
-    def __init__(self, where: str | dict[str, str], sentence: str = "") -> None:
+    def __init__(self, where: str | dict[str, str], sentence: str = "", *, part: str = "body") -> None:
         found = where if isinstance(where, dict) else {where: sentence}
-        faults = [{"path": f"body.{name}", "message": text} for name, text in found.items()]
+        faults = [{"path": f"{part}.{name}", "message": text} for name, text in found.items()]
         super().__init__(" ".join(found.values()), faults=faults)
 
 
@@ -99,6 +102,13 @@ def needs(request: HttpRequest, *names: str) -> None:
     """Raise PermissionDenied with the missing right, and who has it."""
     for right in names:
         rights.require(request.user, right)
+
+
+def only(request: HttpRequest, *names: str) -> None:
+    """Raise Invalid for a parameter of another name: a filter with a slip would match every task."""
+    if unknown := [name for name in request.GET if name not in names]:
+        text = f"There is no such parameter. There are: {', '.join(names)}."
+        raise Invalid(dict.fromkeys(unknown, text), part="query")
 
 
 def who(request: HttpRequest) -> Who:
@@ -161,6 +171,7 @@ def answer(problem: Problem) -> HttpResponse:
         "status": problem.status,
         "detail": redact(problem.detail),
         "faults": problem.faults,
+        **problem.more,
     }
     return HttpResponse(
         json.dumps(body), content_type="application/json", status=problem.status, headers=problem.headers
@@ -222,7 +233,7 @@ PROBLEMS: tuple[tuple[tuple[type[Exception], ...], Callable[[Any], Problem | Non
     ((PermissionDenied,), lambda error: NotAllowed(str(error) or "You may not do that.")),
     ((ValidationError,), of_validation),
     ((HttpError,), of_framework),
-    ((idempotency.OtherRequest,), lambda error: Invalid("Idempotency-Key", str(error))),
+    ((idempotency.OtherRequest,), lambda error: Invalid("Idempotency-Key", str(error), part="header")),
     ((idempotency.NoKey,), lambda error: Problem(str(error))),
     ((StaleVersion,), lambda error: Changed(str(error))),
     ((Http404, LookupError), lambda error: NotThere(str(error.args[0]) if error.args else "There is no such thing.")),

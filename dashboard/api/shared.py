@@ -53,5 +53,5 @@ class Changed(Schema):
 
 def condition(text: str, example: str) -> Any:
     """A condition that may be left out. A parameter has one example, not a list of them."""
-    known = {"description": text, "json_schema_extra": {"example": example}}
+    known: dict[str, Any] = {"description": text, "json_schema_extra": {"example": example}}
     return Field("", max_length=reading.LONGEST_CONDITION, pattern=PRINTABLE, **known)

@@ -10,20 +10,22 @@ from dashboard.api.guard import guarded
 from dashboard.api.reference import reference
 
 ROUTERS = {
-    "/tasks": "tasks",
-    "/queues": "queues",
-    "/limits": "limits",
-    "/workers": "workers",
-    "/locks": "locks",
-    "/schedules": "schedules",
-    "/failures": "failures",
-    "/attention": "attention",
-    "/audit": "audit",
-    "/lab": "lab",
-    "": "summary",
+    "tasks": "/tasks",
+    "bulk": "/tasks",
+    "events": "/tasks",
+    "queues": "/queues",
+    "limits": "/limits",
+    "workers": "/workers",
+    "locks": "/locks",
+    "schedules": "/schedules",
+    "failures": "/failures",
+    "attention": "/attention",
+    "audit": "/audit",
+    "lab": "/lab",
+    "summary": "",
 }
 
-for prefix, module in ROUTERS.items():
+for module, prefix in ROUTERS.items():
     api.add_router(prefix, f"dashboard.api.{module}.router")
 patterns, _app, app_name = api.urls
 urlpatterns = [path("docs/", reference, name="docs"), *guarded(patterns)]

@@ -17,6 +17,7 @@ from tests.benchmarks import (
     limits,
     locks,
     mixed,
+    reach,
     report,
     schedules,
     start,
@@ -71,6 +72,7 @@ def _few_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(idle, "SETTLED_SECONDS", 0.0)
     monkeypatch.setattr(locks, "KINDS", {locks.OURS: "lease"})
     monkeypatch.setattr(mixed, "LONG", 100)
+    monkeypatch.setattr(reach, "CALLERS", 2)
     monkeypatch.setattr(start, "COMMANDS", {start.SHOWN: start.COMMANDS[start.SHOWN]})
 
 

@@ -103,6 +103,7 @@ def addresses(failed) -> dict[str, str]:
         "lab compare": "/admin/ops/lab/compare/?run=1",
         "models": "/admin/all/",
         "models of an app": "/admin/tasks/",
+        "reference of the API": "/api/v1/docs/",
     }
 
 

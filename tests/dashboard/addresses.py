@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from django.urls import URLPattern, URLResolver, get_resolver
 
+API = "api/v1/"
 ROLES = {
     "nobody": None,
     "customer": None,  # logs in and is no member of staff
@@ -135,9 +136,14 @@ def expected(name: str) -> Access | None:
 
 
 def walk(patterns: list[URLPattern | URLResolver] | None = None, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Each address as its route and its name, or the route again where it has none."""
+    """Each address as its route and its name, or the route again where it has none.
+
+    Those of the API have a matrix of their own, made from its document: they ask for a token.
+    """
     for entry in get_resolver().url_patterns if patterns is None else patterns:
         route = prefix + str(entry.pattern)
+        if route == API:
+            continue
         if isinstance(entry, URLResolver):
             yield from walk(entry.url_patterns, route)
         elif entry.name or not route.endswith("/<path:object_id>/"):  # leads on to the page of the row

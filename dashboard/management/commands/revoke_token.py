@@ -8,7 +8,7 @@ from tasks.commands import OperatorCommand, Options, Report, operator, types
 
 class Command(OperatorCommand):
     help = "End a token of the API: its next request is refused."
-    examples = ("deploy --reason 'it was in a log'",)
+    examples = ("deploy", "deploy --reason 'it was in a log'")
     argument = ("name", types.name, "The token's name.")
 
     def run(self, options: Options) -> Report:

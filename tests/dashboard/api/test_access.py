@@ -17,7 +17,7 @@ from tests.people import person
 from tests.tasks import handlers, rows
 
 pytestmark = pytest.mark.django_db
-ADD = {"task": handlers.add.module_path, "args": [1, 2]}
+ADD = {"task_path": handlers.add.module_path, "args": [1, 2]}
 
 
 def test_without_a_valid_token_nothing_is_told(client):

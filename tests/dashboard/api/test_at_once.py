@@ -29,7 +29,7 @@ def sent(url: str, secret: str, body: dict[str, object], key: str, version: int 
 
 def test_twenty_equal_requests_with_one_key_change_one_row(live_server):
     caller = Caller("Operators")
-    body = {"task": handlers.add.module_path, "args": [1, 2]}
+    body = {"task_path": handlers.add.module_path, "args": [1, 2]}
     with ThreadPoolExecutor(REQUESTS) as pool:
         url = f"{live_server.url}/api/v1/tasks"
         answers = list(pool.map(lambda _: sent(url, caller.secret, body, "one"), range(REQUESTS)))

@@ -1,5 +1,7 @@
 """The API of queues, limits, workers, schedules, lines and runs does what the pages do, with the same audit."""
 
+import json
+import secrets
 from datetime import timedelta
 
 import pytest
@@ -51,6 +53,13 @@ def test_a_queue_is_configured_wholly_or_not_at_all(operator):
     assert operator.do("/queues/mail/configure", {"max_running": None}) == {"changed": True}
     queue = Queue.objects.get()
     assert (queue.recovery, queue.max_running, queue.rate) == ("ask", None, 100)
+
+
+def test_a_body_is_an_object_without_unknown_fields(operator):
+    for body in (True, 5, "mail", [], None, {"resaon": "a slip"}):
+        operator.send("post", "/queues/mail/pause", json.dumps(body), key=secrets.token_hex(8))
+        assert operator.status == 422, body
+    assert not Queue.objects.exists()
 
 
 def test_a_queue_that_nothing_names_is_not_there(operator):

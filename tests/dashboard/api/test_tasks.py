@@ -2,6 +2,7 @@
 
 import pytest
 
+from dashboard.api import events
 from tasks.models import Intervention, Task
 from tasks.operations import bulk
 from tests.dashboard.api.callers import Caller
@@ -25,7 +26,9 @@ def test_the_list_is_that_of_the_page_and_goes_on_from_its_cursor(operators):
     assert first["items"][0]["sentence"]
 
 
-@pytest.mark.parametrize("query", ["status=NO", "older_than=soon", "limit=0", "limit=501", "cursor=x", "failure=zz"])
+@pytest.mark.parametrize(
+    "query", ["status=NO", "older_than=soon", "limit=0", "limit=501", "cursor=x", "failure=zz", "staus=FAILED"]
+)
 def test_a_filter_that_cannot_be_read_is_named(operators, query):
     problem = operators.get(f"/tasks?{query}")
     assert (operators.status, bool(problem["faults"])) == (422, True), problem
@@ -41,7 +44,7 @@ def test_a_task_has_its_version_as_etag_and_shows_no_secret(operators):
 
 
 def test_enqueue(operators):
-    made = operators.post("/tasks", {"task": handlers.add.module_path, "args": [1, 2], "reason": "by hand"})
+    made = operators.post("/tasks", {"task_path": handlers.add.module_path, "args": [1, 2], "reason": "by hand"})
     assert (operators.status, made["is_new"]) == (201, True)
     assert Task.objects.get(pk=made["id"]).args == [1, 2]
     entry = Intervention.objects.get(action="enqueue")
@@ -51,12 +54,13 @@ def test_enqueue(operators):
 @pytest.mark.parametrize(
     ("body", "status", "path"),
     [
-        ({"task": "no.such"}, 422, "body.task"),
-        ({"task": "tasks.tasks.run_bulk_action"}, 422, "body.task"),
-        ({"task": handlers.add.module_path, "priority": 101}, 422, "body.priority"),
-        ({"task": handlers.add.module_path, "args": "text"}, 422, "body.args"),
-        ({"args": []}, 422, "body.task"),
-        ([], 422, "body.task"),
+        ({"task_path": "no.such"}, 422, "body.task_path"),
+        ({"task_path": "tasks.tasks.run_bulk_action"}, 422, "body.task_path"),
+        ({"task_path": handlers.add.module_path, "priority": 101}, 422, "body.priority"),
+        ({"task_path": handlers.add.module_path, "args": "text"}, 422, "body.args"),
+        ({"args": []}, 422, "body.task_path"),
+        ([], 422, "body"),
+        ({"task_path": handlers.add.module_path, "argz": []}, 422, "body.argz"),
     ],
 )
 def test_a_wrong_body_names_each_fault(operators, body, status, path):
@@ -73,9 +77,14 @@ def test_a_write_needs_the_version_that_was_seen(operators):
     problem = operators.post(f"/tasks/{task.pk}/requeue", version=task.version + 1)
     assert (operators.status, "review again" in problem["detail"]) == (412, True)
     assert operators.response["ETag"] == f'"{task.version}"'
+    assert (problem["now"]["status"], problem["since"]) == ("FAILED", [])
     done = operators.post(f"/tasks/{task.pk}/requeue", {"reason": "the bank is back"}, version=task.version)
     assert (operators.status, done["done"], done["task"]["status"]) == (200, True, "READY")
     assert Intervention.objects.get(action="requeue").reason == "the bank is back"
+    problem = operators.post(f"/tasks/{task.pk}/edit", {"priority": 1}, version=task.version)
+    assert (operators.status, problem["now"]["status"]) == (412, "READY")
+    assert [(one["action"], one["reason"]) for one in problem["since"]] == [("requeue", "the bank is back")]
+    assert Task.objects.get(pk=task.pk).priority == task.priority
 
 
 @pytest.mark.parametrize("match", ["", "seven", '"-1"', 'W/"7"'])
@@ -92,7 +101,7 @@ def test_edit_cancel_and_recover(operators):
     task = rows.ready()
     moved = operators.post(f"/tasks/{task.pk}/edit", {"queue": "slow", "priority": 7}, version=task.version)
     assert (moved["task"]["queue"], moved["task"]["priority"]) == ("slow", 7)
-    operators.post(f"/tasks/{task.pk}/cancel", version=moved["task"]["version"])
+    operators.post(f"/tasks/{task.pk}/cancel", {"reason": "twice"}, version=moved["task"]["version"])
     assert Task.objects.get(pk=task.pk).status == "CANCELLED"
     stale = rows.processing(rows.dead_worker())
     operators.post(f"/tasks/{stale.pk}/recover", version=stale.version)
@@ -108,6 +117,30 @@ def test_a_running_task_is_taken_only_with_a_reason(operators):
     assert Task.objects.get(pk=task.pk).status == "PROCESSING"
 
 
+def test_what_the_page_asks_for_is_asked_for_here(operators):
+    task = rows.ready()
+    for path, body in (("cancel", {}), ("cancel", {"reason": " "}), ("edit", {}), ("requeue", {"force": True})):
+        problem = operators.post(f"/tasks/{task.pk}/{path}", body, version=task.version)
+        assert (operators.status, bool(problem["faults"])) == (422, True), (path, problem)
+    assert Task.objects.get(pk=task.pk).version == task.version
+
+
+def test_a_task_is_put_aside_and_back(operators):
+    task = rows.ready()
+    aside = operators.post(f"/tasks/{task.pk}/quarantine", {"reason": "poison"}, version=task.version)
+    assert aside["task"]["queue"] == "quarantine"
+    back = operators.post(f"/tasks/{task.pk}/put_back", version=aside["task"]["version"])
+    assert (operators.status, back["task"]["queue"]) == (200, task.queue_name)
+
+
+def test_the_oldest_come_first_if_wished(operators):
+    made = [rows.ready().pk for _ in range(3)]
+    first = operators.get("/tasks?sort=id&limit=2")
+    rest = operators.get(f"/tasks?sort=id&limit=2&cursor={first['next']}")
+    assert [item["id"] for item in first["items"] + rest["items"]] == made
+    assert rest["next"] is None
+
+
 def test_a_bulk_run_carries_out_what_was_previewed(operators):
     for _ in range(3):
         rows.failed()
@@ -116,6 +149,8 @@ def test_a_bulk_run_carries_out_what_was_previewed(operators):
     later = rows.failed()
     run = operators.post("/tasks/bulk/requeue", {"token": preview["token"], "reason": "bank"})
     assert operators.status == 202, run
+    again = operators.post("/tasks/bulk/requeue", {"token": preview["token"], "reason": "bank"})
+    assert again["id"] == run["id"], "one run for a preview"
     assert (run["action"], run["filter"]) == ("requeue", "status=FAILED")
     bulk.carry_out(run["id"])
     assert Task.objects.get(pk=later.pk).status == "FAILED", "it has come since"
@@ -126,9 +161,40 @@ def test_a_bulk_run_carries_out_what_was_previewed(operators):
     assert operators.status == 422
 
 
+def test_no_bulk_run_reaches_every_task(operators):
+    rows.failed()
+    for query in ("", "?staus=FAILED", "?status=COMPLETED"):
+        problem = operators.get(f"/tasks/bulk/requeue{query}")
+        assert (operators.status, bool(problem["faults"])) == (422, True), query
+
+
+def test_a_bulk_run_is_stopped(operators):
+    rows.failed()
+    token = operators.get("/tasks/bulk/cancel?status=FAILED")["token"]
+    run = operators.post("/tasks/bulk/cancel", {"token": token, "reason": "not wanted"})
+    assert operators.post(f"/tasks/runs/{run['id']}/stop") == {"changed": True}
+    assert operators.post(f"/tasks/runs/{run['id']}/stop") == {"changed": False}
+    assert operators.get(f"/tasks/runs/{run['id']}")["finished_at"]
+
+
 def test_events_follow_a_task_to_its_end(operators):
     task = rows.completed()
     operators.get(f"/tasks/{task.pk}/events")
     text = b"".join(operators.response.streaming_content).decode()
     assert "event: task" in text
     assert '"status": "COMPLETED"' in text
+    assert "event: end" in text
+
+
+def test_streams_are_few_and_leave_their_seats(operators):
+    task, held = rows.completed(), []
+    for _ in range(events.STREAMS):
+        operators.get(f"/tasks/{task.pk}/events")
+        held.append(operators.response)
+    problem = operators.get(f"/tasks/{task.pk}/events")
+    assert (operators.status, "Retry-After" in operators.response, "streams" in problem["detail"]) == (503, True, True)
+    for response in held:
+        assert b"".join(response.streaming_content)
+    operators.get(f"/tasks/{task.pk}/events")
+    assert operators.status == 200
+    assert b"".join(operators.response.streaming_content)
