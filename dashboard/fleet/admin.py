@@ -9,7 +9,7 @@ from django.forms import ModelForm
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
-from dashboard import sealed
+from dashboard.alerts import secrets
 from dashboard.fleet.installations import name_problem, token_problem, url_problem
 from dashboard.live import snapshots
 from dashboard.models import Installation
@@ -49,7 +49,7 @@ class InstallationForm(ModelForm):
         is_elsewhere = bool(kept) and found.get("url") != self.initial.get("url")
         if written or not kept or is_elsewhere:
             try:
-                self.instance.token = sealed.encrypted(checked(written, token_problem))
+                self.instance.token = secrets.seal(checked(written, token_problem))
             except ValidationError as error:
                 text = _("Another address needs the token again: the stored one goes to no other host.")
                 self.add_error("new_token", text if is_elsewhere and not written else error)

@@ -6,7 +6,8 @@ Nobody else names an address, and the token of a row is encrypted with a key tha
 import re
 from urllib.parse import urlsplit
 
-from dashboard import conf, sealed
+from dashboard import conf
+from dashboard.alerts import secrets
 from dashboard.fleet.asking import TOKEN, Target
 from dashboard.models import Installation
 from tasks.support import reading
@@ -65,4 +66,12 @@ def token_problem(token: str) -> str:
 def kept() -> list[Target]:
     """The installations of the admin's table; one whose token no key opens has none, and says so when it is asked."""
     rows = Installation.objects.order_by("name")[:MOST]
-    return [Target(row.name, row.url, sealed.opened(row.token) or "") for row in rows]
+    return [Target(row.name, row.url, opened(row.token)) for row in rows]
+
+
+def opened(sealed: str) -> str:
+    """The token in plain; empty if no key opens it, as after a change of SECRET_KEY without its fallback."""
+    try:
+        return secrets.unseal(sealed)
+    except secrets.AddressLocked:
+        return ""

@@ -4,7 +4,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    dependencies = [("dashboard", "0004_api")]
+    dependencies = [("dashboard", "0002_alerts"), ("dashboard", "0004_api")]
 
     operations = [
         migrations.CreateModel(

@@ -9,7 +9,7 @@ import pytest
 from django.db import connection, transaction
 from django.db.utils import IntegrityError
 
-from dashboard import sealed
+from dashboard.alerts import secrets
 from dashboard.fleet import look
 from dashboard.models import Installation
 from tasks.models import Intervention
@@ -140,7 +140,7 @@ def test_the_menu_has_it_only_where_there_is_a_fleet(fleet):
     client = client_of("Viewers")
     assert MENU not in client.get("/admin/all/").text
     assert "No installation is configured." in client.get(PAGE).text
-    Installation.objects.create(name="shop", url="https://shop.example", token=sealed.encrypted(TOKEN))
+    Installation.objects.create(name="shop", url="https://shop.example", token=secrets.seal(TOKEN))
     assert MENU in client.get("/admin/all/").text
     Installation.objects.all().delete()
     fleet("ok")
@@ -176,12 +176,12 @@ class TestRows:
         form = {"name": "shop", "url": f"{afar.url}/ok/", "new_token": TOKEN}
         assert client.post(f"{ROWS}add/", form).status_code == 302
         row = Installation.objects.get()
-        assert (row.url, sealed.opened(row.token)) == (f"{afar.url}/ok", TOKEN)
+        assert (row.url, secrets.unseal(row.token)) == (f"{afar.url}/ok", TOKEN)
         assert rows_of(client.get(PAGE).text)["shop"].startswith("shop Healthy ")
         address = f"{ROWS}{row.pk}/change/"
         pages = [client.get(address).text, client.get(ROWS).text, client.get(f"{ROWS}{row.pk}/history/").text]
         assert client.post(address, {**form, "name": "store", "new_token": ""}).status_code == 302
-        assert sealed.opened(Installation.objects.get(name="store").token) == TOKEN, "an empty one keeps it"
+        assert secrets.unseal(Installation.objects.get(name="store").token) == TOKEN, "an empty one keeps it"
         moved = client.post(address, {"name": "store", "url": "https://evil.example", "new_token": ""})
         assert "the stored one goes to no other host" in moved.text
         assert client.post(f"{ROWS}{row.pk}/delete/", {"post": "yes"}).status_code == 302
@@ -208,7 +208,7 @@ class TestRows:
             assert client_of(group).post(f"{ROWS}add/", {}).status_code == 403
 
     def test_sql_cannot_store_a_token_in_plain_nor_an_address_that_is_none(self):
-        good = {"name": "a", "url": "https://a.example", "token": sealed.encrypted(TOKEN)}
+        good = {"name": "a", "url": "https://a.example", "token": secrets.seal(TOKEN)}
         for change in ({"token": TOKEN}, {"url": "https://u@a.example"}, {"url": "file:///x"}, {"name": "a,b"}):
             with pytest.raises(IntegrityError), connection.cursor() as cursor, transaction.atomic():
                 cursor.execute(
@@ -217,7 +217,7 @@ class TestRows:
                 )
 
     def test_a_token_that_no_key_opens_is_told(self, afar, settings):
-        Installation.objects.create(name="shop", url=f"{afar.url}/ok", token=sealed.encrypted(TOKEN))
+        Installation.objects.create(name="shop", url=f"{afar.url}/ok", token=secrets.seal(TOKEN))
         before, settings.SECRET_KEY = settings.SECRET_KEY, "another key"
         assert [target.token for target in look.kept()] == [""]
         settings.SECRET_KEY_FALLBACKS = [before]
