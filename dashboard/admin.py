@@ -8,7 +8,8 @@ from django.urls import URLPattern, path
 
 from dashboard import links
 from dashboard.api.admin import ApiTokenAdmin
-from dashboard.models import ApiToken
+from dashboard.fleet.admin import InstallationAdmin
+from dashboard.models import ApiToken, Installation
 from dashboard.site import RowlockAdminSite, RowlockAdminSiteMixin
 from tasks.admin.lock_aware import SESSION_PAGES
 from tasks.admin.read_only import (
@@ -82,6 +83,7 @@ LISTS = {
     RefusedWrite: RefusedWriteAdmin,
     Intervention: InterventionAdmin,
     ApiToken: ApiTokenAdmin,
+    Installation: InstallationAdmin,
 }
 PAGES = {Task: TaskPages, Queue: QueuePages}
 # People are the business of a project whose site is its own.

@@ -90,6 +90,7 @@ TABLES: dict[str, tuple[Promise, Promise]] = {
     "tasks.Worker": (_("worker"), _("workers")),
     "tasks.RefusedWrite": (_("refused write"), _("refused writes")),
     "tasks.Intervention": (_("intervention"), _("interventions")),
+    "dashboard.Installation": (_("installation"), _("installations")),
     "orders.Order": (_("order"), _("orders")),
     "orders.Account": (_("account"), _("accounts")),
     "orders.Entry": (_("entry"), _("entries")),

@@ -9,6 +9,7 @@ from tasks.conf import Setting, flag
 
 SETTINGS = {
     "LAB": Setting("ROWLOCK_LAB", flag, False),
+    "FLEET": Setting("ROWLOCK_FLEET", str, ""),
     "METRICS_TOKEN": Setting("METRICS_TOKEN", str, ""),
     "PROXY_COUNT": Setting("PROXY_COUNT", int, 0),
     "SHARED_LOOK_SECONDS": Setting("SHARED_LOOK_SECONDS", float, 1.0),

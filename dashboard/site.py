@@ -29,6 +29,7 @@ from tasks.support.reading import Unreadable
 logger = logging.getLogger(__name__)
 
 
+FLEET = "admin:ops_fleet"  # in the menu only where there is one
 FIRST_PAGES = (
     Page(_("Overview"), "admin:index", "", "o"),
     Page(_("Stuck"), "admin:ops_stale", "tasks.view_task", "s", "stuck"),
@@ -41,6 +42,7 @@ LAST_PAGES = (
     Page(_("Limits"), "admin:ops_limits", "tasks.view_limit", "i"),
     Page(_("Workers"), "admin:ops_workers", "tasks.view_worker", "w"),
     Page(_("Schedules"), "admin:ops_schedule", "tasks.view_commandrun", "c"),
+    Page(_("Fleet"), FLEET, "dashboard.view_installation", "e"),
     Page(_("Lab"), "admin:ops_lab", "dashboard.view_labrun", "l"),
     Page(_("Audit"), "admin:ops_audit", "tasks.view_intervention", "a"),
     Page(_("All models"), "admin:models", "", "m"),
@@ -138,6 +140,7 @@ class RowlockAdminSiteMixin(Base):
             burst,
             demo,
             failures,
+            fleet,
             lab,
             limits,
             locks,
@@ -149,7 +152,9 @@ class RowlockAdminSiteMixin(Base):
         )
 
         register_pages(self)
-        modules = (audit, burst, demo, failures, lab, limits, locks, overview, palette, schedule, stale, workers)
+        modules = (
+            audit, burst, demo, failures, fleet, lab, limits, locks, overview, palette, schedule, stale, workers
+        )  # fmt: skip
         own = [
             path("", self.page_view(self.index), name="index"),
             path("all/", self.admin_view(super().index), name="models"),
@@ -209,9 +214,11 @@ class RowlockAdminSiteMixin(Base):
         return {**context, "navigation": navigation, **layout}
 
     def navigation(self, request: HttpRequest) -> list[dict[str, Any]]:
+        from dashboard.fleet.look import is_configured
         from dashboard.views.overview import counts_for
 
         shown = [page for page in pages() if not page.permission or request.user.has_perm(page.permission)]
+        shown = [page for page in shown if page.url_name != FLEET or is_configured()]
         numbers = counts_for(request) if any(page.number for page in shown) else None
         found = []
         for page in shown:

@@ -3,6 +3,7 @@
 from tests.mutants import Mutant, without
 
 PAGE_LIMITS = "tests/dashboard/test_page_limits.py"
+FLEET, FLEET_ASKED = "tests/dashboard/fleet/test_fleet_page.py", "tests/dashboard/fleet/test_asking.py"
 OWN_PROJECT = "tests/dashboard/test_own_project.py"
 API, API_MATRIX = "tests/dashboard/api/test_operations.py", "tests/dashboard/api/test_matrix.py"
 ON_DJANGO_6_0 = (
@@ -12,7 +13,7 @@ ON_DJANGO_6_0 = (
 # Modules of pages that check rights with `require`.
 GUARDED_PAGES = (
     *(f"dashboard.views.{name}" for name in (
-        "audit", "burst", "demo", "lab", "limits", "locks", "overview", "schedule", "stale", "workers")),
+        "audit", "burst", "demo", "fleet", "lab", "limits", "locks", "overview", "schedule", "stale", "workers")),
     *(f"dashboard.task_pages.{name}" for name in (
         "bulk", "confirmation", "detail", "enqueue", "listing", "queues")),
     *(f"dashboard.schedules.{name}" for name in ("actions", "editor")),
@@ -21,6 +22,14 @@ GUARDED_PAGES = (
 )  # fmt: skip
 
 PAGES = [
+    Mutant("fleet: no token in plain to a public address", "dashboard.fleet.asking.check_address",
+           "if not is_encrypted and ip.is_global:", "if False:", (FLEET_ASKED,)),
+    Mutant("fleet: what is late is cut", "dashboard.fleet.asking.Call.outcome_at", "self.wire.cut()", "pass",
+           (FLEET_ASKED, "-k", "leaves_no_thread")),
+    without("fleet: another host needs its token again", "dashboard.fleet.admin.InstallationForm.clean",
+            " or is_elsewhere", FLEET),
+    Mutant("fleet: one look for all tabs", "dashboard.fleet.look.shared", 'snapshot.made("look", partial(look, rows))',
+           "look(rows)", (FLEET, "-k", "every_tab")),
     without("Django 6.0: a task's own options", "tasks.compat", ", **options}", *ON_DJANGO_6_0),
     without("limits in the lab: none leaked, none exceeded", "dashboard.lab.measure.Result.is_clean",
             " or self.leaked_slots or self.over_the_limit", "tests/dashboard/lab/test_slots.py"),

@@ -32,7 +32,10 @@ ELSEWHERE = {
     "tasks_task_action", "tasks_task_all", "tasks_task_delete_view", "tasks_task_run_stop", "tasks_task_save_view",
 }  # fmt: skip
 # Django's own forms and lists, which only the menu of all models leads to.
-STOCK = re.compile("auth_.*|tasks_(attempt|intervention|refusedwrite|worker)_.*|.*_(add|change|delete|history)")
+STOCK = re.compile(
+    "(auth|dashboard_installation)_.*|tasks_(attempt|intervention|refusedwrite|worker)_.*"
+    "|.*_(add|change|delete|history)"
+)
 
 
 @pytest.fixture
@@ -83,6 +86,7 @@ def addresses(failed) -> dict[str, str]:
         "audit": "/admin/ops/audit/",
         "failures": "/admin/ops/failures/",
         "failure": "/admin/ops/failures/aaaaaaaaaaaa/",
+        "fleet": "/admin/ops/fleet/",
         "limits": "/admin/ops/limits/",
         "schedule": "/admin/ops/schedule/",
         "choose a task to schedule": "/admin/ops/schedule/add/",

@@ -54,6 +54,7 @@ PAGES = {
     "view_on_site": Access(NOBODY),
     "admin/(?P<url>.*)$": Access(NOBODY),
     "ops_audit": Access(SEE),
+    "ops_fleet": Access(SEE),
     "ops_lab": Access(SEE),
     "ops_lab_start": Access(NOBODY, OPERATE),
     "ops_lab_drill": Access(NOBODY, OPERATE),
@@ -129,12 +130,12 @@ STOCK = {
     "add": Access(NOBODY),
     "delete": Access(NOBODY),
 }
-ACCOUNTS_OF_PEOPLE = ("auth_group_", "auth_user_")
+ROOTS_OWN = ("auth_group_", "auth_user_", "dashboard_installation_")
 
 
 def expected(name: str) -> Access | None:
     """Who is let in where, or None for an address that the table does not know."""
-    if name.startswith(ACCOUNTS_OF_PEOPLE):
+    if name.startswith(ROOTS_OWN):
         return Access(ROOT, ROOT)
     return PAGES.get(name) or STOCK.get(name.rpartition("_")[2] if name.startswith(("tasks_", "orders_")) else "")
 

@@ -26,7 +26,7 @@ TABLES = {
     "orders_order_changelist": "orders_order", "orders_account_changelist": "orders_account",
     "tasks_queue_changelist": "tasks_task", "ops_workers": "tasks_worker", "ops_schedule": "tasks_lock",
     "ops_limits": "tasks_limit", "ops_failures": "tasks_attempt", "ops_lab": "dashboard_labrun",
-    "ops_audit": "tasks_intervention",
+    "ops_audit": "tasks_intervention", "ops_fleet": "dashboard_installation",
 }  # fmt: skip
 NEVER_LOCKED_OUT = {"admin:ops_locks", "admin:models"}
 

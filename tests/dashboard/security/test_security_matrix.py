@@ -11,7 +11,8 @@ from django.http import HttpResponse
 from django.test import Client
 from django.urls import resolve
 
-from dashboard.models import DemoRow
+from dashboard.alerts import secrets
+from dashboard.models import DemoRow, Installation
 from orders.models import Account, Order
 from tasks.models import Attempt, BulkRun, CommandRun, Intervention, RefusedWrite, Worker
 from tests.dashboard.addresses import NOBODY, PAGES, ROLES, Access, expected, walk
@@ -54,6 +55,7 @@ def a_row_of_everything(settings):
     CommandRun.objects.create(id=ID, name="nightly", argv=["x"])
     Order.objects.create(id=ID, customer_email="a@customer.test")
     DemoRow.objects.create(id=ID, kind="order", row_id=1)  # the demo is there, and of its rows none
+    Installation.objects.create(id=ID, name="shop", url="http://127.0.0.1:9", token=secrets.seal("t"))
     Account.objects.create(id=ID, owner=User.objects.create_user("owner", id=ID))
 
 

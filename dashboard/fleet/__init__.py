@@ -1,0 +1,1 @@
+"""Many installations on one page: each is asked through its API, and nothing is ever written from afar."""
