@@ -12,18 +12,18 @@ from tests.processes import ROOT
 from tests.tasks.traced_app import tasks
 
 APP = "tests.tasks.traced_app"
-PATH = f"{APP}.tasks"
-# Refuses to import OpenTelemetry, as if it were not installed, and lists at the end what is loaded.
-WITHOUT = """
-import atexit, os, sys
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+# As if OpenTelemetry was not installed; whoever asks for it is told on stderr.
+REFUSAL = """
+import sys
 
 class Refusal:
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] == "opentelemetry":
+            print("refused", name, file=sys.stderr)
             raise ModuleNotFoundError(name)
 
-if os.environ.get("TEST_WITHOUT"):
-    sys.meta_path.insert(0, Refusal())
+sys.meta_path.insert(0, Refusal())
 """
 
 
@@ -45,21 +45,19 @@ def variables(path):
     return {"ROWLOCK_APPS": APP, "TEST_SPANS": path}
 
 
-def run_request(database, path):
-    environment = {
-        **os.environ,
-        "DATABASE_URL": database.url,
-        "DJANGO_SETTINGS_MODULE": "tests.settings",
-        **{name: str(value) for name, value in variables(path).items()},
-    }
-    subprocess.run([sys.executable, "-m", f"{APP}.request"], cwd=ROOT, env=environment, check=True)
+def python(database, *arguments, **variables):
+    """Run Python on the database."""
+    environment = {**os.environ, "DATABASE_URL": database.url, "DJANGO_SETTINGS_MODULE": "tests.settings"}
+    environment |= {name: str(value) for name, value in variables.items()}
+    return subprocess.run([sys.executable, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True)
 
 
-@pytest.mark.parametrize("options", [(), ("--threads", 2, "--coroutines", 2), ("--strategy", "pessimistic")])
+@pytest.mark.parametrize("options", [("--threads", 2, "--coroutines", 2), ("--strategy", "pessimistic")])
 def test_request_enqueue_run_and_statement_are_one_trace(database, start_worker, tmp_path, options):
     path = tmp_path / "spans"
-    run_request(database, path)
-    worker = start_worker("--burst", *options, **variables(path), ROWLOCK_LOG_FORMAT="json")
+    request = python(database, "-m", f"{APP}.request", **variables(path))
+    assert request.returncode == 0, request.stderr
+    worker = start_worker("--burst", "-v0", *options, **variables(path), ROWLOCK_LOG_FORMAT="json")
     assert worker.wait() == 0
     spans = spans_in(path)
     # The worker's start asks the database too, outside any trace.
@@ -81,6 +79,7 @@ def test_request_enqueue_run_and_statement_are_one_trace(database, start_worker,
     assert len(spans.children_of(again, "process default")) == 1
     check_failures(database, processed["fail"])
     check_statements(database, processed)
+    check_lines([json.loads(line) for line in worker.log().splitlines()], processed)
     assert "hunter2" not in path.read_text()
 
 
@@ -107,24 +106,53 @@ def check_statements(database, processed):
         assert f"/* rowlock task={task_id} traceparent={trace}" in {text[:-2] for text in found}  # without its flags
 
 
-def test_a_tick_of_a_schedule_begins_a_trace(database, start_worker, tmp_path):
+def check_lines(lines, processed):
+    """Every line is JSON; those of a handler, and of its failure, name the attempt, the worker and the trace."""
+    runs = {
+        (run["attributes"]["messaging.message.id"], run["attributes"]["rowlock.attempt"]): run
+        for name in ("look", "look_async", "fail")
+        for run in processed[name]
+    }
+    of_handlers = {(str(line["task_id"]), line["attempt"]): line for line in lines if "task_id" in line}
+    assert runs.keys() <= of_handlers.keys()
+    for key, run in runs.items():
+        line = of_handlers[key]
+        assert line["trace"] == run["context"]["trace_id"][2:]
+        assert line["worker"] == run["attributes"]["messaging.client.id"]
+        is_failure = line["logger"] != "shop"
+        assert line["level"] == ("ERROR" if is_failure else "INFO")
+        assert ("wrong password [redacted]" in line.get("traceback", "")) == is_failure
+
+
+def test_a_tick_begins_a_trace_and_that_of_sql_goes_on(database, start_worker, tmp_path):
     path = tmp_path / "spans"
+    database.connection.execute("SELECT rowlock_enqueue(%s, traceparent => %s)", [tasks.pass_on.module_path, TRACE])
     database.connection.execute(
         "INSERT INTO tasks_schedule (name, task_path, every_seconds, next_at, overlap)"
         " VALUES ('looks', %s, 3600, now(), 'allow')",
-        [f"{PATH}.look"],
+        [tasks.look.module_path],
     )
-    worker = start_worker("--max-tasks", 1, **variables(path))
+    worker = start_worker("--max-tasks", 3, **variables(path))
     assert worker.wait() == 0
     spans = spans_in(path)
-    [published], [run] = spans.named("publish default"), spans.named("process default")
-    assert (published["parent_id"], run["parent_id"]) == (None, published["context"]["span_id"])
+    [passed_on] = [run for run in spans.named("process default") if run["parent_id"] == f"0x{TRACE[36:52]}"]
+    assert passed_on["context"]["trace_id"] == f"0x{TRACE[3:35]}"
+    [tick] = [span for span in spans.named("publish default") if span["parent_id"] is None]
+    assert len(spans.children_of(tick, "process default")) == 1
 
 
-def test_a_trace_that_sql_began_goes_on(database, start_worker, tmp_path):
-    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-    database.connection.execute("SELECT rowlock_enqueue(%s, traceparent => %s)", [f"{PATH}.look", trace])
-    worker = start_worker("--burst", **variables(tmp_path / "spans"))
+def test_nothing_needs_the_extra(database, start_worker, tmp_path):
+    """Without it a task passes on the trace of its row, and no page or command asks for it."""
+    (tmp_path / "sitecustomize.py").write_text(REFUSAL)
+    without = {"ROWLOCK_APPS": APP, "PYTHONPATH": tmp_path}
+    database.connection.execute("SELECT rowlock_enqueue(%s, traceparent => %s)", [tasks.pass_on.module_path, TRACE])
+    worker = start_worker("--burst", **without)
     assert worker.wait() == 0
-    [run] = spans_in(tmp_path / "spans").named("process default")
-    assert (run["context"]["trace_id"], run["parent_id"]) == (f"0x{trace[3:35]}", f"0x{trace[36:52]}")
+    assert "refused opentelemetry" in worker.log()
+    rows = database.rows("SELECT status, traceparent, return_value FROM tasks_task ORDER BY id")
+    assert rows == [("COMPLETED", TRACE, None), ("COMPLETED", TRACE, tasks.SEEN)]
+    environment = {**os.environ, "DATABASE_URL": database.url, **{name: str(value) for name, value in without.items()}}
+    ran = subprocess.run(
+        [sys.executable, "manage.py", "check"], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    assert (ran.returncode, "opentelemetry" in ran.stderr) == (0, False), ran.stderr
