@@ -5,6 +5,7 @@ the `traceparent` of its row. `RUNNING` is the attempt that this thread or corou
 name it.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
@@ -198,17 +199,28 @@ def trace_id_of(traceparent: str | None) -> str:
 
 
 def trace_url(traceparent: str | None) -> str:
-    """The page of the trace, by ROWLOCK_TRACE_URL; empty without a trace or the setting."""
-    return str(conf.get("TRACE_URL")).replace(PLACE, trace_id_of(traceparent)) if traceparent else ""
+    """The page of the trace, by ROWLOCK_TRACE_URL; empty without a trace or a setting that is right."""
+    address = conf.get("TRACE_URL")
+    return str(address).replace(PLACE, trace_id_of(traceparent)) if traceparent and not problem_of(address) else ""
+
+
+def problem_of(address: Any) -> str:
+    """What is wrong with a value of ROWLOCK_TRACE_URL; empty if nothing is. No other scheme becomes a link."""
+    if not address or (re.match(r"https?://[^/\s{]", str(address)) and PLACE in str(address)):
+        return ""
+    return f"TRACE_URL is {address!r}: write it like https://traces.example.com/trace/{PLACE}."
 
 
 def name_statements(connection: BaseDatabaseWrapper) -> None:
     """Let this connection's statements begin with the comment of the attempt that sends them, if the extra is there.
 
-    The wrapper is the outermost one: whoever adds another for a while removes the last.
+    The wrapper is the outermost one: whoever adds another for a while removes the last. Statements that the driver
+    prepares stay as they are: it knows them by their text.
     """
-    wrappers = connection.execute_wrappers
-    if api() is not None and connection.vendor == "postgresql" and _execute_named not in wrappers:
+    wrappers, options = connection.execute_wrappers, connection.settings_dict["OPTIONS"]
+    if connection.vendor != "postgresql" or options.get("prepare_threshold") is not None or api() is None:
+        return
+    if _execute_named not in wrappers:
         wrappers.insert(0, _execute_named)
 
 

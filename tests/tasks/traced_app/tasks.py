@@ -3,7 +3,7 @@
 import logging
 
 from asgiref.sync import sync_to_async
-from django.db import connection
+from django.db import connection, transaction
 
 from tasks.compat import task
 
@@ -41,3 +41,10 @@ def pass_on():
 def fail(password):
     """Fail twice, and tell a secret each time."""
     raise ValueError(f"wrong password {password}")
+
+
+@task
+def take(name):
+    """Lock a queue's row."""
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SELECT FROM tasks_queue WHERE name = %s FOR UPDATE", [name])

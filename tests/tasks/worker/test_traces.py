@@ -2,14 +2,19 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections import defaultdict
 
+import psycopg
 import pytest
 
+from dashboard.locks import activity, attribution
+from dashboard.locks.limits import Names
 from tests.processes import ROOT
 from tests.tasks.traced_app import tasks
+from tests.waiting import wait_until
 
 APP = "tests.tasks.traced_app"
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -156,3 +161,34 @@ def test_nothing_needs_the_extra(database, start_worker, tmp_path):
         [sys.executable, "manage.py", "check"], cwd=ROOT, env=environment, capture_output=True, text=True
     )
     assert (ran.returncode, "opentelemetry" in ran.stderr) == (0, False), ran.stderr
+
+
+def test_the_lock_tree_names_the_task_and_the_trace_of_each_thread(database, start_worker, tmp_path):
+    database.connection.execute("INSERT INTO tasks_queue (name) VALUES ('mail')")
+    traces = {f"00-{number:032x}-b7ad6b7169203331-01" for number in (1, 2)}
+    enqueue = "SELECT rowlock_enqueue(%s, '[\"mail\"]', traceparent => %s)"
+    ids = {trace: database.value(enqueue, tasks.take.module_path, trace) for trace in traces}
+    with psycopg.connect(database.url, autocommit=True) as page, psycopg.connect(database.url) as other:
+        other.execute("SELECT FROM tasks_queue WHERE name = 'mail' FOR UPDATE")
+        worker = start_worker("--burst", "--threads", 2, **variables(tmp_path / "spans"))
+
+        def both_are_named():
+            seen = activity.read(page)
+            work = attribution.behind(seen, (), attribution.running_tasks(Names(page)))
+            waiting = {session.pid: work[session.pid] for session in seen.blocked if session.pid in work}
+            named = {pid: each for pid, each in waiting.items() if each.task and each.traceparent}
+            return named if len(named) == 2 else None
+
+        found = wait_until(both_are_named, seconds=60)
+        address = {"ROWLOCK_TRACE_URL": "https://traces.example/{trace_id}"}
+        tree = python(database, "manage.py", "show_locks", "--tree", **address).stdout
+        data = json.loads(python(database, "manage.py", "show_locks", "--json", **address).stdout)
+        shown = python(database, "manage.py", "show_task", str(min(ids.values())), **address).stdout
+    assert worker.wait() == 0
+    assert {each.traceparent[3:35]: each.task.id for each in found.values()} == {
+        trace[3:35]: task_id for trace, task_id in ids.items()
+    }
+    assert all(f"https://traces.example/{trace[3:35]}" in tree for trace in traces)
+    told = {(session["task_id"], session["trace_id"], session["trace_url"]) for session in data["sessions"]}
+    assert told >= {(id, trace[3:35], f"https://traces.example/{trace[3:35]}") for trace, id in ids.items()}
+    assert re.search(r"trace +https://traces.example/[0-9a-f]{32}\n", shown)
