@@ -18,6 +18,8 @@ graceful_timeout = 10
 # Its default is one socket in the home folder, shared by every gunicorn of the user.
 control_socket_disable = True
 SWITCH_SECONDS = 0.0005
+if os.environ.get("ROWLOCK_LOG_FORMAT") == "json":
+    logger_class = "dashboard.serving.JsonLogger"  # for gunicorn's own lines
 
 
 def on_starting(server: Any) -> None:

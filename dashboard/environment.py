@@ -22,6 +22,7 @@ LONG_RUNNING = {"run_worker": ("worker", ""), "up": ("up", ""), "direct_demo": (
 # Given at connect, so that every query of a page has them, even the login's, without a transaction around it. JIT is
 # off because no statement of a page runs long enough: compiling made a count take 27 ms instead of 12.
 PAGE_SESSION = "-c statement_timeout=5s -c lock_timeout=2s -c idle_in_transaction_session_timeout=30s -c jit=off"
+LOG_FORMATS = ("text", "json")
 TCP_KEEPALIVE = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3, "tcp_user_timeout": 15_000}
 
 
@@ -98,6 +99,16 @@ def session_limits(env: environ.Env, argv: list[str]) -> str:
 def is_pooled(env: environ.Env) -> bool:
     """True if DATABASE_URL goes through a transaction-pooling proxy: DIRECT_DATABASE_URL is set as well."""
     return bool(env.str("DIRECT_DATABASE_URL", default=""))
+
+
+def log_format(env: environ.Env) -> str:
+    """The setting ROWLOCK_LOG_FORMAT, `text` or `json`; exits with one line for anything else."""
+    wanted: str = env.str("ROWLOCK_LOG_FORMAT", default="") or LOG_FORMATS[0]
+    if wanted not in LOG_FORMATS:
+        raise SystemExit(
+            f"ROWLOCK_LOG_FORMAT={wanted!r} is no format of log lines: set it to {' or '.join(LOG_FORMATS)}."
+        )
+    return wanted
 
 
 def generated_secret(path: Path) -> str:

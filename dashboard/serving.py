@@ -16,10 +16,13 @@ from http import HTTPStatus
 from typing import Any, NamedTuple
 
 from django.urls import get_resolver
+from gunicorn.glogging import Logger
 from gunicorn.http import get_parser, wsgi
 from gunicorn.http.errors import ParseException
 from gunicorn.sock import ssl_context
 from gunicorn.workers.base import Worker
+
+from tasks.framework.log_lines import JsonFormatter
 
 TICK_SECONDS = 1.0
 STOPPING_SECONDS = 2.0  # for incomplete requests when the worker is asked to stop
@@ -65,6 +68,15 @@ class Answer:
 
     def gettimeout(self) -> float:
         return 0.0  # it never waits
+
+
+class JsonLogger(Logger):
+    """gunicorn's own lines as JSON."""
+
+    def setup(self, cfg: Any) -> None:
+        super().setup(cfg)
+        for handler in (*self.error_log.handlers, *self.access_log.handlers):
+            handler.setFormatter(JsonFormatter())
 
 
 class ServingWorker(Worker):

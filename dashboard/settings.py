@@ -169,12 +169,13 @@ LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": {
-        "line": {
-            "class": "dashboard.log_lines.LineFormatter",
+        "text": {
+            "class": "tasks.framework.log_lines.LineFormatter",
             "format": "%(asctime)s %(levelname)s %(name)s %(message)s",
-        }
+        },
+        "json": {"class": "tasks.framework.log_lines.JsonFormatter"},
     },
-    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": environment.log_format(env)}},
     "root": {"handlers": ["stderr"], "level": env.str("LOG_LEVEL", default="INFO")},
     # The framework logs one line per task and state, too much at thousands of tasks a second; axes logs several per
     # login.

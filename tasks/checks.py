@@ -21,6 +21,7 @@ from tasks.compat import task_backends
 from tasks.exceptions import PooledSession
 from tasks.framework import payload
 from tasks.locking.named import backends
+from tasks.support import tracing
 from tasks.support.database import own_session
 
 NEEDED_APPS = ("dashboard", "tasks")
@@ -125,6 +126,8 @@ def _settings() -> Iterator[CheckMessage]:
                 problem = f"MAX_ATTEMPTS is {value!r}, not a whole number from 1 to {MOST_ATTEMPTS}."
             elif key == "PAYLOAD_KEYS":
                 problem = payload.problem()
+            elif key == "TRACE_URL":
+                problem = tracing.problem_of(value)
         if problem:
             hint = f"Correct the option {key!r} in TASKS, ROWLOCK[{key!r}] or {setting.variable}."
             yield Error(problem, hint=hint, id="rowlock.E005")

@@ -46,6 +46,7 @@ SETTINGS = {
     "RELAXED_COMMIT": Setting("ROWLOCK_RELAXED_COMMIT", flag, False),
     "MAX_ARGUMENT_BYTES": Setting("ROWLOCK_MAX_ARGUMENT_BYTES", int, 1_000_000),
     "RELEASE": Setting("ROWLOCK_RELEASE", str, ""),
+    "TRACE_URL": Setting("ROWLOCK_TRACE_URL", str, ""),  # with {trace_id}
     "PAYLOAD_KEYS": Setting("ROWLOCK_PAYLOAD_KEYS", names, []),  # newest first
 }
 

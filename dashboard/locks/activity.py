@@ -12,7 +12,7 @@ from django.db import models
 from psycopg import sql
 
 from dashboard.locks import named_locks
-from dashboard.locks.identity import identify, split
+from dashboard.locks.identity import identify, split, split_task
 from dashboard.locks.limits import PREPARED, Names, Unavailable
 from dashboard.locks.named_locks import Edge
 from dashboard.locks.tree import HIDDEN, Lock, Node, RowRef, Session, build_tree, circles, outsider
@@ -183,11 +183,15 @@ def read(connection: Connection | None = None, *, limit: int = SESSION_CAP, with
 
 def session_of(row: dict[str, Any]) -> Session:
     is_cut = row.pop("is_cut")
+    kind = identify(row["application_name"]).kind
     request, query = split(row["query"] or "")
+    task_id, traceparent, query = split_task(query)
     row["query"] = query if query == HIDDEN else redact_query(query, is_cut=is_cut)
     row["blocked_by"] = tuple(dict.fromkeys(row["blocked_by"]))
-    is_web = identify(row["application_name"]).kind == "web"
-    return Session(**row, request=request if is_web else "")
+    session = Session(**row, request=request if kind == "web" else "")
+    if kind == "worker" and session.state != "idle":  # the last statement of an idle one was another task's
+        return replace(session, task_id=task_id, traceparent=traceparent)
+    return session
 
 
 def with_edges(sessions: Iterable[Session], edges: Iterable[Edge]) -> list[Session]:

@@ -20,7 +20,7 @@ from django.utils.functional import cached_property
 from dashboard.locks import activity
 from dashboard.locks.activity import Activity
 from dashboard.locks.limits import Names, Unavailable
-from dashboard.locks.tree import RowRef, TreeLine, tree_lines
+from dashboard.locks.tree import RowRef, Session, TreeLine, tree_lines
 from dashboard.models import LabRun
 from tasks import panels
 from tasks.exceptions import RowlockError
@@ -99,15 +99,20 @@ LAB_RUNS = 20
 
 RUNNING = """
 SELECT worker.id AS worker_id, task.id, task.task_path, task.status, task.attempt, task.max_attempts,
-    extract(epoch FROM clock_timestamp() - worker.current_since)::float8 AS seconds
-FROM tasks_worker AS worker JOIN tasks_task AS task ON task.id = worker.current_task_id
+    task.traceparent, task.id IS NOT DISTINCT FROM worker.current_task_id AS is_current,
+    extract(epoch FROM clock_timestamp() - CASE WHEN task.id = worker.current_task_id THEN worker.current_since
+        ELSE task.started_at END)::float8 AS seconds
+FROM tasks_worker AS worker
+CROSS JOIN LATERAL (SELECT worker.current_task_id AS id UNION SELECT unnest(worker.running_ids)) AS running
+JOIN tasks_task AS task ON task.id = running.id
 WHERE worker.stopped_at IS NULL
+ORDER BY is_current DESC LIMIT 2000
 """
 
 
 @dataclass(frozen=True)
 class RunningTask:
-    """A worker's current task; `seconds` since it began."""
+    """A task that a worker runs, and perhaps its current one; `seconds` since it began."""
 
     worker_id: str
     id: int
@@ -116,6 +121,8 @@ class RunningTask:
     attempt: int
     max_attempts: int
     seconds: float | None
+    traceparent: str | None = None
+    is_current: bool = True
 
     @property
     def has_attempts_left(self) -> bool:
@@ -130,28 +137,39 @@ class Behind:
     rows: tuple[RowRef, ...] = ()
     more: int = 0
     lab_run: int | None = None
+    traceparent: str = ""
 
 
 def behind(
     seen: Activity,
     held: Iterable[HeldRow],
-    tasks: Mapping[str, RunningTask],
+    tasks: Mapping[str | int, RunningTask],
     lab_runs: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[int, Behind]:
     """The work behind each session, for the sessions that have some.
 
-    `tasks`: from `running_tasks`, by worker; `lab_runs`: ids of runs, by the name of their sessions.
+    `tasks`: from `running_tasks`; `lab_runs`: ids of runs, by the name of their sessions.
     """
     rows = rows_by_pid(seen, held)
     found = {}
     for session in seen.sessions:
         owner = session.identity.party or session.identity
-        task = tasks.get(owner.name) if owner.kind == "worker" else None
+        task = task_behind(session, tasks)
+        traceparent = session.traceparent or (task.traceparent if task else "") or ""
         lab_run = lab_runs.get(owner.name) if owner.kind == "lab" else None
-        if task or lab_run or session.pid in rows:
+        if task or lab_run or traceparent or session.pid in rows:
             refs = rows.get(session.pid, [])
-            found[session.pid] = Behind(task, tuple(refs[:ROWS_SHOWN]), max(0, len(refs) - ROWS_SHOWN), lab_run)
+            more = max(0, len(refs) - ROWS_SHOWN)
+            found[session.pid] = Behind(task, tuple(refs[:ROWS_SHOWN]), more, lab_run, traceparent)
     return found
+
+
+def task_behind(session: Session, tasks: Mapping[str | int, RunningTask]) -> RunningTask | None:
+    """The task that the session's statement names; else the current one of its worker."""
+    owner = session.identity.party or session.identity
+    if owner.kind != "worker":
+        return None
+    return tasks.get(owner.name if session.task_id is None else session.task_id)
 
 
 def running_lab_runs(names: Names) -> dict[str, int]:
@@ -160,18 +178,19 @@ def running_lab_runs(names: Names) -> dict[str, int]:
     return names.ask(lambda: dict(runs), LabRun._meta.db_table) or {}
 
 
-def running_tasks(names: Names) -> dict[str, RunningTask]:
-    """The current task of each live worker, by worker id."""
+def running_tasks(names: Names) -> dict[str | int, RunningTask]:
+    """The tasks of live workers by their id, and the current one of each worker by the worker's id."""
     rows = names.ask(partial(fetch, names.connection, RUNNING), "tasks_task", "tasks_worker") or []
-    return {row["worker_id"]: RunningTask(**row) for row in rows}
+    tasks = [RunningTask(**row) for row in rows]
+    return {task.id: task for task in tasks} | {task.worker_id: task for task in tasks if task.is_current}
 
 
 @dataclass(frozen=True)
 class TableNames:
-    """Names from tables: held rows, tasks by worker, lab runs by session; and the tables that cannot be read."""
+    """Names from tables: held rows, running tasks, lab runs by session; and the tables that cannot be read."""
 
     held: tuple[HeldRow, ...]
-    tasks: Mapping[str, RunningTask]
+    tasks: Mapping[str | int, RunningTask]
     lab_runs: Mapping[str, int] = field(default_factory=dict)
     unavailable: frozenset[Unavailable] = frozenset()
 

@@ -19,7 +19,7 @@ from django.db import connection
 
 from dashboard.lab import schema
 from dashboard.locks import activity
-from dashboard.locks.attribution import RunningTask, running_tasks
+from dashboard.locks.attribution import RunningTask, running_tasks, task_behind
 from dashboard.locks.limits import Names, limited
 from dashboard.locks.tree import Lock, Node, Session, TreeLine, build_tree, outsider, tree_lines
 from dashboard.models import LockWait
@@ -270,7 +270,7 @@ def waits_of_tree(roots: Iterable[Node]) -> Iterator[tuple[Session, Session, Loc
         level = [node for above in level for node in above.blocked]
 
 
-def row_of(blocker: Session, blocked: Session, lock: Lock, tasks: dict[str, RunningTask]) -> dict[str, Any]:
+def row_of(blocker: Session, blocked: Session, lock: Lock, tasks: dict[str | int, RunningTask]) -> dict[str, Any]:
     """One wait as a row of the history."""
     pair = (blocked.pid, blocked.backend_start, blocker.pid, blocker.backend_start, lock.since)
     return {
@@ -299,8 +299,8 @@ def who_of(session: Session) -> str:
     return session.application_name or str(session.identity)
 
 
-def task_of(session: Session, tasks: dict[str, RunningTask]) -> int | None:
-    task = tasks.get(session.identity.name) if session.identity.kind == "worker" else None
+def task_of(session: Session, tasks: dict[str | int, RunningTask]) -> int | None:
+    task = task_behind(session, tasks)
     return task.id if task else None
 
 

@@ -70,6 +70,9 @@ def _named_lock(name: str) -> Identity:
 
 LONGEST_PATH = 120
 COMMENT = re.compile(r"/\* (POST /[\w/.-]*) \*/ ", re.ASCII)
+TASK = re.compile(
+    r"/\* rowlock task=(\d{1,18})(?: traceparent=(00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}))? \*/ ", re.ASCII
+)
 UNSAFE = re.compile(r"[^\w/.-]", re.ASCII)
 
 
@@ -106,3 +109,15 @@ def split(query: str) -> tuple[str, str]:
     """
     match = COMMENT.match(query)
     return (match[1], query[match.end() :]) if match else ("", query)
+
+
+def split_task(query: str) -> tuple[int | None, str, str]:
+    """Split a handler's query into its task, its trace and the statement, see `tasks/support/tracing.py`.
+
+    >>> split_task("/* rowlock task=4711 */ SELECT 1")
+    (4711, '', 'SELECT 1')
+    >>> split_task("SELECT 1")
+    (None, '', 'SELECT 1')
+    """
+    match = TASK.match(query)
+    return (int(match[1]), match[2] or "", query[match.end() :]) if match else (None, "", query)

@@ -15,6 +15,7 @@ from dashboard.locks.identity import Identity, identify
 from dashboard.locks.signals import shell
 from dashboard.locks.tree import Session, TreeLine, wait_in_short, wait_in_words
 from dashboard.models import LockWait
+from tasks.support import tracing
 from tasks.support.addresses import address
 from tasks.support.durations import spoken
 
@@ -46,6 +47,7 @@ class Work:
     task: Anchor | None
     task_path: str
     task_age: str
+    trace_url: str
     lab_run: Anchor | None
     rows: tuple[Anchor, ...]
     more: str
@@ -285,6 +287,7 @@ def work_of(behind: Behind | None) -> Work | None:
         task=task_anchor(task.id) if task else None,
         task_path=task.task_path if task else "",
         task_age=age(task.seconds) if task else "",
+        trace_url=tracing.trace_url(behind.traceparent),
         lab_run=lab_run,
         rows=tuple(Anchor(str(row), row.url) for row in behind.rows),
         more=_("and %(number)s more") % {"number": behind.more} if behind.more else "",

@@ -48,6 +48,7 @@ class Session:
 
     A holder that is no session here (another program's lease, a prepared transaction) is an outsider: its `pid` is 0 or
     below, and `label` describes it. `request` is the request that a web session serves, if it changes something.
+    `task_id` and `traceparent` are those that the statement of a handler names.
     """
 
     pid: int
@@ -67,6 +68,8 @@ class Session:
     backend_type: str | None = CLIENT
     label: str = ""
     request: str = ""
+    task_id: int | None = None
+    traceparent: str = ""
 
     @cached_property
     def identity(self) -> Identity:

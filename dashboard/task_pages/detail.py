@@ -23,7 +23,7 @@ from tasks.diagnosis.progress import Reported, checkpoint_of, latest_lines, prog
 from tasks.models import Attempt, Intervention, RefusedWrite, Task, TaskStatus, Tick
 from tasks.operations import unique
 from tasks.operations.filters import TaskFilter
-from tasks.support import audit
+from tasks.support import audit, tracing
 from tasks.support.database import fetch
 from tasks.support.durations import spoken
 from tasks.support.redaction import redact, redact_call
@@ -72,6 +72,8 @@ def detail_context(task: Task, user: Any) -> dict[str, Any]:
     is_running = task.status == TaskStatus.PROCESSING
     return {
         "task": task,
+        "trace_id": tracing.trace_id_of(task.traceparent),
+        "trace_url": tracing.trace_url(task.traceparent),
         "limit_url": links.limit(task.concurrency_key) if task.concurrency_key else "",
         "name": task.task_path.rpartition(".")[2],
         "now": facts.now,

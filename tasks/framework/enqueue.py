@@ -17,6 +17,7 @@ from tasks.framework import keyed, payload
 from tasks.framework.arguments import ENCODER, Call, encode_call, max_bytes
 from tasks.framework.declaration import PostgresTask
 from tasks.framework.keyed import Inserted
+from tasks.support import tracing
 from tasks.support.database import Connection
 
 Key = TypeVar("Key")
@@ -28,10 +29,11 @@ CHUNK_CHARACTERS = 16_000_000
 
 # run_after and created_at share one clock reading: if they differ, the task is deferred.
 INSERT_ONE = """
-INSERT INTO tasks_task (task_path, queue_name, priority, args, kwargs, run_after, max_attempts, ordering_key)
+INSERT INTO tasks_task (task_path, queue_name, priority, args, kwargs, run_after, max_attempts, ordering_key,
+    traceparent)
 VALUES (%(task_path)s::text, %(queue_name)s::text, %(priority)s::smallint, %(call)s::jsonb -> 0, %(call)s::jsonb -> 1,
         coalesce(%(run_after)s::timestamptz, statement_timestamp()), %(max_attempts)s::smallint,
-        %(ordering_key)s::text)
+        %(ordering_key)s::text, %(traceparent)s::text)
 RETURNING id, created_at
 """
 
@@ -39,9 +41,11 @@ RETURNING id, created_at
 # elements one by one. Ids follow the order of the array. (For one row, planning this costs more than the insert.)
 INSERT_MANY = """
 WITH inserted AS (
-    INSERT INTO tasks_task (task_path, queue_name, priority, args, kwargs, run_after, max_attempts, ordering_key)
+    INSERT INTO tasks_task (task_path, queue_name, priority, args, kwargs, run_after, max_attempts, ordering_key,
+        traceparent)
     SELECT %(task_path)s::text, %(queue_name)s::text, %(priority)s::smallint, call -> 0, call -> 1,
-           coalesce(%(run_after)s::timestamptz, statement_timestamp()), %(max_attempts)s::smallint, call ->> 2
+           coalesce(%(run_after)s::timestamptz, statement_timestamp()), %(max_attempts)s::smallint, call ->> 2,
+           %(traceparent)s::text
     FROM jsonb_array_elements(%(calls)s::jsonb) AS call
     RETURNING id, created_at
 )
@@ -87,15 +91,22 @@ def insert_one(task: PostgresTask, call: Call, connection: Connection = default_
     Raises InvalidArguments for an invalid key, and KeyBusy if another transaction holds up the unique key.
     """
     call = payload.sealed_call(call) if payload.seals(task) else call
+    with tracing.publishing(task.queue_name, task.module_path) as published:
+        row = _insert_one(task, call, {**_columns(task), "traceparent": published.traceparent}, connection)
+        published.note("message.id", str(row.id))
+        return row
+
+
+def _insert_one(task: PostgresTask, call: Call, columns: Mapping[str, Any], connection: Connection) -> Inserted:
     if task.has_keys:
         keys = task.keys_of(call)
 
         def write() -> Inserted:
-            return keyed.insert(task, _columns(task), [(call, keys)], connection)[0]
+            return keyed.insert(task, columns, [(call, keys)], connection)[0]
 
         return _in_order(task, keys.ordering, write, connection)
     key = task.ordering_key_of(call)
-    params = {**_columns(task), "call": call.json, "ordering_key": key}
+    params = {**columns, "call": call.json, "ordering_key": key}
     return _in_order(task, key, lambda: _insert_plain(params, call, connection), connection)
 
 
@@ -105,24 +116,32 @@ def insert_many(task: PostgresTask, calls: Calls, announce: Callable[[Inserted],
     `announce` is called with each new row, before the caller's transaction ends. Raises InvalidArguments that names the
     call by its position from 0, and KeyBusy as `insert_one` does.
     """
-    ids, columns = Enqueued(), _columns(task)
+    with tracing.publishing(task.queue_name, task.module_path) as published, transaction.atomic():
+        ids = _insert_many(task, calls, {**_columns(task), "traceparent": published.traceparent}, announce)
+        published.note("batch.message_count", len(ids))
+    return ids
+
+
+def _insert_many(
+    task: PostgresTask, calls: Calls, columns: Mapping[str, Any], announce: Callable[[Inserted], object] | None
+) -> Enqueued:
+    ids = Enqueued()
     key_of: Callable[[Call], Any] = task.keys_of if task.has_keys else task.ordering_key_of
-    with transaction.atomic():
-        entries: Iterable[tuple[Call, Any]] = _encoded(task, calls, key_of)
-        if task.ordered_by_commit:
-            entries = list(entries)
-            keys = [keys.ordering if task.has_keys else keys for _, keys in entries]
-            _execute(LOCK_KEYS, {"keys": [key for key in keys if key]})
-        for chunk in _chunks(entries):
-            if task.has_keys:
-                new = ids.add(keyed.insert(task, columns, chunk))
-            else:
-                new_ids, created_at = _insert_chunk(columns, chunk)
-                ids += new_ids
-                new = (Inserted(task_id, created_at, call) for task_id, (call, _) in zip(new_ids, chunk, strict=True))
-            if announce:
-                for row in new:
-                    announce(row)
+    entries: Iterable[tuple[Call, Any]] = _encoded(task, calls, key_of)
+    if task.ordered_by_commit:
+        entries = list(entries)
+        keys = [keys.ordering if task.has_keys else keys for _, keys in entries]
+        _execute(LOCK_KEYS, {"keys": [key for key in keys if key]})
+    for chunk in _chunks(entries):
+        if task.has_keys:
+            new = ids.add(keyed.insert(task, columns, chunk))
+        else:
+            new_ids, created_at = _insert_chunk(columns, chunk)
+            ids += new_ids
+            new = (Inserted(task_id, created_at, call) for task_id, (call, _) in zip(new_ids, chunk, strict=True))
+        if announce:
+            for row in new:
+                announce(row)
     return ids
 
 

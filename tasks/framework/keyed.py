@@ -32,13 +32,13 @@ WITH call AS MATERIALIZED (
     FROM jsonb_array_elements(%(calls)s::jsonb) WITH ORDINALITY AS calls (call, place)
 ), inserted AS (
     INSERT INTO tasks_task (id, task_path, queue_name, priority, args, kwargs, run_after, max_attempts, ordering_key,
-        unique_key, unique_while, concurrency_key, concurrency_limit, rate_key, rate, period_seconds)
+        unique_key, unique_while, concurrency_key, concurrency_limit, rate_key, rate, period_seconds, traceparent)
     SELECT id, %(task_path)s::text, %(queue_name)s::text, %(priority)s::smallint, args, kwargs,
         coalesce(%(run_after)s::timestamptz, statement_timestamp()), %(max_attempts)s::smallint, ordering_key,
         unique_key, CASE WHEN unique_key IS NOT NULL THEN %(unique_while)s::text END,
         concurrency_key, CASE WHEN concurrency_key IS NOT NULL THEN %(concurrency_limit)s::smallint END,
         rate_key, CASE WHEN rate_key IS NOT NULL THEN %(rate)s::int END,
-        CASE WHEN rate_key IS NOT NULL THEN %(period_seconds)s::int END
+        CASE WHEN rate_key IS NOT NULL THEN %(period_seconds)s::int END, %(traceparent)s::text
     FROM call ORDER BY unique_key
     ON CONFLICT (unique_key) WHERE unique_key IS NOT NULL AND (
         (status = 'READY' AND unique_while IN ('q', 'a')) OR (status = 'PROCESSING' AND unique_while = 'a'))
@@ -63,7 +63,7 @@ WITH call AS (
 )
 UPDATE tasks_task AS task
 SET args = waiting.args, kwargs = waiting.kwargs, priority = %(priority)s::smallint, version = task.version + 1,
-    run_after = coalesce(%(run_after)s::timestamptz, statement_timestamp())
+    run_after = coalesce(%(run_after)s::timestamptz, statement_timestamp()), traceparent = %(traceparent)s::text
 FROM waiting WHERE task.id = waiting.id
 RETURNING waiting.place, task.id, task.created_at
 """

@@ -11,6 +11,7 @@ ID = ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=F
 VIEW = {"default_permissions": ("view",)}
 FINISHED = ("COMPLETED", "FAILED", "CANCELLED")
 SLOTS_IN_RANGE = Q(max_running__isnull=True) | Q(max_running__gte=1, max_running__lte=10000)
+TRACEPARENT = "^00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}$"
 RATE_IN_RANGE = Q(rate__isnull=True, period_seconds__isnull=True) | Q(
     rate__isnull=False, period_seconds__isnull=False, rate__gte=1, rate__lte=1000000, period_seconds__gte=1
 )
@@ -110,6 +111,7 @@ class Migration(migrations.Migration):
                 ("concurrency_key", models.TextField(blank=True, null=True)),
                 ("rate_key", models.TextField(blank=True, null=True)),
                 ("return_value", models.JSONField(blank=True, null=True)),
+                ("traceparent", models.TextField(blank=True, null=True)),
             ],
             options={
                 **VIEW,
@@ -201,6 +203,9 @@ class Migration(migrations.Migration):
                         & (Q(ordering_key__isnull=True) | ~Q(ordering_key="")),
                         name="tasks_task_names_not_empty",
                     ),
+                    models.CheckConstraint(
+                        condition=Q(traceparent__regex=TRACEPARENT), name="tasks_task_traceparent_form"
+                    ),
                 ],
             },
         ),
@@ -237,6 +242,7 @@ class Migration(migrations.Migration):
                 ("queue_name", models.TextField(blank=True, db_default="")),
                 ("release", models.TextField(blank=True, db_default="")),
                 ("fingerprint", models.TextField(blank=True, db_collation="C", db_default="")),
+                ("traceparent", models.TextField(blank=True, null=True)),
             ],
             options={
                 **VIEW,
@@ -246,6 +252,11 @@ class Migration(migrations.Migration):
                         fields=["fingerprint", "finished_at"],
                         include=("queue_name", "release"),
                         name="tasks_attempt_failures",
+                    )
+                ],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=Q(traceparent__regex=TRACEPARENT), name="tasks_attempt_traceparent_form"
                     )
                 ],
             },

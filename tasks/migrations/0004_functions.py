@@ -24,7 +24,8 @@ CREATE FUNCTION rowlock_enqueue(
     unique_key text DEFAULT NULL,
     unique_while text DEFAULT 'active',
     on_duplicate text DEFAULT 'keep',
-    concurrency_key text DEFAULT NULL
+    concurrency_key text DEFAULT NULL,
+    traceparent text DEFAULT NULL
 ) RETURNS bigint LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -99,30 +100,37 @@ BEGIN
         RAISE EXCEPTION 'run_after % is no time that a worker can read', run_after
             USING ERRCODE = 'invalid_parameter_value', HINT = 'Pass NULL for now.';
     END IF;
+    IF traceparent !~ '^00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}$' THEN
+        RAISE EXCEPTION 'traceparent % has not the form of W3C trace context', quote_literal(traceparent)
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'Pass NULL for no trace, or the header as your tracer '
+                'writes it: ''00-<32 hex digits>-<16 hex digits>-01''.';
+    END IF;
     IF ordered_by_commit AND ordering_key IS NOT NULL THEN
         PERFORM pg_advisory_xact_lock(hashtext('rowlock:order:' || current_schema()), hashtext(ordering_key) & 1023);
     END IF;
     IF unique_key IS NULL THEN
         INSERT INTO tasks_task (task_path, queue_name, priority, args, kwargs, run_after, max_attempts, ordering_key,
-            concurrency_key)
+            concurrency_key, traceparent)
         VALUES (task_path, queue, priority, args, kwargs, coalesce(run_after, statement_timestamp()),
-            coalesce(max_attempts, 5), ordering_key, concurrency_key)
+            coalesce(max_attempts, 5), ordering_key, concurrency_key, traceparent)
         RETURNING id INTO found_id;
         RETURN found_id;
     END IF;
     BEGIN
         FOR round IN 1..20 LOOP
             INSERT INTO tasks_task (task_path, queue_name, priority, args, kwargs, run_after, max_attempts, ordering_key,
-                unique_key, unique_while, concurrency_key)
+                unique_key, unique_while, concurrency_key, traceparent)
             VALUES (task_path, queue, priority, args, kwargs, coalesce(run_after, statement_timestamp()),
-                coalesce(max_attempts, 5), ordering_key, unique_key, left(unique_while, 1), concurrency_key)
+                coalesce(max_attempts, 5), ordering_key, unique_key, left(unique_while, 1), concurrency_key,
+                traceparent)
             ON CONFLICT (unique_key) WHERE unique_key IS NOT NULL AND (
                 (status = 'READY' AND unique_while IN ('q', 'a')) OR (status = 'PROCESSING' AND unique_while = 'a'))
             DO NOTHING RETURNING id INTO found_id;
             IF found_id IS NULL AND rowlock_enqueue.on_duplicate = 'replace' THEN
                 UPDATE tasks_task AS task
                 SET args = rowlock_enqueue.args, kwargs = rowlock_enqueue.kwargs, priority = rowlock_enqueue.priority,
-                    run_after = coalesce(rowlock_enqueue.run_after, statement_timestamp()), version = task.version + 1
+                    run_after = coalesce(rowlock_enqueue.run_after, statement_timestamp()), version = task.version + 1,
+                    traceparent = rowlock_enqueue.traceparent
                 WHERE task.unique_key = rowlock_enqueue.unique_key
                   AND task.status = 'READY' AND task.unique_while IN ('q', 'a')
                   AND NOT EXISTS (

@@ -44,6 +44,8 @@ HOLDS_UNIQUE_KEY = Q(unique_key__isnull=False) & (
     | Q(status=TaskStatus.PROCESSING, unique_while=UniqueWhile.ACTIVE)
 )
 HIGHEST_VERSION = 2_000_000_000
+# W3C trace context, version 00: trace id, span id, flags. Ids of zeros are invalid.
+TRACEPARENT = "^00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}$"
 ONE_PER_SLOT = ("tasks_task_one_per_slot", "tasks_task_one_per_queue_slot")
 SLOTS = 10_000  # at most, of a limit
 HAS_LIMIT = Q(max_running__isnull=False) | Q(rate__isnull=False)
@@ -104,6 +106,8 @@ class Task(Viewable):
     period_seconds = models.IntegerField(null=True, blank=True)
     slot = models.SmallIntegerField(null=True, blank=True)  # of its concurrency key, while it is PROCESSING
     queue_slot = models.SmallIntegerField(null=True, blank=True)  # of its queue, if that is limited
+    # The trace that enqueued it, in W3C's form; null: it was enqueued outside any.
+    traceparent = models.TextField(null=True, blank=True)  # noqa: DJ001
 
     objects = TaskQuerySet.as_manager()
 
@@ -197,6 +201,7 @@ class Task(Viewable):
                 condition=~Q(task_path="") & ~Q(queue_name="") & (Q(ordering_key__isnull=True) | ~Q(ordering_key="")),
                 name="tasks_task_names_not_empty",
             ),
+            models.CheckConstraint(condition=Q(traceparent__regex=TRACEPARENT), name="tasks_task_traceparent_form"),
         ]
 
     def __str__(self) -> str:
@@ -263,6 +268,7 @@ class Attempt(Viewable):
     # equal failures, whatever their messages; empty if the attempt was given back. By bytes, so that the hash alone
     # finds it.
     fingerprint = models.TextField(db_default="", blank=True, db_collation="C")
+    traceparent = models.TextField(null=True, blank=True)  # noqa: DJ001  the span of this attempt, if it was recorded
 
     class Meta(Viewable.Meta):
         required_db_features = ["supports_covering_indexes"]  # as those of Task
@@ -273,6 +279,9 @@ class Attempt(Viewable):
                 include=("queue_name", "release"),
                 name="tasks_attempt_failures",
             )
+        ]
+        constraints = [
+            models.CheckConstraint(condition=Q(traceparent__regex=TRACEPARENT), name="tasks_attempt_traceparent_form")
         ]
 
     def __str__(self) -> str:

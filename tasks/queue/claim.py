@@ -210,7 +210,8 @@ WITH RECURSIVE every_queue (name) AS (
     FROM admitted WHERE task.id = admitted.id
     RETURNING admitted.place, task.id, task.task_path, task.queue_name, task.priority, task.args::text,
         task.kwargs::text, task.version, task.attempt, task.max_attempts, task.ordering_key,
-        task.concurrency_key, task.created_at::text, task.run_after::text, task.started_at::text
+        task.concurrency_key, task.created_at::text, task.run_after::text, task.started_at::text,
+        task.traceparent
 ), walk AS (
     SELECT (SELECT CASE WHEN count(*) = %(keys)s::int THEN max(ordering_key) END FROM head) AS next_cursor,
         (SELECT ARRAY[concurrency_key, queue_name, priority::text] FROM line WHERE number = %(keys)s::int) AS next_line,
@@ -247,6 +248,7 @@ class Claim:
     created_at: str
     run_after: str
     started_at: str
+    traceparent: str | None
     opened: tuple[list[Any], dict[str, Any]] | None = None  # the decrypted arguments
 
     def enqueued_at(self) -> datetime:
@@ -388,4 +390,4 @@ def walk(connection: Connection, sql: str, claimer: Claimer, limit: int) -> list
 
 def claims_of(rows: list[tuple[Any, ...]]) -> list[Claim]:
     """The claims in the answer of a claiming statement."""
-    return [Claim(*row[1:15]) for row in rows]
+    return [Claim(*row[1:16]) for row in rows]

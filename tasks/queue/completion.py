@@ -51,9 +51,10 @@ FROM done GROUP BY queue_name
 FAIL = """
 WITH ending AS MATERIALIZED (
     SELECT * FROM unnest(%(ids)s::bigint[], %(versions)s::int[], %(retry_seconds)s::float8[], %(outcomes)s::text[],
-        %(exception_classes)s::text[], %(tracebacks)s::text[], %(places)s::text[],
+        %(exception_classes)s::text[], %(tracebacks)s::text[], %(places)s::text[], %(traceparents)s::text[],
         %(started_ago)s::bigint[], %(finished_ago)s::bigint[])
-        AS ending (id, version, retry_seconds, outcome, exception_class, traceback, place, started_ago, finished_ago)
+        AS ending (id, version, retry_seconds, outcome, exception_class, traceback, place, traceparent, started_ago,
+            finished_ago)
 ), ended AS (
     UPDATE tasks_task AS task SET
         status = CASE WHEN task.cancel_requested_at IS NOT NULL THEN 'CANCELLED'
@@ -71,14 +72,14 @@ WITH ending AS MATERIALIZED (
     FROM ending
     WHERE task.id = ending.id AND task.version = ending.version AND task.claimed_by = %(worker_id)s::text
     RETURNING task.id, task.task_path, task.queue_name, task.attempt, task.started_at, ending.outcome,
-        ending.exception_class, ending.traceback, ending.place, ending.finished_ago
+        ending.exception_class, ending.traceback, ending.place, ending.traceparent, ending.finished_ago
 ), attempt AS (
     INSERT INTO tasks_attempt (task_id, number, worker_id, outcome, exception_class, traceback, started_at, finished_at,
-        queue_name, release, fingerprint)
+        queue_name, release, fingerprint, traceparent)
     SELECT id, attempt, %(worker_id)s::text, outcome, exception_class, traceback, started_at,
         statement_timestamp() - finished_ago * interval '1 microsecond', queue_name, %(release)s::text,
         left(encode(sha256(convert_to(concat_ws('|', task_path, exception_class, place), 'UTF8')), 'hex'), 12)
-            || ' ' || place
+            || ' ' || place, traceparent
     FROM ended
 )
 SELECT queue_name, array_agg(id) AS ids FROM ended GROUP BY queue_name
@@ -119,7 +120,7 @@ class Failure:
     """The reason why an attempt did not succeed.
 
     `retry_seconds`: until the next one is due, if attempts are left; None: there is none. `place`: the file and the
-    function that failed, if known.
+    function that failed, if known. `traceparent`: the attempt's span, if it was recorded.
     """
 
     exception_class: str
@@ -127,6 +128,7 @@ class Failure:
     retry_seconds: float | None
     outcome: str = "failed"
     place: str = ""
+    traceparent: str | None = None
 
 
 @dataclass(slots=True)  # frozen, each would take a microsecond to make
@@ -257,6 +259,7 @@ def _failure_params(worker_id: str, endings: list[Ending]) -> dict[str, Any]:
         "exception_classes": [failure.exception_class for failure in failures],
         "tracebacks": [failure.traceback for failure in failures],
         "places": [failure.place or failure.outcome for failure in failures],
+        "traceparents": [failure.traceparent for failure in failures],
         "release": one_line(str(conf.get("RELEASE")))[:LONGEST_RELEASE],
     }
 

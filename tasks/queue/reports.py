@@ -66,6 +66,10 @@ JOIN unnest(%(ids)s::bigint[], %(attempts)s::int[]) AS asked (id, attempt)
 WHERE task.claimed_by = %(worker_id)s::text AND task.cancel_requested_at IS NULL
 """
 STATE = "SELECT state FROM tasks_progress WHERE task_id = %(id)s::bigint"
+EARLIER_SPAN = """
+SELECT traceparent FROM tasks_attempt WHERE task_id = %(id)s::bigint AND traceparent IS NOT NULL
+ORDER BY id DESC LIMIT 1
+"""
 
 
 def checkpoint(connection: Connection, task_id: int) -> Any:
@@ -73,6 +77,12 @@ def checkpoint(connection: Connection, task_id: int) -> Any:
     rows = fetch(connection, STATE, {"id": task_id})
     value = rows[0]["state"] if rows else None
     return payload.opened(json.loads(value) if isinstance(value, str) else value)
+
+
+def earlier_span(connection: Connection, task_id: int) -> str | None:
+    """The `traceparent` of the task's latest attempt that failed and was recorded."""
+    rows = fetch(connection, EARLIER_SPAN, {"id": task_id})
+    return rows[0]["traceparent"] if rows else None
 
 
 class Reports:

@@ -77,7 +77,8 @@ WITH plain AS MATERIALIZED (
     FROM candidate WHERE task.id = candidate.id
     RETURNING candidate.place, task.id, task.task_path, task.queue_name, task.priority, task.args::text,
         task.kwargs::text, task.version, task.attempt, task.max_attempts, task.ordering_key,
-        task.concurrency_key, task.created_at::text, task.run_after::text, task.started_at::text
+        task.concurrency_key, task.created_at::text, task.run_after::text, task.started_at::text,
+        task.traceparent
 )
 SELECT taken.*, EXISTS (SELECT FROM plain) AS is_plain FROM (SELECT) AS one LEFT JOIN taken ON true ORDER BY place
 """
@@ -116,7 +117,8 @@ WITH behind AS MATERIALIZED (
     FROM candidate WHERE task.id = candidate.id
     RETURNING candidate.place, task.id, task.task_path, task.queue_name, task.priority, task.args::text,
         task.kwargs::text, task.version, task.attempt, task.max_attempts, task.ordering_key,
-        task.concurrency_key, task.created_at::text, task.run_after::text, task.started_at::text
+        task.concurrency_key, task.created_at::text, task.run_after::text, task.started_at::text,
+        task.traceparent
 )
 SELECT * FROM taken ORDER BY place
 """

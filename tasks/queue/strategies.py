@@ -204,7 +204,8 @@ WITH locked AS MATERIALIZED (
     FROM admitted WHERE task.id = admitted.id
     RETURNING admitted.place, task.id, task.task_path, task.queue_name, task.priority, task.args::text,
         task.kwargs::text, task.version, task.attempt, task.max_attempts, task.ordering_key,
-        task.concurrency_key, task.created_at::text, task.run_after::text, task.started_at::text
+        task.concurrency_key, task.created_at::text, task.run_after::text, task.started_at::text,
+        task.traceparent
 )
 SELECT * FROM taken ORDER BY place
 """

@@ -14,7 +14,7 @@ from tasks.compat import Task, TaskResult, task_enqueued
 from tasks.framework import declaration
 from tasks.queue import completion, strategies
 from tasks.queue.claim import Claim, Claimer
-from tasks.queue.reports import Reports, checkpoint
+from tasks.queue.reports import Reports, checkpoint, earlier_span
 from tasks.worker.run import Runner, Work
 
 WORKER_ID = "tests"
@@ -104,7 +104,9 @@ def _run(claim: Callable[[], list[Claim]], limit: int | None) -> list[TaskResult
             raise RuntimeError(f"{ENDLESS} tasks ran and more are due: does one enqueue itself? Pass a limit.")
         task = declaration.get(claimed[0].task_path)
         told = Reports(WORKER_ID)
-        runner = _Runner(WORKER_ID, told, partial(checkpoint, connection))
+        runner = _Runner(
+            WORKER_ID, told, partial(checkpoint, connection), earlier_span=partial(earlier_span, connection)
+        )
         is_running = _is_running.set(True)
         try:
             ending = runner.run(claimed[0], task)

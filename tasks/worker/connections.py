@@ -7,6 +7,8 @@ from django.db import Error, close_old_connections, connections, reset_queries
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
+from tasks.support import tracing
+
 RELAX = "SET synchronous_commit = off"
 WAIT_FOR_DISK = "RESET synchronous_commit"
 
@@ -24,6 +26,8 @@ _thread = _Thread()
 def watch() -> list[BaseDatabaseWrapper]:
     """Note the connections that this thread opens: asking Django for them took two microseconds a task."""
     _thread.opened = list(connections.all(initialized_only=True))
+    for connection in _thread.opened:
+        tracing.name_statements(connection)
     connection_created.connect(_note, dispatch_uid="rowlock:worker")
     return _thread.opened
 
@@ -33,6 +37,7 @@ def _note(connection: BaseDatabaseWrapper, **_: object) -> None:
         return
     if connection not in _thread.opened:
         _thread.opened.append(connection)
+    tracing.name_statements(connection)
     if _thread.is_relaxed and connection.alias == "default":
         _set(connection, RELAX)
 

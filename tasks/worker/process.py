@@ -18,6 +18,7 @@ from tasks.framework.declaration import PostgresTask
 from tasks.queue import release, reports
 from tasks.queue.claim import Claim
 from tasks.queue.strategies import STRATEGIES
+from tasks.support import tracing
 from tasks.worker import connections, run
 from tasks.worker.complete import Background, Completer
 from tasks.worker.fetch import Fetcher
@@ -63,6 +64,7 @@ class WorkerProcess:
             self.checkpoint,
             holds_row=self.holds_row,
             epoch=lambda: self.session.epoch,
+            earlier_span=self.earlier_span,
         )
         self.leadership = Leadership(self.session, self.token, wakes=self.wake_read)
         self.background = self.make_background()
@@ -93,6 +95,7 @@ class WorkerProcess:
         finally:
             self.background.end()
             self.leave()
+            tracing.flush()
 
     def stop(self, *_: object) -> bool:
         """Claim no more: what runs is finished, what has not begun is released. True if nobody had asked before."""
@@ -103,6 +106,10 @@ class WorkerProcess:
     def checkpoint(self, task_id: int) -> Any:
         """Return the checkpoint of an earlier attempt, or None. Raises psycopg.Error."""
         return self.session.run(lambda connection: reports.checkpoint(connection, task_id))
+
+    def earlier_span(self, task_id: int) -> str | None:
+        """Return the span of the task's latest failed attempt, or None. Raises psycopg.Error."""
+        return self.session.run(lambda connection: reports.earlier_span(connection, task_id))
 
     def wake(self) -> None:
         """Make the main thread look again for what there is to do."""

@@ -4,9 +4,10 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import psycopg
 from django.db import connection, transaction
 from django.utils import timezone
 
@@ -29,7 +30,7 @@ from tasks.queue import completion
 from tasks.queue.claim import Claim
 from tasks.queue.completion import Ending, Failure
 from tasks.queue.reports import Reports
-from tasks.support import redaction
+from tasks.support import redaction, tracing
 from tasks.worker import connections, failures
 
 logger = logging.getLogger(__name__)
@@ -69,12 +70,17 @@ class Runner:
         *,
         holds_row: bool = False,
         epoch: Callable[[], str] = str,
+        earlier_span: Callable[[int], str | None] = lambda task_id: None,
     ) -> None:
-        """`checkpoint`: what an earlier attempt of a task has kept; `epoch`: that of the worker's session now."""
+        """`checkpoint` and `earlier_span`: what an earlier attempt of a task has kept, and its span.
+
+        `epoch`: that of the worker's session now.
+        """
         self.worker_id = worker_id
         self.reports = reports
         self.checkpoint = checkpoint
         self.epoch = epoch
+        self.earlier_span = earlier_span
         self.holds_row = holds_row
         self.is_heard = True
         # A transaction that holds the row writes the completion, which is never relaxed. A pooling proxy would lend the
@@ -93,6 +99,11 @@ class Runner:
 
     def run(self, claim: Claim, task: PostgresTask) -> Ending:
         """Run the handler of one claim to its end; an exception of the handler is its outcome, never the caller's."""
+        with self._running(claim) as attempt:
+            attempt.link(self._earlier_span(attempt))
+            return _recorded(attempt, self._run(claim, task))
+
+    def _run(self, claim: Claim, task: PostgresTask) -> Ending:
         started = time.monotonic()
         run = self._prepare(claim, task, started)
         if isinstance(run, Ending):
@@ -125,6 +136,12 @@ class Runner:
 
     async def run_coroutine(self, claim: Claim, task: PostgresTask, was_ended: Callable[[], Failure | None]) -> Ending:
         """Run an `async def` handler on this thread's event loop; `was_ended`: why we cancelled it, if we did."""
+        with self._running(claim) as attempt:
+            if attempt.is_recorded and attempt.attempt > 1:
+                attempt.link(await asyncio.to_thread(self._earlier_span, attempt))
+            return _recorded(attempt, await self._run_coroutine(claim, task, was_ended))
+
+    async def _run_coroutine(self, claim: Claim, task: PostgresTask, was_ended: Callable[[], Failure | None]) -> Ending:
         started = time.monotonic()
         run = self._prepare(claim, task, started)
         if isinstance(run, Ending):
@@ -153,6 +170,21 @@ class Runner:
         failure = run.end_report(failure)
         value = None if failure else return_value
         return Ending(claim.id, claim.version, claim.attempt, started, time.monotonic(), value, failure, epoch)
+
+    def _running(self, claim: Claim) -> tracing.Running:
+        return tracing.Running(
+            claim.id, claim.attempt, self.worker_id, claim.queue_name, claim.task_path, claim.traceparent
+        )
+
+    def _earlier_span(self, attempt: tracing.Running) -> str | None:
+        """The span of the latest attempt that has failed, if this one is recorded. A link is no reason to fail."""
+        if attempt.attempt == 1 or not attempt.is_recorded:
+            return None
+        try:
+            return self.earlier_span(attempt.task_id)
+        except psycopg.Error as error:
+            logger.warning("task %s is traced without its earlier attempt: %s", attempt.task_id, str(error).strip())
+            return None
 
     def _prepare(self, claim: Claim, task: PostgresTask, started: float) -> "_Run | Ending":
         """The run of a claim; its end already if nobody can read the arguments."""
@@ -192,6 +224,15 @@ class Runner:
             if completion.flush(connection, self.worker_id, [ending]).refused:
                 raise LostClaim(f"Task {claim.id} was taken from worker {self.worker_id} while it ran.")
         return return_value
+
+
+def _recorded(attempt: tracing.Running, ending: Ending) -> Ending:
+    """The ending, with its failure in the span and the span in its failure."""
+    failure = ending.failure
+    if failure is not None and attempt.is_recorded:
+        attempt.fail(failure.exception_class or failure.outcome, failure.traceback)
+        ending.failure = replace(failure, traceparent=attempt.traceparent)
+    return ending
 
 
 @dataclass(slots=True, eq=False)

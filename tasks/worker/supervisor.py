@@ -14,6 +14,7 @@ import psycopg
 from django.db import connections
 
 from tasks import conf
+from tasks.support import tracing
 from tasks.support.database import name_sessions_of_handlers, session_name
 from tasks.worker.leader import LeaderToken, drain
 from tasks.worker.maintenance import Child, Maintenance
@@ -90,6 +91,7 @@ class Supervisor:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
         self.manager.notify("READY=1")
+        tracing.api()  # imported once, not by each child
         gc.freeze()  # what is loaded is no garbage: children need not go through it, nor copy its pages by doing so
         gc.set_threshold(OBJECTS_BEFORE_COLLECTION)
         while True:

@@ -80,12 +80,12 @@ SQL_NAMES = {
 SHARED = {
     "the taking of a claim": (
         "), candidate AS MATERIALIZED (",
-        "task.started_at::text\n)",
+        "task.traceparent\n)",
         [shortcut.CLAIM_PLAIN, shortcut.CLAIM_BEHIND],
     ),
     "the taking of a claim that meets limits": (
         "), candidate AS MATERIALIZED (",
-        "task.started_at::text\n)",
+        "task.traceparent\n)",
         [claim.CLAIM, strategies.SWAP],
     ),
     "what is taken": (
@@ -95,7 +95,7 @@ SHARED = {
     ),
     "what a claim returns": (
         ".place, task.id",
-        "task.started_at::text\n)",
+        "task.traceparent\n)",
         [claim.CLAIM, shortcut.CLAIM_PLAIN, shortcut.CLAIM_BEHIND, strategies.SWAP],
     ),
     "what is claimed alone": (

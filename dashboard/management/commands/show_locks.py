@@ -13,6 +13,7 @@ from dashboard.locks.limits import PERSON_STATEMENT_MS, Unavailable, limited
 from dashboard.locks.tree import Lock, Session, TreeLine, tree_lines, wait_in_words
 from tasks.commands import OperatorCommand, Options, Report, UsageError, types
 from tasks.commands.output import Part, Table, branches
+from tasks.support import tracing
 from tasks.support.durations import spoken
 
 HEADINGS = ("PID", "WHO", "STATE", "TRANSACTION", "BLOCKED BY", "QUERY")
@@ -79,6 +80,9 @@ def session_data(session: Session) -> dict[str, Any]:
         "state_seconds": session.state_seconds,
         "query": session.query,
         "blocked_by": list(session.blocked_by),
+        "task_id": session.task_id,
+        "trace_id": tracing.trace_id_of(session.traceparent) or None,
+        "trace_url": tracing.trace_url(session.traceparent) or None,
     }
 
 
@@ -166,12 +170,18 @@ def tree_line(line: TreeLine, work: Behind | None) -> str:
         wait_in_words(waits) if waits else "",
         f"{line.node.victims} blocked" if line.node.blocked else "",
         f"task {work.task.id} {work.task.task_path}" if work and work.task else "",
+        f"trace {trace_of(work.traceparent)}" if work and work.traceparent else "",
         f"holds {', '.join(map(str, work.rows))}" if work and work.rows else "",
         session.state or "",
         f"transaction open for {spoken(session.transaction_seconds)}" if session.transaction_seconds else "",
         one_line(session.query),
     ]
     return " · ".join(filter(None, parts))
+
+
+def trace_of(traceparent: str) -> str:
+    """The address of the trace's page; without one its id."""
+    return tracing.trace_url(traceparent) or tracing.trace_id_of(traceparent)
 
 
 def session_row(session: Session) -> tuple[Any, ...]:

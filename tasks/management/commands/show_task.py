@@ -14,6 +14,7 @@ from tasks.commands.selection import row_of
 from tasks.diagnosis import Finding, decide, gather
 from tasks.diagnosis.progress import Reported, checkpoint_of, latest_lines, progress_of
 from tasks.models import FINISHED, Attempt, AttemptLog, Progress, Task, TaskStatus
+from tasks.support import tracing
 from tasks.support.durations import spoken
 from tasks.support.reading import one_line
 from tasks.support.redaction import redact, redact_call
@@ -102,6 +103,8 @@ def as_data(shown: Shown) -> dict[str, Any]:
         "sentence": finding.sentence,
         "also": [other.sentence for other in finding.also],
         "command": finding.command or None,
+        "trace_id": tracing.trace_id_of(task.traceparent) or None,
+        "trace_url": tracing.trace_url(task.traceparent) or None,
         "args": args,
         "kwargs": kwargs,
         "attempts": [attempt_data(attempt) for attempt in attempts_of(task)],
@@ -146,6 +149,7 @@ def as_text(shown: Shown) -> list[Part]:
         "returned": None if task.return_value is None else json.dumps(redact(task.return_value), ensure_ascii=False),
         "progress": shown.told,
         "resumes": None if state is None else f"from the checkpoint {json.dumps(state, ensure_ascii=False)}",
+        "trace": tracing.trace_url(task.traceparent) or tracing.trace_id_of(task.traceparent),
         "worker": task.claimed_by or task.finished_by,
         "enqueued": local(task.created_at),
         "due": local(task.run_after),
