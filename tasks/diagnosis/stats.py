@@ -152,7 +152,9 @@ SELECT queues, max(CASE WHEN stop_reason = 'convicted' THEN heartbeat_at
 FROM tasks_worker GROUP BY queues
 """
 
-CONFIGURED = "SELECT name, paused, recovery FROM tasks_queue"
+CONFIGURED = """
+SELECT name, paused, recovery, extract(epoch FROM objective)::float8 AS objective_seconds FROM tasks_queue
+"""
 
 # The current minute counts only the part that has passed.
 RATE_MINUTES, RATE_WINDOW = 20, 5  # shown, and measured beside the current one
@@ -182,6 +184,7 @@ class QueueNumbers:
     `stale`: PROCESSING tasks whose worker is dead or silent; `silent`: those of them whose worker is silent;
     `stale_since`: when the first of those workers was last seen. Counts stop at the cap of their statement.
     `oldest_ready_seconds` is None if nothing is due, or all due tasks wait behind their ordering keys.
+    `objective_seconds`: how long a due task may wait, if an operator said so.
     """
 
     name: str
@@ -195,7 +198,13 @@ class QueueNumbers:
     oldest_ready_seconds: float | None = None
     paused: bool = False
     recovery: str = "automatic"
+    objective_seconds: float | None = None
     stale_since: datetime | None = None
+
+    @property
+    def is_past_objective(self) -> bool:
+        """True if its oldest due task has waited longer than its objective, paused or not."""
+        return self.objective_seconds is not None and (self.oldest_ready_seconds or 0) > self.objective_seconds
 
     @property
     def asks_a_person(self) -> bool:
@@ -319,7 +328,9 @@ def collect(*, cap: int = COUNT_CAP) -> Numbers:
     for name, twelfths in found.completed.items():
         queues[name].completed_last_hour = sum(twelfths)
     for row in fetch(connection, CONFIGURED):
-        queues[row["name"]].paused, queues[row["name"]].recovery = row["paused"], row["recovery"]
+        queue = queues[row["name"]]
+        queue.paused, queue.recovery = row["paused"], row["recovery"]
+        queue.objective_seconds = row["objective_seconds"]
     for name in {name for worker in workers.values() if worker.is_alive for name in worker.queues or ()}:
         queues[name]  # also show an idle queue that a worker serves
     found.queues = [queues[name] for name in sorted(queues)]

@@ -131,6 +131,22 @@ class TestQueues:
         with rows.living_worker():
             assert list(lines()) == (["late:a"] if is_late else [])
 
+    @pytest.mark.parametrize(("minutes", "is_late"), [(4, False), (6, False), (11, True)])
+    def test_an_objective_goes_before_the_usual_wait(self, minutes, is_late):
+        Queue.objects.create(name="a", objective=timedelta(minutes=10))
+        rows.ready(queue_name="a", run_after=ago(minutes=minutes))
+        with rows.living_worker():
+            found = lines()
+        assert list(found) == (["late:a"] if is_late else [])
+        assert not is_late or found["late:a"].why == "Its objective is 10 min. 1 task is due."
+
+    def test_a_pause_does_not_excuse_a_missed_objective(self):
+        Queue.objects.create(name="a", objective=timedelta(seconds=30), paused=True)
+        rows.ready(queue_name="a", run_after=ago(minutes=1))
+        line = lines()["late:a"]
+        assert line.why == "Its objective is 30 s. 1 task is due. The queue is paused."
+        assert line.step.command == "python manage.py resume_queue a"
+
 
 class TestStale:
     def test_a_queue_that_asks_a_person(self):
