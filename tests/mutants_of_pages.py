@@ -3,6 +3,7 @@
 from tests.mutants import Mutant, without
 
 PAGE_LIMITS = "tests/dashboard/test_page_limits.py"
+CONDITIONS = "tests/dashboard/attention/test_conditions.py"
 OWN_PROJECT = "tests/dashboard/test_own_project.py"
 ON_DJANGO_6_0 = (
     "tests/own_admin/test_fresh_projects.py",
@@ -53,6 +54,12 @@ PAGES = [
            "if PAGE_MIDDLEWARE in settings.MIDDLEWARE:", "if True:", (OWN_PROJECT,)),
     Mutant("pages: seats", "dashboard.live.seats.limit", "max(1, threads - FREE_FOR_ACTIONS)", "threads",
            ("tests/dashboard/live/test_seats.py",)),
+    without("attention: one line for a session", "dashboard.attention.cleanup.held_back", " and pid not in has_line",
+            CONDITIONS),
+    Mutant("attention: a locked table is not measured", "dashboard.table_sizes.SAMPLE", "'AccessExclusiveLock'",
+           "'None'", (CONDITIONS,)),
+    Mutant("attention: a locked table of thresholds hides no line", "dashboard.attention.thresholds.values",
+           "if not is_too_slow(error):", "if True:", (CONDITIONS,)),
     Mutant("a signal: the backend that was seen", "dashboard.locks.signals.problem_with", 'if not backend["is_same"]:',
            "if False:", ("tests/dashboard/locks/test_locks_page.py",)),
 ]  # fmt: skip

@@ -10,6 +10,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from dashboard import links
+from dashboard.attention import thresholds
 from dashboard.numbers import decimal
 from tasks import panels
 from tasks.diagnosis import stats
@@ -23,7 +24,6 @@ from tasks.support.database import fetch
 from tasks.support.durations import spoken
 
 TWELFTH_MINUTES = 5  # of an hour
-LATE_SECONDS = 300  # a due task that waits longer is late, in a queue without an objective
 # A live worker recovers the tasks of dead ones within about a second. Past this time a person should check.
 RECOVERY_SECONDS = 10
 MOST_WORKERS = 200  # that one form names
@@ -95,17 +95,20 @@ def no_worker_line(waiting: list[QueueNumbers], since: datetime | None) -> Atten
 @panels.attention
 def late(snapshot: Snapshot) -> Iterator[AttentionLine]:
     """Queues whose oldest due task waits too long, unless no worker serves them, which is a line of its own."""
-    found = snapshot.once(numbers)
+    found, late_seconds = snapshot.once(numbers), thresholds.values(snapshot)["late_seconds"]
     for queue in found.queues:
-        if is_late(queue) and (queue.paused or found.servers(queue.name)):
+        if is_late(queue, late_seconds) and (queue.paused or found.servers(queue.name)):
             yield late_line(queue, snapshot.now)
 
 
-def is_late(queue: QueueNumbers) -> bool:
-    """True if its oldest due task waits too long. A paused queue waits on purpose, unless it has an objective."""
+def is_late(queue: QueueNumbers, late_seconds: float) -> bool:
+    """True if its oldest due task waits longer than its objective, or than `late_seconds` if it has none.
+
+    A paused queue waits on purpose, unless it has an objective.
+    """
     if queue.objective_seconds is not None:
         return queue.is_past_objective
-    return (queue.oldest_ready_seconds or 0) > LATE_SECONDS and not queue.paused
+    return (queue.oldest_ready_seconds or 0) > late_seconds and not queue.paused
 
 
 def late_line(queue: QueueNumbers, at: datetime) -> AttentionLine:

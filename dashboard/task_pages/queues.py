@@ -12,6 +12,7 @@ from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
 
 from dashboard import links
+from dashboard.attention import thresholds
 from dashboard.attention.queues import is_late
 from dashboard.live import snapshots
 from dashboard.live.fragment import SharedPart
@@ -50,9 +51,9 @@ def queues_view(request: HttpRequest) -> HttpResponse:
 def live_context(request: HttpRequest) -> dict[str, Any]:
     snapshot = snapshots.of(request)
     found, settings = snapshot.once(numbers), snapshot.once(configured)
-    rows = []
+    rows, late_seconds = [], thresholds.values(snapshot)["late_seconds"]
     for queue in found.queues:
-        row, setting = QueueRow.of(queue, found, cap=COUNT_CAP), settings.get(queue.name)
+        row, setting = QueueRow.of(queue, found, cap=COUNT_CAP, late_seconds=late_seconds), settings.get(queue.name)
         row = replace(row, limit_command=limit_command(setting or Queue(name=queue.name)))
         if setting is not None:
             since = age(setting.paused_at, snapshot.now)
@@ -158,7 +159,7 @@ class QueueRow:
         return " · ".join(filter(None, (self.paused_by, self.limit, self.objective)))
 
     @classmethod
-    def of(cls, queue: QueueNumbers, found: Numbers, *, cap: int) -> Self:
+    def of(cls, queue: QueueNumbers, found: Numbers, *, cap: int, late_seconds: float) -> Self:
         oldest, servers = queue.oldest_ready_seconds, len(found.servers(queue.name))
         objective = queue.objective_seconds
         written = describe(timedelta(seconds=objective)) if objective else "none"
@@ -175,7 +176,7 @@ class QueueRow:
             course=tuple(found.completed.get(queue.name, [0] * TWELFTHS)),
             workers=str(servers),
             is_paused=queue.paused,
-            is_late=is_late(queue),
+            is_late=is_late(queue, late_seconds),
             is_held_by_key=bool(queue.ready) and oldest is None,
             is_stuck=bool(queue.stale),
             is_unserved=is_unserved(queue, servers),

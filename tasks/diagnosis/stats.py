@@ -232,8 +232,8 @@ class Numbers:
     """The queues by name, and every worker that lives or holds tasks.
 
     `last_seen`: sets of queues (empty: all) and when the last worker of each was seen alive; read only if due tasks of
-    some queue have no live worker. `hour`: the last hour in twelfths, the newest last; `completed`: likewise the
-    completions of each queue that had any. `dead`: the dead workers that hold tasks of a queue.
+    some queue have no live worker. `hour`: the last hour in twelfths, the newest last; `completed`, `failed`: likewise
+    the attempts of each queue that finished any. `dead`: the dead workers that hold tasks of a queue.
     """
 
     queues: list[QueueNumbers] = field(default_factory=list)
@@ -241,6 +241,7 @@ class Numbers:
     last_seen: list[tuple[list[str], datetime]] = field(default_factory=list)
     hour: list[Twelfth] = field(default_factory=lambda: [Twelfth() for _ in range(TWELFTHS)])
     completed: dict[str, list[int]] = field(default_factory=dict)
+    failed: dict[str, list[int]] = field(default_factory=dict)
     dead: dict[str, list[str]] = field(default_factory=dict)
 
     def servers(self, queue_name: str) -> list[WorkerState]:
@@ -260,6 +261,7 @@ class Numbers:
             self.hour[row["twelfth"]] = Twelfth(row["completed"], row["failed"], waits)
         else:
             self.completed.setdefault(name, [0] * TWELFTHS)[row["twelfth"]] = row["completed"]
+            self.failed.setdefault(name, [0] * TWELFTHS)[row["twelfth"]] = row["failed"]
 
 
 @dataclass(frozen=True)

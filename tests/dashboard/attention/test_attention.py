@@ -11,7 +11,7 @@ from django.db import connection
 from django.utils import timezone
 
 from dashboard import failures
-from dashboard.attention import inbox
+from dashboard.attention import inbox, thresholds
 from orders.models import Order
 from tasks import panels
 from tasks.models import (
@@ -249,6 +249,14 @@ class TestFailures:
             assert lines() == {}
 
 
+def is_critical(monkeypatch: pytest.MonkeyPatch, *, sessions: int, seconds: int) -> bool:
+    """True if the one blocked session is critical under these thresholds."""
+    for name, value in (("seconds", 0), ("sessions", sessions), ("long_seconds", seconds)):
+        monkeypatch.setitem(thresholds.USUAL, f"blocked_{name}", value)
+    [line] = lines().values()
+    return line.is_critical
+
+
 class TestSessions:
     def test_who_blocks_whom_with_the_root_first(self, monkeypatch):
         with session("psql") as root, session("waiter") as waiter:
@@ -258,20 +266,24 @@ class TestSessions:
             thread.start()
             wait_until_blocked(pids[1])
             assert lines() == {}, "not every wait is worth a line"
-            monkeypatch.setattr("dashboard.attention.sessions.BLOCKED_SECONDS", 0)
+            assert is_critical(monkeypatch, sessions=2, seconds=60) is False
+            assert is_critical(monkeypatch, sessions=1, seconds=60) is True
+            assert is_critical(monkeypatch, sessions=2, seconds=0) is True
+            monkeypatch.undo()
+            monkeypatch.setitem(thresholds.USUAL, "blocked_seconds", 0)
             [line] = lines().values()
             waiter.cancel_safe()
             thread.join(10)
         assert re.match(r"1 session blocked for [\d.]+ ms by pid ", line.text)
         assert f"pid {pids[0]} (psql, idle in transaction)" in line.text
-        assert (line.severity, line.size) == (Severity.STOPPED, 1)
+        assert (line.severity, line.size) == (Severity.LOSING, 1)
         assert line.step.url == f"/admin/ops/locks/#node-{pids[0]}"
 
     def test_f11_a_transaction_that_nobody_works_in(self, monkeypatch):
         with session("psql") as conn:
             conn.execute("SELECT 1")
             assert lines() == {}
-            monkeypatch.setattr("dashboard.attention.sessions.IDLE_SECONDS", 0)
+            monkeypatch.setitem(thresholds.USUAL, "idle_seconds", 0)
             [line] = lines().values()
             assert f"pid {conn.info.backend_pid} (psql" in line.text
             assert line.step.url == f"/admin/ops/locks/#node-{conn.info.backend_pid}"
