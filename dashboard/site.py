@@ -134,6 +134,7 @@ class RowlockAdminSiteMixin(Base):
         """
         from dashboard.admin import register_pages
         from dashboard.views import (
+            alerts,
             audit,
             burst,
             demo,
@@ -149,7 +150,21 @@ class RowlockAdminSiteMixin(Base):
         )
 
         register_pages(self)
-        modules = (audit, burst, demo, failures, lab, limits, locks, overview, palette, schedule, stale, workers)
+        modules = (
+            alerts,
+            audit,
+            burst,
+            demo,
+            failures,
+            lab,
+            limits,
+            locks,
+            overview,
+            palette,
+            schedule,
+            stale,
+            workers,
+        )
         own = [
             path("", self.page_view(self.index), name="index"),
             path("all/", self.admin_view(super().index), name="models"),

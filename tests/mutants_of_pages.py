@@ -12,7 +12,7 @@ ON_DJANGO_6_0 = (
 # Modules of pages that check rights with `require`.
 GUARDED_PAGES = (
     *(f"dashboard.views.{name}" for name in (
-        "audit", "burst", "demo", "lab", "limits", "locks", "overview", "schedule", "stale", "workers")),
+        "alerts", "audit", "burst", "demo", "lab", "limits", "locks", "overview", "schedule", "stale", "workers")),
     *(f"dashboard.task_pages.{name}" for name in (
         "bulk", "confirmation", "detail", "enqueue", "listing", "queues")),
     *(f"dashboard.schedules.{name}" for name in ("actions", "editor")),

@@ -1,6 +1,7 @@
 """The thresholds of "Needs attention": their defaults, and the values that superusers set instead."""
 
-from collections.abc import Mapping
+from argparse import ArgumentTypeError
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from django.db import OperationalError, connection
@@ -9,9 +10,10 @@ from django.utils.translation import gettext_lazy as _
 
 from dashboard.attention.inbox import is_too_slow
 from dashboard.models import RANGES, Threshold
+from tasks.commands import types
 from tasks.operations.verb import short_waits
 from tasks.panels import Snapshot
-from tasks.support import audit
+from tasks.support import audit, durations
 from tasks.support.audit import Change, Who
 
 SET = """
@@ -50,6 +52,28 @@ DEFAULTS: dict[str, Default] = {
 USUAL = {name: default.value for name, default in DEFAULTS.items()}
 
 
+def written(name: str, value: int) -> str:
+    """The value as `parser` reads it back."""
+    return durations.describe(durations.parse(f"{value}s")) if name.endswith("_seconds") else str(value)
+
+
+def parser(name: str) -> Callable[[str], int]:
+    """What reads a value of this threshold, with an error that says how to write it."""
+    least, greatest = RANGES[name]
+    if not name.endswith("_seconds"):
+        return types.whole_number(least, greatest, f"a whole number from {least} to {greatest}")
+
+    def read(text: str) -> int:
+        seconds = int(types.duration(text).total_seconds())
+        if not least <= seconds <= greatest:
+            raise ArgumentTypeError(
+                f"{text!a} is out of range: write {written(name, least)} to {written(name, greatest)}."
+            )
+        return seconds
+
+    return read
+
+
 def stored() -> dict[str, Threshold]:
     """What people have set, by name."""
     return {row.name: row for row in Threshold.objects.all()}
@@ -66,7 +90,7 @@ def values(snapshot: Snapshot) -> Mapping[str, int]:
     return {**USUAL, **set_by_people}
 
 
-def change(name: str, value: int | None, who: Who, *, reason: str = "") -> bool:
+def change(name: str, value: int | None, who: Who, *, reason: str = "", dry_run: bool = False) -> bool:
     """Set a threshold, or with None give it its default again, and audit it; False if it was like that already.
 
     Raises KeyError for an unknown name, ValueError for a value out of its range.
@@ -75,7 +99,7 @@ def change(name: str, value: int | None, who: Who, *, reason: str = "") -> bool:
     if value is not None and not least <= value <= greatest:
         raise ValueError(name)
     action = "set value=default" if value is None else f"set value={value}"
-    with short_waits(), connection.cursor() as cursor:
+    with short_waits(rollback=dry_run), connection.cursor() as cursor:
         cursor.execute(RESET if value is None else SET, {"name": name, "value": value, "actor": who.actor})
         changed = bool(cursor.rowcount)
         if changed:

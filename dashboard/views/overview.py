@@ -36,7 +36,7 @@ from tasks.support import reading
 from tasks.support.addresses import address
 from tasks.support.database import fetch
 
-ACKNOWLEDGE = "dashboard.acknowledge"
+ACKNOWLEDGE, CONFIGURE_ALERTS = "dashboard.acknowledge", "dashboard.configure_alerts"
 SEE_CHARTS, SEE_TASKS = "tasks.view_throughput", "tasks.view_task"
 QUEUES_SHOWN = 100
 FAILURES_SECONDS = 10.0  # the number in the navigation may be as old
@@ -173,6 +173,7 @@ def panel_context(request: HttpRequest) -> dict[str, Any]:
     return {
         "page": parts if found is None else {**parts, **queue_context(found, late_seconds)},
         "cannot_acknowledge": missing(request.user, ACKNOWLEDGE),
+        "may_configure": may(CONFIGURE_ALERTS),
         "cannot_see": missing(request.user, SEE_TASKS),
         "forbidden_acts": {right: missing(request.user, right) for right in sorted(acts) if not may(right)},
         **forbidden(request.user),
