@@ -13,7 +13,9 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from tasks.models.fields import APP_IS_MISSING
+from dashboard.alerts import secrets
+from tasks.models.fields import APP_IS_MISSING, ArrayField
+from tasks.panels import Severity
 from tasks.support.durations import StatementTimestamp
 
 
@@ -55,6 +57,76 @@ class Acknowledgement(models.Model):
 
     def __str__(self) -> str:
         return self.line
+
+
+class AlertChannel(models.Model):
+    """One place that alerts are sent to. Its address is encrypted, as it may hold a password or a token.
+
+    `least_severity`: the mildest lines that it gets (1 is the worst). `queues`, `kinds`: lines of these alone; empty:
+    all. The kind of a line is the first word of its key, such as `stale`.
+    """
+
+    name = models.TextField(unique=True)
+    sealed_address = models.TextField(editable=False)
+    least_severity = models.SmallIntegerField(db_default=Severity.SLOW.value, default=Severity.SLOW.value)
+    queues = ArrayField(models.TextField(), db_default=[], default=list, blank=True)
+    kinds = ArrayField(models.TextField(), db_default=[], default=list, blank=True)
+    enabled = models.BooleanField(db_default=True, default=True)
+
+    class Meta:
+        default_permissions = ("add", "change", "delete", "view")
+        constraints = [
+            models.CheckConstraint(condition=Q(least_severity__range=(1, 4)), name="dashboard_alertchannel_severity"),
+            # A Fernet token begins so: an address in plain can never be stored, raw SQL included.
+            models.CheckConstraint(
+                condition=Q(sealed_address__startswith="gAAAA"), name="dashboard_alertchannel_sealed"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def address(self) -> str:
+        """The address in plain. Raises AddressLocked if SECRET_KEY has changed."""
+        return secrets.unseal(self.sealed_address)
+
+    def set_address(self, address: str) -> None:
+        """Store the address encrypted; `save()` writes it."""
+        self.sealed_address = secrets.seal(address)
+
+
+class Incident(models.Model):
+    """A line of "Needs attention" that alerts were sent about, from its first to its last sight.
+
+    `size`: the size at the last message. `gone_since`: first check that missed the line, which may only flicker.
+    `storm`: the incident whose one message stands for this one. One line has one open incident at most.
+    """
+
+    line = models.TextField()
+    kind = models.TextField()
+    severity = models.SmallIntegerField()
+    title = models.TextField()
+    detail = models.TextField(db_default="", blank=True)
+    url = models.TextField(db_default="", blank=True)
+    size = models.BigIntegerField()
+    storm = models.ForeignKey("self", null=True, blank=True, on_delete=models.CASCADE, related_name="members")
+    opened_at = models.DateTimeField(db_default=StatementTimestamp())
+    grew_at = models.DateTimeField(null=True, blank=True)
+    gone_since = models.DateTimeField(null=True, blank=True)
+    resolved_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        default_permissions = ("view",)
+        constraints = [
+            models.UniqueConstraint(
+                fields=["line"], condition=Q(resolved_at__isnull=True), name="dashboard_incident_one_open"
+            )
+        ]
+        indexes = [models.Index(fields=["resolved_at"], name="dashboard_incident_resolved")]
+
+    def __str__(self) -> str:
+        return self.title
 
 
 # The least and the greatest value of each threshold.

@@ -27,7 +27,7 @@ IN_RANGE = reduce(or_, (Q(name=name, value__gte=least, value__lte=greatest) for 
 
 
 class Migration(migrations.Migration):
-    dependencies = [("dashboard", "0001_tables")]
+    dependencies = [("dashboard", "0002_alerts")]
 
     operations = [
         migrations.CreateModel(
