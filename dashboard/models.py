@@ -1,5 +1,7 @@
 """Tables of the dashboard, and permissions on PostgreSQL's sessions, which have no table of ours."""
 
+from functools import reduce
+from operator import or_
 from typing import Any
 
 from django.conf import settings
@@ -127,6 +129,69 @@ class Incident(models.Model):
 
     def __str__(self) -> str:
         return self.title
+
+
+# The least and the greatest value of each threshold.
+RANGES = {
+    "blocked_seconds": (1, 3600),
+    "blocked_sessions": (1, 1000),
+    "blocked_long_seconds": (1, 86_400),
+    "idle_seconds": (1, 86_400),
+    "open_seconds": (10, 604_800),
+    "held_transactions": (1000, 1_000_000_000),
+    "connections_percent": (10, 100),
+    "late_seconds": (1, 604_800),
+    "failed_percent": (1, 100),
+    "failed_attempts": (1, 1_000_000),
+    "failed_seconds": (300, 3600),
+    "grown_percent": (1, 10_000),
+    "grown_megabytes": (1, 100_000_000),
+}
+
+
+class Threshold(models.Model):
+    """A threshold of "Needs attention" that a person has set; without a row it has its default.
+
+    The unit is the end of its name.
+    """
+
+    name = models.TextField(primary_key=True)
+    value = models.BigIntegerField()
+    actor = models.TextField()
+    at = models.DateTimeField(db_default=StatementTimestamp())
+
+    class Meta:
+        default_permissions = ()
+        permissions = [("configure_alerts", _("Can change alert channels and thresholds"))]  # superusers alone
+        constraints = [
+            models.CheckConstraint(
+                condition=reduce(
+                    or_,
+                    (Q(name=name, value__gte=least, value__lte=greatest) for name, (least, greatest) in RANGES.items()),
+                ),
+                name="dashboard_threshold_known_and_in_range",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.value}"
+
+
+class TableSize(models.Model):
+    """The size of one of our tables with its indexes at one moment; a sample an hour, kept for eight days."""
+
+    at = models.DateTimeField(db_default=StatementTimestamp(), db_index=True)
+    name = models.TextField()
+    bytes = models.BigIntegerField()
+
+    class Meta:
+        default_permissions = ()
+        constraints = [
+            models.CheckConstraint(condition=Q(bytes__gte=0), name="dashboard_tablesize_not_negative"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.bytes}"
 
 
 class SavedView(models.Model):

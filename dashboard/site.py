@@ -136,6 +136,7 @@ class RowlockAdminSiteMixin(Base):
         """
         from dashboard.admin import register_pages
         from dashboard.views import (
+            alerts,
             audit,
             burst,
             demo,
@@ -153,7 +154,7 @@ class RowlockAdminSiteMixin(Base):
 
         register_pages(self)
         modules = (
-            audit, burst, demo, failures, fleet, lab, limits, locks, overview, palette, schedule, stale, workers
+            alerts, audit, burst, demo, failures, fleet, lab, limits, locks, overview, palette, schedule, stale, workers,
         )  # fmt: skip
         own = [
             path("", self.page_view(self.index), name="index"),

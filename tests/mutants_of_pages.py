@@ -4,6 +4,7 @@ from tests.mutants import Mutant, without
 
 PAGE_LIMITS = "tests/dashboard/test_page_limits.py"
 FLEET, FLEET_ASKED = "tests/dashboard/fleet/test_fleet_page.py", "tests/dashboard/fleet/test_asking.py"
+CONDITIONS = "tests/dashboard/attention/test_conditions.py"
 OWN_PROJECT = "tests/dashboard/test_own_project.py"
 API, API_MATRIX = "tests/dashboard/api/test_operations.py", "tests/dashboard/api/test_matrix.py"
 ON_DJANGO_6_0 = (
@@ -13,7 +14,8 @@ ON_DJANGO_6_0 = (
 # Modules of pages that check rights with `require`.
 GUARDED_PAGES = (
     *(f"dashboard.views.{name}" for name in (
-        "audit", "burst", "demo", "fleet", "lab", "limits", "locks", "overview", "schedule", "stale", "workers")),
+        "alerts", "audit", "burst", "demo", "fleet", "lab", "limits", "locks", "overview", "schedule", "stale",
+        "workers")),
     *(f"dashboard.task_pages.{name}" for name in (
         "bulk", "confirmation", "detail", "enqueue", "listing", "queues")),
     *(f"dashboard.schedules.{name}" for name in ("actions", "editor")),
@@ -71,6 +73,12 @@ PAGES = [
             "edition=edition_of(request), ", API),
     Mutant("API: the summary names the part that is missing", "dashboard.api.summary.facts", "missing.append(name)",
            "pass", ("tests/dashboard/api/test_summary.py",)),
+    without("attention: one line for a session", "dashboard.attention.cleanup.held_back", " and pid not in has_line",
+            CONDITIONS),
+    Mutant("attention: a locked table is not measured", "dashboard.table_sizes.SAMPLE", "'AccessExclusiveLock'",
+           "'None'", (CONDITIONS,)),
+    Mutant("attention: a locked table of thresholds hides no line", "dashboard.attention.thresholds.values",
+           "if not is_too_slow(error):", "if True:", (CONDITIONS,)),
     Mutant("a signal: the backend that was seen", "dashboard.locks.signals.problem_with", 'if not backend["is_same"]:',
            "if False:", ("tests/dashboard/locks/test_locks_page.py",)),
 ]  # fmt: skip

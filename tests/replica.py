@@ -50,13 +50,14 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def cluster() -> Iterator[Cluster]:
-    """Both servers, the replica in step: every acknowledged commit is on the replica."""
-    with throw_away_server() as primary, runtime.folder() as folder:
+def cluster(**settings: str) -> Iterator[Cluster]:
+    """Both servers with these settings, the replica in step: every acknowledged commit is on the replica."""
+    with throw_away_server(**settings) as primary, runtime.folder() as folder:
         home = folder / "home"
         copy_at_rest(primary, home)
         follow = f"host={primary.socket_folder} user={USER}"
-        with running(home, runs="a test's replica", settings={**THROW_AWAY, "primary_conninfo": follow}) as replica:
+        settings = {**THROW_AWAY, **settings, "primary_conninfo": follow}
+        with running(home, runs="a test's replica", settings=settings) as replica:
             with psycopg.connect(primary.url, autocommit=True) as connection:
                 for name, value in SYNCHRONOUS.items():
                     connection.execute(f"ALTER SYSTEM SET {name} = '{value}'")

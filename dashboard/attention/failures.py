@@ -1,4 +1,4 @@
-"""FAILED tasks by kind, and what recovery set aside because the database refuses to change it."""
+"""FAILED tasks by kind, queues whose attempts fail often, and what recovery could not change."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,13 +8,15 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from dashboard import links
-from dashboard.attention import inbox
+from dashboard.attention import inbox, thresholds
+from dashboard.attention.queues import TWELFTH_MINUTES, numbers
 from dashboard.failures import Group, failed_groups
 from dashboard.numbers import decimal
 from tasks import operations, panels
 from tasks.diagnosis.finding import command
 from tasks.panels import Act, AttentionLine, Severity, Snapshot, Step
 from tasks.support.database import fetch
+from tasks.support.durations import spoken
 
 MOST, SHOWN = 20, 20
 
@@ -104,6 +106,29 @@ def known_by(snapshot: Snapshot, group: Group) -> str:
 def count(snapshot: Snapshot) -> int:
     """The kinds of FAILED tasks that nobody has acknowledged."""
     return sum(not known_by(snapshot, group) for group in snapshot.once(failed_groups))
+
+
+@panels.attention
+def failing(snapshot: Snapshot) -> Iterator[AttentionLine]:
+    """Queues of whose latest attempts many failed, retried or not."""
+    limits, found = thresholds.values(snapshot), snapshot.once(numbers)
+    parts = limits["failed_seconds"] // (60 * TWELFTH_MINUTES)
+    for queue, twelfths in sorted(found.failed.items()):
+        bad, good = sum(twelfths[-parts:]), sum(found.completed[queue][-parts:])
+        if bad + good < limits["failed_attempts"] or 100 * bad < limits["failed_percent"] * (bad + good):
+            continue
+        text = _("In %(age)s, %(bad)s of %(all)s attempts in the queue %(queue)s failed.")
+        numbers_of = {"bad": decimal(bad), "all": decimal(bad + good), "queue": queue}
+        url = links.page("admin:ops_failures", queue=queue)
+        yield AttentionLine(
+            key=f"failing:{queue}",
+            text=text % {"age": spoken(60 * TWELFTH_MINUTES * parts), **numbers_of},
+            brief=_("%(percent)d %% fail in %(queue)s") % {"percent": 100 * bad // (bad + good), "queue": queue},
+            severity=Severity.SLOW,
+            why=_("Attempts that are retried count too. If a service is down, pause the queue until it is back."),
+            size=bad,
+            step=Step(_("Look at the failures"), url, command("pause_queue", queue)),
+        )
 
 
 @panels.attention

@@ -10,6 +10,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from dashboard import links
+from dashboard.attention import thresholds
 from dashboard.numbers import decimal
 from tasks import panels
 from tasks.diagnosis import stats
@@ -23,7 +24,6 @@ from tasks.support.database import fetch
 from tasks.support.durations import spoken
 
 TWELFTH_MINUTES = 5  # of an hour
-LATE_SECONDS = 300  # a due task that waits longer is late
 # A live worker recovers the tasks of dead ones within about a second. Past this time a person should check.
 RECOVERY_SECONDS = 10
 MOST_WORKERS = 200  # that one form names
@@ -94,24 +94,42 @@ def no_worker_line(waiting: list[QueueNumbers], since: datetime | None) -> Atten
 
 @panels.attention
 def late(snapshot: Snapshot) -> Iterator[AttentionLine]:
-    """Queues that have workers, but whose oldest due task waits too long."""
-    found = snapshot.once(numbers)
+    """Queues whose oldest due task waits too long, unless no worker serves them, which is a line of its own."""
+    found, late_seconds = snapshot.once(numbers), thresholds.values(snapshot)["late_seconds"]
     for queue in found.queues:
-        age = queue.oldest_ready_seconds or 0
-        if age <= LATE_SECONDS or queue.paused or not found.servers(queue.name):
-            continue
-        text = _("The oldest due task of the queue %(queue)s has waited for %(age)s.")
-        due = ngettext("%(number)d task is due.", "%(number)d tasks are due.", queue.ready)
-        why_not = links.page("admin:tasks_task_why", queue.name)
-        yield AttentionLine(
-            key=f"late:{queue.name}",
-            text=text % {"queue": queue.name, "age": spoken(age)},
-            severity=Severity.SLOW,
-            why=due % {"number": queue.ready},
-            since=waiting_since([queue], snapshot.now),
-            size=queue.ready,
-            step=Step(_("Why not running?") if why_not else _("Look at the tasks"), why_not or ready_tasks(queue)),
-        )
+        if is_late(queue, late_seconds) and (queue.paused or found.servers(queue.name)):
+            yield late_line(queue, snapshot.now)
+
+
+def is_late(queue: QueueNumbers, late_seconds: float) -> bool:
+    """True if its oldest due task waits longer than its objective, or than `late_seconds` if it has none.
+
+    A paused queue waits on purpose, unless it has an objective.
+    """
+    if queue.objective_seconds is not None:
+        return queue.is_past_objective
+    return (queue.oldest_ready_seconds or 0) > late_seconds and not queue.paused
+
+
+def late_line(queue: QueueNumbers, at: datetime) -> AttentionLine:
+    text = _("The oldest due task of the queue %(queue)s has waited for %(age)s.")
+    due = ngettext("%(number)d task is due.", "%(number)d tasks are due.", queue.ready) % {"number": queue.ready}
+    parts, shell = [due], command("resume_queue", queue.name) if queue.paused else ""
+    if queue.objective_seconds is not None:
+        parts.insert(0, _("Its objective is %(age)s.") % {"age": spoken(queue.objective_seconds)})
+    if queue.paused:
+        parts.append(_("The queue is paused."))
+    why_not = links.page("admin:tasks_task_why", queue.name)
+    label, url = (_("Why not running?"), why_not) if why_not else (_("Look at the tasks"), ready_tasks(queue))
+    return AttentionLine(
+        key=f"late:{queue.name}",
+        text=text % {"queue": queue.name, "age": spoken(queue.oldest_ready_seconds or 0)},
+        severity=Severity.SLOW,
+        why=" ".join(parts),
+        since=waiting_since([queue], at),
+        size=queue.ready,
+        step=Step(label, url, shell),
+    )
 
 
 def locked_tasks() -> list[dict[str, Any]]:

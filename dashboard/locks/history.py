@@ -17,6 +17,7 @@ from typing import Any
 import psycopg
 from django.db import connection
 
+from dashboard import table_sizes
 from dashboard.lab import schema
 from dashboard.locks import activity
 from dashboard.locks.attribution import RunningTask, running_tasks, task_behind
@@ -345,6 +346,7 @@ class SamplingThread(threading.Thread):
                 sampler.sample()
                 if time.monotonic() >= sweep_at:
                     schema.sweep(connection)
+                    table_sizes.sample(connection)
                     sweep_at = time.monotonic() + LAB_SECONDS
                 self.stopping.wait(self.every_seconds)
 

@@ -14,7 +14,7 @@ LOGGED = "ALTER TABLE dashboard_apicount SET LOGGED"
 class Migration(migrations.Migration):
     dependencies = [
         ("auth", "0012_alter_user_first_name_max_length"),
-        ("dashboard", "0001_tables"),
+        ("dashboard", "0003_thresholds"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 

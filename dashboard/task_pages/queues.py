@@ -1,6 +1,7 @@
 """The pages of queues: their numbers, pause and recovery, and why a queue's tasks do not run."""
 
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any, Self
 
 from django.contrib import messages
@@ -11,7 +12,8 @@ from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
 
 from dashboard import links
-from dashboard.attention.queues import LATE_SECONDS
+from dashboard.attention import thresholds
+from dashboard.attention.queues import is_late
 from dashboard.live import snapshots
 from dashboard.live.fragment import SharedPart
 from dashboard.numbers import decimal
@@ -28,7 +30,7 @@ from tasks.models.task import HAS_LIMIT
 from tasks.operations.queues import SWITCHES, Switch
 from tasks.support import audit, reading
 from tasks.support.addresses import address
-from tasks.support.durations import rate_text, spoken
+from tasks.support.durations import describe, rate_text, spoken
 
 VIEW = "tasks.view_queue"
 LIST = "admin:tasks_queue_changelist"
@@ -49,9 +51,9 @@ def queues_view(request: HttpRequest) -> HttpResponse:
 def live_context(request: HttpRequest) -> dict[str, Any]:
     snapshot = snapshots.of(request)
     found, settings = snapshot.once(numbers), snapshot.once(configured)
-    rows = []
+    rows, late_seconds = [], thresholds.values(snapshot)["late_seconds"]
     for queue in found.queues:
-        row, setting = QueueRow.of(queue, found, cap=COUNT_CAP), settings.get(queue.name)
+        row, setting = QueueRow.of(queue, found, cap=COUNT_CAP, late_seconds=late_seconds), settings.get(queue.name)
         row = replace(row, limit_command=limit_command(setting or Queue(name=queue.name)))
         if setting is not None:
             since = age(setting.paused_at, snapshot.now)
@@ -148,15 +150,19 @@ class QueueRow:
     paused_for: str | SafeString = ""
     limit: str = ""
     limit_command: str = ""
+    objective: str = ""
+    objective_command: str = ""
 
     @property
     def setting(self) -> str:
         """The whole text of the settings' cell, which may be cut there."""
-        return " · ".join(filter(None, (self.paused_by, self.limit)))
+        return " · ".join(filter(None, (self.paused_by, self.limit, self.objective)))
 
     @classmethod
-    def of(cls, queue: QueueNumbers, found: Numbers, *, cap: int) -> Self:
+    def of(cls, queue: QueueNumbers, found: Numbers, *, cap: int, late_seconds: float) -> Self:
         oldest, servers = queue.oldest_ready_seconds, len(found.servers(queue.name))
+        objective = queue.objective_seconds
+        written = describe(timedelta(seconds=objective)) if objective else "none"
         return cls(
             key=links.element_id(queue.name),
             name=queue.name,
@@ -170,13 +176,15 @@ class QueueRow:
             course=tuple(found.completed.get(queue.name, [0] * TWELFTHS)),
             workers=str(servers),
             is_paused=queue.paused,
-            is_late=(oldest or 0) > LATE_SECONDS and not queue.paused,
+            is_late=is_late(queue, late_seconds),
             is_held_by_key=bool(queue.ready) and oldest is None,
             is_stuck=bool(queue.stale),
             is_unserved=is_unserved(queue, servers),
             has_work=bool(queue.ready or queue.processing),
             asks=queue.asks_a_person,
             switches=fitting_switches(queue),
+            objective=spoken(objective) if objective else "",
+            objective_command=command("configure_queue", queue.name, "--objective", written),
         )
 
 

@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
 
 from dashboard import charts, series
-from dashboard.attention import failures, inbox
+from dashboard.attention import failures, inbox, thresholds
 from dashboard.attention.inbox import LASTS, is_too_slow
 from dashboard.attention.queues import COUNT_CAP, numbers
 from dashboard.failures import failed_groups, latest_failures
@@ -36,7 +36,7 @@ from tasks.support import reading
 from tasks.support.addresses import address
 from tasks.support.database import fetch
 
-ACKNOWLEDGE = "dashboard.acknowledge"
+ACKNOWLEDGE, CONFIGURE_ALERTS = "dashboard.acknowledge", "dashboard.configure_alerts"
 SEE_CHARTS, SEE_TASKS = "tasks.view_throughput", "tasks.view_task"
 QUEUES_SHOWN = 100
 FAILURES_SECONDS = 10.0  # the number in the navigation may be as old
@@ -94,7 +94,7 @@ def unless_slow(snapshot: Snapshot, query: Callable[[], T]) -> T | None:
         return None
 
 
-def queue_context(found: Numbers) -> dict[str, Any]:
+def queue_context(found: Numbers, late_seconds: float) -> dict[str, Any]:
     """The table of queues. Some statements share one cap among all queues, so sums are compared with it."""
     queues = found.queues
 
@@ -111,7 +111,7 @@ def queue_context(found: Numbers) -> dict[str, Any]:
         sum(queue.failed for queue in queues),
     )
     return {
-        "queues": [QueueRow.of(queue, found, cap=COUNT_CAP) for queue in shown],
+        "queues": [QueueRow.of(queue, found, cap=COUNT_CAP, late_seconds=late_seconds) for queue in shown],
         "hidden_queues": len(queues) - len(shown),
         "is_capped": max(totals) >= COUNT_CAP,
     }
@@ -168,10 +168,12 @@ def panel_context(request: HttpRequest) -> dict[str, Any]:
         "figures": inbox.figures(snapshot, may),
         "queues": None,
     }
+    late_seconds = thresholds.values(snapshot)["late_seconds"]
     acts = {line.act.permission for line in lines.lines if line.act}
     return {
-        "page": parts if found is None else {**parts, **queue_context(found)},
+        "page": parts if found is None else {**parts, **queue_context(found, late_seconds)},
         "cannot_acknowledge": missing(request.user, ACKNOWLEDGE),
+        "may_configure": may(CONFIGURE_ALERTS),
         "cannot_see": missing(request.user, SEE_TASKS),
         "forbidden_acts": {right: missing(request.user, right) for right in sorted(acts) if not may(right)},
         **forbidden(request.user),

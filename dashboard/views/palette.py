@@ -51,6 +51,7 @@ PAGES = (
     (gettext_lazy("Run a burst"), "admin:ops_burst", "tasks.view_task"),
     (gettext_lazy("Bulk runs"), "admin:tasks_task_runs", "tasks.view_task"),
     (gettext_lazy("Lock history"), "admin:ops_lock_history", "dashboard.view_backend"),
+    (gettext_lazy("Alerts"), "admin:ops_alerts", "dashboard.configure_alerts"),
     (gettext_lazy("Patterns"), "admin:ops_lab_patterns", "dashboard.view_labrun"),
 )
 

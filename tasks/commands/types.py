@@ -3,12 +3,12 @@
 import json
 from argparse import ArgumentTypeError
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from django.utils import timezone
 
-from tasks.models import SLOTS
+from tasks.models import LONGEST_OBJECTIVE, SLOTS
 from tasks.operations import filters
 from tasks.support import durations, reading
 
@@ -70,6 +70,16 @@ def rate(written: str) -> str | None:
             "or none."
         )
     return None if written == "none" else written
+
+
+def objective(written: str) -> timedelta | None:
+    """How long a due task may wait, like 5m; None for `none`."""
+    if written == "none":
+        return None
+    found = duration(written)
+    if not timedelta(seconds=1) <= found <= LONGEST_OBJECTIVE:
+        raise ArgumentTypeError(f"{written!a} is no objective: write 1s to {LONGEST_OBJECTIVE.days}d, or none.")
+    return found
 
 
 def count_up_to(most: int) -> Callable[[str], int]:

@@ -152,7 +152,9 @@ SELECT queues, max(CASE WHEN stop_reason = 'convicted' THEN heartbeat_at
 FROM tasks_worker GROUP BY queues
 """
 
-CONFIGURED = "SELECT name, paused, recovery FROM tasks_queue"
+CONFIGURED = """
+SELECT name, paused, recovery, extract(epoch FROM objective)::float8 AS objective_seconds FROM tasks_queue
+"""
 
 # The current minute counts only the part that has passed.
 RATE_MINUTES, RATE_WINDOW = 20, 5  # shown, and measured beside the current one
@@ -182,6 +184,7 @@ class QueueNumbers:
     `stale`: PROCESSING tasks whose worker is dead or silent; `silent`: those of them whose worker is silent;
     `stale_since`: when the first of those workers was last seen. Counts stop at the cap of their statement.
     `oldest_ready_seconds` is None if nothing is due, or all due tasks wait behind their ordering keys.
+    `objective_seconds`: how long a due task may wait, if an operator said so.
     """
 
     name: str
@@ -195,7 +198,13 @@ class QueueNumbers:
     oldest_ready_seconds: float | None = None
     paused: bool = False
     recovery: str = "automatic"
+    objective_seconds: float | None = None
     stale_since: datetime | None = None
+
+    @property
+    def is_past_objective(self) -> bool:
+        """True if its oldest due task has waited longer than its objective, paused or not."""
+        return self.objective_seconds is not None and (self.oldest_ready_seconds or 0) > self.objective_seconds
 
     @property
     def asks_a_person(self) -> bool:
@@ -223,8 +232,8 @@ class Numbers:
     """The queues by name, and every worker that lives or holds tasks.
 
     `last_seen`: sets of queues (empty: all) and when the last worker of each was seen alive; read only if due tasks of
-    some queue have no live worker. `hour`: the last hour in twelfths, the newest last; `completed`: likewise the
-    completions of each queue that had any. `dead`: the dead workers that hold tasks of a queue.
+    some queue have no live worker. `hour`: the last hour in twelfths, the newest last; `completed`, `failed`: likewise
+    the attempts of each queue that finished any. `dead`: the dead workers that hold tasks of a queue.
     """
 
     queues: list[QueueNumbers] = field(default_factory=list)
@@ -232,6 +241,7 @@ class Numbers:
     last_seen: list[tuple[list[str], datetime]] = field(default_factory=list)
     hour: list[Twelfth] = field(default_factory=lambda: [Twelfth() for _ in range(TWELFTHS)])
     completed: dict[str, list[int]] = field(default_factory=dict)
+    failed: dict[str, list[int]] = field(default_factory=dict)
     dead: dict[str, list[str]] = field(default_factory=dict)
 
     def servers(self, queue_name: str) -> list[WorkerState]:
@@ -251,6 +261,7 @@ class Numbers:
             self.hour[row["twelfth"]] = Twelfth(row["completed"], row["failed"], waits)
         else:
             self.completed.setdefault(name, [0] * TWELFTHS)[row["twelfth"]] = row["completed"]
+            self.failed.setdefault(name, [0] * TWELFTHS)[row["twelfth"]] = row["failed"]
 
 
 @dataclass(frozen=True)
@@ -319,7 +330,9 @@ def collect(*, cap: int = COUNT_CAP) -> Numbers:
     for name, twelfths in found.completed.items():
         queues[name].completed_last_hour = sum(twelfths)
     for row in fetch(connection, CONFIGURED):
-        queues[row["name"]].paused, queues[row["name"]].recovery = row["paused"], row["recovery"]
+        queue = queues[row["name"]]
+        queue.paused, queue.recovery = row["paused"], row["recovery"]
+        queue.objective_seconds = row["objective_seconds"]
     for name in {name for worker in workers.values() if worker.is_alive for name in worker.queues or ()}:
         queues[name]  # also show an idle queue that a worker serves
     found.queues = [queues[name] for name in sorted(queues)]

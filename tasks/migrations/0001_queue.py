@@ -1,5 +1,7 @@
 """The tables of the queue: tasks, attempts, workers, queues, limits and how many tasks finished."""
 
+from datetime import timedelta
+
 import django.db.models.deletion
 from django.contrib.postgres.fields import ArrayField
 from django.db import migrations, models
@@ -14,6 +16,10 @@ SLOTS_IN_RANGE = Q(max_running__isnull=True) | Q(max_running__gte=1, max_running
 TRACEPARENT = "^00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}$"
 RATE_IN_RANGE = Q(rate__isnull=True, period_seconds__isnull=True) | Q(
     rate__isnull=False, period_seconds__isnull=False, rate__gte=1, rate__lte=1000000, period_seconds__gte=1
+)
+
+OBJECTIVE_IN_RANGE = Q(objective__isnull=True) | Q(
+    objective__gte=timedelta(seconds=1), objective__lte=timedelta(days=366)
 )
 
 
@@ -37,6 +43,7 @@ class Migration(migrations.Migration):
                 ("max_running", models.SmallIntegerField(blank=True, null=True)),
                 ("period_seconds", models.IntegerField(blank=True, null=True)),
                 ("rate", models.IntegerField(blank=True, null=True)),
+                ("objective", models.DurationField(blank=True, null=True)),
             ],
             options={
                 **VIEW,
@@ -57,6 +64,7 @@ class Migration(migrations.Migration):
                     ),
                     models.CheckConstraint(condition=SLOTS_IN_RANGE, name="tasks_queue_max_running_in_range"),
                     models.CheckConstraint(condition=RATE_IN_RANGE, name="tasks_queue_rate_in_range"),
+                    models.CheckConstraint(condition=OBJECTIVE_IN_RANGE, name="tasks_queue_objective_in_range"),
                 ],
             },
         ),

@@ -16,6 +16,7 @@ from tasks.models.task import FINISHED as FINISHED
 from tasks.models.task import HIGHEST_VERSION as HIGHEST_VERSION
 from tasks.models.task import HOLDS_ITS_KEY as HOLDS_ITS_KEY
 from tasks.models.task import HOLDS_UNIQUE_KEY as HOLDS_UNIQUE_KEY
+from tasks.models.task import LONGEST_OBJECTIVE as LONGEST_OBJECTIVE
 from tasks.models.task import ONE_PER_KEY as ONE_PER_KEY
 from tasks.models.task import ONE_PER_SLOT as ONE_PER_SLOT
 from tasks.models.task import ONE_PER_UNIQUE_KEY as ONE_PER_UNIQUE_KEY

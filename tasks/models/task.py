@@ -1,5 +1,6 @@
 """Tasks, their queues, their attempts, and the writes that came too late."""
 
+from datetime import timedelta
 from typing import Self
 
 from django.db import models
@@ -51,6 +52,10 @@ SLOTS = 10_000  # at most, of a limit
 HAS_LIMIT = Q(max_running__isnull=False) | Q(rate__isnull=False)
 RATE_IN_RANGE = Q(rate__isnull=True, period_seconds__isnull=True) | Q(
     rate__isnull=False, period_seconds__isnull=False, rate__gte=1, rate__lte=1_000_000, period_seconds__gte=1
+)
+LONGEST_OBJECTIVE = timedelta(days=366)
+OBJECTIVE_IN_RANGE = Q(objective__isnull=True) | Q(
+    objective__gte=timedelta(seconds=1), objective__lte=LONGEST_OBJECTIVE
 )
 
 
@@ -223,6 +228,7 @@ class Queue(Viewable):
     max_running = models.SmallIntegerField(null=True, blank=True)
     rate = models.IntegerField(null=True, blank=True)  # starts in each period
     period_seconds = models.IntegerField(null=True, blank=True)
+    objective = models.DurationField(null=True, blank=True)  # how long a due task may wait
 
     class Meta(Viewable.Meta):
         permissions = [
@@ -236,6 +242,7 @@ class Queue(Viewable):
                 name="tasks_queue_max_running_in_range",
             ),
             models.CheckConstraint(condition=RATE_IN_RANGE, name="tasks_queue_rate_in_range"),
+            models.CheckConstraint(condition=OBJECTIVE_IN_RANGE, name="tasks_queue_objective_in_range"),
         ]
         # A claim looks for the queues with a limit first, and there are few.
         indexes = [models.Index(fields=["name"], condition=HAS_LIMIT, name="tasks_queue_limited")]

@@ -11,7 +11,7 @@ from tasks.operations.enqueue import enqueue
 from tasks.operations.limits import set_limit, set_queue_limit
 from tasks.operations.prune import prune_history, prune_tasks
 from tasks.operations.quarantine import PutBack, Quarantine, quarantine
-from tasks.operations.queues import pause, resume
+from tasks.operations.queues import pause, resume, set_objective
 from tasks.operations.recover import Recover, recover
 from tasks.operations.requeue import Requeue, requeue
 from tasks.operations.verb import Progress, Result, Selection, Settings, Verb, short_waits
@@ -42,6 +42,7 @@ __all__ = [
     "requeue",
     "resume",
     "set_limit",
+    "set_objective",
     "set_queue_limit",
     "short_waits",
     "stop_worker",

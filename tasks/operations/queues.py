@@ -1,17 +1,20 @@
-"""Settings of a queue: pause, and recovery from dead workers."""
+"""Settings of a queue: pause, recovery from dead workers, and its objective."""
 
 from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
 
 from django.db import connection
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy
 
 from tasks.diagnosis.finding import command
-from tasks.models import Queue
+from tasks.models import LONGEST_OBJECTIVE, Queue
 from tasks.operations.verb import short_waits
 from tasks.queue import wakeup
-from tasks.support import audit, reading
+from tasks.support import audit, durations, reading
 from tasks.support.audit import Change, Who
+from tasks.support.reading import Unreadable
 
 PAUSE = """
 INSERT INTO tasks_queue (name, paused, paused_at, paused_by)
@@ -30,6 +33,15 @@ INSERT INTO tasks_queue (name, recovery)
 SELECT %(name)s::text, %(recovery)s::text
 WHERE %(recovery)s::text <> 'automatic' OR EXISTS (SELECT FROM tasks_queue WHERE name = %(name)s::text)
 ON CONFLICT (name) DO UPDATE SET recovery = excluded.recovery WHERE tasks_queue.recovery <> excluded.recovery
+"""
+
+# Likewise no objective needs no new row.
+SET_OBJECTIVE = """
+INSERT INTO tasks_queue (name, objective)
+SELECT %(name)s::text, %(objective)s::interval
+WHERE %(objective)s::interval IS NOT NULL OR EXISTS (SELECT FROM tasks_queue WHERE name = %(name)s::text)
+ON CONFLICT (name) DO UPDATE SET objective = excluded.objective
+WHERE tasks_queue.objective IS DISTINCT FROM excluded.objective
 """
 
 
@@ -78,3 +90,22 @@ SWITCHES = {
     )
 }
 pause, resume = SWITCHES["pause"].change, SWITCHES["resume"].change
+
+
+def set_objective(
+    queue_name: str, who: Who, objective: timedelta | None, *, reason: str = "", dry_run: bool = False
+) -> bool:
+    """Set how long a due task of the queue may wait (None: no objective), and audit it; False if it was so already.
+
+    It changes nothing for workers: past it, a line needs attention. Raises Unreadable unless it is 1 s to 366 days.
+    """
+    if objective is not None and not timedelta(seconds=1) <= objective <= LONGEST_OBJECTIVE:
+        raise Unreadable(f"An objective is 1s to {LONGEST_OBJECTIVE.days}d.")
+    action = f"configure objective={durations.describe(objective) if objective else 'none'}"
+    params: dict[str, Any] = {"name": reading.name(queue_name), "objective": objective}
+    with short_waits(rollback=dry_run), connection.cursor() as cursor:
+        cursor.execute(SET_OBJECTIVE, params)
+        changed = bool(cursor.rowcount)
+        if changed:
+            audit.record(connection, who, action, [Change(audit.queue(queue_name))], reason)
+    return changed

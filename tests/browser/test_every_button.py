@@ -109,7 +109,7 @@ def test_every_button_does_what_it_says(visit):
     tour = Tour(visitor)
     for part in (
         one_task, tasks_of_a_list, all_that_match, a_stale_page, queues, limits, what_is_stuck, workers, enqueue, burst,
-        locks, cron, attention, all_of_a_kind, orders_and_accounts, lab, demo, every_page,
+        locks, cron, attention, alerts, all_of_a_kind, orders_and_accounts, lab, demo, every_page,
     ):  # fmt: skip
         part(tour)
     assert sorted(buttons.all_buttons() - pressed) == []
@@ -183,7 +183,7 @@ def queues(tour: Tour) -> None:
         )
     tour.press("#queue-rows .menu summary").press("#queue-rows .menu [data-action=change-limit]").confirm().says("mail")
     tour.press("#queue-rows .menu summary").press("#queue-rows [data-copy]")
-    tour.press("#queue-rows [data-copy*=max-running]")
+    tour.press("#queue-rows [data-copy*=max-running]").press("#queue-rows [data-copy*=objective]")
     tour.at(f"{LIST}why/mail/").menu(".page-title").press(".page-title [data-copy]")
 
 
@@ -196,6 +196,14 @@ def limits(tour: Tour) -> None:
     tour.press("#limit-rows .menu summary").press("#limit-rows [data-copy]")
     tour.at("/admin/ops/limits/").named("Search", exact=True)
     Task.objects.all().delete()
+
+
+def alerts(tour: Tour) -> None:
+    User.objects.update(is_superuser=True)
+    tour.at("/admin/ops/alerts/").press("#threshold-late_seconds [data-action=change-threshold]")
+    tour.page.locator("dialog [name=value]").fill("10m")
+    tour.confirm().says("The threshold was changed.")
+    User.objects.update(is_superuser=False)
 
 
 def what_is_stuck(tour: Tour) -> None:

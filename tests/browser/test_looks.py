@@ -20,12 +20,12 @@ from tests.tasks import handlers, rows
 pytestmark = pytest.mark.browser
 
 LIST = "/admin/tasks/task/"
-# No pages, or pages behind a button: `test_every_button.py`; of the lab, orders and the demo: their own modules.
+# No pages, or pages behind a button: `test_every_button.py`; of lab, orders, demo and alerts: their own modules.
 ELSEWHERE = {
     "autocomplete", "index", "jsi18n", "login", "logout", "password_change_done", "set_language", "view_on_site",
     "ops_acknowledge", "ops_charts", "ops_demo", "ops_demo_ask", "ops_demo_remove", "ops_forget", "ops_lab_drill",
     "ops_lab_run", "ops_lab_start", "ops_lab_stop", "ops_limit_set", "ops_limit_switch", "ops_palette",
-    "ops_release", "ops_release_unstarted", "ops_signal",
+    "ops_release", "ops_release_unstarted", "ops_signal", "ops_alerts", "ops_threshold",
     "ops_stop_worker", "ops_take_back", "ops_withdraw", "orders_account_lock", "orders_account_move",
     "orders_order_lock", "orders_order_resolve", "orders_order_run", "orders_order_watch", "tasks_queue_switch",
     "ops_schedule_act", "ops_schedule_line", "ops_schedule_switch_on", "ops_schedule_times",

@@ -7,6 +7,7 @@ import pytest
 from django.utils import timezone
 from playwright.sync_api import expect
 
+from dashboard.attention import thresholds
 from tasks.models import Attempt, BulkRun, Queue, Task, Throughput
 from tasks.queue.throughput import BUCKETS
 from tests.browser.looks import assert_accessible
@@ -89,7 +90,7 @@ def test_what_failed_runs_again_with_two_clicks(visit):
 
 
 def test_a_blocking_session_is_ended_with_two_clicks_and_a_reason(visit, monkeypatch):
-    monkeypatch.setattr("dashboard.attention.sessions.IDLE_SECONDS", 0)
+    monkeypatch.setitem(thresholds.USUAL, "idle_seconds", 0)
     with session("psql") as forgotten:
         forgotten.execute("SELECT 1")
         page = visit("Lock administrators").open(OVERVIEW)

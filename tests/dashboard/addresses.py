@@ -53,6 +53,8 @@ PAGES = {
     "autocomplete": Access(NOBODY),
     "view_on_site": Access(NOBODY),
     "admin/(?P<url>.*)$": Access(NOBODY),
+    "ops_alerts": Access(ROOT),
+    "ops_threshold": Access(NOBODY, ROOT),
     "ops_audit": Access(SEE),
     "ops_fleet": Access(SEE),
     "ops_lab": Access(SEE),

@@ -46,6 +46,7 @@ DEMANDED: dict[str, dict[str, Any]] = {
         "queue_slot": None,
         **dict.fromkeys(("unique_key", "concurrency_key", "rate_key"), SHORT),  # checked since there are such columns
     },
+    "dashboard.Threshold": {"name": "late_seconds"},  # only known names
     "tasks.Schedule": {
         "every_seconds": None,
         "held_by_task_id": None,

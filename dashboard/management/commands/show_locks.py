@@ -6,6 +6,7 @@ from django.core.management.base import CommandParser
 from django.db import connection
 
 from dashboard.attention.sessions import is_open_too_long
+from dashboard.attention.thresholds import USUAL
 from dashboard.locks import activity, attribution, signals
 from dashboard.locks.activity import Activity
 from dashboard.locks.attribution import Behind, TableNames, behind, by_table
@@ -143,7 +144,8 @@ def missing_grants(seen: Activity) -> list[str]:
 def ending(seen: Activity, names: TableNames) -> list[str]:
     """The commands that end the roots, the sessions that lock our tables, and transactions open too long."""
     lockers = {table.pid for table in unavailable(seen, names)}
-    others = [session for session in seen.sessions if session.pid in lockers or is_open_too_long(session)]
+    # The usual limits: the thresholds that people have set are in a table, which may be the locked one.
+    others = [session for session in seen.sessions if session.pid in lockers or is_open_too_long(session, USUAL)]
     sessions = {session.pid: session for session in (*(root.session for root in seen.roots), *others)}
     return [
         signals.shell(pid, session.backend_start, "terminate")

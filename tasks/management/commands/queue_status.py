@@ -47,7 +47,7 @@ class Command(OperatorCommand):
             },
             text=tables(numbers),
             problems=found,
-            failure="Unhealthy: a limit is passed, or a command is overdue." if found else "",
+            failure="Unhealthy: a limit or an objective is passed, or a command is overdue." if found else "",
             exit_status=UNHEALTHY,
         )
 
@@ -55,7 +55,7 @@ class Command(OperatorCommand):
 def problems(
     numbers: Numbers, late: list[Expectation], max_stale: int | None, max_ready_age: float | None
 ) -> list[str]:
-    """A sentence for each overdue command and each limit that is passed."""
+    """A sentence for each overdue command, and each limit and objective that is passed."""
     found = [
         f"Command {command.name} is overdue: a run was due {spoken(command.overdue_seconds)} ago, and none has "
         "succeeded since. Does cron still start it, does it fail, or does somebody hold its lock? The page of cron and "
@@ -67,9 +67,12 @@ def problems(
         where = ", ".join(f"{number} in {name}" for name, number in stale.items())
         found.append(f"Stale tasks: {where}; allowed are {max_stale}. Start a worker, or run `recover_tasks`.")
     for queue in numbers.queues:
+        advice = "The queue is paused: `resume_queue` it." if queue.paused else "Are enough workers running?"
+        if queue.is_past_objective:
+            waits = f"a due task waits for {queue.oldest_ready_seconds:.0f} s, its objective is"
+            found.append(f"Queue {queue.name}: {waits} {queue.objective_seconds:g} s. {advice}")
         if max_ready_age is not None and (queue.oldest_ready_seconds or 0) > max_ready_age:
             waits = f"a due task waits for {queue.oldest_ready_seconds:.0f} s, allowed are {max_ready_age:g}"
-            advice = "The queue is paused: `resume_queue` it." if queue.paused else "Are enough workers running?"
             found.append(f"Queue {queue.name}: {waits}. {advice}")
     return found
 

@@ -11,7 +11,7 @@ from django.db import connection
 from django.utils import timezone
 
 from dashboard import failures
-from dashboard.attention import inbox
+from dashboard.attention import inbox, thresholds
 from orders.models import Order
 from tasks import panels
 from tasks.models import (
@@ -131,6 +131,22 @@ class TestQueues:
         with rows.living_worker():
             assert list(lines()) == (["late:a"] if is_late else [])
 
+    @pytest.mark.parametrize(("minutes", "is_late"), [(4, False), (6, False), (11, True)])
+    def test_an_objective_goes_before_the_usual_wait(self, minutes, is_late):
+        Queue.objects.create(name="a", objective=timedelta(minutes=10))
+        rows.ready(queue_name="a", run_after=ago(minutes=minutes))
+        with rows.living_worker():
+            found = lines()
+        assert list(found) == (["late:a"] if is_late else [])
+        assert not is_late or found["late:a"].why == "Its objective is 10 min. 1 task is due."
+
+    def test_a_pause_does_not_excuse_a_missed_objective(self):
+        Queue.objects.create(name="a", objective=timedelta(seconds=30), paused=True)
+        rows.ready(queue_name="a", run_after=ago(minutes=1))
+        line = lines()["late:a"]
+        assert line.why == "Its objective is 30 s. 1 task is due. The queue is paused."
+        assert line.step.command == "python manage.py resume_queue a"
+
 
 class TestStale:
     def test_a_queue_that_asks_a_person(self):
@@ -233,6 +249,14 @@ class TestFailures:
             assert lines() == {}
 
 
+def is_critical(monkeypatch: pytest.MonkeyPatch, *, sessions: int, seconds: int) -> bool:
+    """True if the one blocked session is critical under these thresholds."""
+    for name, value in (("seconds", 0), ("sessions", sessions), ("long_seconds", seconds)):
+        monkeypatch.setitem(thresholds.USUAL, f"blocked_{name}", value)
+    [line] = lines().values()
+    return line.is_critical
+
+
 class TestSessions:
     def test_who_blocks_whom_with_the_root_first(self, monkeypatch):
         with session("psql") as root, session("waiter") as waiter:
@@ -242,20 +266,24 @@ class TestSessions:
             thread.start()
             wait_until_blocked(pids[1])
             assert lines() == {}, "not every wait is worth a line"
-            monkeypatch.setattr("dashboard.attention.sessions.BLOCKED_SECONDS", 0)
+            assert is_critical(monkeypatch, sessions=2, seconds=60) is False
+            assert is_critical(monkeypatch, sessions=1, seconds=60) is True
+            assert is_critical(monkeypatch, sessions=2, seconds=0) is True
+            monkeypatch.undo()
+            monkeypatch.setitem(thresholds.USUAL, "blocked_seconds", 0)
             [line] = lines().values()
             waiter.cancel_safe()
             thread.join(10)
         assert re.match(r"1 session blocked for [\d.]+ ms by pid ", line.text)
         assert f"pid {pids[0]} (psql, idle in transaction)" in line.text
-        assert (line.severity, line.size) == (Severity.STOPPED, 1)
+        assert (line.severity, line.size) == (Severity.LOSING, 1)
         assert line.step.url == f"/admin/ops/locks/#node-{pids[0]}"
 
     def test_f11_a_transaction_that_nobody_works_in(self, monkeypatch):
         with session("psql") as conn:
             conn.execute("SELECT 1")
             assert lines() == {}
-            monkeypatch.setattr("dashboard.attention.sessions.IDLE_SECONDS", 0)
+            monkeypatch.setitem(thresholds.USUAL, "idle_seconds", 0)
             [line] = lines().values()
             assert f"pid {conn.info.backend_pid} (psql" in line.text
             assert line.step.url == f"/admin/ops/locks/#node-{conn.info.backend_pid}"

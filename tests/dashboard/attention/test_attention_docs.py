@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from dashboard.attention import inbox, queues, sessions
+from dashboard.attention import inbox, queues
 from dashboard.attention.inbox import LASTS, LONGEST
+from dashboard.attention.thresholds import USUAL
 from tasks import panels
 from tasks.panels import Severity, Snapshot
 
@@ -28,9 +29,9 @@ def test_the_example_adds_its_line_and_its_figure(monkeypatch):
 
 
 def test_its_limits_are_those_of_the_code():
-    assert f"waits for {sessions.BLOCKED_SECONDS} s or longer" in DOCUMENT
-    assert f"waited for {queues.LATE_SECONDS // 60} minutes" in DOCUMENT
+    assert f"waits for {USUAL['blocked_seconds']} s or longer" in DOCUMENT
+    assert f"waited for {USUAL['late_seconds'] // 60} minutes" in DOCUMENT
     assert f"or {queues.RECOVERY_SECONDS} s have not" in DOCUMENT
-    assert (sessions.IDLE_SECONDS, sessions.OPEN_SECONDS) == (60, 15 * 60)
+    assert (USUAL["idle_seconds"], USUAL["open_seconds"]) == (60, 15 * 60)
     assert f"{LONGEST.days} days" in DOCUMENT
     assert set(LASTS) == {"grows", "1h", "8h", "3d"}

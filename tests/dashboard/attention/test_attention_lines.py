@@ -7,7 +7,7 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from dashboard.attention import inbox
+from dashboard.attention import inbox, thresholds
 from tasks.models import Epoch, Lock, Queue, Throughput, Worker
 from tasks.panels import AttentionLine, Snapshot
 from tasks.queue import presence
@@ -55,7 +55,7 @@ class TestActs:
         assert "<strong>3 tasks</strong>" in text
 
     def test_a_root_blocker_is_terminated(self, monkeypatch):
-        monkeypatch.setattr("dashboard.attention.sessions.IDLE_SECONDS", 0)
+        monkeypatch.setitem(thresholds.USUAL, "idle_seconds", 0)
         with session("psql") as conn:
             conn.execute("SELECT 1")
             [line] = lines().values()
@@ -64,7 +64,7 @@ class TestActs:
             assert "End this session?" in self.ask(line, "Lock administrators")
 
     def test_the_dashboards_own_session_is_not(self, monkeypatch):
-        monkeypatch.setattr("dashboard.attention.sessions.IDLE_SECONDS", 0)
+        monkeypatch.setitem(thresholds.USUAL, "idle_seconds", 0)
         with session("rowlock:web") as conn:
             conn.execute("SELECT 1")
             [line] = lines().values()

@@ -8,7 +8,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from dashboard.attention import sessions
+from dashboard.attention import thresholds
 from tasks.models import Attempt, Lock, Queue
 from tests.html import answers, hidden
 from tests.people import client_of
@@ -60,7 +60,7 @@ def test_running_again(client):
 
 
 def test_ending_a_session(client, monkeypatch):
-    monkeypatch.setattr(sessions, "IDLE_SECONDS", 0)
+    monkeypatch.setitem(thresholds.USUAL, "idle_seconds", 0)
     with session("psql") as other:
         other.execute("SELECT 1")
         pages, answer = press(client, "terminate-backend")

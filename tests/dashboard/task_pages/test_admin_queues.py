@@ -42,6 +42,13 @@ def test_each_button_stands_beside_its_command(operator):
         assert f'data-copy="python manage.py {told}"' in page
 
 
+def test_an_objective_is_shown_with_its_command(operator):
+    Queue.objects.create(name="mail", objective=timedelta(minutes=5), max_running=2)
+    page = flat(operator.get(LIST).text)
+    assert "· Objective: 5 min" in page
+    assert 'data-copy="python manage.py configure_queue mail --objective 5m"' in page
+
+
 def test_a_queue_is_paused_and_resumed(operator):
     assert "Pause: done for the queue mail." in answers(do(operator, "pause", reason="flood").text)
     queue = Queue.objects.get()

@@ -74,12 +74,14 @@ def test_a_dry_run_changes_nothing():
     ("argv", "told"),
     [
         (["configure_limit", "bank"], "give --max-running, --rate, --pause or --resume"),
-        (["configure_queue", "mail"], "give --recovery, --max-running or --rate"),
+        (["configure_queue", "mail"], "give --recovery, --max-running, --rate or --objective"),
         (["configure_limit", "bank", "--pause", "--resume"], "not allowed with"),
         (["configure_limit", "bank", "--max-running", "0"], "is not a whole number from 1 to 10000, or none"),
         (["configure_queue", "mail", "--max-running", "10001"], "is not a whole number from 1 to 10000, or none"),
         (["configure_limit", "bank", "--rate", "100"], "is not a rate: write starts and their period, like 5/s"),
         (["configure_queue", "mail", "--rate", "keep"], "is not a rate"),
+        (["configure_queue", "mail", "--objective", "0s"], "is no objective: write 1s to 366d, or none"),
+        (["configure_queue", "mail", "--objective", "53w"], "is no objective"),
         (["configure_limit", "", "--pause"], "must not be empty"),
     ],
 )

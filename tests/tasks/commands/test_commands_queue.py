@@ -1,8 +1,12 @@
 """`pause_queue`, `resume_queue`, `configure_queue`, `stop_worker`: said once, told to workers, kept by the audit."""
 
-import pytest
+from datetime import timedelta
 
-from tasks.models import Intervention, Queue, Worker
+import pytest
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+
+from tasks.models import Intervention, Queue, Task, Worker
 from tests.commands import run, run_process
 from tests.sessions import session
 from tests.tasks import rows
@@ -51,6 +55,31 @@ def test_automatic_is_what_a_queue_is_without_a_row():
     run("configure_queue", "new", "--recovery", "ask")
     assert run("configure_queue", "new", "--recovery", "automatic", "--json").data["changed"] is True
     assert Queue.objects.get().recovery == "automatic"
+
+
+def test_an_objective_is_set_kept_by_the_audit_checked_and_taken_away():
+    """`queue_status` is unhealthy past it, and the database refuses one that is no wait."""
+    assert run("configure_queue", "mail", "--objective", "none", "--json").data["changed"] is False
+    assert not Queue.objects.exists()
+    outcome = run("configure_queue", "mail", "--objective", "5m", "--reason", "promised", "--json")
+    assert outcome.data == {"queue": "mail", "objective": "5m", "changed": True}
+    assert run("configure_queue", "mail", "--objective", "5m").stdout == (
+        "Objective of queue mail: 5m as before; nothing changed.\n"
+    )
+    rows.ready(queue_name="mail", run_after=timezone.now() - timedelta(minutes=4))
+    outcome = run("queue_status", "--json")
+    assert (outcome.status, outcome.data["queues"][0]["objective_seconds"]) == (0, 300.0)
+    Task.objects.update(run_after=timezone.now() - timedelta(minutes=6))
+    outcome = run("queue_status", "--json")
+    assert outcome.status == 3
+    assert "its objective is 300 s" in outcome.stderr
+    with pytest.raises(IntegrityError), transaction.atomic():
+        Queue.objects.update(objective=timedelta(0))
+    run("configure_queue", "mail", "--objective", "none")
+    assert run("queue_status", "--json").status == 0
+    assert audit() == [
+        ("configure objective=5m", "queue:mail", "promised"), ("configure objective=none", "queue:mail", ""),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("argv", [("pause_queue", ""), ("resume_queue",), ("configure_queue", "a"), ("stop_worker",)])
