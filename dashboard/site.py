@@ -154,7 +154,8 @@ class RowlockAdminSiteMixin(Base):
 
         register_pages(self)
         modules = (
-            alerts, audit, burst, demo, failures, fleet, lab, limits, locks, overview, palette, schedule, stale, workers,
+            alerts, audit, burst, demo, failures, fleet, lab, limits, locks, overview, palette, schedule, stale,
+            workers,
         )  # fmt: skip
         own = [
             path("", self.page_view(self.index), name="index"),
