@@ -165,11 +165,9 @@ class DashboardConfig(AppConfig):
 
     def ready(self) -> None:
         from dashboard import checks, login, project  # noqa: F401  the checks register themselves
-        from dashboard.attention import inbox
-        from dashboard.locks import history
         from tasks.operations.prune import register_history
 
-        register_history(*history.HISTORY, *inbox.HISTORY)
+        register_history("dashboard.locks.history", "dashboard.attention.inbox")
         project.provide()
         name_tables()
         login.log_logins()
