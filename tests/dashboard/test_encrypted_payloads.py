@@ -13,10 +13,9 @@ from tasks.models import Attempt, Task, Worker
 from tasks.operations import schedules
 from tasks.operations.tokens import new_token
 from tasks.support.audit import Who
-from tests import processes
+from tests import processes, smtp
 from tests.commands import database_url, run
 from tests.orders import orders
-from tests.smtp import smtp  # noqa: F401  fixture
 from tests.tasks import handlers
 from tests.waiting import wait_until
 
@@ -36,6 +35,14 @@ $$ BEGIN RAISE EXCEPTION 'the disk is odd' USING ERRCODE = '22012'; END $$;
 CREATE TRIGGER refuse_in_test BEFORE INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION refuse_in_test()
 """
 SCHEDULED = {"name": "nightly", "every": "10m", "timezone": "UTC", "missed": "skip", "overlap": "skip"}
+
+
+@pytest.fixture
+def inbox(settings):
+    """A real mail server, to which this process sends too."""
+    with smtp.mail_server() as server:
+        smtp.use(settings, server, timeout=20)
+        yield server
 
 
 @pytest.fixture
@@ -74,7 +81,7 @@ def crawled(client) -> str:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_plain_text_is_nowhere(client, admin_user, start_here, smtp, monkeypatch):  # noqa: F811
+def test_the_plain_text_is_nowhere(client, admin_user, start_here, inbox, monkeypatch):
     monkeypatch.setenv(KEYS, KEY)
     ids = [handlers.echo.enqueue(SECRET).id, handlers.confide.enqueue(SECRET).id, handlers.fail_once.enqueue(SECRET).id]
     ids.append(handlers.once_per_arguments.enqueue(1, 2).id)
@@ -84,7 +91,7 @@ def test_the_plain_text_is_nowhere(client, admin_user, start_here, smtp, monkeyp
         cursor.execute("SELECT rowlock_enqueue(%s, jsonb_build_array(%s::text))", [handlers.echo.module_path, PLAIN])
     [order] = orders.shipped()
     send_shipped_emails.enqueue()
-    worker = start_here("--burst", "--threads", 2, ROWLOCK_MAX_ATTEMPTS=3, EMAIL_URL=smtp.url)
+    worker = start_here("--burst", "--threads", 2, ROWLOCK_MAX_ATTEMPTS=3, EMAIL_URL=inbox.url)
     worker.wait()
     wait_until(lambda: not Task.objects.filter(finished_at__isnull=True).exists())
     assert {handlers.echo.get_result(task_id).return_value for task_id in (ids[0], ids[4])} == {SECRET}
@@ -98,9 +105,9 @@ def test_the_plain_text_is_nowhere(client, admin_user, start_here, smtp, monkeyp
         "pages": crawled(client),
         "log": worker.log() + worker.output(),
         "commands": "\n".join(word.stdout + word.stderr for word in words),
-        "mail": "\n".join(mail.subject + mail.text for mail in smtp.accepted),
+        "mail": "\n".join(mail.subject + mail.text for mail in inbox.accepted),
     }
-    assert [mail.to for mail in smtp.accepted] == [order.customer_email]
+    assert [mail.to for mail in inbox.accepted] == [order.customer_email]
     assert [place for place, text in places.items() if SECRET in text] == []
     assert [place for place, text in places.items() if PLAIN in text] == ["dump", "pages"]
     assert "[encrypted]" in places["pages"]
@@ -125,9 +132,9 @@ def test_an_error_is_mailed_to_admins_without_what_was_typed(
     fields,
     client,
     admin_user,
-    smtp,
+    inbox,
     settings,
-    monkeypatch,  # noqa: F811
+    monkeypatch,
 ):
     monkeypatch.setenv(KEYS, KEY)
     settings.ADMINS = [("Anna", "anna@example.test")]
@@ -138,7 +145,7 @@ def test_an_error_is_mailed_to_admins_without_what_was_typed(
     client.raise_request_exception = False
     typed = {"task": handlers.echo.module_path, "arg-value": f'"{SECRET}"', "token": new_token(), **fields}
     assert client.post(f"/admin/{page}/", typed).status_code == 500
-    [mail] = smtp.accepted
+    [mail] = inbox.accepted
     assert mail.to == "anna@example.test"
     assert "the disk is odd" in mail.text
     assert "arg-value = '********************'" in mail.text
