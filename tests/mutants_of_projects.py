@@ -6,6 +6,7 @@ IMPORTED, RESUMED = "tests/tasks/importing/test_sources.py", "tests/tasks/import
 PLUGIN = "tests/tasks/test_pytest_plugin.py"
 COROUTINES = "tests/tasks/locking/test_lock_coroutines.py"
 PAYLOADS = "tests/tasks/framework/test_payload.py"
+ENCRYPTED = "tests/dashboard/test_encrypted_payloads.py"
 
 PROJECTS = [
     Mutant("retry_for: others fail at once", "tasks.worker.failures.describe",
@@ -30,5 +31,7 @@ PROJECTS = [
     Mutant("payload: the oldest key hashes", "tasks.framework.arguments.key_of_arguments", "keys[-1]", "keys[0]",
            (PAYLOADS,)),
     without("payload: tasks without their key go back", "tasks.worker.process.WorkerProcess.run_batch",
-            " or claim.is_locked()", "tests/dashboard/test_encrypted_payloads.py", "-k", "one"),
+            " or claim.is_locked()", ENCRYPTED, "-k", "one"),
+    without("payload: no e-mail tells what was typed", "dashboard.schedules.editor.edit",
+            "@sensitive_post_parameters()\n", ENCRYPTED, "-k", "mailed"),
 ]  # fmt: skip

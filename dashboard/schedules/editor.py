@@ -12,6 +12,7 @@ from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import redirect, render
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
+from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods, require_safe
 
 from dashboard import links
@@ -173,6 +174,7 @@ def written_call(row: Schedule) -> dict[str, str] | None:
     return signature.written_call(task, row.args, row.kwargs)
 
 
+@sensitive_post_parameters()
 @require_http_methods(["GET", "HEAD", "POST"])
 def add(request: HttpRequest) -> HttpResponse:
     """Let the task be chosen, then show its form; add the posted one, or with `check` only show its times."""
@@ -191,6 +193,7 @@ def add(request: HttpRequest) -> HttpResponse:
     return submitted(request, form) if posted else form_page(request, form)
 
 
+@sensitive_post_parameters()
 @require_http_methods(["GET", "HEAD", "POST"])
 def edit(request: HttpRequest) -> HttpResponse:
     """Edit a schedule; 409 if a setting has changed since the person looked."""

@@ -11,6 +11,7 @@ from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
+from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods
 
 from dashboard.site import page
@@ -146,6 +147,7 @@ def chosen_task(path: str) -> PostgresTask:
     return task
 
 
+@sensitive_post_parameters()  # arguments are not for the e-mail about an error, which Django sends to ADMINS
 @require_http_methods(["GET", "HEAD", "POST"])
 def enqueue_view(request: HttpRequest) -> HttpResponse:
     """Let the task be chosen, then show its form; enqueue a posted one, or with `check` only show its command."""

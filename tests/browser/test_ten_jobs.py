@@ -1,6 +1,6 @@
 """The ten commonest jobs of an operator, each from the overview, with real mouse and keyboard, and what it may cost.
 
-A keystroke is a key or a character; a chord such as Ctrl-K is one. `docs/pages.md` tells these numbers.
+A keystroke is a key or a character; a chord such as Ctrl-K is one. docs/measurements/pages.txt tells these numbers.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""The plain text of encrypted payloads is nowhere: neither in a dump nor on pages, in logs, metrics or outputs."""
+"""The plain text of encrypted payloads is nowhere: in no dump, page, log, metric, output or e-mail."""
 
 import re
 import subprocess
@@ -8,11 +8,14 @@ from cryptography.fernet import Fernet
 from django.db import connection
 
 from dashboard.embedded import cluster
+from orders.tasks import send_shipped_emails
 from tasks.models import Attempt, Task, Worker
 from tasks.operations import schedules
+from tasks.operations.tokens import new_token
 from tasks.support.audit import Who
-from tests import processes
+from tests import processes, smtp
 from tests.commands import database_url, run
+from tests.orders import orders
 from tests.tasks import handlers
 from tests.waiting import wait_until
 
@@ -24,6 +27,22 @@ MOST_PAGES = 80
 LINK = re.compile(r'(?:href|hx-get)="(/admin/[^"#?]*)')
 FIRST_PAGES = ("/metrics", "/admin/tasks/task/?q=DE02", "/admin/tasks/task/?status=FAILED", "/admin/")
 NO_PAGES = ("/admin/logout", "/admin/jsi18n", "/admin/ops/lab")
+
+
+REFUSE = """
+CREATE FUNCTION refuse_in_test() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN RAISE EXCEPTION 'the disk is odd' USING ERRCODE = '22012'; END $$;
+CREATE TRIGGER refuse_in_test BEFORE INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION refuse_in_test()
+"""
+SCHEDULED = {"name": "nightly", "every": "10m", "timezone": "UTC", "missed": "skip", "overlap": "skip"}
+
+
+@pytest.fixture
+def inbox(settings):
+    """A real mail server, to which this process sends too."""
+    with smtp.mail_server() as server:
+        smtp.use(settings, server, timeout=20)
+        yield server
 
 
 @pytest.fixture
@@ -62,7 +81,7 @@ def crawled(client) -> str:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_plain_text_is_nowhere(client, admin_user, start_here, monkeypatch):
+def test_the_plain_text_is_nowhere(client, admin_user, start_here, inbox, monkeypatch):
     monkeypatch.setenv(KEYS, KEY)
     ids = [handlers.echo.enqueue(SECRET).id, handlers.confide.enqueue(SECRET).id, handlers.fail_once.enqueue(SECRET).id]
     ids.append(handlers.once_per_arguments.enqueue(1, 2).id)
@@ -70,7 +89,9 @@ def test_the_plain_text_is_nowhere(client, admin_user, start_here, monkeypatch):
     ids.append(schedules.run_now("nightly", WHO))
     with connection.cursor() as cursor:
         cursor.execute("SELECT rowlock_enqueue(%s, jsonb_build_array(%s::text))", [handlers.echo.module_path, PLAIN])
-    worker = start_here("--burst", "--threads", 2, ROWLOCK_MAX_ATTEMPTS=3)
+    [order] = orders.shipped()
+    send_shipped_emails.enqueue()
+    worker = start_here("--burst", "--threads", 2, ROWLOCK_MAX_ATTEMPTS=3, EMAIL_URL=inbox.url)
     worker.wait()
     wait_until(lambda: not Task.objects.filter(finished_at__isnull=True).exists())
     assert {handlers.echo.get_result(task_id).return_value for task_id in (ids[0], ids[4])} == {SECRET}
@@ -84,7 +105,9 @@ def test_the_plain_text_is_nowhere(client, admin_user, start_here, monkeypatch):
         "pages": crawled(client),
         "log": worker.log() + worker.output(),
         "commands": "\n".join(word.stdout + word.stderr for word in words),
+        "mail": "\n".join(mail.subject + mail.text for mail in inbox.accepted),
     }
+    assert [mail.to for mail in inbox.accepted] == [order.customer_email]
     assert [place for place, text in places.items() if SECRET in text] == []
     assert [place for place, text in places.items() if PLAIN in text] == ["dump", "pages"]
     assert "[encrypted]" in places["pages"]
@@ -92,6 +115,41 @@ def test_the_plain_text_is_nowhere(client, admin_user, start_here, monkeypatch):
     assert "heard [redacted]" in places["log"]
     assert "heard [redacted]" in places["dump"]
     assert KEY not in "".join(places.values())
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("page", "table", "fields"),
+    [
+        ("tasks/task/enqueue", "tasks_task", {}),
+        ("ops/schedule/add", "tasks_schedule", SCHEDULED),
+        ("ops/schedule/edit", "tasks_intervention", {**SCHEDULED, "schedule": "hourly", "edition": 1}),
+    ],
+)
+def test_an_error_is_mailed_to_admins_without_what_was_typed(
+    page,
+    table,
+    fields,
+    client,
+    admin_user,
+    inbox,
+    settings,
+    monkeypatch,
+):
+    monkeypatch.setenv(KEYS, KEY)
+    settings.ADMINS = [("Anna", "anna@example.test")]
+    schedules.add("hourly", handlers.echo.module_path, WHO, {"every": 3600, "args": [SECRET]})
+    with connection.cursor() as cursor:
+        cursor.execute(REFUSE.format(table=table))
+    client.force_login(admin_user)
+    client.raise_request_exception = False
+    typed = {"task": handlers.echo.module_path, "arg-value": f'"{SECRET}"', "token": new_token(), **fields}
+    assert client.post(f"/admin/{page}/", typed).status_code == 500
+    [mail] = inbox.accepted
+    assert mail.to == "anna@example.test"
+    assert "the disk is odd" in mail.text
+    assert "arg-value = '********************'" in mail.text
+    assert SECRET not in mail.text
 
 
 @pytest.mark.django_db(transaction=True)
