@@ -1,5 +1,6 @@
 """The dashboard's own lines of "Needs attention", one module per subject; see tasks/panels.py."""
 
-from dashboard.attention import failures, queues, schedule, sessions
+from dashboard.alerts import watching  # noqa: F401  it registers what `queue_status --alert` calls
+from dashboard.attention import alerts, failures, queues, schedule, sessions
 
-__all__ = ["failures", "queues", "schedule", "sessions"]
+__all__ = ["alerts", "failures", "queues", "schedule", "sessions"]
