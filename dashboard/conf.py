@@ -11,6 +11,10 @@ SETTINGS = {
     "LAB": Setting("ROWLOCK_LAB", flag, False),
     "METRICS_TOKEN": Setting("METRICS_TOKEN", str, ""),
     "PROXY_COUNT": Setting("PROXY_COUNT", int, 0),
+    "URL": Setting("ROWLOCK_URL", str, ""),
+    "ALERT_URLS": Setting("ROWLOCK_ALERT_URLS", str.split, []),
+    "ALERT_SECRET": Setting("ROWLOCK_ALERT_SECRET", str, ""),
+    "ALERT_PRIVATE": Setting("ROWLOCK_ALERT_PRIVATE", flag, False),
     "SHARED_LOOK_SECONDS": Setting("SHARED_LOOK_SECONDS", float, 1.0),
 }
 conf.SETTINGS.update(SETTINGS)

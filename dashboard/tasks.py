@@ -1,11 +1,12 @@
-"""The lab's tasks, and the demo's: harmless, and together in every state that a task can have."""
+"""The tasks of the lab and of alerts, and the demo's: harmless, and together in every state that a task can have."""
 
 import logging
 import os
 import time
 from typing import Any
 
-from dashboard import demo
+from dashboard import alerts, demo
+from dashboard.alerts import delivery
 from dashboard.lab import requests
 from tasks.compat import FRAMEWORK, TaskContext, task
 from tasks.operations import bulk
@@ -42,6 +43,20 @@ logging.getLogger(FRAMEWORK).addFilter(is_news)
 def run_lab(batch: str) -> dict[str, int]:
     """The runs of one batch of the lab, one after the other; gives how many ended how."""
     return bulk.in_own_session(lambda _: requests.run_batch(batch), 0)
+
+
+@task(
+    queue_name=alerts.QUEUE,
+    priority=100,
+    max_attempts=20,
+    backoff=lambda attempt: min(2.0**attempt, 600.0),
+    timeout=60,
+    durable=True,
+    unique_key=lambda incident, state, channel, size: f"alert:{incident}:{state}:{channel}:{size}",
+)
+def send_alert(incident: int, state: str, channel: str, size: int) -> str:
+    """Send one message about an incident to one channel; tried again for two hours."""
+    return delivery.deliver(incident, state, channel, size)
 
 
 @task(queue_name=demo.REPORTS)

@@ -227,6 +227,8 @@ def nothing() -> None:
 
 AttentionSource = Callable[[Snapshot], Iterable[AttentionLine]]
 FigureSource = Callable[[Snapshot], Iterable[Figure]]
+Alerter = Callable[[], str]
+ALERTERS: list[Alerter] = []
 ATTENTION: list[AttentionSource] = []
 FIGURES: list[FigureSource] = []
 
@@ -241,6 +243,12 @@ def figures(source: FigureSource) -> FigureSource:
     """Register a source of figures."""
     FIGURES.append(source)
     return source
+
+
+def alerter(send: Alerter) -> Alerter:
+    """Register what `queue_status --alert` calls: it sends what is new, waits for it, and says so in a sentence."""
+    ALERTERS.append(send)
+    return send
 
 
 class Page(NamedTuple):

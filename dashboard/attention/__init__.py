@@ -1,5 +1,6 @@
 """The dashboard's own lines of "Needs attention", one module per subject; see tasks/panels.py."""
 
-from dashboard.attention import cleanup, failures, growth, queues, schedule, sessions
+from dashboard.alerts import watching  # noqa: F401  it registers what `queue_status --alert` calls
+from dashboard.attention import alerts, cleanup, failures, growth, queues, schedule, sessions
 
-__all__ = ["cleanup", "failures", "growth", "queues", "schedule", "sessions"]
+__all__ = ["alerts", "cleanup", "failures", "growth", "queues", "schedule", "sessions"]

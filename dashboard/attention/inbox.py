@@ -171,8 +171,8 @@ class Inbox:
         return next((line for line in every if line.name == name), None)
 
 
-def gather(snapshot: Snapshot, may: May) -> Inbox:
-    """Collect the lines that a person with these rights may see."""
+def gather(snapshot: Snapshot, may: May, *, shown: int = SHOWN) -> Inbox:
+    """Collect the lines that a person with these rights may see, at most `shown` of each part."""
     panels.load()
     lines, is_whole = ask_all(panels.ATTENTION, snapshot)
     standing = snapshot.once(acknowledgements)
@@ -183,7 +183,7 @@ def gather(snapshot: Snapshot, may: May) -> Inbox:
             known.append(Known(line, acknowledgement))
         else:
             unknown.append(line)
-    return Inbox(unknown[:SHOWN], known[:SHOWN], max(0, len(unknown) - SHOWN))
+    return Inbox(unknown[:shown], known[:shown], max(0, len(unknown) - shown))
 
 
 def figures(snapshot: Snapshot, may: May) -> list[Figure]:

@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from django.core.management.base import CommandParser
+from django.core.management.base import CommandError, CommandParser
 
+from tasks import panels
 from tasks.commands import OperatorCommand, Options, Report, types
 from tasks.commands.base import UNHEALTHY
 from tasks.commands.output import Part, Table
@@ -33,8 +34,10 @@ class Command(OperatorCommand):
         parser.add_argument(
             "--max-ready-age", type=types.seconds, metavar="SECONDS", help="How long a due task may wait, in any queue."
         )
+        parser.add_argument("--alert", action="store_true", help="Also send new alerts, for cron.")
 
     def run(self, options: Options) -> Report:
+        sentences = send_alerts() if options["alert"] else []
         with short_waits():
             numbers = stats.collect()
         late = expectations.overdue()
@@ -45,11 +48,19 @@ class Command(OperatorCommand):
                 "queues": [queue_data(queue) for queue in numbers.queues],
                 "workers": [worker_data(worker) for worker in numbers.workers],
             },
-            text=tables(numbers),
+            text=[*tables(numbers), *sentences],
             problems=found,
             failure="Unhealthy: a limit or an objective is passed, or a command is overdue." if found else "",
             exit_status=UNHEALTHY,
         )
+
+
+def send_alerts() -> list[str]:
+    """Send what is new; a sentence for each app that does so. Raises CommandError if none does."""
+    panels.load()
+    if not panels.ALERTERS:
+        raise CommandError("No installed app sends alerts.")
+    return [send() for send in panels.ALERTERS]
 
 
 def problems(

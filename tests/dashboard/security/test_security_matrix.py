@@ -33,7 +33,7 @@ SLUGS = {
 BLIND_TO = ("view_task", "view_schedule")
 ACTIONS = ("tasks_task_action", "tasks_task_all", "ops_schedule_act", "ops_schedule_switch_on", "ops_schedule_add")
 # Addresses of what is not there: a 404 is what those are told who may look.
-ABSENT = {"ops_attention", "ops_lab_run", "ops_lab_stop", "orders_order_watch"}
+ABSENT = {"ops_attention", "ops_channel", "ops_lab_run", "ops_lab_stop", "orders_order_watch"}
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,139 @@
+"""Send one message to one channel: our webhook for http and https, the library apprise for every other address.
+
+Errors name the channel and never its address. A message may arrive twice, if a worker dies between sending and noting
+it; both copies have the same id.
+"""
+
+import hmac
+import http.client
+import json
+import time
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from urllib.parse import urlsplit
+from uuid import NAMESPACE_URL, uuid4, uuid5
+
+from django.utils import timezone
+
+from dashboard import conf
+from dashboard.alerts import channels, guard
+from dashboard.alerts.channels import Channel
+from dashboard.alerts.guard import ForbiddenAddress
+from dashboard.alerts.secrets import AddressLocked
+from dashboard.models import Incident
+from tasks.exceptions import RowlockError
+from tasks.panels import Severity
+
+TIMEOUT_SECONDS = 10.0
+STATES = {"opened": "", "grew": "Grew: ", "resolved": "Over: "}
+
+
+class AlertNotSent(RowlockError):
+    """A channel did not take a message."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """The body of a webhook. `id` is the same for each sending of the same message."""
+
+    id: str
+    kind: str
+    state: str
+    severity: str
+    title: str
+    detail: str
+    url: str
+    at: str
+
+    @property
+    def body(self) -> bytes:
+        return json.dumps(asdict(self), ensure_ascii=False).encode()
+
+    @property
+    def headline(self) -> str:
+        """The title with its state, for people."""
+        return f"{STATES[self.state]}{self.title}"
+
+
+def message_of(incident: Incident, state: str, size: int) -> Message:
+    """The message about this state of the incident."""
+    name = f"rowlock:{incident.opened_at.isoformat()}:{incident.pk}:{state}:{size}"
+    times: dict[str, datetime | None] = {"grew": incident.grew_at, "resolved": incident.resolved_at}
+    return Message(
+        id=str(uuid5(NAMESPACE_URL, name)),
+        kind=incident.kind,
+        state=state,
+        severity=Severity(incident.severity).name.lower(),
+        title=incident.title,
+        detail=incident.detail,
+        url=incident.url,
+        at=(times.get(state) or incident.opened_at).isoformat(),
+    )
+
+
+def test_message() -> Message:
+    """A message that says that it is a test."""
+    base, now = conf.get("URL"), timezone.now().isoformat()
+    return Message(str(uuid4()), "test", "opened", "notice", "Test of a Rowlock alert", "Nothing happened.", base, now)
+
+
+def deliver(incident_id: int, state: str, channel_name: str, size: int) -> str:
+    """Send the message unless its incident or channel is gone. Raises AlertNotSent."""
+    incident, channel = Incident.objects.filter(pk=incident_id).first(), channels.find(channel_name)
+    if incident is None or channel is None:
+        return "not sent: the incident or the channel is gone"
+    send(channel, message_of(incident, state, size))
+    return f"sent to {channel_name}"
+
+
+def send(channel: Channel, message: Message) -> None:
+    """Send it now. Raises AlertNotSent, whose text has the channel's name and no address."""
+    try:
+        problem = _send(channel.address, message)
+    except (ForbiddenAddress, AddressLocked) as error:
+        problem = type(error).__doc__ or ""
+    except ImportError:
+        problem = "It needs the package apprise: install rowlock[alerts]."
+    except Exception as error:  # noqa: BLE001  its text may hold the address
+        problem = f"{type(error).__name__}."
+    if problem:
+        raise AlertNotSent(f"The channel {channel.name} did not take the message: {problem}") from None
+
+
+def _send(address: str, message: Message) -> str:
+    """The problem; empty if the receiver took it."""
+    if address.lower().startswith(("http://", "https://")):
+        return _post(address, message)
+    import apprise  # optional, and slow to import
+
+    with guard.guarded():
+        receiver = apprise.Apprise.instantiate(address)
+        if receiver is None:
+            return "Its address is not one that apprise knows."
+        text = "\n\n".join(filter(None, (message.detail, message.url)))
+        is_sent = receiver.notify(body=text or message.title, title=message.headline)
+    return "" if is_sent else "The receiver refused it or did not answer."
+
+
+def _post(address: str, message: Message) -> str:
+    """POST the webhook. Redirects are not followed: any answer but 2xx is a failure."""
+    parts = urlsplit(address)
+    kind = http.client.HTTPSConnection if parts.scheme.lower() == "https" else http.client.HTTPConnection
+    connection = kind(parts.hostname or "", parts.port, timeout=TIMEOUT_SECONDS)
+    headers = {"Content-Type": "application/json", "User-Agent": "Rowlock"}
+    if conf.get("ALERT_SECRET"):
+        headers["X-Rowlock-Signature"] = signature(message.body, int(time.time()))
+    target = f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}"
+    try:
+        with guard.guarded():
+            connection.request("POST", target, message.body, headers)
+            status = connection.getresponse().status
+    finally:
+        connection.close()
+    return "" if 200 <= status < 300 else f"It answered {status}."
+
+
+def signature(body: bytes, at: int) -> str:
+    """The header that proves the sender and the time: HMAC-SHA256 over `<time>.<body>`."""
+    signed = hmac.digest(conf.get("ALERT_SECRET").encode(), f"{at}.".encode() + body, "sha256").hex()
+    return f"t={at},v1={signed}"

@@ -1,0 +1,113 @@
+"""Delivery to real receivers: webhooks, their signature, apprise, private addresses, and secrets in errors."""
+
+import hmac
+import logging
+import re
+import subprocess
+import time
+import traceback
+from pathlib import Path
+
+import pytest
+
+from dashboard.alerts import delivery, guard
+from dashboard.alerts.channels import Channel
+from dashboard.alerts.delivery import AlertNotSent
+from tests.commands import run
+from tests.dashboard.alerts.receiver import Receiver, receiving
+from tests.smtp import MailServer, smtp  # noqa: F401  a fixture
+
+PASSWORD = "s3cr3t-pa55"
+
+
+@pytest.fixture
+def receiver(settings):
+    settings.ROWLOCK = {**settings.ROWLOCK, "ALERT_PRIVATE": True, "ALERT_SECRET": "key"}
+    with receiving() as receiver:
+        yield receiver
+
+
+def send(address: str) -> None:
+    delivery.send(Channel("ops", from_environment=address), delivery.test_message())
+
+
+def test_a_webhook_has_the_contracts_body_and_a_signature_that_openssl_verifies(receiver: Receiver):
+    send(f"http://127.0.0.1:{receiver.port}/hook?token={PASSWORD}")
+    [(path, headers, body)] = receiver.posts
+    assert path == f"/hook?token={PASSWORD}"
+    assert set(receiver.bodies[0]) == {"id", "kind", "state", "severity", "title", "detail", "url", "at"}
+    at, signed = re.fullmatch(r"t=(\d+),v1=([0-9a-f]{64})", headers["X-Rowlock-Signature"]).groups()
+    argv = ["openssl", "dgst", "-sha256", "-hmac", "key"]
+    found = subprocess.run(argv, input=f"{at}.".encode() + body, capture_output=True, check=True).stdout.decode()
+    assert found.split()[-1] == signed
+
+
+def test_a_redirect_is_not_followed(receiver: Receiver):
+    receiver.status, receiver.location = 307, f"http://127.0.0.1:{receiver.port}/elsewhere"
+    with pytest.raises(AlertNotSent, match="It answered 307"):
+        send(f"http://127.0.0.1:{receiver.port}/hook")
+    assert [path for path, _headers, _body in receiver.posts] == ["/hook"]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of apprise's own
+def test_no_request_goes_to_a_private_address(receiver: Receiver, smtp: MailServer, settings):  # noqa: F811
+    settings.ROWLOCK = {**settings.ROWLOCK, "ALERT_PRIVATE": False}
+    mail = f"mailto://localhost:{smtp.port}/?from=a@example.test&to=b@example.test&mode=insecure&format=text"
+    for address in (f"http://localhost:{receiver.port}/", f"json://localhost:{receiver.port}/", mail):
+        with pytest.raises(AlertNotSent):
+            send(address)
+    assert (receiver.posts, smtp.connections) == ([], 0)
+
+
+@pytest.mark.parametrize(
+    ("host", "is_public"),
+    [
+        ("8.8.8.8", True), ("2001:4860:4860::8888", True), ("127.0.0.1", False), ("::1", False), ("10.1.2.3", False),
+        ("169.254.169.254", False), ("fe80::1%eth0", False), ("224.0.0.1", False), ("ff02::1", False),
+        ("::ffff:127.0.0.1", False), ("64:ff9b::7f00:1", False), ("0.0.0.0", False), ("localhost", False),
+    ],
+)  # fmt: skip
+def test_public_addresses(host, is_public):
+    assert guard.is_public(host) is is_public
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of apprise's own
+def test_apprise_posts_and_mails(receiver: Receiver, smtp: MailServer):  # noqa: F811
+    send(f"json://127.0.0.1:{receiver.port}/x")
+    assert receiver.bodies[0]["title"] == "Test of a Rowlock alert"
+    send(f"mailto://127.0.0.1:{smtp.port}/?from=a@example.test&to=b@example.test&mode=insecure&format=text")
+    [mail] = smtp.accepted
+    assert (mail.to, mail.subject) == ("b@example.test", "Test of a Rowlock alert")
+
+
+@pytest.mark.parametrize("scheme", ["http", "json", "slack"])
+def test_an_error_names_the_channel_and_no_secret(receiver: Receiver, caplog, scheme):
+    caplog.set_level(logging.DEBUG)
+    receiver.status = 500
+    with pytest.raises(AlertNotSent) as caught:
+        send(f"{scheme}://user:{PASSWORD}@127.0.0.1:{receiver.port}/{PASSWORD}")
+    text = "".join(traceback.format_exception(caught.value))
+    assert "The channel ops did not take the message" in text
+    assert PASSWORD not in text + caplog.text
+
+
+def test_the_command_says_who_took_it(receiver: Receiver, settings, db):
+    good, bad = f"http://127.0.0.1:{receiver.port}/", "http://127.0.0.1:1/"
+    settings.ROWLOCK = {**settings.ROWLOCK, "ALERT_URLS": [good, bad]}
+    assert run("test_alert", "env-1-http", "--json").data == {"sent": ["env-1-http"], "problems": []}
+    outcome = run("test_alert")
+    assert outcome.status == 4
+    assert "The channel env-2-http did not take the message" in outcome.stderr
+    assert run("test_alert", "nobody").status == 1
+
+
+def test_the_docs_verify_a_signature():
+    text = (Path(__file__).resolve().parents[3] / "docs" / "alerts.md").read_text()
+    [program] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    names: dict = {}
+    exec(program, names)
+    now = int(time.time())
+    signed = {at: f"t={at},v1={hmac.new(b'key', b'%d.{}' % at, 'sha256').hexdigest()}" for at in (now, now - 600)}
+    assert names["is_genuine"]("key", signed[now], b"{}")
+    assert not names["is_genuine"]("other", signed[now], b"{}")
+    assert not names["is_genuine"]("key", signed[now - 600], b"{}")
