@@ -1,13 +1,16 @@
 """Add, edit and delete channels of alerts by hand, audited without their addresses."""
 
+import logging
 from dataclasses import dataclass
 
-from django.db import connection
+from django.db import DatabaseError, connection
 
 from dashboard.models import AlertChannel
 from tasks.operations.verb import short_waits
 from tasks.support import audit
 from tasks.support.audit import Change, Who
+
+logger = logging.getLogger(__name__)
 
 NOTE = """
 UPDATE dashboard_alertchannel SET
@@ -66,13 +69,22 @@ def delete(channel: AlertChannel, who: Who, *, reason: str = "") -> None:
         audit.record(connection, who, "delete channel", [Change(target(channel.name))], reason)
 
 
+def record_test(channel: AlertChannel, who: Who) -> None:
+    """Audit a test message, which leaves this site."""
+    with short_waits():
+        audit.record(connection, who, "test channel", [Change(target(channel.name))])
+
+
 def note(name: str, problem: str = "") -> None:
     """Keep when the channel last took a message, or when and why it last did not. No-op for one of the environment.
 
     `problem` must not hold an address.
     """
-    with short_waits(), connection.cursor() as cursor:
-        cursor.execute(NOTE, {"name": name, "problem": problem})
+    try:
+        with short_waits(), connection.cursor() as cursor:
+            cursor.execute(NOTE, {"name": name, "problem": problem})
+    except DatabaseError as error:  # What was sent is sent: an error here would have it sent again.
+        logger.warning("how sending to the channel %s went was not kept: %s", name, str(error).partition("\n")[0])
 
 
 def target(name: str) -> str:

@@ -16,7 +16,9 @@ from django.utils.translation import gettext_lazy
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods, require_POST
 
-from dashboard.alerts import editing
+from dashboard.alerts import channels, delivery, editing
+from dashboard.alerts.channels import Channel
+from dashboard.alerts.delivery import AlertNotSent
 from dashboard.alerts.editing import Values
 from dashboard.alerts.secrets import AddressLocked
 from dashboard.live import snapshots
@@ -47,13 +49,17 @@ def paths(view: Callable[..., Any]) -> list[URLPattern]:
         path("ops/alerts/add/", view(edit), name="ops_channel_add"),
         path("ops/alerts/<int:pk>/", view(edit), name="ops_channel"),
         path("ops/alerts/<int:pk>/delete/", view(delete), name="ops_channel_delete"),
+        path("ops/alerts/<int:pk>/test/", view(send_test), name="ops_channel_test"),
     ]
 
 
 class ChannelRow(NamedTuple):
-    """One channel in texts; `scheme` is the only part of its address that is shown."""
+    """One channel in texts; `scheme` is the only part of its address that is shown.
 
-    pk: int
+    `pk` is None for a channel of ROWLOCK_ALERT_URLS, which nobody edits here.
+    """
+
+    pk: int | None
     name: str
     scheme: str
     severity: str
@@ -67,9 +73,9 @@ class ChannelRow(NamedTuple):
 
 
 def rows(request: HttpRequest) -> list[ChannelRow]:
-    """The stored channels by name."""
+    """The stored channels by name, then those of ROWLOCK_ALERT_URLS."""
     now, severities = snapshots.of(request).now, dict(SEVERITIES)
-    return [
+    stored = [
         ChannelRow(
             channel.pk,
             channel.name,
@@ -85,6 +91,15 @@ def rows(request: HttpRequest) -> list[ChannelRow]:
         )
         for channel in AlertChannel.objects.order_by("name")
     ]
+    usual, every = str(severities[Severity.SLOW.value]), _("all")
+    return stored + [
+        ChannelRow(
+            None, one.name, one.address.partition("://")[0], usual, every, every, True, "", "", "",
+            command("test_alert", one.name),
+        )
+        for one in channels.channels()
+        if one.stored is None
+    ]  # fmt: skip
 
 
 def scheme_of(channel: AlertChannel) -> str:
@@ -181,4 +196,19 @@ def delete(request: HttpRequest, pk: int) -> HttpResponse:
         return page(request, "alerts/delete.html", _("Delete a channel"), context)
     editing.delete(channel, rights.who(request.user), reason=reason_of(request.POST))
     messages.success(request, _("The channel was deleted."))
+    return HttpResponseRedirect(address(PAGE))
+
+
+@require_POST
+def send_test(request: HttpRequest, pk: int) -> HttpResponse:
+    """Send a test message at once, also to a disabled channel, and say how it went."""
+    rights.require(request.user, CONFIGURE)
+    channel = get_object_or_404(AlertChannel, pk=pk)
+    editing.record_test(channel, rights.who(request.user))
+    try:
+        delivery.send(Channel(channel.name, channel), delivery.test_message())
+    except AlertNotSent as problem:
+        messages.error(request, str(problem))
+    else:
+        messages.success(request, _("The channel %(name)s took the test message.") % {"name": channel.name})
     return HttpResponseRedirect(address(PAGE))

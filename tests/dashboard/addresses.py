@@ -57,6 +57,7 @@ PAGES = {
     "ops_channel_add": Access(ROOT, ROOT),
     "ops_channel": Access(ROOT, ROOT),
     "ops_channel_delete": Access(NOBODY, ROOT),
+    "ops_channel_test": Access(NOBODY, ROOT),
     "ops_audit": Access(SEE),
     "ops_lab": Access(SEE),
     "ops_lab_start": Access(NOBODY, OPERATE),

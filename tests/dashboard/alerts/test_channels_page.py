@@ -8,6 +8,7 @@ from django.db import connection
 from dashboard.alerts import editing
 from dashboard.models import AlertChannel
 from tasks.models import Intervention
+from tests.dashboard.alerts.receiver import receiving
 from tests.html import answers, flat
 from tests.people import client_of
 
@@ -93,6 +94,33 @@ def test_how_sending_went_is_kept_and_shown(root, channel):
     assert (channel.failed_at is not None, channel.failure) == (True, "It answered 500.")
 
 
+def test_a_test_reaches_a_real_receiver_and_is_audited(root, channel, settings):
+    """Also while the channel is disabled; a refusal is told without the address."""
+    settings.ROWLOCK = {**settings.ROWLOCK, "ALERT_PRIVATE": True}
+    url = f"{PAGE}{channel.pk}/test/"
+    with receiving() as receiver:
+        channel.set_address(f"http://127.0.0.1:{receiver.port}/{SECRET}")
+        channel.enabled = False
+        channel.save()
+        assert "The channel ops took the test message." in answers(root.post(url, follow=True).text)
+        receiver.status = 500
+        told = answers(root.post(url, follow=True).text)
+    assert [body["kind"] for body in receiver.bodies] == ["test", "test"]
+    assert "did not take the message: It answered 500." in told
+    assert SECRET not in told
+    kept = AlertChannel.objects.get()
+    assert kept.sent_at < kept.failed_at
+    assert audit()[1:] == [("test channel", "channel:ops", "")] * 2
+
+
+def test_channels_of_the_environment_are_listed_and_not_edited(root, settings):
+    settings.ROWLOCK = {**settings.ROWLOCK, "ALERT_URLS": (f"slack://{SECRET}",)}
+    page = root.get(PAGE).text
+    assert "env-1-slack" in page
+    assert SECRET not in page
+    assert "delete-channel" not in page
+
+
 def test_one_is_deleted_after_a_question(root, channel):
     url = f"{PAGE}{channel.pk}/delete/"
     assert "its address is lost" in root.post(url).text
@@ -133,7 +161,7 @@ def test_an_address_that_no_key_opens_is_listed_and_replaced(root, channel, sett
     assert AlertChannel.objects.get().address == FIELDS["address"]
 
 
-@pytest.mark.parametrize("path", [ADD, "{pk}/", "{pk}/delete/"])
+@pytest.mark.parametrize("path", [ADD, "{pk}/", "{pk}/delete/", "{pk}/test/"])
 def test_operators_are_refused(channel, path):
     operator = client_of("Operators", "Lock administrators", username="olga")
     url = path if path == ADD else PAGE + path.format(pk=channel.pk)

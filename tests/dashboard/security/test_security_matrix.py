@@ -11,7 +11,7 @@ from django.http import HttpResponse
 from django.test import Client
 from django.urls import resolve
 
-from dashboard.models import DemoRow
+from dashboard.models import AlertChannel, DemoRow
 from orders.models import Account, Order
 from tasks.models import Attempt, BulkRun, CommandRun, Intervention, RefusedWrite, Worker
 from tests.dashboard.addresses import NOBODY, PAGES, ROLES, Access, expected, walk
@@ -33,7 +33,7 @@ SLUGS = {
 BLIND_TO = ("view_task", "view_schedule")
 ACTIONS = ("tasks_task_action", "tasks_task_all", "ops_schedule_act", "ops_schedule_switch_on", "ops_schedule_add")
 # Addresses of what is not there: a 404 is what those are told who may look.
-ABSENT = {"ops_attention", "ops_channel", "ops_lab_run", "ops_lab_stop", "orders_order_watch"}
+ABSENT = {"ops_attention", "ops_lab_run", "ops_lab_stop", "orders_order_watch"}
 
 
 @pytest.fixture(autouse=True)
@@ -52,6 +52,7 @@ def a_row_of_everything(settings):
     Intervention.objects.create(id=ID, actor="anna", source="page", action="cancel", target=f"task:{ID}")
     BulkRun.objects.create(id=ID, action="requeue", filter="", upto=1, actor="anna")
     CommandRun.objects.create(id=ID, name="nightly", argv=["x"])
+    AlertChannel.objects.create(id=ID, name="ops", sealed_address="gAAAA")
     Order.objects.create(id=ID, customer_email="a@customer.test")
     DemoRow.objects.create(id=ID, kind="order", row_id=1)  # the demo is there, and of its rows none
     Account.objects.create(id=ID, owner=User.objects.create_user("owner", id=ID))
