@@ -74,6 +74,9 @@ class AlertChannel(models.Model):
     queues = ArrayField(models.TextField(), db_default=[], default=list, blank=True)
     kinds = ArrayField(models.TextField(), db_default=[], default=list, blank=True)
     enabled = models.BooleanField(db_default=True, default=True)
+    sent_at = models.DateTimeField(null=True, blank=True)  # when it last took a message
+    failed_at = models.DateTimeField(null=True, blank=True)  # when it last did not
+    failure = models.TextField(db_default="", blank=True)  # why it did not then, without its address
 
     class Meta:
         default_permissions = ("add", "change", "delete", "view")

@@ -128,7 +128,6 @@ BEGIN
     GRANT SELECT ON dashboard_alertchannel TO rowlock_worker;
     GRANT SELECT, INSERT, UPDATE ON dashboard_incident TO rowlock_web, rowlock_worker;
     GRANT USAGE ON SEQUENCE dashboard_incident_id_seq TO rowlock_web, rowlock_worker;
-    GRANT USAGE ON SEQUENCE dashboard_alertchannel_id_seq TO rowlock_web;
     GRANT SELECT, INSERT ON tasks_tick TO rowlock_web; -- of schedules that are run by hand
     -- The history of locks, which the web server keeps.
     GRANT SELECT, INSERT, UPDATE ON dashboard_lockwait TO rowlock_web;
@@ -137,9 +136,10 @@ BEGIN
     GRANT SELECT, INSERT, DELETE ON dashboard_tablesize TO rowlock_web;
     GRANT USAGE ON SEQUENCE
         auth_group_id_seq, auth_group_permissions_id_seq, auth_user_groups_id_seq, auth_user_id_seq,
-        auth_user_user_permissions_id_seq, axes_accessattempt_id_seq, dashboard_apirequest_id_seq,
-        dashboard_apitoken_id_seq, dashboard_deadlocks_id_seq, dashboard_lockwait_id_seq, dashboard_savedview_id_seq,
-        dashboard_tablesize_id_seq, django_admin_log_id_seq, orders_entry_id_seq, orders_order_id_seq,
+        auth_user_user_permissions_id_seq, axes_accessattempt_id_seq, dashboard_alertchannel_id_seq,
+        dashboard_apirequest_id_seq, dashboard_apitoken_id_seq, dashboard_deadlocks_id_seq, dashboard_lockwait_id_seq,
+        dashboard_savedview_id_seq, dashboard_tablesize_id_seq, django_admin_log_id_seq, orders_entry_id_seq,
+        orders_order_id_seq,
         tasks_attempt_id_seq, tasks_bulkrun_id_seq, tasks_intervention_id_seq, tasks_task_id_seq, tasks_tick_id_seq
         TO rowlock_web;
 

@@ -14,8 +14,8 @@ ON_DJANGO_6_0 = (
 # Modules of pages that check rights with `require`.
 GUARDED_PAGES = (
     *(f"dashboard.views.{name}" for name in (
-        "alerts", "audit", "burst", "demo", "fleet", "lab", "limits", "locks", "overview", "schedule", "stale",
-        "workers")),
+        "alert_channels", "alerts", "audit", "burst", "demo", "fleet", "lab", "limits", "locks", "overview", "schedule",
+        "stale", "workers")),
     *(f"dashboard.task_pages.{name}" for name in (
         "bulk", "confirmation", "detail", "enqueue", "listing", "queues")),
     *(f"dashboard.schedules.{name}" for name in ("actions", "editor")),
@@ -79,6 +79,12 @@ PAGES = [
            "'None'", (CONDITIONS,)),
     Mutant("attention: a locked table of thresholds hides no line", "dashboard.attention.thresholds.values",
            "if not is_too_slow(error):", "if True:", (CONDITIONS,)),
+    Mutant("attention: an objective counts in a pause too", "dashboard.attention.queues.is_late",
+           "if queue.objective_seconds is not None:", "if queue.objective_seconds is not None and not queue.paused:",
+           ("tests/dashboard/attention/test_attention.py",)),
+    Mutant("alerts: an empty address keeps the stored one", "dashboard.alerts.editing.save",
+           "    if values.address:\n        channel", "    if True:\n        channel",
+           ("tests/dashboard/alerts/test_channels_page.py",)),
     Mutant("a signal: the backend that was seen", "dashboard.locks.signals.problem_with", 'if not backend["is_same"]:',
            "if False:", ("tests/dashboard/locks/test_locks_page.py",)),
 ]  # fmt: skip

@@ -16,7 +16,7 @@ from uuid import NAMESPACE_URL, uuid4, uuid5
 from django.utils import timezone
 
 from dashboard import conf
-from dashboard.alerts import channels, guard
+from dashboard.alerts import channels, editing, guard
 from dashboard.alerts.channels import Channel
 from dashboard.alerts.guard import ForbiddenAddress
 from dashboard.alerts.secrets import AddressLocked
@@ -96,6 +96,8 @@ def send(channel: Channel, message: Message) -> None:
         problem = "It needs a package: `pip install apprise`."
     except Exception as error:  # noqa: BLE001  its text may hold the address
         problem = f"{type(error).__name__}."
+    if channel.stored:
+        editing.note(channel.name, problem)
     if problem:
         raise AlertNotSent(f"The channel {channel.name} did not take the message: {problem}") from None
 

@@ -1,4 +1,4 @@
-"""Thresholds of "Needs attention" that people set, and the sizes of our tables."""
+"""Thresholds of "Needs attention" that people set, the sizes of our tables, and how sending to channels went."""
 
 from functools import reduce
 from operator import or_
@@ -30,6 +30,9 @@ class Migration(migrations.Migration):
     dependencies = [("dashboard", "0002_alerts")]
 
     operations = [
+        migrations.AddField("AlertChannel", "sent_at", models.DateTimeField(blank=True, null=True)),
+        migrations.AddField("AlertChannel", "failed_at", models.DateTimeField(blank=True, null=True)),
+        migrations.AddField("AlertChannel", "failure", models.TextField(blank=True, db_default="")),
         migrations.CreateModel(
             "Threshold",
             fields=[

@@ -1,4 +1,4 @@
-"""The page *Alerts*: the thresholds of "Needs attention", for superusers."""
+"""The page *Alerts*: the channels of alerts, and the thresholds of "Needs attention"; for superusers."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -19,6 +19,8 @@ from dashboard.models import RANGES
 from dashboard.numbers import decimal
 from dashboard.site import page
 from dashboard.templatetags.rowlock import age
+from dashboard.views import alert_channels as channels
+from dashboard.views.alert_channels import CONFIGURE, PAGE
 from tasks.admin import rights
 from tasks.admin.forms import OptionField, PreviewedForm
 from tasks.diagnosis.finding import command
@@ -26,21 +28,27 @@ from tasks.support import durations
 from tasks.support.addresses import address
 from tasks.support.reading import Unreadable
 
-CONFIGURE = "dashboard.configure_alerts"  # no group has it
-PAGE = "admin:ops_alerts"
-
 
 def paths(view: Callable[..., Any]) -> list[URLPattern]:
     return [
         path("ops/alerts/", view(alerts), name="ops_alerts"),
         path("ops/alerts/threshold/", view(change_threshold), name="ops_threshold"),
+        *channels.paths(view),
     ]
 
 
 @require_safe
 def alerts(request: HttpRequest) -> HttpResponse:
     rights.require(request.user, CONFIGURE)
-    return page(request, "alerts/list.html", _("Alerts"), {"thresholds": threshold_rows(request)})
+    return page(
+        request,
+        "alerts/list.html",
+        _("Alerts"),
+        {
+            "thresholds": threshold_rows(request),
+            "channels": channels.rows(request),
+        },
+    )
 
 
 class ThresholdRow(NamedTuple):

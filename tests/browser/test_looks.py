@@ -26,6 +26,7 @@ ELSEWHERE = {
     "ops_acknowledge", "ops_charts", "ops_demo", "ops_demo_ask", "ops_demo_remove", "ops_forget", "ops_lab_drill",
     "ops_lab_run", "ops_lab_start", "ops_lab_stop", "ops_limit_set", "ops_limit_switch", "ops_palette",
     "ops_release", "ops_release_unstarted", "ops_signal", "ops_alerts", "ops_threshold",
+    "ops_channel", "ops_channel_test",
     "ops_stop_worker", "ops_take_back", "ops_withdraw", "orders_account_lock", "orders_account_move",
     "orders_order_lock", "orders_order_resolve", "orders_order_run", "orders_order_watch", "tasks_queue_switch",
     "ops_schedule_act", "ops_schedule_line", "ops_schedule_switch_on", "ops_schedule_times",

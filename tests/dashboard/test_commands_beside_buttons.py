@@ -15,6 +15,7 @@ LEADS_ON = {
     "dashboard/_stale_row.html": "task_pages/confirm.html",
     "task_pages/_bar.html": "task_pages/bulk_confirm.html",
     "dashboard/_node.html": "dashboard/signal.html",
+    "alerts/_channels.html": "alerts/delete.html",
     "alerts/_thresholds.html": "alerts/threshold.html",
 }
 

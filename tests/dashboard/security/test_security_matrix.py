@@ -12,7 +12,7 @@ from django.test import Client
 from django.urls import resolve
 
 from dashboard.alerts import secrets
-from dashboard.models import DemoRow, Installation
+from dashboard.models import AlertChannel, DemoRow, Installation
 from orders.models import Account, Order
 from tasks.models import Attempt, BulkRun, CommandRun, Intervention, RefusedWrite, Worker
 from tests.dashboard.addresses import NOBODY, PAGES, ROLES, Access, expected, walk
@@ -53,6 +53,7 @@ def a_row_of_everything(settings):
     Intervention.objects.create(id=ID, actor="anna", source="page", action="cancel", target=f"task:{ID}")
     BulkRun.objects.create(id=ID, action="requeue", filter="", upto=1, actor="anna")
     CommandRun.objects.create(id=ID, name="nightly", argv=["x"])
+    AlertChannel.objects.create(id=ID, name="ops", sealed_address="gAAAA")
     Order.objects.create(id=ID, customer_email="a@customer.test")
     DemoRow.objects.create(id=ID, kind="order", row_id=1)  # the demo is there, and of its rows none
     Installation.objects.create(id=ID, name="shop", url="http://127.0.0.1:9", token=secrets.seal("t"))
