@@ -4,6 +4,7 @@ import contextlib
 import http.client
 import json
 import os
+import time
 from collections.abc import Iterator
 
 import psutil
@@ -20,6 +21,7 @@ from tests.tasks import rows
 from tests.waiting import wait_until
 from tests.web import gunicorn
 
+PATIENCE_SECONDS = 8  # the web server ends what is still there after ten
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
@@ -86,4 +88,6 @@ def stopped_at_once(web: psutil.Process, port: int, caller: Caller) -> None:
     with following(port, caller, task) as answer:
         wait_until(lambda: answer.status == 200 and next_event(answer)[0] == "task", seconds=30)
         web.terminate()
+        began = time.monotonic()
         assert next_event(answer) == ("over", {})
+        assert time.monotonic() - began < PATIENCE_SECONDS
