@@ -83,11 +83,16 @@ def is_seated(port: int, caller: Caller, task: Task) -> bool:
 
 def stopped_at_once(web: psutil.Process, port: int, caller: Caller) -> None:
     """The web server stops although a client follows a task that waits for ever."""
-    task = rows.ready()
-    wait_until(lambda: is_seated(port, caller, task), seconds=30)
-    with following(port, caller, task) as answer:
-        wait_until(lambda: answer.status == 200 and next_event(answer)[0] == "task", seconds=30)
+    task, opened = rows.ready(), []
+    with contextlib.ExitStack() as stack:
+
+        def is_followed() -> bool:
+            opened.append(stack.enter_context(following(port, caller, task)))
+            return opened[-1].status == 200
+
+        wait_until(is_followed, seconds=30)
+        assert next_event(opened[-1])[0] == "task"
         web.terminate()
         began = time.monotonic()
-        assert next_event(answer) == ("over", {})
+        assert next_event(opened[-1]) == ("over", {})
         assert time.monotonic() - began < PATIENCE_SECONDS
