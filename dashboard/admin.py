@@ -10,7 +10,6 @@ from dashboard import links
 from dashboard.api.admin import ApiTokenAdmin
 from dashboard.models import ApiToken
 from dashboard.site import RowlockAdminSite, RowlockAdminSiteMixin
-from dashboard.task_pages import bulk, detail, enqueue, listing, queues, saved_views
 from tasks.admin.lock_aware import SESSION_PAGES
 from tasks.admin.read_only import (
     AttemptAdmin,
@@ -28,6 +27,9 @@ class TaskPages(TaskAdmin):
     """Our pages in place of the plain list. Programs create tasks and `tasks.operations` changes them."""
 
     def get_urls(self) -> list[URLPattern]:
+        """Commands import the admin too, but not its pages."""
+        from dashboard.task_pages import bulk, detail, enqueue, listing, queues, saved_views
+
         view = self.admin_site.page_view  # type: ignore[attr-defined]  # only our sites have these pages
         return [
             path("", view(listing.list_view), name="tasks_task_changelist"),
@@ -48,6 +50,8 @@ class QueuePages(QueueAdmin):
     """Every queue with a task, a setting or a worker, also without a row."""
 
     def get_urls(self) -> list[URLPattern]:
+        from dashboard.task_pages import queues
+
         view = self.admin_site.page_view  # type: ignore[attr-defined]  # only our sites have these pages
         return [
             path("", view(queues.queues_view), name="tasks_queue_changelist"),

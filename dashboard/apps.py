@@ -165,12 +165,14 @@ class DashboardConfig(AppConfig):
 
     def ready(self) -> None:
         from dashboard import checks, login, project  # noqa: F401  the checks register themselves
-        from dashboard.api import idempotency, throttle
-        from dashboard.attention import inbox
-        from dashboard.locks import history
         from tasks.operations.prune import register_history
 
-        register_history(*history.HISTORY, *inbox.HISTORY, *idempotency.HISTORY, *throttle.HISTORY)
+        register_history(
+            "dashboard.locks.history",
+            "dashboard.attention.inbox",
+            "dashboard.api.idempotency",
+            "dashboard.api.throttle",
+        )
         project.provide()
         name_tables()
         login.log_logins()

@@ -6,7 +6,6 @@ import time
 from typing import Any
 
 from dashboard import demo
-from dashboard.lab import requests
 from tasks.compat import FRAMEWORK, TaskContext, task
 from tasks.operations import bulk
 
@@ -41,6 +40,8 @@ logging.getLogger(FRAMEWORK).addFilter(is_news)
 @task(queue_name="rowlock-lab")
 def run_lab(batch: str) -> dict[str, int]:
     """The runs of one batch of the lab, one after the other; gives how many ended how."""
+    from dashboard.lab import requests  # every command imports this module
+
     return bulk.in_own_session(lambda _: requests.run_batch(batch), 0)
 
 

@@ -22,6 +22,8 @@ END_OTHER_SESSIONS = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WH
 # ends its browser, and starts another one when it comes back.
 FIRST = (
     "tests/browser/",
+    "tests/own_admin/",
+    "tests/chaos/",
     "tests/tasks/worker/",
     "tests/dashboard/security/test_security_matrix.py",
     "tests/dashboard/up/",

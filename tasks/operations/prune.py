@@ -8,6 +8,8 @@ grow with time, so the first window without anything old is the last.
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
+from importlib import import_module
+from itertools import chain
 from typing import NamedTuple
 
 from django.db import connection
@@ -192,6 +194,7 @@ class History(NamedTuple):
     statement: str
 
 
+MODULES: list[str] = []  # of other apps
 # Workers come last: the rows that named them may have just been deleted.
 HISTORY = [
     History("attempts", "tasks_attempt", PRUNE_ATTEMPTS),
@@ -207,13 +210,18 @@ HISTORY = [
 ]
 
 
-def register_history(*histories: History) -> None:
-    """Let `prune_history` delete from tables of another app too; called once, from its AppConfig.ready().
+def register_history(*modules: str) -> None:
+    """Let `prune_history` delete from the tables that these modules list in `HISTORY` too; it alone imports them.
 
     A statement gets `age`, `after` (the id where the last window ended) and `window` (rows). It returns `last_id`,
     `deleted`, and `is_old`: true if the next window may hold something old.
     """
-    HISTORY[:0] = [history for history in histories if history not in HISTORY]
+    MODULES.extend(module for module in modules if module not in MODULES)
+
+
+def histories() -> list[History]:
+    """Those of other apps, then ours, whose workers come last."""
+    return [*chain.from_iterable(import_module(module).HISTORY for module in MODULES), *HISTORY]
 
 
 def prune_tasks(
@@ -240,7 +248,7 @@ def prune_tasks(
 def prune_history(
     older_than: timedelta, who: Who, *, reason: str = "", dry_run: bool = False, progress: Progress = go_on
 ) -> dict[str, int]:
-    """Delete history older than `older_than`; returns the number of rows of each table, by the names in `HISTORY`.
+    """Delete history older than `older_than`; returns the number of rows of each table, by the names in `histories`.
 
     Attempts go when their task is finished, stopped workers when no row names them.
     """
@@ -248,7 +256,7 @@ def prune_history(
     while not dry_run and throughput.fold(connection):
         pass
     deleted = {}
-    for name, table, statement in HISTORY:
+    for name, table, statement in histories():
         record = partial(audit.record, connection, who, action, [Change(audit.table(table))], reason)
         deleted[name] = _walk(statement, {"age": older_than}, record, dry_run, progress)
     return deleted

@@ -4,6 +4,7 @@ import contextlib
 import http.client
 import json
 import os
+import time
 from collections.abc import Iterator
 
 import psutil
@@ -20,6 +21,7 @@ from tests.tasks import rows
 from tests.waiting import wait_until
 from tests.web import gunicorn
 
+PATIENCE_SECONDS = 8  # the web server ends what is still there after ten
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
@@ -81,9 +83,16 @@ def is_seated(port: int, caller: Caller, task: Task) -> bool:
 
 def stopped_at_once(web: psutil.Process, port: int, caller: Caller) -> None:
     """The web server stops although a client follows a task that waits for ever."""
-    task = rows.ready()
-    wait_until(lambda: is_seated(port, caller, task), seconds=30)
-    with following(port, caller, task) as answer:
-        wait_until(lambda: answer.status == 200 and next_event(answer)[0] == "task", seconds=30)
+    task, opened = rows.ready(), []
+    with contextlib.ExitStack() as stack:
+
+        def is_followed() -> bool:
+            opened.append(stack.enter_context(following(port, caller, task)))
+            return opened[-1].status == 200
+
+        wait_until(is_followed, seconds=30)
+        assert next_event(opened[-1])[0] == "task"
         web.terminate()
-        assert next_event(answer) == ("over", {})
+        began = time.monotonic()
+        assert next_event(opened[-1]) == ("over", {})
+        assert time.monotonic() - began < PATIENCE_SECONDS
