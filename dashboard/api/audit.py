@@ -7,7 +7,7 @@ from django.http import HttpRequest
 from django.utils.datastructures import MultiValueDict
 from ninja import Field, Query, Router, Schema
 
-from dashboard.api.base import needs
+from dashboard.api.base import needs, only
 from dashboard.api.shared import condition
 from dashboard.views.audit import SEE, AuditFilter, bounds
 from tasks.operations.filters import BIGGEST_ID
@@ -56,6 +56,7 @@ def list_audit(
 ) -> dict[str, Any]:
     """Interventions, newest first. A search takes two seconds at most; `next` leads on from where it stopped."""
     needs(request, SEE)
+    only(request, *Chosen.model_fields, "cursor", "limit")
     asked = {**chosen.dict(), "enqueues": "1" if chosen.enqueues else ""}
     wanted = AuditFilter.from_params(MultiValueDict({name: [value] for name, value in asked.items()}))
     found = find(wanted, PageCursor(before=cursor), bounds=bounds, limit=limit)

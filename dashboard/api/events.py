@@ -20,7 +20,7 @@ STREAM_SECONDS, POLL_SECONDS, BEAT_SECONDS = 300.0, 0.5, 15.0
 RETRY_MS = 1000  # after which a client connects again
 KIND = "text/event-stream"
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # the latter: nginx keeps nothing back
-DESCRIBED = {200: {"description": "Its changes", "content": {KIND: {"schema": {"type": "string"}}}}}
+DESCRIBED = {200: {"description": "Its changes", "content": {KIND: {"schema": {}}}}}
 router = Router(tags=["Tasks"])
 seats = threading.BoundedSemaphore(STREAMS)
 

@@ -8,7 +8,7 @@ from django.utils.datastructures import MultiValueDict
 from ninja import Field, Query, Router, Schema
 
 from dashboard import failures
-from dashboard.api.base import needs
+from dashboard.api.base import needs, only
 from dashboard.api.shared import condition
 from dashboard.failures import PARTS, SHOWN, FailureFilter, Kind
 from tasks.support.reading import LONGEST_CONDITION
@@ -57,6 +57,7 @@ class Chosen(Schema):
 def list_failures(request: HttpRequest, chosen: Query[Chosen]) -> dict[str, Any]:
     """The kinds of failed attempts of a time, with their trend."""
     needs(request, SEE)
+    only(request, *Chosen.model_fields)
     params = MultiValueDict({name: [value] for name, value in chosen.dict().items()})
     found = failures.kinds(FailureFilter.from_params(params))
     return {"items": map(FailureKind.of, found), "total": found[0].total if found else 0}

@@ -9,7 +9,7 @@ from django.conf import settings
 from django.core.exceptions import RequestDataTooBig
 from django.db import transaction
 from django.http import Http404, HttpRequest, HttpResponseBase
-from django.urls import URLPattern, URLResolver, path
+from django.urls import URLPattern, URLResolver, re_path
 from django.utils import translation
 from django.utils.cache import add_never_cache_headers
 from django.views.decorators.csrf import csrf_exempt
@@ -42,7 +42,7 @@ def guarded(patterns: Iterable[URLPattern | URLResolver]) -> list[URLPattern]:
         for one in patterns
         if isinstance(one, URLPattern)
     ]
-    return [*views, path("<path:rest>", guard(nothing))]
+    return [*views, re_path("", guard(nothing))]
 
 
 def guard(view: View) -> View:
@@ -100,5 +100,5 @@ def too_large() -> Problem:
     return TooLarge(f"The body has more than {MOST_BODY:,} bytes: send less at a time.")
 
 
-def nothing(request: HttpRequest, rest: str = "") -> HttpResponseBase:
+def nothing(request: HttpRequest) -> HttpResponseBase:
     raise Http404("There is no such address: see openapi.json for those that there are.")

@@ -7,7 +7,7 @@ from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest
 from ninja import Field, Query, Router, Schema, Status
 
-from dashboard.api.base import Invalid, needs, who
+from dashboard.api.base import Invalid, needs, only, who
 from dashboard.api.shared import Body, Changed, Reason
 from dashboard.lab import requests, runner
 from dashboard.lab.requests import MOST_RUNS, PAGE_LIMITS, LabForm
@@ -88,6 +88,7 @@ def list_runs(
 ) -> dict[str, Any]:
     """Runs, newest first."""
     needs(request, SEE)
+    only(request, "cursor")
     runs = LabRun.objects.defer(*LARGE, "spans", "waits").order_by("-pk")
     found = list((runs.filter(pk__lt=cursor) if cursor else runs)[: PAGE + 1])
     return {"items": found[:PAGE], "next": str(found[PAGE - 1].pk) if len(found) > PAGE else None}

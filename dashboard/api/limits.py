@@ -7,7 +7,7 @@ from django.http import HttpRequest
 from ninja import Field, Query, Router, Schema
 
 from dashboard import limits
-from dashboard.api.base import needs, who
+from dashboard.api.base import needs, only, who
 from dashboard.api.queues import RATE
 from dashboard.api.shared import PRINTABLE, Body, Changed, Name, ReasonText
 from dashboard.limits import CAP, HOLDERS, SHOWN, KeyLimit
@@ -76,6 +76,7 @@ def list_limits(
 ) -> dict[str, Any]:
     """The keys that have a limit or are in use, by name."""
     needs(request, SEE)
+    only(request, "q", "cursor")
     names = limits.keys(q, cursor)
     found = limits.limits(names[:SHOWN])
     return {"items": map(LimitItem.of, found), "next": found[-1].key if len(names) > SHOWN else None}

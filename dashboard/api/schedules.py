@@ -9,7 +9,7 @@ from django.http import HttpRequest
 from ninja import Field, Query, Router, Schema, Status
 from pydantic import AwareDatetime
 
-from dashboard.api.base import Invalid, edition_of, needs, who
+from dashboard.api.base import Invalid, edition_of, needs, only, who
 from dashboard.api.shared import PRINTABLE, SEEN_IF_GIVEN, Body, Changed, Name, Reason, ReasonText
 from dashboard.live import snapshots
 from dashboard.schedules import SEE
@@ -108,6 +108,7 @@ def list_schedules(
 ) -> dict[str, Any]:
     """Schedules by name."""
     needs(request, SEE)
+    only(request, "q", "state", "cursor")
     search, now = Search(q.strip(), state, cursor), snapshots.of(request).now
     found = Schedule.objects.filter(search.matching(), search.conditions(now)[state], Q(name__gt=cursor))
     rows = list(found.order_by("name")[: PAGE + 1])

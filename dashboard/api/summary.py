@@ -12,7 +12,7 @@ from ninja import Field, Query, Router, Schema
 
 import tasks
 from dashboard import links, series
-from dashboard.api.base import may, needs
+from dashboard.api.base import may, needs, only
 from dashboard.api.shared import PRINTABLE
 from dashboard.attention import inbox
 from dashboard.attention.queues import numbers
@@ -112,6 +112,7 @@ def find(
 ) -> dict[str, Any]:
     """A task by its id, workers by id or host, and unfinished tasks by the whole of their key."""
     needs(request, "tasks.view_task", "tasks.view_worker")
+    only(request, "q")
     text = q.strip()
     return {"items": list(matches(text))[:MOST] if text else []}
 

@@ -62,6 +62,16 @@ def test_a_body_is_an_object_without_unknown_fields(operator):
     assert not Queue.objects.exists()
 
 
+def test_a_parameter_that_there_is_not_is_refused(operator):
+    for path in ("/limits", "/schedules", "/failures", "/audit", "/lab/runs", "/find"):
+        assert operator.asked(path, q="x", statsu="x") == 422, path
+
+
+def test_a_name_that_no_address_can_have_is_answered_in_the_form_of_the_api(operator):
+    assert operator.tried("/queues/a%0Ab/pause") == 404
+    assert operator.response["Content-Type"] == "application/json"
+
+
 def test_a_queue_that_nothing_names_is_not_there(operator):
     assert operator.asked("/queues/nowhere") == 404
 
