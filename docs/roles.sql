@@ -108,7 +108,8 @@ BEGIN
     -- Who logs in, and the pages on which superusers look after accounts.
     GRANT SELECT, INSERT, UPDATE, DELETE ON
         auth_group, auth_group_permissions, auth_user, auth_user_groups, auth_user_user_permissions,
-        axes_accessattempt, axes_accessattemptexpiration, django_session
+        axes_accessattempt, axes_accessattemptexpiration, dashboard_apicount, dashboard_apirequest, dashboard_apitoken,
+        django_session
         TO rowlock_web;
     GRANT SELECT, INSERT, DELETE ON django_admin_log TO rowlock_web; -- with the account that goes
     -- What operators do: never deleting a task, an attempt or an account.
@@ -128,7 +129,8 @@ BEGIN
     GRANT SELECT, INSERT ON dashboard_deadlocks TO rowlock_web;
     GRANT USAGE ON SEQUENCE
         auth_group_id_seq, auth_group_permissions_id_seq, auth_user_groups_id_seq, auth_user_id_seq,
-        auth_user_user_permissions_id_seq, axes_accessattempt_id_seq, dashboard_deadlocks_id_seq,
+        auth_user_user_permissions_id_seq, axes_accessattempt_id_seq, dashboard_apirequest_id_seq,
+        dashboard_apitoken_id_seq, dashboard_deadlocks_id_seq,
         dashboard_lockwait_id_seq, dashboard_savedview_id_seq, django_admin_log_id_seq, orders_entry_id_seq, orders_order_id_seq,
         tasks_attempt_id_seq, tasks_bulkrun_id_seq, tasks_intervention_id_seq, tasks_task_id_seq, tasks_tick_id_seq
         TO rowlock_web;
@@ -152,7 +154,8 @@ BEGIN
         ON tasks_bulkrun TO rowlock_worker;
     -- What prune_history deletes, it locks before, which takes UPDATE.
     GRANT SELECT, UPDATE, DELETE ON
-        dashboard_acknowledgement, dashboard_deadlocks, dashboard_lockwait, tasks_attempt, tasks_refusedwrite
+        dashboard_acknowledgement, dashboard_apicount, dashboard_apirequest, dashboard_deadlocks, dashboard_lockwait,
+        tasks_attempt, tasks_refusedwrite
         TO rowlock_worker;
     GRANT SELECT ON django_migrations TO rowlock_worker;
     GRANT USAGE ON SEQUENCE

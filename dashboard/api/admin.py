@@ -5,6 +5,7 @@ from typing import Any
 
 from django import forms
 from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
@@ -36,8 +37,8 @@ class TokenForm(forms.ModelForm):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        users = self.fields["user"]
-        users.queryset = users.queryset.filter(is_active=True, is_staff=True)  # type: ignore[attr-defined]
+        if users := self.fields.get("user"):  # the page of a token only shows it
+            users.queryset = users.queryset.filter(is_active=True, is_staff=True)  # type: ignore[attr-defined]
 
     def clean_name(self) -> str:
         name: str = self.cleaned_data["name"]
@@ -61,12 +62,20 @@ class ApiTokenAdmin(DeclaredFilters):
     def has_view_permission(self, request: HttpRequest, obj: ApiToken | None = None) -> bool:
         return is_superuser(request)
 
-    has_module_permission = has_add_permission = has_view_permission
+    # An account that goes takes its tokens with it, and the admin asks here whether it may.
+    has_module_permission = has_add_permission = has_delete_permission = has_view_permission
 
     def has_change_permission(self, request: HttpRequest, obj: ApiToken | None = None) -> bool:
         return False
 
-    has_delete_permission = has_change_permission
+    def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
+        """The stock page says whether there is such a token before it asks who wants to know."""
+        if not is_superuser(request):
+            raise PermissionDenied
+        return super().history_view(request, object_id, extra_context)
+
+    def get_fields(self, request: HttpRequest, obj: ApiToken | None = None) -> tuple[str, ...]:
+        return self.list_display if obj else ("name", "user", "group", "days")
 
     def save_model(self, request: HttpRequest, obj: ApiToken, form: Any, change: bool) -> None:
         days = form.cleaned_data["days"]

@@ -10,7 +10,7 @@ from ninja import Field, Query, Router, Schema, Status
 from pydantic import AwareDatetime
 
 from dashboard.api.base import Invalid, edition_of, needs, who
-from dashboard.api.shared import PRINTABLE, Body, Changed, Name, Reason, ReasonText
+from dashboard.api.shared import PRINTABLE, SEEN_IF_GIVEN, Body, Changed, Name, Reason, ReasonText
 from dashboard.live import snapshots
 from dashboard.schedules import SEE
 from dashboard.schedules.rows import LONGEST_SEARCH, PAGE, Search
@@ -128,31 +128,31 @@ def add_schedule(request: HttpRequest, body: NewSchedule) -> Status:
     return Status(201, ScheduleItem.of(row, schedules.now()))
 
 
-@router.post("/{path:name}/edit", response=Changed, summary="Edit a schedule")
+@router.post("/{path:name}/edit", response=Changed, openapi_extra=SEEN_IF_GIVEN, summary="Edit a schedule")
 def edit_schedule(request: HttpRequest, name: ScheduleName, body: Settings) -> dict[str, bool]:
     needs(request, SEE, RIGHT_TO_EDIT)
     who_, edition = who(request), edition_of(request)
     return {"changed": schedules.edit(name, who_, body.given(), edition=edition, reason=body.reason)}
 
 
-@router.post("/{path:name}/pause", response=Changed, summary="Pause a schedule")
+@router.post("/{path:name}/pause", response=Changed, openapi_extra=SEEN_IF_GIVEN, summary="Pause a schedule")
 def pause_schedule(request: HttpRequest, name: ScheduleName, body: Reason) -> dict[str, bool]:
     return {"changed": act(request, schedules.pause, RIGHT_TO_PAUSE, name, body)}
 
 
-@router.post("/{path:name}/resume", response=Changed, summary="Resume a schedule")
+@router.post("/{path:name}/resume", response=Changed, openapi_extra=SEEN_IF_GIVEN, summary="Resume a schedule")
 def resume_schedule(request: HttpRequest, name: ScheduleName, body: Reason) -> dict[str, bool]:
     """Its setting `missed` says what becomes of the times of the pause."""
     return {"changed": act(request, schedules.resume, RIGHT_TO_PAUSE, name, body)}
 
 
-@router.post("/{path:name}/run", response=Enqueued, summary="Run a schedule now")
+@router.post("/{path:name}/run", response=Enqueued, openapi_extra=SEEN_IF_GIVEN, summary="Run a schedule now")
 def run_schedule(request: HttpRequest, name: ScheduleName, body: Reason) -> dict[str, int]:
     """Enqueue its task at once, even if it is paused. Its next time stays."""
     return {"task_id": act(request, schedules.run_now, RIGHT_TO_RUN, name, body)}
 
 
-@router.post("/{path:name}/delete", response=Changed, summary="Delete a schedule")
+@router.post("/{path:name}/delete", response=Changed, openapi_extra=SEEN_IF_GIVEN, summary="Delete a schedule")
 def delete_schedule(request: HttpRequest, name: ScheduleName, body: Reason) -> dict[str, bool]:
     """Its ticks and tasks stay. Refused while code declares it."""
     return {"changed": act(request, schedules.delete, RIGHT_TO_EDIT, name, body)}

@@ -10,6 +10,16 @@ from tasks.support import reading
 # Also in the schema, so that a client can check before it sends. The reader says what is wrong in a sentence.
 PRINTABLE = r"^[^\u0000-\u001f\u007f-\u009f]*$"
 
+# The part of the document that says which version a change means. Not read by ninja: see `edition_of`.
+_SEEN = {
+    "in": "header",
+    "name": "If-Match",
+    "schema": {"type": "string", "pattern": '^"[0-9]{1,9}"$'},
+    "example": '"7"',
+}
+SEEN = {"parameters": [{**_SEEN, "required": True, "description": "The version that was seen, in quotes."}]}
+SEEN_IF_GIVEN = {"parameters": [{**_SEEN, "required": False, "description": "The edition that was seen, in quotes."}]}
+
 Name = Annotated[
     str,
     Field(min_length=1, max_length=reading.LONGEST_NAME, pattern=PRINTABLE),

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from datetime import datetime
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 from django.db import connection
@@ -17,6 +18,7 @@ from dashboard.attention import inbox
 from dashboard.attention.queues import numbers
 from dashboard.live import snapshots
 from dashboard.locks import activity
+from dashboard.locks.limits import Names
 from dashboard.series import SPANS
 from dashboard.views import palette
 from dashboard.views.overview import unless_slow
@@ -163,20 +165,33 @@ def database() -> dict[str, Any]:
 
 
 def matches(text: str) -> Iterator[dict[str, str]]:
-    params = {"text": text, "most": MOST}
+    """What answers within its time limit; a locked table is left out."""
+    names = Names(connection)
+    for kind, condition in conditions(text).items():
+        yield from names.ask(partial(list, tasks_of(kind, condition)), "tasks_task") or ()
+    yield from names.ask(partial(list, workers(text)), "tasks_worker") or ()
+
+
+def conditions(text: str) -> dict[str, Q]:
+    """The conditions of a task by kind. Keys are those of unfinished tasks, because two indexes have them."""
     number = reading.digits(text.removeprefix("#"))
-    if number is not None and number <= palette.LARGEST_ID:
-        yield from tasks_of("task", Q(pk=number))
-    for row in fetch(connection, palette.WORKERS, params):
-        name = f"Worker {row['id']} ({row['hostname']}, pid {row['pid']})"
-        yield {"kind": "worker", "id": row["id"], "text": name, "url": links.worker(row["id"])}
-    # Among unfinished tasks, by the two indexes of their keys.
-    yield from tasks_of("unique_key", Q(unique_key=text) & HOLDS_UNIQUE_KEY)
-    yield from tasks_of("ordering_key", Q(ordering_key=text, status__in=HOLDS_ITS_KEY))
+    by_id = {"task": Q(pk=number)} if number is not None and number <= palette.LARGEST_ID else {}
+    return {
+        **by_id,
+        "unique_key": Q(unique_key=text) & HOLDS_UNIQUE_KEY,
+        "ordering_key": Q(ordering_key=text, status__in=HOLDS_ITS_KEY),
+    }
 
 
 def tasks_of(kind: str, condition: Q) -> Iterator[dict[str, str]]:
     """The tasks that were found by this kind of text."""
-    for row in Task.objects.filter(condition).order_by("pk").only("task_path", "status")[:MOST]:
+    for row in Task.objects.filter(condition).order_by("ordering_key", "pk").only("task_path", "status")[:MOST]:
         text = f"Task #{row.pk} {row.task_path.rpartition('.')[2]} · {row.status}"
         yield {"kind": kind, "id": str(row.pk), "text": text, "url": links.page("admin:tasks_task_change", row.pk)}
+
+
+def workers(text: str) -> Iterator[dict[str, str]]:
+    """Live workers by their id or host."""
+    for row in fetch(connection, palette.WORKERS, {"text": text, "most": MOST}):
+        name = f"Worker {row['id']} ({row['hostname']}, pid {row['pid']})"
+        yield {"kind": "worker", "id": row["id"], "text": name, "url": links.worker(row["id"])}

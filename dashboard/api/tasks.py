@@ -8,7 +8,7 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Field, Query, Router, Schema, Status
 
 from dashboard.api.base import Changed, Conflict, Invalid, NotThere, Problem, needed_edition_of, needs, only, who
-from dashboard.api.shared import PRINTABLE, Name, NeededReason, Reason, ReasonText
+from dashboard.api.shared import PRINTABLE, SEEN, Name, NeededReason, Reason, ReasonText
 from dashboard.task_pages import VIEW
 from dashboard.task_pages.actions import PAGE_ACTIONS, PageAction, Seen
 from dashboard.task_pages.enqueue import ENQUEUE, chosen_task
@@ -240,38 +240,38 @@ def get_task(request: HttpRequest, task_id: TaskId, response: HttpResponse) -> d
 ANSWERS = {200: Done, 202: Done}
 
 
-@router.post("/{int:task_id}/requeue", response=ANSWERS, summary="Run a task again")
+@router.post("/{int:task_id}/requeue", response=ANSWERS, openapi_extra=SEEN, summary="Run a task again")
 def requeue_task(request: HttpRequest, task_id: TaskId, body: Again) -> Status:
     """FAILED, CANCELLED or stale; what its attempts did before they ended may happen again."""
     return act(request, "requeue", task_id, Settings(reason=body.reason, force=body.force))
 
 
-@router.post("/{int:task_id}/cancel", response=ANSWERS, summary="Cancel a task")
+@router.post("/{int:task_id}/cancel", response=ANSWERS, openapi_extra=SEEN, summary="Cancel a task")
 def cancel_task(request: HttpRequest, task_id: TaskId, body: NeededWhy) -> Status:
     """202: a live worker holds it and ends it within moments."""
     return act(request, "cancel", task_id, Settings(reason=body.reason))
 
 
-@router.post("/{int:task_id}/edit", response=ANSWERS, summary="Move a task")
+@router.post("/{int:task_id}/edit", response=ANSWERS, openapi_extra=SEEN, summary="Move a task")
 def edit_task(request: HttpRequest, task_id: TaskId, body: Move) -> Status:
     """Another queue, priority or time for a task that waits."""
     settings = Settings(reason=body.reason, queue_name=body.queue, priority=body.priority, run_after=body.run_after)
     return act(request, "edit", task_id, settings)
 
 
-@router.post("/{int:task_id}/recover", response=ANSWERS, summary="Take a task back")
+@router.post("/{int:task_id}/recover", response=ANSWERS, openapi_extra=SEEN, summary="Take a task back")
 def recover_task(request: HttpRequest, task_id: TaskId, body: Why) -> Status:
     """From a worker that is dead or silent for too long."""
     return act(request, "recover", task_id, Settings(reason=body.reason))
 
 
-@router.post("/{int:task_id}/quarantine", response=ANSWERS, summary="Put a task aside")
+@router.post("/{int:task_id}/quarantine", response=ANSWERS, openapi_extra=SEEN, summary="Put a task aside")
 def quarantine_task(request: HttpRequest, task_id: TaskId, body: Why) -> Status:
     """Let it wait in the paused queue `quarantine`."""
     return act(request, "quarantine", task_id, Settings(reason=body.reason))
 
 
-@router.post("/{int:task_id}/put_back", response=ANSWERS, summary="Put a task back")
+@router.post("/{int:task_id}/put_back", response=ANSWERS, openapi_extra=SEEN, summary="Put a task back")
 def put_back_task(request: HttpRequest, task_id: TaskId, body: Why) -> Status:
     """Out of the quarantine, into the queue that it came from."""
     return act(request, "put_back", task_id, Settings(reason=body.reason))

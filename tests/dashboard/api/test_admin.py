@@ -11,6 +11,7 @@ from dashboard.models import ApiToken
 from tasks.models import Intervention
 from tests.dashboard.api.callers import Caller
 from tests.people import client_of, person
+from tests.tasks import handlers
 
 pytestmark = pytest.mark.django_db
 LIST, ADD = reverse("admin:dashboard_apitoken_changelist"), reverse("admin:dashboard_apitoken_add")
@@ -66,3 +67,15 @@ def test_nobody_else_sees_or_makes_tokens():
     assert operator.get(ADD).status_code == 403
     assert operator.post(ADD, {"name": "x", "user": person().pk}).status_code == 403
     assert not ApiToken.objects.exists()
+
+
+def test_an_account_that_goes_takes_its_tokens_with_it(root):
+    caller = Caller("Operators")
+    caller.post("/tasks", {"task_path": handlers.add.module_path, "args": [1, 2]})
+    page = reverse("admin:dashboard_apitoken_change", args=[caller.token.pk])
+    assert caller.token.shown in root.get(page).text
+    assert caller.token.secret_hash not in root.get(page).text
+    root.post(reverse("admin:auth_user_delete", args=[caller.token.user.pk]), {"post": "yes"})
+    assert not ApiToken.objects.exists()
+    caller.get("/tasks")
+    assert caller.status == 401
