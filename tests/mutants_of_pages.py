@@ -4,6 +4,7 @@ from tests.mutants import Mutant, without
 
 PAGE_LIMITS = "tests/dashboard/test_page_limits.py"
 FLEET, FLEET_ASKED = "tests/dashboard/fleet/test_fleet_page.py", "tests/dashboard/fleet/test_asking.py"
+API_ACCESS = "tests/dashboard/api/test_access.py"
 OWN_PROJECT = "tests/dashboard/test_own_project.py"
 API, API_MATRIX = "tests/dashboard/api/test_operations.py", "tests/dashboard/api/test_matrix.py"
 ON_DJANGO_6_0 = (
@@ -73,4 +74,14 @@ PAGES = [
            "pass", ("tests/dashboard/api/test_summary.py",)),
     Mutant("a signal: the backend that was seen", "dashboard.locks.signals.problem_with", 'if not backend["is_same"]:',
            "if False:", ("tests/dashboard/locks/test_locks_page.py",)),
+    without("API: a token has its group's rights alone", "dashboard.api.tokens.Caller.has_perm", "is_allowed and ",
+            API_ACCESS),
+    Mutant("API: a key belongs to one request", "dashboard.api.idempotency.known", 'row["digest"] != digest', "False",
+           (API_ACCESS,)),
+    Mutant("API: a write and the answer of its key together", "dashboard.api.base.in_one_transaction",
+           "idempotency.keep(request, response)", "pass", (API_ACCESS,)),
+    Mutant("API: the version that was seen", "dashboard.api.tasks.act", "{task_id: edition}",
+           "{task_id: existing(task_id).version}", ("tests/dashboard/api/test_tasks.py",)),
+    Mutant("API: a slip in a filter's name", "dashboard.api.base.only", "if name not in names", "if False",
+           ("tests/dashboard/api/test_tasks.py",)),
 ]  # fmt: skip

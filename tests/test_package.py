@@ -138,9 +138,7 @@ def test_its_ranges_allow_what_is_pinned_and_leave_nothing_out():
     extras = PROJECT["optional-dependencies"]
     assert set(extras) == {"alerts", "api", "embedded", "encryption", "otel", "redis"}
     required = [Requirement(text) for text in PROJECT["dependencies"] + [*chain.from_iterable(extras.values())]]
-    ours = [
-        requirement for requirement in required if requirement.name != "opentelemetry-api"
-    ]  # the tests alone have it
+    ours = [requirement for requirement in required if requirement.name != "opentelemetry-api"]  # of tests
     assert sorted(requirement.name for requirement in ours) == sorted(WANTED)
     for requirement in ours:
         assert requirement.specifier.contains(PINS[requirement.name]), requirement

@@ -4,13 +4,13 @@ The key's row is written before the write, in its transaction, so that of equal 
 then find the answer. A refusal rolls the row back: sent again, the request is tried again.
 """
 
-import hashlib
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
 from django.db import connection
 from django.http import HttpRequest, HttpResponse
+from django.utils.crypto import salted_hmac
 
 from tasks.operations.prune import History
 from tasks.support.database import execute, fetch
@@ -84,9 +84,9 @@ def key_of(request: HttpRequest) -> str:
 
 
 def digest_of(request: HttpRequest) -> str:
-    """The same for the same request: method, path, version and body."""
+    """The same for the same request: method, path, version and body. Keyed, because a body may have secrets."""
     parts = (request.method or "", request.get_full_path(), request.headers.get("If-Match", ""))
-    return hashlib.sha256("\n".join(parts).encode() + b"\n" + request.body).hexdigest()
+    return salted_hmac(HEADER, "\n".join(parts).encode() + b"\n" + request.body, algorithm="sha256").hexdigest()
 
 
 def known(row: dict[str, Any], digest: str) -> HttpResponse:

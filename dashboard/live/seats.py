@@ -11,7 +11,7 @@ import math
 import threading
 import time
 
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.template.loader import render_to_string
 from django.utils import translation
 from django.utils.html import format_html
@@ -70,8 +70,11 @@ def still_starting() -> HttpResponse:
 
 
 def sent_away(request: HttpRequest) -> HttpResponse:
-    """Answer 503 with a page that needs no database."""
+    """Answer 503 with a page that needs no database; a program gets it in the API's form."""
     reason = _("Too many pages are open, or the database is slow. Buttons still work.")
+    if "Authorization" in request.headers:
+        problem = {"title": "Service Unavailable", "status": 503, "detail": reason, "faults": []}
+        return JsonResponse(problem, status=503, headers={"Retry-After": "2"})
     context = {"reason": reason, "path": request.get_full_path(), "is_busy": True}
     page = render_to_string("dashboard/unavailable.html", context)
     return HttpResponse(page, status=503, headers={"Retry-After": "2"})

@@ -9,6 +9,7 @@ import pytest
 
 from tasks.models import Intervention, Task
 from tests.dashboard.api.callers import Caller
+from tests.dashboard.scenes import Scene
 from tests.tasks import handlers, rows
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -46,3 +47,13 @@ def test_of_twenty_requests_with_their_own_keys_one_finds_the_version(live_serve
     assert sorted(status for status, _ in answers).count(200) == 1, answers
     assert {status for status, _ in answers} <= {200, 409, 412}
     assert Intervention.objects.filter(action="requeue").count() == 1
+
+
+def test_a_row_that_a_session_holds_is_refused_at_once_with_its_pid():
+    caller, task = Caller("Operators"), rows.failed()
+    with Scene() as scene:
+        scene.holding("psql", f"SELECT FROM tasks_task WHERE id = {task.pk} FOR UPDATE")
+        problem = caller.post(f"/tasks/{task.pk}/requeue", version=task.version, key="k")
+        assert (caller.status, f"pid {scene.pid('psql')}" in problem["detail"]) == (409, True), problem
+    caller.post(f"/tasks/{task.pk}/requeue", version=task.version, key="k")
+    assert caller.status == 200, "a refusal keeps no key"

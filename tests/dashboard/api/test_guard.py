@@ -1,9 +1,12 @@
 """Requests that reach no operation get a refusal in the API's form, and no answer is stored."""
 
+import threading
+
 import pytest
 from django.test import Client
 
 from dashboard.api import guard
+from dashboard.live import seats
 from tests.dashboard.api.callers import Caller
 
 pytestmark = pytest.mark.django_db
@@ -60,3 +63,9 @@ def test_refusals_are_english_whatever_the_client_reads(operators):
     headers = {"Authorization": f"Bearer {operators.secret}", "Accept-Language": "ru"}
     found = Client().get("/api/v1/tasks/4711", headers=headers)
     assert "does not exist" in found.json()["detail"]
+
+
+def test_who_finds_no_free_thread_is_told_so_in_the_same_form(operators, monkeypatch):
+    monkeypatch.setattr(seats, "_seats", threading.Semaphore(0))
+    problem = operators.get("/tasks")
+    assert (operators.status, problem["status"], operators.response["Retry-After"]) == (503, 503, "2")
