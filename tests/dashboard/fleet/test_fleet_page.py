@@ -147,6 +147,15 @@ def test_the_menu_has_it_only_where_there_is_a_fleet(fleet):
     assert MENU in client.get("/admin/all/").text
 
 
+def test_a_role_without_the_right_to_the_table_keeps_its_menu(afar):
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("CREATE ROLE rowlock_blind")
+        cursor.execute("SET LOCAL ROLE rowlock_blind")
+        assert not look.is_configured()
+        cursor.execute("RESET ROLE")
+        cursor.execute("DROP ROLE rowlock_blind")
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
