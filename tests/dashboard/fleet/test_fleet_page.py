@@ -10,6 +10,7 @@ from django.db import connection, transaction
 from django.db.utils import IntegrityError
 
 from dashboard.alerts import secrets
+from dashboard.checks import check_fleet
 from dashboard.fleet import look
 from dashboard.models import Installation
 from tasks.models import Intervention
@@ -177,6 +178,7 @@ def test_a_part_of_the_setting_that_is_none_is_told_without_its_secrets(settings
     assert len(faults) == 1
     assert reason in faults[0]
     assert "hidden" not in faults[0]
+    assert [(error.id, error.msg) for error in check_fleet()] == [("rowlock.E020", faults[0])]
 
 
 class TestRows:
