@@ -6,7 +6,7 @@ Nothing of it is needed for the pages to work. Each can be silenced by SILENCED_
 from typing import Any
 
 from django.conf import settings
-from django.core.checks import CheckMessage, Warning, register
+from django.core.checks import CheckMessage, Error, Warning, register
 
 SECURITY_MIDDLEWARE = "django.middleware.security.SecurityMiddleware"
 FRAME_MIDDLEWARE = "django.middleware.clickjacking.XFrameOptionsMiddleware"
@@ -41,6 +41,15 @@ def check_project(**kwargs: Any) -> list[CheckMessage]:
         text = "STATIC_ROOT is not set, so `collectstatic` has no target: without DEBUG our pages have no style."
         found.append(warning("rowlock.W010", text, "Set it, and serve that folder, for example with whitenoise."))
     return found
+
+
+@register
+def check_fleet(**kwargs: Any) -> list[CheckMessage]:
+    """Report parts of ROWLOCK_FLEET that name no installation, without their tokens."""
+    from dashboard.fleet.installations import FORM, configured  # it needs the models
+
+    _targets, faults = configured()
+    return [Error(fault, hint=f"Write each part like {FORM}.", id="rowlock.E020") for fault in faults]
 
 
 def is_reachable() -> bool:

@@ -109,7 +109,7 @@ BEGIN
     GRANT SELECT, INSERT, UPDATE, DELETE ON
         auth_group, auth_group_permissions, auth_user, auth_user_groups, auth_user_user_permissions,
         axes_accessattempt, axes_accessattemptexpiration, dashboard_apicount, dashboard_apirequest, dashboard_apitoken,
-        django_session
+        dashboard_installation, django_session
         TO rowlock_web;
     GRANT SELECT, INSERT, DELETE ON django_admin_log TO rowlock_web; -- with the account that goes
     -- What operators do: never deleting a task, an attempt or an account.
@@ -137,9 +137,9 @@ BEGIN
     GRANT USAGE ON SEQUENCE
         auth_group_id_seq, auth_group_permissions_id_seq, auth_user_groups_id_seq, auth_user_id_seq,
         auth_user_user_permissions_id_seq, axes_accessattempt_id_seq, dashboard_alertchannel_id_seq,
-        dashboard_apirequest_id_seq, dashboard_apitoken_id_seq, dashboard_deadlocks_id_seq, dashboard_lockwait_id_seq,
-        dashboard_savedview_id_seq, dashboard_tablesize_id_seq, django_admin_log_id_seq, orders_entry_id_seq,
-        orders_order_id_seq,
+        dashboard_apirequest_id_seq, dashboard_apitoken_id_seq, dashboard_deadlocks_id_seq,
+        dashboard_installation_id_seq, dashboard_lockwait_id_seq, dashboard_savedview_id_seq,
+        dashboard_tablesize_id_seq, django_admin_log_id_seq, orders_entry_id_seq, orders_order_id_seq,
         tasks_attempt_id_seq, tasks_bulkrun_id_seq, tasks_intervention_id_seq, tasks_task_id_seq, tasks_tick_id_seq
         TO rowlock_web;
 

@@ -10,6 +10,7 @@ from django.db import connection, transaction
 from django.db.utils import IntegrityError
 
 from dashboard.alerts import secrets
+from dashboard.checks import check_fleet
 from dashboard.fleet import look
 from dashboard.models import Installation
 from tasks.models import Intervention
@@ -147,6 +148,15 @@ def test_the_menu_has_it_only_where_there_is_a_fleet(fleet):
     assert MENU in client.get("/admin/all/").text
 
 
+def test_a_role_without_the_right_to_the_table_keeps_its_menu(afar):
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("CREATE ROLE rowlock_blind")
+        cursor.execute("SET LOCAL ROLE rowlock_blind")
+        assert not look.is_configured()
+        cursor.execute("RESET ROLE")
+        cursor.execute("DROP ROLE rowlock_blind")
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -168,6 +178,7 @@ def test_a_part_of_the_setting_that_is_none_is_told_without_its_secrets(settings
     assert len(faults) == 1
     assert reason in faults[0]
     assert "hidden" not in faults[0]
+    assert [(error.id, error.msg) for error in check_fleet()] == [("rowlock.E020", faults[0])]
 
 
 class TestRows:
