@@ -70,9 +70,7 @@ def _named_lock(name: str) -> Identity:
 
 LONGEST_PATH = 120
 COMMENT = re.compile(r"/\* (POST /[\w/.-]*) \*/ ", re.ASCII)
-TASK = re.compile(
-    r"/\* rowlock task=(\d{1,18})(?: traceparent=(00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}))? \*/ ", re.ASCII
-)
+TASK = re.compile(r"/\* rowlock task=(\d{1,18}) traceparent=(00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}) \*/ ", re.ASCII)
 UNSAFE = re.compile(r"[^\w/.-]", re.ASCII)
 
 
@@ -114,10 +112,11 @@ def split(query: str) -> tuple[str, str]:
 def split_task(query: str) -> tuple[int | None, str, str]:
     """Split a handler's query into its task, its trace and the statement, see `tasks/support/tracing.py`.
 
-    >>> split_task("/* rowlock task=4711 */ SELECT 1")
-    (4711, '', 'SELECT 1')
+    >>> trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    >>> split_task(f"/* rowlock task=4711 traceparent={trace} */ SELECT 1") == (4711, trace, "SELECT 1")
+    True
     >>> split_task("SELECT 1")
     (None, '', 'SELECT 1')
     """
     match = TASK.match(query)
-    return (int(match[1]), match[2] or "", query[match.end() :]) if match else (None, "", query)
+    return (int(match[1]), match[2], query[match.end() :]) if match else (None, "", query)

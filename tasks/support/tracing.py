@@ -175,10 +175,12 @@ class Running:
 
     @property
     def comment(self) -> str:
-        """The beginning of every statement of the handler: `/* rowlock task=4711 traceparent=00-… */ `."""
-        if not self._comment:
-            trace = f" traceparent={self.traceparent}" if self.traceparent else ""
-            self._comment = f"/* rowlock task={self.task_id}{trace} */ "
+        """The beginning of every statement of the handler: `/* rowlock task=4711 traceparent=00-… */ `.
+
+        Empty outside of a trace: the driver would parse the same statement anew for each task, in ten microseconds.
+        """
+        if self.traceparent and not self._comment:
+            self._comment = f"/* rowlock task={self.task_id} traceparent={self.traceparent} */ "
         return self._comment
 
 
@@ -212,13 +214,13 @@ def problem_of(address: Any) -> str:
 
 
 def name_statements(connection: BaseDatabaseWrapper) -> None:
-    """Let this connection's statements begin with the comment of the attempt that sends them, if the extra is there.
+    """Let this connection's statements begin with the comment of the attempt that sends them, if spans are made.
 
     The wrapper is the outermost one: whoever adds another for a while removes the last. Statements that the driver
     prepares stay as they are: it knows them by their text.
     """
     wrappers, options = connection.execute_wrappers, connection.settings_dict["OPTIONS"]
-    if connection.vendor != "postgresql" or options.get("prepare_threshold") is not None or api() is None:
+    if connection.vendor != "postgresql" or options.get("prepare_threshold") is not None or _tracer() is None:
         return
     if _execute_named not in wrappers:
         wrappers.insert(0, _execute_named)

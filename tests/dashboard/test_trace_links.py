@@ -53,13 +53,13 @@ def test_the_lock_page(settings):
 def lock_as_handler(account_id: int, pids: list[int]) -> None:
     """As a handler of a worker would, in a thread and session of its own."""
     mine = connections["default"]
-    tracing.name_statements(mine)
+    handler = tracing.Running(4711, 1, "w1", "default", "shop.tasks.ship", TRACE)
     try:
-        with tracing.Running(4711, 1, "w1", "default", "shop.tasks.ship", TRACE), mine.cursor() as cursor:
+        with mine.cursor() as cursor:
             cursor.execute("SET application_name = 'rowlock:worker:w1'")
             cursor.execute("SELECT pg_backend_pid()")
             pids.append(cursor.fetchone()[0])
-            cursor.execute(LOCK_ACCOUNT, [account_id])
+            cursor.execute(handler.comment + LOCK_ACCOUNT, [account_id])
     finally:
         mine.close()
 
