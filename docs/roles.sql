@@ -121,7 +121,8 @@ BEGIN
     GRANT SELECT, UPDATE ON orders_account, tasks_lock, tasks_worker TO rowlock_web;
     GRANT SELECT, DELETE ON tasks_expectedcommand TO rowlock_web;
     GRANT SELECT, INSERT, UPDATE, DELETE ON
-        dashboard_acknowledgement, dashboard_alertchannel, dashboard_savedview, orders_order, tasks_schedule, tasks_submittedform TO rowlock_web;
+        dashboard_acknowledgement, dashboard_alertchannel, dashboard_savedview, orders_order, tasks_schedule,
+        tasks_submittedform TO rowlock_web;
     -- Alerts: whichever of both watches records incidents; a worker sends them.
     GRANT SELECT ON dashboard_alertchannel TO rowlock_worker;
     GRANT SELECT, INSERT, UPDATE ON dashboard_incident TO rowlock_web, rowlock_worker;
