@@ -52,7 +52,7 @@ def run_lab(batch: str) -> dict[str, int]:
     backoff=lambda attempt: min(2.0**attempt, 600.0),
     timeout=60,
     durable=True,
-    unique_key=lambda incident, state, channel, size: f"alert:{incident}:{state}:{channel}:{size}",
+    unique_key=lambda incident, state, channel, size: f"alert:{incident}:{state}:{size}:{channel}",
 )
 def send_alert(incident: int, state: str, channel: str, size: int) -> str:
     """Send one message about an incident to one channel; tried again for two hours."""

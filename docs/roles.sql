@@ -122,18 +122,21 @@ BEGIN
     GRANT SELECT, DELETE ON tasks_expectedcommand TO rowlock_web;
     GRANT SELECT, INSERT, UPDATE, DELETE ON
         dashboard_acknowledgement, dashboard_alertchannel, dashboard_savedview, dashboard_threshold, orders_order,
-        tasks_schedule,
-        tasks_submittedform TO rowlock_web;
+        tasks_schedule, tasks_submittedform TO rowlock_web;
+    -- Alerts: whichever of both watches records incidents; a worker sends them, and keeps how that went.
+    GRANT SELECT, UPDATE (sent_at, failed_at, failure) ON dashboard_alertchannel TO rowlock_worker;
+    GRANT SELECT, INSERT, UPDATE ON dashboard_incident TO rowlock_web, rowlock_worker;
+    GRANT USAGE ON SEQUENCE dashboard_incident_id_seq TO rowlock_web, rowlock_worker;
+    GRANT USAGE ON SEQUENCE dashboard_alertchannel_id_seq TO rowlock_web;
     GRANT SELECT, INSERT ON tasks_tick TO rowlock_web; -- of schedules that are run by hand
     -- The history of locks, which the web server keeps.
-    GRANT SELECT, INSERT, UPDATE ON dashboard_incident, dashboard_lockwait TO rowlock_web;
+    GRANT SELECT, INSERT, UPDATE ON dashboard_lockwait TO rowlock_web;
     GRANT SELECT, INSERT ON dashboard_deadlocks TO rowlock_web;
     -- The sizes of our tables, which it samples and drops after eight days.
     GRANT SELECT, INSERT, DELETE ON dashboard_tablesize TO rowlock_web;
     GRANT USAGE ON SEQUENCE
         auth_group_id_seq, auth_group_permissions_id_seq, auth_user_groups_id_seq, auth_user_id_seq,
-        auth_user_user_permissions_id_seq, axes_accessattempt_id_seq, dashboard_alertchannel_id_seq,
-        dashboard_deadlocks_id_seq, dashboard_incident_id_seq,
+        auth_user_user_permissions_id_seq, axes_accessattempt_id_seq, dashboard_deadlocks_id_seq,
         dashboard_lockwait_id_seq, dashboard_savedview_id_seq, dashboard_tablesize_id_seq, django_admin_log_id_seq, orders_entry_id_seq, orders_order_id_seq,
         tasks_attempt_id_seq, tasks_bulkrun_id_seq, tasks_intervention_id_seq, tasks_task_id_seq, tasks_tick_id_seq
         TO rowlock_web;

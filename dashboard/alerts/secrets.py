@@ -40,9 +40,7 @@ def _ring() -> "MultiFernet":
     try:
         from cryptography.fernet import Fernet, MultiFernet
     except ImportError as error:
-        raise ImproperlyConfigured(
-            "Channels in the database need the package cryptography: install rowlock[alerts]."
-        ) from error
+        raise ImproperlyConfigured("Channels in the database need a package: `pip install cryptography`.") from error
     return MultiFernet([Fernet(_derived(key)) for key in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)])
 
 

@@ -9,7 +9,7 @@ from django.db import connection
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from dashboard import links
+from dashboard import alerts, links
 from dashboard.attention import thresholds
 from dashboard.numbers import decimal
 from tasks import panels
@@ -54,7 +54,9 @@ def unserved(snapshot: Snapshot) -> Iterator[AttentionLine]:
     """Due tasks that no live worker will take."""
     found = snapshot.once(numbers)
     waiting = [queue for queue in found.queues if queue.ready and not queue.paused and not found.servers(queue.name)]
-    if any(worker.is_alive for worker in found.workers):
+    # The watching process starts a worker for alerts, which must not itself change what needs attention.
+    waiting = [queue for queue in waiting if queue.name != alerts.QUEUE]
+    if any(worker.is_alive and worker.queues != [alerts.QUEUE] for worker in found.workers):
         for queue in waiting:
             yield unserved_line(queue, found.last_served(queue.name) or waiting_since([queue], snapshot.now))
     elif waiting:

@@ -7,10 +7,11 @@ from django.utils import timezone
 
 from dashboard.alerts import watch as watching
 from dashboard.alerts.watch import GONE_FOR, watch
+from dashboard.attention.alerts import failing_channels
 from dashboard.models import Acknowledgement, Incident
 from tasks import panels
 from tasks.models import Task
-from tasks.panels import AttentionLine, Severity
+from tasks.panels import AttentionLine, Severity, Snapshot
 
 LINE = AttentionLine(key="stale:mail", text="2 tasks are stale.", severity=Severity.STOPPED, size=2)
 pytestmark = pytest.mark.django_db
@@ -118,3 +119,13 @@ def test_without_a_channel_nothing_is_asked(settings, lines):
     lines[:] = [LINE]
     assert not watching.watch()
     assert not Incident.objects.exists()
+
+
+def test_a_channel_that_failed_three_times_is_a_line(lines):
+    lines[:] = [LINE]
+    watch()
+    Task.objects.update(attempt=2)
+    assert not list(failing_channels(Snapshot()))
+    Task.objects.update(attempt=3)
+    [line] = failing_channels(Snapshot())
+    assert line.name == "alert-channel:env-1-https"
