@@ -124,8 +124,8 @@ BEGIN
     GRANT SELECT, INSERT, UPDATE, DELETE ON
         dashboard_acknowledgement, dashboard_alertchannel, dashboard_savedview, dashboard_threshold, orders_order,
         tasks_schedule, tasks_submittedform TO rowlock_web;
-    -- Alerts: whichever of both watches records incidents; a worker sends them.
-    GRANT SELECT ON dashboard_alertchannel TO rowlock_worker;
+    -- Alerts: whichever of both watches records incidents; a worker sends them, and keeps how that went.
+    GRANT SELECT, UPDATE (sent_at, failed_at, failure) ON dashboard_alertchannel TO rowlock_worker;
     GRANT SELECT, INSERT, UPDATE ON dashboard_incident TO rowlock_web, rowlock_worker;
     GRANT USAGE ON SEQUENCE dashboard_incident_id_seq TO rowlock_web, rowlock_worker;
     GRANT SELECT, INSERT ON tasks_tick TO rowlock_web; -- of schedules that are run by hand
