@@ -41,7 +41,7 @@ def pre_fork(server: Any, worker: Any) -> None:
 
 def post_worker_init(worker: Any) -> None:
     """After the fork, which no thread survives: each process prefetches, and one of all keeps the history of locks."""
-    from dashboard import serving
+    from dashboard import metrics, serving
     from dashboard.alerts.watching import WatchingThread
     from dashboard.live import prefetch, seats
     from dashboard.locks.history import SamplingThread
@@ -50,6 +50,7 @@ def post_worker_init(worker: Any) -> None:
     prefetch.start()
     SamplingThread().start()
     WatchingThread().start()
+    metrics.observe()
     # The thread that prefetches renders for 50 ms, and each request waits for Python's lock several times meanwhile.
     sys.setswitchinterval(SWITCH_SECONDS)
     serving.freeze_garbage()

@@ -10,7 +10,7 @@ from functools import cache, partial
 from hashlib import sha256
 from typing import Any
 
-from django.db import DatabaseError, InterfaceError, OperationalError, connection
+from django.db import DatabaseError, InterfaceError, OperationalError, close_old_connections, connection
 from django.http import HttpRequest, HttpResponse
 from django.utils.crypto import constant_time_compare
 from django.views.decorators.cache import never_cache
@@ -30,6 +30,7 @@ from tasks.panels import Snapshot
 from tasks.queue import throughput
 from tasks.queue.presence import Life
 from tasks.schedule import expectations
+from tasks.support import tracing
 from tasks.support.database import fetch, sqlstate
 
 logger = logging.getLogger(__name__)
@@ -282,6 +283,42 @@ class DatabaseCollector(Collector):
                 yield from found
         text = "1 for each section that the database did not answer."
         yield gauges("rowlock_scrape_errors", text, ["section"], errors)
+
+
+# The gauges that OpenTelemetry observes, by section.
+OBSERVED = {
+    "queues": ("rowlock_queue_tasks", "rowlock_queue_oldest_ready_seconds", "rowlock_queue_live_workers"),
+    "workers": ("rowlock_workers", "rowlock_oldest_heartbeat_seconds"),
+    "attempts": ("rowlock_attempts_last_hour",),
+    "commands": ("rowlock_commands_overdue",),
+    "sessions": ("rowlock_sessions", "rowlock_blocked_sessions", "rowlock_longest_transaction_seconds"),
+    "lock_waits": ("rowlock_lock_waits", "rowlock_longest_lock_wait_seconds"),
+}
+
+
+def observe(provider: Any = None) -> None:
+    """Offer these gauges to OpenTelemetry's meter provider, the global one by default; nothing without the extra."""
+    if tracing.api() is None:
+        return
+    from opentelemetry import metrics as otel
+
+    meter = otel.get_meter("rowlock", meter_provider=provider)
+    for section, names in OBSERVED.items():
+        for name in names:
+            callback = partial(observed, otel.Observation, section, name)
+            meter.create_observable_gauge(name.replace("rowlock_", "rowlock.", 1), callbacks=[callback])
+
+
+def observed(make: Callable[..., Any], section: str, name: str, options: Any) -> list[Any]:
+    """The values of one gauge now; none if the database does not answer in time."""
+    try:
+        found = [family for family in SECTIONS[section](snapshots.current()) if family.name == name]
+    except (DatabaseError, RowlockError) as error:
+        logger.warning("OpenTelemetry gets no %s: %s", name, error)
+        return []
+    finally:
+        close_old_connections()
+    return [make(sample.value, sample.labels) for family in found for sample in family.samples]
 
 
 def is_away(error: Exception) -> bool:
