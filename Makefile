@@ -17,7 +17,7 @@ PIP_INSTALL = if $(VENV_PYTHON) -m pip --version >/dev/null 2>&1; then pip="$(VE
 	$$pip install --quiet --disable-pip-version-check --require-hashes --requirement
 PIN = $(VENV_PYTHON) -m uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header
 # Three processes of tests, each with a PostgreSQL of its own: most tests wait for others. A process that a hung test took
-# along is started again, twice. ARGS="-n 0" for one process.
+# along is started again, twice. tests/conftest.py orders the files. ARGS="-n 0" for one process.
 SPREAD = -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 2
 # Where an image turns bytecode off, each of the many processes that tests start would compile all modules again.
 WITH_BYTECODE = env -u PYTHONDONTWRITEBYTECODE

@@ -3,6 +3,7 @@
 import gc
 import os
 import sys
+from collections import Counter
 
 import pytest
 from django.db import connection
@@ -49,6 +50,23 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if any(report.nodeid.startswith("tests/own_admin/") for report in reports):
         for line in combinations.left_out():
             terminalreporter.write_line(line)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Order the files for several processes, which take one after the other (`--no-loadscope-reorder`).
+
+    Those with a browser come first, together: a process starts one anew after each file without. Of the others, files
+    with few tests, which mostly wait for processes, alternate with files with many, which keep a core busy.
+    """
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        browser = config.rootpath / "tests" / "browser"
+        sizes = Counter(item.path for item in items)
+        smallest_first = sorted(sizes, key=lambda path: sizes[path])
+        places = {
+            path: (0, at) if browser in path.parents else (1, min(at, len(sizes) - at))
+            for at, path in enumerate(smallest_first)
+        }
+        items.sort(key=lambda item: places[item.path])
 
 
 def pytest_collection_finish() -> None:

@@ -93,9 +93,9 @@ class QueueDatabase:
         }
         return [row.id for row in self.connection.execute(ENQUEUE, params).fetchall()]
 
-    def fill(self, task: PostgresTask, count: int) -> None:
+    def fill(self, task: PostgresTask, count: int, *, max_attempts: int | None = None) -> None:
         """Insert `count` tasks without arguments. The SQL function takes twenty times as long for thousands."""
-        params = {"path": task.module_path, "max_attempts": task.attempts_allowed(), "count": count}
+        params = {"path": task.module_path, "max_attempts": max_attempts or task.attempts_allowed(), "count": count}
         self.connection.execute(FILL, params)
 
     def task(self, task_id: int) -> Any:
@@ -142,9 +142,11 @@ def name_of(url: str) -> str:
 def create(url: str, *, template: str | None = None) -> None:
     """Create the database that `url` names, empty or as a copy of one without connections."""
     name = psycopg.sql.Identifier(name_of(url))
-    copied = psycopg.sql.SQL("TEMPLATE {}").format(psycopg.sql.Identifier(name_of(template or "/template1")))
+    copied = psycopg.sql.Identifier(name_of(template or "/template1"))
     with psycopg.connect(named(url, "postgres"), autocommit=True) as connection:
-        connection.execute(psycopg.sql.SQL("CREATE DATABASE {} {}").format(name, copied))
+        # The default from 15 on writes every page to the write-ahead log: four times the processor time.
+        strategy = psycopg.sql.SQL("STRATEGY file_copy" if connection.info.server_version >= 150_000 else "")
+        connection.execute(psycopg.sql.SQL("CREATE DATABASE {} TEMPLATE {} {}").format(name, copied, strategy))
 
 
 def drop(url: str) -> None:

@@ -8,8 +8,7 @@ from tasks.support.redaction import REDACTED, mentions_secret
 # PostgreSQL's own lexer (src/backend/parser/scan.l), as far as it decides where literals begin and end. A token that
 # the server has cut off reaches to the end of the text. Each alternative is possessive.
 LETTER = r"A-Za-z_\x80-\U0010ffff"
-TOKEN = re.compile(
-    rf"""
+TOKEN = rf"""
     (?P<line>--)[^\n\r]*+
     | (?P<block>/\*)
     | (?P<escaped>[eE]'(?:[^'\\]|''|\\.)*+(?:'|\\?\Z))
@@ -20,9 +19,7 @@ TOKEN = re.compile(
     | (?P<number>\.?[0-9][{LETTER}0-9.]*+)
     | (?P<word>[{LETTER}][{LETTER}0-9$]*+)
     | (?P<other>.)
-    """,
-    re.VERBOSE | re.DOTALL,
-)
+"""
 BLOCK_EDGE = re.compile(r"/\*|\*/")
 HIDDEN_LITERAL, HIDDEN_LINE, HIDDEN_BLOCK = f"'{REDACTED}'", f"-- {REDACTED}", f"/* {REDACTED} */"
 CODED_NAME = re.compile(r'[uU]&"')  # U&"p\0061ssword" may be any name
@@ -55,8 +52,9 @@ def redact_query(query: str, *, is_cut: bool = False) -> str:
 
 
 def _redacted(query: str) -> Iterator[str]:
+    pattern = re.compile(TOKEN, re.VERBOSE | re.DOTALL)  # 12 ms at its first use, which most processes never have
     position, statement = 0, _Statement()
-    while token := TOKEN.match(query, position):
+    while token := pattern.match(query, position):
         kind, text = token.lastgroup or "", token[0]
         position = _end_of_block(query, position) if kind == "block" else token.end()
         if kind == "text" and "\\'" in text:

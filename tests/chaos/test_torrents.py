@@ -82,7 +82,7 @@ def assert_none_ran_twice_in_one_attempt(jots, tasks):
 
 def drill(database, start_worker, tmp_path, *, tasks, strikes, seed):
     jots = tmp_path / "jots"
-    database.enqueue(handlers.jot, count=tasks, max_attempts=1000)
+    database.fill(handlers.jot, tasks, max_attempts=1000)
     torrent = Torrent(database, lambda: start_worker(TEST_JOTS=jots), seed, tasks)
     assert torrent.run(strikes) == {"COMPLETED": tasks}
     for worker in torrent.workers:
