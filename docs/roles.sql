@@ -187,7 +187,7 @@ BEGIN
         ON tasks_schedule TO rowlock_monitor;
     GRANT SELECT (id, task_path, queue_name, priority, status, version, created_at, run_after, started_at, finished_at,
         attempt, max_attempts, claimed_by, finished_by, ordering_key, cancel_requested_at, unique_key, unique_while,
-        concurrency_key, concurrency_limit, rate_key, rate, period_seconds, slot, queue_slot, xmax, ctid, tableoid)
+        concurrency_key, concurrency_limit, rate_key, rate, period_seconds, slot, queue_slot, traceparent, xmax, ctid, tableoid)
         ON tasks_task TO rowlock_monitor;
     GRANT SELECT (id, task_id, number, worker_id, outcome, exception_class, started_at, finished_at,
         queue_name, release, fingerprint)

@@ -19,29 +19,6 @@ LET_TESTS_EMPTY_THE_AUDIT = "ALTER TABLE tasks_intervention DISABLE TRIGGER rowl
 OTHERS = "datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()"
 OTHER_SESSIONS = f"SELECT count(*) FROM pg_stat_activity WHERE {OTHERS}"
 END_OTHER_SESSIONS = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {OTHERS}"
-# Files that take long, many with few tests. Those of the browser stand together: a process that leaves the folder
-# ends its browser, and starts another one when it comes back.
-FIRST = (
-    "tests/browser/",
-    "tests/own_admin/",
-    "tests/chaos/",
-    "tests/tasks/worker/",
-    "tests/dashboard/security/test_security_matrix.py",
-    "tests/dashboard/up/",
-    "tests/dashboard/demo/",
-    "tests/dashboard/test_slow_clients.py",
-    "tests/races/",
-    "tests/test_package.py",
-)
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where processes share the files, the short ones come last and fill the gaps (`--no-loadscope-reorder`)."""
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        items.sort(
-            key=lambda item: next((at for at, name in enumerate(FIRST) if item.nodeid.startswith(name)), len(FIRST))
-        )
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -224,12 +224,12 @@ def of_refusal(error: RowlockError) -> Problem:
     return Invalid("request", str(error)) if isinstance(error, ValueError) else Conflict(str(error))
 
 
-NO_TOKEN = "Send `Authorization: Bearer …` with a token that is valid; `create_token` makes one."  # noqa: S105  nosec B105
+UNKNOWN_CALLER = "Send `Authorization: Bearer …` with a token that is valid; `create_token` makes one."
 # The refusal that an error is for a caller, by the first kind that fits; other errors are faults of ours.
 PROBLEMS: tuple[tuple[tuple[type[Exception], ...], Callable[[Any], Problem | None]], ...] = (
     ((Problem,), lambda problem: problem),
     ((throttle.TooOften,), lambda error: TooMany(str(error), Retry_After=str(error.seconds))),
-    ((AuthenticationError,), lambda error: NotKnown(NO_TOKEN, WWW_Authenticate="Bearer")),
+    ((AuthenticationError,), lambda error: NotKnown(UNKNOWN_CALLER, WWW_Authenticate="Bearer")),
     ((PermissionDenied,), lambda error: NotAllowed(str(error) or "You may not do that.")),
     ((ValidationError,), of_validation),
     ((HttpError,), of_framework),

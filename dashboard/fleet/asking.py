@@ -34,7 +34,7 @@ class Problem(StrEnum):
     CERTIFICATE = "certificate"
     PLAIN = "plain"  # http:// to a public address
     ADDRESS = "address"  # where no installation is
-    TOKEN = "token"  # noqa: S105  no secret, a label
+    TOKEN = "token"  # nosec B105  no secret, a label
     RIGHT = "right"
     REDIRECT = "redirect"
     NO_API = "no api"
