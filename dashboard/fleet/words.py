@@ -12,7 +12,7 @@ WORDS: dict[Problem, tuple[Promise, Promise]] = {
     Problem.CERTIFICATE: (_("Bad certificate"), _("This machine does not trust its certificate. No token was sent.")),
     Problem.PLAIN: (_("Not encrypted"), _("http:// would send the token readable to a public address: use https://.")),
     Problem.ADDRESS: (_("Refused address"), _("Its name leads to a link-local or multicast address.")),
-    Problem.TOKEN: (_("Wrong token"), _("It does not accept the token: make one there with create_token.")),
+    Problem.REFUSED: (_("Wrong token"), _("It does not accept the token: make one there with create_token.")),
     Problem.RIGHT: (_("Right missing"), _("The token may not see everything: give its user the group Viewers there.")),
     Problem.REDIRECT: (_("Redirects"), _("It answers with a redirect, which is not followed: correct the address.")),
     Problem.NO_API: (_("No API"), _("There is no API of Rowlock at this address.")),

@@ -19,7 +19,7 @@ from tests.dashboard.fleet.afar import SUMMARY, TOKEN, free_port
 PATHS = ("/api/v1/summary", "/api/v1/attention")
 PATIENCE = 4.0  # on a machine that is busy with other tests; without the limit the slow ones take 30 s
 LABELS = {
-    "ok": None, "token": Problem.TOKEN, "right": Problem.RIGHT, "redirect": Problem.REDIRECT, "error": Problem.ERROR,
+    "ok": None, "token": Problem.REFUSED, "right": Problem.RIGHT, "redirect": Problem.REDIRECT, "error": Problem.ERROR,
     "no-api": Problem.NO_API, "garbage": Problem.GARBAGE, "deep": Problem.GARBAGE,
     "bytes": Problem.GARBAGE, "large": Problem.LARGE,
     "slow": Problem.SLOW, "silent": Problem.SILENT,
@@ -66,7 +66,7 @@ def test_a_token_goes_to_the_configured_host_alone(afar):
 
 @pytest.mark.parametrize("token", ["", "a b", "a\r\nX-Forged: 1", "ü"])
 def test_a_token_that_cannot_be_one_is_not_sent(afar, token):
-    assert ask(f"{afar.url}/ok", token).problem is Problem.TOKEN
+    assert ask(f"{afar.url}/ok", token).problem is Problem.REFUSED
     assert afar.asked == []
 
 
@@ -157,7 +157,7 @@ def test_a_certificate_is_verified_before_the_token_is_sent(certificate, monkeyp
     asking.trusted.cache_clear()
     try:
         assert ask(f"https://127.0.0.1:{ports[0]}").problem is Problem.CERTIFICATE, "of another name"
-        assert ask(f"https://localhost:{ports[0]}").problem is Problem.TOKEN, "and a trusted one is answered"
+        assert ask(f"https://localhost:{ports[0]}").problem is Problem.REFUSED, "and a trusted one is answered"
     finally:
         asking.trusted.cache_clear()
     thread.join(10)
