@@ -6,7 +6,7 @@ import django.db.models.deletion
 from django.conf import settings
 from django.db import migrations, models
 
-import dashboard.models
+import dashboard.models.locks
 import tasks.support.durations
 
 # Programs that may only enqueue cannot start a run of the lab: only its page may.
@@ -164,7 +164,7 @@ class Migration(migrations.Migration):
                 "default_permissions": ("view",),
                 "indexes": [
                     django.contrib.postgres.indexes.GistIndex(
-                        dashboard.models.TsTzRange(
+                        dashboard.models.locks.TsTzRange(
                             "waiting_since",
                             "last_seen",
                             django.contrib.postgres.fields.ranges.RangeBoundary(inclusive_upper=True),

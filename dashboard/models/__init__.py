@@ -1,0 +1,26 @@
+"""Tables of the dashboard, one module a subject."""
+
+from dashboard.models.api import ApiCount, ApiRequest, ApiToken, Installation
+from dashboard.models.attention import RANGES, Acknowledgement, AlertChannel, Incident, TableSize, Threshold
+from dashboard.models.locks import Backend, Deadlocks, LockWait, TimeIndex
+from dashboard.models.pages import DemoRow, LabRun, SavedView
+
+__all__ = [
+    "RANGES",
+    "Acknowledgement",
+    "AlertChannel",
+    "ApiCount",
+    "ApiRequest",
+    "ApiToken",
+    "Backend",
+    "Deadlocks",
+    "DemoRow",
+    "Incident",
+    "Installation",
+    "LabRun",
+    "LockWait",
+    "SavedView",
+    "TableSize",
+    "Threshold",
+    "TimeIndex",
+]
