@@ -125,3 +125,23 @@ def test_the_limit_can_be_set_for_the_database(other):
 def test_a_time_that_python_cannot_read_cannot_be_written_past_the_function(other):
     with pytest.raises(psycopg.errors.CheckViolation, match="tasks_task_run_after_readable"):
         other.execute("INSERT INTO tasks_task (task_path, run_after) VALUES ('a.b', '-infinity')")
+
+
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+NO_TRACES = ["", "00-1-2-01", TRACE.upper(), f"{TRACE}\n", f"00-{'0' * 32}-{TRACE[36:]}", f"ff{TRACE[2:]}"]
+
+
+@pytest.mark.parametrize("text", NO_TRACES)
+def test_what_is_no_traceparent_is_refused(other, text):
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match="has not the form of W3C trace context"):
+        call(other, "%(path)s, traceparent => %(text)s", path=ADD, text=text)
+    with pytest.raises(psycopg.errors.CheckViolation, match="tasks_task_traceparent_form"):
+        other.execute("INSERT INTO tasks_task (task_path, traceparent) VALUES (%s, %s)", [ADD, text])
+
+
+def test_a_replaced_call_brings_its_trace(other):
+    again = f"{TRACE[:53]}00"
+    for trace in (TRACE, again):
+        arguments = "%(path)s, unique_key => 'k', on_duplicate => 'replace', traceparent => %(trace)s"
+        id = call(other, arguments, path=ADD, trace=trace)
+    assert Task.objects.get(pk=id).traceparent == again
