@@ -57,7 +57,7 @@ class Answer:
         self.is_live = False
 
     def taken(self) -> list[bytes]:
-        """What was collected since the last time."""
+        """The parts collected since the last time."""
         parts, self.parts = self.parts, []
         return parts
 

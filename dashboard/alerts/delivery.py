@@ -93,7 +93,7 @@ def send(channel: Channel, message: Message) -> None:
     except (ForbiddenAddress, AddressLocked) as error:
         problem = type(error).__doc__ or ""
     except ImportError:
-        problem = "It needs a package: `pip install apprise`."
+        problem = "It needs a package: `pip install 'rowlock[alerts]'`."
     except Exception as error:  # noqa: BLE001  its text may hold the address
         problem = f"{type(error).__name__}."
     if channel.stored:

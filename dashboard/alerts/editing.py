@@ -23,7 +23,7 @@ WHERE name = %(name)s::text
 
 @dataclass(frozen=True, kw_only=True)
 class Values:
-    """What a person writes about a channel; an empty address keeps the stored one."""
+    """A channel as a person writes it; an empty address keeps the stored one."""
 
     name: str
     address: str

@@ -20,7 +20,7 @@ router = Router(tags=["Needs attention"])
 
 
 class Acknowledged(Schema):
-    """Who folded the line away, and until when."""
+    """The person who folded the line away, and until when."""
 
     actor: str = Field(examples=["anna"])
     reason: str = Field(examples=["asked the bank"])

@@ -39,7 +39,7 @@ class Fault(Schema):
 
 
 class ProblemAnswer(Schema):
-    """What happened, why, and what to do next."""
+    """A refusal: what happened, why, and what to do next."""
 
     title: str = Field(examples=["Conflict"])
     status: int = Field(examples=[409])

@@ -60,7 +60,7 @@ class LimitList(Schema):
 
 
 class LimitSettings(Body):
-    """What to change; a field that is left out stays as it is, and null stands for what tasks declare."""
+    """The changes; a field that is left out stays as it is, and null stands for what tasks declare."""
 
     max_running: int | None = Field(None, ge=1, le=SLOTS, examples=[3])
     rate: str | None = Field(None, pattern=r"^[1-9][0-9]{0,5}/[smhd]$", description=RATE, examples=["100/m"])

@@ -48,7 +48,7 @@ class QueueList(Schema):
 
 
 class QueueSettings(Body):
-    """What to change; a field that is left out stays as it is."""
+    """The changes; a field that is left out stays as it is."""
 
     recovery: Literal["automatic", "ask"] = Field("automatic", description="`ask`: stale tasks wait for a person.")
     max_running: int | None = Field(None, ge=1, le=SLOTS, description="Null: no limit.", examples=[5])

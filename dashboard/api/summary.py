@@ -118,7 +118,7 @@ def find(
 
 
 def facts(snapshot: Snapshot) -> dict[str, Any]:
-    """What the queues, the charts and the sessions say; a part that a lock keeps back is named."""
+    """The facts of queues, charts and sessions; a part that a lock keeps back is named."""
     missing: list[str] = []
 
     def part(name: str, found: T | None) -> T | None:
@@ -166,7 +166,7 @@ def database() -> dict[str, Any]:
 
 
 def matches(text: str) -> Iterator[dict[str, str]]:
-    """What answers within its time limit; a locked table is left out."""
+    """The matches found within its time limit; a locked table is left out."""
     names = Names(connection)
     for kind, condition in conditions(text).items():
         yield from names.ask(partial(list, tasks_of(kind, condition)), "tasks_task") or ()

@@ -169,7 +169,7 @@ class NeededWhy(NeededReason, extra="forbid"):
 
 
 class Move(Reason, extra="forbid"):
-    """What to change; null leaves it."""
+    """The changes; null leaves it."""
 
     queue: Name | None = None
     priority: Priority | None = None

@@ -1,4 +1,4 @@
-"""What keeps VACUUM from cleaning up: sessions, replication slots, standbys and prepared transactions."""
+"""Everything that keeps VACUUM from cleaning up: sessions, replication slots, standbys and prepared transactions."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -58,7 +58,7 @@ def written(name: str, value: int) -> str:
 
 
 def parser(name: str) -> Callable[[str], int]:
-    """What reads a value of this threshold, with an error that says how to write it."""
+    """The reader of a value of this threshold, with an error that says how to write it."""
     least, greatest = RANGES[name]
     if not name.endswith("_seconds"):
         return types.whole_number(least, greatest, f"a whole number from {least} to {greatest}")
@@ -75,7 +75,7 @@ def parser(name: str) -> Callable[[str], int]:
 
 
 def stored() -> dict[str, Threshold]:
-    """What people have set, by name."""
+    """The values that people have set, by name."""
     return {row.name: row for row in Threshold.objects.all()}
 
 

@@ -74,7 +74,7 @@ class Look:
 
     @property
     def lines(self) -> list[tuple[State, Line]]:
-        """What needs attention anywhere, worst first, then the longest-lasting."""
+        """Lines of all installations that need attention, worst first, then the longest-lasting."""
         found = [(state, line) for state in self.states for line in state.lines]
         return sorted(found, key=lambda one: (one[1].severity, one[1].since is None, one[1].since or 0, one[0].name))
 
@@ -141,7 +141,7 @@ def forget_all_but(keys: set[tuple[str, str]]) -> None:
 
 @dataclass(frozen=True)
 class Hit:
-    """What one installation found, or why it was not searched."""
+    """The finds of one installation, or why it was not searched."""
 
     name: str
     url: str

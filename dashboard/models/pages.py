@@ -1,4 +1,4 @@
-"""What pages keep: saved views, the demo's rows, runs of the lab."""
+"""Tables that pages keep: saved views, the demo's rows, runs of the lab."""
 
 from django.conf import settings
 from django.db import models

@@ -198,7 +198,7 @@ class LineRow:
 
 @dataclass(frozen=True)
 class HitRow:
-    """What one installation found."""
+    """The finds of one installation."""
 
     name: str
     url: str

@@ -220,7 +220,7 @@ def register_history(*modules: str) -> None:
 
 
 def histories() -> list[History]:
-    """Those of other apps, then ours, whose workers come last."""
+    """All tables of history: of other apps, then ours, whose workers come last."""
     return [*chain.from_iterable(import_module(module).HISTORY for module in MODULES), *HISTORY]
 
 

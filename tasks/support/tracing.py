@@ -98,7 +98,7 @@ def publishing(queue_name: str, task_path: str) -> Iterator["Published"]:
 
 @dataclass(slots=True)
 class Published:
-    """What an enqueue writes: `traceparent` of its span, or of the attempt that enqueues."""
+    """The columns that an enqueue writes: `traceparent` of its span, or of the attempt that enqueues."""
 
     traceparent: str | None
     _span: Any = None
@@ -207,7 +207,7 @@ def trace_url(traceparent: str | None) -> str:
 
 
 def problem_of(address: Any) -> str:
-    """What is wrong with a value of ROWLOCK_TRACE_URL; empty if nothing is. No other scheme becomes a link."""
+    """The problem with a value of ROWLOCK_TRACE_URL; empty if nothing is. No other scheme becomes a link."""
     if not address or (re.match(r"https?://[^/\s{]", str(address)) and PLACE in str(address)):
         return ""
     return f"TRACE_URL is {address!r}: write it like https://traces.example.com/trace/{PLACE}."
