@@ -14,8 +14,9 @@ from django.contrib.auth.models import User
 from django.utils import timezone
 from playwright.sync_api import Page, expect
 
+from dashboard.alerts import secrets
 from dashboard.demo import control, director
-from dashboard.models import LabRun
+from dashboard.models import Installation, LabRun
 from orders.models import Account
 from tasks.models import Attempt, BulkRun, CommandRun, ExpectedCommand, Lock, Queue, Schedule, Task, Worker
 from tests.browser import buttons
@@ -109,7 +110,7 @@ def test_every_button_does_what_it_says(visit):
     tour = Tour(visitor)
     for part in (
         one_task, tasks_of_a_list, all_that_match, a_stale_page, queues, limits, what_is_stuck, workers, enqueue, burst,
-        locks, cron, attention, alerts, all_of_a_kind, orders_and_accounts, lab, demo, every_page,
+        locks, cron, attention, alerts, all_of_a_kind, orders_and_accounts, lab, fleet, demo, every_page,
     ):  # fmt: skip
         part(tour)
     assert sorted(buttons.all_buttons() - pressed) == []
@@ -381,6 +382,14 @@ def lab(tour: Tour) -> None:
     tour.page.wait_for_url("**/lab/compare/**")
     tour.at("/admin/ops/lab/").press("[data-action=kill-drill]")
     tour.page.wait_for_url(f"**/lab/{LabRun.objects.latest('pk').pk}/")
+
+
+def fleet(tour: Tour) -> None:
+    """Of one installation, where nobody answers."""
+    shop = Installation.objects.create(name="shop", url="http://127.0.0.1:9", token=secrets.seal("t"))
+    tour.at("/admin/ops/fleet/").page.locator("[data-search-box]").fill("4711")
+    tour.named("Search", exact=True).page.wait_for_url("**q=4711**")
+    shop.delete()
 
 
 def demo(tour: Tour) -> None:

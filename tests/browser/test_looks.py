@@ -34,7 +34,7 @@ ELSEWHERE = {
 }  # fmt: skip
 # Django's own forms and lists, which only the menu of all models leads to.
 STOCK = re.compile(
-    "(auth|dashboard_installation)_.*|tasks_(attempt|intervention|refusedwrite|worker)_.*"
+    "(auth|dashboard_(installation|apitoken))_.*|tasks_(attempt|intervention|refusedwrite|worker)_.*"
     "|.*_(add|change|delete|history)"
 )
 

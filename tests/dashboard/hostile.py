@@ -29,6 +29,7 @@ LONG = "long" * 700
 HOSTILE = f"{SCRIPTS} {TEMPLATE} {UNREADABLE} {LONG}"
 SHORT = f"{SCRIPTS[:41]} {TEMPLATE[:21]} \u202etxt"  # where a column is indexed or short: an index row holds 2704 bytes
 PATH = f"{SCRIPTS} {TEMPLATE}"[:500]  # as long as the table takes it; older ones were mended by a migration
+TRACEPARENT = f"00-{'a' * 32}-{'b' * 16}-01"
 ID = 4711
 APPS = ("tasks", "orders", "dashboard")
 INDEXED = 800
@@ -46,6 +47,8 @@ DEMANDED: dict[str, dict[str, Any]] = {
         "queue_slot": None,
         **dict.fromkeys(("unique_key", "concurrency_key", "rate_key"), SHORT),  # checked since there are such columns
     },
+    "dashboard.ApiToken": {"secret_hash": "0" * 64, "group": None},
+    "dashboard.Installation": {"name": "shop", "url": "https://shop.test", "token": f"gAAAA{'x' * 20}"},
     "dashboard.AlertChannel": {"sealed_address": "gAAAA"},  # nothing that is not encrypted
     "dashboard.Threshold": {"name": "late_seconds"},  # only known names
     "tasks.Schedule": {
@@ -80,6 +83,8 @@ def value_for(field: models.Field) -> Any:
         return [value_for(field.base_field)]
     if isinstance(field, models.JSONField):
         return [HOSTILE, {SHORT: HOSTILE}] if field.name == "args" else {SHORT: [HOSTILE], "password": "swordfish"}
+    if field.name == "traceparent":
+        return TRACEPARENT  # a constraint takes nothing else
     if isinstance(field, models.CharField | models.TextField):
         is_short = field.primary_key or field.unique or field.db_index or field.max_length or "name" in field.name
         return SHORT[: field.max_length] if is_short else HOSTILE
@@ -111,7 +116,9 @@ def row_of(model: type[models.Model]) -> models.Model:
     columns: dict[str, Any] = {}
     for field in model._meta.concrete_fields:
         is_number = field.is_relation or (field.primary_key and not isinstance(field, models.TextField))
-        if is_number or field.name in ("task_id", "blocked_task", "blocker_task"):
+        if field.name in demanded and field.is_relation:
+            columns[field.attname] = demanded[field.name]
+        elif is_number or field.name in ("task_id", "blocked_task", "blocker_task"):
             columns[field.attname] = ID
         elif field.name in demanded:
             columns[field.attname] = demanded[field.name]
