@@ -9,7 +9,6 @@ import threading
 from django.db import DatabaseError, connection, connections
 
 from dashboard import alerts
-from dashboard.alerts.watch import watch
 from dashboard.processes import bound
 from tasks import panels
 from tasks.queue import presence
@@ -45,6 +44,8 @@ def start_worker() -> "subprocess.Popen[bytes]":
 @panels.alerter
 def watch_and_send() -> str:
     """Watch once and send what is due, from cron; returns a sentence about it."""
+    from dashboard.alerts.watch import watch  # it imports the lines, whose package imports this module
+
     watch()
     if not needs_worker():
         return "No alert waits for a worker."
@@ -80,6 +81,8 @@ class WatchingThread(threading.Thread):
 
     def turn(self) -> None:
         """One comparison, and a worker if one is needed."""
+        from dashboard.alerts.watch import watch  # as above
+
         if self.worker is not None and self.worker.poll() is not None:
             self.worker = None
         if watch() and self.worker is None and needs_worker():

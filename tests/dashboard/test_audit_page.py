@@ -187,7 +187,7 @@ def test_the_time_is_found_without_reading_what_is_older(django_assert_max_num_q
 def test_the_queries_do_not_grow_with_the_entries(viewer, django_assert_max_num_queries):
     for number in range(60):
         record(target=f"task:{number}")
-    with django_assert_max_num_queries(21):
+    with django_assert_max_num_queries(25):
         viewer.get(AUDIT)
 
 

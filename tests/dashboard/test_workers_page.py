@@ -278,7 +278,7 @@ def test_a_worker_that_nobody_knows_is_registered_nowhere(operator, worker):
 def test_the_queries_do_not_grow_with_the_workers(operator, worker, django_assert_max_num_queries):
     for number in range(10):
         rows.processing(rows.dead_worker(f"w-{number}"))
-    with django_assert_max_num_queries(23):
+    with django_assert_max_num_queries(27):
         operator.get(WORKERS)
 
 

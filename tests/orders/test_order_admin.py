@@ -99,7 +99,7 @@ class TestList:
     def test_the_number_of_queries_does_not_grow_with_the_orders(self, django_assert_max_num_queries):
         orders.shipped(50)
         client = client_of("Operators")
-        with django_assert_max_num_queries(20):
+        with django_assert_max_num_queries(22):
             client.get(LIST)
 
 

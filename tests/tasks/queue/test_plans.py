@@ -110,6 +110,7 @@ def held(planner):
         "exception_classes": ["E"] * number,
         "tracebacks": [""] * number,
         "places": ["app.py:f"] * number,
+        "traceparents": [None] * number,
         "release": "",
         "parked_for": "",
         "held": ids[: number // 2],
