@@ -42,18 +42,16 @@ test: $(VENV)/test.stamp ## run all tests against a real PostgreSQL, and those o
 
 # Those of the pages that need no mail server and no browser; tests/own_admin opens every page on each Django.
 PAGES_NEXT = $(wildcard tests/dashboard/test_*_page.py tests/dashboard/*/test_*_page.py)
-# Django has no part in these: which rows a statement takes and by which plan, how a session or a process ends, what a
-# terminal shows, and the tables of other queues. On Django 6 remain a worker (commands/test_commands_with_workers.py),
-# commands as processes (commands/test_commands_conventions.py) and each strategy (queue/test_claims_rest.py).
-SAME_ON_ANY = worker importing test_whole_statements.py $(addprefix commands/test_commands_,help.py terminal.py) \
-	$(addprefix locking/test_,double_checked_sharing.py lock_losing.py lock_outages.py lock_sql.py lock_waiting.py) \
-	$(addprefix queue/test_,claims.py claims_alone.py claims_keys.py claims_locked.py narrow_line.py plain_line.py plans.py) \
-	$(addprefix queue/test_,presence.py presence_epoch.py shortcut.py task_life.py vacuum.py) \
-	$(addprefix schedule/test_run_locked,.py _ending.py _output.py)
+# What Django can change of the queue: declarations, models, operations, commands, a worker (commands/test_commands_with_workers.py)
+# and each strategy (queue/test_claims_rest.py). It has no part in plans of statements, ends of sessions and processes, named
+# locks, what a terminal shows, and the tables of other queues.
+TASKS_NEXT = $(addprefix tests/tasks/,admin commands diagnosis framework models operations queue/test_claims_rest.py) \
+	$(wildcard tests/tasks/test_*.py)
+SAME_ON_ANY = test_whole_statements.py $(addprefix commands/test_commands_,help.py terminal.py)
 
 testnext: $(VENV_NEXT)/stamp ## the tests of queue and pages that Django can change, on Django 6
-	$(WITH_BYTECODE) $(VENV_NEXT)/bin/python -m pytest $(SPREAD) tests/conformance tests/tasks $(PAGES_NEXT) \
-		$(addprefix --ignore=tests/tasks/,$(SAME_ON_ANY) $(if $(shell command -v redis-server),,locking)) $(ARGS)
+	$(WITH_BYTECODE) $(VENV_NEXT)/bin/python -m pytest $(SPREAD) tests/conformance $(TASKS_NEXT) $(PAGES_NEXT) \
+		$(addprefix --ignore=tests/tasks/,$(SAME_ON_ANY)) $(ARGS)
 
 lint: $(VENV)/test.stamp ## ruff, mypy, bandit, missing migrations, deployment checks
 	$(VENV_PYTHON) -m ruff check .

@@ -42,7 +42,7 @@ def test_each_pattern_is_explained_by_its_code_and_the_sql_of_its_latest_run(dja
         page_of("double_checked")
         LabRun.objects.filter(pk=LabRun.objects.latest("pk").pk).update(statements=[[statement, 1]])
     client = client_of("Viewers")
-    with django_assert_max_num_queries(14):
+    with django_assert_max_num_queries(18):
         page = client.get("/admin/ops/lab/patterns/").text
     assert "SELECT &#x27;second" in page
     assert "SELECT &#x27;first" not in page
