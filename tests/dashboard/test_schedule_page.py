@@ -116,7 +116,7 @@ class TestTheBoard:
             expected(f"job {number}")
             acquire(f"job {number}")
         client = client_of("Viewers")
-        with django_assert_max_num_queries(42):
+        with django_assert_max_num_queries(46):
             client.get(PAGE)
 
     def test_redis_away_is_said_and_the_rest_is_shown(self, monkeypatch):
