@@ -213,7 +213,7 @@ def test_the_queries_do_not_grow_with_the_rows(operator, django_assert_max_num_q
         worker = rows.dead_worker(f"w-{number}")
         for _ in range(5):
             rows.processing(worker)
-    with django_assert_max_num_queries(28):
+    with django_assert_max_num_queries(32):
         operator.get(STALE)
 
 
