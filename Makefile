@@ -35,22 +35,21 @@ help: ## list the targets
 run: $(VENV)/run.stamp ## start PostgreSQL, a worker and the web server, until Ctrl-C
 	@exec $(VENV_PYTHON) dashboard/processes.py $$PPID 15 "" $(VENV_PYTHON) manage.py up $(ARGS)
 
-test: $(VENV)/test.stamp ## run all tests against a real PostgreSQL, and those of queue and pages on Django 6 too
+test: $(VENV)/test.stamp ## run all tests against a real PostgreSQL, and those of the queue on Django 6 too
 	$(WITH_BYTECODE) $(VENV_PYTHON) -m pytest $(SPREAD) $(ARGS)
 	@if [ -n "$(PYTHON_NEXT)" ]; then $(MAKE) --no-print-directory testnext; \
 	else echo "Django 6 was not tested: no Python 3.12 or newer was found. Name one: make test PYTHON_NEXT=python3.13"; fi
 
-# Those of the pages that need no mail server and no browser; tests/own_admin opens every page on each Django.
-PAGES_NEXT = $(wildcard tests/dashboard/test_*_page.py tests/dashboard/*/test_*_page.py)
-# What Django can change of the queue: declarations, models, operations, commands, a worker (commands/test_commands_with_workers.py)
-# and each strategy (queue/test_claims_rest.py). It has no part in plans of statements, ends of sessions and processes, named
-# locks, what a terminal shows, and the tables of other queues.
+# The pages are opened and their buttons pressed on each Django by tests/own_admin. What Django can change of the queue:
+# declarations, models, operations, commands, a worker (commands/test_commands_with_workers.py) and each strategy
+# (queue/test_claims_rest.py). It has no part in plans of statements, ends of sessions and processes, named locks, what a
+# terminal shows, and the tables of other queues.
 TASKS_NEXT = $(addprefix tests/tasks/,admin commands diagnosis framework models operations queue/test_claims_rest.py) \
 	$(wildcard tests/tasks/test_*.py)
 SAME_ON_ANY = test_whole_statements.py $(addprefix commands/test_commands_,help.py terminal.py)
 
-testnext: $(VENV_NEXT)/stamp ## the tests of queue and pages that Django can change, on Django 6
-	$(WITH_BYTECODE) $(VENV_NEXT)/bin/python -m pytest $(SPREAD) tests/conformance $(TASKS_NEXT) $(PAGES_NEXT) \
+testnext: $(VENV_NEXT)/stamp ## the tests of the queue that Django can change, on Django 6
+	$(WITH_BYTECODE) $(VENV_NEXT)/bin/python -m pytest $(SPREAD) tests/conformance $(TASKS_NEXT) \
 		$(addprefix --ignore=tests/tasks/,$(SAME_ON_ANY)) $(ARGS)
 
 lint: $(VENV)/test.stamp ## ruff, mypy, bandit, missing migrations, deployment checks
