@@ -129,3 +129,11 @@ def test_its_queries_do_not_grow_with_what_it_shows(headers, django_assert_max_n
 
 def test_only_the_server_reads_the_page_is_not_to_be_posted():
     assert client_of("Operators").post(OVERVIEW).status_code == 405
+
+
+def test_the_figures_of_the_queue_come_before_those_of_sessions():
+    html = client_of("Operators").get("/admin/").text
+    places = [
+        html.index(label) for label in ("Done / min", "Failed attempts", "Blocked sessions", "Oldest transaction")
+    ]
+    assert places == sorted(places)
