@@ -1,4 +1,4 @@
-"""What traces cost tasks of one UPDATE each: without the extra `otel`, with it, and with spans that nobody gets.
+"""The cost of traces for tasks of one UPDATE each: without the extra `otel`, with it, and with spans that nobody gets.
 
 `python -m tests.benchmarks.tracing [TASKS [ROUNDS]]` measures it, and keeps no report. The processor's time of the
 runner alone bears a busy machine; the rate of a whole worker does not.

@@ -1,7 +1,8 @@
-"""The plain text of encrypted payloads is nowhere: in no dump, page, log, metric, output or e-mail."""
+"""The plain text of encrypted payloads is nowhere: in no dump, page, log, metric, output, e-mail or API."""
 
 import re
 import subprocess
+from collections.abc import Iterator
 
 import pytest
 from cryptography.fernet import Fernet
@@ -15,6 +16,7 @@ from tasks.operations.tokens import new_token
 from tasks.support.audit import Who
 from tests import processes, smtp
 from tests.commands import database_url, run
+from tests.dashboard.api.callers import Caller
 from tests.orders import orders
 from tests.tasks import handlers
 from tests.waiting import wait_until
@@ -80,6 +82,16 @@ def crawled(client) -> str:
     return b"\n".join(seen.values()).decode(errors="replace")
 
 
+def answers_of(program: Caller, ids: list[str]) -> Iterator[str]:
+    """Everything that the API tells of these tasks, their schedules and failures."""
+    lists = ("/tasks", "/tasks?status=FAILED", "/schedules", "/failures", "/attention", "/audit", f"/find?q={ids[0]}")
+    newest = [f"/tasks/{task_id}" for task_id in Task.objects.values_list("pk", flat=True)]
+    for path in (*lists, *newest):
+        program.get(path)
+        assert program.status == 200, path
+        yield program.response.text
+
+
 @pytest.mark.django_db(transaction=True)
 def test_the_plain_text_is_nowhere(client, admin_user, start_here, inbox, monkeypatch):
     monkeypatch.setenv(KEYS, KEY)
@@ -89,6 +101,8 @@ def test_the_plain_text_is_nowhere(client, admin_user, start_here, inbox, monkey
     ids.append(schedules.run_now("nightly", WHO))
     with connection.cursor() as cursor:
         cursor.execute("SELECT rowlock_enqueue(%s, jsonb_build_array(%s::text))", [handlers.echo.module_path, PLAIN])
+    program = Caller(username="program", is_superuser=True)
+    ids.append(str(program.post("/tasks", {"task_path": handlers.echo.module_path, "args": [SECRET]})["id"]))
     [order] = orders.shipped()
     send_shipped_emails.enqueue()
     worker = start_here("--burst", "--threads", 2, ROWLOCK_MAX_ATTEMPTS=3, EMAIL_URL=inbox.url)
@@ -105,11 +119,13 @@ def test_the_plain_text_is_nowhere(client, admin_user, start_here, inbox, monkey
         "pages": crawled(client),
         "log": worker.log() + worker.output(),
         "commands": "\n".join(word.stdout + word.stderr for word in words),
+        "api": "\n".join(answers_of(program, ids)),
         "mail": "\n".join(mail.subject + mail.text for mail in inbox.accepted),
     }
     assert [mail.to for mail in inbox.accepted] == [order.customer_email]
     assert [place for place, text in places.items() if SECRET in text] == []
-    assert [place for place, text in places.items() if PLAIN in text] == ["dump", "pages"]
+    assert [place for place, text in places.items() if PLAIN in text] == ["dump", "pages", "api"]
+    assert "[encrypted]" in places["api"]
     assert "[encrypted]" in places["pages"]
     assert "[encrypted]" in places["commands"]
     assert "heard [redacted]" in places["log"]

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture(autouse=True)
 def lines(settings, monkeypatch) -> list[AttentionLine]:
-    """What needs attention, for a test to change."""
+    """The lines that need attention, for a test to change."""
     panels.load()
     found: list[AttentionLine] = []
     settings.ROWLOCK = {**settings.ROWLOCK, "ALERT_URLS": ["https://hooks.example/x"]}

@@ -1,4 +1,4 @@
-"""Who may ask: tokens, their rights, their end, their limits; and writes that are carried out once."""
+"""Access to the API: tokens, their rights, their end, their limits; and writes that are carried out once."""
 
 import json
 from datetime import timedelta

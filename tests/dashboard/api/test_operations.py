@@ -29,7 +29,7 @@ def _every_look_is_new(settings) -> None:
 
 
 def audited() -> list[tuple[str, str, str]]:
-    """What was done, by the API alone."""
+    """The audit lines of the API alone."""
     done = Intervention.objects.filter(source="api").order_by("id")
     return list(done.values_list("action", "target", "reason"))
 

@@ -90,7 +90,7 @@ class TestHeldBack:
         assert held()["held:prepared:t"].why.startswith("It has held them for 16 min.")
 
     def test_a_session_has_one_line(self, monkeypatch):
-        """Who has one as an open transaction gets no second one."""
+        """A session with a line as an open transaction gets no second one."""
         with session("psql") as conn:
             conn.execute("SELECT txid_current()")
             row = {"kind": "session", "pid": conn.info.backend_pid, "name": "x", "detail": "psql", "since": None}
