@@ -10,6 +10,7 @@ import json
 import time
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from socket import gaierror
 from urllib.parse import urlsplit
 from uuid import NAMESPACE_URL, uuid4, uuid5
 
@@ -94,6 +95,8 @@ def send(channel: Channel, message: Message) -> None:
         problem = type(error).__doc__ or ""
     except ImportError:
         problem = "It needs a package: `pip install 'rowlock[alerts]'`."
+    except gaierror:
+        problem = "No host of this name was found."
     except Exception as error:  # noqa: BLE001  its text may hold the address
         problem = f"{type(error).__name__}."
     if channel.stored:

@@ -1,6 +1,7 @@
 """The channels of the page *Alerts*: list, add, edit, delete. Addresses are written and never shown again."""
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from django import forms
@@ -72,6 +73,11 @@ class ChannelRow(NamedTuple):
     command: str
 
 
+def since(at: datetime | None, now: datetime) -> str:
+    """Its age; a moment that is younger than the look at the database is just now."""
+    return age(min(at, now), now) if at else ""
+
+
 def rows(request: HttpRequest) -> list[ChannelRow]:
     """The stored channels by name, then those of ROWLOCK_ALERT_URLS."""
     now, severities = snapshots.of(request).now, dict(SEVERITIES)
@@ -84,8 +90,8 @@ def rows(request: HttpRequest) -> list[ChannelRow]:
             ", ".join(channel.queues) or _("all"),
             ", ".join(channel.kinds) or _("all"),
             channel.enabled,
-            age(channel.sent_at, now),
-            age(channel.failed_at, now),
+            since(channel.sent_at, now),
+            since(channel.failed_at, now),
             channel.failure,
             command("test_alert", channel.name),
         )

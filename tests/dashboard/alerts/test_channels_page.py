@@ -1,12 +1,15 @@
 """The channels of the page *Alerts*: added, edited and deleted; an address is written and shown nowhere."""
 
 import re
+from datetime import timedelta
 
 import pytest
 from django.db import connection
+from django.utils import timezone
 
 from dashboard.alerts import editing
 from dashboard.models import AlertChannel
+from dashboard.views.alert_channels import since
 from tasks.models import Intervention
 from tests.dashboard.alerts.receiver import receiving
 from tests.html import answers, flat
@@ -167,3 +170,9 @@ def test_operators_are_refused(channel, path):
     url = path if path == ADD else PAGE + path.format(pk=channel.pk)
     assert operator.post(url, {**FIELDS, "confirmed": "1", "name": "x"}).status_code == 403
     assert AlertChannel.objects.get().name == "ops"
+
+
+def test_a_moment_after_the_look_is_just_now():
+    now = timezone.now()
+    assert "just now" in since(now + timedelta(seconds=1), now)
+    assert since(None, now) == ""
