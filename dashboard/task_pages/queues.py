@@ -140,7 +140,7 @@ class QueueRow:
     workers: str
     is_paused: bool
     is_late: bool
-    is_held_by_key: bool
+    is_held_back: bool
     is_stuck: bool
     is_unserved: bool
     has_work: bool
@@ -177,7 +177,7 @@ class QueueRow:
             workers=str(servers),
             is_paused=queue.paused,
             is_late=is_late(queue, late_seconds),
-            is_held_by_key=bool(queue.ready) and oldest is None,
+            is_held_back=bool(queue.ready) and oldest is None,
             is_stuck=bool(queue.stale),
             is_unserved=is_unserved(queue, servers),
             has_work=bool(queue.ready or queue.processing),
