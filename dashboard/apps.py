@@ -165,7 +165,7 @@ class DashboardConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from dashboard import checks, login, project  # noqa: F401  the checks register themselves
+        from dashboard import login, project  # its checks register themselves
         from tasks.operations.prune import register_history
 
         register_history(

@@ -10,7 +10,7 @@ from django.db import Error, connection, transaction
 
 from dashboard import series
 from dashboard.lab import worker
-from dashboard.lab.patterns import orders, slots
+from dashboard.lab.patterns import orders, queue
 from tasks.queue import claim, shortcut, strategies, throughput
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -150,7 +150,7 @@ def test_every_statement_is_whole():
     with connection.cursor() as cursor:
         cursor.execute(worker.CREATE_LEDGER)
         cursor.execute(orders.CREATE_CACHE)
-        cursor.execute(slots.CREATE_COUNTER)
+        cursor.execute(queue.CREATE_COUNTER)
         cursor.execute(THEIR_TABLES)
         for name, text in STATEMENTS:
             text = PARAMETER.sub("NULL", text).replace("%%", "%")
