@@ -126,6 +126,7 @@ def preview(request: HttpRequest, values: dict[str, Any], back: str) -> HttpResp
     reason = ("--reason", values["reason"] or "…") if is_terminate or values["reason"] else ()
     context = {
         "asked": {**values, "command": signals.shell(values["pid"], started, action, *reason)},
+        "is_terminate": is_terminate,
         "expected": expected,
         "next": back,
         "session": expected.session,

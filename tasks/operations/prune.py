@@ -86,7 +86,7 @@ SELECT (SELECT max(id) FROM page) AS last_id, (SELECT count(*) FROM deleted) AS 
     (SELECT min(at) FROM page) < statement_timestamp() - %(age)s::interval AS is_old
 """
 
-# Only minutes that the totals already include: see tasks/rollup.
+# Only minutes that the totals already include: see tasks/queue/throughput.py.
 PRUNE_THROUGHPUT = """
 WITH page AS MATERIALIZED (
     SELECT id, minute FROM tasks_throughput WHERE id > %(after)s::bigint ORDER BY id LIMIT %(window)s::int
