@@ -21,7 +21,7 @@ from tasks.operations.verb import short_waits
 from tasks.queue import wakeup
 from tasks.schedule import ticks
 from tasks.schedule.declared import GONE
-from tasks.support import audit, reading
+from tasks.support import audit, database, reading
 from tasks.support.audit import Change, Who
 from tasks.support.database import fetch, sqlstate, transaction
 from tasks.support.recurrence import MISSED, OVERLAP, Forecast, InvalidSchedule, Recurrence, recurrence
@@ -31,7 +31,6 @@ WHEN = ("cron", "every_seconds", "timezone")
 DEFAULTS: dict[str, Any] = {"cron": None, "every": None, "args": [], "kwargs": {}}
 UNIQUE_VIOLATION = "23505"
 
-NOW = "SELECT statement_timestamp() AS now"
 
 # The row as `ticks.enqueue` reads it, locked.
 TO_RUN = """
@@ -108,8 +107,7 @@ def find(name: str) -> Schedule:
 
 def now() -> datetime:
     """The database's clock."""
-    at: datetime = fetch(connection, NOW)[0]["now"]
-    return at
+    return database.now(connection)
 
 
 def is_late(row: Schedule, at: datetime) -> bool:
