@@ -1,7 +1,7 @@
 """What operators set: the pause, limits, recovery and objective of queues, and the pause and limits of keys."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final, Literal
 
@@ -120,7 +120,7 @@ class Switch:
     name: str
     label: str | Promise
     right: str
-    values: Mapping[str, Any]
+    values: Mapping[str, Any] = field(hash=False)
     action: str
     words: tuple[str, ...]
     asks: bool = False

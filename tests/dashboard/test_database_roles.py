@@ -1,7 +1,7 @@
 """docs/roles.sql, as it stands there: each role does its work with it, and is refused everything else."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 
 import psycopg
@@ -70,16 +70,16 @@ def web(site, settings) -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-def worker(site) -> Iterator[None]:
-    with site.acting(WORKER):
-        yield
+def acting_as(role: str) -> Callable[..., Iterator[None]]:
+    @pytest.fixture
+    def act(site) -> Iterator[None]:
+        with site.acting(role):
+            yield
+
+    return act
 
 
-@pytest.fixture
-def monitor(site) -> Iterator[None]:
-    with site.acting(MONITOR):
-        yield
+worker, monitor = acting_as(WORKER), acting_as(MONITOR)
 
 
 @pytest.fixture(autouse=True)
@@ -140,12 +140,8 @@ def test_web_does_what_operators_do(web):
 
 def test_web_keeps_people_orders_and_the_history_of_locks(site, web):
     client = browser()
-    form = {
-        "username": "clara",
-        "password1": "long enough 4711",
-        "password2": "long enough 4711",
-        "usable_password": "true",
-    }
+    new = dict.fromkeys(("password1", "password2"), "long enough 4711")
+    form = {"username": "clara", **new, "usable_password": "true"}
     assert client.post("/admin/auth/user/add/", form).status_code == 302
     clara = User.objects.get(username="clara")
     assert client.post(f"/admin/auth/user/{clara.pk}/delete/", {"post": "yes"}).status_code == 302

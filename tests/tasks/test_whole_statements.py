@@ -19,7 +19,10 @@ BEGINS_STATEMENT = re.compile(r"\s*\(?(WITH|SELECT|INSERT INTO|UPDATE|DELETE FRO
 SQL_WORDS = re.compile(r"\b(SELECT|INSERT INTO|UPDATE \w+|DELETE FROM|FROM|WHERE|JOIN|ORDER BY|GROUP BY)\s")
 PARAMETER = re.compile(r"%\(\w+\)s|%s")
 # A statement about any adopter's table, with keys of any type, is tried with one of ours.
-SAMPLES = {"{table}": "tasks_task", "{key}": "id", "{column}": "version", "unnest(NULL,": "unnest(NULL::bigint[],"}
+SAMPLES = {
+    "{table}": "tasks_task", "{key}": "id", "{column}": "version", "{begun}": "created_at", "{ended}": "finished_at",
+    "unnest(NULL,": "unnest(NULL::bigint[],",
+}  # fmt: skip
 # They take a table's name in an identifier's place, which no parameter can hold.
 OF_ANY_TABLE = {"tasks.locking.version_trigger"}
 # The columns that statements name in tables of other queues; tests/tasks/importing reads the real ones.
