@@ -17,7 +17,7 @@ from django.utils import translation
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 
-from dashboard.middleware import GetResponse
+from dashboard.middleware import GetResponse, unstored
 
 LOOKING = ("GET", "HEAD", "OPTIONS")
 FREE_FOR_ACTIONS = 4  # threads
@@ -56,7 +56,8 @@ class SeatMiddleware:
         starting = is_starting()
         if not seats.acquire(blocking=False):
             with translation.override(translation.get_language_from_request(request)):
-                return still_starting() if starting and "HX-Request" in request.headers else sent_away(request)
+                is_soon = starting and "HX-Request" in request.headers
+                return unstored(still_starting() if is_soon else sent_away(request))
         try:
             return self.get_response(request)
         finally:
