@@ -26,7 +26,7 @@ DEPLOYED = DATABASE_URL=postgres:///rowlock HTTPS=1 \
 	SECRET_KEY="$$($(VENV_PYTHON) -c 'import secrets; print(secrets.token_urlsafe(50))')"
 
 .DEFAULT_GOAL := help
-.PHONY: help run test testnext lint chaos soak bench pins clean python
+.PHONY: help run test testnext lint chaos soak bench pins sbom audit clean python
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1: /p' Makefile | while IFS=: read -r name what; do printf '%-9s%s\n' "$$name" "$$what"; done
@@ -77,6 +77,12 @@ pins: $(VENV)/test.stamp ## compile tests/requirements/*.in into pins with hashe
 	$(PIN) --python-version 3.11 $(PINS)/importing.in --output-file $(PINS)/importing.txt
 	$(PIN) --python-version 3.12 $(PINS)/django-6.0.in --output-file $(PINS)/django-6.0.txt
 	$(PIN) --python-version 3.11 tests/benchmarks/peers/requirements.in --output-file tests/benchmarks/peers/requirements.txt
+
+sbom: python ## print the bill of materials of requirements.txt (CycloneDX)
+	@$(PYTHON) tests/sbom.py
+
+audit: $(VENV)/test.stamp ## ask for known vulnerabilities of the pins; needs the internet
+	$(VENV_PYTHON) -m uv tool run pip-audit --require-hashes --disable-pip --requirement requirements.txt
 
 clean: python ## remove .venv and var/, unless the server runs
 	@$(PYTHON) -m dashboard.embedded

@@ -19,13 +19,15 @@ from django.utils import timezone
 from dashboard import conf
 from dashboard.alerts import channels, editing, guard
 from dashboard.alerts.channels import Channel
-from dashboard.alerts.guard import ForbiddenAddress
+from dashboard.alerts.guard import Forbidden, ForbiddenMeans, Unchecked
 from dashboard.alerts.secrets import AddressLocked
 from dashboard.models import Incident
 from tasks.exceptions import RowlockError
 from tasks.panels import Severity
+from tasks.support.reading import one_line
 
 TIMEOUT_SECONDS = 10.0
+NOWHERE = "{schema}://"  # in apprise, the address of what is on this machine: its desktop, its log
 STATES = {"opened": "", "grew": "Grew: ", "resolved": "Over: "}
 
 
@@ -91,7 +93,7 @@ def send(channel: Channel, message: Message) -> None:
     """Send it now. Raises AlertNotSent, whose text has the channel's name and no address."""
     try:
         problem = _send(channel.address, message)
-    except (ForbiddenAddress, AddressLocked) as error:
+    except (Forbidden, AddressLocked) as error:
         problem = type(error).__doc__ or ""
     except ImportError:
         problem = "It needs a package: `pip install 'rowlock[alerts]'`."
@@ -111,12 +113,19 @@ def _send(address: str, message: Message) -> str:
         return _post(address, message)
     import apprise  # optional, and slow to import
 
-    with guard.guarded():
+    with guard.guarded() as limits:
         receiver = apprise.Apprise.instantiate(address)
-        if receiver is None:
-            return "Its address is not one that apprise knows."
-        text = "\n\n".join(filter(None, (message.detail, message.url)))
-        is_sent = receiver.notify(body=text or message.title, title=message.headline)
+        if receiver is not None and NOWHERE in receiver.templates:
+            limits.refuse(ForbiddenMeans)
+        if address.lower().startswith("xmpp") and not limits.allows_private:
+            limits.refuse(Unchecked)
+        text = "\n\n".join(filter(None, (message.detail, message.url))) or message.title
+        # As plain text it is escaped where e-mails are HTML and chats are Markdown.
+        is_sent = receiver and receiver.notify(body=text, title=one_line(message.headline), body_format="text")
+    if limits.refusal and not is_sent:
+        raise limits.refusal
+    if receiver is None:
+        return "Its address is not one that apprise knows."
     return "" if is_sent else "The receiver refused it or did not answer."
 
 

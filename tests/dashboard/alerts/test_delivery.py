@@ -2,10 +2,15 @@
 
 import hmac
 import logging
+import os
 import re
+import socket
 import subprocess
+import threading
 import time
 import traceback
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,6 +18,7 @@ import pytest
 from dashboard.alerts import delivery, guard
 from dashboard.alerts.channels import Channel
 from dashboard.alerts.delivery import AlertNotSent
+from dashboard.alerts.guard import ForbiddenMeans, Unchecked
 from tests.commands import run
 from tests.dashboard.alerts.receiver import Receiver, receiving
 from tests.smtp import MailServer, smtp  # noqa: F401  a fixture
@@ -53,8 +59,10 @@ def test_a_redirect_is_not_followed(receiver: Receiver):
 def test_no_request_goes_to_a_private_address(receiver: Receiver, smtp: MailServer, settings):  # noqa: F811
     settings.ROWLOCK = {**settings.ROWLOCK, "ALERT_PRIVATE": False}
     mail = f"mailto://localhost:{smtp.port}/?from=a@example.test&to=b@example.test&mode=insecure&format=text"
-    for address in (f"http://localhost:{receiver.port}/", f"json://localhost:{receiver.port}/", mail):
-        with pytest.raises(AlertNotSent):
+    names = ("localhost", "127.1", "2130706433", "0x7f000001", "017700000001", "[::ffff:127.0.0.1]", "[::1]", "0")
+    webhooks = [f"{scheme}://{name}:{receiver.port}/" for scheme in ("http", "json") for name in names]
+    for address in (*webhooks, mail):
+        with pytest.raises(AlertNotSent, match=r"private or local address|not one that apprise"):
             send(address)
     assert (receiver.posts, smtp.connections) == ([], 0)
 
@@ -65,10 +73,60 @@ def test_no_request_goes_to_a_private_address(receiver: Receiver, smtp: MailServ
         ("8.8.8.8", True), ("2001:4860:4860::8888", True), ("127.0.0.1", False), ("::1", False), ("10.1.2.3", False),
         ("169.254.169.254", False), ("fe80::1%eth0", False), ("224.0.0.1", False), ("ff02::1", False),
         ("::ffff:127.0.0.1", False), ("64:ff9b::7f00:1", False), ("0.0.0.0", False), ("localhost", False),
+        ("::127.0.0.1", False), ("2002:7f00:1::", False), ("64:ff9b::808:808", True), ("::ffff:0:7f00:1", False),
     ],
 )  # fmt: skip
 def test_public_addresses(host, is_public):
     assert guard.is_public(host) is is_public
+
+
+@pytest.mark.parametrize("proxy", ["http://Proxy.Example:3128", "proxy.example:3128", "socks5://proxy.example:3128"])
+def test_a_proxy_chooses_no_address(receiver: Receiver, settings, monkeypatch, proxy):
+    monkeypatch.setenv("http_proxy", proxy)
+    send(f"http://127.0.0.1:{receiver.port}/")
+    settings.ROWLOCK = {**settings.ROWLOCK, "ALERT_PRIVATE": False}
+    for event, arguments in (
+        ("socket.getaddrinfo", ("proxy.example", 3128, 0, 1, 0)),
+        ("socket.connect", (None, ("proxy.example", 3128))),
+    ):
+        with pytest.raises(Unchecked):
+            guard.Guard(allows_private=False).check(event, arguments)
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{receiver.port}")
+    with pytest.raises(AlertNotSent, match="A proxy of the environment"):
+        send("json://hooks.example/")
+    assert len(receiver.posts) == 1
+
+
+def test_no_file_no_program_and_nothing_of_this_machine_is_used(receiver: Receiver, tmp_path):
+    """Private addresses are allowed here."""
+    secret = tmp_path / "key.json"
+    secret.write_text('{"text": "secret"}')
+    for address in ("syslog://", f"workflows://127.0.0.1/a/b?template={secret}"):
+        with pytest.raises(AlertNotSent, match="a program or a service of this machine"):
+            send(address)
+    with guard.guarded():
+        for use in (secret.read_text, partial(os.system, "true"), partial(subprocess.run, ["true"]), os.fork):
+            with pytest.raises(ForbiddenMeans):
+                use()
+        with socket.socket(socket.AF_UNIX) as local, pytest.raises(ForbiddenMeans):
+            local.connect("/run/docker.sock")
+    assert secret.read_text()
+
+
+def test_sendings_at_once_restore_the_level_of_the_loggers():
+    logger = logging.getLogger("urllib3")
+    level = logger.level
+    first, second = guard.guarded(), guard.guarded()
+    first.__enter__()
+    thread = threading.Thread(target=second.__enter__)
+    thread.start()
+    thread.join()
+    first.__exit__(None, None, None)
+    assert not logger.isEnabledFor(logging.CRITICAL), "the second one still sends"
+    thread = threading.Thread(target=second.__exit__, args=(None, None, None))
+    thread.start()
+    thread.join()
+    assert logger.level == level
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of apprise's own
@@ -78,6 +136,18 @@ def test_apprise_posts_and_mails(receiver: Receiver, smtp: MailServer):  # noqa:
     send(f"mailto://127.0.0.1:{smtp.port}/?from=a@example.test&to=b@example.test&mode=insecure&format=text")
     [mail] = smtp.accepted
     assert (mail.to, mail.subject) == ("b@example.test", "Test of a Rowlock alert")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of apprise's own
+def test_markup_of_a_message_is_text_in_an_html_mail(receiver: Receiver, smtp: MailServer):  # noqa: F811
+    markup = "<img src=x onerror=pwned><script>pwned</script>"
+    message = replace(delivery.test_message(), title=f"Queue a\nBcc: c@example.test {markup}", detail=markup)
+    address = f"mailto://127.0.0.1:{smtp.port}/?from=a@example.test&to=b@example.test&mode=insecure&format=html"
+    delivery.send(Channel("ops", from_environment=address), message)
+    [mail] = smtp.accepted
+    assert "&lt;img" in mail.text
+    assert "<img" not in mail.text
+    assert mail.subject.startswith(r"Queue a\nBcc: c@example.test")
 
 
 @pytest.mark.parametrize("scheme", ["http", "json", "slack"])

@@ -89,6 +89,8 @@ def test_no_text_of_a_target_shows_its_token():
         ("169.254.169.254", True, Problem.ADDRESS),
         ("169.254.169.254", False, Problem.ADDRESS),
         ("::ffff:169.254.169.254", True, Problem.ADDRESS),
+        ("64:ff9b::a9fe:a9fe", True, Problem.ADDRESS),
+        ("2002:a9fe:a9fe::1", True, Problem.ADDRESS),
         ("fe80::1%eth0", True, Problem.ADDRESS),
         ("224.0.0.1", True, Problem.ADDRESS),
         ("0.0.0.0", True, Problem.ADDRESS),

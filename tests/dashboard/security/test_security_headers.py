@@ -9,7 +9,7 @@ from tests.people import client_of
 from tests.tasks import rows
 
 pytestmark = pytest.mark.django_db
-OPEN = ("/admin/login/", "/admin/nowhere/", "/metrics")
+OPEN = ("/admin/login/", "/admin/nowhere/", "/nowhere/", "/metrics")
 PAGES = (
     "/admin/",
     "/admin/tasks/task/",
@@ -45,9 +45,12 @@ def test_who_asks_for_the_headers_alone_gets_them(name):
     assert "Content-Security-Policy" in answer.headers
 
 
-def test_parts_of_pages_are_not_kept_either():
-    answer = client_of("Viewers").get("/admin/ops/locks/", headers={"HX-Request": "true"})
-    assert "no-store" in answer.headers["Cache-Control"]
+@pytest.mark.parametrize("address", ["/healthz", "/readyz", "/nowhere/", "/", "/favicon.ico", "/api/v1/openapi.json"])
+def test_what_everybody_may_read_is_kept_by_no_proxy(address):
+    """A 404 may be kept unless it says otherwise, and has the menu of those who are logged in."""
+    for client in (Client(), client_of("Viewers")):
+        for headers in ({}, {"HX-Request": "true"}):
+            assert "no-store" in client.get(address, headers=headers).headers["Cache-Control"]
 
 
 def test_an_error_of_the_server_tells_nothing_of_its_inside(settings, monkeypatch):

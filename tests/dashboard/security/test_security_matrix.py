@@ -107,6 +107,8 @@ def differences(role: str, method: str, routes: list[tuple[str, str]], **options
         wanted = role in getattr(expected(name) or Access(NOBODY), method)
         if is_let_in(answer, name) != wanted:
             found.append(f"{name}: {answer.status_code}, should {'open' if wanted else 'be closed'}")
+        if "no-store" not in answer.headers.get("Cache-Control", ""):
+            found.append(f"{name}: {answer.status_code}, may be kept by a proxy")
         if written and (method == "get" or not wanted):
             found.append(f"{name}: wrote {written} rows")
     return found

@@ -1,4 +1,4 @@
-"""Log lines as JSON: one object a line, with the attempt that logs, and without values of rows."""
+"""Log lines: as text, and as JSON with one object a line, the attempt that logs, and without values of rows."""
 
 import json
 import logging
@@ -13,7 +13,7 @@ import pytest
 from django.db import IntegrityError, connection
 
 from dashboard import environment
-from tasks.framework.log_lines import JsonFormatter, RunningFilter
+from tasks.framework.log_lines import JsonFormatter, LineFormatter, RunningFilter
 from tasks.support.tracing import RUNNING, Running
 from tests.waiting import wait_until
 from tests.web import gunicorn
@@ -23,9 +23,9 @@ logger = logging.getLogger("shop")
 
 
 class Lines(logging.Handler):
-    def __init__(self):
+    def __init__(self, formatter=None):
         super().__init__()
-        self.setFormatter(JsonFormatter())
+        self.setFormatter(formatter or JsonFormatter())
         self.texts = []
 
     def emit(self, record):
@@ -74,6 +74,22 @@ def test_a_line_of_a_handler_formatted_in_another_thread():
     assert {name: said[name] for name in ("task_id", "attempt", "worker", "trace")} == {
         "task_id": 4711, "attempt": 2, "worker": "w1", "trace": TRACE[3:35]
     }  # fmt: skip
+
+
+def test_text_of_others_begins_no_line_and_controls_no_terminal():
+    forged = "x\n2026-11-25 12:00 INFO a login that never was\x1b[2J\r\u202e"
+    shown = r"2026-11-25 12:00 INFO a login that never was\x1b[2J\r\u202e"
+    lines = Lines(LineFormatter("%(levelname)s %(message)s"))
+    with heard_by(lines):
+        try:
+            raise ValueError(forged)
+        except ValueError:
+            logger.exception("GET %s", forged)
+    first, *others = lines.texts[0].split("\n")
+    assert first == rf"ERROR GET x\n{shown}"
+    assert others[0] == "  Traceback (most recent call last):"
+    assert others[-2:] == ["  ValueError: x", f"  {shown}"]
+    assert all(line.startswith("  ") for line in others)
 
 
 @pytest.mark.django_db
