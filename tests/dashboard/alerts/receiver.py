@@ -3,19 +3,23 @@
 import contextlib
 import json
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+PASSWORD = "s3cr3tpa55"  # in the address of a channel
+
 
 @dataclass
 class Receiver:
-    """`status`: what it answers; `location`: where it redirects to."""
+    """`status`: what it answers; `location`: where it redirects to; `answers`: if set, when it answers."""
 
     port: int = 0
     status: int = 200
     location: str = ""
+    answers: threading.Event | None = None
     posts: list[tuple[str, dict[str, str], bytes]] = field(default_factory=list)
 
     @property
@@ -32,6 +36,8 @@ def receiving() -> Iterator[Receiver]:
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             receiver.posts.append((self.path, dict(self.headers), body))
+            if receiver.answers:
+                receiver.answers.wait(60)
             self.send_response(receiver.status)
             if receiver.location:
                 self.send_header("Location", receiver.location)
@@ -51,3 +57,8 @@ def receiving() -> Iterator[Receiver]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+def told(receiver: Receiver) -> Counter[tuple[str, str]]:
+    """How often each state of each kind came, the same id counted once."""
+    return Counter((body["kind"], body["state"]) for body in {body["id"]: body for body in receiver.bodies}.values())

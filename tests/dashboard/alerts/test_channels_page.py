@@ -8,12 +8,13 @@ from django.db import connection
 from django.utils import timezone
 
 from dashboard.alerts import editing
+from dashboard.apps import GROUPS
 from dashboard.models import AlertChannel
 from dashboard.views.alert_channels import since
 from tasks.models import Intervention
 from tests.dashboard.alerts.receiver import receiving
 from tests.html import answers, flat
-from tests.people import client_of
+from tests.people import client_of, person
 
 pytestmark = pytest.mark.django_db
 PAGE, ADD = "/admin/ops/alerts/", "/admin/ops/alerts/add/"
@@ -170,6 +171,12 @@ def test_operators_are_refused(channel, path):
     url = path if path == ADD else PAGE + path.format(pk=channel.pk)
     assert operator.post(url, {**FIELDS, "confirmed": "1", "name": "x"}).status_code == 403
     assert AlertChannel.objects.get().name == "ops"
+
+
+def test_no_group_may_view_channels():
+    member = person(*GROUPS, username="gert")
+    assert member.has_perm("dashboard.view_incident")
+    assert not member.has_perm("dashboard.view_alertchannel")
 
 
 def test_a_moment_after_the_look_is_just_now():

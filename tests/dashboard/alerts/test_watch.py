@@ -1,6 +1,7 @@
 """Incidents: opened, grown, over, acknowledged, many at once; each is one task for each channel."""
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 from django.utils import timezone
@@ -98,6 +99,25 @@ def test_a_storm_is_one_message_with_counts_and_one_when_it_is_over(lines):
     lines.clear()
     let_it_be_gone()
     assert told() == ["opened", "resolved"]
+
+
+def test_what_is_over_is_pruned_a_storm_with_its_last_member(lines):
+    def prune() -> int:
+        return run("prune_history", "--older-than", "7d", "--json").data["tables"]["incidents"]
+
+    lines[:] = [replace(LINE, key=f"stale:q{number}") for number in range(21)]
+    watch()
+    assert prune() == 0
+    lines.clear()
+    let_it_be_gone()
+    assert prune() == 0
+    Incident.objects.update(resolved_at=timezone.now() - timedelta(days=8))
+    kept = Incident.objects.exclude(kind="storm").first()
+    Incident.objects.filter(pk=kept.pk).update(resolved_at=timezone.now())
+    assert prune() == 20
+    assert set(Incident.objects.values_list("kind", flat=True)) == {"stale", "storm"}
+    Incident.objects.filter(pk=kept.pk).update(resolved_at=timezone.now() - timedelta(days=8))
+    assert prune() == 2
 
 
 def test_an_incomplete_list_resolves_nothing(lines, monkeypatch):
