@@ -4,10 +4,11 @@ import os
 import signal
 import threading
 
+import psutil
 import pytest
 
 from tests import outages
-from tests.dashboard.alerts.receiver import Receiver
+from tests.dashboard.alerts.receiver import PASSWORD, Receiver
 from tests.databases import QueueDatabase
 from tests.waiting import wait_until
 
@@ -38,6 +39,8 @@ def test_a_message_is_sent_again_with_its_id_after_a_kill_and_once_after_an_outa
     wait_until(lambda: len(channel.posts) == 1)
     os.kill(database.value(PID), signal.SIGKILL)
     wait_until(lambda: len(channel.posts) == 2)
+    assert PASSWORD not in str([process.info for process in psutil.process_iter(["cmdline"])])
+    assert PASSWORD not in str(database.rows("SELECT query FROM pg_stat_activity"))
     outages.terminate_every_backend(None, database)
     channel.answers.set()
     assert database.wait_for(task_id, "COMPLETED").attempt == 2
