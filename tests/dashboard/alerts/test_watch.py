@@ -11,6 +11,7 @@ from dashboard.alerts import watching as web_watching
 from dashboard.alerts.watch import GONE_FOR, watch
 from dashboard.attention.alerts import failing_channels
 from dashboard.models import Acknowledgement, Incident
+from dashboard.tasks import send_alert
 from tasks import panels
 from tasks.models import Task
 from tasks.panels import AttentionLine, Severity, Snapshot
@@ -151,6 +152,12 @@ def test_a_channel_that_failed_three_times_is_a_line(lines):
     Task.objects.update(attempt=3)
     [line] = failing_channels(Snapshot())
     assert line.name == "alert-channel:env-1-https"
+
+
+def test_a_message_is_one_task():
+    message = {"incident": 1, "state": "opened", "channel": "env-1-https", "size": 2}
+    assert send_alert.enqueue(**message).id == send_alert.enqueue(**message).id
+    assert Task.objects.count() == 1
 
 
 def test_cron_watches_too(lines, monkeypatch):

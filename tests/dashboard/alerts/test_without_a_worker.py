@@ -6,6 +6,7 @@ import signal
 import time
 
 from dashboard import alerts
+from dashboard.alerts.watching import is_needed
 from tests.dashboard.alerts.receiver import PASSWORD, Receiver, told
 from tests.databases import QueueDatabase
 from tests.waiting import wait_until
@@ -33,6 +34,7 @@ def test_the_web_process_and_then_a_supervisor_send_each_alert_once(
         assert time.monotonic() - began < 40  # 10 s on an idle machine, its start included
         web = watcher(database)
         assert web in [child.pid for child in process.children()]
+        assert not is_needed(database.connection)
         worker = start_worker("--queue", "nobodys")
         for pid in (web, process.pid):
             with contextlib.suppress(ProcessLookupError):
