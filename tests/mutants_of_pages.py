@@ -87,7 +87,7 @@ PAGES = [
            ("tests/dashboard/attention/test_attention.py",)),
     Mutant("alerts: a written address is not shown again", "dashboard.views.alert_channels.ChannelForm",
            "widget=forms.PasswordInput(", "widget=forms.PasswordInput(render_value=True, attrs=",
-           ("tests/dashboard/alerts/test_channels_page.py",)),
+           (SECRETS,)),
     without("alerts: an incident is told once", "dashboard.alerts.watch.Comparison.run", " if name not in self.open",
             WATCH),
     Mutant("alerts: a line that flickers is not over", "dashboard.alerts.watch.GONE_FOR", "seconds=8", "seconds=0",

@@ -52,9 +52,9 @@ def test_an_incident_is_told_once_when_it_opens_grows_tenfold_and_is_over(lines)
     lines[:] = [replace(LINE, size=19)]
     watch()
     assert told() == ["opened"]
-    lines[:] = [replace(LINE, size=20)]
-    watch()
-    watch()
+    for size in (20, 21):
+        lines[:] = [replace(LINE, size=size)]
+        watch()
     assert told() == ["opened", "grew"]
     lines.clear()
     watch()
