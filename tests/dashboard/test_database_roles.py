@@ -11,6 +11,7 @@ from django.db import connection
 from django.test import Client
 from django.utils import timezone
 
+from dashboard.alerts.watching import Watcher
 from dashboard.locks.history import Sampler
 from dashboard.models import LockWait
 from orders.models import Account
@@ -190,6 +191,16 @@ def test_a_worker_does_what_cron_asks_of_it(worker):
         assert held.fence
     assert not Attempt.objects.filter(pk=4711).exists()
     assert not RefusedWrite.objects.filter(pk=4711).exists()
+
+
+@pytest.mark.parametrize("role", [WEB, WORKER])
+def test_web_and_worker_watch_for_alerts(site, settings, caplog, role):
+    settings.ROWLOCK = {**settings.ROWLOCK, "ALERT_URLS": ["https://hooks.example/x"]}
+    before = len(site.refusals())
+    with site.acting(role):
+        assert Watcher(lambda seconds: True).serve()
+    assert (caplog.messages, site.refusals()[before:]) == ([], [])
+    assert site.owner.value("SELECT count(*) FROM tasks_lock WHERE name = 'rowlock-alerts' AND owner IS NULL") == 1
 
 
 def test_monitor_scrapes_and_shows_and_reads_no_secret(site, settings, monitor):
