@@ -181,6 +181,8 @@ def test_a_bulk_run_carries_out_what_was_previewed(operators):
     bulk.carry_out(run["id"])
     assert Task.objects.get(pk=later.pk).status == "FAILED", "it has come since"
     assert operators.get(f"/tasks/runs/{run['id']}")["done"] == 3
+    entries = Intervention.objects.filter(action="requeue").values_list("actor", "source", "reason")
+    assert set(entries) == {(f"anna ({operators.name})", "api", "bank")}
     operators.post("/tasks/bulk/cancel", {"token": preview["token"]})
     assert operators.status == 422, "the preview of another action"
     operators.post("/tasks/bulk/requeue", {"token": preview["token"][:-2] + "xx"})
