@@ -123,9 +123,9 @@ def request(action: str, chosen: TaskFilter, upto: int, settings: Settings, who:
     from tasks.tasks import run_bulk_action  # it imports this module
 
     def create() -> str:
-        kept = replace(settings, reason=redact(settings.reason))
+        options = {**replace(settings, reason=redact(settings.reason)).as_json(), "source": who.source}
         run = BulkRun.objects.create(
-            action=action, options=kept.as_json(), filter=chosen.as_query(), upto=upto, actor=who.actor
+            action=action, options=options, filter=chosen.as_query(), upto=upto, actor=who.actor
         )
         result = PostgresTask.of(run_bulk_action).enqueue(run.pk)
         BulkRun.objects.filter(pk=run.pk).update(task_id=int(result.id))
@@ -173,6 +173,7 @@ def carry_out(run_id: int) -> Numbers:
     """
     run = BulkRun.objects.get(pk=run_id)
     verb, settings = operations.VERBS[run.action], Settings.from_json(run.options)
+    who = Who(run.actor, run.options.get("source", "page"))
     requested = TaskFilter.from_query(run.filter).within(run.upto, run.cursor)
     chosen = subject(run.action, requested)
     ids = chosen.selected_ids() if chosen.statuses else []  # a filter without statuses would reach every task
@@ -184,7 +185,7 @@ def carry_out(run_id: int) -> Numbers:
         if chosen.text:  # only tasks that a person can have seen with this filter
             found = replace(found, ids=tuple(task.pk for task in found.queryset().order_by("id") if chosen.shows(task)))
         share = Share(total, run.done, time.monotonic() - since)
-        result = verb.act(found, Who(run.actor, "page"), settings, share=share) if found.ids else Result()
+        result = verb.act(found, who, settings, share=share) if found.ids else Result()
         if note(run, slice_ids, result):
             break
     fetch(connection, FINISH, {"id": run.pk})

@@ -90,6 +90,7 @@ ASKED = {
     "kinds of failure": Asked(failures.KINDS_OF_FAILURE, 60 + FAILED + 5 * KINDS, HOUR, table="tasks_attempt"),
     "kinds of failure, their tasks": Asked(failures.KINDS_OF_FAILURE, KINDS, HOUR),
     "one kind of failure": Asked(failures.FINGERPRINT, 1, {"key": "000000000003 "}, table="tasks_attempt"),
+    "channels that fail": Asked(alerts.FAILING, 1, {"queue": "alerts", "tries": 3, "most": 20}),
     "holders": Asked(presence.KNOWN_IDS, 11, {}),
     "what holders hold": Asked(stale.COUNTS, 100, {"ids": ["w1", "w2"], "cap": 10_000}),
     "queues to choose from": Asked(listing.QUEUE_NAMES, PAIRS, {}),

@@ -54,6 +54,12 @@ def test_what_is_cut_leaves_no_thread(afar):
         threads[0].join(1)
 
 
+def test_the_certificates_of_this_machine_are_read_once(afar):
+    asking.trusted.cache_clear()
+    ask_all([target(f"https://{afar.url.removeprefix('http://')}")] * 50, PATHS)
+    assert asking.trusted.cache_info().misses == 1, "not by each thread of the first look"
+
+
 def test_a_token_goes_to_the_configured_host_alone(afar):
     assert ask(f"{afar.url}/redirect").problem is Problem.REDIRECT
     assert [path for path, _token in afar.asked] == ["/redirect/api/v1/summary"]
