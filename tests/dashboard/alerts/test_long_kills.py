@@ -48,7 +48,7 @@ def test_each_incident_is_told_once_whoever_dies_while_it_is_sent(
 ):
     database.connection.execute(OF_ITS_KIND)
     channel.answers = threading.Event()
-    start = partial(start_worker, "--queue", alerts.QUEUE, ROWLOCK_LEASE_SECONDS=5)
+    start = partial(start_worker, "--queue", alerts.QUEUE, "--queue", "others", ROWLOCK_LEASE_SECONDS=5)
     workers = [start(), start()]
 
     def kill_a_supervisor() -> None:
