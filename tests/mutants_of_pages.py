@@ -103,7 +103,7 @@ PAGES = [
     Mutant("alerts: a channel is not told of itself", "dashboard.alerts.channels.Channel.wants",
            "if kind == OWN_TROUBLE and rest == self.name:", "if False:", (WATCH, "-k", "own_failure")),
     Mutant("alerts: one message is one task", "dashboard.tasks.send_alert", "{incident}:{state}:{size}:{channel}",
-           "{id(object())}:{state}:{size}:{channel}", (WATCH, "-k", "one_task")),
+           "{os.urandom(8)}:{state}:{size}:{channel}", (WATCH, "-k", "one_task")),
     without("alerts: a storm is pruned after its members", "dashboard.alerts.watch.PRUNE",
             """ AND NOT EXISTS (
         SELECT FROM dashboard_incident AS member
@@ -116,8 +116,8 @@ PAGES = [
             ", 'dedup': message.incident", DELIVERY, "-k", "pagerduty"),
     Mutant("alerts: private addresses", "dashboard.alerts.guard.guarded", 'not conf.get("ALERT_PRIVATE")', "False",
            (DELIVERY, "-k", "private")),
-    without("alerts: loggers that write addresses are silent", "dashboard.alerts.guard.guarded",
-            "        logger.setLevel(logging.CRITICAL + 1)\n", SECRETS),
+    Mutant("alerts: loggers that write addresses are silent", "dashboard.alerts.guard.guarded", "logging.CRITICAL + 1",
+           "logging.DEBUG", (SECRETS,)),
     Mutant("alerts: an error has no address", "dashboard.alerts.delivery.send", 'problem = f"{type(error).__name__}."',
            "problem = str(error) + channel.address", (DELIVERY, "-k", "secret")),
     Mutant("alerts: supervisors watch", "dashboard.apps.DashboardConfig.ready",

@@ -1,6 +1,6 @@
 """Compare what needs attention with the open incidents, and enqueue what is to be told, in one transaction.
 
-The web process does so every few seconds, and `queue_status --alert`. A crash leaves all of it or nothing.
+A crash leaves all of it or nothing; dashboard/alerts/watching.py says who does it.
 """
 
 from collections import Counter
@@ -27,10 +27,10 @@ GONE_FOR = timedelta(seconds=8)  # a line that only flickers must not tell twice
 MOST_LINES = 5000
 STORM = "storm"
 
-# Released by the end of the transaction, a crash included.
+# Released by the end of the transaction, a crash included. The server ends that of a process that froze within it.
 TAKE = """
 SELECT pg_try_advisory_xact_lock(hashtext('rowlock:alerts'), hashtext(current_schema())) AS taken,
-    statement_timestamp() AS now
+    statement_timestamp() AS now, set_config('idle_in_transaction_session_timeout', '15s', true)
 """
 
 # Incidents that are over. A storm goes with or after the last of its members, whose rows lead to it.

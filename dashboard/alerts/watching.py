@@ -24,7 +24,7 @@ from tasks.support.database import Connection, fetch
 from tasks.worker.companion import Wait
 
 logger = logging.getLogger(__name__)
-EVERY_SECONDS = 3.0
+EVERY_SECONDS = 2.0
 AGAIN_SECONDS = 1.0
 LEASE_SECONDS = 10.0
 PATIENCE_SECONDS = 5.0  # workers that are alive may all be busy

@@ -24,7 +24,7 @@ from tests.web import gunicorn
 
 INCIDENTS = 20
 LONGEST_SECONDS = 60.0
-COMPARED_EVERY_SECONDS = 3.0  # an incident begins at any moment between two comparisons
+COMPARED_EVERY_SECONDS = 2.0  # an incident begins at any moment between two comparisons
 WATCHERS = ("the web process watches", "a supervisor of workers watches")
 TAKE = "SELECT pg_advisory_lock(4711)"
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from django.db import connection
 from django.utils import timezone
 
 from dashboard.alerts import watch as watching
@@ -15,6 +16,7 @@ from dashboard.tasks import send_alert
 from tasks import panels
 from tasks.models import Task
 from tasks.panels import AttentionLine, Severity, Snapshot
+from tasks.support.database import fetch
 from tests.commands import run
 
 LINE = AttentionLine(key="stale:mail", text="2 tasks are stale.", severity=Severity.STOPPED, size=2)
@@ -127,6 +129,19 @@ def test_an_incomplete_list_resolves_nothing(lines, monkeypatch):
     monkeypatch.setattr(panels, "ATTENTION", [lambda snapshot: 1 // 0])
     let_it_be_gone()
     assert (told(), Incident.objects.get().gone_since) == (["opened"], None)
+
+
+def test_the_server_ends_the_comparison_of_a_process_that_froze(monkeypatch):
+    """Else nobody could compare until its session ends."""
+    found = []
+
+    def source(snapshot: Snapshot) -> list[AttentionLine]:
+        found.extend(fetch(connection, "SHOW idle_in_transaction_session_timeout"))
+        return []
+
+    monkeypatch.setattr(panels, "ATTENTION", [source])
+    watch()
+    assert found == [{"idle_in_transaction_session_timeout": "15s"}]
 
 
 def test_a_channel_is_not_told_of_its_own_failure(lines):
