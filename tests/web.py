@@ -15,12 +15,12 @@ from tests.waiting import wait_until
 
 
 @contextlib.contextmanager
-def gunicorn(url: str, settings: str = "tests.settings") -> Iterator[tuple[psutil.Process, int]]:
-    """The web server on this database: its process and its port."""
+def gunicorn(url: str, settings: str = "tests.settings", **more: str) -> Iterator[tuple[psutil.Process, int]]:
+    """The web server on this database, with `more` in its environment: its process and its port."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    variables = {"DATABASE_URL": url, "DJANGO_SETTINGS_MODULE": settings, "PORT": str(port)}
+    variables = {"DATABASE_URL": url, "DJANGO_SETTINGS_MODULE": settings, "PORT": str(port), **more}
     argv = [sys.executable, "-m", "gunicorn", "--log-level", "warning"]
     with subprocess.Popen(argv, cwd=databases.ROOT, env={**os.environ, **variables}) as process:
         try:

@@ -156,13 +156,19 @@ class Document(OpenAPISchema):
         return details
 
 
+_documents: dict[str, Document] = {}  # by the prefix of the paths
+
+
 class API(NinjaAPI):
     def get_openapi_schema(self, *, path_prefix: str | None = None, path_params: Any = None) -> OpenAPISchema:
-        """See Document; the schema of a refusal is among its components."""
-        document = Document(self, path_prefix if path_prefix is not None else self.get_root_path(path_params or {}))
+        """See Document; the schema of a refusal is among its components. Made once: anybody may ask for it."""
+        prefix = path_prefix if path_prefix is not None else self.get_root_path(path_params or {})
+        if prefix in _documents:
+            return _documents[prefix]
+        document = Document(self, prefix)
         schema = ProblemAnswer.model_json_schema(ref_template="#/components/schemas/{model}")
         document["components"]["schemas"] |= {**schema.pop("$defs", {}), "ProblemAnswer": schema}
-        return document
+        return _documents.setdefault(prefix, document)
 
     def on_exception(self, request: HttpRequest, exc: Any) -> HttpResponse:
         """Every refusal is a ProblemAnswer; a fault of ours goes on to the handler of errors.

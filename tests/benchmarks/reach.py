@@ -1,7 +1,11 @@
-"""The API over HTTP: requests a second, and how long a page of a long list takes, at its beginning and deep inside."""
+"""The API over HTTP: requests a second, pages of a long list at its beginning and deep inside; and the alerts.
+
+The cost of traces has a part of its own, `tracing`.
+"""
 
 import contextlib
 import http.client
+import importlib
 import itertools
 import json
 import random
@@ -9,24 +13,37 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+
+import psycopg
 
 from tests import databases
 from tests.benchmarks.bench import Bench
-from tests.benchmarks.growth import FINISHED, Grown, finish
+from tests.benchmarks.growth import Grown
+from tests.benchmarks.pages.scene import FILLING, FINISHED, in_chunks
 from tests.benchmarks.peers.environment import Unfit
 from tests.benchmarks.report import Part, Table, percentile, summaries, waits
+from tests.benchmarks.subject import HANDLERS
 from tests.web import gunicorn
 
+SETTINGS = FILLING
+ROWS, FAILED = 10_000_000, 10_000
+ALERTS = "tests.benchmarks.alert_latency"
+INCIDENTS = 5  # of each watcher: one takes 8 s
 CALLERS = 8
 SECONDS = 5.0
 PAGES = 200
 GOAL_MS = 100.0
-REQUESTS = {
-    "one task": "/tasks/{id}",
-    "50 tasks": "/tasks",
-    "queues": "/queues",
-    "summary": "/summary",
+ENQUEUE = {"task_path": f"{HANDLERS}.tasks.noop"}
+REQUESTS: dict[str, tuple[str, object]] = {
+    "one task": ("/tasks/{id}", None),
+    "50 tasks": ("/tasks", None),
+    "queues": ("/queues", None),
+    "summary": ("/summary", None),
+    "enqueue a task": ("/tasks", ENQUEUE),
 }
 # A token may ask so many times a minute: together these may ask more often than one web process can answer.
 TOKENS = 10  # of each caller
@@ -50,30 +67,35 @@ class Caller:
         self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
         self.tokens = itertools.cycle(tokens)
 
-    def read(self, path: str) -> dict:
-        """The body of a 200. Raises Unfit."""
+    def read(self, path: str, body: object = None) -> dict:
+        """The body of a 200, or of a 201 to a write of `body`. Raises Unfit."""
         headers = {"Authorization": f"Bearer {next(self.tokens)}"}
-        self.connection.request("GET", f"/api/v1{path}", headers=headers)
+        if body is not None:
+            headers |= {"Content-Type": "application/json", "Idempotency-Key": str(uuid.uuid4())}
+        sent = None if body is None else json.dumps(body)
+        self.connection.request("GET" if body is None else "POST", f"/api/v1{path}", sent, headers)
         answer = self.connection.getresponse()
-        body = answer.read()
-        if answer.status != 200:
-            raise Unfit(f"GET {path} answered {answer.status}: {body[:200]!r}")
-        return json.loads(body)
+        found = answer.read()
+        if answer.status not in (200, 201):
+            raise Unfit(f"{path} answered {answer.status}: {found[:200]!r}")
+        return json.loads(found)
 
 
 def run(scene: Bench) -> Part:
-    part = scene.part("reach", "Reach: the API over HTTP, from one web process")
-    rows = FINISHED if scene.options.finished is None else scene.options.finished
+    part = scene.part("reach", "Reach: the API over HTTP, from one web process, and alerts")
+    rows = ROWS if scene.options.finished is None else scene.options.finished
     grown = Grown(scene, 99, f"{rows:,} tasks")
     databases.migrate(grown.url)
-    finish(rows, grown)
-    grown.execute("VACUUM ANALYZE")
+    fill(rows, grown)
     tokens = tokens_of(grown)
-    with gunicorn(grown.url) as (_process, port):
-        asked = requests(scene, port, tokens, rows)
+    with gunicorn(grown.url, ROWLOCK_APPS=HANDLERS) as (_process, port):
         paged = pages(scene, Caller(port, tokens[0]), rows)
+        asked = requests(scene, port, tokens, rows)
+    alerts = latencies(scene)
     part.tables = [asked, waits(f"Pages of 50 among {rows:,} tasks", paged)]
-    part.figures = {"requests": asked.rows, "pages": summaries(paged)}
+    if alerts:
+        part.tables.append(waits("From the beginning of an incident to the receipt of its alert", alerts))
+    part.figures = {"requests": asked.rows, "pages": summaries(paged), "alerts": summaries(alerts)}
     slow = {name: 1000 * percentile(values, 0.95) for name, values in paged.items()}
     part.notes = [
         f"{CALLERS} callers, each with a connection and tokens of its own, on the same machine as the server. "
@@ -85,19 +107,44 @@ def run(scene: Bench) -> Part:
     return part
 
 
+def fill(rows: int, grown: Grown) -> None:
+    """Two weeks of finished tasks, 10,000 of them failed."""
+    with psycopg.connect(grown.url, autocommit=True) as connection:
+        connection.execute("SET session_replication_role = replica")
+        connection.execute("SET synchronous_commit = off")
+        in_chunks(connection, FINISHED, rows, stride=max(1, rows // FAILED))
+        connection.execute("VACUUM (ANALYZE, FREEZE)")
+    grown.scene.say(f"filled {rows:,} tasks")
+
+
+def latencies(scene: Bench) -> dict[str, list[float]]:
+    """The seconds of each incident, by who watches; `--tasks` says how many incidents."""
+    if find_spec(ALERTS) is None:
+        return {}
+    few = replace(scene, options=replace(scene.options, tasks=scene.tasks(INCIDENTS)))
+    try:
+        found: dict[str, list[float]] = importlib.import_module(ALERTS).alert_latency(few)
+    except Unfit as reason:
+        scene.excuse("alerts", reason)
+        return {}
+    return found
+
+
 def requests(scene: Bench, port: int, tokens: Sequence[Sequence[str]], rows: int) -> Table:
     """Requests a second of all callers together, and the time of one."""
     seconds = scene.seconds(SECONDS)
     table = Table(f"Requests of {CALLERS} callers over {seconds:g} s", ["", "a second", "p50, ms", "p95, ms"])
-    for name, path in REQUESTS.items():
-        took = asked_by_all(port, tokens, path.format(id=rows), seconds)
+    for name, (path, body) in REQUESTS.items():
+        took = asked_by_all(port, tokens, path.format(id=rows // 2), seconds, body)
         row = [name, len(took) / seconds, 1000 * percentile(took, 0.5), 1000 * percentile(took, 0.95)]
         scene.say(f"{name}: {row[1]:,.0f} requests a second")
         table.rows.append(row)
     return table
 
 
-def asked_by_all(port: int, tokens: Sequence[Sequence[str]], path: str, seconds: float) -> list[float]:
+def asked_by_all(
+    port: int, tokens: Sequence[Sequence[str]], path: str, seconds: float, body: object = None
+) -> list[float]:
     """The seconds of each request. Raises Unfit."""
     took: list[float] = []
     faults: list[Unfit] = []
@@ -108,7 +155,7 @@ def asked_by_all(port: int, tokens: Sequence[Sequence[str]], path: str, seconds:
         with contextlib.closing(caller.connection):
             try:
                 while (began := time.monotonic()) < ends:
-                    caller.read(path)
+                    caller.read(path, body)
                     took.append(time.monotonic() - began)
             except Unfit as fault:
                 faults.append(fault)

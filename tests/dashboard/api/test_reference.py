@@ -8,6 +8,7 @@ import pytest
 from django.test import Client
 from openapi_spec_validator import validate
 
+from dashboard.api.base import api
 from dashboard.api.reference import grouped
 from tests.dashboard.api.programs import Program
 from tests.people import client_of
@@ -69,3 +70,7 @@ def test_the_page_needs_nothing_from_elsewhere():
 
 def test_the_page_needs_a_login():
     assert Client().get(PAGE).status_code == 302
+
+
+def test_the_document_is_made_once_for_all_who_ask():
+    assert api.get_openapi_schema() is api.get_openapi_schema()
