@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 from uuid import NAMESPACE_URL, uuid4, uuid5
 
 from django.utils import timezone
@@ -32,6 +32,7 @@ from tasks.support.reading import one_line
 TIMEOUT_SECONDS = 10.0
 NOWHERE = "{schema}://"  # in apprise, the address of what is on this machine: its desktop, its log
 STATES = {"opened": "", "grew": "Grew: ", "resolved": "Over: "}
+KINDS = {"stopped": "failure", "losing": "warning", "slow": "warning"}  # of apprise, by severity; else: info
 
 
 class AlertNotSent(RowlockError):
@@ -40,7 +41,10 @@ class AlertNotSent(RowlockError):
 
 @dataclass(frozen=True)
 class Message:
-    """The body of a webhook. `id` is the same for each sending of the same message."""
+    """The body of a webhook. `id` is the same for each sending of the same message.
+
+    `incident`, which is not in the body, is the same for all messages about one incident.
+    """
 
     id: str
     kind: str
@@ -50,10 +54,13 @@ class Message:
     detail: str
     url: str
     at: str
+    incident: str = ""
 
     @property
     def body(self) -> bytes:
-        return json.dumps(asdict(self), ensure_ascii=False).encode()
+        fields = asdict(self)
+        del fields["incident"]
+        return json.dumps(fields, ensure_ascii=False).encode()
 
     @property
     def headline(self) -> str:
@@ -63,10 +70,10 @@ class Message:
 
 def message_of(incident: Incident, state: str, size: int) -> Message:
     """The message about this state of the incident."""
-    name = f"rowlock:{incident.opened_at.isoformat()}:{incident.pk}:{state}:{size}"
+    name = f"rowlock:{incident.opened_at.isoformat()}:{incident.pk}"
     times: dict[str, datetime | None] = {"grew": incident.grew_at, "resolved": incident.resolved_at}
     return Message(
-        id=str(uuid5(NAMESPACE_URL, name)),
+        id=str(uuid5(NAMESPACE_URL, f"{name}:{state}:{size}")),
         kind=incident.kind,
         state=state,
         severity=Severity(incident.severity).name.lower(),
@@ -74,6 +81,7 @@ def message_of(incident: Incident, state: str, size: int) -> Message:
         detail=incident.detail,
         url=incident.url,
         at=(times.get(state) or incident.opened_at).isoformat(),
+        incident=str(uuid5(NAMESPACE_URL, name)),
     )
 
 
@@ -114,17 +122,26 @@ def _send(address: str, message: Message) -> str:
     """The problem; empty if the receiver took it."""
     if address.lower().startswith(("http://", "https://")):
         return _post(address, message)
+    return _notify(address, message)
+
+
+def _notify(address: str, message: Message) -> str:
+    """Send it by apprise. At PagerDuty the last message about an incident resolves what the first one opened."""
     import apprise  # optional, and slow to import
 
+    if address.lower().startswith("pagerduty://"):
+        address += f"{'&' if '?' in address else '?'}{urlencode({'action': 'map', 'dedup': message.incident})}"
+    kind = "success" if message.state == "resolved" else KINDS.get(message.severity, "info")
+    # As plain text it is escaped where e-mails are HTML and chats are Markdown.
+    text = "\n\n".join(filter(None, (message.detail, message.url))) or message.title
+    told = {"body": text, "title": one_line(message.headline), "body_format": "text"}
     with guard.guarded() as limits:
         receiver = apprise.Apprise.instantiate(address)
         if receiver is not None and NOWHERE in receiver.templates:
             limits.refuse(ForbiddenMeans)
         if address.lower().startswith("xmpp") and not limits.allows_private:
             limits.refuse(Unchecked)
-        text = "\n\n".join(filter(None, (message.detail, message.url))) or message.title
-        # As plain text it is escaped where e-mails are HTML and chats are Markdown.
-        is_sent = receiver and receiver.notify(body=text, title=one_line(message.headline), body_format="text")
+        is_sent = receiver and receiver.notify(**told, notify_type=apprise.NotifyType(kind))
     if limits.refusal and not is_sent:
         raise limits.refusal
     if receiver is None:

@@ -7,17 +7,22 @@ from http import HTTPStatus
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
-from django.db import DatabaseError, OperationalError, transaction
+from django.db import DatabaseError, OperationalError, connection, transaction
 from django.http import Http404, HttpRequest, HttpResponse
 from ninja import NinjaAPI, Schema
 from ninja.errors import AuthenticationError, HttpError, ValidationError
 from ninja.openapi.schema import OpenAPISchema
+from ninja.renderers import JSONRenderer
 from pydantic import Field
+from pydantic_core import PydanticSerializationError, to_json
 
+from dashboard import middleware
 from dashboard.api import idempotency, throttle, tokens
 from dashboard.live import snapshots
 from tasks.admin import rights
-from tasks.exceptions import RowlockError, StaleVersion
+from tasks.diagnosis import lock_holders
+from tasks.exceptions import RowlockError, StaleVersion, UnknownSchedule
+from tasks.operations.workers import NoSuchWorker
 from tasks.support import reading
 from tasks.support.audit import Who
 from tasks.support.database import is_lock_not_available
@@ -160,8 +165,11 @@ class API(NinjaAPI):
         return document
 
     def on_exception(self, request: HttpRequest, exc: Any) -> HttpResponse:
-        """Every refusal is a ProblemAnswer; a fault of ours goes on to the handler of errors."""
-        found = problem_of(exc)
+        """Every refusal is a ProblemAnswer; a fault of ours goes on to the handler of errors.
+
+        So does an error of the database, to the guard: here its transaction has failed, and answers nothing more.
+        """
+        found = None if isinstance(exc, DatabaseError) else problem_of(exc, request)
         return super().on_exception(request, exc) if found is None else answer(found)
 
 
@@ -212,18 +220,25 @@ def of_framework(error: HttpError) -> Problem:
     return found
 
 
-def of_database(error: DatabaseError) -> Problem | None:
-    if is_lock_not_available(error):
-        return Conflict("Another session holds what this needs. Send it again, with the same Idempotency-Key.")
-    if isinstance(error, OperationalError):
+def of_database(error: DatabaseError, request: HttpRequest) -> Problem | None:
+    """409 for a row that a session holds, 503 for a table or a silent database; callers with the right see whose."""
+    if not isinstance(error, OperationalError):
+        return None
+    is_known = lock_holders.is_met(error) and middleware.may_see(request)
+    found = lock_holders.holders(connection, error) if is_known else []
+    who = "".join(f" {holder.sentence}." for holder in found) or " `show_locks` says who."
+    if not is_lock_not_available(error) and not found:
         return Unavailable("The database does not answer: see /readyz. Send it again.", Retry_After="5")
-    return None
+    if lock_holders.ROW_OF.search(str(error)):
+        return Conflict(f"Another session holds a row that this needs.{who} {AGAIN}", Retry_After="1")
+    return Unavailable(f"A session holds a table that this needs, perhaps a migration.{who} {AGAIN}", Retry_After="5")
 
 
 def of_refusal(error: RowlockError) -> Problem:
     return Invalid("request", str(error)) if isinstance(error, ValueError) else Conflict(str(error))
 
 
+AGAIN = "Nothing was changed: send it again, with the same Idempotency-Key."
 UNKNOWN_CALLER = "Send `Authorization: Bearer …` with a token that is valid; `create_token` makes one."
 # The refusal that an error is for a caller, by the first kind that fits; other errors are faults of ours.
 PROBLEMS: tuple[tuple[tuple[type[Exception], ...], Callable[[Any], Problem | None]], ...] = (
@@ -236,15 +251,16 @@ PROBLEMS: tuple[tuple[tuple[type[Exception], ...], Callable[[Any], Problem | Non
     ((idempotency.OtherRequest,), lambda error: Invalid("Idempotency-Key", str(error), part="header")),
     ((idempotency.NoKey,), lambda error: Problem(str(error))),
     ((StaleVersion,), lambda error: Changed(str(error))),
-    ((Http404, LookupError), lambda error: NotThere(str(error.args[0]) if error.args else "There is no such thing.")),
-    ((DatabaseError,), of_database),
+    ((Http404, UnknownSchedule, NoSuchWorker), lambda error: NotThere(str(error) or "There is no such row.")),
     ((Unreadable,), lambda error: Invalid("request", str(error))),
     ((RowlockError,), of_refusal),
 )  # fmt: skip
 
 
-def problem_of(error: Exception) -> Problem | None:
+def problem_of(error: Exception, request: HttpRequest) -> Problem | None:
     """The refusal that an error is for a caller; None for a fault of ours."""
+    if isinstance(error, DatabaseError):
+        return of_database(error, request)
     return next((make(error) for kinds, make in PROBLEMS if isinstance(error, kinds)), None)
 
 
@@ -291,9 +307,20 @@ def in_one_transaction(run: Callable[..., HttpResponse]) -> Callable[..., HttpRe
     return wrapped
 
 
+class Renderer(JSONRenderer):
+    """JSON by pydantic, which writes times without a call of Python for each."""
+
+    def render(self, request: HttpRequest, data: Any, *, response_status: int) -> bytes | str:
+        try:
+            return to_json(data, inf_nan_mode="null")
+        except PydanticSerializationError:  # half a surrogate pair, as encrypted arguments may have
+            return str(super().render(request, data, response_status=response_status))
+
+
 api = API(
     title="Rowlock",
     version="1",
+    renderer=Renderer(),
     description="What the operators' pages show and do: same rights, versions, refusals, reasons and audit.",
     urls_namespace="rowlock-api",
     auth=bearer,

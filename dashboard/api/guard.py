@@ -62,7 +62,7 @@ def guard(view: View) -> View:
             except RequestDataTooBig:
                 response = answer(too_large())
             except Exception as error:
-                if (problem := problem_of(error)) is None:
+                if (problem := problem_of(error, request)) is None:
                     raise
                 response = answer(problem)
         if not response.has_header("Cache-Control"):

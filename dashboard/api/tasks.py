@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from django.http import HttpRequest, HttpResponse
 from ninja import Field, Query, Router, Schema, Status
+from pydantic import BaseModel
 
 from dashboard.api.base import Changed, Conflict, Invalid, NotThere, Problem, needed_edition_of, needs, only, who
 from dashboard.api.shared import PRINTABLE, SEEN, Name, NeededReason, Reason, ReasonText
@@ -13,7 +14,6 @@ from dashboard.task_pages import VIEW
 from dashboard.task_pages.actions import PAGE_ACTIONS, PageAction, Seen
 from dashboard.task_pages.enqueue import ENQUEUE, chosen_task
 from tasks import operations
-from tasks.commands.selection import row_of
 from tasks.compat import InvalidTask
 from tasks.diagnosis import decide, gather
 from tasks.exceptions import InternalTask, UnknownTask
@@ -27,6 +27,7 @@ from tasks.support import audit
 from tasks.support.redaction import redact, redact_call
 
 MOST, LIMIT = 500, 50
+PAYLOAD = ("args", "kwargs", "return_value")  # may be megabytes, and no list shows them
 MOST_ATTEMPTS = 50
 MOST_INTERVENTIONS = 20  # of one task since a version
 TaskId = Annotated[int, Field(ge=1, le=BIGGEST_ID)]
@@ -34,7 +35,7 @@ Priority = Annotated[int, Field(ge=PRIORITIES[0], le=PRIORITIES[-1])]
 router = Router(tags=["Tasks"])
 
 
-class TaskItem(Schema):
+class TaskItem(BaseModel):  # no Schema of ninja, which wraps each row: that is a fifth of a page of 50
     """One task, and the verdict on it: why it does not run, or how it ended."""
 
     id: int = Field(examples=[4711])
@@ -59,14 +60,13 @@ class TaskItem(Schema):
     @classmethod
     def of(cls, task: Task, finding: Any) -> dict[str, Any]:
         same = (
-            "id", "status", "version", "priority", "attempt", "max_attempts", "created_at", "run_after", "started_at",
-            "finished_at", "ordering_key", "unique_key", "concurrency_key",
+            "id", "task_path", "status", "version", "priority", "attempt", "max_attempts", "created_at", "run_after",
+            "started_at", "finished_at", "ordering_key", "unique_key", "concurrency_key",
         )  # fmt: skip
-        row = row_of(task, finding)
         return {
             **{name: getattr(task, name) for name in same},
-            "task_path": task.task_path, "queue": task.queue_name, "worker": task.claimed_by,
-            "verdict": row.get("verdict"), "sentence": finding.sentence,
+            "queue": task.queue_name, "worker": task.claimed_by,
+            "verdict": finding.verdict.value, "sentence": finding.sentence,
         }  # fmt: skip
 
 
@@ -199,7 +199,8 @@ def list_tasks(
     only(request, *Filters.model_fields, "cursor", "limit", "sort")
     is_ascending = sort == OLDEST_FIRST
     place = {"after" if is_ascending else "before": cursor}
-    listing = find(filters.chosen(), PageCursor(**place, is_ascending=is_ascending), limit=limit)
+    chosen, position = filters.chosen(), PageCursor(**place, is_ascending=is_ascending)
+    listing = find(chosen, position, limit=limit, without=() if chosen.text else PAYLOAD)
     onward, facts = listing.newer if is_ascending else listing.older, gather(listing.rows)
     return {
         "items": [TaskItem.of(task, decide(task, facts)) for task in listing.rows],

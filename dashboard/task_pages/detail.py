@@ -61,7 +61,7 @@ class Value:
 
 
 def detail_context(task: Task, user: Any) -> dict[str, Any]:
-    facts = gather([task])
+    facts = gather([task], always_locks=True)
     finding = decide(task, facts)
     attempts = list(Attempt.objects.filter(task=task).order_by("-id")[:HISTORY])
     interventions = list(Intervention.objects.filter(target=audit.task(task.pk)).order_by("-id")[:HISTORY])

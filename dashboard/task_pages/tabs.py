@@ -7,12 +7,13 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy
 
 from dashboard import links
+from dashboard.attention.queues import in_trouble
 from dashboard.live import snapshots
 from dashboard.numbers import decimal
 from tasks.admin.read_only import estimate
-from tasks.diagnosis import stats
 from tasks.models import Task
 from tasks.operations.filters import TaskFilter
+from tasks.panels import Snapshot
 from tasks.support.addresses import address
 from tasks.support.database import fetch, sqlstate
 
@@ -71,10 +72,10 @@ TABS: tuple[tuple[str, str | Promise, TaskFilter], ...] = (
 )
 
 
-def tabs(chosen: TaskFilter) -> tuple[Tab, ...]:
+def tabs(chosen: TaskFilter, snapshot: Snapshot) -> tuple[Tab, ...]:
     """The tabs beside this filter; they keep its other conditions, and count only if there are none."""
     others = replace(chosen, statuses=(), due="")
-    numbers = (known_numbers() if others.is_empty else None) or {}
+    numbers = (known_numbers(snapshot) if others.is_empty else None) or {}
     found = []
     for name, label, state in TABS:
         here = replace(others, statuses=state.statuses, due=state.due)
@@ -90,10 +91,11 @@ def shown(name: str, number: int, *, is_least: bool) -> str:
     return f"{decimal(min(number, CAP))}+" if number >= CAP or is_least else decimal(number)
 
 
-def known_numbers() -> dict[str, str] | None:
+def known_numbers(snapshot: Snapshot) -> dict[str, str] | None:
     """The number of each tab in these seconds, shared by all viewers; None if a table is locked or too slow."""
     try:
-        return snapshots.current("tabs", EVERY_SECONDS).once(count)
+        found = snapshots.current("tabs", EVERY_SECONDS).once(count)
+        return {**found, "stuck": shown("stuck", snapshot.once(in_trouble).stuck, is_least=False)}
     except DatabaseError as error:
         if sqlstate(error) not in TOO_SLOW:
             raise
@@ -101,11 +103,10 @@ def known_numbers() -> dict[str, str] | None:
 
 
 def count() -> dict[str, str]:
-    """The number of each tab. Unless all READY tasks are looked at, those due and those later are "at least"."""
+    """The number of each state. Unless all READY tasks are looked at, those due and those later are "at least"."""
     found = fetch(connection, STATES, {"cap": CAP})[0]
-    found["stuck"] = stats.stuck(cap=CAP)
     found["all"] = found["total"] if found["total"] < CAP else max(CAP, estimate(Task.objects.all()))
     others = sum(found[name] for name in ("ready", "later", "running", "failed", "cancelled"))
     found["done"] = max(0, found["all"] - others)
     least = ("ready", "later") if found["ready"] + found["later"] >= CAP else ()
-    return {name: shown(name, found[name], is_least=name in least) for name, _label, _state in TABS}
+    return {name: shown(name, number, is_least=name in least) for name, number in found.items() if name != "total"}

@@ -7,11 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Self
+from urllib.parse import urlencode
 
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, path
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_safe
 
 from dashboard import links
@@ -28,8 +30,15 @@ from tasks.support import reading
 from tasks.support.durations import spoken
 
 SHOWN = 200
-LINES_SHOWN = 50
+LINES_FIRST, LINES_SHOWN = 10, 50  # the others of these are folded away: the table is below them
 QUEUES_SHOWN = 30
+# The tabs, by the ranks of the states in each.
+TABS: dict[str, tuple[Any, tuple[int, ...]]] = {
+    "": (gettext_lazy("All"), (0, 1, 2, 3)),
+    "trouble": (gettext_lazy("In trouble"), (0, 1)),
+    "warning": (gettext_lazy("Warning"), (2,)),
+    "ok": (gettext_lazy("Healthy"), (3,)),
+}
 HEALTH = {"critical": "severity-critical", "warning": "severity-warning", "ok": "verdict verdict-completed"}
 
 
@@ -39,14 +48,18 @@ def paths(view: Callable[..., Any]) -> list[URLPattern]:
 
 @require_safe
 def fleet(request: HttpRequest) -> HttpResponse:
-    """The page; for htmx only its live part. `name` filters the installations, `q` searches in all of them."""
+    """The page; for htmx only its live part.
+
+    `name` and `state` filter the installations, `q` searches in all of them.
+    """
     rights.require(request.user, SEE)
-    for name in ("q", "name"):
+    for name in ("q", "name", "state"):
         asked(request, name)
     if "HX-Request" in request.headers:
         return LIVE.answer(request)
     text = asked(request, "q")
-    context: dict[str, Any] = {"every": LIVE.every, "text": text, "name": asked(request, "name")}
+    fields = {"name": asked(request, "name"), "state": asked(request, "state")}
+    context: dict[str, Any] = {"every": LIVE.every, "text": text, **fields}
     if text:
         hits = look.search(text, snapshots.current("fleet", EVERY_SECONDS).once(look.kept))
         context |= {"hits": list(map(HitRow.of, hits)), "has_found": any(hit.matches for hit in hits)}
@@ -62,25 +75,45 @@ def asked(request: HttpRequest, name: str) -> str:
 
 
 def live_context(request: HttpRequest) -> dict[str, Any]:
-    found, wanted = look.shared(), asked(request, "name").casefold()
-    states = [state for state in found.states if wanted in state.name.casefold()]
+    found, wanted, tab = look.shared(), asked(request, "name").casefold(), asked(request, "state")
+    named = [state for state in found.states if wanted in state.name.casefold()]
+    states = [state for state in named if state.rank in TABS.get(tab, TABS[""])[1]]
     names, now = {(state.name, state.url) for state in states}, datetime.now(UTC)
     lines = [LineRow.of(state, line, now) for state, line in found.lines if (state.name, state.url) in names]
     return {
+        "tabs": [Tab.of(request, key, named) for key in TABS],
         "rows": list(map(StateRow.of, states[:SHOWN])),
         "hidden": max(0, len(states) - SHOWN),
-        "lines": lines[:LINES_SHOWN],
+        "lines": lines[:LINES_FIRST],
+        "folded_lines": lines[LINES_FIRST:LINES_SHOWN],
         "hidden_lines": max(0, len(lines) - LINES_SHOWN),
         "faults": found.faults,
-        "wanted": wanted,
         "has_any": bool(found.states),
-        "trouble": sum(state.is_trouble for state in states),
-        "number": len(states),
+        "trouble": sum(state.is_trouble for state in named),
         "cannot_configure": not request.user.is_superuser,
     }
 
 
 LIVE = SharedPart("fleet/_look.html", live_context, every=EVERY_SECONDS, is_apart=True)
+
+
+@dataclass(frozen=True)
+class Tab:
+    """A link that shows the installations in some states."""
+
+    label: str
+    url: str
+    number: str
+    is_here: bool
+
+    @classmethod
+    def of(cls, request: HttpRequest, key: str, states: list[State]) -> Self:
+        (label, ranks), fields = TABS[key], request.GET.copy()
+        fields["state"] = key
+        url = f"?{urlencode([(name, text) for name, text in fields.items() if text])}"
+        here = asked(request, "state")
+        is_here = key == (here if here in TABS else "")
+        return cls(str(label), url, decimal(sum(state.rank in ranks for state in states)), is_here)
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,10 @@ from tasks.models import HOLDS_ITS_KEY, Queue, Task, TaskStatus
 from tasks.queue import presence
 from tasks.queue.presence import WorkerState
 from tasks.queue.release import LOCKED
-from tasks.support import audit
+from tasks.support import audit, database
 from tasks.support.database import fetch, session_name
 
 COUNT_CAP = 1000
-
-NOW = "SELECT clock_timestamp() AS now"
 
 # The holder of each key, as in the claim: the running row, else the earliest unfinished one.
 KEYS = """
@@ -145,10 +143,11 @@ class Facts:
         return [worker for worker in self.live_workers if worker.serves(queue_name)]
 
 
-def gather(tasks: Iterable[Task], *, always_workers: bool = False) -> Facts:
+def gather(tasks: Iterable[Task], *, always_workers: bool = False, always_locks: bool = False) -> Facts:
     """The facts for at most some hundreds of tasks: thirteen statements, however many tasks there are.
 
-    Workers are read only if a task is unfinished, unless `always_workers`.
+    Workers are read only if a task is unfinished, unless `always_workers`; locks only of READY rows, whose verdicts
+    they decide, unless `always_locks`.
     """
     tasks = list(tasks)
     ready = [task for task in tasks if task.status == TaskStatus.READY]
@@ -156,7 +155,7 @@ def gather(tasks: Iterable[Task], *, always_workers: bool = False) -> Facts:
     unfinished = [task for task in tasks if task.status in HOLDS_ITS_KEY]
     # Workers are read before the clock, so that no age of theirs is negative.
     workers = presence.states() if unfinished or always_workers else {}
-    now: datetime = fetch(connection, NOW)[0]["now"]
+    now = database.now(connection)
     errors = _errors(tasks)
     return Facts(
         now=now,
@@ -164,7 +163,7 @@ def gather(tasks: Iterable[Task], *, always_workers: bool = False) -> Facts:
         queues=Queue.objects.in_bulk({task.queue_name for task in unfinished}),
         keys=_keys(unfinished),
         limits=limits.gather(ready),
-        locks=rowlocks.lockers(Task, [task.pk for task in tasks]),
+        locks=rowlocks.lockers(Task, [task.pk for task in (tasks if always_locks else ready)]),
         positions=_positions(ready, now),
         sessions=_sessions(processing),
         errors={task_id: error for task_id, (error, _) in errors.items()},

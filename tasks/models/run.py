@@ -43,7 +43,7 @@ class BulkRun(Viewable):
     """
 
     action = models.TextField()
-    options = models.JSONField(db_default={}, blank=True)  # settings and reason; see tasks.operations.bulk
+    options = models.JSONField(db_default={}, blank=True)  # settings, reason, source; see tasks.operations.bulk
     filter = models.TextField(blank=True)
     upto = models.BigIntegerField()
     actor = models.TextField()

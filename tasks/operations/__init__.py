@@ -8,10 +8,9 @@ seconds for a lock on a whole table.
 from tasks.operations.cancel import Cancel, await_cancelled, cancel
 from tasks.operations.edit import Edit, edit
 from tasks.operations.enqueue import enqueue
-from tasks.operations.limits import set_limit, set_queue_limit
 from tasks.operations.prune import prune_history, prune_tasks
 from tasks.operations.quarantine import PutBack, Quarantine, quarantine
-from tasks.operations.queues import pause, resume, set_objective
+from tasks.operations.queues import pause, resume, set_limit, set_objective, set_queue_limit
 from tasks.operations.recover import Recover, recover
 from tasks.operations.requeue import Requeue, requeue
 from tasks.operations.verb import Progress, Result, Selection, Settings, Verb, short_waits

@@ -1,9 +1,9 @@
 """The search through a large table: one page of the rows that match a filter, within a time limit."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeVar
 
 from django.db import OperationalError, connection
 from django.db.models import Max, Min, QuerySet
@@ -35,6 +35,8 @@ WITH RECURSIVE halving (low, high) AS (
 SELECT low AS id FROM halving WHERE low >= high LIMIT 1
 """
 
+T = TypeVar("T")
+TASK_BOUNDS = "SELECT coalesce(min(id), 0) AS lowest, coalesce(max(id), -1) AS highest FROM tasks_task"
 LIMIT_STATEMENT = "SELECT set_config('statement_timeout', %(milliseconds)s::text, true)"
 
 
@@ -97,12 +99,13 @@ def table_bounds(chosen: Filter) -> tuple[int, int]:
 
 def task_bounds(chosen: Filter) -> tuple[int, int]:
     """The ids between which tasks can match: those younger than the filter's age are skipped."""
-    lowest, highest = table_bounds(chosen)
+    [found] = fetch(connection, TASK_BOUNDS)
+    lowest, highest = found["lowest"], found["highest"]
     age = getattr(chosen, "older_than", None)
     if age is None or highest < lowest:
         return lowest, highest
-    found = fetch(connection, CREATED_ID, {"lowest": lowest, "highest": highest, "age": age})
-    return lowest, min(highest, found[0]["id"]) if found else highest
+    newest = fetch(connection, CREATED_ID, {"lowest": lowest, "highest": highest, "age": age})
+    return lowest, min(highest, newest[0]["id"]) if newest else highest
 
 
 def find(
@@ -112,12 +115,13 @@ def find(
     limit: int = PAGE,
     seconds: float | None = None,
     bounds: Callable[[Filter], tuple[int, int]] = task_bounds,
+    without: Sequence[str] = (),
 ) -> Listing:
     """One page of the rows that match; takes about `seconds` at most (None: SEARCH_SECONDS).
 
-    `bounds` finds the ids between which rows can match.
+    `bounds` finds the ids between which rows can match; `without` names columns that nobody will read.
     """
-    search = Search(chosen, limit + 1, SEARCH_SECONDS if seconds is None else seconds)
+    search = Search(chosen, limit + 1, SEARCH_SECONDS if seconds is None else seconds, without)
     lowest, highest = bounds(chosen)
     if cursor.is_ascending:
         return upwards(search, cursor, (lowest, highest), limit)
@@ -151,8 +155,9 @@ def upwards(search: "Search", cursor: PageCursor, bounds: tuple[int, int], limit
 class Search:
     """A walk through windows of ids, in one direction, with a time limit."""
 
-    def __init__(self, chosen: Filter, wanted: int, seconds: float) -> None:
+    def __init__(self, chosen: Filter, wanted: int, seconds: float, without: Sequence[str] = ()) -> None:
         self.chosen = chosen
+        self.without = without
         self.wanted = wanted
         self.deadline = time.monotonic() + seconds
         self.stopped_at: int | None = None  # the id reached when the time ran out
@@ -176,14 +181,21 @@ class Search:
         """The matches beyond `position`, up to and including `end`, in walking order; None when the time is over."""
         limits = {"pk__lt": position, "pk__gte": end} if direction < 0 else {"pk__gt": position, "pk__lte": end}
         matches = self.chosen.queryset().filter(**limits).order_by("-pk" if direction < 0 else "pk")
-        milliseconds = int(1000 * (self.deadline - time.monotonic()))
-        if milliseconds <= 0:
-            return None
-        try:
-            with atomic(), connection.cursor() as cursor:
-                cursor.execute(LIMIT_STATEMENT, {"milliseconds": str(milliseconds)})
-                return list(matches[: self.wanted])
-        except OperationalError as error:
-            if sqlstate(error) != QUERY_CANCELED:
-                raise
-            return None
+        if self.without:
+            matches = matches.defer(*self.without)
+        return until(self.deadline, lambda: list(matches[: self.wanted]))
+
+
+def until(deadline: float, read: Callable[[], T]) -> T | None:
+    """The result of `read`, whose statement ends at the deadline (`time.monotonic`); None when the time is over."""
+    milliseconds = int(1000 * (deadline - time.monotonic()))
+    if milliseconds <= 0:
+        return None
+    try:
+        with atomic(), connection.cursor() as cursor:
+            cursor.execute(LIMIT_STATEMENT, {"milliseconds": str(milliseconds)})
+            return read()
+    except OperationalError as error:
+        if sqlstate(error) != QUERY_CANCELED:
+            raise
+        return None

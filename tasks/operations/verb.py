@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -119,9 +119,10 @@ class Settings:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Read the output of `as_json`."""
-        at = values.get("run_after")
-        return cls(**{**values, "run_after": datetime.fromisoformat(at) if at else None})
+        """Read the output of `as_json`; what stands beside it is not for a verb."""
+        known = {field.name: values[field.name] for field in fields(cls) if field.name in values}
+        at = known.get("run_after")
+        return cls(**{**known, "run_after": datetime.fromisoformat(at) if at else None})
 
     def as_json(self) -> dict[str, Any]:
         """The values for a column; times as ISO 8601."""

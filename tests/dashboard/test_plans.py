@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from dashboard import failures, limits, series, stale
+from dashboard.attention import alerts
 from dashboard.task_pages import listing
 from dashboard.views import audit
 from tasks.diagnosis import facts, stats
@@ -89,6 +90,7 @@ ASKED = {
     "kinds of failure": Asked(failures.KINDS_OF_FAILURE, 60 + FAILED + 5 * KINDS, HOUR, table="tasks_attempt"),
     "kinds of failure, their tasks": Asked(failures.KINDS_OF_FAILURE, KINDS, HOUR),
     "one kind of failure": Asked(failures.FINGERPRINT, 1, {"key": "000000000003 "}, table="tasks_attempt"),
+    "channels that fail": Asked(alerts.FAILING, 1, {"queue": "alerts", "tries": 3, "most": 20}),
     "holders": Asked(presence.KNOWN_IDS, 11, {}),
     "what holders hold": Asked(stale.COUNTS, 100, {"ids": ["w1", "w2"], "cap": 10_000}),
     "queues to choose from": Asked(listing.QUEUE_NAMES, PAIRS, {}),
@@ -120,6 +122,7 @@ ASKED = {
         2000 + HALVINGS + 2,
         {"until": "2020-01-01T00:00Z", "since": "2019-01-01T00:00Z", "is_past": True, "sample": 2000, "most": 10},
     ),
+    "channels that take nothing": Asked(alerts.FAILING, 10, {"queue": "alerts", "tries": 3, "most": 20}),
     "rates of workers": Asked(stats.RATES, 21, {"ids": ["w1"], "minutes": 20}, table="tasks_throughput"),
 }
 

@@ -15,11 +15,14 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from django.utils import timezone
 
 from dashboard.alerts import delivery, guard
 from dashboard.alerts.channels import Channel
 from dashboard.alerts.delivery import AlertNotSent
 from dashboard.alerts.guard import ForbiddenMeans, Unchecked
+from dashboard.models import Incident
+from tests.certificates import certificate
 from tests.commands import run
 from tests.dashboard.alerts.receiver import Receiver, receiving
 from tests.smtp import MailServer, smtp  # noqa: F401  a fixture
@@ -170,6 +173,56 @@ def test_markup_of_a_message_is_text_in_an_html_mail(receiver: Receiver, smtp: M
     assert "&lt;img" in mail.text
     assert "<img" not in mail.text
     assert mail.subject.startswith(r"Queue a\nBcc: c@example.test")
+
+
+@pytest.fixture
+def stand_in(settings, monkeypatch, tmp_path):
+    """A server at which every request to Slack and PagerDuty arrives, with a certificate that is trusted."""
+    settings.ROWLOCK = {**settings.ROWLOCK, "ALERT_PRIVATE": True}
+    path = certificate(tmp_path, "hooks.slack.com", "events.pagerduty.com")
+    with receiving(path) as receiver:
+        monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{receiver.port}")
+        monkeypatch.setenv("REQUESTS_CA_BUNDLE", path)
+        for name in ("NO_PROXY", "no_proxy", "https_proxy"):
+            monkeypatch.delenv(name, raising=False)
+        yield receiver
+
+
+def tell(address: str, *states: str) -> None:
+    """Send the messages of one incident."""
+    incident = Incident(
+        pk=7, line="stale:mail", kind="stale", severity=1, title="2 tasks are stale.", detail="Its worker is dead.",
+        url="https://ops.example/admin/", opened_at=timezone.now(), size=2,
+    )  # fmt: skip
+    for state in states:
+        delivery.send(Channel("ops", from_environment=address), delivery.message_of(incident, state, 2))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of apprise's own
+def test_pagerduty_resolves_what_it_opened(stand_in: Receiver):
+    tell("pagerduty://routing-key@api-key/ops?component=queue", "opened", "grew", "resolved")
+    opened, grew, resolved = stand_in.bodies
+    [key] = {body["dedup_key"] for body in stand_in.bodies}
+    assert [body["event_action"] for body in stand_in.bodies] == ["trigger", "trigger", "resolve"]
+    assert resolved == {"routing_key": "routing-key", "event_action": "resolve", "dedup_key": key}
+    assert opened["payload"]["summary"].startswith("2 tasks are stale.")
+    assert grew["payload"]["summary"].startswith("Grew: ")
+    assert (opened["payload"]["severity"], opened["payload"]["source"]) == ("critical", "ops")
+    [(path, host)] = {(path, headers["Host"]) for path, headers, _body in stand_in.posts}
+    assert (host, path) == ("events.pagerduty.com", "/v2/enqueue")
+    tell("pagerduty://routing-key@api-key", "opened")  # another incident
+    assert stand_in.bodies[-1]["dedup_key"] != key
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of apprise's own
+def test_slack_gets_the_title_the_reason_and_the_link(stand_in: Receiver):
+    stand_in.reply = b"ok"  # as Slack does
+    tell("slack://T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7Q/", "opened", "resolved")
+    [(path, host)] = {(path, headers["Host"]) for path, headers, _body in stand_in.posts}
+    assert (host, path) == ("hooks.slack.com", "/services/T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7Q")
+    told = [(body["attachments"][0]["title"], body["attachments"][0]["text"]) for body in stand_in.bodies]
+    text = "Its worker is dead.\n\nhttps://ops.example/admin/"
+    assert told == [("2 tasks are stale.", text), ("Over: 2 tasks are stale.", text)]
 
 
 @pytest.mark.parametrize("scheme", ["http", "json", "slack"])

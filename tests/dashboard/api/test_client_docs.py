@@ -1,5 +1,6 @@
 """docs/api-http.md: its client in Python and its requests by curl do what they say, word for word."""
 
+import json
 import os
 import re
 import subprocess
@@ -50,6 +51,7 @@ def test_the_client_is_short():
 def test_curl_reads_and_pauses_a_queue(environment):
     rows.ready(queue_name="payouts")
     said = run(["bash", "-ec", CURL], environment)
-    assert '"name": "payouts"' in said
+    listed, _length = json.JSONDecoder().raw_decode(said)  # the answer of the second request follows
+    assert [queue["name"] for queue in listed["items"]] == ["payouts"]
     assert Queue.objects.get(name="payouts").paused
     assert Intervention.objects.get(source="api").reason == "the bank is down until 9"

@@ -7,6 +7,7 @@ from django.test import Client
 
 from dashboard.api import guard
 from dashboard.live import seats
+from dashboard.task_pages import queues
 from tests.dashboard.api.callers import Caller
 
 pytestmark = pytest.mark.django_db
@@ -68,6 +69,24 @@ def test_refusals_are_english_whatever_the_client_reads(operators):
     headers = {"Authorization": f"Bearer {operators.secret}", "Accept-Language": "ru"}
     found = Client().get("/api/v1/tasks/4711", headers=headers)
     assert "does not exist" in found.json()["detail"]
+
+
+@pytest.mark.parametrize("path", ["/schedules/nowhere/run", "/workers/nobody/stop"])
+def test_a_row_that_is_not_there_is_404(operators, path):
+    problem = operators.post(path)
+    assert (operators.status, "nowhere" in problem["detail"] or "nobody" in problem["detail"]) == (404, True)
+
+
+@pytest.mark.parametrize("fault", [KeyError("sentence"), IndexError("no such slot"), LookupError("encoding")])
+def test_a_fault_of_ours_is_no_row_that_is_not_there(operators, monkeypatch, caplog, fault):
+    def numbers():
+        raise fault
+
+    monkeypatch.setattr(queues, "numbers", numbers)
+    operators.client.raise_request_exception = False
+    operators.get("/queues/mail")
+    assert operators.status == 500
+    assert fault in [record.exc_info[1] for record in caplog.records if record.exc_info]
 
 
 def test_who_finds_no_free_thread_is_told_so_in_the_same_form(operators, monkeypatch):

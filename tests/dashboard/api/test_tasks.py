@@ -1,10 +1,15 @@
 """Tasks in the API: the page's filters, verbs, versions and refusals."""
 
+import json
 import threading
 
 import pytest
+from django.db import connection
+from django.http import HttpRequest
+from django.test.utils import CaptureQueriesContext
 
 from dashboard.api import events
+from dashboard.api.base import Renderer
 from dashboard.live import seats
 from tasks.models import Intervention, Task
 from tasks.operations import bulk
@@ -27,6 +32,26 @@ def test_the_list_is_that_of_the_page_and_goes_on_from_its_cursor(operators):
     rest = operators.get(f"/tasks?status=FAILED&queue=mail&limit=2&cursor={first['next']}")
     assert ([item["id"] for item in rest["items"]], rest["next"]) == ([failed[0].pk], None)
     assert first["items"][0]["sentence"]
+
+
+def test_a_page_of_the_list_costs_few_statements_and_reads_no_payload(operators):
+    for _ in range(3):
+        rows.completed()
+        rows.failed(kwargs={"note": "needle"})
+    operators.get("/tasks")  # the use of the token is noted once a minute
+    with CaptureQueriesContext(connection) as queries:
+        assert len(operators.get("/tasks")["items"]) == 6
+    said = "\n".join(query["sql"] for query in queries)
+    assert len(queries) <= 12, said
+    assert ('"tasks_task"."version"' in said, '"tasks_task"."kwargs"' in said) == (True, False)
+    with CaptureQueriesContext(connection) as queries:
+        assert len(operators.get("/tasks?q=needle")["items"]) == 3
+    assert len(queries) <= 12, "the payloads that a search looks at come with their rows"
+
+
+def test_half_a_character_of_a_decrypted_payload_is_written_as_json():
+    text = Renderer().render(HttpRequest(), {"args": ["\ud800", float("inf")]}, response_status=200)
+    assert json.loads(text)["args"][0] == "\ud800"
 
 
 @pytest.mark.parametrize(
@@ -158,6 +183,8 @@ def test_a_bulk_run_carries_out_what_was_previewed(operators):
     bulk.carry_out(run["id"])
     assert Task.objects.get(pk=later.pk).status == "FAILED", "it has come since"
     assert operators.get(f"/tasks/runs/{run['id']}")["done"] == 3
+    entries = Intervention.objects.filter(action="requeue").values_list("actor", "source", "reason")
+    assert set(entries) == {(f"anna ({operators.name})", "api", "bank")}
     operators.post("/tasks/bulk/cancel", {"token": preview["token"]})
     assert operators.status == 422, "the preview of another action"
     operators.post("/tasks/bulk/requeue", {"token": preview["token"][:-2] + "xx"})

@@ -14,6 +14,7 @@ from dashboard.task_pages import tabs
 from dashboard.task_pages.search import WORDS, parse, written
 from tasks.operations.filters import InvalidFilter, TaskFilter
 from tasks.operations.search import Listing, PageCursor, find
+from tasks.panels import Snapshot
 from tests.html import tabs_of
 from tests.people import client_of
 from tests.sessions import session
@@ -126,7 +127,7 @@ def test_counts_stop_and_all_is_estimated(viewer, monkeypatch):
 def test_a_locked_table_costs_the_numbers_alone():
     with session() as other:
         other.execute("LOCK TABLE tasks_task")
-        assert tabs.known_numbers() is None
+        assert tabs.known_numbers(Snapshot()) is None
 
 
 def test_the_oldest_come_first_if_asked(viewer):

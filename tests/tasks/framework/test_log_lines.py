@@ -4,6 +4,7 @@ import json
 import logging
 import os
 from contextlib import contextmanager
+from contextvars import copy_context
 from logging.handlers import QueueHandler, QueueListener
 from queue import Queue
 
@@ -13,7 +14,7 @@ from django.db import IntegrityError, connection
 
 from dashboard import environment
 from tasks.framework.log_lines import JsonFormatter, LineFormatter, RunningFilter
-from tasks.support.tracing import Running
+from tasks.support.tracing import RUNNING, Running
 from tests.waiting import wait_until
 from tests.web import gunicorn
 
@@ -55,14 +56,19 @@ def test_a_line_outside_of_a_handler():
     assert "\n" not in lines.texts[0]
 
 
+def warn_as(attempt):
+    RUNNING.set(attempt)
+    logger.warning("slow")
+
+
 def test_a_line_of_a_handler_formatted_in_another_thread():
     lines, queue = Lines(), Queue()
     sender = QueueHandler(queue)
     sender.addFilter(RunningFilter())
     listener = QueueListener(queue, lines)
     listener.start()
-    with heard_by(sender), Running(4711, 2, "w1", "mail", "shop.tasks.send", TRACE):
-        logger.warning("slow")
+    with heard_by(sender):
+        copy_context().run(warn_as, Running(4711, 2, "w1", TRACE))
     listener.stop()
     [said] = lines.objects
     assert {name: said[name] for name in ("task_id", "attempt", "worker", "trace")} == {
